@@ -1,0 +1,35 @@
+"""The graph: what a program is, and what can be split of it."""
+
+from .check import check as check
+from .errors import IRError as IRError
+from .errors import TraceError as TraceError
+from .errors import doing as doing
+from .factors import Dim as Dim
+from .factors import FactorSpec as FactorSpec
+from .factors import dim_axes as dim_axes
+from .factors import factor_spec as factor_spec
+from .factors import shardings_of as shardings_of
+from .graph import Attr as Attr
+from .graph import Attrs as Attrs
+from .graph import Graph as Graph
+from .graph import Input as Input
+from .graph import Literal as Literal
+from .graph import Node as Node
+from .graph import Operand as Operand
+from .graph import digest as digest
+from .mesh import Mesh as Mesh
+from .opdef import OpDef as OpDef
+from .opdef import flops_of as flops_of
+from .sharding import Sharding as Sharding
+from .sharding import parse_sharding as parse_sharding
+from .sharding import replicated as replicated
+from .table import OPS as OPS
+from .table import is_known as is_known
+from .table import lookup as lookup
+from .text import parse as parse
+from .text import show as show
+from .types import Shape as Shape
+from .types import TensorType as TensorType
+from .types import dtype_bytes as dtype_bytes
+from .types import dtype_kind as dtype_kind
+from .types import parse_type as parse_type

@@ -1,0 +1,239 @@
+"""Whether a graph keeps every invariant of `ir`; run after each step that makes one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .errors import IRError
+from .factors import FactorSpec
+from .graph import Attr, Graph, Literal, Node, Operand
+from .ops.build import whole_number
+from .shapes import expected_shapes
+from .signatures import check_signature
+from .table import lookup
+from .text import show
+from .types import TensorType, dtype_kind
+
+WINDOW = 2  # lines shown before and after the one that is wrong
+
+# Ops whose result has dimensions that no operand has.
+_CREATORS = ("broadcast_in_dim", "constant", "empty", "empty2", "iota", "random_bits", "tile")
+
+Types = Sequence[TensorType]
+
+
+def check(graph: Graph, *, after: str) -> Graph:
+    """Returns `graph` unchanged, or says which step broke it and where.
+
+    Checked are, in bodies too: literals against their types; the number, shapes and element types
+    of operands and results against the op's factor spec, signature and attributes; bodies against
+    the operands and results of the loop, branch or region that runs them. Of an unknown op only
+    the literals and bodies are.
+
+    Args:
+        graph: what to check.
+        after: the step that made it, for the error.
+
+    Raises:
+        IRError: with the step, the line of the text form and its neighbours; without them if the
+            graph has no text form.
+    """
+    lines = show(graph).split("\n")
+    walk = _Walk()
+    try:
+        walk.graph(graph)
+    except IRError as error:
+        lines[walk.line] += "    <-- here"
+        window = "\n".join(lines[max(0, walk.line - WINDOW) : walk.line + WINDOW + 1])
+        raise IRError(f"after {after}: line {walk.line + 1}: {error}\n{window}") from error
+    return graph
+
+
+class _Walk:
+    """Goes through a graph in the order of its text form; `line` is where it is, from zero."""
+
+    def __init__(self) -> None:
+        self.line = 0
+
+    def graph(self, graph: Graph) -> None:
+        arguments = False
+        for item in graph.inputs:
+            if item.role == "constant" and arguments:
+                raise IRError(f"the constant {item.name!r} comes after arguments, expected before")
+            arguments = item.role != "constant"
+            self.line += 1
+        for node in graph.nodes:
+            _check_literals(node.inputs)
+            _check_node(node, [graph.type_of(operand) for operand in node.inputs])
+            self.line += 1
+            for body in node.bodies:
+                self.line += 1
+                self.graph(body)
+                self.line += 1
+        _check_literals(graph.outputs)
+        self.line += 1
+
+
+def _check_node(node: Node, operands: Types) -> None:
+    if node.bodies or node.op in _REGIONS:
+        _check_bodies(node, operands)
+    check_signature(node, operands)
+    attrs = dict(node.attrs)
+    shapes = [type_.shape for type_ in node.outputs]
+    try:
+        expected = list(expected_shapes(node.op, [t.shape for t in operands], shapes, attrs))
+        if expected != shapes:
+            raise IRError(f"its results have the shapes {shapes}, expected {expected}")
+        spec = lookup(node.op).factors(tuple(operands), node.outputs, attrs)
+    except IRError as error:
+        raise IRError(f"{node.op}: {error}") from error
+    except KeyError as error:
+        raise IRError(f"{node.op}: the attribute {error} is missing") from error
+    except (AssertionError, AttributeError, IndexError, TypeError, ValueError) as error:
+        raise IRError(
+            f"{node.op}: operands, results and attributes do not go together: {error}"
+        ) from error
+    _check_sizes(node, operands, spec)
+
+
+def _check_sizes(node: Node, operands: Types, spec: FactorSpec) -> None:
+    """Whether the factors of every dimension multiply to its size, and none is lost or made up."""
+    sizes, kinds = dict(spec.sizes), dict(spec.kinds)
+    tensors = (*spec.operands, *spec.results)
+    for dims, type_ in zip(tensors, (*operands, *node.outputs), strict=True):
+        found = tuple(math.prod(sizes[name] for name in dim) for dim in dims)
+        if any(
+            n != size and (dim or size > 1)
+            for n, size, dim in zip(found, type_.shape, dims, strict=True)
+        ):
+            raise IRError(f"{node.op}: its factors {spec} make the shape {found} of {type_}")
+    before, after = (
+        {name for dims in side for dim in dims for name in dim if name not in kinds}
+        for side in (spec.operands, spec.results)
+    )
+    if lost := sorted(before - after):
+        raise IRError(f"{node.op}: dimension {lost[0]} of its factors {spec} has no place after")
+    if node.op not in _CREATORS and (new := sorted(after - before)):
+        raise IRError(f"{node.op}: dimension {new[0]} of its factors {spec} comes from nowhere")
+
+
+_LITERAL_TYPES = {
+    "bool": (bool,),
+    "int": (int,),
+    "float": (float, int),
+    "complex": (complex, float, int),
+}
+
+
+def _check_literals(operands: Sequence[Operand]) -> None:
+    for item in operands:
+        if not isinstance(item, Literal):
+            continue
+        kinds = _LITERAL_TYPES.get(dtype_kind(item.type.dtype), ())
+        if item.type.rank or type(item.value) not in kinds:
+            raise IRError(f"the literal {item.value!r} cannot be of type {item.type}")
+
+
+# --- bodies ------------------------------------------------------------------------------------
+
+
+def _check_bodies(node: Node, operands: Types) -> None:
+    named = _named_bodies([value for _, value in node.attrs])
+    for number in range(len(node.bodies)):
+        if f"body {number}" not in named:
+            raise IRError(f"{node.op}: none of its attributes names body {number}")
+    rule = _REGIONS.get(node.op)
+    if rule is not None:
+        rule(node, operands)
+
+
+def _named_bodies(values: Sequence[Attr]) -> set[str]:
+    found: set[str] = set()
+    for value in values:
+        if isinstance(value, tuple):
+            found |= _named_bodies(value)
+        elif isinstance(value, str):
+            found.add(value)
+    return found
+
+
+def _body(node: Node, reference: Attr) -> tuple[list[TensorType], list[TensorType]]:
+    """Types that a body takes, its constants aside, and types that it returns."""
+    known = {f"body {number}": body for number, body in enumerate(node.bodies)}
+    body = known.get(reference) if isinstance(reference, str) else None
+    if body is None:
+        raise IRError(f"{node.op}: it names the body {reference!r}, but has {len(known)}")
+    takes = [item.type for item in body.inputs if item.role != "constant"]
+    return takes, [body.type_of(operand) for operand in body.outputs]
+
+
+def _agree(node: Node, what: str, found: Types, expected: Types) -> None:
+    if list(found) != list(expected):
+        raise IRError(f"{node.op}: {what} {_list(found)}, expected {_list(expected)}")
+
+
+def _list(types: Types) -> str:
+    return f"({', '.join(map(str, types))})"
+
+
+def _count(node: Node, name: str, limit: int) -> int:
+    number = whole_number(node.attr(name))
+    if not 0 <= number <= limit:
+        raise IRError(f"{node.op}: {name} is {number}, expected at most {limit}, its operands")
+    return number
+
+
+def _check_scan(node: Node, operands: Types) -> None:
+    consts = _count(node, "num_consts", len(operands))
+    carried = _count(node, "num_carry", len(operands) - consts)
+    length = whole_number(node.attr("length"))
+    takes, returns = _body(node, node.attr("jaxpr"))
+    carry = operands[consts : consts + carried]
+    slices: list[TensorType] = []
+    for type_ in operands[consts + carried :]:
+        if not type_.rank or type_.shape[0] != length:
+            raise IRError(f"scan: it slices {type_}, expected {length} slices as its length says")
+        slices.append(TensorType(type_.shape[1:], type_.dtype))
+    _agree(node, "its body takes", takes, [*operands[:consts], *carry, *slices])
+    _agree(node, "its body returns the carry", returns[:carried], carry)
+    stacked = [TensorType((length, *t.shape), t.dtype) for t in returns[carried:]]
+    _agree(node, "its results are", node.outputs, [*carry, *stacked])
+
+
+def _check_while(node: Node, operands: Types) -> None:
+    tests = _count(node, "cond_nconsts", len(operands))
+    steps = _count(node, "body_nconsts", len(operands) - tests)
+    carry = operands[tests + steps :]
+    takes, returns = _body(node, node.attr("cond_jaxpr"))
+    _agree(node, "its test takes", takes, [*operands[:tests], *carry])
+    _agree(node, "its test returns", returns, [TensorType((), "bool")])
+    takes, returns = _body(node, node.attr("body_jaxpr"))
+    _agree(node, "its body takes", takes, [*operands[tests : tests + steps], *carry])
+    _agree(node, "its body returns", returns, carry)
+    _agree(node, "its results are", node.outputs, carry)
+
+
+def _check_cond(node: Node, operands: Types) -> None:
+    branches = node.attr("branches")
+    if not isinstance(branches, tuple) or not branches:
+        raise IRError(f"cond: its branches are {branches!r}, expected a tuple of bodies")
+    _agree(node, "its index is", operands[:1], [TensorType((), "int32")])
+    for number, branch in enumerate(branches):
+        takes, returns = _body(node, branch)
+        _agree(node, f"its branch {number} takes", takes, operands[1:])
+        _agree(node, f"its branch {number} returns", returns, node.outputs)
+
+
+def _check_remat(node: Node, operands: Types) -> None:
+    takes, returns = _body(node, node.attr("jaxpr"))
+    _agree(node, "its body takes", takes, operands)
+    _agree(node, "its body returns", returns, node.outputs)
+
+
+_REGIONS = {
+    "cond": _check_cond,
+    "remat": _check_remat,
+    "scan": _check_scan,
+    "while": _check_while,
+}

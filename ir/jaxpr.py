@@ -1,0 +1,378 @@
+# pyright: basic
+"""The jaxpr is walked once: equations become nodes, calls without meaning are inlined.
+
+The graph is plain data. What is needed to run it again, the primitives with their original
+parameters, stays beside it in a `Program`, node by node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core as jcore
+
+from .errors import TraceError
+from .graph import Attr, Graph, Input, Literal, Node, Operand
+from .types import DTYPES, TensorType
+
+# Calls whose body means the same inlined; the value is the parameter that holds the body.
+INLINED = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+}
+REMAT = ("remat2", "remat", "checkpoint")
+REGIONS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+_DROPPED = ("sharding", "out_sharding", "mesh", "accuracy", "ctx_mesh")
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What one node runs: the JAX primitive, its parameters, and programs for its bodies."""
+
+    primitive: Any
+    params: dict[str, Any]
+    bodies: tuple[Program, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph with one binding per node; `consts` are the values of its first inputs."""
+
+    graph: Graph
+    bindings: tuple[Binding, ...]
+    consts: tuple[Any, ...] = ()
+
+
+def _dtype_name(dtype: Any) -> str:
+    name = str(dtype) if jax.numpy.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype).name
+    if name == "float0" or str(dtype) == "[('float0', 'V')]":
+        return "float0"
+    return name
+
+
+def tensor_type(aval: Any) -> TensorType:
+    """The type of a JAX value or abstract value; what has no shape is a token.
+
+    Raises:
+        TraceError: if the shape is symbolic.
+    """
+    shape = getattr(aval, "shape", None)
+    dtype = getattr(aval, "dtype", None)
+    if shape is None or dtype is None:
+        return TensorType((), "token")
+    if not all(isinstance(size, (int, np.integer)) for size in shape):
+        raise TraceError(f"shape {shape} is not made of whole numbers; export with fixed sizes")
+    return TensorType(tuple(int(size) for size in shape), _dtype_name(dtype))
+
+
+class _Objects:
+    """Numbers for the objects among parameters that are not data, such as functions.
+
+    Two of them are told apart, so that nodes that call different functions differ.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+        self.alive: list[Any] = []  # the number of an object must not pass to a later one
+
+    def show(self, value: Any) -> str:
+        """A name for `value`, the same for equal objects of one program."""
+        try:
+            hash(value)
+            key = (type(value), value)
+        except TypeError:
+            key = (type(value), id(value))
+            self.alive.append(value)
+        number = self.numbers.setdefault(key, len(self.numbers))
+        return f"<{getattr(value, '__name__', type(value).__name__)} #{number}>"
+
+
+@dataclass
+class _Walk:
+    types: list[TensorType]
+    nodes: list[Node]
+    bindings: list[Binding]
+    objects: _Objects
+
+
+def read_jaxpr(
+    jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Input], objects: _Objects | None = None
+) -> Program:
+    """The program of a jaxpr, without dead code.
+
+    Args:
+        jaxpr: an open jaxpr.
+        consts: values of its `constvars`; they become the first inputs.
+        inputs: what its `invars` are.
+        objects: those met so far, for a body.
+    """
+    heads = [
+        Input(f"const{i}", tensor_type(const_aval(c)), "constant", _content(c))
+        for i, c in enumerate(consts)
+    ]
+    all_inputs = (*heads, *inputs)
+    walk = _Walk([item.type for item in all_inputs], [], [], objects or _Objects())
+    env: dict[Any, Operand] = {}
+    for var, value in zip((*jaxpr.constvars, *jaxpr.invars), range(len(all_inputs)), strict=True):
+        env[var] = value
+    outputs = _walk(jaxpr, env, walk, "")
+    graph = Graph(all_inputs, tuple(walk.nodes), outputs)
+    return prune(Program(graph, tuple(walk.bindings), tuple(consts)))
+
+
+def const_aval(const: Any) -> Any:
+    """Shape and element type of a captured constant."""
+    return const if hasattr(const, "shape") and hasattr(const, "dtype") else np.asarray(const)
+
+
+def _content(const: Any) -> str:
+    """Hash of a constant's type and content; of an abstract constant, only a word."""
+    if isinstance(const, jax.ShapeDtypeStruct):
+        return "abstract"
+    content = hashlib.sha256(str(tensor_type(const_aval(const))).encode())
+    if jax.numpy.issubdtype(const_aval(const).dtype, jax.dtypes.prng_key):
+        const = jax.random.key_data(const)
+    content.update(np.ascontiguousarray(np.asarray(const)).tobytes())
+    return content.hexdigest()[:16]
+
+
+def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tuple[Operand, ...]:
+    for eqn in jaxpr.eqns:
+        operands = tuple(_read(var, env) for var in eqn.invars)
+        here = _source(eqn) or source
+        name = eqn.primitive.name
+        if name in INLINED and INLINED[name] in eqn.params:
+            results = _inline(eqn.params[INLINED[name]], operands, walk, here)
+        elif name == "while" and eqn.params["cond_jaxpr"].out_avals[0].shape:
+            tests = eqn.params["cond_nconsts"]
+            results = _emit(_one_answer(eqn), (*operands[:tests], *operands), walk, here)
+        else:
+            results = _emit(eqn, operands, walk, here)
+        for var, value in zip(eqn.outvars, results, strict=True):
+            env[var] = value
+    return tuple(_read(var, env) for var in jaxpr.outvars)
+
+
+def _one_answer(eqn: Any) -> Any:
+    """A batched `while` as JAX lowers it: on while any test holds, and only where it holds.
+
+    Its body tests too, and so takes the constants of the test before its own.
+    """
+    test, step = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+    tests, steps = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+
+    def any_goes_on(*args: Any) -> Any:
+        return jax.numpy.any(jcore.jaxpr_as_fun(test)(*args)[0])
+
+    def where_it_goes_on(*args: Any) -> Any:
+        carry = args[tests + steps :]
+        (goes,) = jcore.jaxpr_as_fun(test)(*args[:tests], *carry)
+        after = jcore.jaxpr_as_fun(step)(*args[tests:])
+        kept = (jax.lax.broadcast_in_dim(goes, x.shape, tuple(range(goes.ndim))) for x in carry)
+        return tuple(map(jax.lax.select, kept, after, carry))
+
+    held = [_struct_of(aval) for aval in test.in_avals[:tests]]
+    params = eqn.params | {
+        "cond_jaxpr": jax.make_jaxpr(any_goes_on)(*map(_struct_of, test.in_avals)),
+        "body_jaxpr": jax.make_jaxpr(where_it_goes_on)(*held, *map(_struct_of, step.in_avals)),
+        "body_nconsts": tests + steps,
+    }
+    return eqn.replace(params=params)
+
+
+def _struct_of(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def _read(var: Any, env: dict[Any, Operand]) -> Operand:
+    if not isinstance(var, jcore.Literal):
+        return env[var]
+    value = var.val
+    item = value.item() if hasattr(value, "item") else value
+    if isinstance(item, _PLAIN):
+        return Literal(_plain(item), tensor_type(var.aval))
+    raise TraceError(f"a literal of type {type(item).__name__} cannot be written into a graph")
+
+
+_PLAIN = (bool, int, float, complex)
+
+
+def _plain(value: Any) -> Any:
+    """The Python number of a number; JAX's typed scalars are subclasses of these."""
+    kinds: tuple[Any, ...] = _PLAIN
+    return next(kind(value) for kind in kinds if isinstance(value, kind))
+
+
+def _inline(
+    inner: Any, operands: tuple[Operand, ...], walk: _Walk, source: str
+) -> tuple[Operand, ...]:
+    jaxpr, consts = _open(inner)
+    env: dict[Any, Operand] = {}
+    for var, const in zip(jaxpr.constvars, consts, strict=True):
+        env[var] = _constant(const, walk)
+    for var, operand in zip(jaxpr.invars, operands, strict=True):
+        env[var] = operand
+    return _walk(jaxpr, env, walk, source)
+
+
+def _open(inner: Any) -> tuple[Any, Sequence[Any]]:
+    return (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
+
+
+class _Constant:
+    """Stands for a primitive: binds to an array captured inside an inlined call."""
+
+    name = "constant"
+    multiple_results = False
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def bind(self, **_: Any) -> Any:
+        return self.value
+
+
+def _constant(const: Any, walk: _Walk) -> Operand:
+    value = len(walk.types)
+    type_ = tensor_type(const_aval(const))
+    walk.types.append(type_)
+    walk.nodes.append(Node("constant", (), (type_,), (("content", _content(const)),)))
+    walk.bindings.append(Binding(_Constant(const), {}))
+    return value
+
+
+def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> tuple[int, ...]:
+    encode = _Encoder(walk.objects)
+    attrs = tuple(
+        (key, encode(value))
+        for key, value in sorted(eqn.params.items())
+        if value is not None or key not in _DROPPED
+    )
+    if eqn.effects:
+        attrs += (("effect", True),)
+    types = tuple(tensor_type(var.aval) for var in eqn.outvars)
+    name = "remat" if eqn.primitive.name in REMAT else eqn.primitive.name
+    start = len(walk.types)
+    walk.types.extend(types)
+    bodies = tuple(encode.bodies)
+    graphs = tuple(program.graph for program in bodies)
+    walk.nodes.append(Node(name, operands, types, attrs, graphs, source))
+    walk.bindings.append(Binding(eqn.primitive, dict(eqn.params), bodies))
+    return tuple(range(start, start + len(types)))
+
+
+class _Encoder:
+    """Parameters of one equation as plain data; sub-programs become bodies."""
+
+    def __init__(self, objects: _Objects) -> None:
+        self.objects = objects
+        self.bodies: list[Program] = []
+
+    def __call__(self, value: Any) -> Attr:
+        if value is None or isinstance(value, (bool, str)):
+            return value
+        if isinstance(value, enum.Enum):
+            return value.name
+        if isinstance(value, _PLAIN):
+            return _plain(value)
+        if isinstance(value, np.generic):
+            return self(value.item())
+        if isinstance(value, (jcore.ClosedJaxpr, jcore.Jaxpr)):
+            return self._body(value)
+        return self._many(value) if isinstance(value, (tuple, list, dict)) else self._object(value)
+
+    def _many(self, value: Any) -> Attr:
+        if hasattr(value, "_fields"):
+            return tuple((field, self(getattr(value, field))) for field in value._fields)
+        if isinstance(value, dict):
+            items = sorted(value.items(), key=lambda item: str(item[0]))
+            return tuple((str(key), self(item)) for key, item in items)
+        return tuple(self(item) for item in value)
+
+    def _body(self, value: Any) -> str:
+        jaxpr, consts = _open(value)
+        inputs = [Input(f"in{i}", tensor_type(v.aval), "body") for i, v in enumerate(jaxpr.invars)]
+        self.bodies.append(read_jaxpr(jaxpr, consts, inputs, self.objects))
+        return f"body {len(self.bodies) - 1}"
+
+    def _object(self, value: Any) -> Attr:
+        if isinstance(value, (np.ndarray, jax.Array)):
+            if isinstance(value, np.ndarray) and value.size <= 64:
+                return self(value.tolist())
+            return f"<{tensor_type(value)} {_content(value)}>"
+        if hasattr(value, "shape") and hasattr(value, "dtype"):
+            return str(tensor_type(value))
+        if isinstance(value, (np.dtype, type)) or hasattr(value, "itemsize"):
+            return self._type_name(value)
+        if isinstance(value, jcore.Primitive):
+            return value.name
+        if dataclasses.is_dataclass(value):
+            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            if not any(callable(item) for item in fields.values()):
+                return tuple((name, self(item)) for name, item in fields.items())
+        return self.objects.show(value)
+
+    def _type_name(self, value: Any) -> str:
+        try:
+            name = _dtype_name(value)
+        except TypeError:
+            return self.objects.show(value)
+        return name if name in DTYPES else f"<{name}>"
+
+
+def _source(eqn: Any) -> str:
+    """The user's file and line that made this equation."""
+    traceback = getattr(eqn.source_info, "traceback", None)
+    if traceback is None:
+        return ""
+    skipped = ("/jax/", "/jaxlib/", "/optax/", "/flax/", "/equinox/")
+    for frame in traceback.frames:
+        if not any(part in frame.file_name for part in skipped):
+            return f"{frame.file_name.rpartition('/')[2]}:{frame.line_num}"
+    return ""
+
+
+# --- dead code --------------------------------------------------------------------------------
+
+
+def prune(program: Program) -> Program:
+    """Drops nodes whose results nobody uses and that have no effect."""
+    graph = program.graph
+    wanted = {o for o in graph.outputs if isinstance(o, int)}
+    keep: list[int] = []
+    for i in reversed(range(len(graph.nodes))):
+        node = graph.nodes[i]
+        if node.has_attr("effect") or any(v in wanted for v in graph.values_of(i)):
+            keep.append(i)
+            wanted.update(o for o in node.inputs if isinstance(o, int))
+    keep.reverse()
+    if len(keep) == len(graph.nodes):
+        return program
+    renamed: dict[int, int] = {v: v for v in range(len(graph.inputs))}
+    nodes: list[Node] = []
+    next_value = len(graph.inputs)
+    for i in keep:
+        node = graph.nodes[i]
+        inputs = tuple(renamed[o] if isinstance(o, int) else o for o in node.inputs)
+        nodes.append(dataclasses.replace(node, inputs=inputs))
+        for value in graph.values_of(i):
+            renamed[value] = next_value
+            next_value += 1
+    outputs = tuple(renamed[o] if isinstance(o, int) else o for o in graph.outputs)
+    return Program(
+        Graph(graph.inputs, tuple(nodes), outputs),
+        tuple(program.bindings[i] for i in keep),
+        program.consts,
+    )

@@ -1,0 +1,1 @@
+"""Records of operations, one file per family; `ir.table` collects them."""

@@ -1,0 +1,54 @@
+"""All records of operations, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from .opdef import OpDef
+from .ops import (
+    contraction,
+    control,
+    convolution,
+    elementwise,
+    gather,
+    layout,
+    linalg,
+    parts,
+    random,
+    reduction,
+    scatter,
+    window,
+)
+from .ops.build import opaque
+
+_FAMILIES = (
+    contraction,
+    control,
+    convolution,
+    elementwise,
+    gather,
+    layout,
+    linalg,
+    parts,
+    random,
+    reduction,
+    scatter,
+    window,
+)
+
+_RECORDS = [record for family in _FAMILIES for record in family.RECORDS]
+
+OPS: Mapping[str, OpDef] = MappingProxyType(
+    {record.name: record for record in sorted(_RECORDS, key=lambda record: record.name)}
+)
+
+
+def is_known(name: str) -> bool:
+    """Whether the op of that name has a record."""
+    return name in OPS
+
+
+def lookup(name: str) -> OpDef:
+    """The record of an op; one that leaves everything whole if the op is not known."""
+    return OPS.get(name) or OpDef(name, opaque, "opaque")

@@ -1,0 +1,254 @@
+# pyright: basic
+"""JAX function to graph: arguments, their names and roles, and the state carried along."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from .errors import TraceError, doing
+from .graph import Graph, Input
+from .jaxpr import Binding as Binding
+from .jaxpr import Program as Program
+from .jaxpr import const_aval as const_aval
+from .jaxpr import prune as prune
+from .jaxpr import read_jaxpr, tensor_type
+
+ROLES = ("parameter", "optimizer-state", "batch", "argument")
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced function: the program and how its arguments and results are laid out."""
+
+    program: Program
+    in_tree: Any
+    out_tree: Any
+    args_info: tuple[jax.ShapeDtypeStruct, ...]
+    out_names: tuple[str, ...]
+    donated: tuple[int, ...]  # positions among the flat arguments
+    tied: tuple[tuple[int, int], ...]  # (flat argument, flat result) that hold the same state
+    warnings: tuple[str, ...]
+
+    @property
+    def graph(self) -> Graph:
+        return self.program.graph
+
+
+def trace(
+    fn: Callable[..., Any],
+    *args: Any,
+    donate_argnums: int | Sequence[int] = (),
+    roles: Sequence[str] = (),
+) -> Traced:
+    """Traces `fn(*args)` to a graph; nothing is computed or allocated.
+
+    Args:
+        fn: anything `jax.jit` takes, or an already jitted function.
+        args: pytrees of arrays or `jax.ShapeDtypeStruct`.
+        donate_argnums: positions of arguments whose buffers may be reused, added to those
+            that a jitted `fn` already donates.
+        roles: role of each positional argument, one of parameter, optimizer-state, batch and
+            argument; guessed from names and donation where not given.
+
+    Raises:
+        TraceError: if an argument is not an array or the function fails to trace.
+    """
+    if not callable(fn):
+        raise TraceError(f"the function to plan must be callable, got {type(fn).__name__}")
+    if unknown := sorted(set(roles) - set(ROLES)):
+        raise TraceError(f"roles has {unknown}, expected some of {', '.join(ROLES)}")
+    names, leaves, warnings = _flat_arguments(fn, args)
+    structs = jax.tree.unflatten(jax.tree.structure(args), leaves)
+    jitted = fn if hasattr(fn, "trace") and hasattr(fn, "lower") else jax.jit(fn)
+    try:
+        traced = jitted.trace(*structs)
+    except Exception as error:
+        name = _name(fn)
+        raise TraceError(
+            f"'{name}' fails to trace with the given arguments; call "
+            f"`jax.eval_shape({name}, ...)` with them to see it alone: {_first_line(error)}"
+        ) from error
+    closed = traced.jaxpr
+    arg_trees = [jax.tree.structure(arg) for arg in args]
+    starts = np.cumsum([0] + [tree.num_leaves for tree in arg_trees]).tolist()
+    donated = _donated(donate_argnums, traced, starts)
+    out_leaves, out_tree = jax.tree.flatten(traced.out_info)
+    out_names = tuple(
+        jax.tree_util.keystr(path, simple=True, separator="/") or "out"
+        for path, _ in jax.tree_util.tree_flatten_with_path(traced.out_info)[0]
+    )
+    tied = _ties(args, traced.out_info, leaves, out_leaves, donated, starts)
+    leaf_roles = _roles(fn, args, arg_trees, {a for a, _ in tied}, starts, roles)
+    inputs = [
+        Input(name, tensor_type(leaf), role)
+        for name, leaf, role in zip(names, leaves, leaf_roles, strict=True)
+    ]
+    kept = _kept(closed, inputs)
+    with doing(f"reading the jaxpr of '{_name(fn)}'"):
+        program = read_jaxpr(closed.jaxpr, closed.consts, kept)
+    return Traced(
+        program, jax.tree.structure((args, {})), out_tree, tuple(leaves), out_names,
+        donated, tied, warnings,
+    )  # fmt: skip
+
+
+def _name(fn: Any) -> str:
+    """What the user calls the function; that of a partial is the function's own."""
+    named = getattr(fn, "func", fn)
+    return getattr(named, "__name__", type(named).__name__)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"
+
+
+def _kept(closed: Any, inputs: list[Input]) -> list[Input]:
+    if len(closed.jaxpr.invars) != len(inputs):
+        raise TraceError(
+            f"the traced function takes {len(closed.jaxpr.invars)} arrays, the arguments hold "
+            f"{len(inputs)}; static arguments of a jitted function must be bound beforehand, "
+            "for instance with functools.partial"
+        )
+    return inputs
+
+
+def _donated(argnums: int | Sequence[int], traced: Any, starts: list[int]) -> tuple[int, ...]:
+    """Flat positions that the caller or the jitted function donates."""
+    asked = (argnums,) if isinstance(argnums, int) else argnums
+    if bad := sorted(i for i in asked if not 0 <= i < len(starts) - 1):
+        raise TraceError(
+            f"donate_argnums has {bad}, but the function has {len(starts) - 1} arguments"
+        )
+    own = {j for j, leaf in enumerate(jax.tree.leaves(traced.args_info)) if leaf.donated}
+    return tuple(sorted(own.union(*(range(starts[i], starts[i + 1]) for i in asked))))
+
+
+def _flat_arguments(
+    fn: Callable[..., Any], args: tuple[Any, ...]
+) -> tuple[list[str], list[jax.ShapeDtypeStruct], tuple[str, ...]]:
+    paths, leaves, warnings = [], [], []
+    for head, arg in zip(_argument_names(fn, len(args)), args, strict=True):
+        for path, leaf in jax.tree_util.tree_flatten_with_path(arg)[0]:
+            tail = jax.tree_util.keystr(path, simple=True, separator="/")
+            name = f"{head}/{tail}" if tail else head
+            paths.append(name)
+            leaves.append(_struct(name, leaf, warnings))
+    return paths, leaves, tuple(warnings)
+
+
+def _argument_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """A name for each positional argument; those of `*rest` are rest0, rest1, ..."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), "")
+    extra = [f"{rest}{i - len(names)}" if rest else f"arg{i}" for i in range(len(names), count)]
+    return [*names, *extra][:count]
+
+
+def _struct(name: str, leaf: Any, warnings: list[str]) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, (bool, int, float, complex)):
+        try:
+            leaf = jax.numpy.asarray(leaf)
+        except OverflowError as error:
+            raise TraceError(f"argument '{name}' does not fit: {error}") from None
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        raise TraceError(
+            f"argument '{name}' is a {type(leaf).__name__}, expected an array or "
+            "jax.ShapeDtypeStruct; bind settings beforehand, for instance with functools.partial"
+        )
+    dtype = leaf.dtype
+    if not jax.numpy.issubdtype(dtype, jax.dtypes.extended):
+        record = np.dtype(dtype).names is not None and dtype != jax.dtypes.float0
+        if record or np.dtype(dtype).kind in "OUSMm":
+            raise TraceError(f"argument '{name}' has dtype {dtype}, which JAX cannot hold")
+        narrow = jax.dtypes.canonicalize_dtype(dtype)
+        if narrow != dtype:
+            warnings.append(
+                f"'{name}' is {dtype} and is planned as {narrow}, as JAX runs it; set "
+                "jax_enable_x64 to keep 64 bits"
+            )
+            dtype = narrow
+    # A Python number takes the type of what it meets, and so does an array made of one.
+    weak = bool(getattr(leaf, "weak_type", False))
+    return jax.ShapeDtypeStruct(tuple(leaf.shape), dtype, weak_type=weak)
+
+
+# --- state that comes in and goes out ---------------------------------------------------------
+
+
+def _ties(
+    args: tuple[Any, ...],
+    out: Any,
+    leaves: list[Any],
+    out_leaves: list[Any],
+    donated: tuple[int, ...],
+    starts: list[int],
+) -> tuple[tuple[int, int], ...]:
+    """Pairs (argument leaf, result leaf) that carry one state from step to step.
+
+    Whole arguments are matched with whole results of the same tree and types first, in order;
+    donated leaves that are left are matched by type, as JAX does.
+    """
+    parts = list(out) if isinstance(out, (tuple, list)) else [out]
+    out_starts = np.cumsum([0] + [jax.tree.structure(p).num_leaves for p in parts]).tolist()
+    ties: dict[int, int] = {}
+    for i, arg in enumerate(args):
+        tree = jax.tree.structure(arg)
+        if tree.num_leaves == 0 or (tree.num_leaves == 1 and starts[i] not in donated):
+            continue
+        for j, part in enumerate(parts):
+            span = range(out_starts[j], out_starts[j + 1])
+            if jax.tree.structure(part) != tree or set(span) & set(ties.values()):
+                continue
+            pairs = list(zip(range(starts[i], starts[i + 1]), span, strict=True))
+            if all(tensor_type(leaves[a]) == tensor_type(out_leaves[b]) for a, b in pairs):
+                ties.update(pairs)
+                break
+    free = [b for b in range(len(out_leaves)) if b not in set(ties.values())]
+    for a in donated:
+        if a not in ties:
+            match = next(
+                (b for b in free if tensor_type(out_leaves[b]) == tensor_type(leaves[a])), None
+            )
+            if match is not None:
+                ties[a] = match
+                free.remove(match)
+    return tuple(sorted(ties.items()))
+
+
+def _roles(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    trees: list[Any],
+    tied: set[int],
+    starts: list[int],
+    given: Sequence[str],
+) -> list[str]:
+    """Role of each leaf: given, or by the argument's name, or by what is carried along."""
+    roles: list[str] = []
+    for i, (name, tree) in enumerate(zip(_argument_names(fn, len(args)), trees, strict=True)):
+        name = name.lower()
+        if i < len(given):
+            role = given[i]
+        elif "opt" in name or "moment" in name:
+            role = "optimizer-state"
+        elif any(word in name for word in ("param", "weight", "variable", "model")):
+            role = "parameter"
+        elif tree.num_leaves and all(j in tied for j in range(starts[i], starts[i + 1])):
+            role = "optimizer-state" if "parameter" in roles else "parameter"
+        elif tree.num_leaves > 0:
+            role = "batch"
+        else:
+            role = "argument"
+        roles.extend([role] * tree.num_leaves)
+    return roles
