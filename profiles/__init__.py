@@ -1,0 +1,17 @@
+from .errors import ProfileError as ProfileError
+from .schema import CollectiveKind as CollectiveKind
+from .schema import CollectiveRow as CollectiveRow
+from .schema import CollectiveTable as CollectiveTable
+from .schema import Device as Device
+from .schema import Evidence as Evidence
+from .schema import GemmRow as GemmRow
+from .schema import GemmTable as GemmTable
+from .schema import Link as Link
+from .schema import Profile as Profile
+from .schema import convert as convert
+from .schema import digest as digest
+from .store import load_profile as load_profile
+from .store import merge_profiles as merge_profiles
+from .store import profile_aliases as profile_aliases
+from .store import profile_names as profile_names
+from .store import save_profile as save_profile

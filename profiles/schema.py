@@ -1,0 +1,199 @@
+"""Records of what was measured or published about machines: facts only, no formulas."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from .errors import ProfileError
+
+FORMAT_VERSION = 1
+
+# The bounds catch a wrong unit (GB/s for bytes/s, microseconds for seconds), not a slow machine.
+Seconds = Annotated[float, Meta(ge=0.0, le=1.0)]
+PositiveSeconds = Annotated[float, Meta(gt=0.0, le=3600.0)]
+BytesPerS = Annotated[float, Meta(ge=1e6, le=1e15)]
+MemoryBytes = Annotated[int, Meta(ge=1_000_000, le=10**14)]
+FlopsPerS = Annotated[float, Meta(ge=1e6, le=1e19)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Size = Annotated[int, Meta(ge=1, le=2**62)]
+Name = Annotated[str, Meta(min_length=1, max_length=80)]
+Text = Annotated[str, Meta(min_length=1)]
+Date = Annotated[str, Meta(pattern=r"^\d{4}(-\d{2}){0,2}$")]
+Evidence = Literal["published", "measured", "assumed"]
+CollectiveKind = Literal[
+    "all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter"
+]
+
+Record = TypeVar("Record")
+
+
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One accelerator (or one CPU host device).
+
+    `peak_flops` pairs a numpy dtype name with dense FLOP/s. `float32` is the vector unit;
+    `tensorfloat32`, where present, is the rate of matrix products on float32 operands.
+    """
+
+    name: Name
+    memory_bytes: MemoryBytes
+    memory_bandwidth_bytes_per_s: BytesPerS
+    peak_flops: tuple[tuple[Name, FlopsPerS], ...]
+    kernel_launch_s: Seconds
+    source: Text
+    date: Date
+    evidence: Evidence
+
+    def __post_init__(self) -> None:
+        names = [dtype for dtype, _ in self.peak_flops]
+        if "float32" not in names or len(set(names)) != len(names):
+            raise ValueError(f"`peak_flops` must name float32 and no dtype twice, found {names}")
+
+    def peak(self, dtype: str) -> float | None:
+        """Dense FLOP/s of `dtype`, or None where the sources give none."""
+        return dict(self.peak_flops).get(dtype)
+
+
+class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A way out of a device.
+
+    `bandwidth_bytes_per_s` is what one device sends in one direction while it is alone on the
+    link; `shared_by_devices` devices divide it between them when all of them send.
+    """
+
+    name: Name
+    latency_s: Seconds
+    bandwidth_bytes_per_s: BytesPerS
+    shared_by_devices: Count = 1
+    source: Text
+    date: Date
+
+
+class CollectiveRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """One timing; `full_bytes` as in `costmodel.CollectiveModel`."""
+
+    kind: CollectiveKind
+    group_size: Annotated[int, Meta(ge=2, le=1_000_000)]
+    full_bytes: Size
+    seconds: PositiveSeconds
+
+
+class CollectiveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Collectives timed inside one link domain, all devices of the domain busy."""
+
+    name: Name
+    source: Text
+    date: Date
+    licence: Text
+    rows: tuple[CollectiveRow, ...]
+
+    @property
+    def digest(self) -> str:
+        return digest(self)
+
+
+class GemmRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """One timing of `[batch, m, k] @ [batch, k, n]`."""
+
+    dtype: Name
+    batch: Size
+    m: Size
+    n: Size
+    k: Size
+    seconds: PositiveSeconds
+
+
+class GemmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Matrix products timed on one device."""
+
+    name: Name
+    source: Text
+    date: Date
+    licence: Text
+    rows: tuple[GemmRow, ...]
+
+    @property
+    def digest(self) -> str:
+        return digest(self)
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A kind of machine: its device, its links and its tables.
+
+    `domain` is the number of devices that `intra_host` joins at full speed; it passes
+    `devices_per_host` where a switch spans hosts (72 in an NVL72 rack of hosts of 4).
+    """
+
+    version: Literal[1] = FORMAT_VERSION
+    name: Name
+    aliases: tuple[Name, ...] = ()
+    device: Device
+    devices_per_host: Count
+    domain: Count
+    intra_host: Link
+    network: Link
+    collectives: CollectiveTable | None = None
+    gemm: GemmTable | None = None
+
+    def __post_init__(self) -> None:
+        if self.domain < self.devices_per_host or self.domain % self.devices_per_host:
+            raise ValueError(
+                f"`domain` must be a multiple of `devices_per_host` = {self.devices_per_host}, "
+                f"found {self.domain}"
+            )
+
+
+def digest(record: object) -> str:
+    """16 hexadecimal digits that name the content of a record on every machine."""
+    return hashlib.sha256(msgspec.json.encode(record, order="deterministic")).hexdigest()[:16]
+
+
+def convert(raw: object, kind: type[Record], where: str) -> Record:
+    """Builds a record from plain data, strictly.
+
+    Raises:
+        ProfileError: names `where`, the key, what was found there and what was expected.
+    """
+    try:
+        return msgspec.convert(raw, kind)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        text, _, path = str(error).partition(" - at `$")
+        path = path.rstrip("`").lstrip(".")
+        place = f"{where}, key `{path}`" if path else where
+        if "unknown field" in text or "missing required" in text:
+            found, remedy = "", f"the keys are {', '.join(_keys_at(kind, path))}"
+        else:
+            found = "" if "found" in text else f", found {_at(raw, path)!r}"
+            remedy = "units are bytes, seconds, bytes/s and FLOP/s"
+        raise ProfileError(f"{text}{found}", where=place, remedy=remedy) from error
+
+
+def _steps(path: str) -> list[str]:
+    return re.findall(r"[^.\[\]]+", path)
+
+
+def _at(raw: object, path: str) -> object:
+    """The value under a msgspec path such as `links[0].latency_s`, shortened for a message."""
+    value: Any = raw
+    for step in _steps(path):
+        try:
+            value = value[int(step)] if step.isdigit() else value[step]
+        except (KeyError, IndexError, TypeError):
+            return "nothing"
+    return value if len(repr(value)) <= 80 else type(value).__name__
+
+
+def _keys_at(kind: Any, path: str) -> tuple[str, ...]:
+    """Fields of the record that a msgspec path leads to from `kind`."""
+    for step in _steps(path):
+        fields: Mapping[str, Any] = {f.encode_name: f.type for f in msgspec.structs.fields(kind)}
+        if step not in fields:
+            continue
+        options = getattr(fields[step], "__args__", (fields[step],))
+        kind = next((o for o in options if hasattr(o, "__struct_fields__")), kind)
+    return tuple(kind.__struct_fields__)

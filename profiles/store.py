@@ -1,0 +1,141 @@
+"""Reads, writes and lists profiles: versioned JSON, strict, with big tables in `.csv.gz` beside."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import functools
+import gzip
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from .errors import ProfileError
+from .schema import CollectiveRow, CollectiveTable, GemmRow, GemmTable, Profile, convert
+
+DATA = Path(__file__).parent / "data"
+
+
+@functools.lru_cache(maxsize=1)
+def _shipped_names() -> dict[str, str]:
+    """Every name and alias of a shipped profile, with the stem of its file."""
+    names: dict[str, str] = {}
+    for path in sorted(DATA.glob("*.json")):
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        for name in (raw["name"], *raw.get("aliases", ())):
+            if names.setdefault(name, path.stem) != path.stem:
+                raise ProfileError(
+                    f"the name {name!r} is taken by {names[name]}.json", where=path.name
+                )
+    return names
+
+
+def profile_names() -> tuple[str, ...]:
+    """Names of the shipped profiles, without aliases, in alphabetical order."""
+    return tuple(sorted(set(_shipped_names().values())))
+
+
+def profile_aliases() -> tuple[str, ...]:
+    """Every name that `load_profile` answers to, in alphabetical order."""
+    return tuple(sorted(_shipped_names()))
+
+
+def load_profile(name_or_path: str | Path) -> Profile:
+    """Loads a shipped profile by name or alias, or any profile by the path of its JSON file.
+
+    Raises:
+        ProfileError: if there is no such profile, with the nearest names; or if it is malformed.
+    """
+    text = str(name_or_path)
+    if stem := _shipped_names().get(text.lower()):
+        return _read(DATA / f"{stem}.json")
+    path = Path(text)
+    if path.suffix == ".json":
+        return _read(path)
+    near = difflib.get_close_matches(text.lower(), profile_aliases(), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "name one of these or a .json file"
+    known = ", ".join(profile_names())
+    raise ProfileError(f"no device is called {text!r}; known: {known}", remedy=hint)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path) -> Profile:
+    try:
+        raw: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ProfileError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except ValueError as error:
+        raise ProfileError(f"is not JSON: {error}", where=str(path)) from error
+    if isinstance(raw, dict):
+        keys = cast("dict[str, Any]", raw)
+        raw = {key: _with_rows(value, path) for key, value in keys.items()}
+    return convert(raw, Profile, where=path.name)
+
+
+def _with_rows(value: Any, path: Path) -> Any:
+    """Replaces `file` in the description of a table by the `rows` of that file."""
+    if not isinstance(value, dict) or "file" not in value:
+        return cast("object", value)
+    described = dict(cast("dict[str, Any]", value))
+    file = path.parent / Path(str(described.pop("file"))).name
+    return described | {"rows": _csv_rows(file)}
+
+
+def _csv_rows(path: Path) -> list[list[str | int | float]]:
+    header = {"kind": CollectiveRow, "dtype": GemmRow}
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as stream:
+            first, *rest = csv.reader(stream)
+    except (OSError, EOFError, ValueError) as error:
+        raise ProfileError(f"cannot be read as .csv.gz: {error}", where=str(path)) from error
+    record = header.get(first[0] if first else "")
+    if record is None or tuple(first) != record.__struct_fields__:
+        raise ProfileError(
+            f"the first line must name the columns {list(CollectiveRow.__struct_fields__)} or "
+            f"{list(GemmRow.__struct_fields__)}, found {first}",
+            where=path.name,
+        )
+    return [_csv_row(row, f"{path.name}, line {i}") for i, row in enumerate(rest, start=2)]
+
+
+def _csv_row(row: list[str], where: str) -> list[str | int | float]:
+    try:
+        return [row[0], *map(int, row[1:-1]), float(row[-1])]
+    except (ValueError, IndexError) as error:
+        raise ProfileError(
+            f"expected integers and a last number of seconds, found {row}", where=where
+        ) from error
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Writes a profile as one JSON file with its tables inside; equal profiles, equal bytes."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
+
+
+def merge_profiles(base: Profile, newer: Profile) -> Profile:
+    """`newer`, with the tables' rows of `base` where `newer` has no row for the same key.
+
+    Raises:
+        ProfileError: if the two profiles are not of the same machine.
+    """
+    if base.name != newer.name:
+        raise ProfileError(
+            f"profiles of {base.name!r} and {newer.name!r} cannot be merged",
+            remedy="merge profiles of one machine only",
+        )
+    return msgspec.structs.replace(
+        newer,
+        collectives=_merge_tables(base.collectives, newer.collectives),
+        gemm=_merge_tables(base.gemm, newer.gemm),
+    )
+
+
+def _merge_tables(base: Any, newer: CollectiveTable | GemmTable | None) -> Any:
+    if base is None or newer is None:
+        return newer if base is None else base
+    rows: dict[Any, Any] = {}
+    for row in (*base.rows, *newer.rows):
+        rows[msgspec.structs.astuple(row)[:-1]] = row
+    return msgspec.structs.replace(newer, rows=tuple(rows[key] for key in sorted(rows)))
