@@ -1,0 +1,30 @@
+"""What a decision costs: clusters, collectives, compute, resharding."""
+
+from .cluster import Cluster as Cluster
+from .cluster import Part as Part
+from .collectives import KINDS as KINDS
+from .collectives import CollectiveModel as CollectiveModel
+from .collectives import wire_bytes as wire_bytes
+from .collectives import wire_fraction as wire_fraction
+from .compute import ComputeModel as ComputeModel
+from .compute import item_bytes as item_bytes
+from .fit import Curve as Curve
+from .fit import Residual as Residual
+from .fit import fit_curve as fit_curve
+from .fit import fit_report as fit_report
+from .fit import leave_one_out as leave_one_out
+from .group import Group as Group
+from .group import group_for as group_for
+from .opcost import VIEWS as VIEWS
+from .opcost import OpWork as OpWork
+from .opcost import op_seconds as op_seconds
+from .parse import ClusterSummary as ClusterSummary
+from .parse import list_clusters as list_clusters
+from .parse import parse_bytes as parse_bytes
+from .parse import parse_cluster as parse_cluster
+from .reshard import FREE as FREE
+from .reshard import ReshardModel as ReshardModel
+from .reshard import Step as Step
+from .reshard import full_bytes as full_bytes
+from .reshard import reduction_of as reduction_of
+from .reshard import sharded_dims as sharded_dims

@@ -1,0 +1,227 @@
+"""Seconds of a collective over a group of devices, and the bytes it puts on the wire."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import defaultdict
+from typing import Final, final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles import CollectiveKind, CollectiveTable
+
+from .cluster import Cluster
+from .fit import Curve, fit_curve
+from .group import Group as Group
+from .group import group_for as group_for
+
+Floats = NDArray[np.float64]
+
+KINDS: Final[tuple[CollectiveKind, ...]] = (
+    "all-gather",
+    "all-reduce",
+    "all-to-all",
+    "collective-permute",
+    "reduce-scatter",
+)
+
+# What a collective costs before its first byte moves: NCCL src/graph/tuning.cc, base latency of
+# the ring algorithm, LL protocol.
+BASE_S: Final = 6.6e-6
+
+# Share of a link's published bandwidth that a ring reaches. 8 H100 in OpenXLA's table gather
+# 2 GiB at 402 GB/s, so 352 of 450 GB/s on the link.
+LINK_EFFICIENCY: Final = 0.78
+
+# The same for networks between hosts; assumed, as no table spans hosts.
+NETWORK_EFFICIENCY: Final = 0.9
+
+
+def wire_fraction(kind: CollectiveKind, n: int) -> float:
+    """Bytes that each device sends, as a share of `full_bytes`, by the ring convention.
+
+    All-gather, reduce-scatter and all-to-all (n-1)/n, all-reduce twice that, permute 1; nothing
+    for a group of one.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"wire_fraction: kind must be one of {KINDS}, got {kind!r}")
+    if n <= 1:
+        return 0.0
+    share = (n - 1) / n
+    return {"all-reduce": 2.0 * share, "collective-permute": 1.0}.get(kind, share)
+
+
+@overload
+def wire_bytes(kind: CollectiveKind, n: int, full_bytes: float) -> float: ...
+@overload
+def wire_bytes(kind: CollectiveKind, n: int, full_bytes: Floats) -> Floats: ...
+def wire_bytes(kind: CollectiveKind, n: int, full_bytes: float | Floats) -> float | Floats:
+    """Bytes that each device sends in a collective; see `wire_fraction`."""
+    return wire_fraction(kind, n) * full_bytes
+
+
+@final
+class CollectiveModel:
+    """Prices collectives on one cluster; pure, and never falling in the number of bytes.
+
+    Inside an island (a host, or a link domain that spans hosts) times come from the measured
+    table of the device, else from latency and published bandwidth. A group that crosses islands
+    pays the cheaper of two algorithms, the flat ring and the hierarchical one.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._curves = _curves(cluster.collectives) if cluster.collectives else {}
+        self._link_s = cluster.intra_host.latency_s
+        self._link_rate = cluster.intra_host.bandwidth_bytes_per_s * LINK_EFFICIENCY
+        self._net_s = cluster.network.latency_s
+        self._net_rate = cluster.network.bandwidth_bytes_per_s * NETWORK_EFFICIENCY
+        shared = min(cluster.network.shared_by_devices, cluster.island)
+        self._island_rate = self._net_rate * cluster.island / shared
+        self.cluster: Final = cluster
+
+    @overload
+    def seconds(self, kind: CollectiveKind, group: Group, full_bytes: float) -> float: ...
+    @overload
+    def seconds(self, kind: CollectiveKind, group: Group, full_bytes: Floats) -> Floats: ...
+    def seconds(
+        self, kind: CollectiveKind, group: Group, full_bytes: float | Floats
+    ) -> float | Floats:
+        """Time of one collective, all groups of its kind running at once.
+
+        Args:
+            kind: one of `KINDS`.
+            group: from `group_for`.
+            full_bytes: the whole tensor over the group: output of an all-gather, input of a
+                reduce-scatter; of an all-reduce, all-to-all or permute the operand of a device.
+
+        Returns:
+            Seconds, of the shape of `full_bytes`; 0 where there are no bytes or no peers.
+
+        Raises:
+            ValueError: if the kind is unknown or some bytes are negative or not numbers.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"CollectiveModel: kind must be one of {KINDS}, got {kind!r}")
+        size = np.asarray(full_bytes, dtype=np.float64)
+        if not np.all(size >= 0.0):
+            raise ValueError(f"CollectiveModel: bytes must be at least 0, got {full_bytes}")
+        if group.size == 1:
+            found = np.zeros_like(size)
+        elif group.hosts == 1:
+            found = self._island(kind, group.size, size)
+        else:
+            found = self._crossing(kind, group, size)
+        result = np.where(size > 0.0, found, 0.0)
+        return float(result) if np.ndim(full_bytes) == 0 else result
+
+    def _island(self, kind: CollectiveKind, n: int, size: Floats) -> Floats:
+        """Inside one island: measured if the device has a table of this kind, else by formula."""
+        if n == 1:
+            return np.zeros_like(size)
+        known = self._curves.get(kind)
+        if not known:
+            return self._published(kind, n, size)
+        if kind == "collective-permute":
+            return known[0][1](size)
+        return _between(known, kind, n, size)
+
+    def _published(self, kind: CollectiveKind, n: int, size: Floats) -> Floats:
+        """Latency and bandwidth of the link: ring, or for an all-reduce the tree if cheaper."""
+        moved = wire_fraction(kind, n) * size / self._link_rate
+        return BASE_S + _cheaper_tree(kind, n, size, moved, self._link_s, self._link_rate)
+
+    def _crossing(self, kind: CollectiveKind, group: Group, size: Floats) -> Floats:
+        if kind == "collective-permute":
+            return self._permute(group, size)
+        # What one member gets of the network while all members of all groups use it.
+        users = group.per_host * group.concurrent_per_host
+        rate = min(self._net_rate, self._island_rate / users)
+        if kind == "all-to-all":
+            return self._all_to_all(group, size, rate)
+        return np.minimum(
+            self._flat_ring(kind, group, size, rate), self._hierarchical(kind, group, size, rate)
+        )
+
+    def _flat_ring(self, kind: CollectiveKind, group: Group, size: Floats, rate: float) -> Floats:
+        """One ring per member of an island: the border and the inside work at the same time.
+
+        rounds * (hosts * L_net + (n - hosts) * L_link) + max(wire / (per_host * rate), inside)
+        """
+        rounds = 2 if kind == "all-reduce" else 1
+        inner_steps = group.size - group.hosts
+        latency = rounds * (group.hosts * self._net_s + inner_steps * self._link_s)
+        border = wire_fraction(kind, group.size) * size / (group.per_host * rate)
+        return BASE_S + latency + np.maximum(border, self._island(kind, group.per_host, size))
+
+    def _hierarchical(
+        self, kind: CollectiveKind, group: Group, size: Floats, rate: float
+    ) -> Floats:
+        """Inside, then between islands on the shards, then inside again.
+
+        all-reduce = reduce-scatter(per_host, V) + all-reduce(hosts, V / per_host)
+        + all-gather(per_host, V); the other two leave out one of the inner steps.
+        """
+        shard = size / group.per_host
+        moved = wire_fraction(kind, group.hosts) * shard / rate
+        between = BASE_S + _cheaper_tree(kind, group.hosts, shard, moved, self._net_s, rate)
+        if kind != "all-reduce":
+            return between + self._island(kind, group.per_host, size)
+        scatter = self._island("reduce-scatter", group.per_host, size)
+        return scatter + between + self._island("all-gather", group.per_host, size)
+
+    def _all_to_all(self, group: Group, size: Floats, rate: float) -> Floats:
+        """Direct (every pair sends) or in two levels (first inside, then between islands)."""
+        n, inside, hosts = group.size, group.per_host, group.hosts
+        outward = (n - inside) / n * size / rate
+        within = self._island("all-to-all", inside, size * inside / n)
+        direct = BASE_S + (n - inside) * self._net_s + np.maximum(outward, within)
+        between = BASE_S + (hosts - 1) * self._net_s + (hosts - 1) / hosts * size / rate
+        return np.minimum(direct, self._island("all-to-all", inside, size) + between)
+
+    def _permute(self, group: Group, size: Floats) -> Floats:
+        """A shift by one: a single member of each island sends over the border."""
+        rate = min(self._net_rate, self._island_rate / group.concurrent_per_host)
+        border = BASE_S + self._net_s + size / rate
+        return np.maximum(border, self._island("collective-permute", group.per_host, size))
+
+
+def _cheaper_tree(
+    kind: CollectiveKind, n: int, size: Floats, moved: Floats, latency_s: float, rate: float
+) -> Floats:
+    """Ring with its n-1 steps a pass; an all-reduce may be a tree of log2(n) steps instead."""
+    if kind == "collective-permute":
+        return latency_s + moved
+    if kind != "all-reduce":
+        return (n - 1) * latency_s + moved
+    tree = 2 * math.ceil(math.log2(n)) * latency_s + 2.0 * size / rate
+    return np.minimum(2 * (n - 1) * latency_s + moved, tree)
+
+
+def _between(
+    known: tuple[tuple[int, Curve], ...], kind: CollectiveKind, n: int, size: Floats
+) -> Floats:
+    """Between two measured group sizes: straight in log n. Outside: equal bytes on the wire."""
+    sizes = [measured for measured, _ in known]
+    if n <= sizes[0] or n >= sizes[-1]:
+        nearest, curve = known[0] if n <= sizes[0] else known[-1]
+        return curve(size * (wire_fraction(kind, n) / wire_fraction(kind, nearest)))
+    above = next(i for i, measured in enumerate(sizes) if measured >= n)
+    (low, low_curve), (high, high_curve) = known[above - 1], known[above]
+    weight = math.log(n / low) / math.log(high / low)
+    floor = np.maximum(size, 1e-300)
+    return np.exp((1.0 - weight) * np.log(low_curve(floor)) + weight * np.log(high_curve(floor)))
+
+
+@functools.lru_cache(maxsize=32)
+def _curves(table: CollectiveTable) -> dict[str, tuple[tuple[int, Curve], ...]]:
+    """The fitted curve of every measured kind and group size, by kind, in order of group size."""
+    points: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+    for row in table.rows:
+        points[row.kind, row.group_size].append((row.full_bytes, row.seconds))
+    curves: dict[str, list[tuple[int, Curve]]] = defaultdict(list)
+    for (kind, group_size), series in sorted(points.items()):
+        size, seconds = zip(*series, strict=True)
+        curves[kind].append((group_size, fit_curve(size, seconds)))
+    return {kind: tuple(found) for kind, found in curves.items()}

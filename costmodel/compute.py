@@ -1,0 +1,244 @@
+"""Seconds of matrix products, of other arithmetic and of memory traffic on one device."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from profiles import Device, GemmTable, load_profile
+
+from .cluster import Cluster
+from .fit import Curve, fit_curve, monotone_grid
+
+Floats = NDArray[np.float64]
+
+# A V100 in Alpa's database copies 4 GiB (so moves 8 GiB) in 10.7 ms: 803 of 900 GB/s.
+MEMORY_EFFICIENCY: Final = 0.89
+
+# Shares of the peak for arithmetic that has no table; assumed.
+VECTOR_EFFICIENCY: Final = 0.7
+CONV_EFFICIENCY: Final = 0.6
+
+# Devices whose table covers a full grid: the efficiency of the others is taken from the nearer one.
+REFERENCES: Final = ("b200", "h100")
+
+# Types that no unit computes in directly are carried out in the type on the right.
+_CARRIED: Final = {
+    "bool": "int8",
+    "complex64": "float32",
+    "complex128": "float64",
+    "float8_e4m3": "float8_e4m3fn",
+    "float8_e4m3b11fnuz": "float8_e4m3fn",
+    "float8_e4m3fnuz": "float8_e4m3fn",
+    "float8_e5m2fnuz": "float8_e5m2",
+    "float8_e3m4": "float8_e4m3fn",
+    "uint8": "int8",
+    "int4": "int8",
+    "uint4": "int8",
+    "int2": "int8",
+    "uint2": "int8",
+}
+_BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float4_e2m1fn": 0.5}
+
+
+def item_bytes(dtype: str) -> float:
+    """Bytes of one element of a numpy-like dtype name, sub-byte types as fractions.
+
+    Raises:
+        ValueError: if the name ends in no width, as `str` would.
+    """
+    if dtype in _BYTES:
+        return _BYTES[dtype]
+    if dtype == "bool" or dtype.startswith("float8"):
+        return 1
+    digits = "".join(c for c in dtype.partition("_")[0] if c.isdigit())
+    if not digits:
+        raise ValueError(f"item_bytes: {dtype!r} is not a dtype name; write for example bfloat16")
+    return int(digits) / 8
+
+
+@final
+class ComputeModel:
+    """Prices work on one device of a cluster; pure, and never falling in any size.
+
+    A matrix product is looked up in the measured table of its dtype. Where the device has no
+    such table, the efficiency curve is that of the measured device (H100 or B200) with the
+    nearest peak, on the problem with every dimension scaled by the cube root of the ratio of
+    peaks. That moves the knee of the curve to where the slower device reaches it:
+    t(m, n, k) = t_ref(s m, s n, s k) with s = (peak_ref / peak)^(1/3).
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._tables = _fits(cluster.gemm) if cluster.gemm else {}
+        self._memory_rate = cluster.device.memory_bandwidth_bytes_per_s * MEMORY_EFFICIENCY
+        self.device: Final[Device] = cluster.device
+        self.launch_s: Final = cluster.device.kernel_launch_s
+
+    def gemm_s(
+        self, batch: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str
+    ) -> Floats:
+        """Time of `[batch, m, k] @ [batch, k, n]`, launch included, broadcast over the sizes.
+
+        Never below the time to read the operands and write the result once, nor below a launch;
+        0 where a size is 0. On float32 operands it is the tensorfloat32 path of devices that
+        have one, as XLA takes by default.
+
+        Raises:
+            ValueError: if a size is negative or `dtype` is not a dtype name.
+        """
+        sizes = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (batch, m, n, k)))
+        if any(np.any(~(size >= 0.0)) for size in sizes):
+            raise ValueError(f"gemm_s: sizes must be at least 0, got {batch}, {m}, {n}, {k}")
+        b, rows, columns, depth = (np.maximum(size, 1.0) for size in sizes)
+        elements = b * (rows * depth + depth * columns + rows * columns)
+        busy = np.maximum(self._table_s(b, rows, columns, depth, dtype), self.launch_s)
+        found = np.maximum(busy, elements * item_bytes(dtype) / self._memory_rate)
+        return np.where(np.prod(np.stack(sizes), axis=0) > 0.0, found, 0.0)
+
+    def _table_s(self, b: Floats, m: Floats, n: Floats, k: Floats, dtype: str) -> Floats:
+        carried = _CARRIED.get(dtype, dtype)
+        if (table := self._tables.get(carried)) is not None:
+            return table(b, m, n, k)
+        peak = self.peak_flops(dtype, tensor=True)
+        reference, reference_peak = _reference(carried, peak)
+        scale = (reference_peak / peak) ** (1.0 / 3.0)
+        return reference(b, m * scale, n * scale, k * scale)
+
+    def peak_flops(self, dtype: str, *, tensor: bool) -> float:
+        """Peak of the unit that computes `dtype`: its own, or the widest fallback that exists.
+
+        Args:
+            dtype: numpy-like name.
+            tensor: the matrix unit, against the vector unit, which is float32 or wider.
+        """
+        carried = _CARRIED.get(dtype, dtype)
+        if not tensor:
+            wide = carried if carried == "float64" else "float32"
+            return self.device.peak(wide) or self._slow_float64()
+        order = [carried, "float32"]
+        if carried == "float32":
+            order = ["tensorfloat32", "float32"]
+        elif carried.startswith("float8") or carried == "int8" or carried == "float4_e2m1fn":
+            order = [carried, "float8_e4m3fn", "bfloat16", "float16", "float32"]
+        elif carried == "float64":
+            return self.device.peak("float64") or self._slow_float64()
+        return next(rate for name in order if (rate := self.device.peak(name)))
+
+    def _slow_float64(self) -> float:
+        """Without a figure, 1/64 of float32: the ratio of devices without a double unit."""
+        return (self.device.peak("float32") or 0.0) / 64.0
+
+    def memory_s(self, moved_bytes: ArrayLike) -> Floats:
+        """Time to move that many bytes between the device and its memory, launch not included."""
+        return np.asarray(moved_bytes, dtype=np.float64) / self._memory_rate
+
+    def flops_s(self, flops: ArrayLike, dtype: str, *, tensor: bool = False) -> Floats:
+        """Time of arithmetic outside matrix products, launch not included.
+
+        Args:
+            flops: operations, a multiply-add counting two.
+            dtype: numpy-like name.
+            tensor: True for a convolution, which runs on the matrix unit.
+        """
+        share = CONV_EFFICIENCY if tensor else VECTOR_EFFICIENCY
+        rate = share * self.peak_flops(dtype, tensor=tensor)
+        return np.asarray(flops, dtype=np.float64) / rate
+
+
+@final
+class _Grid:
+    """Timings on a full grid of (batch, m, n, k): straight in log-log inside.
+
+    Outside, the nearest time of the grid is scaled by the flops, so the border's efficiency goes
+    on, down to a side of `TILE` and to the shortest time of the grid.
+    """
+
+    # Sides below this still fill a tile of the matrix unit.
+    TILE = 64.0
+
+    def __init__(self, axes: list[Floats], seconds: Floats) -> None:
+        self._axes = [np.log(axis) for axis in axes]
+        self._log_s = monotone_grid(np.log(seconds))
+
+    def __call__(self, b: Floats, m: Floats, n: Floats, k: Floats) -> Floats:
+        asked = [b, *(np.maximum(side, self.TILE) for side in (m, n, k))]
+        logs = [np.log(size) for size in asked]
+        inside = [np.clip(x, axis[0], axis[-1]) for x, axis in zip(logs, self._axes, strict=True)]
+        outside = sum((x - y for x, y in zip(logs, inside, strict=True)), np.zeros_like(b))
+        scaled = _multilinear(self._axes, self._log_s, inside) + outside
+        # Starting a product does not get cheaper with its flops: the shortest time is the floor.
+        return np.exp(np.maximum(scaled, self._log_s.flat[0]))
+
+
+def _multilinear(axes: list[Floats], values: Floats, at: list[Floats]) -> Floats:
+    """Interpolates `values` linearly between the points of a grid, one axis after another."""
+    corners = np.zeros(at[0].shape)
+    lows: list[tuple[NDArray[np.intp], NDArray[np.intp]]] = []
+    weights: list[Floats] = []
+    for axis, x in zip(axes, at, strict=True):
+        low = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, max(len(axis) - 2, 0))
+        high = np.minimum(low + 1, len(axis) - 1)
+        width = np.where(high > low, axis[high] - axis[low], 1.0)
+        lows.append((low, high))
+        weights.append(np.where(high > low, (x - axis[low]) / width, 0.0))
+    for corner in itertools.product((0, 1), repeat=len(axes)):
+        weight = np.ones(at[0].shape)
+        for side, w in zip(corner, weights, strict=True):
+            weight = weight * (w if side else 1.0 - w)
+        index = tuple(lows[i][side] for i, side in enumerate(corner))
+        corners = corners + weight * values[index]
+    return corners
+
+
+@final
+class _ByFlops:
+    """Timings that fill no grid (cubes only): a curve over the number of flops."""
+
+    def __init__(self, curve: Curve) -> None:
+        self._curve = curve
+
+    def __call__(self, b: Floats, m: Floats, n: Floats, k: Floats) -> Floats:
+        return self._curve(2.0 * b * m * n * k)
+
+
+_Fit = _Grid | _ByFlops
+
+
+@functools.lru_cache(maxsize=32)
+def _fits(table: GemmTable) -> dict[str, _Fit]:
+    """A fit for each dtype of a table; XLA's table calls the tensorfloat32 path float32."""
+    fits: dict[str, _Fit] = {}
+    for dtype in sorted({row.dtype for row in table.rows}):
+        rows = [row for row in table.rows if row.dtype == dtype]
+        keys = np.array([(row.batch, row.m, row.n, row.k) for row in rows], dtype=np.float64)
+        seconds = np.array([row.seconds for row in rows])
+        axes = [np.unique(column) for column in keys.T]
+        full = int(np.prod([len(axis) for axis in axes])) == len(np.unique(keys, axis=0))
+        if full and len(rows) == len(np.unique(keys, axis=0)):
+            order = np.lexsort(keys.T[::-1])
+            grid = seconds[order].reshape([len(axis) for axis in axes])
+            fits[dtype] = _Grid(axes, grid)
+        else:
+            fits[dtype] = _ByFlops(fit_curve(2.0 * np.prod(keys, axis=1), seconds))
+    return fits
+
+
+@functools.lru_cache(maxsize=256)
+def _reference(dtype: str, peak: float) -> tuple[_Fit, float]:
+    """The measured fit with the nearest peak, and that peak: of the dtype, else of bfloat16."""
+    found: dict[str, list[tuple[float, str, float]]] = {dtype: [], "bfloat16": []}
+    fits = {name: _fits(table) for name in REFERENCES if (table := load_profile(name).gemm)}
+    for name, of_dtype in fits.items():
+        device = load_profile(name).device
+        for wanted, candidates in found.items():
+            unit = "tensorfloat32" if wanted == "float32" else wanted
+            if wanted in of_dtype and (rate := device.peak(unit)):
+                candidates.append((abs(math.log(rate / peak)), name, rate))
+    wanted = dtype if found[dtype] else "bfloat16"
+    _, name, rate = min(found[wanted])
+    return fits[name][wanted], rate

@@ -1,0 +1,142 @@
+"""Monotone fits to noisy timings, with the error they make on what they have not seen."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from profiles import CollectiveTable, load_profile, profile_names
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Seconds over a size: straight in log-log between knots, never falling.
+
+    Below the first knot the time stays that of the first knot; above the last it goes on with
+    the slope, in seconds per unit of size, of the last factor of two.
+    """
+
+    log_size: Floats
+    log_s: Floats
+
+    def __call__(self, size: ArrayLike) -> Floats:
+        sizes = np.asarray(size, dtype=np.float64)
+        inside = np.exp(np.interp(np.log(np.maximum(sizes, 1e-300)), self.log_size, self.log_s))
+        beyond = np.maximum(sizes - np.exp(self.log_size[-1]), 0.0)
+        return np.where(sizes > 0.0, inside + beyond * self.last_slope, 0.0)
+
+    @property
+    def last_slope(self) -> float:
+        """Seconds per unit of size past the last knot."""
+        size, seconds = np.exp(self.log_size), np.exp(self.log_s)
+        half = float(size[-1]) / 2.0 * (1.0 + 1e-9)
+        start = max(int(np.count_nonzero(size <= half)) - 1, 0)
+        rise = seconds[-1] - seconds[start]
+        if start == len(size) - 1 or rise <= 0.0:
+            return float(seconds[-1] / size[-1])
+        return float(rise / (size[-1] - size[start]))
+
+
+def fit_curve(size: ArrayLike, seconds: ArrayLike) -> Curve:
+    """Fits the never-falling curve with the least sum of absolute errors of log seconds.
+
+    Absolute errors, so that a few slow first runs among the small sizes do not lift the rest.
+
+    Args:
+        size: at least one positive size, in any order, repeats allowed.
+        seconds: the times, positive, as many as sizes.
+
+    Raises:
+        ValueError: if there are no points, or one is not positive.
+    """
+    x, y = np.asarray(size, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
+    if not len(x) or len(x) != len(y) or x.min() <= 0.0 or y.min() <= 0.0:
+        raise ValueError(f"fit_curve: needs positive sizes and seconds, found {x} and {y}")
+    at: dict[float, list[float]] = defaultdict(list)
+    for xi, yi in zip(x.tolist(), y.tolist(), strict=True):
+        at[xi].append(float(np.log(yi)))
+    knots = sorted(at)
+    return Curve(np.log(np.array(knots)), isotonic_median([at[knot] for knot in knots]))
+
+
+def isotonic_median(samples: Iterable[list[float]]) -> Floats:
+    """The never-falling sequence closest to `samples` in absolute error: pool adjacent violators.
+
+    Args:
+        samples: the values seen at each place, in order of place.
+
+    Returns:
+        One value per place.
+    """
+    blocks: list[tuple[list[float], int, float]] = []
+    for values in samples:
+        pooled, places = list(values), 1
+        middle = float(np.median(pooled))
+        while blocks and blocks[-1][2] > middle:
+            before, width, _ = blocks.pop()
+            pooled, places = before + pooled, places + width
+            middle = float(np.median(pooled))
+        blocks.append((pooled, places, middle))
+    return np.repeat([middle for _, _, middle in blocks], [places for _, places, _ in blocks])
+
+
+def monotone_grid(log_s: Floats) -> Floats:
+    """Makes a grid of log seconds never fall along any of its axes.
+
+    The mean of the largest value at or below each point and the smallest at or above it: both
+    never fall, and a grid that already never falls is unchanged.
+    """
+    below, above = log_s, log_s
+    for axis in range(log_s.ndim):
+        below = np.maximum.accumulate(below, axis=axis)
+        above = np.flip(np.minimum.accumulate(np.flip(above, axis), axis=axis), axis)
+    return (below + above) / 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """Relative error of a fit on points that were left out of it one at a time."""
+
+    table: str
+    kind: str
+    group_size: int
+    points: int
+    median: float
+    worst: float
+
+
+def leave_one_out(table: CollectiveTable, *, at_least_bytes: int = 1 << 20) -> tuple[Residual, ...]:
+    """Error of the curve of each kind and group size on every inner point of at least that size."""
+    series: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+    for row in table.rows:
+        series[row.kind, row.group_size].append((row.full_bytes, row.seconds))
+    found: list[Residual] = []
+    for (kind, group_size), points in sorted(series.items()):
+        size, seconds = np.array(sorted(points)).T
+        errors = [
+            abs(float(fit_curve(size[size != x], seconds[size != x])(x)) / s - 1.0)
+            for x, s in zip(size, seconds, strict=True)
+            if at_least_bytes <= x and size.min() < x < size.max()
+        ]
+        if errors:
+            median, worst = float(np.median(errors)), max(errors)
+            found.append(Residual(table.name, kind, group_size, len(errors), median, worst))
+    return tuple(found)
+
+
+def fit_report() -> tuple[Residual, ...]:
+    """Prints and returns the leave-one-out errors of every shipped table of collectives."""
+    tables = {t.name: t for name in profile_names() if (t := load_profile(name).collectives)}
+    residuals = tuple(r for _, table in sorted(tables.items()) for r in leave_one_out(table))
+    for r in residuals:
+        print(
+            f"{r.table:10} {r.kind:18} over {r.group_size:3}: {r.points:3} points of 1 MiB and "
+            f"more, median {r.median:6.1%}, worst {r.worst:6.1%}"
+        )
+    return residuals

@@ -1,0 +1,71 @@
+"""How the devices of one collective lie on the hosts of a cluster."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from .cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The devices of one collective as they lie on islands (hosts, or wider link domains).
+
+    Attributes:
+        size: devices in the group, `per_host * hosts`.
+        per_host: members on each island that the group touches.
+        hosts: islands that the group touches.
+        concurrent_per_host: groups that cross the borders of one island at the same time, and so
+            divide its network; 1 for a group that stays inside.
+    """
+
+    size: int
+    per_host: int
+    hosts: int
+    concurrent_per_host: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.size, self.per_host, self.hosts, self.concurrent_per_host) < 1:
+            raise ValueError(f"every field of a Group must be at least 1, found {self}")
+        if self.size != self.per_host * self.hosts:
+            raise ValueError(f"Group: size must be per_host * hosts, found {self}")
+
+
+def group_for(cluster: Cluster, mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> Group:
+    """The groups of a collective over `axes` of a row-major mesh whose axis 0 is outermost.
+
+    Where groups lie differently on the islands (an axis of 6 on hosts of 8), the one with the
+    fewest members together is returned, which is the slowest.
+
+    Raises:
+        ValueError: if the mesh has not as many devices as the cluster, or an axis is not of it.
+    """
+    island = cluster.island
+    if int(np.prod(mesh_sizes, dtype=np.int64)) != cluster.num_devices:
+        raise ValueError(
+            f"group_for: mesh {mesh_sizes} does not have the {cluster.num_devices} devices of "
+            f"{cluster.name}"
+        )
+    if not all(0 <= axis < len(mesh_sizes) for axis in axes) or len(set(axes)) != len(axes):
+        raise ValueError(f"group_for: axes {axes} are not distinct axes of mesh {mesh_sizes}")
+    return _group(island, mesh_sizes, tuple(sorted(axes)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _group(island: int, mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> Group:
+    count = int(np.prod(mesh_sizes, dtype=np.int64))
+    hosts = (np.arange(count) // island).reshape(mesh_sizes)
+    rest = tuple(axis for axis in range(len(mesh_sizes)) if axis not in axes)
+    size = int(np.prod([mesh_sizes[axis] for axis in axes], dtype=np.int64))
+    table = hosts.transpose(rest + axes).reshape(-1, size)
+    members = [np.unique(row, return_counts=True) for row in table]
+    fewest = min(int(counts.min()) for _, counts in members)
+    if all(len(touched) == 1 for touched, _ in members):
+        return Group(size, size, 1)
+    per_host = max(d for d in range(1, fewest + 1) if size % d == 0)
+    crossing = [touched for touched, _ in members if len(touched) > 1]
+    _, groups_on_host = np.unique(np.concatenate(crossing), return_counts=True)
+    return Group(size, per_host, size // per_host, int(groups_on_host.max()))

@@ -1,0 +1,136 @@
+"""Seconds of an operation under each of its strategies, on one device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir import FactorSpec, Node, OpDef, TensorType, flops_of
+
+from .compute import ComputeModel
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class OpWork:
+    """One op as the cost model sees it.
+
+    reads: operand positions that this op pays for reading; others come from its own fusion.
+    writes: result positions that reach memory.
+    launches: kernels it starts, 0 inside a fusion that another op started.
+    """
+
+    node: Node
+    record: OpDef
+    operands: tuple[TensorType, ...]
+    spec: FactorSpec
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    launches: int
+
+
+def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) -> Floats:
+    """Time of one execution on one device, for all strategies at once.
+
+    A product is priced by the measured table; everything else by the larger of its arithmetic
+    and its traffic, t = max(flops / rate, bytes / bandwidth) + launches * t_launch.
+
+    Args:
+        work: the op.
+        ways: for every factor the number of parts it is split into, one entry per strategy.
+        compute: prices of the device.
+
+    Returns:
+        Seconds, one per strategy.
+    """
+    count = len(next(iter(ways.values()))) if ways else 1
+    local = {name: size / ways[name] for name, size in work.spec.sizes}
+    if work.node.op == "dot_general":
+        return _product_s(work, local, compute)
+    flops = _flops(work) * _share(work.spec, ways, count)
+    dtype = _dtype(work)
+    moved = _traffic(work, local, count)
+    arithmetic = compute.flops_s(flops, dtype, tensor=work.record.family == "convolution")
+    return np.maximum(arithmetic, compute.memory_s(moved)) + work.launches * compute.launch_s
+
+
+def _dtype(work: OpWork) -> str:
+    types = (*work.node.outputs, *work.operands)
+    heavy = [t.dtype for t in types if t.dtype.startswith(("float", "bfloat", "complex"))]
+    found = heavy[0] if heavy else "float32"
+    return {"complex64": "float32", "complex128": "float64", "float0": "float32"}.get(found, found)
+
+
+def _flops(work: OpWork) -> float:
+    return float(flops_of(work.record, work.node, work.operands))
+
+
+def _share(spec: FactorSpec, ways: Mapping[str, Floats], count: int) -> Floats:
+    total: Floats = np.ones(count)
+    for name, _ in spec.sizes:
+        total = total * ways[name]
+    return 1.0 / total
+
+
+def _product_s(work: OpWork, local: Mapping[str, Floats], compute: ComputeModel) -> Floats:
+    lhs, rhs = ({f for dim in dims for f in dim} for dims in work.spec.operands[:2])
+    out = {f for dims in work.spec.results for dim in dims for f in dim}
+    sizes: dict[str, Floats | float] = {"b": 1.0, "m": 1.0, "n": 1.0, "k": 1.0}
+    for name, size in local.items():
+        if name in out:
+            role = "b" if name in lhs and name in rhs else "m" if name in lhs else "n"
+        else:
+            role = "k"
+        sizes[role] = sizes[role] * size
+    return compute.gemm_s(sizes["b"], sizes["m"], sizes["n"], sizes["k"], work.operands[0].dtype)
+
+
+def tensor_bytes(type_: TensorType, dims: Sequence[tuple[str, ...]], local: Mapping[str, Floats],
+                 count: int) -> Floats:  # fmt: skip
+    """Local bytes of a tensor, one entry per strategy."""
+    whole = math.prod(size for size, dim in zip(type_.shape, dims, strict=True) if not dim)
+    item = type_.nbytes / max(type_.size, 1)
+    total: Floats = np.full(count, float(whole) * item)
+    for dim in dims:
+        for name in dim:
+            total = total * local[name]
+    return total
+
+
+def _traffic(work: OpWork, local: Mapping[str, Floats], count: int) -> Floats:
+    operands = [
+        tensor_bytes(t, dims, local, count)
+        for t, dims in zip(work.operands, work.spec.operands, strict=True)
+    ]
+    results = [
+        tensor_bytes(t, dims, local, count)
+        for t, dims in zip(work.node.outputs, work.spec.results, strict=True)
+    ]
+    zero: Floats = np.zeros(count)
+    op = work.node.op
+    if op in VIEWS:
+        return zero
+    if op in ("gather", "dynamic_slice"):
+        return sum(operands[1:], zero) + 2.0 * results[0]
+    if op.startswith("scatter"):
+        return operands[1] + 2.0 * operands[2] + results[0]
+    if op == "dynamic_update_slice":
+        return 2.0 * operands[1]
+    if op in ("sort", "top_k", "approx_top_k"):
+        length = work.operands[0].shape[-1] if work.operands[0].shape else 1
+        return (sum(operands, zero) + sum(results, zero)) * max(1.0, math.log2(max(length, 2)))
+    return sum((operands[i] for i in work.reads), zero) + sum(
+        (results[i] for i in work.writes), zero
+    )
+
+
+# Ops that only rename memory; a transpose is one where it meets a product, as XLA folds it.
+VIEWS = (
+    "reshape", "squeeze", "expand_dims", "bitcast_convert_type", "copy_p", "transpose",
+    "stop_gradient", "optimization_barrier", "name",
+)  # fmt: skip

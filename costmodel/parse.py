@@ -1,0 +1,286 @@
+"""Reads the name or the file of a cluster."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from profiles import (
+    Device,
+    Link,
+    Profile,
+    ProfileError,
+    convert,
+    load_profile,
+    profile_names,
+)
+
+from .cluster import Cluster, Part
+
+_NAME = re.compile(r"(?:(?P<count>\d+)x)?(?P<device>[a-z][a-z0-9-]*)(?::(?P<per_host>\d+))?")
+_BYTES = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[kmgtp]?)(?P<binary>i?)b?", re.I)
+_FILES = (".json", ".yaml", ".yml")
+_EXAMPLES = "write for example 8xh100, 64xv100-16gb:8, 72xgb200, host, or the path of a .yaml file"
+
+Devices = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads 3e10 as text; here it is a number, as in YAML 1.2 and JSON."""
+
+
+_Loader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"),
+    list("-+0123456789"),
+)
+
+
+class _LinkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Figures of a link that replace those of the profile; absent ones stay."""
+
+    latency_s: float | None = None
+    bandwidth_bytes_per_s: float | None = None
+    shared_by_devices: int | None = None
+    source: str = "cluster file"
+    date: str | None = None
+
+
+class _PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    device: str
+    devices: Devices
+    devices_per_host: Devices | None = None
+    domain: Devices | None = None
+    memory: str | int | None = None
+    intra_host: _LinkFile | None = None
+    network: _LinkFile | None = None
+
+
+class _MixedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    groups: Annotated[tuple[_PartFile, ...], Meta(min_length=1)]
+    name: str | None = None
+    network: _LinkFile | None = None
+
+
+class _SingleFile(_PartFile, frozen=True, forbid_unknown_fields=True):
+    name: str | None = None
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes of `70GB` (10^9 each), `70GiB` (2^30 each) or a plain number.
+
+    Raises:
+        ProfileError: if the text is none of these, or is not positive.
+    """
+    match = _BYTES.fullmatch(str(text).strip())
+    if match is None:
+        raise ProfileError(f"{text!r} is not a size", remedy="write for example 70GB or 70GiB")
+    power = " kmgtp".index(match["prefix"].lower() or " ")
+    base = 1024 if match["binary"] else 1000
+    amount = round(float(match["number"]) * base**power)
+    if amount < 1:
+        raise ProfileError(f"{text!r} is not above 0", remedy="write for example 70GB or 70GiB")
+    return amount
+
+
+def parse_cluster(
+    text: str | Path | Cluster, *, host_devices: int = 1, memory: str | int | None = None
+) -> Cluster:
+    """Builds a cluster from a name such as `64xh100:8` or the path of a YAML or JSON file.
+
+    Args:
+        text: `[COUNTx]DEVICE[:PER_HOST]`, or a path that ends in .yaml, .yml or .json. A cluster
+            is returned as it is.
+        host_devices: how many devices plain `host` stands for.
+        memory: replaces the memory per device, as `parse_bytes` reads it.
+
+    Raises:
+        ProfileError: if the text or the file does not describe a cluster.
+    """
+    if isinstance(text, Cluster):
+        cluster = text
+    elif Path(text).suffix in _FILES:
+        cluster = _from_file(Path(text))
+    else:
+        cluster = _from_name(str(text).strip().lower(), host_devices)
+    return cluster if memory is None else cluster.with_memory(parse_bytes(memory))
+
+
+def _from_name(text: str, host_devices: int) -> Cluster:
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise ProfileError(f"{text!r} does not describe a cluster", remedy=_EXAMPLES)
+    profile = load_profile(match["device"])
+    on_host = profile.name == "host"
+    count = int(match["count"] or (host_devices if on_host else 1))
+    per_host = int(match["per_host"]) if match["per_host"] else None
+    return _uniform(text, profile, count, count if on_host and per_host is None else per_host)
+
+
+def _uniform(name: str, profile: Profile, count: int, per_host: int | None) -> Cluster:
+    default = min(profile.devices_per_host, max(count, 1))
+    on_host = default if per_host is None else per_host
+    # A rack-wide switch stays rack-wide; otherwise fewer devices on a host shrink the domain too.
+    wide = profile.domain > profile.devices_per_host
+    return Cluster(
+        name=name,
+        num_devices=count,
+        devices_per_host=on_host,
+        domain=max(profile.domain, on_host) if wide else on_host,
+        device=profile.device,
+        intra_host=profile.intra_host,
+        network=profile.network,
+        profile=profile.name if profile.name in profile_names() else "",
+        collectives=profile.collectives,
+        gemm=profile.gemm,
+    )
+
+
+def _from_file(path: Path) -> Cluster:
+    try:
+        raw: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        raise ProfileError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ProfileError(f"is neither YAML nor JSON: {reason}", where=str(path)) from error
+    if isinstance(raw, dict) and "groups" in raw:
+        return _mixed(convert(cast("object", raw), _MixedFile, where=path.name), path)
+    single = convert(cast("object", raw), _SingleFile, where=path.name)
+    return _single(single, single.name or path.stem, path)
+
+
+def _single(part: _PartFile, name: str, path: Path) -> Cluster:
+    beside = path.parent / part.device
+    profile = load_profile(beside if beside.suffix == ".json" else part.device)
+    cluster = _uniform(name, profile, part.devices, part.devices_per_host)
+    changes: dict[str, Any] = {}
+    if part.domain is not None:
+        changes["domain"] = part.domain
+    if part.intra_host is not None:
+        where = f"{path.name}, key `intra_host`"
+        changes["intra_host"] = _link(cluster.intra_host, part.intra_host, where)
+        # The table was measured over the link that this one replaces.
+        changes["collectives"] = None
+    if part.network is not None:
+        changes["network"] = _link(cluster.network, part.network, f"{path.name}, key `network`")
+    cluster = replace(cluster, **changes)
+    return cluster if part.memory is None else cluster.with_memory(parse_bytes(part.memory))
+
+
+def _link(base: Link, new: _LinkFile, where: str) -> Link:
+    given = {k: v for k, v in msgspec.structs.asdict(new).items() if v is not None}
+    return convert(msgspec.to_builtins(base) | given, Link, where=where)
+
+
+def _mixed(file: _MixedFile, path: Path) -> Cluster:
+    """One cluster whose figures are the worst of its groups."""
+    clusters = [_single(part, part.device, path) for part in file.groups]
+    if len(clusters) == 1 and file.network is None:
+        return replace(clusters[0], name=file.name or path.stem)
+    per_host = {cluster.devices_per_host for cluster in clusters}
+    if len(per_host) > 1:
+        raise ProfileError(
+            f"groups have {sorted(per_host)} devices per host, expected the same in all",
+            where=f"{path.name}, key `groups`",
+            remedy="set devices_per_host to a common divisor in every group",
+        )
+    network = functools.reduce(_slower, (cluster.network for cluster in clusters))
+    if file.network is not None:
+        network = _link(network, file.network, f"{path.name}, key `network`")
+    slowest = min(clusters, key=lambda c: _gemm_rate(c.device))
+    links = {c.intra_host for c in clusters}
+    return Cluster(
+        name=file.name or path.stem,
+        num_devices=sum(c.num_devices for c in clusters),
+        devices_per_host=per_host.pop(),
+        domain=min(c.domain for c in clusters),
+        device=functools.reduce(_weaker, (c.device for c in clusters)),
+        intra_host=functools.reduce(_slower, (c.intra_host for c in clusters)),
+        network=network,
+        profile=slowest.profile,
+        collectives=slowest.collectives if len(links) == 1 else None,
+        gemm=slowest.gemm,
+        parts=tuple(
+            Part(c.device, c.num_devices, c.devices_per_host, c.intra_host, c.network)
+            for c in clusters
+        ),
+    )
+
+
+def _gemm_rate(device: Device) -> float:
+    return device.peak("bfloat16") or device.peak("float32") or 0.0
+
+
+def _weaker(a: Device, b: Device) -> Device:
+    """The lower of every figure; a dtype that one of them lacks is left out."""
+    if a == b:
+        return a
+    rates = dict(b.peak_flops)
+    return Device(
+        name=a.name if a.name == b.name else f"{a.name}+{b.name}",
+        memory_bytes=min(a.memory_bytes, b.memory_bytes),
+        memory_bandwidth_bytes_per_s=min(
+            a.memory_bandwidth_bytes_per_s, b.memory_bandwidth_bytes_per_s
+        ),
+        peak_flops=tuple((t, min(r, rates[t])) for t, r in a.peak_flops if t in rates),
+        kernel_launch_s=max(a.kernel_launch_s, b.kernel_launch_s),
+        source=a.source if a.source == b.source else f"{a.source}; {b.source}",
+        date=max(a.date, b.date),
+        evidence=a.evidence if a.evidence == b.evidence else "assumed",
+    )
+
+
+def _slower(a: Link, b: Link) -> Link:
+    return min(a, b, key=lambda link: link.bandwidth_bytes_per_s / link.shared_by_devices)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSummary:
+    """A line of `meshwright clusters`."""
+
+    name: str
+    memory_bytes: int
+    peak_bf16_flops: float | None
+    devices_per_host: int
+    domain: int
+    link: str
+    link_bytes_per_s: float
+    network: str
+    network_bytes_per_s: float
+    measured_tables: tuple[str, ...]
+    source: str
+    date: str
+    evidence: str
+
+
+def list_clusters() -> tuple[ClusterSummary, ...]:
+    """What is known about every device that a cluster name may use."""
+    return tuple(_summary(load_profile(name)) for name in profile_names())
+
+
+def _summary(profile: Profile) -> ClusterSummary:
+    tables = (("collectives", profile.collectives), ("gemm", profile.gemm))
+    return ClusterSummary(
+        name=profile.name,
+        memory_bytes=profile.device.memory_bytes,
+        peak_bf16_flops=profile.device.peak("bfloat16"),
+        devices_per_host=profile.devices_per_host,
+        domain=profile.domain,
+        link=profile.intra_host.name,
+        link_bytes_per_s=profile.intra_host.bandwidth_bytes_per_s,
+        network=profile.network.name,
+        network_bytes_per_s=profile.network.bandwidth_bytes_per_s
+        / profile.network.shared_by_devices,
+        measured_tables=tuple(name for name, table in tables if table is not None),
+        source=profile.device.source,
+        date=profile.device.date,
+        evidence=profile.device.evidence,
+    )

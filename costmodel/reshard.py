@@ -1,0 +1,314 @@
+"""Changing the state of a tensor: the cheapest sequence of collectives, a shortest path.
+
+States are the nodes of a graph, single collectives its edges:
+
+    all-gather      drop the minor axes of one dimension
+    slice           add an axis as the minor one of a dimension; free
+    all-to-all      move the minor axis of one dimension to another one
+    all-reduce      finish partial axes
+    reduce-scatter  finish partial axes and split a dimension by them
+    permute         reorder the axes of one dimension
+    mask            read a whole value as a partial sum: all but the first device put zero; free
+
+so that a path is never dearer than gather-then-slice, which is one of the paths.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir import IRError, Mesh, Shape, Sharding, TensorType
+from profiles import CollectiveKind
+
+from .cluster import Cluster
+from .collectives import CollectiveModel, Group, group_for
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+Shares = dict[tuple[CollectiveKind | None, tuple[str, ...]], tuple[Indices, Indices, Floats]]
+Dims = tuple[tuple[str, ...], ...]
+
+
+FREE = ("slice", "mask")  # no communication
+COLLECTIVE: Mapping[str, CollectiveKind | None] = {
+    "all-gather": "all-gather",
+    "all-reduce": "all-reduce",
+    "all-to-all": "all-to-all",
+    "mask": None,
+    "permute": "collective-permute",
+    "reduce-scatter": "reduce-scatter",
+    "slice": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One move of a reshard: what runs, over which axes, on which dimensions."""
+
+    kind: str  # all-gather | slice | all-to-all | all-reduce | reduce-scatter | permute | mask
+    axes: tuple[str, ...]
+    dim: int  # the dimension that loses axes; for all-reduce -1
+    to_dim: int  # the dimension that gains axes; -1 where none does
+    reduction: str
+    before: Sharding
+    after: Sharding
+
+    @property
+    def collective(self) -> CollectiveKind | None:
+        """The collective that a step runs; None where nothing is sent."""
+        return COLLECTIVE[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """States of one kind of tensor and the moves between them, without prices."""
+
+    states: tuple[Sharding, ...]
+    index: dict[Sharding, int]
+    steps: tuple[tuple[int, int, Step], ...]
+    # (collective, axes) -> from, to, and the bytes that it is measured by per byte of the tensor
+    moves: Shares
+    leaving: Mapping[int, tuple[tuple[int, Step], ...]]  # from -> (to, step)
+
+
+_Spaces = dict[tuple[object, str], _Space]
+_Matrices = dict[tuple[object, str, int], Floats]
+_Prices = dict[tuple[CollectiveKind, tuple[str, ...], float], float]
+
+
+@dataclass
+class ReshardModel:
+    """Prices of all state changes on one mesh of one cluster, remembered per tensor type."""
+
+    cluster: Cluster
+    mesh: Mesh
+    collectives: CollectiveModel
+    _groups: dict[tuple[str, ...], Group] = field(default_factory=dict[tuple[str, ...], Group])
+    _spaces: _Spaces = field(default_factory=_Spaces)
+    _matrices: _Matrices = field(default_factory=_Matrices)
+    _prices: _Prices = field(default_factory=_Prices)
+
+    def group(self, axes: tuple[str, ...]) -> Group:
+        """The devices that a collective over these axes joins."""
+        if axes not in self._groups:
+            positions = tuple(sorted(self.mesh.names.index(axis) for axis in axes))
+            self._groups[axes] = group_for(self.cluster, self.mesh.sizes, positions)
+        return self._groups[axes]
+
+    def space(self, shape: Shape, reduction: str = "sum") -> _Space:
+        """All states a tensor of this shape can have on the way between two shardings."""
+        key = (self._key(shape), reduction)
+        if key not in self._spaces:
+            self._spaces[key] = _build_space(shape, self.mesh, reduction)
+        return self._spaces[key]
+
+    def _key(self, shape: Shape) -> tuple[tuple[bool, ...], ...]:
+        ways = sorted({self.mesh.product(c) for c in _subsets(self.mesh.names)})
+        return tuple(tuple(size > 0 and size % w == 0 for w in ways) for size in shape)
+
+    def matrix(self, type_: TensorType, reduction: str = "sum") -> Floats:
+        """Seconds from every state to every state, in the order of `space(shape).states`."""
+        key = (self._key(type_.shape), reduction, type_.nbytes)
+        if key not in self._matrices:
+            space = self.space(type_.shape, reduction)
+            table = np.full((len(space.states),) * 2, np.inf)
+            np.fill_diagonal(table, 0.0)
+            for (kind, axes), (start, end, share) in space.moves.items():
+                seconds = (
+                    np.zeros(len(share))
+                    if kind is None
+                    else self.collectives.seconds(kind, self.group(axes), share * type_.nbytes)
+                )
+                np.minimum.at(table, (start, end), seconds)
+            for k in range(len(table)):
+                np.minimum(table, table[:, k, None] + table[None, k, :], out=table)
+            self._matrices[key] = table
+        return self._matrices[key]
+
+    def step_s(self, step: Step, type_: TensorType) -> float:
+        """Seconds of one step on a tensor of this type; slice and mask are free."""
+        return self._price(step, type_.nbytes)
+
+    def path(self, type_: TensorType, start: Sharding, end: Sharding) -> tuple[Step, ...]:
+        """The cheapest steps from one state to another; fewest steps among equals.
+
+        Raises:
+            IRError: if there is no way, for instance into a partial state.
+        """
+        if start == end:
+            return ()
+        space = self.space(type_.shape, reduction_of(start))
+        if start not in space.index or end not in space.index:
+            raise IRError(f"{type_} has no path from {start} to {end} on the mesh {self.mesh}")
+        goal = space.index[end]
+        # A* with the exact distance left to go: only states on a cheapest path are looked at
+        left = self.matrix(type_, reduction_of(start))[:, goal]
+        order = itertools.count()
+        heap: list[tuple[float, int, int, int, float, tuple[Step, ...]]] = [
+            (left[space.index[start]], 0, next(order), space.index[start], 0.0, ())
+        ]
+        done: set[int] = set()
+        while heap:
+            _, count, _, here, seconds, steps = heapq.heappop(heap)
+            if here == goal:
+                return steps
+            if here in done:
+                continue
+            done.add(here)
+            for j, step in space.leaving.get(here, ()):
+                if j not in done and np.isfinite(left[j]):
+                    price = seconds + self._price(step, type_.nbytes)
+                    rank = round(price + left[j], 12)  # equal sums in another order are equal
+                    heapq.heappush(heap, (rank, count + 1, next(order), j, price, (*steps, step)))
+        raise IRError(f"{type_} cannot go from {start} to {end}")
+
+    def _price(self, step: Step, nbytes: int) -> float:
+        kind = step.collective
+        if kind is None:
+            return 0.0
+        key = (kind, step.axes, _share(step, self.mesh) * nbytes)
+        if key not in self._prices:
+            self._prices[key] = float(self.collectives.seconds(kind, self.group(key[1]), key[2]))
+        return self._prices[key]
+
+
+def reduction_of(state: Sharding) -> str:
+    """The reduction that a state waits for; sum where it waits for none."""
+    return state.partial[0][1] if state.partial else "sum"
+
+
+def full_bytes(step: Step, type_: TensorType, mesh: Mesh) -> float:
+    """Bytes by which a collective is measured: the whole tensor of its group.
+
+    For an all-gather its output, for a reduce-scatter its input, else the local operand.
+    """
+    return _share(step, mesh) * type_.nbytes
+
+
+def _share(step: Step, mesh: Mesh) -> float:
+    before = 1.0 / mesh.product(step.before.axes)
+    return before * mesh.product(step.axes) if step.kind == "all-gather" else before
+
+
+def _subsets(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for count in range(1, len(names) + 1):
+        yield from itertools.combinations(names, count)
+
+
+def sharded_dims(shape: Shape, mesh: Mesh, *, ordered: bool = True) -> Iterator[Dims]:
+    """Every way to split the dimensions of a shape evenly over some of the axes.
+
+    Args:
+        shape: sizes of the dimensions.
+        mesh: the axes.
+        ordered: keep the axes of one dimension in mesh order; otherwise in every order.
+    """
+    rank = len(shape)
+    for places in itertools.product(range(-1, rank), repeat=len(mesh.names)):
+        dims: list[tuple[str, ...]] = [()] * rank
+        for axis, place in zip(mesh.names, places, strict=True):
+            if place >= 0:
+                dims[place] = (*dims[place], axis)
+        if any(
+            axes and (size == 0 or size % mesh.product(axes))
+            for size, axes in zip(shape, dims, strict=True)
+        ):
+            continue
+        if ordered:
+            yield tuple(dims)
+        else:
+            yield from itertools.product(*(tuple(itertools.permutations(d)) for d in dims))
+
+
+def _build_space(shape: Shape, mesh: Mesh, reduction: str) -> _Space:
+    states: list[Sharding] = []
+    for dims in sharded_dims(shape, mesh, ordered=False):
+        free = tuple(axis for axis in mesh.names if not any(axis in axes for axes in dims))
+        for axes in ((), *_subsets(free)):
+            states.append(Sharding(dims, tuple((axis, reduction) for axis in axes)))
+    index = {state: i for i, state in enumerate(states)}
+    steps: list[tuple[int, int, Step]] = []
+    for i, state in enumerate(states):
+        for step in _moves(state, mesh, reduction):
+            if step.after in index:
+                steps.append((i, index[step.after], step))
+    leaving: dict[int, list[tuple[int, Step]]] = {}
+    for i, j, step in steps:
+        leaving.setdefault(i, []).append((j, step))
+    fixed = {i: tuple(found) for i, found in leaving.items()}
+    return _Space(tuple(states), index, tuple(steps), _shares(steps, mesh), fixed)
+
+
+def _shares(steps: list[tuple[int, int, Step]], mesh: Mesh) -> Shares:
+    rows: dict[tuple[CollectiveKind | None, tuple[str, ...]], list[tuple[int, int, float]]] = {}
+    for i, j, step in steps:
+        rows.setdefault((step.collective, step.axes), []).append((i, j, _share(step, mesh)))
+    return {
+        key: (
+            np.array([r[0] for r in found], dtype=np.intp),
+            np.array([r[1] for r in found], dtype=np.intp),
+            np.array([r[2] for r in found]),
+        )
+        for key, found in rows.items()
+    }
+
+
+def _moves(state: Sharding, mesh: Mesh, reduction: str) -> Iterator[Step]:
+    yield from _gathers(state)
+    yield from _orders(state)
+    used = {*state.axes, *(axis for axis, _ in state.partial)}
+    for axis in mesh.names:
+        if axis in used:
+            continue
+        for d, axes in enumerate(state.dims):
+            after = Sharding(_with(state.dims, d, (*axes, axis)), state.partial)
+            yield Step("slice", (axis,), -1, d, "", state, after)
+        if reduction == "sum":
+            terms = {**dict(state.partial), axis: "sum"}
+            partial = tuple((name, "sum") for name in mesh.names if name in terms)
+            yield Step("mask", (axis,), -1, -1, "sum", state, Sharding(state.dims, partial))
+    yield from _reductions(state)
+
+
+def _gathers(state: Sharding) -> Iterator[Step]:
+    """Minor axes that leave a dimension, for nowhere or for another dimension."""
+    dims = state.dims
+    for d, axes in enumerate(dims):
+        for keep in range(len(axes)):
+            lost = axes[keep:]
+            gathered = _with(dims, d, axes[:keep])
+            yield Step("all-gather", lost, d, -1, "", state, Sharding(gathered, state.partial))
+            for e in range(len(dims)):
+                if e != d:
+                    moved = _with(gathered, e, (*dims[e], *lost))
+                    after = Sharding(moved, state.partial)
+                    yield Step("all-to-all", lost, d, e, "", state, after)
+
+
+def _orders(state: Sharding) -> Iterator[Step]:
+    for d, axes in enumerate(state.dims):
+        for order in itertools.permutations(axes):
+            if order != axes:
+                after = Sharding(_with(state.dims, d, order), state.partial)
+                yield Step("permute", axes, d, d, "", state, after)
+
+
+def _reductions(state: Sharding) -> Iterator[Step]:
+    for axes in _subsets(tuple(axis for axis, _ in state.partial)):
+        kind = dict(state.partial)[axes[0]]
+        rest = tuple(item for item in state.partial if item[0] not in axes)
+        yield Step("all-reduce", axes, -1, -1, kind, state, Sharding(state.dims, rest))
+        if kind == "sum":
+            for d, have in enumerate(state.dims):
+                after = Sharding(_with(state.dims, d, (*have, *axes)), rest)
+                yield Step("reduce-scatter", axes, -1, d, kind, state, after)
+
+
+def _with(dims: Dims, position: int, axes: tuple[str, ...]) -> Dims:
+    return (*dims[:position], axes, *dims[position + 1 :])
