@@ -1,0 +1,20 @@
+"""Meshwright's planner: `plan` a JAX function on a cluster, `load` a plan file."""
+
+from .shadow import check_not_shadowed as check_not_shadowed
+
+check_not_shadowed()
+
+from .account import Collective as Collective
+from .api import load as load
+from .baselines import Baseline as Baseline
+from .compare import Comparison as Comparison
+from .compare import compare as compare
+from .errors import PlanError as PlanError
+from .options import Options as Options
+from .plan import Plan as Plan
+from .plan import Stage as Stage
+from .stop import Stop as Stop
+from .version import VERSION as VERSION
+
+# After the module of the same name, which would else be what type checkers take it for.
+from .api import plan as plan  # isort: skip

@@ -1,0 +1,200 @@
+"""The account of a plan: every collective it runs, its seconds by cause, its memory over time.
+
+It walks the decisions the way the emitted program does, so that its total must equal the
+objective of the solver; a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel import ReshardModel, Step, full_bytes, wire_bytes
+from ir import Mesh, Sharding, TensorType
+
+from .intra.build import Builder
+from .intra.records import Built
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One kind of collective over one set of axes for one cause.
+
+    bytes: sent by each device in all `count` runs [byte], ring convention.
+    seconds: of all runs, predicted.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    group_size: int
+    bytes: float
+    count: float
+    seconds: float
+    cause: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """Predicted time and memory of one step on one device."""
+
+    step_s: float
+    compute_s: float
+    communication_s: float
+    collectives: tuple[Collective, ...]
+    peak_bytes: float
+    argument_bytes: float
+    memory: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A value that changes its state on the way to its reader.
+
+    `holds` says which of the two buffers the problem's nodes count already: before, after, both.
+    """
+
+    type: TensorType
+    before: Sharding
+    after: Sharding
+    weight: float
+    time: int
+    cause: str
+    holds: str
+
+
+Known = dict[tuple[TensorType, Sharding, Sharding], tuple[Step, ...]]
+
+
+@dataclass
+class Paths:
+    """Reshard paths, remembered."""
+
+    reshard: ReshardModel
+    known: Known = field(default_factory=Known)
+
+    def of(self, type_: TensorType, before: Sharding, after: Sharding) -> tuple[Step, ...]:
+        key = (type_, before, after)
+        if key not in self.known:
+            self.known[key] = self.reshard.path(type_, before, after)
+        return self.known[key]
+
+
+def moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
+    """Every change of state in one step."""
+    for move in (
+        *_op_moves(builder, built, choice),
+        *_link_moves(builder, built, choice),
+        *_output_moves(builder, built, choice),
+    ):
+        if move.before != move.after:
+            yield move
+
+
+def _state(builder: Builder, choice: tuple[int, ...], v: int) -> Sharding:
+    node, states = builder.source(v)
+    return states[choice[node]]
+
+
+def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
+    flat, free = builder.flat, builder.traffic.free
+    for i, node in sorted(built.op_node.items()):
+        op = flat.ops[i]
+        strategy = built.refs[node].menu[choice[node]]
+        label = f"{op.node.op} {op.node.source}".strip()
+        for v, after in zip(op.inputs, strategy.operands, strict=True):
+            if isinstance(v, int) and not free[v]:
+                value = flat.values[v]
+                cause = value.name if value.kind == "argument" else label
+                before = _state(builder, choice, v)
+                yield Move(value.type, before, after, op.weight, op.time, cause, "before")
+        for v, before in zip(op.outputs, strategy.results, strict=True):
+            if v in built.value_node:
+                after = _state(builder, choice, v)
+                type_ = flat.values[v].type
+                yield Move(type_, before, after, op.weight, op.time, label, "after")
+
+
+def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
+    flat = builder.flat
+    for link in flat.links:
+        if link.source == link.target or builder.traffic.free[link.source]:
+            continue
+        before = _state(builder, choice, link.source)
+        after = _port(builder, built, choice, link.target, link.lift)
+        value = flat.values[link.source]
+        cause = value.name if value.kind == "argument" else flat.values[link.target].name
+        holds = "before" if link.lift else "both"
+        yield Move(value.type, before, after, link.weight, link.time, cause, holds)
+
+
+def _port(builder: Builder, built: Built, choice: tuple[int, ...], v: int, lift: int) -> Sharding:
+    node = built.value_node[v]
+    state = built.refs[node].states[choice[node]]
+    return Sharding(((), *state.dims), state.partial) if lift else state
+
+
+def _output_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
+    flat = builder.flat
+    for position, v in enumerate(flat.outputs):
+        if isinstance(v, int) and not builder.traffic.free[v]:
+            source, states = builder.source(v)
+            node = built.out_node[position]
+            before, after = states[choice[source]], built.refs[node].states[choice[node]]
+            tied = builder.tied_in.get(position)
+            cause = flat.values[tied].name if tied is not None else f"result {position}"
+            type_ = flat.values[v].type
+            holds = "before" if tied is None else "both"
+            yield Move(type_, before, after, 1.0, flat.clock - 1, cause, holds)
+
+
+def _passing_bytes(move: Move, steps: tuple[Step, ...], mesh: Mesh) -> int:
+    """Bytes that exist only while a value changes its state: the largest state on the way."""
+    on_the_way = [step.after.local_bytes(move.type, mesh) for step in steps]
+    if move.holds != "before":
+        on_the_way = on_the_way[:-1]
+    raw = move.before.local_bytes(move.type, mesh) if move.holds == "after" else 0
+    return raw + max(on_the_way, default=0)
+
+
+def account(builder: Builder, built: Built, choice: tuple[int, ...], paths: Paths) -> Account:
+    """Adds everything up."""
+    reshard = builder.cache.reshard
+    mesh = builder.mesh
+    compute_s = sum(
+        float(built.problem.node_cost[node][choice[node]]) for node in built.op_node.values()
+    )
+    memory = built.problem.memory(choice)
+    merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
+    communication_s = 0.0
+    for move in moves(builder, built, choice):
+        steps = paths.of(move.type, move.before, move.after)
+        if 0 <= move.time < len(memory):
+            memory[move.time] += _passing_bytes(move, steps, mesh)
+        for step in steps:
+            kind = step.collective
+            if kind is None:
+                continue
+            n = mesh.product(step.axes)
+            sent = wire_bytes(kind, n, full_bytes(step, move.type, mesh))
+            seconds = reshard.step_s(step, move.type)
+            row = merged.setdefault((kind, step.axes, move.cause), [0.0, 0.0, 0.0])
+            row[0] += sent * move.weight
+            row[1] += move.weight
+            row[2] += seconds * move.weight
+            communication_s += seconds * move.weight
+    collectives = tuple(
+        Collective(kind, axes, mesh.product(axes), sent, count, seconds, cause)
+        for (kind, axes, cause), (sent, count, seconds) in merged.items()
+    )
+    ordered = tuple(sorted(collectives, key=lambda c: (-c.seconds, c.kind, c.axes, c.cause)))
+    arguments = sum(
+        float(built.problem.usage[built.value_node[v]][choice[built.value_node[v]]])
+        for v in builder.flat.inputs
+    )
+    peak = float(memory.max()) if len(memory) else arguments
+    return Account(
+        compute_s + communication_s, compute_s, communication_s, ordered, peak, arguments, memory
+    )

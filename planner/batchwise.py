@@ -1,0 +1,345 @@
+"""How a value depends on the examples of a batch, op by op.
+
+With g a function of one example, x_i the i-th example and B the size of the batch, a value is
+
+    same    B^p c                  the same for every batch of that size
+    rows    B^p g(x_i)             along one dimension, an entry (or a stretch) for each example
+    total   B^p sum_i g(x_i)       a sum over examples is p = 0, a mean p = -1
+    mixed                          anything else, with the first op that made it so
+
+`same` of power p is `total` of power p - 1. What an op does to these follows from its record: from
+the kind of the factor that runs over the examples, and from the operands in which it is linear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ir import Attr, Dim, FactorSpec, Node, OpDef, TensorType, dtype_kind, lookup
+
+ANY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Dependence of a value on the examples.
+
+    kind: zero | same | rows | total | mixed; and of rows, index: an entry is its example's own
+        number; never: no entry holds.
+    power: p above.
+    dim, inner: of rows, the dimension that runs over the examples, and how many of its
+        consecutive entries belong to one; ANY if all its entries are alike.
+    columns: of indices, the columns that hold the example's own number.
+    reason: of mixed, what was met.
+    """
+
+    kind: str
+    power: int = 0
+    dim: int = ANY
+    inner: int = ANY
+    columns: tuple[int, ...] = ()
+    reason: str = ""
+
+    @property
+    def by_example(self) -> bool:
+        return self.kind in ("rows", "index", "never")
+
+
+ZERO = Share("zero")
+SAME = Share("same")
+PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
+_SUMS = ("dot_general", "reduce_sum")
+_IDENTITIES = (
+    "copy", "device_put", "name", "optimization_barrier", "sharding_constraint", "stop_gradient",
+)  # fmt: skip
+_KEEPS_ZERO = ("broadcast_in_dim", "convert_element_type", "neg", "reshape", "squeeze", "transpose")
+_KEEPS_INDEX = ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze", "transpose")
+
+
+def mixed(reason: str) -> Share:
+    return Share("mixed", reason=reason)
+
+
+def at(node: Node) -> str:
+    """Where an op stands, for messages."""
+    return f"{node.op} ({node.source})" if node.source else node.op
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One op at the larger batch, with all that a rule looks at.
+
+    scaled: for each result the dimensions that grow with the batch.
+    """
+
+    node: Node
+    types: tuple[TensorType, ...]
+    shares: tuple[Share, ...]
+    scaled: tuple[tuple[int, ...], ...]
+    batch: int
+
+    @property
+    def record(self) -> OpDef:
+        return lookup(self.node.op)
+
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of operands in which the op is linear together."""
+        rule, attrs = self.record.linear, dict(self.node.attrs)
+        if self.node.op == "convert_element_type":  # counts of examples do not wrap
+            before, after = (dtype_kind(t.dtype) for t in (self.types[0], self.node.outputs[0]))
+            return ((0,),) if after == "float" or before == after == "int" else ()
+        return rule(self.types, self.node.outputs, attrs) if rule else ()
+
+    def all(self, share: Share) -> tuple[Share, ...]:
+        return (share,) * len(self.node.outputs)
+
+    def mixed(self, what: str) -> tuple[Share, ...]:
+        return self.all(mixed(f"{at(self.node)} {what}"))
+
+
+def apply(step: Step) -> tuple[Share, ...]:
+    """Shares of the results of an op without bodies."""
+    found = _special(step)
+    if found is not None:
+        return _checked(step, found)
+    broken = next((s for s in step.shares if s.kind == "mixed"), None)
+    if broken is not None:
+        return step.all(broken)
+    if any(s.kind == "total" for s in step.shares):
+        return _of_totals(step)
+    if any(s.by_example for s in step.shares):
+        return _checked(step, _of_rows(step))
+    return _of_constants(step)
+
+
+def _checked(step: Step, found: tuple[Share, ...]) -> tuple[Share, ...]:
+    """Holds the shares against the dimensions that really grow with the batch."""
+    for share, scaled in zip(found, step.scaled, strict=True):
+        expected = (share.dim,) if share.by_example else ()
+        if share.kind != "mixed" and scaled != expected:
+            return step.mixed("gives a shape that depends on the batch in another way")
+    return found
+
+
+# --- powers of the batch size ------------------------------------------------------------------
+
+
+def _power(step: Step, powers: Sequence[int | None]) -> int | None:
+    """Power of the result; operands of power None are zero. None if it has no power."""
+    live = [p for p in powers if p is not None]
+    if step.node.op in PRODUCTS:
+        return sum(live)
+    if step.node.op == "div":
+        return (powers[0] or 0) - (powers[1] or 0)
+    if step.node.op == "integer_pow":
+        exponent = step.node.attr("y")
+        return live[0] * exponent if isinstance(exponent, int) and live else None
+    if not any(live):
+        return 0
+    for group in step.groups():
+        inside = {powers[i] for i in group} - {None}
+        outside = {p for i, p in enumerate(powers) if i not in group} - {None}
+        if len(inside) == 1 and outside <= {0}:
+            return inside.pop()
+    return None
+
+
+def _powers(step: Step) -> list[int | None]:
+    return [None if s.kind == "zero" else s.power for s in step.shares]
+
+
+# --- without examples, and with totals only ----------------------------------------------------
+
+
+def _of_constants(step: Step) -> tuple[Share, ...]:
+    op, shares = step.node.op, step.shares
+    power = _power(step, _powers(step))
+    if power is None:
+        return step.mixed("is not linear in the size of the batch")
+    results: list[Share] = []
+    for scaled in step.scaled:
+        if not scaled:
+            zero = op in _KEEPS_ZERO and shares[0].kind == "zero"
+            zero |= op == "mul" and any(s.kind == "zero" for s in shares)
+            results.append(ZERO if zero else Share("same", power))
+        elif len(scaled) == 1 and _repeats(step, scaled[0]):
+            results.append(Share("rows", power, scaled[0]))
+        elif op == "iota" and len(scaled) == 1:
+            results.append(Share("index", 0, scaled[0], 1))
+        else:
+            return step.mixed("gives a shape that depends on the batch in an unknown way")
+    return tuple(results)
+
+
+def _repeats(step: Step, dim: int) -> bool:
+    """Whether all entries along a new dimension are alike, or drawn alike."""
+    if step.node.op == "iota":
+        return step.node.attr("dimension") != dim
+    return step.node.op in ("broadcast_in_dim", "empty", "empty2") or step.record.family == "random"
+
+
+def _of_totals(step: Step) -> tuple[Share, ...]:
+    shares = step.shares
+    if any(s.by_example for s in shares):
+        return step.mixed("combines single examples with a statistic over all of them")
+    if any(step.scaled):
+        return step.mixed("spreads a statistic over the examples to all of them")
+    totals = {i for i, s in enumerate(shares) if s.kind == "total"}
+    group = next((g for g in step.groups() if totals <= set(g)), None)
+    if group is None:
+        return step.mixed("is not linear in a value that depends on all examples")
+    powers = _powers(step)
+    for i in group:
+        if shares[i].kind == "same":
+            powers[i] = shares[i].power - 1
+    power = _power(step, powers)
+    if power is None:
+        return step.mixed(
+            "adds a sum over examples and a term that does not grow with them, or sums and means"
+        )
+    return step.all(Share("total", power))
+
+
+# --- with examples -----------------------------------------------------------------------------
+
+
+def _of_rows(step: Step) -> tuple[Share, ...]:
+    node, shares = step.node, step.shares
+    spec = step.record.factors(step.types, node.outputs, dict(node.attrs))
+    rows = [(i, s) for i, s in enumerate(shares) if s.by_example]
+    counts = node.op in _KEEPS_INDEX or step.record.family == "random"
+    if not counts and any(s.kind == "index" for _, s in rows):
+        return step.mixed("uses the position of an example in the batch")
+    factors = {spec.operands[i][s.dim] for i, s in rows}
+    inner = {s.inner for _, s in rows} - {ANY}
+    if len(factors) != 1 or len(inner) > 1 or len(next(iter(factors))) != 1:
+        return step.mixed("combines different examples")
+    factor = next(iter(factors))[0]
+    power = _power(step, _powers(step))
+    if power is None:
+        return step.mixed("is not linear in the size of the batch")
+    kind = "index" if rows[0][1].kind == "index" and node.op in _KEEPS_INDEX else "rows"
+    row = Share(kind, power, ANY, inner.pop() if inner else ANY, _columns(step))
+    return tuple(_result(step, spec, factor, j, row) for j in range(len(node.outputs)))
+
+
+def _columns(step: Step) -> tuple[int, ...]:
+    kept = step.node.op in _KEEPS_INDEX and step.node.op != "reshape"
+    return step.shares[0].columns if kept else ()
+
+
+def _result(step: Step, spec: FactorSpec, factor: str, j: int, row: Share) -> Share:
+    kind = spec.kind(factor)
+    if kind in ("whole", "window"):
+        return mixed(f"{at(step.node)} works across the examples")
+    for d, dim in enumerate(spec.results[j]):
+        if factor in dim:
+            after = math.prod(spec.size(name) for name in dim[dim.index(factor) + 1 :])
+            return replace(row, dim=d, inner=row.inner if row.inner == ANY else row.inner * after)
+    if kind == "sum" and step.node.op in _SUMS:
+        return Share("total", row.power)
+    if step.node.op in ("scatter-add", "scatter-sub") and not _has(spec.operands[0], factor):
+        base = step.shares[0]
+        if base.kind == "zero" or (base.kind == "same" and base.power - 1 == row.power):
+            return Share("total", row.power)
+    what = {"max": "takes a maximum over", "min": "takes a minimum over"}.get(kind, "picks among")
+    return mixed(f"{at(step.node)} {what} the examples")
+
+
+def _has(dims: tuple[Dim, ...], factor: str) -> bool:
+    return any(factor in dim for dim in dims)
+
+
+# --- ops whose record does not say enough ------------------------------------------------------
+
+
+def _special(step: Step) -> tuple[Share, ...] | None:
+    op, shares = step.node.op, step.shares
+    if op in _IDENTITIES and len(shares) == len(step.node.outputs):
+        return shares
+    if op == "select_n" and shares[0].kind == "never":
+        return (shares[1],)
+    if op in ("add", "add_any", "sub") and any(s.kind == "zero" for s in shares):
+        return _with_zero(step)
+    rule = {
+        "lt": _less, "reshape": _reshape, "concatenate": _concatenate, "gather": _gather,
+    }.get(op)  # fmt: skip
+    return rule(step) if rule else None
+
+
+def _with_zero(step: Step) -> tuple[Share, ...] | None:
+    other = [s for s in step.shares if s.kind != "zero"]
+    if not other:
+        return (ZERO,)
+    plain = other[0].kind in ("same", "total") and not step.scaled[0]
+    return (other[0],) if plain else None
+
+
+def _less(step: Step) -> tuple[Share, ...] | None:
+    left, right = step.shares
+    if left.kind == "index" and right.kind == "zero":
+        return (replace(left, kind="never"),)
+    return None
+
+
+def _reshape(step: Step) -> tuple[Share, ...] | None:
+    """The stride between examples in row-major order is what a reshape keeps."""
+    share, before, after = step.shares[0], step.types[0].shape, step.node.outputs[0].shape
+    if not share.by_example:
+        return None
+    if share.inner == ANY:
+        return (replace(share, dim=step.scaled[0][0]),) if len(step.scaled[0]) == 1 else None
+    stride = share.inner * math.prod(before[share.dim + 1 :])
+    span = stride * step.batch
+    for d, size in enumerate(after):
+        under = math.prod(after[d + 1 :])
+        fits = stride % under == 0 and (under * size) % span == 0
+        if fits and step.scaled[0] == (d,):
+            return (replace(share, dim=d, inner=stride // under, columns=()),)
+    return step.mixed("joins several examples in one dimension with others")
+
+
+def _concatenate(step: Step) -> tuple[Share, ...] | None:
+    if not any(s.kind == "index" or s.columns for s in step.shares):
+        return None
+    axis = step.node.attr("dimension")
+    rows = [s for s in step.shares if s.by_example]
+    if len(rows) < len(step.shares) or len({s.dim for s in rows}) > 1 or axis == rows[0].dim:
+        return step.mixed("uses the position of an example in the batch")
+    assert isinstance(axis, int)
+    columns: list[int] = []
+    offset = 0
+    for share, type_ in zip(step.shares, step.types, strict=True):
+        width = type_.shape[axis]
+        own = range(width) if share.kind == "index" else share.columns
+        columns.extend(offset + c for c in own)
+        offset += width
+    inner = next((s.inner for s in rows if s.inner != ANY), ANY)
+    return (Share("rows", 0, rows[0].dim, inner, tuple(columns)),)
+
+
+def _gather(step: Step) -> tuple[Share, ...] | None:
+    """`x[arange(B), ...]`: each example picks from its own row."""
+    operand, indices = step.shares
+    columns = (0,) if indices.kind == "index" else indices.columns
+    if not columns or not operand.by_example or operand.inner not in (1, ANY):
+        return None
+    numbers = _numbers(step.node.attr("dimension_numbers"))
+    indexed, offsets = numbers["start_index_map"], numbers["offset_dims"]
+    alone = operand.dim in numbers["collapsed_slice_dims"]
+    single = step.types[0].shape[operand.dim] == step.batch
+    if not (alone and single) or tuple(indexed[c] for c in columns) != (operand.dim,):
+        return step.mixed("uses the position of an example in the batch")
+    places = [d for d in range(step.node.outputs[0].rank) if d not in offsets]
+    return (Share("rows", operand.power, places[indices.dim], 1),)
+
+
+def _numbers(value: Attr) -> dict[str, tuple[int, ...]]:
+    """Dimension numbers as their attribute encodes them: a tuple of (name, dimensions)."""
+    found: dict[str, tuple[int, ...]] = {}
+    for item in value if isinstance(value, tuple) else ():
+        if isinstance(item, tuple) and isinstance(item[1], tuple):
+            found[str(item[0])] = tuple(d for d in item[1] if isinstance(d, int))
+    return found

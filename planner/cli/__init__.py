@@ -1,0 +1,1 @@
+"""The command line, `meshwright`; see `docs/command-line.md`."""

@@ -1,0 +1,94 @@
+"""`meshwright compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from ..api import load
+from ..compare import Comparison, Side, Total, compare
+from ..show import bytes_text, seconds_text
+from .answer import Answer
+from .parameters import AsJson
+from .table import table
+
+FirstPath = Annotated[Path, typer.Argument(metavar="A.JSON", help="A plan.")]
+SecondPath = Annotated[Path, typer.Argument(metavar="B.JSON", help="The plan to hold against it.")]
+
+
+def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Answer:
+    """Show two plans of one program side by side.
+
+    Exit status: 0 if both are plans of one program, 1 if not, 2 if one cannot be read.
+    """
+    found = compare(load(a), load(b))
+    names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
+    return Answer(
+        found.summary(), lambda width: _page(found, names, width), 0 if found.same_program else 1
+    )
+
+
+def _page(found: Comparison, names: tuple[str, str], width: int | None) -> Text:
+    head = ("", *names, "b / a")
+    parts = [table(head, _rows(found), width)]
+    if found.collectives:
+        rows = [
+            (row.kind, _total(row.a), _total(row.b), _ratio(row.a.seconds, row.b.seconds))
+            for row in found.collectives
+        ]
+        parts.append(table(("collectives", *head[1:]), rows, width))
+    if found.arguments:
+        rows = [(row.name, row.a, row.b) for row in found.arguments]
+        parts.append(table(("arguments sharded differently", *names), rows, width))
+    else:
+        parts.append(Text("all arguments that both have are sharded alike"))
+    if not found.same_program:
+        parts.append(Text(f"plans of different programs: {found.difference}", style="red"))
+    elif found.difference:
+        parts.append(Text(found.difference, style="yellow"))
+    return Text("\n\n").join(parts)
+
+
+def _rows(found: Comparison) -> list[tuple[str, str, str, str]]:
+    a, b = found.a, found.b
+
+    def row(
+        label: str, left: str, right: str, pair: tuple[float, float] | None = None
+    ) -> tuple[str, str, str, str]:
+        return label, left, right, _ratio(*pair) if pair else ""
+
+    def seconds(label: str, left: float, right: float) -> tuple[str, str, str, str]:
+        return row(label, seconds_text(left), seconds_text(right), (left, right))
+
+    return [
+        row("program", a.name, b.name),
+        row("cluster", a.cluster, b.cluster),
+        row("mesh", _mesh(a), _mesh(b)),
+        row("found by", a.origin, b.origin),
+        row("micro-batches", str(a.microbatches), str(b.microbatches)),
+        seconds("step", a.step_s, b.step_s),
+        seconds("compute", a.compute_s, b.compute_s),
+        seconds("communication", a.communication_s, b.communication_s),
+        row("memory", bytes_text(a.peak_bytes), bytes_text(b.peak_bytes),
+            (a.peak_bytes, b.peak_bytes)),
+        row("memory limit", bytes_text(a.limit_bytes), bytes_text(b.limit_bytes)),
+        seconds("lower bound", a.lower_bound_s, b.lower_bound_s),
+        row("gap", f"{a.gap:.2%}", f"{b.gap:.2%}"),
+    ]  # fmt: skip
+
+
+def _mesh(side: Side) -> str:
+    return " x ".join(f"{axis}={size}" for axis, size in side.mesh.items()) or "one device"
+
+
+def _total(total: Total) -> str:
+    if not total.count:
+        return "none"
+    return f"{total.count:.0f} x, {bytes_text(total.bytes)}, {seconds_text(total.seconds)}"
+
+
+def _ratio(a: float, b: float) -> str:
+    return f"{b / a:.2f}" if a > 0 else ""

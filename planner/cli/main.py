@@ -1,0 +1,92 @@
+"""The program `meshwright`: its commands, and nothing of what they do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .answer import own_stdout
+from .clusters import clusters_command, version_command
+from .command import Command, Group
+from .compare import compare_command
+from .explain import explain_command
+from .plan import plan_command
+
+
+def examples(*lines: str) -> str:
+    """Examples for the end of a help page; the first character keeps Click from joining lines."""
+    return "\b\nExamples:\n" + "\n".join(f"  meshwright {line}" for line in lines)
+
+
+app = typer.Typer(
+    name="meshwright",
+    cls=Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "plan model.py:step --cluster 8xh100 -o plan.json",
+        "explain plan.json params/w1",
+        "compare a.json b.json",
+        "clusters",
+        "--install-completion",
+    ),
+)
+
+ShowTraceback = Annotated[
+    bool, typer.Option("--traceback", help="Print the traceback of an error, to report a defect.")
+]
+
+
+@app.callback()
+def meshwright(show_traceback: ShowTraceback = False) -> None:
+    """Plan how a JAX program runs on many devices.
+
+    Give a function and a machine; get a sharding for every tensor, with its predicted time and
+    memory and a bound on how much better any plan could be.
+    """
+
+
+app.command(
+    "plan",
+    cls=Command,
+    epilog=examples(
+        "plan model.py:step --cluster 8xh100",
+        "plan model.py:step -c 8xh100 -o plan.json",
+        "plan pkg.train:step -c 64xv100-16gb:8 --memory 14GB",
+        "plan model.py:step -c 8xh100 --pin 'params/*/w1=-,8'",
+        "plan model.py:step -c 8xh100 --forbid 'batch/*=1'",
+        "plan model.py:step -c host --mesh 2x4 --json",
+    ),
+)(plan_command)
+app.command(
+    "explain",
+    cls=Command,
+    epilog=examples(
+        "explain plan.json",
+        "explain plan.json params/layers/0/w1",
+        "explain plan.json '*/w1' --json",
+        "explain plan.json dot_general",
+    ),
+)(explain_command)
+app.command(
+    "compare",
+    cls=Command,
+    epilog=examples("compare a.json b.json", "compare 8xh100.json 64xh100.json --json"),
+)(compare_command)
+app.command("clusters", cls=Command, epilog=examples("clusters", "clusters --json"))(
+    clusters_command
+)
+app.command("version", cls=Command, epilog=examples("version", "version --json"))(version_command)
+
+
+def main() -> None:
+    """Runs the command line and ends the process."""
+    own_stdout()
+    app(prog_name="meshwright")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+# pyright: basic
+"""Which devices JAX may use while planning."""
+
+from __future__ import annotations
+
+import jax
+
+from costmodel import parse_cluster
+from profiles import ProfileError
+
+from ..errors import PlanError
+from .failure import described, profile_message
+
+
+def choose_platform(cluster: str) -> None:
+    """Leaves accelerators alone unless the cluster is the devices present.
+
+    Raises:
+        PlanError: if the cluster is not known, or JAX finds no device.
+    """
+    try:
+        machine = parse_cluster(cluster)
+    except ProfileError as error:
+        where = "--cluster" if error.where in ("", cluster) else f"--cluster, {error.where}"
+        raise PlanError(
+            profile_message(error), kind="bad-cluster", where=where,
+            remedy=error.remedy or "see `meshwright clusters`",
+        ) from error  # fmt: skip
+    if machine.profile != "host":
+        jax.config.update("jax_platforms", "cpu")
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the latter from backends that are not built
+        raise PlanError(
+            f"JAX finds no device: {described(error)}", kind="no-devices",
+            where=f"--cluster {cluster}",
+            remedy="set JAX_PLATFORMS to a platform that is present, such as cpu",
+        ) from error  # fmt: skip

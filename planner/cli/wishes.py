@@ -1,0 +1,101 @@
+"""Options of the command line as settings of a plan; all are checked before any work starts."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from costmodel import parse_bytes
+from profiles import ProfileError
+
+from ..errors import PlanError
+from .failure import profile_message
+
+_MESH = re.compile(r"[1-9]\d{0,6}(x[1-9]\d{0,6})*")
+
+
+def _bad(flag: str, message: str, remedy: str) -> PlanError:
+    return PlanError(message, kind="bad-option", where=flag, remedy=remedy)
+
+
+def memory_bytes(text: str) -> int:
+    """Bytes of `70GB` or `70GiB`."""
+    try:
+        return parse_bytes(text)
+    except ProfileError as error:
+        raise _bad("--memory", profile_message(error), error.remedy) from error
+
+
+def time_limit_s(seconds: float) -> float:
+    """A number of seconds above 0."""
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise _bad("--time-limit", f"must be above 0, got {seconds:g}", "write seconds, such as 60")
+    return seconds
+
+
+def mesh_shape(text: str) -> tuple[int, ...]:
+    """Sizes of `2x4`."""
+    if not _MESH.fullmatch(text):
+        raise _bad("--mesh", f"'{text}' is not a shape", "write sizes joined by x, such as 2x4")
+    return tuple(int(size) for size in text.split("x"))
+
+
+def pins(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """(pattern, sharding) of each `PATTERN=SPEC`; the brackets of a sharding may be left out."""
+    pairs = (_pair("--pin", text, "'params/*/w1=-,8'") for text in texts)
+    return tuple((name, spec if spec[0] == "[" else f"[{spec}]") for name, spec in pairs)
+
+
+def forbidden(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """(pattern, dimension) of each `PATTERN=DIM`."""
+    found: list[tuple[str, int]] = []
+    for text in texts:
+        pattern, dim = _pair("--forbid", text, "'batch/*=1'")
+        if not re.fullmatch(r"-?\d{1,3}", dim):
+            raise _bad("--forbid", f"'{dim}' is not a dimension", "write a number, such as 0 or -1")
+        found.append((pattern, int(dim)))
+    return tuple(found)
+
+
+def _pair(flag: str, text: str, example: str) -> tuple[str, str]:
+    pattern, equals, value = text.rpartition("=")
+    if not equals or not pattern.strip() or not value.strip():
+        raise _bad(flag, f"'{text}' is not of the form PATTERN=VALUE", f"write such as {example}")
+    return pattern.strip(), value.strip()
+
+
+def check_writable(path: Path) -> None:
+    """Finds out before the search whether its plan can be written.
+
+    Raises:
+        PlanError: if the folder does not exist or cannot be written, or `path` is no plain file.
+    """
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "not a plain file"
+        raise PlanError(
+            f"cannot be written: it is {kind}", kind="plan-file", where=str(path),
+            remedy="name a file, such as plan.json",
+        )  # fmt: skip
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise PlanError(
+            f"cannot be written: {error.strerror}", kind="plan-file", where=str(path),
+            remedy="choose a folder that exists and is writable",
+        ) from error  # fmt: skip
+
+
+def merged(settings: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The target's settings with those of the command line, which win; wishes add up."""
+    both = settings | given
+    options = settings.get("options")
+    for name in ("pins", "forbidden"):
+        if name in given:
+            held = settings.get(name, getattr(options, name, ()))
+            both[name] = (*held, *given[name])
+    return both

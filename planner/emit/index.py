@@ -1,0 +1,117 @@
+# pyright: basic
+"""Gather and scatter along split dimensions: indices are global, shards are local."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .local_op import LocalOp, bind, shift
+from .steps import mask
+
+Array = Any
+
+
+def gather(op: LocalOp, operands: Sequence[Array]) -> list[Array]:
+    """Looks up the rows of this shard, and zero for all others: a partial sum.
+
+    What an index out of range means is decided on the whole dimension first: modes CLIP and
+    PROMISE_IN_BOUNDS clamp it, as XLA does; FILL_OR_DROP gives the fill value, which only the
+    first shard contributes.
+    """
+    params, numbers = op.params, op.binding.params["dimension_numbers"]
+    state, shape = op.strategy.operands[0], op.operands[0].shape
+    sizes = op.binding.params["slice_sizes"]
+    split = [d for d in numbers.start_index_map if state.dims[d] and sizes[d] < shape[d]]
+    if not split:
+        return bind(op.binding, operands, params)
+    operand, indices = operands
+    fills = params["mode"].name == "FILL_OR_DROP"
+    columns = _columns(indices)
+    inside = here = jnp.ones(indices.shape[:-1], bool)
+    for k, d in enumerate(numbers.start_index_map):
+        last = shape[d] - sizes[d]
+        inside = inside & (columns[k] >= 0) & (columns[k] <= last)
+        columns[k] = jnp.clip(columns[k], 0, last)
+        if d in split:
+            columns[k] = columns[k] - shift(op, state, d, shape[d])
+            here = here & (columns[k] >= 0) & (columns[k] < operand.shape[d])
+    params["mode"] = type(params["mode"]).CLIP
+    (found,) = bind(op.binding, (operand, jnp.stack(columns, -1)), params)
+    batch = [j for j in range(found.ndim) if j not in numbers.offset_dims]
+
+    def wide(flags: Array) -> Array:
+        return lax.broadcast_in_dim(flags, found.shape, batch)
+
+    kept = here & inside if fills else here
+    found = jnp.where(wide(kept), found, jnp.zeros_like(found))
+    if fills:
+        axes = tuple(axis for d in split for axis in state.dims[d])
+        fill = jnp.full_like(found, _fill_value(params["fill_value"], found.dtype))
+        found = jnp.where(wide(inside), found, mask(fill, axes))
+    return [found]
+
+
+def _columns(indices: Array) -> list[Array]:
+    """The components of each index, signed and wide enough for any shift."""
+    info = jnp.iinfo(indices.dtype)
+    if info.bits >= 32 and info.min == 0:  # what no signed word holds is out of range anyway
+        indices = jnp.minimum(indices, indices.dtype.type(np.iinfo(np.int32).max))
+    if info.bits < 32 or info.min == 0:
+        indices = indices.astype(jnp.int32)
+    return [indices[..., k] for k in range(indices.shape[-1])]
+
+
+def _fill_value(given: Any, dtype: Any) -> Any:
+    """The value that `jax.lax.gather` fills in."""
+    if given is not None:
+        return given
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return np.nan
+    if dtype == jnp.bool_:
+        return True
+    info = jnp.iinfo(dtype)
+    return info.min if info.min < 0 else info.max
+
+
+def scatter(op: LocalOp, operands: Sequence[Array]) -> list[Array]:
+    """Applies the updates that fall into this shard.
+
+    Indices are shifted by the shard's first element; FILL_OR_DROP drops what is then out of
+    range. Where updates are split, each device adds its own ones: the result is a partial sum,
+    to which the operand itself contributes on the first device only.
+    """
+    operand, indices, updates = operands
+    params, numbers = op.params, op.binding.params["dimension_numbers"]
+    if axes := op.summed_axes():
+        operand = mask(operand, axes)
+    state, shape = op.strategy.operands[0], op.operands[0].shape
+    sizes = _window_sizes(op, numbers)
+    split = [
+        d for d in numbers.scatter_dims_to_operand_dims if state.dims[d] and sizes[d] < shape[d]
+    ]
+    if split:
+        columns = _columns(indices)
+        for k, d in enumerate(numbers.scatter_dims_to_operand_dims):
+            if params["mode"].name == "CLIP":
+                columns[k] = jnp.clip(columns[k], 0, shape[d] - sizes[d])
+            if d in split:
+                columns[k] = columns[k] - shift(op, state, d, shape[d])
+        indices = jnp.stack(columns, -1)
+        params["mode"] = type(params["mode"]).FILL_OR_DROP
+    return bind(op.binding, (operand, indices, updates), params)
+
+
+def _window_sizes(op: LocalOp, numbers: Any) -> dict[int, int]:
+    """Size of the updated window along each operand dimension, of the whole op."""
+    operand, _, updates = op.operands
+    gone = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    kept = [d for d in range(operand.rank) if d not in gone]
+    sizes = dict.fromkeys(range(operand.rank), 1)
+    for d, j in zip(kept, numbers.update_window_dims, strict=True):
+        sizes[d] = updates.shape[j]
+    return sizes

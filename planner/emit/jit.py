@@ -1,0 +1,182 @@
+# pyright: basic
+"""A plan as one jitted function with the signature of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
+
+from costmodel import ReshardModel
+from ir import IRError, Mesh, Sharding
+from ir.trace import Traced
+
+from ..decisions import Decisions
+from .constraints import constrained_program
+from .local import local_program
+
+EMISSIONS = ("shard_map", "constraints")
+
+
+def partition_spec(sharding: Sharding) -> PartitionSpec:
+    """The sharding as JAX writes it; what is partial has no place in it.
+
+    Raises:
+        IRError: if the value is partial.
+    """
+    if sharding.partial:
+        raise IRError(f"{sharding} waits for a reduction, which a PartitionSpec cannot say")
+    entries = (axes[0] if len(axes) == 1 else axes or None for axes in sharding.dims)
+    return PartitionSpec(*entries)
+
+
+def build_mesh(mesh: Mesh, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
+    """The mesh over real devices, host by host in row-major order.
+
+    Args:
+        mesh: axes and sizes.
+        devices: devices to use in that order; all there are if None.
+
+    Raises:
+        IRError: if there are fewer devices than the mesh needs.
+    """
+    if devices is None:
+        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    need = mesh.num_devices
+    if len(devices) < need:
+        platform = devices[0].platform if devices else jax.default_backend()
+        remedy = (
+            f"; set XLA_FLAGS=--xla_force_host_platform_device_count={need} before JAX starts"
+            if platform == "cpu"
+            else "; plan for the devices there are, or start more processes"
+        )
+        raise IRError(
+            f"the plan needs {need} devices ({mesh}), but JAX has {len(devices)} of platform "
+            f"'{platform}'{remedy}"
+        )
+    grid = np.array(list(devices)[:need], dtype=object).reshape(mesh.sizes)
+    return jax.sharding.Mesh(grid, mesh.names)
+
+
+@dataclass(frozen=True)
+class CompiledPlan:
+    """A planned function; call it, or lower it, with the arguments of the original.
+
+    in_shardings, out_shardings: pytrees of `NamedSharding`, of the positional arguments as a
+        tuple and of the result.
+    """
+
+    mesh: jax.sharding.Mesh
+    in_shardings: Any
+    out_shardings: Any
+    _jitted: Any
+    _traced: Traced
+    _flat_in: tuple[NamedSharding, ...]
+
+    def __call__(self, *args: Any) -> Any:
+        leaves = [
+            _placed(leaf, sharding)
+            for leaf, sharding in zip(self._flat(args), self._flat_in, strict=True)
+        ]
+        return jax.tree.unflatten(self._traced.out_tree, self._jitted(*leaves))
+
+    def lower(self, *args: Any) -> Any:
+        """As `jax.jit(fn).lower(*args)`; shapes suffice."""
+        return self._jitted.lower(*self._flat(args))
+
+    def _flat(self, args: tuple[Any, ...]) -> list[Any]:
+        leaves, tree = jax.tree.flatten((args, {}))
+        if tree != self._traced.in_tree:
+            raise TypeError(
+                f"the function was planned for arguments of the structure "
+                f"{self._traced.in_tree}, it is called with {tree}; plan it again for these"
+            )
+        return leaves
+
+
+def _placed(leaf: Any, sharding: NamedSharding) -> Any:
+    """The argument where the plan wants it; an array that lies otherwise is moved first."""
+    if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array) or not leaf.committed:
+        return leaf  # under another jit the caller's program decides where it lies
+    placed = leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    return leaf if placed else jax.device_put(leaf, sharding)
+
+
+def compile_plan(
+    traced: Traced,
+    decisions: Decisions,
+    reshard: ReshardModel,
+    *,
+    devices: Sequence[Any] | None = None,
+    emission: str = "shard_map",
+) -> CompiledPlan:
+    """The plan as a jitted function.
+
+    Args:
+        traced: the function as it was planned; its donated arguments stay donated.
+        decisions: how it is split.
+        reshard: paths between states; the same model that the plan was priced with.
+        devices: devices in row-major order of the mesh; all there are if None.
+        emission: "shard_map" writes every collective of the plan; "constraints" annotates the
+            program and leaves them to XLA's partitioner.
+
+    Raises:
+        IRError: if the plan is not of this function, or there are too few devices.
+        ValueError: for another emission.
+    """
+    if emission not in EMISSIONS:
+        raise ValueError(f"emission '{emission}' is not one of {', '.join(EMISSIONS)}")
+    mesh = build_mesh(decisions.mesh, devices)
+    consts = tuple(_host(const) for const in traced.program.consts)
+    ins = tuple(NamedSharding(mesh, partition_spec(s)) for s in decisions.inputs)
+    outs = tuple(NamedSharding(mesh, partition_spec(s)) for s in decisions.outputs)
+    program: Callable[..., Any]
+    if emission == "constraints":
+        program = constrained_program(traced.program, decisions, mesh)
+    else:
+        program = jax.shard_map(
+            local_program(traced.program, decisions, reshard),
+            mesh=mesh,
+            in_specs=tuple(sharding.spec for sharding in ins),
+            out_specs=tuple(sharding.spec for sharding in outs),
+            check_vma=False,
+        )
+
+    def planned_step(*leaves: Any) -> Any:
+        _check_types(traced, leaves)
+        return program(*consts, *leaves)
+
+    args = ins[len(consts) :]
+    jitted = jax.jit(
+        planned_step, in_shardings=args, out_shardings=outs, donate_argnums=traced.donated
+    )
+    positional, _ = jax.tree.unflatten(traced.in_tree, args)
+    results = jax.tree.unflatten(traced.out_tree, outs)
+    return CompiledPlan(mesh, positional, results, jitted, traced, args)
+
+
+def _check_types(traced: Traced, leaves: Sequence[Any]) -> None:
+    """The program's attributes hold sizes, so that with others it may compute something else."""
+    names = [item.name for item in traced.graph.inputs[len(traced.program.consts) :]]
+    for name, leaf, planned in zip(names, leaves, traced.args_info, strict=True):
+        if (leaf.shape, leaf.dtype) != (planned.shape, planned.dtype):
+            raise TypeError(
+                f"argument '{name}' was planned as {planned.dtype}{list(planned.shape)}, it is "
+                f"called with {leaf.dtype}{list(leaf.shape)}; plan the function again for these"
+            )
+
+
+def _host(const: Any) -> Any:
+    """A captured constant as data of this process, the same in each of them."""
+    if not isinstance(const, jax.Array):
+        return const
+    if jnp.issubdtype(const.dtype, jax.dtypes.prng_key):
+        words = jnp.asarray(np.asarray(jax.random.key_data(const)))
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(const))
+    return np.asarray(const)

@@ -1,0 +1,119 @@
+# pyright: basic
+"""One operation on local shards: the primitive it was traced from, with local attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ir import Literal, Mesh, Node, Sharding, TensorType, lookup
+from ir.trace import Binding
+
+from ..menu import Strategy, strategy_of
+
+Array = Any
+
+# Placement hints of the user's program; the plan places every value itself.
+PLACEMENT = ("device_put", "mesh_cast", "reshard", "sharding_constraint")
+
+
+@dataclass(frozen=True)
+class LocalOp:
+    """An op, how it is split, and what it needs to run on one device."""
+
+    node: Node
+    binding: Binding
+    operands: tuple[TensorType, ...]  # types of the whole operands
+    strategy: Strategy
+    mesh: Mesh
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every device runs the whole op."""
+        return not any(self.strategy.roles)
+
+    @property
+    def local_operands(self) -> tuple[TensorType, ...]:
+        return self._local(self.operands, self.strategy.operands)
+
+    @property
+    def local_results(self) -> tuple[TensorType, ...]:
+        return self._local(self.node.outputs, self.strategy.results)
+
+    def _local(
+        self, types: tuple[TensorType, ...], states: tuple[Sharding, ...]
+    ) -> tuple[TensorType, ...]:
+        return tuple(
+            TensorType(state.local_shape(type_.shape, self.mesh), type_.dtype)
+            for type_, state in zip(types, states, strict=True)
+        )
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters of the primitive for the local shards."""
+        params = dict(self.binding.params)
+        for name in ("sharding", "out_sharding"):
+            if name in params:
+                params[name] = None
+        local = lookup(self.node.op).local
+        if local is not None and not self.is_whole:
+            params |= local(self.local_operands, self.local_results, dict(self.node.attrs))
+        return params
+
+    def summed_axes(self, result: int = 0) -> tuple[str, ...]:
+        """Axes over which a result is partial because a factor was split."""
+        passed = {
+            axis
+            for axis, role in zip(self.mesh.names, self.strategy.roles, strict=True)
+            if role.startswith("@")
+        }
+        partial = self.strategy.results[result].partial
+        return tuple(axis for axis, _ in partial if axis not in passed)
+
+
+def local_op(
+    node: Node,
+    binding: Binding,
+    operands: tuple[TensorType, ...],
+    roles: tuple[str, ...],
+    mesh: Mesh,
+) -> LocalOp:
+    """The op split as the roles of the mesh axes say.
+
+    Raises:
+        IRError: if they are not legal for it.
+    """
+    record, attrs = lookup(node.op), dict(node.attrs)
+    spec = record.factors(operands, node.outputs, attrs)
+    groups = record.linear(operands, node.outputs, attrs) if record.linear else ()
+    return LocalOp(node, binding, operands, strategy_of(spec, mesh, roles, groups), mesh)
+
+
+def bind(binding: Binding, operands: Sequence[Array], params: dict[str, Any]) -> list[Array]:
+    """Runs a primitive; the results are always a list."""
+    primitive = binding.primitive
+    found = primitive.bind(*operands, **params)
+    return list(found) if primitive.multiple_results else [found]
+
+
+def bind_global(node: Node, binding: Binding, operands: Sequence[Array]) -> list[Array]:
+    """Runs a node with the parameters it was traced with."""
+    return list(operands) if node.op in PLACEMENT else bind(binding, operands, binding.params)
+
+
+def literal(operand: Literal) -> Array:
+    """A literal as an array of rank 0."""
+    return np.asarray(operand.value).astype(jnp.dtype(operand.type.dtype))
+
+
+def shift(op: LocalOp, state: Sharding, dim: int, size: int) -> Array:
+    """Number of the first element of this device's shard along a dimension of `size`."""
+    axes = state.dims[dim]
+    if not axes:
+        return np.int32(0)
+    return lax.axis_index(axes) * np.int32(size // op.mesh.product(axes))

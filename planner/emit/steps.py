@@ -1,0 +1,153 @@
+# pyright: basic
+"""The steps of a reshard as explicit collectives, inside `jax.shard_map`.
+
+Blocks of a dimension are numbered in row-major order over the axes that split it, the first
+axis outermost. JAX orders the members of a collective over a tuple of axes in the same way, by
+the order of the tuple, so that a minor suffix of the axes joins neighbouring blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from costmodel import Step
+from ir import Mesh, Sharding
+
+Array = Any
+Move = Callable[[Array], Array]
+
+
+def run_step(x: Array, step: Step, mesh: Mesh, again: int = 0) -> Array:
+    """The local shard after one step of a reshard, from the local shard before it.
+
+    Args:
+        x: the shard before.
+        step: the step.
+        mesh: the mesh that `jax.shard_map` runs on.
+        again: how often the same value was gathered before; see `_gathered`.
+    """
+    if step.kind in ("all-reduce", "reduce-scatter"):
+        return _reduced(x, step)
+    if step.kind == "mask":
+        return mask(x, step.axes)
+    if step.kind == "slice":
+        return _plain(x, lambda data: block(data, step.to_dim, step.axes, mesh))
+    return _as_bytes(x, lambda data: _moved(data, step, mesh, again))
+
+
+def take(x: Array, state: Sharding, mesh: Mesh) -> Array:
+    """The local shard of a value that every device holds whole; costs no communication.
+
+    Partial sums are the value on the first device and zero elsewhere; as a partial maximum or
+    minimum the value is its own term.
+    """
+
+    def cut(data: Array) -> Array:
+        for dim, axes in enumerate(state.dims):
+            data = block(data, dim, axes, mesh)
+        return data
+
+    if any(state.dims):
+        x = _plain(x, cut)
+    summed = tuple(axis for axis, kind in state.partial if kind == "sum")
+    return mask(x, summed) if summed else x
+
+
+def block(x: Array, dim: int, axes: tuple[str, ...], mesh: Mesh) -> Array:
+    """This device's block of one dimension."""
+    if not axes:
+        return x
+    size = x.shape[dim] // mesh.product(axes)
+    return lax.dynamic_slice_in_dim(x, lax.axis_index(axes) * size, size, dim)
+
+
+def mask(x: Array, axes: tuple[str, ...]) -> Array:
+    """`x` on the first device along the axes, zeros on the others."""
+    return jnp.where(lax.axis_index(axes) == 0, x, jnp.zeros_like(x))
+
+
+def is_key(x: Array) -> bool:
+    """Whether an array holds random keys."""
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _plain(x: Array, move: Move) -> Array:
+    """Applies a move of data to keys through their words, which are trailing dimensions."""
+    if not is_key(x):
+        return move(x)
+    return jax.random.wrap_key_data(move(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+
+
+def _as_bytes(x: Array, move: Move) -> Array:
+    """Applies a move of data to an array whose type collectives may not know.
+
+    Short types travel as bytes of their own size, which is exact; booleans as 0 and 1.
+    """
+    if is_key(x):
+        return _plain(x, move)
+    if x.dtype == jnp.bool_:
+        return move(x.astype(jnp.uint8)).astype(jnp.bool_)
+    if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1:
+        return lax.bitcast_convert_type(move(lax.bitcast_convert_type(x, jnp.uint8)), x.dtype)
+    return move(x)
+
+
+def _moved(x: Array, step: Step, mesh: Mesh, again: int) -> Array:
+    if step.kind == "all-gather":
+        return _gathered(x, step, again)
+    if step.kind == "all-to-all":
+        return lax.all_to_all(
+            x, step.axes, split_axis=step.to_dim, concat_axis=step.dim, tiled=True
+        )
+    if step.kind == "permute":
+        before, after = step.before.dims[step.dim], step.after.dims[step.dim]
+        return lax.ppermute(x, before, reorder(before, after, mesh))
+    raise ValueError(f"'{step.kind}' is not a step of a reshard")
+
+
+def _gathered(x: Array, step: Step, again: int) -> Array:
+    """All-gather; a repeated one has as many unit dimensions before the one that grows.
+
+    They change no byte. But XLA for CPU removes barriers before it merges equal operations, and
+    gathers of different shapes are not equal.
+    """
+    shape = x.shape
+    units = (*shape[: step.dim], *(1,) * again, *shape[step.dim :])
+    whole = lax.all_gather(x.reshape(units), step.axes, axis=step.dim, tiled=True)
+    size = math.prod(whole.shape[step.dim : step.dim + again + 1])
+    return whole.reshape(*shape[: step.dim], size, *shape[step.dim + 1 :])
+
+
+def reorder(before: tuple[str, ...], after: tuple[str, ...], mesh: Mesh) -> list[tuple[int, int]]:
+    """Pairs (from, to) of devices that bring each block from its old to its new place.
+
+    The device whose number over `before` is i holds block i, the one whose number over `after`
+    is i shall hold it. The pairs number devices over the axes in mesh order, as `ppermute`
+    does, whatever the order of its axis names.
+    """
+    ordered = [axis for axis in mesh.names if axis in before]
+    sizes = [mesh.size(axis) for axis in ordered]
+    devices = np.arange(math.prod(sizes)).reshape(sizes)
+    holder, wanted = (
+        devices.transpose([ordered.index(axis) for axis in axes]).ravel().tolist()
+        for axes in (before, after)
+    )
+    return list(zip(holder, wanted, strict=True))
+
+
+def _reduced(x: Array, step: Step) -> Array:
+    """All-reduce or reduce-scatter; of booleans the maximum is `or`, the minimum `and`."""
+    if x.dtype == jnp.bool_:
+        counts = _reduced(x.astype(jnp.int32), step)
+        return counts != 0
+    if step.kind == "reduce-scatter":
+        return lax.psum_scatter(x, step.axes, scatter_dimension=step.to_dim, tiled=True)
+    reduce = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[step.reduction]
+    return reduce(x, step.axes)

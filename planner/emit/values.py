@@ -1,0 +1,163 @@
+# pyright: basic
+"""Values while a body is emitted: kept in a state, or made of literals when and how needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax import lax
+
+from ir import FactorSpec, IRError, Literal, Mesh, Node, Sharding, TensorType, lookup, shardings_of
+from ir.trace import Binding
+
+from ..menu import Strategy
+from .local_op import LocalOp, bind, literal
+from .run import Mover, run_op
+from .steps import take
+
+Array = Any
+
+
+@dataclass(eq=False)
+class Kept:
+    """A local shard in its published state.
+
+    `is_argument` marks arguments of the program; see `Maker.read_all`.
+    """
+
+    array: Array
+    type: TensorType
+    state: Sharding
+    is_argument: bool = False
+    gathers: int = 0
+
+
+@dataclass(eq=False, frozen=True)
+class Free:
+    """A value that depends on literals alone: the recipe to make it in any state."""
+
+    node: Node
+    binding: Binding
+    operands: tuple[Free | Literal, ...]
+    number: int  # of the result
+
+    @property
+    def type(self) -> TensorType:
+        return self.node.outputs[self.number]
+
+
+Entry = Kept | Free | Literal
+
+
+@dataclass
+class Maker:
+    """Reads entries in wanted states, within one body; what is made of literals is made once."""
+
+    mover: Mover
+    made: dict[tuple[Free, Sharding], Array] = field(default_factory=dict)
+    latest: Kept | None = None  # the value that was made last in this body
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.mover.mesh
+
+    def read_all(self, entries: Sequence[Entry], states: Sequence[Sharding]) -> list[Array]:
+        """Local shards of the operands of one op in the wanted states.
+
+        XLA merges equal gathers of one argument, say a parameter in the forward and in the
+        backward pass, and then keeps the gathered copy alive in between, where the plan counts
+        on its being dropped. A later gather therefore waits, behind a barrier, for a value of
+        its own time: another operand, or else what was made last. A barrier around the argument
+        alone does not help, XLA removes it before it looks for equal operations.
+        """
+        pairs = list(zip(entries, states, strict=True))
+        again = [self._count_gather(entry, state, entries) for entry, state in pairs]
+        return [
+            self.read(entry, state, count)
+            for (entry, state), count in zip(pairs, again, strict=True)
+        ]
+
+    def _count_gather(self, entry: Entry, state: Sharding, entries: Sequence[Entry]) -> int:
+        """How often an argument was gathered before this read; from the second time it waits."""
+        if not isinstance(entry, Kept) or not entry.is_argument or not self._gathers(entry, state):
+            return 0
+        if entry.gathers > 0:
+            self._delay(entry, entries)
+        entry.gathers += 1
+        return entry.gathers - 1
+
+    def _gathers(self, entry: Kept, state: Sharding) -> bool:
+        path = self.mover.path(entry.type, entry.state, state)
+        return any(step.kind == "all-gather" for step in path)
+
+    def _delay(self, entry: Kept, entries: Sequence[Entry]) -> None:
+        others = [other for other in entries if isinstance(other, Kept) and not other.is_argument]
+        partner = others[0] if others else self.latest
+        if partner is not None:
+            entry.array, partner.array = lax.optimization_barrier((entry.array, partner.array))
+
+    def read(self, entry: Entry, state: Sharding, again: int = 0) -> Array:
+        """The local shard of an entry in the wanted state."""
+        if isinstance(entry, Literal):
+            return take(literal(entry), state, self.mesh)
+        if isinstance(entry, Free):
+            return self._make(entry, state)
+        return self.mover.move(entry.array, entry.type, entry.state, state, again)
+
+    def _make(self, free: Free, state: Sharding) -> Array:
+        if (free, state) not in self.made:
+            self.made[(free, state)] = self._made(free, state)
+        return self.made[(free, state)]
+
+    def _made(self, free: Free, state: Sharding) -> Array:
+        if state.partial:
+            whole = self._make(free, state.without_partial())
+            return take(whole, Sharding(((),) * free.type.rank, state.partial), self.mesh)
+        types = tuple(operand.type for operand in free.operands)
+        strategy = self._strategy(free, types, state) if any(state.dims) else None
+        if strategy is not None:
+            op = LocalOp(free.node, free.binding, types, strategy, self.mesh)
+            operands = self._operands(free, strategy.operands)
+            return run_op(op, operands, self.mover)[free.number]
+        if any(state.dims):
+            whole = self._make(free, Sharding(((),) * free.type.rank))
+            return take(whole, state, self.mesh)
+        operands = self._operands(free, tuple(Sharding(((),) * t.rank) for t in types))
+        return bind(free.binding, operands, free.binding.params)[free.number]
+
+    def _operands(self, free: Free, states: tuple[Sharding, ...]) -> list[Array]:
+        return [self.read(x, state) for x, state in zip(free.operands, states, strict=True)]
+
+    def _strategy(
+        self, free: Free, types: tuple[TensorType, ...], state: Sharding
+    ) -> Strategy | None:
+        """The strategy that makes the result directly in that state, if there is one."""
+        attrs = dict(free.node.attrs)
+        spec = lookup(free.node.op).factors(types, free.node.outputs, attrs)
+        axes = _axes_of(spec, free.number, state)
+        if axes is None:
+            return None
+        try:
+            operands, results = shardings_of(spec, axes, self.mesh)
+        except IRError:
+            return None
+        if results[free.number] != state:
+            return None
+        role = {axis: factor for factor, mine in axes.items() for axis in mine}
+        roles = tuple(role.get(axis, "") for axis in self.mesh.names)
+        return Strategy(roles, operands, results)
+
+
+def _axes_of(
+    spec: FactorSpec, number: int, state: Sharding
+) -> Mapping[str, tuple[str, ...]] | None:
+    """Axes per factor that give one result its state; None where a split dim is no one factor."""
+    found: dict[str, tuple[str, ...]] = {}
+    for dim, axes in zip(spec.results[number], state.dims, strict=True):
+        if axes and len(dim) != 1:
+            return None
+        if axes:
+            found[dim[0]] = axes
+    return found

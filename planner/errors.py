@@ -1,0 +1,19 @@
+"""The planner's errors: each says what, where, and what to do."""
+
+from __future__ import annotations
+
+
+class PlanError(ValueError):
+    """Planning, loading or running a plan is not possible as asked.
+
+    kind: a short word for programs (`does-not-fit`, `bad-pin`, `plan-file`, ...).
+    where: file, argument or tensor.
+    remedy: what the user can do.
+    """
+
+    def __init__(self, message: str, *, kind: str, where: str = "", remedy: str = "") -> None:
+        self.message, self.kind, self.where, self.remedy = message, kind, where, remedy
+        parts = [f"{where}: {message}" if where else message]
+        if remedy:
+            parts.append(remedy)
+        super().__init__("; ".join(parts))

@@ -1,0 +1,119 @@
+"""What `explain` found, as data and as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .account import Account
+from .show import bytes_text, printable, seconds_text
+
+MOST_SHOWN = 3
+MOST_NAMED = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another option of a tensor or op, with everything else solved anew around it.
+
+    added_s, added_bytes: per step and at the peak, more than the plan; None where the option does
+        not fit or is not possible.
+    gap: of that solution to its bound.
+    """
+
+    option: str
+    added_s: float | None = None
+    added_bytes: float | None = None
+    gap: float | None = None
+
+    def __str__(self) -> str:
+        if self.added_s is None or self.added_bytes is None:
+            return f"  instead  {self.option}: does not fit or is not possible"
+        closed = self.gap is None or self.gap < 1e-3
+        how = "solved" if closed else f"solved to a gap of {self.gap:.1%}"
+        sign = "+" if self.added_s >= 0 else "-"
+        more = "+" if self.added_bytes >= 0 else "-"
+        memory = f"{more}{bytes_text(abs(self.added_bytes))} at the peak"
+        seconds = f"{sign}{seconds_text(abs(self.added_s))}"
+        return f"  instead  {self.option}: {seconds}, {memory} ({how})"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why one tensor or op is as it is.
+
+    forced: the user's wishes that leave no choice, or less; alternatives may break them.
+    factors: the op's factor spec; empty for a tensor.
+    alternatives: the cheapest first.
+    unsolved: further options that were not looked at.
+    """
+
+    name: str
+    chosen: str
+    forced: str
+    factors: str
+    memory_bytes: float
+    alternatives: tuple[Alternative, ...]
+    unsolved: int
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.chosen}"]
+        if self.forced:
+            lines.append(f"  forced   {self.forced}; alternatives may break this")
+        if self.factors:
+            lines.append(f"  factors  {self.factors}")
+        lines.append(f"  memory   {bytes_text(self.memory_bytes)} per device")
+        if not self.alternatives:
+            lines.append("  there is no other option: no dimension divides over a mesh axis")
+        lines += map(str, self.alternatives)
+        if self.unsolved:
+            lines.append(f"  {self.unsolved} further options were not solved")
+        return "\n".join(map(printable, lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a name stands for in a plan: the first matches explained, the rest by name."""
+
+    matches: tuple[Explanation, ...]
+    more: tuple[str, ...]
+
+    def summary(self) -> dict[str, Any]:
+        return {"matches": [asdict(match) for match in self.matches], "more": list(self.more)}
+
+    def __str__(self) -> str:
+        parts = [str(match) for match in self.matches]
+        if self.more:
+            some = ", ".join(self.more[: MOST_NAMED - MOST_SHOWN])
+            parts.append(printable(f"{len(self.more)} more match: {some}"))
+        return "\n\n".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Where the time and memory of a whole plan go."""
+
+    account: Account
+    limit_bytes: float
+
+    def summary(self) -> dict[str, Any]:
+        sums = self.account
+        return {
+            "step_s": sums.step_s, "compute_s": sums.compute_s,
+            "communication_s": sums.communication_s, "peak_bytes": sums.peak_bytes,
+            "limit_bytes": self.limit_bytes,
+            "collectives": [asdict(c) for c in sums.collectives],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        sums = self.account
+        lines = [
+            f"step {seconds_text(sums.step_s)}: {seconds_text(sums.compute_s)} compute, "
+            f"{seconds_text(sums.communication_s)} communication",
+            f"memory {bytes_text(sums.peak_bytes)} of {bytes_text(self.limit_bytes)}",
+        ]
+        lines += [
+            f"  {c.kind} over {'*'.join(c.axes)} {seconds_text(c.seconds)} for {c.cause}"
+            for c in sums.collectives[:10]
+        ]
+        return "\n".join(map(printable, lines))

@@ -1,0 +1,122 @@
+"""Which values reach memory: a model of the compiler's fusion of elementwise chains.
+
+A value is *stored* if an op that is not fused makes it (a product, a gather, a sort, ...) or
+reads it, if it leaves the program or enters a region; every other value lives in registers
+inside its fusion. Each fusion reads each stored value once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodel import VIEWS
+from ir import Literal, lookup
+
+from .flatten import FlatOp, FlatProgram
+
+FUSED = ("elementwise", "layout", "reduction", "random")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Strategy-independent facts for pricing and liveness.
+
+    stored[v]: value v reaches memory.
+    free[v]: value v depends on nothing but literals and can be made in any state at no cost.
+    reads[op]: operand positions that the op pays for reading.
+    launches[op]: kernels that the op starts: 1 for the first of a fusion and for unfused ops.
+    """
+
+    stored: tuple[bool, ...]
+    free: tuple[bool, ...]
+    reads: tuple[tuple[int, ...], ...]
+    launches: tuple[int, ...]
+
+
+def is_fused(op: FlatOp) -> bool:
+    return lookup(op.node.op).family in FUSED
+
+
+def _is_view(op: FlatOp) -> bool:
+    """Ops that only rename memory and start no kernel."""
+    return op.node.op in VIEWS
+
+
+def analyse(flat: FlatProgram) -> Traffic:
+    """Stored values, reads and kernel starts of a flat program."""
+    free = _free(flat)
+    stored = _stored(flat, free)
+    group = _groups(flat, stored, free)
+    seen: set[tuple[int, int]] = set()
+    started: set[int] = set()
+    reads: list[tuple[int, ...]] = []
+    launches: list[int] = []
+    for i, op in enumerate(flat.ops):
+        mine: list[int] = []
+        for position, value in enumerate(op.inputs):
+            if isinstance(value, Literal) or not stored[value] or free[value]:
+                continue
+            if (group[i], value) not in seen:
+                seen.add((group[i], value))
+                mine.append(position)
+        reads.append(tuple(mine))
+        idle = _is_view(op) or all(free[v] for v in op.outputs)
+        starts = group[i] not in started and not idle
+        if starts:
+            started.add(group[i])
+        launches.append(int(starts))
+    return Traffic(tuple(stored), free, tuple(reads), tuple(launches))
+
+
+def _stored(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:
+    stored = [value.kind != "op" for value in flat.values]
+    renewed = {link.target for link in flat.links if not free[link.source]}
+    for link in flat.links:
+        stored[link.source] = True
+        if link.target not in renewed:
+            stored[link.target] = False  # made of literals: the compiler sinks it into the loop
+    for value in flat.outputs:
+        if isinstance(value, int):
+            stored[value] = True
+    for op in flat.ops:
+        fused = is_fused(op)
+        if not fused or lookup(op.node.op).family == "reduction":
+            for value in op.outputs:
+                stored[value] = True
+        for value in op.inputs:
+            if not fused and isinstance(value, int) and not free[value]:
+                stored[value] = True
+    return stored
+
+
+def _free(flat: FlatProgram) -> tuple[bool, ...]:
+    free = [False] * len(flat.values)
+    for op in flat.ops:
+        sources = [value for value in op.inputs if isinstance(value, int)]
+        if op.node.op in ("iota", "constant", "broadcast_in_dim") and not sources:
+            ok = True
+        else:
+            ok = lookup(op.node.op).family == "elementwise" and all(free[v] for v in sources)
+        if op.node.op == "broadcast_in_dim" and sources:
+            ok = all(free[v] for v in sources)
+        for value in op.outputs:
+            free[value] = ok
+    return tuple(free)
+
+
+def _groups(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -> list[int]:
+    """Fusion of each op: ops joined by values that are not stored."""
+    parent = list(range(len(flat.ops)))
+
+    def find(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    maker = {value: i for i, op in enumerate(flat.ops) for value in op.outputs}
+    for i, op in enumerate(flat.ops):
+        for value in op.inputs:
+            if isinstance(value, int) and value in maker and not (stored[value] or free[value]):
+                parent[find(i)] = find(maker[value])
+    return [find(i) for i in range(len(flat.ops))]

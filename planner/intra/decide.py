@@ -1,0 +1,44 @@
+"""A choice of the solver back to decisions about the program."""
+
+from __future__ import annotations
+
+from ir import Literal, Mesh, Sharding
+
+from ..decisions import Decisions, ValueKey
+from ..flatten import FlatProgram, Place
+from .records import Built
+
+
+def decide(built: Built, flat: FlatProgram, choice: tuple[int, ...], mesh: Mesh) -> Decisions:
+    """Decisions that a choice stands for."""
+    ops: dict[Place, tuple[str, ...]] = {}
+    for i, node in built.op_node.items():
+        ops[flat.ops[i].place] = built.refs[node].menu[choice[node]].roles
+
+    def state(v: int) -> Sharding | None:
+        if v in flat.stacked:
+            inner = state(flat.stacked[v])
+            return None if inner is None else Sharding(((), *inner.dims), inner.partial)
+        if v in built.value_node:
+            node = built.value_node[v]
+            return built.refs[node].states[choice[node]]
+        if v not in built.maker or built.maker[v][0] not in built.op_node:
+            return None
+        i, position = built.maker[v]
+        node = built.op_node[i]
+        return built.refs[node].menu[choice[node]].results[position]
+
+    values: dict[ValueKey, Sharding] = {}
+    for key, v in flat.names.items():
+        found = state(v)
+        if found is not None:
+            values[key] = found
+    inputs = tuple(state(v) for v in flat.inputs)
+    outputs: list[Sharding] = []
+    for position, v in enumerate(flat.outputs):
+        if isinstance(v, Literal):
+            outputs.append(Sharding(()))
+        else:
+            node = built.out_node[position]
+            outputs.append(built.refs[node].states[choice[node]])
+    return Decisions(mesh, ops, values, tuple(s for s in inputs if s is not None), tuple(outputs))

@@ -1,0 +1,82 @@
+"""Who reads a value, until when it lives, and whether it may be kept as a partial sum."""
+
+from __future__ import annotations
+
+from ir import lookup
+
+from ..flatten import FlatOp, FlatProgram
+from .records import is_float, operand_types
+
+
+def uses(flat: FlatProgram) -> tuple[dict[int, int], dict[int, int]]:
+    """Readers of every value, and the moment of its last use."""
+    uses: dict[int, int] = {}
+    last: dict[int, int] = {}
+
+    def use(v: int, time: int) -> None:
+        uses[v] = uses.get(v, 0) + 1
+        last[v] = max(last.get(v, 0), time)
+
+    for op in flat.ops:
+        for v in dict.fromkeys(v for v in op.inputs if isinstance(v, int)):
+            use(v, op.time)
+    for link in flat.links:
+        # a value that enters a region stays alive inside it: the port may be the same buffer
+        end = flat.values[link.target].region_end
+        use(link.source, max(link.time, end if flat.values[link.source].time < link.time else 0))
+    for v in flat.outputs:
+        if isinstance(v, int):
+            use(v, flat.clock)
+    return uses, last
+
+
+def may_be_partial(flat: FlatProgram) -> list[bool]:
+    """Values that some strategy leaves as partial sums worth keeping."""
+    partial = [False] * len(flat.values)
+    for target in accumulators(flat):
+        partial[target] = True
+    for op in flat.ops:
+        if all(is_float(t) for t in op.node.outputs):
+            for k, v in enumerate(op.outputs):
+                partial[v] = _leaves_partial(flat, op, k) or _lets_through(flat, op, partial)
+    return partial
+
+
+def accumulators(flat: FlatProgram) -> list[int]:
+    """Carries of loops that each iteration only adds to."""
+    maker = {v: op for op in flat.ops for v in op.outputs}
+    found: list[int] = []
+    for link in flat.links:
+        op = maker.get(link.source)
+        if op is None or link.lift or op.node.op not in ("add", "add_any"):
+            continue
+        if link.target in op.inputs and is_float(flat.values[link.target].type):
+            found.append(link.target)
+    return found
+
+
+def _leaves_partial(flat: FlatProgram, op: FlatOp, result: int) -> bool:
+    """Whether a summed factor is missing in the result."""
+    types = operand_types(flat, op)
+    spec = lookup(op.node.op).factors(types, op.node.outputs, dict(op.node.attrs))
+    here = {f for dim in spec.results[result] for f in dim}
+    return any(
+        kind == "sum" and name not in here and spec.size(name) > 1 for name, kind in spec.kinds
+    )
+
+
+def _lets_through(flat: FlatProgram, op: FlatOp, partial: list[bool]) -> bool:
+    record = lookup(op.node.op)
+    if record.linear is None or record.family in ("contraction", "convolution"):
+        return False
+    groups = record.linear(operand_types(flat, op), op.node.outputs, dict(op.node.attrs))
+    return any(any_partial(op, members, partial) for members in groups)
+
+
+def any_partial(op: FlatOp, members: tuple[int, ...], partial: list[bool]) -> bool:
+    """Whether some operand of a linear group may be partial; the others then can be made so.
+
+    A whole value is a partial sum whose terms are zero on all devices but the first.
+    """
+    values = [op.inputs[m] for m in members]
+    return any(isinstance(v, int) and partial[v] for v in values)

@@ -1,0 +1,80 @@
+"""Records that the builder of problems fills: limits, menus, nodes, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel import ComputeModel, ReshardModel
+from ir import FactorSpec, Literal, Mesh, Sharding, TensorType
+
+from ..flatten import FlatOp, FlatProgram
+from ..menu import Strategy
+from .problem import Floats, IntraProblem
+
+States = tuple[Sharding, ...]
+_Menus = dict[object, tuple[Strategy, ...]]
+_Index = dict[object, tuple[NDArray[np.intp], str]]
+AllowOp = Callable[[int, FactorSpec, tuple[Strategy, ...]], tuple[Strategy, ...]]
+AllowState = Callable[[int, Sharding], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a search may choose from; `None` allows everything.
+
+    op(i, spec, menu): the strategies of the menu that flat op i may use.
+    state(v, sharding): may flat value v (an argument or port) be kept so?
+    """
+
+    op: AllowOp | None = None
+    state: AllowState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRef:
+    """What a node of the problem stands for: an op or a value, with its options in order."""
+
+    op: int  # -1 for a value
+    value: int  # -1 for an op
+    menu: tuple[Strategy, ...]
+    states: States
+
+
+@dataclass
+class MenuCache:
+    """Menus, costs and edge tables of one mesh, shared by all searches on it."""
+
+    mesh: Mesh
+    reshard: ReshardModel
+    compute: ComputeModel
+    menus: _Menus = field(default_factory=_Menus)
+    states: dict[object, States] = field(default_factory=dict[object, States])
+    vectors: dict[object, Floats] = field(default_factory=dict[object, Floats])
+    edges: dict[object, Floats] = field(default_factory=dict[object, Floats])
+    columns: dict[object, States] = field(default_factory=dict[object, States])
+    specs: dict[object, FactorSpec] = field(default_factory=dict[object, FactorSpec])
+    index: _Index = field(default_factory=_Index)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A problem and the way back."""
+
+    problem: IntraProblem
+    refs: tuple[NodeRef, ...]
+    op_node: dict[int, int]
+    value_node: dict[int, int]
+    maker: dict[int, tuple[int, int]]  # flat value -> (op, result position)
+    out_node: dict[int, int]  # result position -> node
+
+
+def operand_types(flat: FlatProgram, op: FlatOp) -> tuple[TensorType, ...]:
+    return tuple(v.type if isinstance(v, Literal) else flat.values[v].type for v in op.inputs)
+
+
+def is_float(type_: TensorType) -> bool:
+    return type_.dtype.startswith(("float", "bfloat", "complex")) and type_.dtype != "float0"

@@ -1,0 +1,153 @@
+"""Legal strategies of an op on a mesh, derived from its factor spec.
+
+A strategy gives every mesh axis one role: unused (`""`), splitting a factor (its name), or
+carrying a partial sum through the op (`"@g"`, g a group of the op's linear operands).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ir import FactorSpec, IRError, Mesh, Sharding, shardings_of
+
+# More strategies than this are cut to those that split fewest factors: 3-D meshes on ops with
+# many factors would otherwise have thousands, nearly all of them dominated.
+MENU_LIMIT = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to run an op: roles of the mesh axes and the states they imply."""
+
+    roles: tuple[str, ...]
+    operands: tuple[Sharding, ...]
+    results: tuple[Sharding, ...]
+
+    def factor_axes(self, mesh: Mesh) -> dict[str, tuple[str, ...]]:
+        """Axes of every split factor, in mesh order."""
+        return factor_axes(self.roles, mesh)
+
+
+def factor_axes(roles: Sequence[str], mesh: Mesh) -> dict[str, tuple[str, ...]]:
+    axes: dict[str, tuple[str, ...]] = {}
+    for axis, role in zip(mesh.names, roles, strict=True):
+        if role and not role.startswith("@"):
+            axes[role] = (*axes.get(role, ()), axis)
+    return axes
+
+
+def strategies(
+    spec: FactorSpec,
+    mesh: Mesh,
+    pass_groups: tuple[tuple[int, ...], ...] = (),
+) -> tuple[Strategy, ...]:
+    """All legal strategies, the unsplit one first; never empty.
+
+    Args:
+        spec: factors of the op.
+        mesh: the mesh.
+        pass_groups: groups of operand positions through which partial sums may pass here.
+    """
+    roles = _roles(spec, mesh, pass_groups)
+    found: list[Strategy] = []
+    for combination in itertools.product(*roles):
+        strategy = _strategy(spec, mesh, combination, pass_groups)
+        if strategy is not None:
+            found.append(strategy)
+    if len(found) > MENU_LIMIT:
+        found.sort(key=lambda s: (len({r for r in s.roles if r}), s.roles))
+        found = found[:MENU_LIMIT]
+    return tuple(found)
+
+
+def _roles(
+    spec: FactorSpec, mesh: Mesh, pass_groups: tuple[tuple[int, ...], ...]
+) -> list[tuple[str, ...]]:
+    splittable = [
+        name for name, size in spec.sizes if spec.kind(name) not in ("whole", "window") and size > 1
+    ]
+    sizes = dict(spec.sizes)
+    passing = tuple(f"@{g}" for g in range(len(pass_groups)))
+    return [
+        ("", *(name for name in splittable if sizes[name] % ways == 0), *passing)
+        if ways > 1
+        else ("",)
+        for ways in mesh.sizes
+    ]
+
+
+def _strategy(
+    spec: FactorSpec,
+    mesh: Mesh,
+    roles: tuple[str, ...],
+    pass_groups: tuple[tuple[int, ...], ...],
+) -> Strategy | None:
+    passed = {role for role in roles if role.startswith("@")}
+    if len(passed) > 1:
+        return None
+    try:
+        operands, results = shardings_of(spec, factor_axes(roles, mesh), mesh)
+    except IRError:
+        return None
+    if passed:
+        axes = tuple(a for a, r in zip(mesh.names, roles, strict=True) if r.startswith("@"))
+        members = pass_groups[int(next(iter(passed))[1:])]
+        if any(state.partial for state in results):
+            return None
+        partial = tuple((axis, "sum") for axis in axes)
+        operands = tuple(
+            Sharding(state.dims, partial) if i in members else state
+            for i, state in enumerate(operands)
+        )
+        results = tuple(Sharding(state.dims, partial) for state in results)
+    if any(len({kind for _, kind in state.partial}) > 1 for state in results):
+        return None
+    return Strategy(roles, operands, results)
+
+
+def strategy_of(
+    spec: FactorSpec,
+    mesh: Mesh,
+    roles: tuple[str, ...],
+    pass_groups: tuple[tuple[int, ...], ...] = (),
+) -> Strategy:
+    """The strategy with the given roles.
+
+    Raises:
+        IRError: if the roles are not legal for an op with this spec.
+    """
+    strategy = _strategy(spec, mesh, roles, pass_groups)
+    if strategy is None:
+        raise IRError(f"the roles {roles} over {mesh} are not legal for an op with factors {spec}")
+    return strategy
+
+
+def value_states(
+    shape: tuple[int, ...], mesh: Mesh, *, partial: bool, all_dims: Iterator[tuple[object, ...]]
+) -> tuple[Sharding, ...]:
+    """States in which a value may be kept, the whole one first.
+
+    Args:
+        shape: of the value.
+        mesh: the mesh.
+        partial: also as partial sums over unused axes.
+        all_dims: even splits of the shape, from `costmodel.sharded_dims`.
+    """
+    states: list[Sharding] = []
+    for dims in all_dims:
+        state = Sharding(tuple(tuple(str(a) for a in axes) for axes in _dims(dims)))
+        states.append(state)
+        if partial:
+            free = [axis for axis in mesh.names if axis not in state.axes and mesh.size(axis) > 1]
+            for n in range(1, len(free) + 1):
+                for axes in itertools.combinations(free, n):
+                    states.append(Sharding(state.dims, tuple((axis, "sum") for axis in axes)))
+    return tuple(states)
+
+
+def _dims(dims: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
+    for axes in dims:
+        if isinstance(axes, tuple):
+            yield axes

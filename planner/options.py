@@ -1,0 +1,255 @@
+"""What a user may ask for."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from ir import Mesh, Sharding
+
+from .errors import PlanError
+from .meshes import AXES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Settings of a search; the same options and inputs give the same plan.
+
+    time_limit_s: for solving; tracing and pricing come on top.
+    memory_bytes: per device; nine tenths of the cluster's own if None.
+    pins: (pattern of argument names, dimensions) such as ("params/*/w1", "[-,8]"): a dimension is
+        `-` (whole), `*` (anything), a number (split so many ways), or mesh axes (`x`, `x*y`).
+    mesh: shape to use, such as (2, 4); searched if None.
+    forbidden: (pattern, dimension) pairs that must stay whole.
+    microbatches: for `optimizer=`; chosen if None.
+    loss_reduction: for `optimizer=` with micro-batches: mean, sum, or auto.
+    baselines: also price the hand-written plans.
+    emission: shard_map (explicit collectives) or constraints (the compiler's partitioner).
+    """
+
+    time_limit_s: float = 60.0
+    memory_bytes: int | None = None
+    pins: tuple[tuple[str, str], ...] = ()
+    mesh: tuple[int, ...] | None = None
+    forbidden: tuple[tuple[str, int], ...] = ()
+    microbatches: int | None = None
+    loss_reduction: str = "auto"
+    baselines: bool = True
+    emission: str = "shard_map"
+
+    def __post_init__(self) -> None:
+        _check_number("time_limit_s", self.time_limit_s, whole=False, finite=False)
+        if self.memory_bytes is not None:
+            _check_number("memory_bytes", self.memory_bytes, whole=False)
+        if self.microbatches is not None:
+            _check_number("microbatches", self.microbatches)
+        if self.loss_reduction not in ("auto", "mean", "sum"):
+            raise _bad("loss_reduction", f"must be auto, mean or sum, got {self.loss_reduction!r}")
+        if self.emission not in ("shard_map", "constraints"):
+            raise _bad("emission", f"must be shard_map or constraints, got {self.emission!r}")
+        _check_flag("baselines", self.baselines)
+        if self.mesh is not None:
+            object.__setattr__(self, "mesh", _shape(self.mesh))
+        object.__setattr__(self, "pins", _pairs("pins", self.pins, str))
+        object.__setattr__(self, "forbidden", _pairs("forbidden", self.forbidden, int))
+        for pattern, spec in self.pins:
+            Pin.parse(pattern, spec)
+
+
+def _check_number(name: str, value: object, *, whole: bool = True, finite: bool = True) -> None:
+    """A number above 0; whole ones may not come as floats."""
+    kinds = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        kind = "a whole number" if whole else "a number"
+        raise _bad(name, f"must be {kind} above 0, got {value!r}")
+    if not value > 0 or (finite and value == float("inf")):
+        raise _bad(name, f"must be above 0, got {value!r}")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise _bad(name, f"must be True or False, got {value!r}")
+
+
+def _shape(value: object) -> tuple[int, ...]:
+    sizes = tuple(cast("Sequence[object]", value)) if isinstance(value, Sequence) else ()
+    whole = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool)]
+    if not whole or len(whole) != len(sizes) or min(whole) < 1:
+        raise _bad("mesh", f"must be whole numbers from 1, got {value!r}")
+    return tuple(whole)
+
+
+def _pairs(name: str, value: object, kind: type) -> tuple[tuple[str, Any], ...]:
+    """Pairs of a pattern and a `kind`, from any sequence of sequences."""
+    pairs = cast("Sequence[object]", value) if _is_row(value) else None
+    found = [tuple(cast("Sequence[Any]", pair)) for pair in pairs or () if _is_row(pair)]
+    right = [
+        len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is kind for pair in found
+    ]
+    if pairs is None or len(found) != len(pairs) or not all(right):
+        what = "a sharding" if kind is str else "a dimension"
+        raise _bad(name, f"must be pairs of a pattern and {what}, got {value!r}")
+    return tuple((pair[0], pair[1]) for pair in found)
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+_EXAMPLES = {
+    "time_limit_s": "seconds, such as 60",
+    "memory_bytes": "bytes, such as 70_000_000_000",
+    "microbatches": "a number that divides the batch, such as 4",
+    "loss_reduction": "what the loss does over examples",
+    "emission": "'shard_map' unless the compiler shall choose the collectives",
+    "baselines": "False to skip the hand-written plans",
+    "mesh": "sizes whose product is the number of devices, such as (2, 4)",
+    "pins": "pairs such as (('params/*', '[-,8]'),)",
+    "forbidden": "pairs such as (('params/*', 0),)",
+}
+
+
+def _bad(name: str, message: str) -> PlanError:
+    return PlanError(
+        message, kind="bad-option", where=f"Options.{name}", remedy=f"write {_EXAMPLES[name]}"
+    )
+
+
+_DIM = re.compile(r"^(-|\*|[1-9]\d*|[A-Za-z]\w*(\*[A-Za-z]\w*)*)$", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A wish for the sharding of all arguments whose name matches a pattern."""
+
+    pattern: str
+    dims: tuple[str, ...]
+
+    @staticmethod
+    def parse(pattern: str, spec: str) -> Pin:
+        """Reads a pin.
+
+        Raises:
+            PlanError: if the text is not of the form `[-,8,x*y]`.
+        """
+        text = spec.strip()
+        inner = text[1:-1] if text.startswith("[") and text.endswith("]") else None
+        dims = tuple(d.strip() for d in inner.split(",")) if inner else ()
+        if inner is None or any(not _DIM.match(d) for d in dims):
+            raise PlanError(
+                f"'{spec}' is not a sharding", kind="bad-pin", where=f"pin '{pattern}'",
+                remedy="write one entry per dimension, such as '[-,8]', '[x,*]' or '[x*y,-]'",
+            )  # fmt: skip
+        return Pin(pattern, dims)
+
+    def matches(self, name: str) -> bool:
+        return is_called(name, self.pattern)
+
+    def allows(self, state: Sharding, mesh: Mesh) -> bool:
+        """Whether a state is what the pin asks for."""
+        return len(self.dims) == len(state.dims) and all(
+            _fits(w, axes, mesh) for w, axes in zip(self.dims, state.dims, strict=True)
+        )
+
+
+def is_called(name: str, pattern: str) -> bool:
+    """Whether a name is the pattern itself or matches it as a shell pattern."""
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def _fits(wish: str, axes: tuple[str, ...], mesh: Mesh) -> bool:
+    if wish == "*":
+        return True
+    if wish == "-":
+        return not axes
+    if wish.isdigit():
+        return mesh.product(axes) == int(wish)
+    return axes == tuple(wish.split("*"))
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """Pins and forbidden dimensions, resolved to the arguments of one program."""
+
+    pins: tuple[Pin, ...] = ()
+    forbidden: tuple[tuple[str, int], ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict[int, str])  # flat value -> argument name
+
+    def allows(self, value: int, state: Sharding, mesh: Mesh) -> bool:
+        name = self.names.get(value)
+        if name is None:
+            return True
+        rank = len(state.dims)
+        split = [d - rank * way for way in (0, 1) for d, axes in enumerate(state.dims) if axes]
+        if any(dim in split and is_called(name, pattern) for pattern, dim in self.forbidden):
+            return False
+        return all(pin.allows(state, mesh) for pin in self.pins if pin.matches(name))
+
+    def speaks_of(self, value: int) -> bool:
+        """Whether some pin or forbidden dimension concerns this argument."""
+        name = self.names.get(value)
+        patterns = [*(pin.pattern for pin in self.pins), *(p for p, _ in self.forbidden)]
+        return name is not None and any(is_called(name, p) for p in patterns)
+
+    def about(self, name: str) -> list[Pin]:
+        """Pins and forbidden dimensions of one argument, the latter written as pins."""
+        forbidden = [
+            Pin(pattern, (f"dimension {dim} whole",))
+            for pattern, dim in self.forbidden
+            if is_called(name, pattern)
+        ]
+        return [*(pin for pin in self.pins if pin.matches(name)), *forbidden]
+
+
+def wishes(options: Options, names: Mapping[int, str], ranks: Mapping[int, int]) -> Wishes:
+    """Resolves the pins of some options.
+
+    Args:
+        options: with pins and forbidden dimensions.
+        names: of the arguments, by flat value.
+        ranks: of the arguments, by flat value.
+
+    Raises:
+        PlanError: if a pattern matches no argument, or one without the dimensions it speaks of.
+    """
+    pins = tuple(Pin.parse(*pin) for pin in options.pins)
+    for pin in pins:
+        _check_pin(pin, names, ranks)
+    for pattern, dim in options.forbidden:
+        most = max(ranks[v] for v in _called(pattern, names))
+        if not -most <= dim < most:
+            raise PlanError(
+                f"there is no dimension {dim}: arguments of that name have {most}", kind="bad-pin",
+                where=f"forbidden '{pattern}'", remedy="dimensions count from 0, or back from -1",
+            )  # fmt: skip
+    return Wishes(pins, options.forbidden, names)
+
+
+def _called(pattern: str, names: Mapping[int, str]) -> list[int]:
+    found = [v for v, name in names.items() if is_called(name, pattern)]
+    if not found:
+        some = ", ".join(sorted(names.values())[:6])
+        raise PlanError(
+            f"no argument is called like '{pattern}'", kind="bad-pin", where="pins",
+            remedy=f"arguments are named like: {some}",
+        )  # fmt: skip
+    return found
+
+
+def _check_pin(pin: Pin, names: Mapping[int, str], ranks: Mapping[int, int]) -> None:
+    for v in _called(pin.pattern, names):
+        if ranks[v] != len(pin.dims):
+            raise PlanError(
+                f"has {len(pin.dims)} dimensions, the argument '{names[v]}' has {ranks[v]}",
+                kind="bad-pin", where=f"pin '{pin.pattern}'", remedy="write one entry each",
+            )  # fmt: skip
+    axes = {axis for dim in pin.dims if dim[0].isalpha() for axis in dim.split("*")}
+    if unknown := sorted(axes - {*AXES}):
+        raise PlanError(
+            f"there is no mesh axis '{unknown[0]}'", kind="bad-pin", where=f"pin '{pin.pattern}'",
+            remedy=f"axes are called {', '.join(AXES)}, the outermost first; a number of parts "
+            "leaves the axes open",
+        )  # fmt: skip

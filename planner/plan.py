@@ -1,0 +1,383 @@
+# pyright: basic
+"""The plan: what was decided, what it is predicted to cost, and how to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from costmodel import Cluster, CollectiveModel, ReshardModel
+from ir import Graph, Mesh, Sharding, digest
+from ir.trace import Traced, trace
+
+from .account import Collective
+from .baselines import Baseline
+from .decisions import Decisions
+from .differences import differences
+from .emit.jit import build_mesh, compile_plan, partition_spec
+from .errors import PlanError
+from .planfile import PlanFile, decisions_of, write
+from .show import show_plan
+from .stepcall import step_for
+from .stop import Stop
+from .why import Why
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive layers on one mesh of devices; plans of one program have one stage."""
+
+    layers: tuple[int, int]
+    devices: tuple[int, int]
+    mesh: dict[str, int]
+    step_s: float
+    peak_bytes: float
+    recompute: str
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A plan's function, traced."""
+
+    traced: Traced
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan for one function on one cluster.
+
+    Times are predictions of the cost model, in seconds per call; bytes are per device.
+    """
+
+    file: PlanFile
+    bound: Bound | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    where: str = "plan"
+
+    # --- what it says ---------------------------------------------------------------------
+
+    @property
+    def step_s(self) -> float:
+        """Predicted seconds of one call."""
+        return self.file.step_s
+
+    @property
+    def peak_bytes(self) -> float:
+        """Predicted peak memory of one device."""
+        return self.file.peak_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the limit; a plan that does not fit is not returned."""
+        return self.file.peak_bytes <= self.file.limit_bytes * (1 + 1e-9)
+
+    @property
+    def lower_bound_s(self) -> float:
+        """No plan of the searched space is faster, by the same cost model."""
+        return self.file.lower_bound_s
+
+    @property
+    def gap(self) -> float:
+        """(step - bound) / step."""
+        step = self.file.step_s
+        return max(0.0, (step - self.file.lower_bound_s) / step) if step > 0 else 0.0
+
+    @property
+    def stop(self) -> Stop:
+        """Why the search ended."""
+        return Stop[self.file.stop]
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(self.file.mesh)
+
+    @property
+    def microbatches(self) -> int:
+        return self.file.microbatches
+
+    @property
+    def schedule(self) -> str:
+        return self.file.schedule
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return tuple(
+            Stage(s.layers, s.devices, s.mesh, s.step_s, s.peak_bytes, s.recompute)
+            for s in self.file.stages
+        )
+
+    @property
+    def baselines(self) -> dict[str, Baseline]:
+        """Hand-written plans priced by the same cost model."""
+        return {
+            name: Baseline(b.step_s, b.peak_bytes, b.fits, b.mesh)
+            for name, b in self.file.baselines.items()
+        }
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Every collective of one call, the dearest first."""
+        return tuple(
+            Collective(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
+            for c in self.file.collectives
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.file.warnings
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        return Cluster.from_dict(self.file.cluster, where=self.where)
+
+    @cached_property
+    def decisions(self) -> Decisions:
+        return decisions_of(self.file, self.where)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph that was planned."""
+        return self.bound.traced.graph if self.bound is not None else self._why.graph
+
+    def summary(self) -> dict[str, Any]:
+        """The contract of `meshwright plan --json`."""
+        f = self.file
+        return {
+            "step_s": f.step_s, "peak_bytes": f.peak_bytes, "fits": self.fits,
+            "lower_bound_s": f.lower_bound_s, "gap": self.gap, "stop": self.stop.value,
+            "mesh": dict(f.mesh), "microbatches": f.microbatches, "schedule": f.schedule,
+            "stages": [
+                {"layers": list(s.layers), "devices": list(s.devices), "mesh": s.mesh,
+                 "step_s": s.step_s, "peak_bytes": s.peak_bytes, "recompute": s.recompute}
+                for s in f.stages
+            ],
+            "baselines": {
+                name: {"step_s": b.step_s, "peak_bytes": b.peak_bytes, "fits": b.fits,
+                       "mesh": b.mesh}
+                for name, b in f.baselines.items()
+            },
+            "collectives": [
+                {"kind": c.kind, "axes": list(c.axes), "group_size": c.group_size,
+                 "bytes": c.bytes, "count": c.count, "seconds": c.seconds, "cause": c.cause}
+                for c in f.collectives
+            ],
+            "substitutions": [], "warnings": list(f.warnings), "seconds": dict(self.seconds),
+            "compute_s": f.compute_s, "communication_s": f.communication_s,
+            "origin": f.origin, "cluster": f.cluster.get("name", ""), "name": f.name,
+            "limit_bytes": f.limit_bytes,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return show_plan(self.file, self.seconds, self.input_shardings())
+
+    def input_shardings(self) -> dict[str, Sharding]:
+        """Name of every argument -> its sharding."""
+        names = [item.name for item in self._why.graph.inputs if item.role != "constant"]
+        skipped = len(self.decisions.inputs) - len(names)
+        return dict(zip(names, self.decisions.inputs[skipped:], strict=True))
+
+    def explain(self, what: str = "", *, alternatives: int = 6) -> str:
+        """Why a tensor or op is as it is; the whole plan if `what` is empty.
+
+        Alternatives are solved with that one choice fixed, not guessed.
+
+        Raises:
+            PlanError: if nothing in the program is called so.
+        """
+        return self._why.explain(what, alternatives)
+
+    @cached_property
+    def _why(self) -> Why:
+        return Why(self.file, self.decisions, self.cluster, self.where)
+
+    # --- files ----------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan file; the same inputs give the same bytes."""
+        write(path, self.file)
+
+    def bind(self, fn: Callable[..., Any], *args: Any, **settings: Any) -> Plan:
+        """Joins a loaded plan with the function it was made for.
+
+        Args:
+            fn: the function, or the loss function of a plan made with `optimizer=`.
+            args: its arguments, arrays or `jax.ShapeDtypeStruct`.
+            settings: `optimizer=` and `has_aux=`, if the plan was made with them.
+
+        Raises:
+            PlanError: if the function or its arguments differ from the plan's; it says how.
+        """
+        if settings:
+            from_step = _step_of(self, fn, args, settings)
+            fn, args = from_step
+        traced = _with_state(trace(fn, *args), self.file)
+        if digest(traced.graph) != self.file.graph_digest:
+            raise PlanError(
+                "the plan is for another function or other arguments: "
+                + differences(self._why.graph, traced.graph),
+                kind="differs", where=self.where,
+                remedy="plan this function anew" + ("" if settings else self._hint()),
+            )  # fmt: skip
+        return Plan(self.file, Bound(traced), self.seconds, self.where)
+
+    def _hint(self) -> str:
+        trains = "optimizer-state" in self.file.roles
+        return ", or give bind the optimizer= that it was made with" if trains else ""
+
+    # --- running --------------------------------------------------------------------------
+
+    def _need(self) -> Bound:
+        if self.bound is None:
+            raise PlanError(
+                "a loaded plan has no function yet", kind="not-bound", where=self.where,
+                remedy="call load(path).bind(fn, *args) first",
+            )  # fmt: skip
+        return self.bound
+
+    def _mesh(self, devices: Sequence[Any] | None) -> jax.sharding.Mesh:
+        """The mesh over real devices.
+
+        Raises:
+            PlanError: if there are too few.
+        """
+        here = jax.devices() if devices is None else devices
+        need = self.mesh.num_devices
+        if len(here) < need:
+            flag = f"--xla_force_host_platform_device_count={need}"
+            raise PlanError(
+                f"the plan needs {need} devices ({self.mesh}), there are {len(here)}",
+                kind="too-few-devices", where=self.where,
+                remedy=f"plan for the devices there are, start more processes, or on a CPU set "
+                f"XLA_FLAGS={flag} before JAX starts",
+            )  # fmt: skip
+        return build_mesh(self.mesh, devices)
+
+    @cached_property
+    def _reshard(self) -> ReshardModel:
+        return ReshardModel(self.cluster, self.mesh, CollectiveModel(self.cluster))
+
+    def compile(self, *, devices: Sequence[Any] | None = None) -> Any:
+        """One callable with the signature of the function, on the devices present.
+
+        With `optimizer=`: (params, opt_state, batch) -> (params, opt_state, loss).
+
+        Raises:
+            PlanError: if there are fewer devices than the plan needs, or no function is bound.
+        """
+        traced = self._need().traced
+        self._mesh(devices)
+        return compile_plan(
+            traced, self.decisions, self._reshard, devices=devices,
+            emission=self.file.emission,
+        )  # fmt: skip
+
+    @property
+    def in_shardings(self) -> Any:
+        """PartitionSpecs of the arguments, as a tuple of pytrees."""
+        traced = self._need().traced
+        states = self.decisions.inputs[len(traced.program.consts) :]
+        specs = [partition_spec(s) for s in states]
+        args, _ = jax.tree.unflatten(traced.in_tree, specs)
+        return args
+
+    @property
+    def out_shardings(self) -> Any:
+        """PartitionSpecs of the results, as a pytree."""
+        traced = self._need().traced
+        specs = [partition_spec(s) for s in self.decisions.outputs]
+        return jax.tree.unflatten(traced.out_tree, specs)
+
+    def _specs_like(self, tree: Any, what: str, argnum: int | None) -> Any:
+        """Specs of the argument that has the structure and shapes of `tree`."""
+        structure, shapes = _form(tree)
+        traced = self._need().traced
+        args, _ = jax.tree.unflatten(traced.in_tree, list(traced.args_info))
+        pairs = list(zip(args, self.in_shardings, strict=True))
+        chosen = pairs if argnum is None else pairs[argnum : argnum + 1]
+        found = [specs for arg, specs in chosen if _form(arg) == (structure, shapes)]
+        if not found:
+            raise PlanError(
+                f"{what} has {len(shapes)} arrays in {structure}, which is "
+                + ("none of the arguments" if argnum is None else f"not argument {argnum}"),
+                kind="differs", where=self.where, remedy="pass one whole argument of the function",
+            )  # fmt: skip
+        if any(specs != found[0] for specs in found):
+            raise PlanError(
+                f"{what} has the form of {len(found)} arguments that are sharded differently",
+                kind="ambiguous", where=self.where, remedy="say which one with argnum=",
+            )  # fmt: skip
+        return found[0]
+
+    def shard(
+        self, tree: Any, *, argnum: int | None = None, devices: Sequence[Any] | None = None
+    ) -> Any:
+        """Places the arrays of one argument as the plan wants them.
+
+        Args:
+            tree: the argument.
+            argnum: its position; found by its structure and shapes if not given.
+            devices: all there are if None.
+
+        Raises:
+            PlanError: if no argument, or more than one, has this structure.
+        """
+        specs = self._specs_like(tree, "the tree to shard", argnum)
+        mesh = self._mesh(devices)
+        return jax.tree.map(lambda x, s: jax.device_put(x, NamedSharding(mesh, s)), tree, specs)
+
+    def init(
+        self,
+        init_fn: Callable[..., Any],
+        *args: Any,
+        argnum: int | None = None,
+        devices: Sequence[Any] | None = None,
+    ) -> Any:
+        """Runs `init_fn(*args)` so that its result is created sharded, never whole.
+
+        Raises:
+            PlanError: if its result is none of the function's arguments.
+        """
+        result = jax.eval_shape(init_fn, *args)
+        specs = self._specs_like(result, "the result of init_fn", argnum)
+        mesh = self._mesh(devices)
+        shardings = jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
+        return jax.jit(init_fn, out_shardings=shardings)(*args)
+
+
+def _form(tree: Any) -> tuple[Any, list[tuple[int, ...]]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [tuple(x.shape) if hasattr(x, "shape") else np.shape(x) for x in leaves]
+
+
+def _with_state(traced: Traced, file: PlanFile) -> Traced:
+    """The traced function with the roles, donation and ties that the plan was made with."""
+    graph = traced.graph
+    if len(file.roles) == len(graph.inputs):
+        inputs = zip(graph.inputs, file.roles, strict=True)
+        graph = replace(graph, inputs=tuple(replace(item, role=role) for item, role in inputs))
+    heads = len(traced.program.consts)
+    ties = tuple((a - heads, b) for a, b in file.ties)
+    program = replace(traced.program, graph=graph)
+    return replace(traced, program=program, donated=file.donated, tied=ties)
+
+
+def _step_of(plan: Plan, fn: Any, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
+    unknown = set(settings) - {"optimizer", "has_aux", "batch_axis"}
+    if unknown or "optimizer" not in settings:
+        raise PlanError(
+            f"takes optimizer= with has_aux= and batch_axis=, got {', '.join(sorted(settings))}",
+            kind="bad-option", where="Plan.bind",
+            remedy="pass what the plan was made with, or nothing if it had no optimizer=",
+        )  # fmt: skip
+    from_step = step_for(
+        fn, args, microbatches=plan.microbatches, loss_reduction=plan.file.loss_reduction,
+        **settings,
+    )  # fmt: skip
+    return from_step.fn, from_step.args

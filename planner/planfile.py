@@ -1,0 +1,246 @@
+"""The plan file: JSON that is data only, validated strictly, written all or nothing."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ir import IRError, Mesh, Sharding, parse_sharding
+
+from .decisions import Decisions
+from .errors import PlanError
+from .version import VERSION
+
+FORMAT = "meshwright-plan"
+FILE_VERSION = 1
+LARGEST_BYTES = 1 << 30
+
+
+Seconds = Annotated[float, Meta(ge=0.0, le=1e15)]
+Bytes = Annotated[float, Meta(ge=0.0, le=1e24)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Position = Annotated[int, Meta(ge=0, le=10**9)]
+Axis = Annotated[str, Meta(min_length=1, max_length=40)]
+Place = tuple[Position, ...]
+
+
+class BaselineRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    step_s: Seconds
+    peak_bytes: Bytes
+    fits: bool
+    mesh: str
+
+
+class CollectiveRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kind: str
+    axes: tuple[Axis, ...]
+    group_size: Count
+    bytes: Bytes
+    count: Annotated[float, Meta(ge=0.0, le=1e15)]
+    seconds: Seconds
+    cause: str
+
+
+class StageRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    layers: tuple[Position, Position]
+    devices: tuple[Position, Position]
+    mesh: dict[Axis, Count]
+    step_s: Seconds
+    peak_bytes: Bytes
+    recompute: str
+
+
+class OpRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    place: Place
+    roles: tuple[str, ...]
+
+
+class ValueRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    place: Place
+    number: Position
+    sharding: str
+
+
+class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that a plan says; see `docs/plan-file.md`."""
+
+    format: str
+    version: int
+    planner: str
+    jax: str
+    name: str
+    graph_digest: str
+    graph: str
+    cluster: dict[str, Any]
+    mesh: Annotated[tuple[tuple[Axis, Count], ...], Meta(min_length=1, max_length=8)]
+    step_s: Seconds
+    compute_s: Seconds
+    communication_s: Seconds
+    peak_bytes: Bytes
+    argument_bytes: Bytes
+    limit_bytes: Bytes
+    lower_bound_s: Seconds
+    stop: Annotated[str, Meta(pattern="^(OPTIMAL|GAP|TIME_LIMIT)$")]
+    origin: str
+    microbatches: Count
+    schedule: str
+    emission: Annotated[str, Meta(pattern="^(shard_map|constraints)$")]
+    loss_reduction: Annotated[str, Meta(pattern="^(auto|mean|sum)$")]
+    donated: tuple[Position, ...]
+    ties: tuple[tuple[Position, Position], ...]
+    roles: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    pins: tuple[tuple[str, str], ...]
+    forbidden: tuple[tuple[str, int], ...]
+    stages: tuple[StageRow, ...]
+    baselines: dict[str, BaselineRow]
+    collectives: tuple[CollectiveRow, ...]
+    substitutions: tuple[str, ...]
+    warnings: tuple[str, ...]
+    ops: tuple[OpRow, ...]
+    values: tuple[ValueRow, ...]
+
+
+def rows_of(decisions: Decisions) -> tuple[tuple[OpRow, ...], tuple[ValueRow, ...]]:
+    """Decisions in a stable order."""
+    ops = tuple(OpRow(place, roles) for place, roles in sorted(decisions.ops.items()))
+    values = tuple(
+        ValueRow(place, number, str(state))
+        for (place, number), state in sorted(decisions.values.items())
+    )
+    return ops, values
+
+
+def decisions_of(file: PlanFile, where: str) -> Decisions:
+    """Decisions that a file holds.
+
+    Raises:
+        PlanError: if a sharding or a mesh in it is malformed.
+    """
+    try:
+        mesh = Mesh(file.mesh)
+        states: dict[str, Sharding] = {}
+
+        def state(text: str) -> Sharding:
+            if text not in states:
+                states[text] = parse_sharding(text)
+                unknown = {*states[text].axes, *(a for a, _ in states[text].partial)} - {
+                    *mesh.names
+                }
+                if unknown:
+                    raise IRError(f"{text} uses {sorted(unknown)}, the mesh has {mesh.names}")
+            return states[text]
+
+        return Decisions(
+            mesh,
+            {row.place: row.roles for row in file.ops},
+            {(row.place, row.number): state(row.sharding) for row in file.values},
+            tuple(state(text) for text in file.inputs),
+            tuple(state(text) for text in file.outputs),
+        )
+    except IRError as error:
+        raise PlanError(
+            str(error), kind="plan-file", where=where, remedy="make the plan again"
+        ) from error
+
+
+def write(path: str | Path, file: PlanFile) -> None:
+    """Writes a plan to a temporary file beside `path` and renames it.
+
+    Raises:
+        PlanError: if the folder cannot be written, or `path` is no plain file.
+    """
+    target = Path(path)
+    data = msgspec.json.format(msgspec.json.encode(file, order="deterministic"), indent=0)
+    try:
+        target = target.resolve()
+        if target.exists() and not target.is_file():
+            raise OSError(0, _what(target))
+        beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        try:
+            with beside.open("xb") as out:
+                out.write(data + b"\n")
+            beside.replace(target)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+    except (OSError, ValueError) as error:
+        raise PlanError(
+            f"cannot be written: {_reason(error)}", kind="plan-file", where=str(path),
+            remedy="choose a file in a folder that exists and is writable",
+        ) from error  # fmt: skip
+
+
+def _what(path: Path) -> str:
+    return "it is a folder" if path.is_dir() else "it is not a plain file"
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def read(path: str | Path) -> PlanFile:
+    """Reads a plan and checks the form of its parts; nothing in it is executed.
+
+    Raises:
+        PlanError: if the file is missing, truncated, of another format or version, or malformed.
+    """
+    where = str(path)
+    again = "make the plan again with this version"
+    data = _bytes_of(path, where)
+    _check_head(data, where)
+    try:
+        return msgspec.json.decode(data, type=PlanFile)
+    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
+        raise PlanError(
+            f"is not a valid plan: {error}", kind="plan-file", where=where, remedy=again
+        ) from error
+
+
+def _bytes_of(path: str | Path, where: str) -> bytes:
+    try:
+        file = Path(path)
+        if file.exists() and not file.is_file():
+            raise OSError(0, _what(file))
+        size = file.stat().st_size
+        if size > LARGEST_BYTES:
+            raise OSError(0, f"it has {size} bytes, more than any plan")
+        return file.read_bytes()
+    except (OSError, ValueError) as error:
+        raise PlanError(
+            f"cannot be read: {_reason(error)}", kind="plan-file", where=where,
+            remedy="check the path",
+        ) from error  # fmt: skip
+
+
+class _Head(msgspec.Struct):
+    format: Annotated[str, Meta(max_length=40)] = ""
+    version: Annotated[int, Meta(ge=0, le=10**6)] = 0
+    planner: Annotated[str, Meta(max_length=40)] = ""
+
+
+def _check_head(data: bytes, where: str) -> None:
+    """Format and version are looked at before anything else, for a message that helps."""
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
+        raise PlanError(
+            f"is not a plan, or is cut short: {error}", kind="plan-file", where=where,
+            remedy="make the plan again",
+        ) from error  # fmt: skip
+    if head.format != FORMAT:
+        raise PlanError(
+            f"has format {head.format!r}, expected {FORMAT!r}", kind="plan-file", where=where,
+            remedy="pass a file that `meshwright plan -o` or `Plan.save` wrote",
+        )  # fmt: skip
+    if head.version != FILE_VERSION:
+        raise PlanError(
+            f"has plan-file version {head.version} (written by {head.planner!r}), this "
+            f"is version {FILE_VERSION} of planner {VERSION}", kind="plan-file", where=where,
+            remedy="make the plan again, or install the planner that wrote it",
+        )  # fmt: skip

@@ -1,0 +1,103 @@
+"""A plan as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ir import Sharding
+
+from .planfile import PlanFile
+from .stop import Stop
+
+MOST_ROWS = 8
+MOST_ARGUMENTS = 24
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds with a unit that reads well."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1 or unit == "us":
+            return f"{seconds * scale:.3g} {unit}" if seconds * scale < 1000 else f"{seconds:.4g} s"
+    return f"{seconds:.3g} s"
+
+
+def bytes_text(count: float) -> str:
+    """Bytes with a decimal unit."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.2f} {unit}"
+    return f"{count:.0f} B"
+
+
+def show_plan(file: PlanFile, seconds: Mapping[str, float], inputs: Mapping[str, Sharding]) -> str:
+    """The plan's page: mesh, prediction, proof, baselines, collectives, shardings."""
+    name = file.cluster.get("name", "cluster")
+    gap = (file.step_s - file.lower_bound_s) / file.step_s if file.step_s else 0.0
+    lines = [
+        f"Plan for {file.name} on {name}",
+        f"  mesh         {' x '.join(f'{a}={n}' for a, n in file.mesh)}   (from: {file.origin})",
+        f"  step         {seconds_text(file.step_s)} predicted = "
+        f"{seconds_text(file.compute_s)} compute + {seconds_text(file.communication_s)} "
+        "communication",
+        f"  memory       {bytes_text(file.peak_bytes)} peak per device of "
+        f"{bytes_text(file.limit_bytes)} (arguments {bytes_text(file.argument_bytes)})",
+        f"  lower bound  {seconds_text(file.lower_bound_s)}, gap {max(gap, 0.0):.2%}: "
+        f"{Stop[file.stop].value}",
+    ]
+    if file.microbatches > 1:
+        lines.append(f"  micro-batches {file.microbatches}")
+    lines += _baselines(file) + _collectives(file) + _arguments(inputs)
+    lines += [f"  warning: {text}" for text in file.warnings]
+    if seconds:
+        spent = ", ".join(f"{k} {v:.2f} s" for k, v in seconds.items())
+        lines.append(f"  planned in {spent}")
+    return "\n".join(map(printable, lines))
+
+
+def printable(line: str) -> str:
+    """A line without control characters: names come from programs and files of others."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def _baselines(file: PlanFile) -> list[str]:
+    if not file.baselines:
+        return []
+    rows = sorted(file.baselines.items(), key=lambda item: (not item[1].fits, item[1].step_s))
+    width = max(len(name) for name, _ in rows)
+    lines = ["  hand-written plans, priced alike"]
+    for name, b in rows:
+        ratio = b.step_s / file.step_s if file.step_s else 1.0
+        verdict = "" if b.fits else "   does not fit"
+        lines.append(
+            f"    {name:<{width}}  {seconds_text(b.step_s):>9}  {ratio:5.2f}x  "
+            f"{bytes_text(b.peak_bytes):>10}  {b.mesh}{verdict}"
+        )
+    return lines
+
+
+def _collectives(file: PlanFile) -> list[str]:
+    if not file.collectives:
+        return ["  no collectives"]
+    lines = ["  collectives per step and device, dearest first"]
+    for c in file.collectives[:MOST_ROWS]:
+        lines.append(
+            f"    {c.kind:<18} over {'*'.join(c.axes):<6} x{c.count:<5.0f} "
+            f"{bytes_text(c.bytes):>10}  {seconds_text(c.seconds):>9}  {c.cause}"
+        )
+    rest = file.collectives[MOST_ROWS:]
+    if rest:
+        lines.append(
+            f"    and {len(rest)} more: {bytes_text(sum(c.bytes for c in rest))}, "
+            f"{seconds_text(sum(c.seconds for c in rest))}"
+        )
+    return lines
+
+
+def _arguments(inputs: Mapping[str, Sharding]) -> list[str]:
+    split = {n: s for n, s in inputs.items() if not s.is_replicated}
+    lines = [f"  {len(split)} of {len(inputs)} arguments are split"]
+    width = max((len(n) for n in list(split)[:MOST_ARGUMENTS]), default=0)
+    lines += [f"    {n:<{width}}  {s}" for n, s in list(split.items())[:MOST_ARGUMENTS]]
+    if len(split) > MOST_ARGUMENTS:
+        lines.append(f"    and {len(split) - MOST_ARGUMENTS} more")
+    return lines

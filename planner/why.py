@@ -1,0 +1,262 @@
+"""Explains a plan: what else a tensor or op could have been, and what each would add."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
+from ir import Graph, IRError, parse
+
+from .account import Paths, account
+from .decisions import Decisions
+from .errors import PlanError
+from .explanation import MOST_SHOWN, Alternative, Explanation, Found, Whole
+from .filecheck import wishes_of
+from .flatten import FlatProgram, flatten
+from .fusion import analyse
+from .intra.build import Builder
+from .intra.eliminate import Tables
+from .intra.problem import Floats
+from .intra.records import Built, MenuCache
+from .intra.solve import SolveOptions, solve
+from .options import Wishes, is_called
+from .planfile import PlanFile
+
+# Alternatives are first ranked by what they cost with everything else as planned; so many of the
+# cheapest are then solved for real.
+SECONDS_EACH = 10.0
+
+
+class Why:
+    """The search space around one plan, rebuilt from the plan file alone."""
+
+    def __init__(self, file: PlanFile, decisions: Decisions, cluster: Cluster, where: str) -> None:
+        self.file, self.decisions, self.cluster, self.where = file, decisions, cluster, where
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph that the file carries.
+
+        Raises:
+            PlanError: if its text is malformed.
+        """
+        try:
+            return parse(self.file.graph)
+        except IRError as error:
+            raise PlanError(
+                f"its graph is malformed: {error}", kind="plan-file", where=self.where,
+                remedy="make the plan again",
+            ) from error  # fmt: skip
+
+    @cached_property
+    def flat(self) -> FlatProgram:
+        return flatten(self.graph)
+
+    @cached_property
+    def builder(self) -> Builder:
+        reshard = ReshardModel(self.cluster, self.decisions.mesh, CollectiveModel(self.cluster))
+        cache = MenuCache(self.decisions.mesh, reshard, ComputeModel(self.cluster))
+        return Builder(
+            self.flat, analyse(self.flat), cache, self.file.ties, self._donated(),
+            self.file.limit_bytes,
+        )  # fmt: skip
+
+    def _donated(self) -> frozenset[int]:
+        """Donated arguments as positions among the graph's inputs, after captured constants."""
+        heads = sum(role == "constant" for role in self.file.roles)
+        return frozenset(heads + a for a in self.file.donated)
+
+    @cached_property
+    def built(self) -> Built:
+        return self.builder.build()
+
+    @cached_property
+    def choice(self) -> tuple[int, ...]:
+        """The plan as a choice of the rebuilt problem.
+
+        Raises:
+            PlanError: if a decision is not in the space of this version.
+        """
+        flat, built = self.flat, self.built
+        places = {flat.ops[i].place: node for i, node in built.op_node.items()}
+        choice = [0] * built.problem.size
+        for place, roles in self.decisions.ops.items():
+            node = places.get(place)
+            menu = () if node is None else built.refs[node].menu
+            found = [k for k, s in enumerate(menu) if s.roles == roles]
+            if node is None or not found:
+                raise self._foreign(f"the op at {place} with roles {roles}")
+            choice[node] = found[0]
+        for key, state in self.decisions.values.items():
+            v = flat.names.get(key)
+            if v is not None and v in built.value_node:
+                node = built.value_node[v]
+                if state not in built.refs[node].states:
+                    raise self._foreign(f"value {key} as {state}")
+                choice[node] = built.refs[node].states.index(state)
+        for position, node in built.out_node.items():
+            state = self.decisions.outputs[position]
+            if state not in built.refs[node].states:
+                raise self._foreign(f"result {position} as {state}")
+            choice[node] = built.refs[node].states.index(state)
+        return tuple(choice)
+
+    def _foreign(self, what: str) -> PlanError:
+        return PlanError(
+            f"{what} is not in this planner's space", kind="plan-file", where=self.where,
+            remedy="make the plan again",
+        )  # fmt: skip
+
+    # --- finding --------------------------------------------------------------------------
+
+    def nodes_called(self, what: str) -> list[tuple[str, int]]:
+        """Nodes of arguments whose name, or of ops whose name, place or source line, matches.
+
+        Raises:
+            PlanError: if nothing does.
+        """
+        flat, built = self.flat, self.built
+        found: list[tuple[str, int]] = []
+        for v in flat.inputs:
+            name = flat.values[v].name
+            if is_called(name, what) or name.endswith(f"/{what}"):
+                found.append((name, built.value_node[v]))
+        for i, node in built.op_node.items():
+            op = flat.ops[i]
+            place = "/".join(map(str, op.place))
+            if what in (op.node.op, f"{op.node.op}@{place}", op.node.source):
+                source = f" ({op.node.source})" if op.node.source else ""
+                found.append((f"{op.node.op}@{place}{source}", node))
+        if not found:
+            raise self._unknown(what)
+        return found
+
+    def _unknown(self, what: str) -> PlanError:
+        names = [self.flat.values[v].name for v in self.flat.inputs]
+        near = difflib.get_close_matches(what, names, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        return PlanError(
+            f"nothing is called '{what}'", kind="unknown-name", where=self.where,
+            remedy=f"{hint}use an argument's name such as {', '.join(names[:8])}, an op such as "
+            "dot_general, or a source line such as model.py:12",
+        )  # fmt: skip
+
+    # --- explaining -----------------------------------------------------------------------
+
+    def explain(self, what: str, alternatives: int) -> str:
+        return str(self.reason(what, alternatives))
+
+    def reason(self, what: str, alternatives: int = 6) -> Found | Whole:
+        """Explains what is called so; the whole plan if nothing is named.
+
+        Raises:
+            PlanError: if nothing in the program is called so.
+        """
+        if not what:
+            paths = Paths(self.builder.cache.reshard)
+            sums = account(self.builder, self.built, self.choice, paths)
+            return Whole(sums, self.file.limit_bytes)
+        found = self.nodes_called(what)
+        return Found(
+            tuple(self._node(name, node, alternatives) for name, node in found[:MOST_SHOWN]),
+            tuple(name for name, _ in found[MOST_SHOWN:]),
+        )
+
+    def option(self, node: int, k: int) -> str:
+        """One option of a node in words."""
+        ref = self.built.refs[node]
+        if ref.menu:
+            strategy = ref.menu[k]
+            roles = [
+                f"{axis} splits {role}" if not role.startswith("@") else f"{axis} stays partial"
+                for axis, role in zip(self.decisions.mesh.names, strategy.roles, strict=True)
+                if role
+            ]
+            return ", ".join(roles) or "whole on every device"
+        return str(ref.states[k])
+
+    def _node(self, name: str, node: int, alternatives: int) -> Explanation:
+        problem, choice = self.built.problem, self.choice
+        ref = self.built.refs[node]
+        chosen = choice[node]
+        base = problem.cost(choice)
+        factors = str(self.builder.spec(self.flat.ops[ref.op])) if ref.op >= 0 else ""
+        direct = self._direct(node)
+        ranked = sorted(
+            (k for k in range(len(direct)) if k != chosen), key=lambda k: (direct[k], k)
+        )[:alternatives]
+        solved = [self._with(node, k, base) for k in ranked]
+        solved.sort(key=lambda a: float("inf") if a.added_s is None else a.added_s)
+        return Explanation(
+            name, self.option(node, chosen), self._forced(node), factors,
+            float(problem.usage[node][chosen]), tuple(solved), len(direct) - 1 - len(ranked),
+        )  # fmt: skip
+
+    def _forced(self, node: int) -> str:
+        """The user's wishes for an argument."""
+        names = [
+            self.flat.values[v].name for v in self.flat.inputs if self.built.value_node[v] == node
+        ]
+        pins = [f"pinned as {spec} by '{p}'" for p, spec in self.file.pins if _any(names, p)]
+        whole = [
+            f"dimension {dim} is kept whole by '{p}'"
+            for p, dim in self.file.forbidden
+            if _any(names, p)
+        ]
+        return ", ".join((*pins, *whole))
+
+    @cached_property
+    def _wished(self) -> dict[int, Floats]:
+        """Costs of the arguments that the user's wishes limit; what they rule out is infinite."""
+        flat, built = self.flat, self.built
+        found: dict[int, Floats] = {}
+        for v in flat.inputs:
+            if self._wishes.speaks_of(v):
+                node = built.value_node[v]
+                allowed = [
+                    self._wishes.allows(v, state, self.decisions.mesh)
+                    for state in built.refs[node].states
+                ]
+                found[node] = np.where(allowed, built.problem.node_cost[node], np.inf)
+        return found
+
+    @cached_property
+    def _wishes(self) -> Wishes:
+        return wishes_of(self.file, self.flat)
+
+    def _direct(self, node: int) -> Floats:
+        """Cost of each option with everything else as it is."""
+        problem, choice = self.built.problem, self.choice
+        cost = problem.node_cost[node].copy()
+        for edge in problem.edges:
+            if edge.u == node and edge.v != node:
+                cost += edge.cost[:, choice[edge.v]]
+            elif edge.v == node and edge.u != node:
+                cost += edge.cost[choice[edge.u]]
+        return cost
+
+    def _with(self, node: int, k: int, base: float) -> Alternative:
+        """Solves with one option fixed."""
+        problem = self.built.problem
+        only = np.full(len(problem.node_cost[node]), np.inf)
+        only[k] = problem.node_cost[node][k]
+        costs = list(problem.node_cost)
+        for pinned, cost in self._wished.items():
+            costs[pinned] = cost
+        costs[node] = only
+        fixed = replace(problem, node_cost=tuple(costs))
+        answer = solve(fixed, SolveOptions(time_limit_s=SECONDS_EACH, ilp=False), Tables())
+        text = self.option(node, k)
+        if not answer.choice:
+            return Alternative(text)
+        extra = problem.peak(answer.choice) - problem.peak(self.choice)
+        return Alternative(text, answer.cost - base, extra, answer.gap)
+
+
+def _any(names: Sequence[str], pattern: str) -> bool:
+    return any(is_called(name, pattern) for name in names)
