@@ -1,0 +1,1 @@
+"""Measurements behind the claims in README and docs; nothing here is a test."""

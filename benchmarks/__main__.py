@@ -1,0 +1,46 @@
+"""`python -m benchmarks NAME [--quick]`: runs one benchmark or all and keeps the results."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+BENCHES = ("gpu-compile", "oracles", "plan-time")
+USUAL = ("oracles", "plan-time")  # gpu-compile needs a plugin, see its file
+
+
+def machine() -> dict[str, object]:
+    """What the numbers were taken on."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "python": platform.python_version(),
+        "processor": platform.processor() or platform.machine(),
+        "versions": {name: version(name) for name in ("jax", "numpy", "highspy", "pulp")},
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the benches named, all if none is."""
+    quick = "--quick" in arguments
+    names = [a for a in arguments if not a.startswith("-")] or list(USUAL)
+    if unknown := [n for n in names if n not in BENCHES]:
+        print(f"no benchmark is called {unknown[0]}; there are {', '.join(BENCHES)}")
+        return 2
+    here = machine()
+    folder = Path(__file__).parent / "results" / str(here["date"])
+    for name in names:
+        print(f"\n{name}\n")
+        rows = import_module(f"benchmarks.{name.replace('-', '_')}").main(quick)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"machine": here, "rows": rows}, indent=1, default=str)
+        (folder / f"{name}.json").write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
