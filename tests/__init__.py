@@ -1,0 +1,1 @@
+"""The tests of meshwright; `tests/<package>/test_<file>.py` mirrors the source."""

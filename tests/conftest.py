@@ -1,0 +1,29 @@
+"""Eight CPU devices for every test, set before anything imports JAX."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
+
+os.environ["JAX_ENABLE_X64"] = "0"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES_FLAG}".strip()
+
+# Compilation makes the first example slow, hence no deadline; the same examples in every run.
+settings.register_profile("meshwright", deadline=None, derandomize=True)
+settings.load_profile("meshwright")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips tests marked `gpu` where JAX was not told to use one."""
+    if os.environ["JAX_PLATFORMS"] != "cpu":
+        return
+    skip = pytest.mark.skip(reason="needs a GPU; run with JAX_PLATFORMS=cuda,cpu")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)

@@ -1,0 +1,132 @@
+# pyright: basic
+"""Every record: it has an example, NumPy agrees with JAX, and each legal split is exact."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ir.errors import doing
+from ir.factors import FactorSpec
+from ir.interpret import apply
+from ir.opdef import FactorRule
+from ir.ops.elementwise import pointwise
+from ir.table import OPS, is_known, lookup
+from ir.types import TensorType
+from tests import helpers_split
+from tests.helpers_layouts import moving
+from tests.helpers_ops import computing
+from tests.helpers_split import Call, assert_same, calls_of, plain_array, simulate, splits_of
+
+EXAMPLES = {f"{i}-{example.label}": example for i, example in enumerate((*computing(), *moving()))}
+# JAX leaves whatever was in the upper triangle.
+DEFINED = {"cholesky": np.tril}
+
+
+@cache
+def calls(label: str) -> tuple[Call, ...]:
+    return tuple(calls_of(EXAMPLES[label]))
+
+
+def test_every_record_has_an_example() -> None:
+    assert sorted(OPS) == sorted({example.op for example in EXAMPLES.values()})
+
+
+def test_names_are_sorted_and_their_own() -> None:
+    assert list(OPS) == sorted(OPS)
+    assert all(record.name == name for name, record in OPS.items())
+
+
+def test_an_unknown_op_is_left_whole() -> None:
+    assert not is_known("no-such-op")
+    record = lookup("no-such-op")
+    types = (TensorType((4, 6), "float32"), TensorType((), "int32"))
+    spec = record.factors(types, types[:1], {})
+    assert str(spec) == "o0d0! o0d1!,  -> r0d0! r0d1!"
+    assert record.family == "opaque"
+
+
+@pytest.mark.parametrize(
+    "label", [label for label, example in EXAMPLES.items() if lookup(example.op).meaning]
+)
+def test_numpy_agrees_with_jax(label: str) -> None:
+    for call in calls(label):
+        found = apply(call.node, [plain_array(x) for x in call.operands])
+        for mine, theirs in zip(found, call.results, strict=True):
+            part = DEFINED.get(call.node.op, np.asarray)
+            assert_same(part(mine), part(theirs), label, rtol=2e-3 if "gamma" in label else 1e-4)
+
+
+@pytest.mark.parametrize("label", list(EXAMPLES))
+def test_splits_are_exact(label: str) -> None:
+    for call in calls(label):
+        check_splits(call, label)
+
+
+def check_splits(call: Call, label: str) -> None:
+    for mesh, axes in splits_of(call.spec, pairs=call.record.family != "elementwise"):
+        what = f"{label}: {call.spec} split as {axes} on {mesh}"
+        with doing(what):
+            found = simulate(call, mesh, axes)
+        for mine, theirs in zip(found, call.results, strict=True):
+            assert_same(mine, theirs, what, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("op", "rule"),
+    [("cumsum", pointwise), ("dot_general", OPS["dot_general"].factors), ("rev", pointwise)],
+)
+def test_a_wrong_record_would_be_found(
+    op: str, rule: FactorRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the harness is worth: wrong factors, or factors all said to be plain, do not pass."""
+
+    def careless(*given: Any) -> FactorSpec:
+        return dataclasses.replace(rule(*given), kinds=())
+
+    (call,) = calls(next(label for label in EXAMPLES if label.endswith(f"-{op}")))
+    wrong = dataclasses.replace(OPS[op], factors=careless)
+    monkeypatch.setattr(helpers_split, "lookup", lambda name: wrong)
+    with pytest.raises(AssertionError):
+        check_splits(call, op)
+
+
+@pytest.mark.parametrize(
+    "label", [label for label, example in EXAMPLES.items() if lookup(example.op).linear]
+)
+def test_linear_groups_keep_sums(label: str) -> None:
+    for call in calls(label):
+        record, rng = call.record, np.random.default_rng(0)
+        assert record.linear is not None
+        for group in record.linear(call.operand_types, call.node.outputs, dict(call.node.attrs)):
+            first, second = list(call.operands), list(call.operands)
+            for i in group:
+                shift = jnp.asarray(rng.integers(-9, 9, first[i].shape), first[i].dtype)
+                first[i], second[i] = shift, call.operands[i] - shift
+            terms = zip(call.run(first, {}), call.run(second, {}), strict=True)
+            for (a, b), expected in zip(terms, call.results, strict=True):
+                wide = np.asarray(a + b, np.asarray(expected).dtype)
+                short = any(
+                    t.dtype == "bfloat16" for t in (*call.operand_types, *call.node.outputs)
+                )
+                np.testing.assert_allclose(
+                    np.asarray(wide, np.complex128 if wide.dtype.kind == "c" else np.float64),
+                    np.asarray(expected, np.complex128 if wide.dtype.kind == "c" else np.float64),
+                    rtol=1e-1 if short else 1e-3,
+                    atol=1e-1 if short else 1e-3,
+                    err_msg=f"{label}: {group}",
+                )
+
+
+@pytest.mark.parametrize("label", list(EXAMPLES))
+def test_flops_are_whole_and_not_negative(label: str) -> None:
+    for call in calls(label):
+        if call.record.flops is not None:
+            flops = call.record.flops(call.operand_types, call.node.outputs, dict(call.node.attrs))
+            assert isinstance(flops, int)
+            assert flops >= 0

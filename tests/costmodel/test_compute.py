@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel import ComputeModel, item_bytes, parse_cluster
+from profiles import load_profile
+
+DEVICES = ("h100", "b200", "gb200", "a100", "v100-16gb", "l4", "host")
+DTYPES = ("bfloat16", "float32", "float16", "float8_e4m3fn", "float64", "int8", "bool", "complex64")
+
+
+@cache
+def model(device: str) -> ComputeModel:
+    return ComputeModel(parse_cluster(device))
+
+
+sizes = st.integers(1, 40_000)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(DEVICES),
+    st.sampled_from(DTYPES),
+    st.tuples(st.integers(1, 64), sizes, sizes, sizes),
+    st.integers(0, 3),
+    st.integers(1, 8),
+)
+def test_a_larger_product_never_takes_less(
+    device: str, dtype: str, shape: tuple[int, int, int, int], axis: int, factor: int
+) -> None:
+    larger = list(shape)
+    larger[axis] *= factor
+    less = float(model(device).gemm_s(*shape, dtype=dtype))
+    more = float(model(device).gemm_s(*larger, dtype=dtype))
+    assert 0.0 < less <= more * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("device", ["h100", "b200"])
+def test_the_measured_grid_is_met(device: str) -> None:
+    table = load_profile(device).gemm
+    assert table is not None
+    for dtype in sorted({row.dtype for row in table.rows}):
+        rows = [row for row in table.rows if row.dtype == dtype]
+        sizes = np.array([(r.batch, r.m, r.n, r.k) for r in rows], dtype=np.float64)
+        batch, m, n, k = sizes[:, 0], sizes[:, 1], sizes[:, 2], sizes[:, 3]
+        seconds = np.array([r.seconds for r in rows])
+        errors = np.abs(model(device).gemm_s(batch, m, n, k, dtype) / seconds - 1)
+        assert np.median(errors) < 0.05
+        assert np.quantile(errors, 0.95) < 0.4
+
+
+def test_beyond_the_grid_the_rate_of_the_border_goes_on() -> None:
+    border = float(model("h100").gemm_s(1, 4096, 4096, 4096, "bfloat16"))
+    larger = float(model("h100").gemm_s(2, 8192, 4096, 16384, "bfloat16"))
+    assert larger == pytest.approx(16 * border, rel=0.1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_product_beats_the_peak(device: str, dtype: str) -> None:
+    seconds = float(model(device).gemm_s(1, 8192, 8192, 8192, dtype))
+    rate = 2 * 8192**3 / seconds
+    peak = model(device).peak_flops(dtype, tensor=True)
+    assert 0.3 * peak < rate <= peak
+
+
+def test_a_thin_product_waits_for_memory() -> None:
+    seconds = float(model("h100").gemm_s(1, 1, 16384, 16384, "bfloat16"))
+    assert seconds == pytest.approx(2 * 16384**2 / (3.35e12 * 0.89), rel=0.01)
+
+
+def test_a_tiny_product_costs_a_launch() -> None:
+    assert float(model("a100").gemm_s(1, 8, 8, 8, "float32")) >= model("a100").launch_s
+
+
+def test_products_broadcast_and_empty_ones_are_free() -> None:
+    m = np.array([0, 256, 1024])[:, None]
+    found = model("h100").gemm_s(1, m, np.array([512, 4096]), 1024, "bfloat16")
+    assert found.shape == (3, 2)
+    assert not found[0].any()
+    assert float(model("h100").gemm_s(1, 256, 512, 1024, "bfloat16")) == found[1, 0]
+
+
+def test_the_v100_table_is_used() -> None:
+    seconds = float(model("v100-16gb").gemm_s(1, 8064, 8064, 8064, "float16"))
+    assert seconds == pytest.approx(0.01003, rel=0.01)
+
+
+def test_memory_and_other_arithmetic() -> None:
+    assert float(model("h100").memory_s(3.35e12)) == pytest.approx(1 / 0.89)
+    np.testing.assert_allclose(
+        model("h100").flops_s(np.array([67e12, 0]), "bfloat16"), [1 / 0.7, 0]
+    )
+    conv = float(model("h100").flops_s(989.4e12, "bfloat16", tensor=True))
+    assert conv == pytest.approx(1 / 0.6)
+    assert float(model("l4").flops_s(1e9, "float64")) > float(model("l4").flops_s(1e9, "int32"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "want"),
+    [("bool", 1), ("int4", 0.5), ("float8_e5m2", 1), ("bfloat16", 2), ("uint32", 4),
+     ("complex64", 8), ("float4_e2m1fn", 0.5)],
+)  # fmt: skip
+def test_item_bytes(dtype: str, want: float) -> None:
+    assert item_bytes(dtype) == want
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match="sizes must be at least 0"):
+        model("h100").gemm_s(1, -1, 2, 3, "bfloat16")
+    with pytest.raises(ValueError, match="'half' is not a dtype name"):
+        model("h100").gemm_s(1, 1, 2, 3, "half")

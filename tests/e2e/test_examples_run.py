@@ -1,0 +1,82 @@
+# pyright: basic
+"""Every example, planned and run on host devices, computes what the unsharded step computes."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+
+from planner import plan
+
+EXAMPLES = (
+    "encoder_decoder", "gpt", "llama", "lstm", "moe", "recommender", "unet", "vit", "wide_resnet",
+)  # fmt: skip
+SHAPES = ((1,), (2,), (4,), (8,), (2, 4), (4, 2), (2, 2, 2))
+STEPS = 3
+# Sums are taken in another order when they are split; three steps of float32 keep four digits.
+RTOL, ATOL = 2e-3, 2e-4
+
+
+@cache
+def target(name: str):
+    """The small target of an example."""
+    return importlib.import_module(f"examples.{name}").small()
+
+
+@cache
+def unsharded(name: str):
+    """Parameters, optimizer state and loss after three unsharded steps."""
+    fn, args, _ = target(name)
+    return run(jax.jit(fn), fresh(args))
+
+
+def fresh(args):
+    """Copies, since a donated buffer is gone after a step."""
+    return jax.tree.map(copy, args)
+
+
+def copy(x):
+    return x if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else jax.numpy.array(x)
+
+
+def run(step, args):
+    params, state, batch = args
+    losses = []
+    for _ in range(STEPS):
+        params, state, loss = step(params, state, batch)
+        losses.append(float(loss))
+    return jax.device_get((params, state)), losses
+
+
+def assert_same(found, expected, scale_by=1.0):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        tolerance = ATOL * max(1.0, float(np.abs(b).max(initial=0.0))) * scale_by
+        np.testing.assert_allclose(a, b, rtol=RTOL, atol=tolerance)
+
+
+def cases():
+    """Every example on one mesh; the full matrix is run by `make exhaustive`."""
+    for name in EXAMPLES:
+        for shape in SHAPES:
+            label = f"{name}-{'x'.join(map(str, shape))}"
+            usual = shape == (2, 4) or (name, shape) == ("gpt", (2, 2, 2))
+            mark = pytest.mark.slow if usual else pytest.mark.exhaustive
+            yield pytest.param(name, shape, id=label, marks=mark)
+
+
+@pytest.mark.parametrize(("name", "shape"), list(cases()))
+def test_three_steps_equal_the_unsharded_ones(name: str, shape: tuple[int, ...]) -> None:
+    fn, args, settings = target(name)
+    devices = int(np.prod(shape))
+    p = plan(fn, *args, cluster=f"{devices}xhost", mesh=shape, baselines=False, **settings)
+    assert p.mesh.sizes == shape
+    step = p.compile(devices=jax.devices()[:devices])
+    state, losses = run(step, fresh(args))
+    expected_state, expected_losses = unsharded(name)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+    assert_same(state, expected_state)

@@ -1,0 +1,316 @@
+# pyright: basic
+"""Plan files that were changed: one clear error, or a plan that can be used without a crash."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from ir import digest, parse
+from planner import PlanError, load, plan
+from tests.planner.programs import PARAMS, X, array, filled, mlp, slow_machine
+
+HELD = array(8, 16, seed=9)
+NASTY: tuple[Any, ...] = (
+    None, True, -1, 0, 3, 10**6, 10**30, 1.5, -0.5, 1e300, "", "__class__", "x", "[x,x]", "[y*x]",
+    "[-,x]+sum(y)", "\u001b[31m\n", "../../etc", [], [[]], [0], {}, {"a": {"__reduce__": []}},
+)  # fmt: skip
+
+
+def program(params: Any, x: Any) -> Any:
+    """With a captured constant, a loop, a branch and a partial sum."""
+
+    def step(carry: Any, _: Any) -> Any:
+        return jax.lax.cond(carry.sum() > 0, jnp.tanh, jnp.sin, carry), carry.sum(0)
+
+    carry, sums = jax.lax.scan(step, mlp(params, x) + HELD, None, length=2)
+    return x + carry, sums
+
+
+def made(**settings: Any) -> Any:
+    return plan(program, PARAMS, X, cluster=slow_machine(), mesh=(2, 4), baselines=False,
+                donate_argnums=(1,), **settings)  # fmt: skip
+
+
+@pytest.fixture(name="raw", scope="module")
+def _raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    made().save(path)
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(name="refused")
+def _refused(raw: dict[str, Any], tmp_path: Path) -> Callable[..., None]:
+    def check(*words: str, **keys: Any) -> None:
+        path = tmp_path / "plan.json"
+        path.write_text(json.dumps(raw | keys))
+        with pytest.raises(PlanError) as found:
+            load(path)
+        assert found.value.kind == "plan-file"
+        assert found.value.where == str(path)
+        assert found.value.remedy
+        for word in words:
+            assert word in str(found.value)
+
+    return check
+
+
+def test_the_plan_itself_is_accepted_and_right(raw: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(raw))
+    step = load(tmp_path / "plan.json").bind(program, PARAMS, X).compile()
+    x = array(8, 16)
+    expected = program(filled(PARAMS), x)
+    for a, b in zip(step(filled(PARAMS), x), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+# --- numbers -----------------------------------------------------------------------------------
+
+NUMBERS = ("step_s", "compute_s", "communication_s", "peak_bytes", "argument_bytes", "limit_bytes",
+           "lower_bound_s")  # fmt: skip
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+def test_numbers_are_finite_and_not_negative(refused: Any, key: str) -> None:
+    for value in (-1.0, 1e300, "1.0", None, True):
+        refused(key, **{key: value})
+    for value in (float("nan"), float("inf"), -float("inf")):
+        refused("malformed", **{key: value})
+
+
+def test_counts_are_bounded(refused: Any) -> None:
+    refused("microbatches", microbatches=0)
+    refused("microbatches", microbatches=10**12)
+    refused("mesh", mesh=[["x", 10**18], ["y", 4]])
+    refused("mesh", mesh=[["x", 0], ["y", 8]])
+    refused("mesh", mesh=[])
+    refused("mesh", mesh=[[f"a{i}", 2] for i in range(9)])
+
+
+# --- words -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["stop", "emission", "loss_reduction"])
+def test_words_are_known_ones(refused: Any, key: str) -> None:
+    for value in ("os.system", "__class__", "", 3, None):
+        refused(key, **{key: value})
+
+
+# --- mesh and cluster --------------------------------------------------------------------------
+
+
+def test_mesh_is_that_of_the_cluster(refused: Any, raw: dict[str, Any]) -> None:
+    refused("16 devices, the cluster 8", mesh=[["x", 4], ["y", 4]])
+    refused("different names", mesh=[["x", 2], ["x", 4]])
+    refused("['x']", mesh=[["__class__", 2], ["y", 4]])
+    refused("letters", mesh=[["x y", 2], ["y", 4]])
+    other = raw["cluster"] | {"num_devices": 64}
+    refused("the cluster 64", cluster=other)
+    refused("cluster", cluster=raw["cluster"] | {"num_devices": 10**30, "devices_per_host": 1})
+    million = [["x", 10**6], ["y", 10**6]]
+    refused("devices", mesh=million, cluster=raw["cluster"] | {"num_devices": 10**12})
+
+
+def test_cluster_is_a_cluster(refused: Any, raw: dict[str, Any]) -> None:
+    refused("missing", cluster={})
+    refused("unknown field", cluster=raw["cluster"] | {"__class__": "Cluster"})
+    refused("device", cluster=raw["cluster"] | {"device": {}})
+    refused("profile", cluster=raw["cluster"] | {"collectives": {"shipped": "x", "digest": "y"}})
+    deep: Any = 1
+    for _ in range(500):
+        deep = {"a": deep}
+    refused(cluster=raw["cluster"] | {"device": deep})
+
+
+# --- graph -------------------------------------------------------------------------------------
+
+
+def test_graph_is_the_one_of_the_digest(refused: Any, raw: dict[str, Any]) -> None:
+    refused("digest", graph_digest="0" * 64)
+    refused("digest", graph=raw["graph"].replace("8,16", "8,32"))
+    refused("line 1", graph="hello")
+    refused("return", graph="")
+    refused(graph="body 0 {\n" * 200)
+    refused(graph=raw["graph"] + "\x00")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("f32[16,32]", "f32[16,33]"), ("tanh", "sin %0"), ("dot_general", "dot_particular"),
+     ("length=2", "length=3"), ("num_carry=1", "num_carry=7"), ("return", "return %0")],
+)  # fmt: skip
+def test_graph_that_is_not_sound_is_refused_with_its_own_digest(
+    refused: Any, raw: dict[str, Any], old: str, new: str
+) -> None:
+    assert old in raw["graph"]
+    text = raw["graph"].replace(old, new)
+    try:
+        name = digest(parse(text))
+    except ValueError:
+        name = raw["graph_digest"]
+    refused(graph=text, graph_digest=name)
+
+
+# --- decisions ---------------------------------------------------------------------------------
+
+
+def test_roles_are_legal(refused: Any, raw: dict[str, Any]) -> None:
+    def with_roles(change: Callable[[list[str]], list[Any]]) -> list[Any]:
+        return [[place, change(roles)] for place, roles in raw["ops"]]
+
+    refused("3 roles", ops=with_roles(lambda r: [*r, ""]))
+    refused("1 roles", ops=with_roles(lambda r: r[:1]))
+    refused("'__class__'", ops=with_roles(lambda _: ["__class__", ""]))
+    refused("'@9'", ops=with_roles(lambda _: ["@9", ""]))
+    refused("ops", ops=with_roles(lambda _: [1, 2]))
+
+
+def test_every_op_has_one_decision(refused: Any, raw: dict[str, Any]) -> None:
+    refused("no decision for the op at 2", ops=[raw["ops"][i] for i in (0, 1)])
+    refused("999/1/2", ops=[*raw["ops"], [[999, 1, 2], ["", ""]]])
+    refused("occurs 2 times", ops=[*raw["ops"], raw["ops"][0]])
+    refused("ops", ops=[[[-1], ["", ""]]])
+    refused("ops", ops=[[[10**12], ["", ""]]])
+    refused(ops=[])
+
+
+def test_every_value_has_one_state(refused: Any, raw: dict[str, Any]) -> None:
+    refused("no decision for the value", values=raw["values"][:3])
+    refused("which is not there", values=[*raw["values"], [[], 10**6, "[-]"]])
+    refused("occurs 2 times", values=[*raw["values"], raw["values"][0]])
+    swapped = [[p, n, s.replace("y", "q")] for p, n, s in raw["values"]]
+    refused("['q']", values=swapped)
+    refused("cannot be kept", values=[[p, n, "[-,-,-,-,x]"] for p, n, _ in raw["values"]])
+    refused("not a sharding", values=[[p, n, "__import__('os')"] for p, n, _ in raw["values"]])
+    refused("used twice", values=[[p, n, "[x]+sum(x)"] for p, n, _ in raw["values"]])
+    refused("+avg(x)", values=[[p, n, "[-]+avg(x)"] for p, n, _ in raw["values"]])
+
+
+def test_arguments_and_results_have_one_state_each(refused: Any, raw: dict[str, Any]) -> None:
+    count = len(raw["inputs"])
+    refused(f"1 arguments, its graph has {count}", inputs=raw["inputs"][:1])
+    refused("0 results", outputs=[])
+    refused("cannot be kept", inputs=["[x]"] * count)
+    refused("cannot be kept as", outputs=["[-,-,-]"] * len(raw["outputs"]))
+    refused("cannot be kept", inputs=[f"{s.replace('y', '-')}+sum(y)" for s in raw["inputs"]])
+    refused("at once", inputs=["[-,-]" if s.count(",") else "[-]" for s in raw["inputs"]])
+
+
+def test_donation_and_ties_are_of_arguments(refused: Any, raw: dict[str, Any]) -> None:
+    assert raw["ties"]
+    refused("donated", donated=[55])
+    refused("donated", donated=[-1])
+    refused("occurs 2 times", donated=[0, 0])
+    refused("no such argument", ties=[[99, 0]])
+    refused("no such argument", ties=[[0, 99]])
+    refused("types differ", ties=[[1, 0]])
+    refused("occurs 2 times", ties=[*raw["ties"], *raw["ties"]])
+    refused("roles", roles=[])
+    refused("roles", roles=["batch"] * len(raw["roles"]))
+
+
+def test_stages_and_collectives_are_of_the_mesh(refused: Any, raw: dict[str, Any]) -> None:
+    stage = raw["stages"][0]
+    refused("stage", stages=[])
+    refused("stage", stages=[stage | {"mesh": {"x": 8}}])
+    refused("stage", stages=[stage | {"devices": [0, 9]}])
+    row = {"kind": "all-reduce", "axes": ["x"], "group_size": 2, "bytes": 1.0, "count": 1.0,
+           "seconds": 1.0, "cause": ""}  # fmt: skip
+    refused("no axis 'q'", collectives=[row | {"axes": ["q"]}])
+    refused("members", collectives=[row | {"group_size": 8}])
+    refused("bytes", collectives=[row | {"bytes": -1.0}])
+
+
+# --- all of it ---------------------------------------------------------------------------------
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths to every part of a JSON value, of lists only the first two elements."""
+    yield path
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from places(item, (*path, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value[:2]):
+            yield from places(item, (*path, i))
+
+
+def replaced(raw: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    found = copy.copy(raw)
+    found[path[0]] = replaced(raw[path[0]], path[1:], value)
+    return found
+
+
+def attempt(call: Callable[[], Any]) -> Any:
+    """What a call returns, or its error if that is one of the planner's."""
+    try:
+        return call()
+    except PlanError as error:
+        return error
+
+
+def use(path: Path) -> None:
+    """Everything that reads the plan."""
+    p = load(path)
+    assert str(p).replace("\n", "").isprintable()
+    json.dumps(p.summary())
+    for explain in (p.explain, lambda: p.explain("x")):
+        assert str(attempt(explain)).replace("\n", "").isprintable()
+    q = attempt(lambda: p.bind(program, PARAMS, X))
+    if isinstance(q, PlanError):
+        assert q.where == str(path)
+        return
+    assert q.in_shardings
+    assert q.out_shardings
+    q.compile().lower(PARAMS, X)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_no_change_of_one_part_crashes_anything(
+    raw: dict[str, Any], tmp_path: Path, number: int
+) -> None:
+    path = tmp_path / "plan.json"
+    every = list(itertools.product(sorted(places(raw), key=str), NASTY))
+    loaded = 0
+    for place, value in every[number::8]:
+        text = json.dumps(replaced(raw, place, value))
+        path.write_text(text)
+        found = attempt(lambda: load(path))
+        if isinstance(found, PlanError):
+            assert found.where == str(path)
+            assert len(str(found)) < 2000
+            continue
+        loaded += 1
+        if loaded <= 12:  # explaining and lowering take their time
+            use(path)
+    assert loaded
+
+
+def test_trained_plan_survives_the_same(tmp_path: Path) -> None:
+    def loss(params: Any, batch: Any) -> Any:
+        return jnp.mean(mlp(params, batch) ** 2)
+
+    path = tmp_path / "plan.json"
+    plan(loss, PARAMS, X, optimizer=optax.adam(1e-3), microbatches=2, cluster=slow_machine(),
+         mesh=(8,), baselines=False).save(path)  # fmt: skip
+    raw = json.loads(path.read_text())
+    for place, value in list(itertools.product(sorted(places(raw), key=str), NASTY))[::17]:
+        path.write_text(json.dumps(replaced(raw, place, value)))
+        found = attempt(lambda: load(path))
+        if isinstance(found, PlanError):
+            assert found.where == str(path)
+        else:
+            assert str(found)
+            json.dumps(found.summary())

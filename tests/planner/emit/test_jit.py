@@ -1,0 +1,151 @@
+# pyright: basic
+"""The compiled plan as a function: signature, placement, donation, meshes, errors."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ir import IRError, Mesh, Sharding
+from ir.trace import trace
+from planner.decisions import Decisions
+from planner.emit import build_mesh, check_numerics, compile_plan, partition_spec
+from tests.planner.emit.models import MODELS
+from tests.planner.emit.plans import CUBE, LINE, decisions_by, model_of, random_decisions
+
+ROWS = Sharding((("x",), ()))
+
+
+def step(state, batch):
+    """Carries a dictionary from call to call."""
+    w = state["w"] - 0.1 * (batch["x"].T @ (batch["x"] @ state["w"]))
+    return {"w": w, "count": state["count"] + 1}, {"norm": jnp.sum(w * w)}
+
+
+RNG = np.random.default_rng(0)
+STATE = {"w": RNG.normal(size=(16, 8)).astype(np.float32), "count": np.int32(3)}
+BATCH = {"x": RNG.normal(size=(8, 16)).astype(np.float32)}
+
+
+def plan_of_step(**options):
+    traced = trace(step, STATE, BATCH, **options)
+    rows = tuple(
+        ROWS if len(item.type.shape) == 2 else Sharding(()) for item in traced.graph.inputs
+    )
+    ties = dict(traced.tied)
+    outputs = [Sharding(((),) * traced.graph.type_of(o).rank) for o in traced.graph.outputs]
+    for argument, result in ties.items():
+        outputs[result] = rows[argument]
+    decisions = decisions_by(
+        traced.graph, LINE, rows, outputs, lambda types, op, menu: menu[0], lambda raw: raw
+    )
+    return traced, decisions
+
+
+def test_same_signature_and_trees() -> None:
+    traced, decisions = plan_of_step()
+    planned = compile_plan(traced, decisions, model_of(LINE))
+    state, out = planned(STATE, BATCH)
+    expected_state, expected = jax.jit(step)(STATE, BATCH)
+    np.testing.assert_allclose(state["w"], expected_state["w"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(out["norm"], expected["norm"], rtol=1e-5)
+    assert state["count"] == 4
+    assert state["w"].sharding.is_equivalent_to(planned.out_shardings[0]["w"], 2)
+    assert planned.in_shardings[0]["w"].spec == PartitionSpec("x", None)
+    assert jax.tree.structure(planned.in_shardings) == jax.tree.structure((STATE, BATCH))
+    assert planned.out_shardings[1]["norm"].spec == PartitionSpec()
+    planned(state, BATCH)  # what comes out goes in again
+
+
+def test_donated_arguments_give_their_buffers() -> None:
+    traced, decisions = plan_of_step(donate_argnums=(0,))
+    planned = compile_plan(traced, decisions, model_of(LINE))
+    lowered = planned.lower(STATE, BATCH)
+    memory = lowered.compile().memory_analysis()
+    assert memory.alias_size_in_bytes == 16 * 8 * 4 // 8 + 4  # a row block of w, and the count
+    w = jax.device_put(STATE["w"], planned.in_shardings[0]["w"])
+    planned({"w": w, "count": STATE["count"]}, BATCH)
+    assert w.is_deleted()
+
+
+def test_arrays_that_lie_otherwise_are_moved() -> None:
+    traced, decisions = plan_of_step()
+    planned = compile_plan(traced, decisions, model_of(LINE))
+    columns = NamedSharding(planned.mesh, PartitionSpec(None, "x"))
+    state = {"w": jax.device_put(STATE["w"], columns), "count": STATE["count"]}
+    (moved, _), (expected, _) = planned(state, BATCH), planned(STATE, BATCH)
+    np.testing.assert_array_equal(moved["w"], expected["w"])
+
+
+def test_other_structure_is_refused() -> None:
+    traced, decisions = plan_of_step()
+    planned = compile_plan(traced, decisions, model_of(LINE))
+    with pytest.raises(TypeError, match="plan it again"):
+        planned(STATE, BATCH, BATCH)
+    with pytest.raises(TypeError, match="planned for arguments"):
+        planned.lower({"w": STATE["w"]}, BATCH)
+
+
+def test_decisions_of_another_program_are_refused() -> None:
+    traced, _ = plan_of_step()
+    other = trace(lambda x: x + 1.0, BATCH["x"])
+    decisions = random_decisions(other.graph, LINE, 0)
+    with pytest.raises(IRError, match="states for 1 inputs, the program has 3"):
+        compile_plan(traced, decisions, model_of(LINE))
+    right = plan_of_step()[1]
+    lacking = Decisions(LINE, {}, right.values, right.inputs, right.outputs)
+    with pytest.raises(IRError, match="no strategy for"):
+        compile_plan(traced, lacking, model_of(LINE)).lower(STATE, BATCH)
+
+
+def test_unknown_emission_is_refused() -> None:
+    traced, decisions = plan_of_step()
+    with pytest.raises(ValueError, match="'gspmd' is not one of"):
+        compile_plan(traced, decisions, model_of(LINE), emission="gspmd")
+
+
+def test_mesh_is_row_major_over_the_devices() -> None:
+    mesh = build_mesh(CUBE)
+    ids = [[[device.id for device in row] for row in plane] for plane in mesh.devices]
+    assert ids == np.arange(8).reshape(2, 2, 2).tolist()
+    assert mesh.axis_names == ("a", "b", "c")
+    part = build_mesh(Mesh((("x", 2),)), jax.devices()[4:])
+    assert [device.id for device in part.devices] == [4, 5]
+
+
+def test_too_few_devices() -> None:
+    remedy = "--xla_force_host_platform_device_count=512"
+    with pytest.raises(IRError, match=remedy) as error:
+        build_mesh(Mesh((("x", 512),)))
+    assert "needs 512 devices" in str(error.value)
+
+
+def test_partition_spec() -> None:
+    state = Sharding((("c", "a"), (), ("b",)))
+    assert partition_spec(state) == PartitionSpec(("c", "a"), None, "b")
+    with pytest.raises(IRError, match="waits for a reduction"):
+        partition_spec(Sharding(((),), (("a", "sum"),)))
+
+
+@pytest.mark.parametrize("name", ["branches", "momentum", "remat_policy", "scan", "while_loop"])
+def test_constraints_compute_the_same(name: str) -> None:
+    function, args = MODELS[name]
+    traced = trace(function, *args)
+    decisions = plain(random_decisions(traced.graph, CUBE, 0))
+    report = check_numerics(
+        traced, decisions, model_of(CUBE), args, rtol=2e-5, emission="constraints"
+    )
+    assert report.ok, str(report)
+
+
+def plain(decisions: Decisions) -> Decisions:
+    """The same decisions with arguments alone split, which the partitioner handles well."""
+    values = {
+        key: state if key[0] == () and key[1] < len(decisions.inputs)
+        else Sharding(((),) * len(state.dims))
+        for key, state in decisions.values.items()
+    }  # fmt: skip
+    return Decisions(decisions.mesh, decisions.ops, values, decisions.inputs, decisions.outputs)

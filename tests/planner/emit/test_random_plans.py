@@ -1,0 +1,24 @@
+# pyright: basic
+"""Any legal decisions give the numbers of the unsharded program: what the emitter promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from ir.trace import trace
+from planner.emit import check_numerics
+from tests.planner.emit.models import MODELS
+from tests.planner.emit.plans import MESHES, model_of, random_decisions
+
+RTOL = 2e-5
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", MODELS)
+def test_random_plan_computes_the_same(name: str, mesh: str, seed: int) -> None:
+    function, args = MODELS[name]
+    traced = trace(function, *args)
+    decisions = random_decisions(traced.graph, MESHES[mesh], seed)
+    report = check_numerics(traced, decisions, model_of(MESHES[mesh]), args, rtol=RTOL)
+    assert report.ok, str(report)

@@ -1,0 +1,125 @@
+"""The portfolio: as good as brute force, truthful about bounds, stops and what does not fit."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.intra.brute import brute_force
+from planner.intra.eliminate import Tables
+from planner.intra.mend import Mender
+from planner.intra.problem import IntraProblem, IntraSolution
+from planner.intra.solve import SolveOptions, solve
+from planner.stop import Stop
+from tests.planner.intra.problems import instance, large
+
+BLOCKS = [range(start, start + 100) for start in range(0, 1000, 100)]
+TOLERANCE = SolveOptions().tolerance
+
+
+def assert_truthful(problem: IntraProblem, found: IntraSolution, best: IntraSolution) -> None:
+    """What holds of any answer, however it was found."""
+    assert found.bound <= best.cost * (1 + 1e-9)
+    if found.choice:
+        assert problem.is_feasible(found.choice)
+        assert found.cost == problem.cost(found.choice)
+        assert found.bound <= found.cost
+    if found.stop is Stop.OPTIMAL and problem.size:
+        assert found.cost <= best.cost * (1 + 1.01 * TOLERANCE)
+    if found.stop is Stop.INFEASIBLE:
+        assert not best.choice
+    if found.stop is Stop.GAP and found.choice:
+        assert found.cost - found.bound > TOLERANCE * found.cost
+
+
+@pytest.mark.parametrize("seeds", BLOCKS, ids=str)
+def test_equals_brute_force(seeds: range) -> None:
+    for seed in seeds:
+        problem = instance(seed, nodes=(0, 9), most=1000)
+        best, found = brute_force(problem), solve(problem)
+        assert found.stop is best.stop, seed
+        assert found.cost <= best.cost * (1 + 1.01 * TOLERANCE), seed
+        assert_truthful(problem, found, best)
+
+
+@settings(max_examples=100)
+@given(seed=st.integers(10**6, 10**9), limit=st.integers(-1, 120))
+def test_any_limit(seed: int, limit: int) -> None:
+    problem = replace(instance(seed, nodes=(1, 7), most=500), limit=float(limit))
+    best, found = brute_force(problem), solve(problem)
+    assert found.stop is best.stop
+    assert_truthful(problem, found, best)
+
+
+def test_without_the_exact_solver_it_stays_truthful() -> None:
+    missed = far = 0
+    for seed in range(500):
+        problem = instance(seed, most=500)
+        best, found = brute_force(problem), solve(problem, SolveOptions(ilp=False))
+        assert_truthful(problem, found, best)
+        missed += bool(best.choice) and not found.choice
+        far += bool(found.choice) and found.cost > 1.05 * best.cost
+    assert missed <= 2
+    assert far <= 5
+
+
+@pytest.mark.parametrize("seed", range(0, 100, 5))
+def test_the_same_answer_every_time(seed: int) -> None:
+    tables = Tables()
+    for number in range(seed, seed + 5):
+        problem = instance(number)
+        first = solve(problem)
+        assert solve(problem) == first
+        assert solve(instance(number)) == first
+        assert solve(problem, None, tables).cost == pytest.approx(first.cost, rel=TOLERANCE)
+
+
+def test_nothing_to_choose() -> None:
+    empty = IntraProblem((), (), (), (), 1.0)
+    assert solve(empty) == IntraSolution((), 0.0, 0.0, Stop.OPTIMAL)
+    one = IntraProblem((np.array([3.0]),), (), (np.array([5.0]),), ((0, 1),), 5.0)
+    assert solve(one) == IntraSolution((0,), 3.0, 3.0, Stop.OPTIMAL)
+    assert solve(replace(one, limit=4.0)).stop is Stop.INFEASIBLE
+    assert solve(replace(one, node_cost=(np.array([np.inf]),))).stop is Stop.INFEASIBLE
+
+
+@pytest.mark.parametrize("limit_s", [0.2, 1.0])
+def test_the_time_limit_is_kept(limit_s: float) -> None:
+    problem = large(1)
+    start = time.monotonic()
+    found = solve(problem, SolveOptions(time_limit_s=limit_s))
+    seconds = time.monotonic() - start
+    assert seconds < limit_s + 1.5
+    assert found.stop is (Stop.GAP if seconds < limit_s else Stop.TIME_LIMIT)
+    assert problem.is_feasible(found.choice)
+    assert 0.0 < found.bound < found.cost
+
+
+def test_a_problem_that_is_too_large_for_the_exact_solver() -> None:
+    problem = large(2, nodes=120, options=14)
+    found = solve(problem, SolveOptions(sweeps=20, price_steps=5))
+    assert found.stop is Stop.GAP
+    assert problem.is_feasible(found.choice)
+    least = [int(np.argmin(use)) for use in problem.usage]
+    assert found.cost < 0.8 * problem.cost(least)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_mending_keeps_what_fits_and_does_not_make_it_dearer(seed: int) -> None:
+    problem = instance(seed, nodes=(1, 9))
+    least = tuple(int(np.argmin(use)) for use in problem.usage)
+    if not problem.is_feasible(least):
+        return
+    mender = Mender(problem)
+    cheap = tuple(int(np.argmin(cost)) for cost in problem.node_cost)
+    linked = mender.relink(least, cheap)
+    better = mender.descend(linked, math.inf)
+    for before, after in ((least, linked), (linked, better)):
+        assert problem.is_feasible(after)
+        assert problem.cost(after) <= problem.cost(before) * (1 + 1e-9)

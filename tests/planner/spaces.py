@@ -1,0 +1,69 @@
+# pyright: basic
+"""The search space of a program on one mesh, with everything that fills it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
+from ir import Mesh
+from ir.trace import Traced, trace
+from planner.account import Account, Paths, account
+from planner.flatten import FlatProgram, flatten
+from planner.fusion import Traffic, analyse
+from planner.intra.build import Builder
+from planner.intra.records import Built, MenuCache
+from planner.meshes import mesh_of
+from tests.planner.programs import slow_machine
+
+
+@dataclass
+class Space:
+    """A traced function, flat, with its problem."""
+
+    traced: Traced
+    flat: FlatProgram
+    traffic: Traffic
+    mesh: Mesh
+    builder: Builder
+    built: Built
+    paths: Paths
+
+    @property
+    def outputs(self) -> list[int]:
+        """Results of the program that are no literals."""
+        return [v for v in self.flat.outputs if isinstance(v, int)]
+
+    def account(self, choice: Sequence[int]) -> Account:
+        return account(self.builder, self.built, tuple(choice), self.paths)
+
+    def draw(self, rng: np.random.Generator) -> tuple[int, ...]:
+        """Any option for every node."""
+        return tuple(int(rng.integers(len(cost))) for cost in self.built.problem.node_cost)
+
+
+def space(
+    fn: Callable[..., Any],
+    *args: Any,
+    mesh: tuple[int, ...] = (2, 4),
+    cluster: Cluster | None = None,
+    donate: tuple[int, ...] = (),
+) -> Space:
+    """The space of `fn(*args)` without a memory limit."""
+    machine = cluster or slow_machine(math.prod(mesh))
+    traced = trace(fn, *args, donate_argnums=donate)
+    flat = flatten(traced.graph)
+    traffic, named = analyse(flat), mesh_of(mesh)
+    reshard = ReshardModel(machine, named, CollectiveModel(machine))
+    heads = len(traced.program.consts)
+    builder = Builder(
+        flat, traffic, MenuCache(named, reshard, ComputeModel(machine)),
+        tuple((a + heads, b) for a, b in traced.tied),
+        frozenset(a + heads for a in traced.donated), 1e18,
+    )  # fmt: skip
+    return Space(traced, flat, traffic, named, builder, builder.build(), Paths(reshard))

@@ -1,0 +1,119 @@
+# pyright: basic
+"""The account adds up to the solver's objective, and its memory covers what is held."""
+
+from __future__ import annotations
+
+import numpy as np
+import optax
+import pytest
+
+from planner import plan
+from planner.account import moves
+from planner.intra.solve import solve
+from planner.stepcall import step_for
+from tests.planner.programs import BATCH, CASES, PARAMS, X, mean_loss, slow_machine, struct
+from tests.planner.spaces import Space, space
+
+DRAWS = 6
+
+
+def training(microbatches: int, mesh: tuple[int, ...] = (2, 4)) -> Space:
+    call = step_for(
+        mean_loss, (PARAMS, BATCH), optimizer=optax.adam(1e-3), microbatches=microbatches,
+        loss_reduction="auto",
+    )  # fmt: skip
+    return space(call.fn, *call.args, mesh=mesh, donate=(0, 1))
+
+
+def adds_up(found: Space, choice: tuple[int, ...]) -> None:
+    problem = found.built.problem
+    sums = found.account(choice)
+    assert sums.step_s == pytest.approx(problem.cost(choice), rel=1e-9, abs=1e-18)
+    assert sums.step_s == sums.compute_s + sums.communication_s
+    spent = sum(c.seconds for c in sums.collectives)
+    assert spent == pytest.approx(sums.communication_s, rel=1e-9, abs=1e-18)
+    assert np.all(sums.memory >= problem.memory(choice) * (1 - 1e-12))
+    assert sums.peak_bytes >= sums.argument_bytes
+    while_running = sums.memory[: found.flat.clock]
+    assert np.all(while_running >= sums.argument_bytes * (1 - 1e-12))
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_account_of_a_solution_is_its_objective(name: str) -> None:
+    found = space(CASES[name].fn, *CASES[name].args)
+    answer = solve(found.built.problem)
+    assert found.account(answer.choice).step_s == pytest.approx(answer.cost, rel=1e-9, abs=1e-18)
+    adds_up(found, answer.choice)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_account_of_any_choice_is_its_objective(name: str) -> None:
+    found, rng = space(CASES[name].fn, *CASES[name].args), np.random.default_rng(0)
+    for _ in range(DRAWS):
+        choice = found.draw(rng)
+        if np.isfinite(found.built.problem.cost(choice)):
+            adds_up(found, choice)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_account_of_a_training_step(microbatches: int) -> None:
+    found, rng = training(microbatches), np.random.default_rng(1)
+    adds_up(found, solve(found.built.problem).choice)
+    for _ in range(DRAWS):
+        choice = found.draw(rng)
+        if np.isfinite(found.built.problem.cost(choice)):
+            adds_up(found, choice)
+
+
+def test_plan_says_what_its_account_says() -> None:
+    p = plan(mean_loss, PARAMS, BATCH, optimizer=optax.adam(1e-3), cluster=slow_machine(),
+             baselines=False)  # fmt: skip
+    assert p.step_s == pytest.approx(p.file.compute_s + p.file.communication_s)
+    assert p.file.communication_s == pytest.approx(sum(c.seconds for c in p.collectives))
+    assert p.peak_bytes >= p.file.argument_bytes
+    assert f"{p.file.argument_bytes:.0f} B" in str(p) or "arguments" in str(p)
+
+
+def test_collectives_are_merged_by_kind_axes_and_cause_the_dearest_first() -> None:
+    found = training(1)
+    rows = found.account(solve(found.built.problem).choice).collectives
+    keys = [(c.kind, c.axes, c.cause) for c in rows]
+    assert len(set(keys)) == len(keys)
+    assert [c.seconds for c in rows] == sorted((c.seconds for c in rows), reverse=True)
+    for c in rows:
+        assert c.group_size == found.mesh.product(c.axes)
+        assert c.bytes >= 0
+        assert c.count >= 1
+
+
+def test_bytes_follow_the_ring_convention() -> None:
+    """A reduce-scatter over eight devices sends 7/8 of the whole result from each."""
+
+    def product(a, b):
+        return a @ b
+
+    p = plan(
+        product, struct(256, 256), struct(256, 256), cluster="8xhost", mesh=(8,), baselines=False,
+        pins=(("a", "[-,x]"), ("b", "[x,-]")),
+    )  # fmt: skip
+    (row,) = p.collectives
+    assert (row.kind, row.axes, row.group_size, row.count) == ("reduce-scatter", ("x",), 8, 1)
+    assert row.bytes == 7 / 8 * 256 * 256 * 4
+
+
+def test_moves_inside_a_loop_count_every_iteration() -> None:
+    case, rng = CASES["counted_loop"], np.random.default_rng(3)
+    found = space(case.fn, *case.args)
+    drawn = [move for _ in range(9) for move in moves(found.builder, found.built, found.draw(rng))]
+    inner = {move.weight for move in drawn if move.cause.startswith("dot_general")}
+    assert inner == {3.0}
+    assert {move.weight for move in drawn} == {1.0, 3.0}
+
+
+def test_donated_buffers_are_counted_once() -> None:
+    def update(x):
+        return x + 1
+
+    kept, reused = space(update, X), space(update, X, donate=(0,))
+    peaks = [each.account((0,) * each.built.problem.size).peak_bytes for each in (kept, reused)]
+    assert peaks == [2 * X.size * 4, X.size * 4]

@@ -1,0 +1,206 @@
+"""The architecture as a test: who imports whom, where JAX may appear, how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TIERS: Mapping[str, frozenset[str]] = {
+    "ir": frozenset(),
+    "profiles": frozenset(),
+    "costmodel": frozenset({"ir", "profiles"}),
+    "substitutions": frozenset({"ir"}),
+    "planner": frozenset({"costmodel", "ir", "profiles", "substitutions"}),
+}
+
+# Modules of other tiers that may be named by path: they import JAX and are not re-exported.
+DOORS = ("ir.trace", "planner.emit")
+
+# The only places of the five packages that may import JAX or a library built on it.
+JAX_FAMILY = frozenset({"flax", "jax", "jaxlib", "optax"})
+JAX_EDGES = ("ir/jaxpr.py", "ir/trace.py", "planner/emit/")
+# Files outside planner/emit/ that take the user's function.
+PLANNER_FRONT: tuple[str, ...] = (
+    "planner/api.py",
+    "planner/cli/platforms.py",
+    "planner/microbatch.py",
+    "planner/plan.py",
+    "planner/step.py",
+)
+
+MAX_LINES = 400
+
+# Files of the packages at the edge of an untyped library, checked by pyright in its basic mode.
+# Examples, benchmarks and tests talk to JAX all the time and may choose for themselves.
+BASIC: tuple[str, ...] = (
+    "ir/jaxpr.py",
+    "ir/trace.py",
+    "planner/api.py",
+    "planner/cli/platforms.py",
+    "planner/emit/check.py",
+    "planner/emit/constraints.py",
+    "planner/emit/index.py",
+    "planner/emit/jit.py",
+    "planner/emit/local.py",
+    "planner/emit/local_op.py",
+    "planner/emit/positions.py",
+    "planner/emit/regions.py",
+    "planner/emit/run.py",
+    "planner/emit/steps.py",
+    "planner/emit/values.py",
+    "planner/intra/ilp.py",
+    "planner/microbatch.py",
+    "planner/plan.py",
+    "planner/step.py",
+    "planner/stepcall.py",
+)
+
+PACKAGES = tuple(sorted(TIERS))
+FOLDERS = (*PACKAGES, "benchmarks", "examples", "tests")
+
+
+def sources(*folders: str) -> list[str]:
+    """Python files under `folders`, relative to the repository, sorted."""
+    files = itertools.chain.from_iterable((ROOT / folder).rglob("*.py") for folder in folders)
+    return sorted(file.relative_to(ROOT).as_posix() for file in files)
+
+
+PACKAGE_FILES = sources(*PACKAGES)
+ALL_FILES = sources(*FOLDERS)
+
+
+def parsed(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"), filename=file)
+
+
+def imports(file: str, tree: ast.AST) -> Iterator[str]:
+    """Dotted names that `tree` imports, made absolute; for `from a import b` both a and a.b."""
+    package = Path(file).parent.parts
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def tier(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def module_file(name: str) -> str | None:
+    """The file of ours that module `name` is, or None for names and foreign modules."""
+    path = name.replace(".", "/")
+    return next(
+        (file for file in (f"{path}.py", f"{path}/__init__.py") if (ROOT / file).exists()), None
+    )
+
+
+def import_graph() -> nx.DiGraph[str]:
+    """An edge for each file that a file names; a submodule named counts, its package does not."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(PACKAGE_FILES)
+    for file in PACKAGE_FILES:
+        for node in ast.walk(parsed(file)):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            base, *rest = imports(file, node)
+            named = [target for target in map(module_file, rest) if target]
+            whole = len(named) == len(rest) > 0
+            own = module_file(base)
+            targets = named if whole or own is None else [own, *named]
+            graph.add_edges_from((file, target) for target in targets if target != file)
+    return graph
+
+
+@pytest.mark.parametrize("file", PACKAGE_FILES)
+def test_imports_only_lower_tiers(file: str) -> None:
+    own = tier(file.replace("/", "."))
+    reached = {tier(name) for name in imports(file, parsed(file))} & TIERS.keys()
+    assert reached - {own} <= TIERS[own]
+
+
+@pytest.mark.parametrize("file", PACKAGE_FILES)
+def test_imports_other_tiers_through_their_surface(file: str) -> None:
+    own = tier(file.replace("/", "."))
+    inside = {
+        name
+        for name in imports(file, parsed(file))
+        if tier(name) in TIERS.keys() - {own} and "." in name and module_file(name)
+    }
+    doors = {name for name in inside for door in DOORS if f"{name}.".startswith(f"{door}.")}
+    inside -= {name for name in inside if name in exported(tier(name))}
+    assert inside <= doors, "import these from the package, which re-exports them"
+
+
+def exported(package: str) -> set[str]:
+    """Names that a package hands on: `ir.check` is a function there, and the file of that name."""
+    tree = parsed(f"{package}/__init__.py")
+    return {
+        f"{package}.{alias.asname}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname
+    }
+
+
+@pytest.mark.parametrize("file", ALL_FILES)
+def test_has_no_import_inside_a_function(file: str) -> None:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    nested = [
+        f"{file}:{inner.lineno}"
+        for outer in ast.walk(parsed(file))
+        if isinstance(outer, functions)
+        for inner in ast.walk(outer)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
+    ]
+    assert not nested, "move these to the top of the file; a delayed import is a hidden cycle"
+
+
+def test_file_graph_has_no_cycle() -> None:
+    cycles = [sorted(group) for group in nx.strongly_connected_components(import_graph())]
+    assert [cycle for cycle in cycles if len(cycle) > 1] == []
+
+
+def test_jax_is_imported_at_the_edges_only() -> None:
+    users = {
+        file
+        for file in PACKAGE_FILES
+        if {tier(name) for name in imports(file, parsed(file))} & JAX_FAMILY
+    }
+    inner = {file for file in users if not file.startswith(JAX_EDGES)}
+    assert inner == set(PLANNER_FRONT), "keep JAX to the edges, and PLANNER_FRONT true"
+
+
+def test_lower_tiers_load_without_jax() -> None:
+    lower = ", ".join(name for name in PACKAGES if name != "planner")
+    program = f"import sys, {lower}; sys.exit('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("file", ALL_FILES)
+def test_stays_within_the_line_budget(file: str) -> None:
+    lines = len((ROOT / file).read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_LINES, "a file holds one idea; split it"
+
+
+def test_files_with_basic_types_are_listed() -> None:
+    found = [
+        file
+        for file in PACKAGE_FILES
+        if (ROOT / file).read_text(encoding="utf-8").startswith("# pyright: basic")
+    ]
+    assert found == sorted(BASIC), "keep the list BASIC true"
