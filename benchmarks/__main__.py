@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-BENCHES = ("gpu-compile", "oracles", "plan-time")
+BENCHES = ("costs", "gpu-compile", "oracles", "plan-time")
 USUAL = ("oracles", "plan-time")  # gpu-compile needs a plugin, see its file
 
 

@@ -9,10 +9,7 @@ from .collectives import wire_fraction as wire_fraction
 from .compute import ComputeModel as ComputeModel
 from .compute import item_bytes as item_bytes
 from .fit import Curve as Curve
-from .fit import Residual as Residual
 from .fit import fit_curve as fit_curve
-from .fit import fit_report as fit_report
-from .fit import leave_one_out as leave_one_out
 from .group import Group as Group
 from .group import group_for as group_for
 from .opcost import VIEWS as VIEWS
@@ -28,3 +25,6 @@ from .reshard import Step as Step
 from .reshard import full_bytes as full_bytes
 from .reshard import reduction_of as reduction_of
 from .reshard import sharded_dims as sharded_dims
+from .residual import Residual as Residual
+from .residual import collective_residuals as collective_residuals
+from .residual import gemm_residuals as gemm_residuals

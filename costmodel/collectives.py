@@ -18,6 +18,8 @@ from .group import Group as Group
 from .group import group_for as group_for
 
 Floats = NDArray[np.float64]
+Sizes = tuple[tuple[int, Curve], ...]  # group size and its curve
+Strides = dict[int, Sizes]
 
 KINDS: Final[tuple[CollectiveKind, ...]] = (
     "all-gather",
@@ -110,22 +112,18 @@ class CollectiveModel:
         if group.size == 1:
             found = np.zeros_like(size)
         elif group.hosts == 1:
-            found = self._island(kind, group.size, size)
+            found = self._island(kind, group.size, size, group.stride)
         else:
             found = self._crossing(kind, group, size)
         result = np.where(size > 0.0, found, 0.0)
         return float(result) if np.ndim(full_bytes) == 0 else result
 
-    def _island(self, kind: CollectiveKind, n: int, size: Floats) -> Floats:
+    def _island(self, kind: CollectiveKind, n: int, size: Floats, stride: int = 1) -> Floats:
         """Inside one island: measured if the device has a table of this kind, else by formula."""
         if n == 1:
             return np.zeros_like(size)
-        known = self._curves.get(kind)
-        if not known:
-            return self._published(kind, n, size)
-        if kind == "collective-permute":
-            return known[0][1](size)
-        return _between(known, kind, n, size)
+        known = _nearest_stride(self._curves.get(kind), n, stride)
+        return _between(known, kind, n, size) if known else self._published(kind, n, size)
 
     def _published(self, kind: CollectiveKind, n: int, size: Floats) -> Floats:
         """Latency and bandwidth of the link: ring, or for an all-reduce the tree if cheaper."""
@@ -199,9 +197,15 @@ def _cheaper_tree(
     return np.minimum(2 * (n - 1) * latency_s + moved, tree)
 
 
-def _between(
-    known: tuple[tuple[int, Curve], ...], kind: CollectiveKind, n: int, size: Floats
-) -> Floats:
+def _nearest_stride(known: Strides | None, n: int, stride: int) -> Sizes:
+    """Curves of the widest measured stride up to the one asked for that cover groups of `n`."""
+    if not known:
+        return ()
+    fitting = [s for s, sizes in known.items() if s <= stride and n <= sizes[-1][0]]
+    return known[max(fitting, default=min(known))]
+
+
+def _between(known: Sizes, kind: CollectiveKind, n: int, size: Floats) -> Floats:
     """Between two measured group sizes: straight in log n. Outside: equal bytes on the wire."""
     sizes = [measured for measured, _ in known]
     if n <= sizes[0] or n >= sizes[-1]:
@@ -215,13 +219,14 @@ def _between(
 
 
 @functools.lru_cache(maxsize=32)
-def _curves(table: CollectiveTable) -> dict[str, tuple[tuple[int, Curve], ...]]:
-    """The fitted curve of every measured kind and group size, by kind, in order of group size."""
-    points: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+def _curves(table: CollectiveTable) -> dict[str, Strides]:
+    """The fitted curve of every measured kind, stride and group size, the sizes in order."""
+    points: dict[tuple[str, int, int], list[tuple[int, float]]] = defaultdict(list)
     for row in table.rows:
-        points[row.kind, row.group_size].append((row.full_bytes, row.seconds))
-    curves: dict[str, list[tuple[int, Curve]]] = defaultdict(list)
-    for (kind, group_size), series in sorted(points.items()):
+        points[row.kind, row.stride, row.group_size].append((row.full_bytes, row.seconds))
+    curves: dict[str, Strides] = defaultdict(dict)
+    for (kind, stride, group_size), series in sorted(points.items()):
         size, seconds = zip(*series, strict=True)
-        curves[kind].append((group_size, fit_curve(size, seconds)))
-    return {kind: tuple(found) for kind, found in curves.items()}
+        fitted = (group_size, fit_curve(size, seconds))
+        curves[kind][stride] = (*curves[kind].get(stride, ()), fitted)
+    return dict(curves)

@@ -14,6 +14,7 @@ from profiles import Device, GemmTable, load_profile
 
 from .cluster import Cluster
 from .fit import Curve, fit_curve, monotone_grid
+from .residual import full_grid
 
 Floats = NDArray[np.float64]
 
@@ -152,7 +153,7 @@ class ComputeModel:
 
 @final
 class _Grid:
-    """Timings on a full grid of (batch, m, n, k): straight in log-log inside.
+    """Timings on a full grid of (batch, m, n, k): straight along each axis inside.
 
     Outside, the nearest time of the grid is scaled by the flops, so the border's efficiency goes
     on, down to a side of `TILE` and to the shortest time of the grid.
@@ -162,17 +163,18 @@ class _Grid:
     TILE = 64.0
 
     def __init__(self, axes: list[Floats], seconds: Floats) -> None:
-        self._axes = [np.log(axis) for axis in axes]
-        self._log_s = monotone_grid(np.log(seconds))
+        self._axes = axes
+        self._s = np.exp(monotone_grid(np.log(seconds)))
 
     def __call__(self, b: Floats, m: Floats, n: Floats, k: Floats) -> Floats:
         asked = [b, *(np.maximum(side, self.TILE) for side in (m, n, k))]
-        logs = [np.log(size) for size in asked]
-        inside = [np.clip(x, axis[0], axis[-1]) for x, axis in zip(logs, self._axes, strict=True)]
-        outside = sum((x - y for x, y in zip(logs, inside, strict=True)), np.zeros_like(b))
-        scaled = _multilinear(self._axes, self._log_s, inside) + outside
+        inside = [np.clip(x, axis[0], axis[-1]) for x, axis in zip(asked, self._axes, strict=True)]
+        outside = np.ones(b.shape)
+        for x, y in zip(asked, inside, strict=True):
+            outside = outside * (x / y)
+        scaled = _multilinear(self._axes, self._s, inside) * outside
         # Starting a product does not get cheaper with its flops: the shortest time is the floor.
-        return np.exp(np.maximum(scaled, self._log_s.flat[0]))
+        return np.maximum(scaled, self._s.flat[0])
 
 
 def _multilinear(axes: list[Floats], values: Floats, at: list[Floats]) -> Floats:
@@ -217,12 +219,9 @@ def _fits(table: GemmTable) -> dict[str, _Fit]:
         rows = [row for row in table.rows if row.dtype == dtype]
         keys = np.array([(row.batch, row.m, row.n, row.k) for row in rows], dtype=np.float64)
         seconds = np.array([row.seconds for row in rows])
-        axes = [np.unique(column) for column in keys.T]
-        full = int(np.prod([len(axis) for axis in axes])) == len(np.unique(keys, axis=0))
-        if full and len(rows) == len(np.unique(keys, axis=0)):
-            order = np.lexsort(keys.T[::-1])
-            grid = seconds[order].reshape([len(axis) for axis in axes])
-            fits[dtype] = _Grid(axes, grid)
+        grid = full_grid(keys, seconds)
+        if grid is not None:
+            fits[dtype] = _Grid(*grid)
         else:
             fits[dtype] = _ByFlops(fit_curve(2.0 * np.prod(keys, axis=1), seconds))
     return fits

@@ -1,4 +1,4 @@
-"""Monotone fits to noisy timings, with the error they make on what they have not seen."""
+"""Monotone fits to noisy timings."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from profiles import CollectiveTable, load_profile, profile_names
-
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Seconds over a size: straight in log-log between knots, never falling.
+    """Seconds over a size: straight between knots, never falling.
 
-    Below the first knot the time stays that of the first knot; above the last it goes on with
-    the slope, in seconds per unit of size, of the last factor of two.
+    Straight in size and not in its logarithm, because a time is latency plus size over rate, of
+    which only the former is then met exactly between two knots. Below the first knot the time
+    stays that of the first knot; above the last it goes on with the slope of the last factor of
+    two.
     """
 
-    log_size: Floats
-    log_s: Floats
+    size: Floats
+    seconds: Floats
 
     def __call__(self, size: ArrayLike) -> Floats:
         sizes = np.asarray(size, dtype=np.float64)
-        inside = np.exp(np.interp(np.log(np.maximum(sizes, 1e-300)), self.log_size, self.log_s))
-        beyond = np.maximum(sizes - np.exp(self.log_size[-1]), 0.0)
+        inside = np.interp(sizes, self.size, self.seconds)
+        beyond = np.maximum(sizes - self.size[-1], 0.0)
         return np.where(sizes > 0.0, inside + beyond * self.last_slope, 0.0)
 
     @property
     def last_slope(self) -> float:
         """Seconds per unit of size past the last knot."""
-        size, seconds = np.exp(self.log_size), np.exp(self.log_s)
+        size, seconds = self.size, self.seconds
         half = float(size[-1]) / 2.0 * (1.0 + 1e-9)
         start = max(int(np.count_nonzero(size <= half)) - 1, 0)
         rise = seconds[-1] - seconds[start]
@@ -62,7 +62,7 @@ def fit_curve(size: ArrayLike, seconds: ArrayLike) -> Curve:
     for xi, yi in zip(x.tolist(), y.tolist(), strict=True):
         at[xi].append(float(np.log(yi)))
     knots = sorted(at)
-    return Curve(np.log(np.array(knots)), isotonic_median([at[knot] for knot in knots]))
+    return Curve(np.array(knots), np.exp(isotonic_median([at[knot] for knot in knots])))
 
 
 def isotonic_median(samples: Iterable[list[float]]) -> Floats:
@@ -97,46 +97,3 @@ def monotone_grid(log_s: Floats) -> Floats:
         below = np.maximum.accumulate(below, axis=axis)
         above = np.flip(np.minimum.accumulate(np.flip(above, axis), axis=axis), axis)
     return (below + above) / 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Residual:
-    """Relative error of a fit on points that were left out of it one at a time."""
-
-    table: str
-    kind: str
-    group_size: int
-    points: int
-    median: float
-    worst: float
-
-
-def leave_one_out(table: CollectiveTable, *, at_least_bytes: int = 1 << 20) -> tuple[Residual, ...]:
-    """Error of the curve of each kind and group size on every inner point of at least that size."""
-    series: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
-    for row in table.rows:
-        series[row.kind, row.group_size].append((row.full_bytes, row.seconds))
-    found: list[Residual] = []
-    for (kind, group_size), points in sorted(series.items()):
-        size, seconds = np.array(sorted(points)).T
-        errors = [
-            abs(float(fit_curve(size[size != x], seconds[size != x])(x)) / s - 1.0)
-            for x, s in zip(size, seconds, strict=True)
-            if at_least_bytes <= x and size.min() < x < size.max()
-        ]
-        if errors:
-            median, worst = float(np.median(errors)), max(errors)
-            found.append(Residual(table.name, kind, group_size, len(errors), median, worst))
-    return tuple(found)
-
-
-def fit_report() -> tuple[Residual, ...]:
-    """Prints and returns the leave-one-out errors of every shipped table of collectives."""
-    tables = {t.name: t for name in profile_names() if (t := load_profile(name).collectives)}
-    residuals = tuple(r for _, table in sorted(tables.items()) for r in leave_one_out(table))
-    for r in residuals:
-        print(
-            f"{r.table:10} {r.kind:18} over {r.group_size:3}: {r.points:3} points of 1 MiB and "
-            f"more, median {r.median:6.1%}, worst {r.worst:6.1%}"
-        )
-    return residuals

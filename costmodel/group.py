@@ -20,15 +20,18 @@ class Group:
         hosts: islands that the group touches.
         concurrent_per_host: groups that cross the borders of one island at the same time, and so
             divide its network; 1 for a group that stays inside.
+        stride: distance between neighbours of the group in the order of devices.
     """
 
     size: int
     per_host: int
     hosts: int
     concurrent_per_host: int = 1
+    stride: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.size, self.per_host, self.hosts, self.concurrent_per_host) < 1:
+        counts = (self.size, self.per_host, self.hosts, self.concurrent_per_host, self.stride)
+        if min(counts) < 1:
             raise ValueError(f"every field of a Group must be at least 1, found {self}")
         if self.size != self.per_host * self.hosts:
             raise ValueError(f"Group: size must be per_host * hosts, found {self}")
@@ -63,9 +66,11 @@ def _group(island: int, mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> G
     table = hosts.transpose(rest + axes).reshape(-1, size)
     members = [np.unique(row, return_counts=True) for row in table]
     fewest = min(int(counts.min()) for _, counts in members)
+    order = np.arange(count).reshape(mesh_sizes).transpose(rest + axes).reshape(-1, size)
+    stride = int(order[0, 1] - order[0, 0]) if size > 1 else 1
     if all(len(touched) == 1 for touched, _ in members):
-        return Group(size, size, 1)
+        return Group(size, size, 1, stride=stride)
     per_host = max(d for d in range(1, fewest + 1) if size % d == 0)
     crossing = [touched for touched, _ in members if len(touched) > 1]
     _, groups_on_host = np.unique(np.concatenate(crossing), return_counts=True)
-    return Group(size, per_host, size // per_host, int(groups_on_host.max()))
+    return Group(size, per_host, size // per_host, int(groups_on_host.max()), stride)

@@ -75,10 +75,14 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class CollectiveRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """One timing; `full_bytes` as in `costmodel.CollectiveModel`."""
+    """One timing; `full_bytes` as in `costmodel.CollectiveModel`.
+
+    `stride` is the distance between neighbours of a group: 1 for devices 0 and 1, 2 for 0 and 2.
+    """
 
     kind: CollectiveKind
     group_size: Annotated[int, Meta(ge=2, le=1_000_000)]
+    stride: Count
     full_bytes: Size
     seconds: PositiveSeconds
 

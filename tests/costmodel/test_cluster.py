@@ -184,11 +184,11 @@ def test_list_clusters_has_every_profile() -> None:
     ("mesh", "axes", "want"),
     [
         ((64,), (0,), Group(64, 8, 8, 1)),
-        ((8, 8), (0,), Group(8, 1, 8, 8)),
+        ((8, 8), (0,), Group(8, 1, 8, 8, 8)),
         ((8, 8), (1,), Group(8, 8, 1)),
         ((8, 8), (1, 0), Group(64, 8, 8, 1)),
         ((4, 16), (1,), Group(16, 8, 2, 1)),
-        ((16, 4), (0,), Group(16, 2, 8, 4)),
+        ((16, 4), (0,), Group(16, 2, 8, 4, 4)),
         ((16, 4), (1,), Group(4, 4, 1)),
         ((4, 4, 4), (0, 2), Group(16, 4, 4, 2)),
         ((8, 8), (), Group(1, 1, 1)),
@@ -200,7 +200,7 @@ def test_groups(mesh: tuple[int, ...], axes: tuple[int, ...], want: Group) -> No
 
 
 def test_a_rack_wide_domain_is_one_island() -> None:
-    assert group_for(parse_cluster("72xgb200"), (9, 8), (0,)) == Group(9, 9, 1)
+    assert group_for(parse_cluster("72xgb200"), (9, 8), (0,)) == Group(9, 9, 1, stride=8)
 
 
 def test_uneven_groups_are_priced_as_the_worst() -> None:

@@ -124,10 +124,12 @@ def test_merging_keeps_the_newer_timing_of_each_point() -> None:
     base = msgspec.structs.replace(
         load_profile("a100"),
         collectives=table(
-            CollectiveRow("all-gather", 2, 8, 1.0), CollectiveRow("all-gather", 2, 16, 2.0)
+            CollectiveRow("all-gather", 2, 1, 8, 1.0), CollectiveRow("all-gather", 2, 1, 16, 2.0)
         ),
     )
-    newer = msgspec.structs.replace(base, collectives=table(CollectiveRow("all-gather", 2, 8, 3.0)))
+    newer = msgspec.structs.replace(
+        base, collectives=table(CollectiveRow("all-gather", 2, 1, 8, 3.0))
+    )
     merged = merge_profiles(base, newer).collectives
     assert merged is not None
     assert [row.seconds for row in merged.rows] == [3.0, 2.0]

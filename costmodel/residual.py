@@ -1,0 +1,121 @@
+"""How well the fits predict measurements that they have not seen."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles import CollectiveTable, GemmTable
+
+from .fit import fit_curve
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """Relative errors |predicted / measured - 1| on points left out one at a time."""
+
+    table: str
+    what: str
+    errors: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.errors))
+
+    @property
+    def p90(self) -> float:
+        return float(np.quantile(self.errors, 0.9))
+
+
+def collective_residuals(
+    table: CollectiveTable, *, at_least_bytes: int = 1 << 20
+) -> tuple[Residual, ...]:
+    """Error of the curve of each kind, group size and stride, the point itself left out.
+
+    Points of one size are one point, their median. The last point of a series is not scored, as
+    nothing lies beyond it.
+
+    Args:
+        table: with one or more points per series.
+        at_least_bytes: points below are used but not scored.
+    """
+    series: dict[tuple[str, int, int], dict[int, list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for row in table.rows:
+        series[row.kind, row.group_size, row.stride][row.full_bytes].append(row.seconds)
+    found: list[Residual] = []
+    for (kind, group_size, stride), points in sorted(series.items()):
+        size = np.array(sorted(points), dtype=np.float64)
+        seconds = np.array([np.median(points[int(x)]) for x in size])
+        errors = [
+            abs(float(fit_curve(size[size != x], seconds[size != x])(x)) / t - 1.0)
+            for x, t in zip(size[:-1], seconds[:-1], strict=True)
+            if x >= at_least_bytes and len(size) > 2
+        ]
+        if errors:
+            apart = f" of stride {stride}" if stride > 1 else ""
+            found.append(Residual(table.name, f"{kind} over {group_size}{apart}", tuple(errors)))
+    return tuple(found)
+
+
+def gemm_residuals(table: GemmTable) -> tuple[Residual, ...]:
+    """Error of a matrix product of each dtype, the product itself left out.
+
+    On a full grid the product is the mean of the straight lines between its two neighbours along
+    each axis that has them; elsewhere (cubes only) the curve over flops without it.
+    """
+    found: list[Residual] = []
+    for dtype in sorted({row.dtype for row in table.rows}):
+        rows = [row for row in table.rows if row.dtype == dtype]
+        keys = np.array([(r.batch, r.m, r.n, r.k) for r in rows], dtype=np.float64)
+        seconds = np.array([row.seconds for row in rows])
+        grid = full_grid(keys, seconds)
+        errors = _by_flops(keys, seconds) if grid is None else _by_neighbours(*grid)
+        if errors:
+            found.append(Residual(table.name, f"product of {dtype}", tuple(errors)))
+    return tuple(found)
+
+
+def full_grid(keys: Floats, seconds: Floats) -> tuple[list[Floats], Floats] | None:
+    """The axes and the array of timings that lie on every point of a grid, or None.
+
+    Args:
+        keys: [points, axes], the sizes of each timing.
+        seconds: [points].
+    """
+    axes = [np.unique(column) for column in keys.T]
+    shape = [len(axis) for axis in axes]
+    if int(np.prod(shape)) != len(np.unique(keys, axis=0)) or len(keys) != int(np.prod(shape)):
+        return None
+    return axes, seconds[np.lexsort(keys.T[::-1])].reshape(shape)
+
+
+def _by_flops(keys: Floats, seconds: Floats) -> list[float]:
+    flops = 2.0 * np.prod(keys, axis=1)
+    inner = [x for x in np.unique(flops) if flops.min() < x < flops.max()]
+    return [
+        abs(float(fit_curve(flops[flops != x], seconds[flops != x])(x)) / t - 1.0)
+        for x in inner
+        for t in seconds[flops == x]
+    ]
+
+
+def _by_neighbours(axes: list[Floats], seconds: Floats) -> list[float]:
+    total, count = np.zeros(seconds.shape), np.zeros(seconds.shape)
+    for position, axis in enumerate(axes):
+        if len(axis) < 3:
+            continue
+        along = np.moveaxis(seconds, position, 0)
+        weight = ((axis[1:-1] - axis[:-2]) / (axis[2:] - axis[:-2])).reshape(
+            -1, *([1] * (seconds.ndim - 1))
+        )
+        np.moveaxis(total, position, 0)[1:-1] += (1.0 - weight) * along[:-2] + weight * along[2:]
+        np.moveaxis(count, position, 0)[1:-1] += 1.0
+    seen = count > 0.0
+    return np.abs(total[seen] / count[seen] / seconds[seen] - 1.0).tolist()
