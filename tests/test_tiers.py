@@ -57,7 +57,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/run.py",
     "planner/emit/steps.py",
     "planner/emit/values.py",
-    "planner/intra/ilp.py",
+    "planner/intra/highs.py",
     "planner/microbatch.py",
     "planner/plan.py",
     "planner/step.py",

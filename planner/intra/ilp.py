@@ -1,5 +1,4 @@
-# pyright: basic
-"""The problem as a 0/1 programme, written with PuLP and solved by HiGHS.
+"""The problem as a 0/1 programme, solved by HiGHS.
 
     min   sum_v c_v . s_v + sum_uv R_uv . e_uv                  objective
     s.t.  sum_i s_v[i] = 1                         each v       one option
@@ -10,8 +9,9 @@
 
 Edge variables are continuous: with s integral the marginal rows make them integral. The rows are
 the strong form; the weak one, e >= s_u + s_v - 1, has the same integer points and a useless
-relaxation. Memory rows are added only when a solution breaks them; the last kind only where a
-solution breaks a memory row by less than the solver's tolerance.
+relaxation. The relaxation comes first: it is often integral. Memory rows are added only when a
+solution breaks them; the last kind only where a solution breaks a memory row by less than the
+solver's tolerance. Forbidden pairs have no variable.
 
 Costs are scaled to the solver's tolerances, which are absolute: seconds would drown in them.
 
@@ -21,248 +21,245 @@ Source: Zheng et al., Alpa, OSDI 2022, section 4.2, with marginal rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import pulp
 
 from ..stop import Stop
-from .problem import IntraProblem, IntraSolution
+from .flat import Flat, Ints, ranges
+from .highs import Highs
+from .problem import Floats
 
 TOP_COST = 1000.0  # the largest cost of a single option or pair, as the solver sees it
+WHOLE = 1e-6  # how far from 0 and 1 a value counts as whole
+SPREAD = 1e-6  # a relaxed solution may break a memory row by so much of the limit
 
 
-Picks = list[list[Any]]  # for each option of each node its variable, or 1.0
-Terms = list[tuple[pulp.LpVariable, float]]
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """What the programme says: a choice if one was found, and a bound on all of them."""
+
+    choice: Ints | None
+    bound: float
+    stop: Stop
 
 
-@dataclass
-class _Model:
-    lp: pulp.LpProblem
-    pick: Picks
-    constant: float  # cost of what there is no choice about
-    unit: float  # cost that the solver sees as 1
-    moments: set[int] = field(default_factory=set)  # that have a memory row
-
-
-def columns(problem: IntraProblem, labels: Sequence[np.ndarray]) -> int:
-    """Number of variables that the programme would have."""
-    sizes = [len(kept) for kept in labels]
-    nodes = sum(n for n in sizes if n > 1)
-    pairs = {(min(e.u, e.v), max(e.u, e.v)) for e in problem.edges if e.u != e.v}
-    return nodes + sum(sizes[u] * sizes[v] for u, v in pairs if sizes[u] > 1 and sizes[v] > 1)
+def columns(flat: Flat) -> int:
+    """Number of variables that the programme would have at most."""
+    return len(flat.cost) + flat.entries
 
 
 def solve_ilp(
-    problem: IntraProblem,
+    flat: Flat,
     *,
     time_limit_s: float,
-    labels: Sequence[np.ndarray] | None = None,
     relative_gap: float = 0.0,
-    cutoff: float = float("inf"),
-) -> IntraSolution:
+    known: Ints | None = None,
+) -> Exact:
     """Solves exactly, or as far as the time limit allows.
 
     Args:
-        problem: what to solve.
+        flat: what to solve.
         time_limit_s: for everything.
-        labels: options to consider of each node; all if None.
         relative_gap: HiGHS stops at this gap.
-        cutoff: cost of a known solution; only better ones are looked for.
+        known: a choice to start from.
     """
-    kept = [np.arange(len(c)) for c in problem.node_cost] if labels is None else list(labels)
     deadline = time.monotonic() + time_limit_s
-    model = _model(problem, kept)
-    bound = -np.inf
-    while np.isfinite(model.constant):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return _nothing(bound, Stop.TIME_LIMIT)
-        if not model.lp.variables():
-            choice = tuple(int(k[0]) for k in kept)
-            if problem.is_feasible(choice):
-                return IntraSolution(choice, model.constant, model.constant, Stop.OPTIMAL)
-            break
-        solver = pulp.HiGHS(msg=False, timeLimit=left, gapRel=relative_gap, gapAbs=0.0, threads=1)
-        status = model.lp.solve(solver)
-        if status == pulp.LpStatusInfeasible:
-            break
-        if status != pulp.LpStatusOptimal:
-            return _nothing(bound, Stop.TIME_LIMIT if time.monotonic() >= deadline else Stop.GAP)
-        # holds for any subset of the memory rows
-        highs: Any = model.lp.solverModel
-        dual = highs.getInfo().mip_dual_bound * model.unit + model.constant
-        choice = _read(model, kept)
-        cost = problem.cost(choice)
-        bound = max(bound, min(dual, cost))
-        if bound >= cutoff:
-            return _nothing(bound, Stop.OPTIMAL)
-        proved = model.lp.sol_status == pulp.LpSolutionOptimal
-        stop = Stop.OPTIMAL if proved else Stop.TIME_LIMIT
-        if problem.is_feasible(choice):
-            better = cost < cutoff
-            return IntraSolution(choice, cost, bound, stop) if better else _nothing(bound, stop)
+    if not flat.size or not np.isfinite(flat.constant):
+        return _trivial(flat)
+    programme = _Programme(flat)
+    bound = programme.relax(deadline)
+    if bound == np.inf or programme.answer is not None:
+        stop = Stop.INFEASIBLE if bound == np.inf else Stop.OPTIMAL
+        return Exact(programme.answer, bound, stop)
+    programme.highs.make_integral()
+    programme.highs.set("mip_rel_gap", relative_gap)
+    programme.highs.set("mip_abs_gap", 0.0)
+    while True:
+        if known is not None:
+            programme.start_from(known)
+        status = programme.highs.run(deadline)
+        if status == "infeasible":
+            return Exact(None, np.inf, Stop.INFEASIBLE)
+        late = time.monotonic() >= deadline
+        proved = status == "optimal"
+        if proved or late:
+            bound = max(bound, programme.bound())
+        values = programme.highs.values()
+        if values is None:
+            return Exact(None, bound, Stop.TIME_LIMIT if late else Stop.GAP)
+        choice = programme.read(values)
+        if flat.fits(choice) and np.isfinite(flat.price(choice)):
+            return Exact(
+                choice, min(bound, flat.price(choice)), Stop.OPTIMAL if proved else Stop.TIME_LIMIT
+            )
         if not proved:
-            return _nothing(bound, Stop.TIME_LIMIT)
-        _add_memory_rows(model, problem, kept, choice)
-    return _nothing(float("inf"), Stop.INFEASIBLE)
+            return Exact(None, bound, Stop.TIME_LIMIT)
+        programme.cut(choice)
 
 
-def _nothing(bound: float, stop: Stop) -> IntraSolution:
-    return IntraSolution((), float("inf"), bound, stop)
+def _trivial(flat: Flat) -> Exact:
+    if np.isfinite(flat.constant) and flat.limit.min(initial=0.0) >= 0.0:
+        return Exact(np.zeros(0, dtype=np.int64), flat.constant, Stop.OPTIMAL)
+    return Exact(None, np.inf, Stop.INFEASIBLE)
 
 
-# --- writing the programme ---------------------------------------------------------------------
+class _Programme:
+    """The rows and columns written so far."""
+
+    def __init__(self, flat: Flat) -> None:
+        self.flat = flat
+        self.rows_at: set[int] = set()  # moments that have a memory row
+        self.answer: Ints | None = None
+        self.highs = self._write()
+
+    def _write(self) -> Highs:
+        """Columns: options node by node, then pairs edge by edge."""
+        flat, sizes = self.flat, self.flat.sizes
+        u, v = flat.ends[:, 0], flat.ends[:, 1]
+        m, labels = len(u), len(flat.cost)
+        wide = sizes[u] * sizes[v]
+        cells = np.repeat(np.arange(m), wide)
+        place = ranges(np.zeros(m, dtype=np.int64), wide)
+        cost = flat.pool[flat.table[cells] + place]
+        held = np.isfinite(cost)
+        cells, place, cost = cells[held], place[held], cost[held]
+        # rows: one per node, then those of the first and of the second end of each edge
+        rows_u = flat.size + np.concatenate(([0], np.cumsum(sizes[u])))
+        rows_v = rows_u[-1] + np.concatenate(([0], np.cumsum(sizes[v])))
+        row_count = int(rows_v[-1])
+        i, j = np.divmod(place, sizes[v][cells])
+        pair_rows = np.stack((rows_u[:-1][cells] + i, rows_v[:-1][cells] + j), axis=1)
+        # entries of the options: the row of their node, and one per edge and option
+        node_of = np.repeat(np.arange(flat.size), sizes)
+        option = np.concatenate(
+            (
+                np.arange(labels),
+                ranges(flat.first[:-1][u], sizes[u]),
+                ranges(flat.first[:-1][v], sizes[v]),
+            )
+        )
+        row = np.concatenate((node_of, np.arange(flat.size, row_count)))
+        sign = np.concatenate((np.ones(labels), -np.ones(row_count - flat.size)))
+        order = np.argsort(option, kind="stable")
+        counts = np.concatenate((np.bincount(option, minlength=labels), np.full(len(cost), 2)))
+        finite = np.isfinite(flat.cost)
+        objective = np.concatenate((np.where(finite, flat.cost, 0.0), cost))
+        self.unit = float(np.abs(objective).max(initial=0.0)) / TOP_COST or 1.0
+        return Highs(
+            cost=objective / self.unit,
+            row_count=row_count,
+            rows=np.concatenate((np.ones(flat.size), np.zeros(row_count - flat.size))),
+            starts=np.concatenate(([0], np.cumsum(counts))),
+            index=np.concatenate((row[order], pair_rows.ravel())),
+            value=np.concatenate((sign[order], np.ones(2 * len(cost)))),
+            integral=np.arange(labels + len(cost)) < labels,
+            upper=np.concatenate((finite.astype(float), np.full(len(cost), np.inf))),
+        )
+
+    # --- solving ---
+
+    def relax(self, deadline: float) -> float:
+        """Solves the relaxation with all memory rows it breaks; returns its bound.
+
+        `answer` is set if the relaxed solution is one.
+        """
+        flat, bound = self.flat, -np.inf
+        while True:
+            status = self.highs.run(deadline)
+            if status == "infeasible":
+                return np.inf
+            if status == "stopped":
+                return bound
+            bound = max(bound, self._real(self.highs.objective()))
+            values = self.highs.values()
+            if values is None:
+                return bound
+            if not self._add_rows(self._room(values)):
+                whole = np.abs(values[: len(flat.cost)] - 0.5).min(initial=0.5) > 0.5 - WHOLE
+                choice = self.read(values)
+                if whole and flat.fits(choice) and np.isfinite(flat.price(choice)):
+                    self.answer = choice
+                    bound = min(bound, flat.price(choice))
+                return bound
+
+    def start_from(self, choice: Ints) -> None:
+        flat, sizes = self.flat, self.flat.sizes
+        node = np.repeat(np.arange(flat.size), sizes)
+        taken = ranges(np.zeros(flat.size, dtype=np.int64), sizes) == choice[node]
+        self.highs.start_from(np.arange(len(flat.cost)), taken.astype(np.float64))
+
+    def bound(self) -> float:
+        return self._real(self.highs.bound())
+
+    def _real(self, objective: float) -> float:
+        return objective * self.unit + self.flat.constant
+
+    def read(self, values: Floats) -> Ints:
+        """The likeliest option of each node."""
+        flat = self.flat
+        part = values[: len(flat.cost)]
+        top = np.repeat(np.maximum.reduceat(part, flat.first[:-1]), flat.sizes)
+        node = np.repeat(np.arange(flat.size), flat.sizes)
+        best = np.flatnonzero(part >= top)
+        keep = np.unique(node[best], return_index=True)[1]
+        return best[keep] - flat.first[:-1]
+
+    # --- memory ---
+
+    def _room(self, values: Floats) -> Floats:
+        flat = self.flat
+        if not len(flat.limit):
+            return flat.limit
+        counts = flat.sizes[flat.owner]
+        stretch = np.repeat(np.arange(len(counts)), counts)
+        used = (
+            flat.use[ranges(flat.use_at, counts)] * values[ranges(flat.first[flat.owner], counts)]
+        )
+        total = np.bincount(stretch, used, minlength=len(counts))
+        change = np.bincount(flat.begin, total, minlength=len(flat.limit) + 1)
+        change -= np.bincount(flat.end, total, minlength=len(flat.limit) + 1)
+        return flat.limit - np.cumsum(change)[:-1]
+
+    def _add_rows(self, room: Floats) -> bool:
+        """A row for the worst moment of every run of moments that are over the limit."""
+        flat, added = self.flat, False
+        for moment in _worst(room < -SPREAD * np.abs(flat.limit), room):
+            if moment not in self.rows_at:
+                self._add_row(moment)
+                added = True
+        return added
+
+    def _add_row(self, moment: int) -> None:
+        flat = self.flat
+        self.rows_at.add(moment)
+        here = np.flatnonzero((flat.begin <= moment) & (moment < flat.end))
+        counts = flat.sizes[flat.owner[here]]
+        index = ranges(flat.first[flat.owner[here]], counts)
+        use = flat.use[ranges(flat.use_at[here], counts)]
+        unit = float(use.max(initial=0.0)) or 1.0
+        held = use != 0.0
+        self.highs.add_row(index[held], use[held] / unit, float(flat.limit[moment]) / unit)
+
+    def cut(self, choice: Ints) -> None:
+        """Excludes a choice that is over the limit."""
+        flat = self.flat
+        room = flat.room(choice) if len(flat.limit) else flat.limit
+        broken = _worst(room < 0.0, room)
+        for moment in broken:
+            if moment not in self.rows_at:
+                self._add_row(moment)
+                continue
+            here = np.unique(flat.owner[(flat.begin <= moment) & (moment < flat.end)])
+            index = flat.first[here] + choice[here]
+            self.highs.add_row(index, np.ones(len(index)), len(index) - 1.0)
+        if not broken:  # a pair without a variable, by rounding of the solver
+            index = flat.first[:-1] + choice
+            self.highs.add_row(index, np.ones(len(index)), len(index) - 1.0)
 
 
-def _model(problem: IntraProblem, kept: list[np.ndarray]) -> _Model:
-    lp = pulp.LpProblem("intra", pulp.LpMinimize)
-    pick: Picks = []
-    terms: Terms = []
-    constant = 0.0
-    costs, tables = _merged(problem, kept)
-    for v, cost in enumerate(costs):
-        if len(cost) == 1:
-            pick.append([1.0])
-            constant += float(cost[0])
-            continue
-        row = [
-            pulp.LpVariable(f"s_{v}_{i}", 0, 1 if np.isfinite(c) else 0, cat="Integer")
-            for i, c in enumerate(cost)
-        ]
-        pick.append(list(row))
-        terms.extend((s, float(c)) for s, c in zip(row, cost, strict=True) if np.isfinite(c))
-        lp += pulp.LpAffineExpression((s, 1) for s in row) == 1
-    for (u, v), table in sorted(tables.items()):
-        constant += _edge(lp, terms, u, v, table, pick)
-    unit = max((abs(cost) for _, cost in terms), default=0.0) / TOP_COST or 1.0
-    lp += pulp.LpAffineExpression((x, cost / unit) for x, cost in _summed(terms))
-    return _Model(lp, pick, constant, unit)
-
-
-def _merged(
-    problem: IntraProblem, kept: list[np.ndarray]
-) -> tuple[list[np.ndarray], dict[tuple[int, int], np.ndarray]]:
-    """Costs of the kept options, loops included, and one table for each pair of nodes."""
-    costs = [c[labels] for c, labels in zip(problem.node_cost, kept, strict=True)]
-    tables: dict[tuple[int, int], np.ndarray] = {}
-    for edge in problem.edges:
-        u, v, table = edge.u, edge.v, edge.cost
-        if u == v:
-            costs[u] = costs[u] + np.diagonal(table)[kept[u]]
-            continue
-        if u > v:
-            u, v, table = v, u, table.T
-        part = table[np.ix_(kept[u], kept[v])]
-        tables[(u, v)] = tables[(u, v)] + part if (u, v) in tables else part
-    return costs, tables
-
-
-def _summed(terms: Terms) -> Terms:
-    """One term for each variable."""
-    total: dict[pulp.LpVariable, float] = {}
-    for x, cost in terms:
-        total[x] = total.get(x, 0.0) + cost
-    return list(total.items())
-
-
-def _edge(
-    lp: pulp.LpProblem, terms: Terms, u: int, v: int, table: np.ndarray, pick: Picks
-) -> float:
-    """Writes one pair of nodes; returns the cost about which there is no choice."""
-    rows, columns = table.shape
-    if rows == 1 or columns == 1:
-        fixed = 0.0
-        ends = pick[v] if rows == 1 else pick[u]
-        for end, cost in zip(ends, table.ravel(), strict=True):
-            if isinstance(end, float):
-                fixed += float(cost)
-            elif np.isfinite(cost):
-                terms.append((end, float(cost)))
-            else:
-                end.upBound = 0
-        return fixed
-    cells = [
-        [pulp.LpVariable(f"e_{u}_{v}_{i}_{j}", 0, 1) for j in range(columns)] for i in range(rows)
-    ]
-    for i in range(rows):
-        row = [(cells[i][j], 1) for j in range(columns)]
-        lp += pulp.LpAffineExpression([*row, (pick[u][i], -1)]) == 0
-        for j in range(columns):
-            if np.isfinite(table[i, j]):
-                terms.append((cells[i][j], float(table[i, j])))
-            else:
-                cells[i][j].upBound = 0
-    for j in range(columns):
-        column = [(cells[i][j], 1) for i in range(rows)]
-        lp += pulp.LpAffineExpression([*column, (pick[v][j], -1)]) == 0
-    return 0.0
-
-
-def _read(model: _Model, kept: list[np.ndarray]) -> tuple[int, ...]:
-    choice: list[int] = []
-    for row, labels in zip(model.pick, kept, strict=True):
-        values = [x if isinstance(x, float) else (x.value() or 0.0) for x in row]
-        choice.append(int(labels[int(np.argmax(values))]))
-    return tuple(choice)
-
-
-# --- memory ------------------------------------------------------------------------------------
-
-
-def _add_memory_rows(
-    model: _Model, problem: IntraProblem, kept: list[np.ndarray], choice: tuple[int, ...]
-) -> None:
-    """A row for the worst moment of every stretch in which a choice is over the limit."""
-    memory = problem.memory(choice)
-    over = memory > problem.limit * (1 + 1e-12)
+def _worst(over: np.ndarray, room: Floats) -> list[int]:
+    """The worst moment of each run of moments that are over the limit."""
     starts = np.flatnonzero(over & ~np.concatenate(([False], over[:-1])))
-    for start in starts.tolist():
-        end = start
-        while end < len(over) and over[end]:
-            end += 1
-        moment = start + int(np.argmax(memory[start:end]))
-        if moment in model.moments:
-            _exclude(model, problem, kept, choice, moment)
-        else:
-            _add_memory_row(model, problem, kept, moment)
-
-
-def _alive(problem: IntraProblem, moment: int) -> list[int]:
-    return [v for v, (start, end) in enumerate(problem.intervals) if start <= moment < end]
-
-
-def _add_memory_row(
-    model: _Model, problem: IntraProblem, kept: list[np.ndarray], moment: int
-) -> None:
-    model.moments.add(moment)
-    terms: Terms = []
-    left = problem.limit
-    for v in _alive(problem, moment):
-        for x, k in zip(model.pick[v], kept[v], strict=True):
-            use = float(problem.usage[v][k])
-            if isinstance(x, float):
-                left -= use
-            elif use:
-                terms.append((x, use))
-    unit = max((use for _, use in terms), default=1.0)
-    row = pulp.LpAffineExpression((x, use / unit) for x, use in terms)
-    model.lp += row <= left / unit
-
-
-def _exclude(
-    model: _Model,
-    problem: IntraProblem,
-    kept: list[np.ndarray],
-    choice: tuple[int, ...],
-    moment: int,
-) -> None:
-    """Forbids the options that are together at one moment and too much."""
-    terms: Terms = []
-    for v in _alive(problem, moment):
-        x = model.pick[v][int(np.flatnonzero(kept[v] == choice[v])[0])]
-        if not isinstance(x, float):
-            terms.append((x, 1.0))
-    model.lp += pulp.LpAffineExpression(terms) <= len(terms) - 1
+    stops = np.flatnonzero(over & ~np.concatenate((over[1:], [False]))) + 1
+    return [int(a + np.argmin(room[a:b])) for a, b in zip(starts, stops, strict=True)]

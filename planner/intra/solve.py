@@ -17,15 +17,16 @@ import numpy as np
 
 from ..stop import Stop
 from .eliminate import Tables
+from .flat import flatten_problem
 from .ilp import columns, solve_ilp
 from .mend import Mender
 from .priced import PricedSolver
 from .problem import IntraProblem, IntraSolution
 
-# The programme is handed to HiGHS only below this size: above, writing it takes longer than the
-# whole search should. Where nothing is known that fits, the answer is worth more time.
-ILP_COLUMNS = 12_000
-ILP_COLUMNS_AT_LAST = 25_000
+# The programme is handed to HiGHS only below this size: above, its relaxation takes longer than
+# the whole search should. Where nothing is known that fits, the answer is worth more time.
+ILP_COLUMNS = 30_000
+ILP_COLUMNS_AT_LAST = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,14 +181,13 @@ class _Search:
 
     def exact(self) -> None:
         """HiGHS, if the programme is small enough to write down."""
-        labels = [np.arange(len(c)) for c in self.problem.node_cost]
-        most = ILP_COLUMNS if self.best else ILP_COLUMNS_AT_LAST
-        if columns(self.problem, labels) > most:
+        flat = flatten_problem(self.problem)
+        if columns(flat) > (ILP_COLUMNS if self.best else ILP_COLUMNS_AT_LAST):
             return
-        left = self.deadline - time.monotonic()
-        found = solve_ilp(self.problem, time_limit_s=left, labels=labels, relative_gap=0.0)
-        if found.choice:
-            self.offer(found.choice)
+        known = np.array(self.best, dtype=np.int64) if self.best else None
+        found = solve_ilp(flat, time_limit_s=self.deadline - time.monotonic(), known=known)
+        if found.choice is not None:
+            self.offer(tuple(found.choice.tolist()))
         elif found.stop is Stop.INFEASIBLE and not self.best:
             self.refute()
             return

@@ -1,0 +1,121 @@
+# pyright: basic
+"""HiGHS behind a thread: it keeps the time limit, and Ctrl-C reaches Python meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+# Beyond its own limit, HiGHS is given so long to notice before it is told to stop.
+GRACE_S = 1.0
+
+
+class Highs:
+    """One programme, handed over column by column; rows may be added between runs."""
+
+    def __init__(
+        self,
+        cost: Floats,
+        row_count: int,
+        rows: Floats,
+        starts: Ints,
+        index: Ints,
+        value: Floats,
+        integral: NDArray[np.bool_],
+        upper: Floats,
+    ) -> None:
+        """Takes min cost x, A x = rows, 0 <= x <= upper, with A by columns.
+
+        Args:
+            cost: per column.
+            row_count: number of rows.
+            rows: right-hand sides.
+            starts: where each column begins in `index`, and the end.
+            index: row of each entry.
+            value: value of each entry.
+            integral: columns that must be whole in the end.
+            upper: per column.
+        """
+        self.integral = np.flatnonzero(integral).astype(np.int32)
+        self.columns = len(cost)
+        self.solver = highspy.Highs()
+        self.solver.setOptionValue("output_flag", False)
+        self.solver.setOptionValue("threads", 1)
+        self.solver.passModel(
+            self.columns, row_count, len(index), int(highspy.MatrixFormat.kColwise),
+            int(highspy.ObjSense.kMinimize), 0.0, cost, np.zeros(self.columns), upper, rows, rows,
+            starts.astype(np.int32), index.astype(np.int32), value,
+            np.zeros(self.columns, dtype=np.int32),
+        )  # fmt: skip
+        self._stop = False
+        self._ran = False
+        for event in ("cbSimplexInterrupt", "cbIpmInterrupt", "cbMipInterrupt"):
+            getattr(self.solver, event).subscribe(self._ask)
+
+    def _ask(self, event: Any) -> None:
+        if self._stop:
+            event.interrupt()
+
+    def set(self, name: str, value: Any) -> None:
+        self.solver.setOptionValue(name, value)
+
+    def add_row(self, index: Ints, value: Floats, most: float) -> None:
+        """Adds sum value * x[index] <= most."""
+        found = index.astype(np.int32)
+        self.solver.addRow(-highspy.kHighsInf, most, len(found), found, value)
+
+    def make_integral(self) -> None:
+        """From now on the integral columns are."""
+        self._ran = False
+        kind = np.full(len(self.integral), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
+        self.solver.changeColsIntegrality(len(self.integral), self.integral, kind)
+
+    def start_from(self, index: Ints, value: Floats) -> None:
+        """Gives some columns of a known solution."""
+        self.solver.setSolution(len(index), index.astype(np.int32), value)
+
+    def run(self, deadline: float) -> str:
+        """Solves; returns `optimal`, `infeasible`, or `stopped` for anything else."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return "stopped"
+        # its clock runs on from one run to the next
+        self.solver.setOptionValue("time_limit", float(self.solver.getRunTime()) + left)
+        self._ran = True
+        thread = threading.Thread(target=self.solver.run, daemon=True)
+        thread.start()
+        try:
+            thread.join(left + GRACE_S)
+        finally:
+            self._stop = True
+            thread.join()
+            self._stop = False
+        status = self.solver.getModelStatus()
+        if status == highspy.HighsModelStatus.kOptimal:
+            return "optimal"
+        if status in (
+            highspy.HighsModelStatus.kInfeasible,
+            highspy.HighsModelStatus.kUnboundedOrInfeasible,
+        ):
+            return "infeasible"
+        return "stopped"
+
+    def values(self) -> Floats | None:
+        """The best solution known, if there is one."""
+        if self.solver.getInfo().primal_solution_status != highspy.kSolutionStatusFeasible:
+            return None
+        return np.asarray(self.solver.getSolution().col_value)
+
+    def objective(self) -> float:
+        return float(self.solver.getInfo().objective_function_value)
+
+    def bound(self) -> float:
+        """Of the last run as an integer programme."""
+        return float(self.solver.getInfo().mip_dual_bound) if self._ran else -np.inf
