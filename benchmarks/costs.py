@@ -47,8 +47,8 @@ def main(quick: bool = False) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for r in rows():
         print(f"| {r.table} | {r.what} | {len(r.errors)} | {r.median:.1%} | {r.p90:.1%} |")
-        row = {"points": len(r.errors), "median": r.median, "p90": r.p90}
-        found.append({"table": r.table, "what": r.what} | row)
+        row: dict[str, object] = {"table": r.table, "what": r.what, "points": len(r.errors)}
+        found.append(row | {"median": r.median, "p90": r.p90})
     worst = _worst_kinds()
     print("\nthe series that are predicted worst, 1 MiB and more:")
     for r in worst:

@@ -6,6 +6,9 @@ from .collectives import KINDS as KINDS
 from .collectives import CollectiveModel as CollectiveModel
 from .collectives import wire_bytes as wire_bytes
 from .collectives import wire_fraction as wire_fraction
+from .combine import COMBINED_BYTES as COMBINED_BYTES
+from .combine import bundles as bundles
+from .combine import combined_s as combined_s
 from .compute import ComputeModel as ComputeModel
 from .compute import item_bytes as item_bytes
 from .fit import Curve as Curve
@@ -15,6 +18,9 @@ from .group import group_for as group_for
 from .opcost import VIEWS as VIEWS
 from .opcost import OpWork as OpWork
 from .opcost import op_seconds as op_seconds
+from .overlap import Overlap as Overlap
+from .overlap import Transfer as Transfer
+from .overlap import overlapped as overlapped
 from .parse import ClusterSummary as ClusterSummary
 from .parse import list_clusters as list_clusters
 from .parse import parse_bytes as parse_bytes
