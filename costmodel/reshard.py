@@ -80,6 +80,7 @@ class _Space:
 _Spaces = dict[tuple[object, str], _Space]
 _Matrices = dict[tuple[object, str, int], Floats]
 _Prices = dict[tuple[CollectiveKind, tuple[str, ...], float], float]
+_Paths = dict[tuple[TensorType, Sharding, Sharding], tuple[Step, ...]]
 
 
 @dataclass
@@ -93,6 +94,7 @@ class ReshardModel:
     _spaces: _Spaces = field(default_factory=_Spaces)
     _matrices: _Matrices = field(default_factory=_Matrices)
     _prices: _Prices = field(default_factory=_Prices)
+    _paths: _Paths = field(default_factory=_Paths)
 
     def group(self, axes: tuple[str, ...]) -> Group:
         """The devices that a collective over these axes joins."""
@@ -143,6 +145,12 @@ class ReshardModel:
         """
         if start == end:
             return ()
+        key = (type_, start, end)
+        if key not in self._paths:
+            self._paths[key] = self._search(type_, start, end)
+        return self._paths[key]
+
+    def _search(self, type_: TensorType, start: Sharding, end: Sharding) -> tuple[Step, ...]:
         space = self.space(type_.shape, reduction_of(start))
         if start not in space.index or end not in space.index:
             raise IRError(f"{type_} has no path from {start} to {end} on the mesh {self.mesh}")

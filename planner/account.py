@@ -7,12 +7,12 @@ objective of the solver; a test holds the two against each other.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel import ReshardModel, Step, full_bytes, wire_bytes
+from costmodel import Step, full_bytes, wire_bytes
 from ir import Mesh, Sharding, TensorType
 
 from .intra.build import Builder
@@ -63,23 +63,6 @@ class Move:
     time: int
     cause: str
     holds: str
-
-
-Known = dict[tuple[TensorType, Sharding, Sharding], tuple[Step, ...]]
-
-
-@dataclass
-class Paths:
-    """Reshard paths, remembered."""
-
-    reshard: ReshardModel
-    known: Known = field(default_factory=Known)
-
-    def of(self, type_: TensorType, before: Sharding, after: Sharding) -> tuple[Step, ...]:
-        key = (type_, before, after)
-        if key not in self.known:
-            self.known[key] = self.reshard.path(type_, before, after)
-        return self.known[key]
 
 
 def moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
@@ -159,18 +142,16 @@ def _passing_bytes(move: Move, steps: tuple[Step, ...], mesh: Mesh) -> int:
     return raw + max(on_the_way, default=0)
 
 
-def account(builder: Builder, built: Built, choice: tuple[int, ...], paths: Paths) -> Account:
+def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     """Adds everything up."""
     reshard = builder.cache.reshard
     mesh = builder.mesh
-    compute_s = sum(
-        float(built.problem.node_cost[node][choice[node]]) for node in built.op_node.values()
-    )
-    memory = built.problem.memory(choice)
+    compute_s = built.compute_s(choice)
+    memory = built.lives.memory(choice)
     merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
     communication_s = 0.0
     for move in moves(builder, built, choice):
-        steps = paths.of(move.type, move.before, move.after)
+        steps = reshard.path(move.type, move.before, move.after)
         if 0 <= move.time < len(memory):
             memory[move.time] += _passing_bytes(move, steps, mesh)
         for step in steps:
@@ -191,7 +172,7 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...], paths: Path
     )
     ordered = tuple(sorted(collectives, key=lambda c: (-c.seconds, c.kind, c.axes, c.cause)))
     arguments = sum(
-        float(built.problem.usage[built.value_node[v]][choice[built.value_node[v]]])
+        float(built.lives.usage[built.value_node[v]][choice[built.value_node[v]]])
         for v in builder.flat.inputs
     )
     peak = float(memory.max()) if len(memory) else arguments

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
 from ir import Mesh, Sharding
 
-from .account import Account, Paths, account
+from .account import Account, account
 from .baselines import Baseline, Recipes, Roles
 from .classes import Classes
 from .decisions import Decisions
@@ -185,7 +185,6 @@ class MeshSearch:
         self.builder = Builder(
             program.flat, program.traffic, cache, program.ties, program.donated, search.limit
         )
-        self.paths = Paths(reshard)
         self.tables = Tables()
 
     def _build(self, limits: Limits) -> Built:
@@ -237,7 +236,7 @@ class MeshSearch:
 
     def _of(self, name: str, built: Built, solution: IntraSolution) -> Candidate:
         decisions = decide(built, self.search.program.flat, solution.choice, self.mesh)
-        sums = account(self.builder, built, solution.choice, self.paths)
+        sums = account(self.builder, built, solution.choice)
         return Candidate(name, self.mesh, self.builder, built, solution, decisions, sums)
 
     def best(self) -> tuple[list[Candidate], float]:

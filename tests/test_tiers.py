@@ -47,6 +47,7 @@ BASIC: tuple[str, ...] = (
     "planner/api.py",
     "planner/cli/platforms.py",
     "planner/emit/check.py",
+    "planner/emit/compilers.py",
     "planner/emit/constraints.py",
     "planner/emit/index.py",
     "planner/emit/jit.py",

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from costmodel import KINDS
+from costmodel import KINDS, wire_fraction
+from profiles import CollectiveKind
+
+from .hlo_groups import group_size
 
 # Bits of XLA's element types; a name that is not here has its bits in it, as f32 and s8 do.
 _BITS = {"pred": 8, "c64": 64, "c128": 128, "bf16": 16, "token": 0, "opaque": 0}
 
+_RAGGED, _BROADCAST = "ragged-all-to-all", "collective-broadcast"
 _COMPUTATION = re.compile(r"^\s*(?:ENTRY\s+)?%?([\w.\-]+)\s*(?:\([^)]*.*)?\{\s*$")
 _COLLECTIVE = re.compile(
     r"^\s*(?:ROOT\s+)?%?[\w.\-]+\s*=\s*(?P<type>.*?)\s(?P<kind>"
-    + "|".join(KINDS)
-    + r"|ragged-all-to-all|collective-broadcast)(?P<start>-start)?\("
+    + "|".join((*KINDS, _RAGGED, _BROADCAST))
+    + r")(?P<start>-start)?\("
 )
 _TENSOR = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
 _WHILE = re.compile(r"\bwhile\(.*?body=%?([\w.\-]+)")
 _TRIPS = re.compile(r'known_trip_count"?\s*:\s*\{\s*"?n"?\s*:\s*"?(\d+)')
-_CALLEES = re.compile(
-    r"(?:calls|to_apply|condition|true_computation|false_computation)=%?([\w.\-]+)"
-)
-_BRANCHES = re.compile(r"(?:branch_computations|called_computations|calls)=\{([^}]*)\}")
-_GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\{\}|\[[\d,]*\]<=\[[\d,]*\])")
-_PAIRS = re.compile(r"source_target_pairs=\{(\{.*?\})\}")
+_CALLEES = re.compile(r"(?:calls|to_apply|condition)=%?([\w.\-]+)")
+_CASES = re.compile(r"(?:true_computation|false_computation)=%?([\w.\-]+)")
+_CALLED = re.compile(r"(?:called_computations|calls)=\{([^}]*)\}")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+# XLA sums 16-bit numbers in 32 bits where the hardware has no such sum, and says so in this name.
+_PROMOTED = re.compile(r"to_apply=%?[\w.\-]*promoted")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +41,70 @@ class HloCollective:
     group_size: devices that one of them joins; of a permute the longest cycle.
     bytes: the whole tensor of the group: output of an all-gather, input of a reduce-scatter,
         else the operand of one device.
-    count: how often one call runs it; a loop of unknown length counts as one iteration, and
-        every branch of a conditional as taken.
+    count: how often one call runs it; see `count_collectives`.
     """
 
     kind: str
     group_size: int
     bytes: int
-    count: int
+    count: float
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes that each device sends in one run, by the ring convention."""
+        if self.kind == _BROADCAST:
+            return float(self.bytes)
+        like: CollectiveKind = next((kind for kind in KINDS if kind == self.kind), "all-to-all")
+        return self.bytes * wire_fraction(like, self.group_size)
 
 
-def count_collectives(text: str, *, devices: int = 0) -> tuple[HloCollective, ...]:
+@dataclass(frozen=True, slots=True)
+class HloInstruction:
+    """One collective instruction.
+
+    tensors: that it was combined of.
+    promoted: XLA widened 16-bit numbers to 32 bits for it.
+    op_name: what it was made for, as the compiler's metadata says.
+    """
+
+    collective: HloCollective
+    tensors: int
+    promoted: bool
+    op_name: str
+
+
+def count_collectives(
+    text: str, *, devices: int = 0, unknown_trips: int = 1
+) -> tuple[HloCollective, ...]:
     """Collectives of a compiled program, sorted; asynchronous pairs count once.
 
     Args:
         text: `compiled.as_text()` of a program for CPU, GPU or TPU.
         devices: of the program; the group size where the text leaves the groups out.
+        unknown_trips: iterations of a loop whose length the compiler does not know. Of n
+            branches of a conditional each counts 1/n, as in a plan.
     """
+    found: dict[tuple[str, int, int], float] = {}
+    for item in collective_instructions(text, devices=devices, unknown_trips=unknown_trips):
+        c = item.collective
+        key = (c.kind, c.group_size, c.bytes)
+        found[key] = found.get(key, 0.0) + c.count
+    return tuple(HloCollective(*key, count) for key, count in sorted(found.items()))
+
+
+def collective_instructions(
+    text: str, *, devices: int = 0, unknown_trips: int = 1
+) -> tuple[HloInstruction, ...]:
+    """Every collective of a compiled program with its runs; arguments as `count_collectives`."""
     bodies, entry = _computations(text)
-    runs = _runs(bodies, entry)
-    found: Counter[tuple[str, int, int]] = Counter()
+    runs = _runs(bodies, entry, unknown_trips)
+    found: list[HloInstruction] = []
     for name, lines in bodies.items():
         for line in lines:
-            item = _collective(line, devices)
-            if item is not None and item[1] > 1:
-                found[item] += runs.get(name, 0)
-    return tuple(HloCollective(*key, count) for key, count in sorted(found.items()) if count)
+            item = _collective(line, devices, runs.get(name, 0.0))
+            if item is not None and item.collective.group_size > 1 and item.collective.count:
+                found.append(item)
+    return tuple(found)
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
@@ -81,50 +123,69 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return bodies, entry
 
 
-def _runs(bodies: dict[str, list[str]], entry: str) -> dict[str, int]:
+def _runs(bodies: dict[str, list[str]], entry: str, unknown_trips: int) -> dict[str, float]:
     """How often each computation runs in one call of the entry."""
-    runs: Counter[str] = Counter()
+    runs: dict[str, float] = {}
+    calls = {
+        name: [call for line in lines for call in _called(line, unknown_trips)]
+        for name, lines in bodies.items()
+    }
 
-    def visit(name: str, times: int) -> None:
-        runs[name] += times
-        for line in bodies.get(name, ()):
-            for callee, factor in _called(line):
-                if callee in bodies:
-                    visit(callee, times * factor)
+    def visit(name: str, times: float) -> None:
+        runs[name] = runs.get(name, 0.0) + times
+        for callee, factor in calls.get(name, ()):
+            if callee in bodies:
+                visit(callee, times * factor)
 
-    visit(entry, 1)
+    visit(entry, 1.0)
     return runs
 
 
-def _called(line: str) -> Iterator[tuple[str, int]]:
+def _called(line: str, unknown_trips: int) -> Iterator[tuple[str, float]]:
     loop = _WHILE.search(line)
     if loop is not None:
         trips = _TRIPS.search(line)
-        yield loop.group(1), int(trips.group(1)) if trips else 1
+        yield loop.group(1), float(trips.group(1)) if trips else unknown_trips
     for match in _CALLEES.finditer(line):
-        yield match.group(1), 1
-    for match in _BRANCHES.finditer(line):
-        for name in match.group(1).split(","):
-            yield name.strip().lstrip("%"), 1
+        yield match.group(1), 1.0
+    for match in _CALLED.finditer(line):
+        for name in _names(match.group(1)):
+            yield name, 1.0
+    cases = [name for match in _BRANCHES.finditer(line) for name in _names(match.group(1))]
+    cases += _CASES.findall(line)
+    for name in cases:
+        yield name, 1.0 / len(cases)
 
 
-def _collective(line: str, devices: int) -> tuple[str, int, int] | None:
+def _names(text: str) -> list[str]:
+    return [name.strip().lstrip("%") for name in text.split(",")]
+
+
+def _collective(line: str, devices: int, runs: float) -> HloInstruction | None:
     match = _COLLECTIVE.match(line)
     if match is None:
         return None
-    kind, group = match.group("kind"), _group_size(line, devices)
-    sizes = [_bytes(*tensor) for tensor in _TENSOR.findall(match.group("type"))]
-    if match.group("start") and kind != "all-reduce":  # whose start has the type of its results
-        sizes = _started(kind, sizes)
+    kind, group = match.group("kind"), group_size(line, devices)
+    sizes = [_bytes(*tensor) for tensor in _results(match)]
     total = sum(sizes)
-    return kind, group, total * group if kind == "reduce-scatter" else total
+    op_name = _OP_NAME.search(line)
+    return HloInstruction(
+        HloCollective(kind, group, total * group if kind == "reduce-scatter" else total, runs),
+        len(sizes),
+        _PROMOTED.search(line) is not None,
+        op_name.group(1) if op_name else "",
+    )
 
 
-def _started(kind: str, sizes: list[int]) -> list[int]:
-    """Results of an asynchronous start, whose type lists operands, results and contexts."""
-    if kind == "collective-permute":
-        return sizes[1:2]
-    return sizes[len(sizes) // 2 :]
+def _results(match: re.Match[str]) -> list[tuple[str, str]]:
+    """Types of the results; a start lists operands, results and, of a permute, two contexts."""
+    tensors: list[tuple[str, str]] = _TENSOR.findall(match.group("type"))
+    kind = match.group("kind")
+    if not match.group("start") or kind == "all-reduce":  # its start has the type of its results
+        return tensors
+    if kind == "collective-permute" and tensors[-2:] == [("u32", ""), ("u32", "")]:
+        tensors = tensors[:-2]
+    return tensors[len(tensors) // 2 :]
 
 
 def _bytes(dtype: str, dims: str) -> int:
@@ -134,29 +195,3 @@ def _bytes(dtype: str, dims: str) -> int:
         bits = int(digits.group()) if digits else 0
     count = math.prod(int(size.lstrip("<=")) for size in dims.split(",") if size)
     return count * max(bits, 8 if bits else 0) // 8
-
-
-def _group_size(line: str, devices: int) -> int:
-    pairs = _PAIRS.search(line)
-    if pairs is not None:
-        return _longest_cycle(pairs.group(1))
-    groups = _GROUPS.search(line)
-    if groups is None or groups.group(1) == "{}":
-        return devices
-    text = groups.group(1)
-    if text.startswith("["):  # [groups,size]<=[...]
-        return int(text[1 : text.index("]")].split(",")[-1])
-    return max(len(group.split(",")) for group in text.strip("{}").split("},{"))
-
-
-def _longest_cycle(text: str) -> int:
-    """Devices on the longest cycle, or chain, of {{from,to},...}."""
-    target = {int(a): int(b) for a, b in re.findall(r"\{(\d+),(\d+)\}", text)}
-    longest = 1
-    for start in target:
-        seen, here = {start}, target[start]
-        while here in target and here not in seen:
-            seen.add(here)
-            here = target[here]
-        longest = max(longest, len(seen | {here}))
-    return longest

@@ -19,7 +19,8 @@ from ir.trace import Traced
 
 from ..decisions import Decisions
 from .constraints import constrained_program
-from .local import local_program
+from .local import LocalProgram, local_program
+from .run import Written
 
 EMISSIONS = ("shard_map", "constraints")
 
@@ -78,6 +79,12 @@ class CompiledPlan:
     _jitted: Any
     _traced: Traced
     _flat_in: tuple[NamedSharding, ...]
+    _local: LocalProgram | None
+
+    @property
+    def written(self) -> tuple[Written, ...] | None:
+        """Steps of reshards in the program as it was lowered last; None if XLA chooses them."""
+        return None if self._local is None else tuple(self._local.written)
 
     def __call__(self, *args: Any) -> Any:
         leaves = [
@@ -137,11 +144,13 @@ def compile_plan(
     ins = tuple(NamedSharding(mesh, partition_spec(s)) for s in decisions.inputs)
     outs = tuple(NamedSharding(mesh, partition_spec(s)) for s in decisions.outputs)
     program: Callable[..., Any]
+    local: LocalProgram | None = None
     if emission == "constraints":
         program = constrained_program(traced.program, decisions, mesh)
     else:
+        local = local_program(traced.program, decisions, reshard)
         program = jax.shard_map(
-            local_program(traced.program, decisions, reshard),
+            local,
             mesh=mesh,
             in_specs=tuple(sharding.spec for sharding in ins),
             out_specs=tuple(sharding.spec for sharding in outs),
@@ -158,7 +167,7 @@ def compile_plan(
     )
     positional, _ = jax.tree.unflatten(traced.in_tree, args)
     results = jax.tree.unflatten(traced.out_tree, outs)
-    return CompiledPlan(mesh, positional, results, jitted, traced, args)
+    return CompiledPlan(mesh, positional, results, jitted, traced, args, local)
 
 
 def _check_types(traced: Traced, leaves: Sequence[Any]) -> None:

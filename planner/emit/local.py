@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from costmodel import ReshardModel, Step
+from costmodel import ReshardModel
 from ir import Graph, IRError, Literal, Mesh, Node, Sharding, TensorType, doing, replicated
 from ir.trace import Binding, Program
 
 from ..decisions import Decisions
-from ..flatten import REGIONS, Place
+from ..flatten import ASSUMED_ITERATIONS, REGIONS, Place
 from .local_op import local_op
 from .regions import body_number, branch, remat, scan, while_loop
-from .run import Mover, run_op
+from .run import Mover, Written, run_op
 from .steps import take
 from .values import Entry, Free, Kept, Maker
 
@@ -31,13 +31,13 @@ Array = Any
 class LocalProgram:
     """Local shards of the graph's inputs, captured constants first, to those of its results.
 
-    `steps` are those of all reshards that the last call wrote, bodies once, in program order.
+    `written` holds the steps of all reshards that the last call wrote, in program order.
     """
 
     program: Program
     decisions: Decisions
     reshard: ReshardModel
-    steps: list[tuple[Step, TensorType]] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
 
     def __call__(self, *shards: Array) -> tuple[Array, ...]:
         mover = Mover(self.reshard)
@@ -50,7 +50,7 @@ class LocalProgram:
         scope = _Scope(emission, self.program, (), Maker(mover))
         results = scope.run(entries)
         arrays = scope.leave(results, self.decisions.outputs)
-        self.steps[:] = mover.steps
+        self.written[:] = mover.written
         return tuple(arrays)
 
 
@@ -218,8 +218,9 @@ def _scan(
 
     def step(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
         inside = scope.inner(i, binding, body_number(node, "jaxpr"))
-        results = inside.run(inside.enter([*consts, *carry, *slices]))
-        arrays = inside.leave(results, [*states[first:last], *ys])
+        with scope.emission.mover.repeated(binding.params["length"]):
+            results = inside.run(inside.enter([*consts, *carry, *slices]))
+            arrays = inside.leave(results, [*states[first:last], *ys])
         return arrays[: last - first], arrays[last - first :]
 
     raw = [*states[first:last], *(_stacked(state) for state in ys)]
@@ -244,12 +245,14 @@ def _while(
 
     def test(carry: Sequence[Array]) -> Array:
         inside = scope.inner(i, binding, test_number)
-        (stop,) = inside.run(inside.enter([*for_test, *carry]))
-        return inside.maker.read(stop, replicated(0))
+        with scope.emission.mover.repeated(ASSUMED_ITERATIONS):
+            (stop,) = inside.run(inside.enter([*for_test, *carry]))
+            return inside.maker.read(stop, replicated(0))
 
     def step(carry: Sequence[Array]) -> Sequence[Array]:
         inside = scope.inner(i, binding, step_number)
-        return inside.leave(inside.run(inside.enter([*for_step, *carry])), ports)
+        with scope.emission.mover.repeated(ASSUMED_ITERATIONS):
+            return inside.leave(inside.run(inside.enter([*for_step, *carry])), ports)
 
     return scope.publish(i, node, while_loop(test, step, carry), ports)
 
@@ -266,7 +269,8 @@ def _cond(
     def run(number: int) -> Callable[..., Sequence[Array]]:
         def taken(*xs: Array) -> Sequence[Array]:
             inside = scope.inner(i, binding, number)
-            return inside.leave(inside.run(inside.enter(xs)), ports)
+            with scope.emission.mover.repeated(1 / len(node.bodies)):
+                return inside.leave(inside.run(inside.enter(xs)), ports)
 
         return taken
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from costmodel import ReshardModel, Step
@@ -30,28 +32,42 @@ BY_HAND: Mapping[str, ByHand] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A step of a reshard that was written into the program, and how often one call runs it."""
+
+    step: Step
+    type: TensorType
+    count: float
+
+
 class Mover:
     """Changes states of local arrays along the cheapest paths, and notes the steps."""
 
     def __init__(self, model: ReshardModel) -> None:
         self.model, self.mesh = model, model.mesh
-        self.steps: list[tuple[Step, TensorType]] = []
-        self._paths: dict[tuple[TensorType, Sharding, Sharding], tuple[Step, ...]] = {}
+        self.written: list[Written] = []
+        self.count = 1.0  # runs of what is being written
+
+    @contextlib.contextmanager
+    def repeated(self, times: float) -> Generator[None]:
+        """Within it everything is written into a body that runs so often."""
+        outer = self.count
+        self.count *= times
+        try:
+            yield
+        finally:
+            self.count = outer
 
     def path(self, type_: TensorType, start: Sharding, end: Sharding) -> tuple[Step, ...]:
-        if start == end:
-            return ()
-        key = (type_, start, end)
-        if key not in self._paths:
-            self._paths[key] = self.model.path(type_, start, end)
-        return self._paths[key]
+        return self.model.path(type_, start, end)
 
     def move(
         self, x: Array, type_: TensorType, start: Sharding, end: Sharding, again: int = 0
     ) -> Array:
         """The local shard in another state; `again` counts the gathers of it before."""
         for step in self.path(type_, start, end):
-            self.steps.append((step, type_))
+            self.written.append(Written(step, type_, self.count))
             x = run_step(x, step, self.mesh, again)
         return x
 

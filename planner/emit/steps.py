@@ -145,8 +145,9 @@ def reorder(before: tuple[str, ...], after: tuple[str, ...], mesh: Mesh) -> list
 def _reduced(x: Array, step: Step) -> Array:
     """All-reduce or reduce-scatter; of booleans the maximum is `or`, the minimum `and`."""
     if x.dtype == jnp.bool_:
-        counts = _reduced(x.astype(jnp.int32), step)
-        return counts != 0
+        # A sum could pass 255 where there are more devices; largest and least travel as bytes.
+        wide = jnp.int32 if step.reduction == "sum" else jnp.uint8
+        return _reduced(x.astype(wide), step) != 0
     if step.kind == "reduce-scatter":
         return lax.psum_scatter(x, step.axes, scatter_dimension=step.to_dim, tiled=True)
     reduce = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[step.reduction]

@@ -12,7 +12,7 @@ import numpy as np
 from costmodel import ReshardModel, parse_cluster
 from ir import FactorSpec, Mesh, Sharding, lookup
 from ir.trace import Traced, trace
-from planner.account import Account, Paths, account
+from planner.account import Account, account
 from planner.baselines import Recipes
 from planner.classes import Classes
 from planner.decisions import Decisions
@@ -204,7 +204,7 @@ class Setting:
 
         built = self.builder.build(Limits(op, state))
         solution = solve(built.problem)
-        sums = account(self.builder, built, solution.choice, Paths(self.reshard))
+        sums = account(self.builder, built, solution.choice)
         decisions = decide(built, self.flat, solution.choice, self.mesh)
         return Solved(
             self.traced, self.mesh, self.reshard, self.builder, built, solution, decisions, sums

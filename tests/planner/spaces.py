@@ -13,7 +13,7 @@ import numpy as np
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
 from ir import Mesh
 from ir.trace import Traced, trace
-from planner.account import Account, Paths, account
+from planner.account import Account, account
 from planner.flatten import FlatProgram, flatten
 from planner.fusion import Traffic, analyse
 from planner.intra.build import Builder
@@ -32,7 +32,6 @@ class Space:
     mesh: Mesh
     builder: Builder
     built: Built
-    paths: Paths
 
     @property
     def outputs(self) -> list[int]:
@@ -40,7 +39,7 @@ class Space:
         return [v for v in self.flat.outputs if isinstance(v, int)]
 
     def account(self, choice: Sequence[int]) -> Account:
-        return account(self.builder, self.built, tuple(choice), self.paths)
+        return account(self.builder, self.built, tuple(choice))
 
     def draw(self, rng: np.random.Generator) -> tuple[int, ...]:
         """Any option for every node."""
@@ -66,4 +65,4 @@ def space(
         tuple((a + heads, b) for a, b in traced.tied),
         frozenset(a + heads for a in traced.donated), 1e18,
     )  # fmt: skip
-    return Space(traced, flat, traffic, named, builder, builder.build(), Paths(reshard))
+    return Space(traced, flat, traffic, named, builder, builder.build())

@@ -42,10 +42,10 @@ def planned(traced: Traced, decisions: Decisions) -> tuple[Counts, str]:
     )
     text = jax.jit(mapped).lower(*traced.args_info).as_text(dialect="hlo")
     found: Counts = Counter()
-    for step, type_ in program.steps:
-        kind = step.collective
+    for item in program.written:
+        kind, step = item.step.collective, item.step
         if kind is not None:
-            size = full_bytes(step, type_, mesh)
+            size = full_bytes(step, item.type, mesh)
             found[_key(kind, mesh.product(step.axes), size)] += 1
     return found, text
 
@@ -58,7 +58,7 @@ def _key(kind: str, group: int, size: float) -> tuple[str, int, int]:
 def counted(text: str, mesh: Mesh) -> Counts:
     found: Counts = Counter()
     for item in count_collectives(text, devices=mesh.num_devices):
-        found[_key(item.kind, item.group_size, item.bytes)] += item.count
+        found[_key(item.kind, item.group_size, item.bytes)] += round(item.count)
     return found
 
 

@@ -1,0 +1,139 @@
+# pyright: basic
+"""Compiles a planned function for devices that need not be there, and reads what comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax._src import xla_bridge
+from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
+from jax.experimental import topologies
+
+from ir import IRError
+
+from .gpu_targets import GPU_TARGETS
+from .jit import CompiledPlan
+
+COMPILERS = ("host", "gpu-aot", "gpu")
+PLUGIN = "jax_cuda12_plugin"
+# Some tall products have no tiling that XLA's Triton products accept; the GPU library takes them.
+_NO_TILING = "Couldn't find output tile sizes"
+_WITHOUT_TRITON = {"xla_gpu_enable_triton_gemm": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiler made of a program: its text and its memory per device [byte].
+
+    notes: what had to be done to get it compiled.
+    """
+
+    text: str
+    argument_bytes: int
+    output_bytes: int
+    temporary_bytes: int
+    alias_bytes: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def peak_bytes(self) -> int:
+        """All that is allocated: arguments, results that reuse none of them, temporaries."""
+        results = self.output_bytes - self.alias_bytes
+        return self.argument_bytes + results + self.temporary_bytes
+
+
+def has_plugin() -> bool:
+    """Whether XLA's GPU compiler is installed."""
+    return importlib.util.find_spec(PLUGIN) is not None
+
+
+def gpus_present() -> int:
+    """GPUs that JAX can use in this process."""
+    return len(jax.devices()) if jax.default_backend() == "gpu" else 0
+
+
+def devices_for(compiler: str, count: int, per_host: int, profile: str) -> Sequence[Any]:
+    """Devices to compile for, in row-major order of hosts.
+
+    Args:
+        compiler: one of `COMPILERS`.
+        count: how many.
+        per_host: devices of one host, for descriptions of machines.
+        profile: which GPU to describe, a key of `GPU_TARGETS`.
+
+    Raises:
+        IRError: if the compiler is not here, does not know the GPU, or has too few devices.
+    """
+    if compiler == "host":
+        return _host_devices(count)
+    if compiler == "gpu":
+        if gpus_present() < count:
+            raise IRError(f"needs {count} GPUs, JAX has {gpus_present()}")
+        return jax.devices()[:count]
+    if profile not in GPU_TARGETS:
+        known = ", ".join(sorted(GPU_TARGETS))
+        raise IRError(f"XLA's description of '{profile or 'this device'}' is not known, only of "
+                      f"{known}")  # fmt: skip
+    if not has_plugin():
+        raise IRError("XLA's GPU compiler is not installed")
+    hosts = -(-count // per_host)
+    described = topologies.get_topology_desc(
+        platform="cuda", target_config=GPU_TARGETS[profile].text(),
+        topology=f"1x{hosts}x{min(count, per_host)}",
+    )  # fmt: skip
+    return described.devices[:count]
+
+
+def _host_devices(count: int) -> Sequence[Any]:
+    """CPU devices: those of this process, or of a second client with as many as are needed."""
+    here = jax.devices("cpu")
+    if len(here) >= count:
+        return here[:count]
+    return xla_client.make_cpu_client(num_devices=count).devices()
+
+
+def compile_for(program: CompiledPlan, args: Sequence[Any]) -> Compiled:
+    """Compiles a planned function for the devices of its mesh; nothing is allocated or run.
+
+    Args:
+        program: the function.
+        args: its arguments; shapes suffice.
+    """
+    notes: tuple[str, ...] = ()
+    with _platform_named():
+        lowered = program.lower(*args)
+        try:
+            compiled = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if _NO_TILING not in str(error):
+                raise
+            compiled = lowered.compile(compiler_options=_WITHOUT_TRITON)
+            notes = ("compiled with the GPU library's products, as XLA has no tiling for one",)
+    memory = compiled.memory_analysis()
+    return Compiled(
+        compiled.as_text(), memory.argument_size_in_bytes, memory.output_size_in_bytes,
+        memory.temp_size_in_bytes, memory.alias_size_in_bytes, notes,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _platform_named() -> Generator[None]:
+    """Lets JAX lower for "cuda" in a process without a GPU client, where it knows no such name."""
+    known = xla_bridge.canonicalize_platform
+
+    def answer(platform: str) -> str:
+        try:
+            return known(platform)
+        except RuntimeError:
+            return "cuda"
+
+    xla_bridge.canonicalize_platform = answer
+    try:
+        yield
+    finally:
+        xla_bridge.canonicalize_platform = known
