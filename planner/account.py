@@ -146,8 +146,10 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     """Adds everything up."""
     reshard = builder.cache.reshard
     mesh = builder.mesh
-    compute_s = built.compute_s(choice)
-    memory = built.lives.memory(choice)
+    compute_s = sum(
+        float(built.problem.node_cost[node][choice[node]]) for node in built.op_node.values()
+    )
+    memory = built.problem.memory(choice)
     merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
     communication_s = 0.0
     for move in moves(builder, built, choice):
