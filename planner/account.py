@@ -174,7 +174,7 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     )
     ordered = tuple(sorted(collectives, key=lambda c: (-c.seconds, c.kind, c.axes, c.cause)))
     arguments = sum(
-        float(built.lives.usage[built.value_node[v]][choice[built.value_node[v]]])
+        float(built.problem.usage[built.value_node[v]][choice[built.value_node[v]]])
         for v in builder.flat.inputs
     )
     peak = float(memory.max()) if len(memory) else arguments
