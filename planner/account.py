@@ -146,10 +146,8 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     """Adds everything up."""
     reshard = builder.cache.reshard
     mesh = builder.mesh
-    compute_s = sum(
-        float(built.problem.node_cost[node][choice[node]]) for node in built.op_node.values()
-    )
-    memory = built.problem.memory(choice)
+    compute_s = built.compute_s(choice)
+    memory = built.lives.memory(choice)
     merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
     communication_s = 0.0
     for move in moves(builder, built, choice):
@@ -174,7 +172,7 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     )
     ordered = tuple(sorted(collectives, key=lambda c: (-c.seconds, c.kind, c.axes, c.cause)))
     arguments = sum(
-        float(built.problem.usage[built.value_node[v]][choice[built.value_node[v]]])
+        float(built.lives.usage[built.value_node[v]][choice[built.value_node[v]]])
         for v in builder.flat.inputs
     )
     peak = float(memory.max()) if len(memory) else arguments

@@ -20,6 +20,7 @@ from .errors import PlanError
 from .filecheck import check_file
 from .flatten import flatten
 from .fusion import analyse
+from .intra.facts import Facts
 from .options import Options, wishes
 from .plan import Bound, Plan
 from .planfile import (
@@ -229,7 +230,7 @@ def _plan(
     names = {v: i.name for v, i in zip(flat.inputs, traced.graph.inputs, strict=True)}
     resolved = wishes(options, names, {v: flat.values[v].type.rank for v in names})
     program = Program(
-        flat, analyse(flat), _ties(traced), _donated(traced),
+        Facts(flat, analyse(flat), _ties(traced), _donated(traced)),
         roles_of([item.role for item in traced.graph.inputs], flat), resolved,
     )  # fmt: skip
     traced_s = time.monotonic() - begun

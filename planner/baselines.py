@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ir import FactorSpec, Sharding, lookup
+from ir import FactorSpec, Sharding
 
-from .classes import Classes
+from .classes import Kinds
 from .flatten import FlatProgram
 from .intra.build import Builder
 from .intra.liveness import accumulators
@@ -36,6 +36,12 @@ class Roles:
     batch: tuple[int, ...]
     parameters: tuple[int, ...]
     states: tuple[int, ...]
+
+    def named(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(role, its values) of each."""
+        return (
+            ("batch", self.batch), ("parameter", self.parameters), ("optimizer-state", self.states)
+        )  # fmt: skip
 
 
 Menu = tuple[Strategy, ...]
@@ -85,44 +91,11 @@ def _filtered(
 class Recipes:
     """Builds the recipes that make sense for a program."""
 
-    def __init__(self, builder: Builder, classes: Classes, roles: Roles) -> None:
-        self.builder, self.classes, self.roles = builder, classes, roles
+    def __init__(self, builder: Builder, kinds: Kinds, roles: Roles) -> None:
+        self.builder, self.kinds, self.roles = builder, kinds, roles
         self.flat: FlatProgram = builder.flat
         self.mesh = builder.mesh
-        self.batch = {
-            classes.of_dim(v, 0) for v in roles.batch if self.flat.values[v].type.rank > 0
-        }
-        self.sequence = {
-            classes.of_dim(v, 1) for v in roles.batch if self.flat.values[v].type.rank > 1
-        } - self.batch
-        self.experts = self._expert_classes() - self.batch - self.sequence
         self.keeps = {*roles.parameters, *roles.states}
-
-    def _expert_classes(self) -> set[object]:
-        """Batch dimensions of products one operand of which is a parameter, cast or reshaped."""
-        weights = self._weights()
-        found: set[object] = set()
-        for i, op in enumerate(self.flat.ops):
-            if op.node.op == "dot_general" and any(v in weights for v in op.inputs):
-                spec = self.builder.spec(op)
-                lhs, rhs = ({f for dim in dims for f in dim} for dims in spec.operands)
-                out = {f for dim in spec.results[0] for f in dim}
-                found.update(self.classes.of_factor(i, f) for f in lhs & rhs & out)
-        return found
-
-    def _weights(self) -> set[int]:
-        """Parameters and values made of parameters alone without arithmetic between them."""
-        weights = set(self.roles.parameters)
-        entering = {link.target: link.source for link in self.flat.links}
-        for op in self.flat.ops:
-            for value in op.inputs:
-                if isinstance(value, int) and entering.get(value) in weights:
-                    weights.add(value)
-            sources = [v for v in op.inputs if isinstance(v, int)]
-            simple = lookup(op.node.op).family in ("elementwise", "layout") and len(sources) == 1
-            if simple and sources[0] in weights:
-                weights.update(op.outputs)
-        return weights
 
     def limits(self, recipe: Recipe) -> Limits:
         """The recipe as limits of the search; ops whose factors are judged alike share a menu."""
@@ -139,7 +112,7 @@ class Recipes:
         return Limits(op, recipe.state)
 
     def _on_batch(self, i: int, factor: str) -> bool:
-        return self.classes.of_factor(i, factor) in self.batch
+        return self.kinds.of_factor(i, factor) == "batch"
 
     def _update(self, i: int) -> bool:
         """Ops outside forward and backward: none of their factors is of the batch."""
@@ -182,9 +155,9 @@ class Recipes:
         found: list[Recipe] = []
         axes = tuple(range(len(self.mesh.names)))
         flat = every or len(axes) == 1
-        if self.batch and flat:
+        if self.kinds.batch and flat:
             found.extend(self._data_parallel(axes))
-        if self.batch and (every or len(axes) <= 2):
+        if self.kinds.batch and (every or len(axes) <= 2):
             found.extend(self._expert())
         found.extend(self._megatron())
         if self.roles.parameters and flat:
@@ -210,17 +183,17 @@ class Recipes:
         return found
 
     def _expert(self) -> list[Recipe]:
-        if not self.experts:
+        if not self.kinds.experts:
             return []
 
         def rule(i: int, factor: str) -> bool:
-            return self.classes.of_factor(i, factor) in self.experts or self._data(i, factor)
+            return self.kinds.of_factor(i, factor) == "experts" or self._data(i, factor)
 
         def state(v: int, sharding: Sharding) -> bool:
             if v not in self.keeps:
                 return True
             return all(
-                not axes or self.classes.of_dim(v, d) in self.experts
+                not axes or self.kinds.of_dim(v, d) == "experts"
                 for d, axes in enumerate(sharding.dims)
             )
 
@@ -244,8 +217,7 @@ class Recipes:
             return not self._on_batch(i, factor)
 
         def without(i: int, factor: str) -> bool:
-            kind = self.classes.of_factor(i, factor)
-            return kind not in self.batch and kind not in self.sequence
+            return self.kinds.of_factor(i, factor) not in ("batch", "sequence")
 
         def state(v: int, sharding: Sharding) -> bool:
             return v not in self.keeps or set(sharding.axes) <= {name}
@@ -257,7 +229,7 @@ class Recipes:
 
         data = tuple(a for a in range(len(self.mesh.names)) if a != tensor)
         recipes = [Recipe("megatron", rules(without), state, data)]
-        if self.sequence:
+        if self.kinds.sequence:
             recipes.append(Recipe("megatron-sp", rules(with_sequence), state, data))
         return recipes
 

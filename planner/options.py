@@ -188,11 +188,15 @@ class Wishes:
             return False
         return all(pin.allows(state, mesh) for pin in self.pins if pin.matches(name))
 
-    def speaks_of(self, value: int) -> bool:
-        """Whether some pin or forbidden dimension concerns this argument."""
+    def asked(self, value: int) -> tuple[bool, ...]:
+        """For every pin and forbidden dimension: does it concern this argument?"""
         name = self.names.get(value)
         patterns = [*(pin.pattern for pin in self.pins), *(p for p, _ in self.forbidden)]
-        return name is not None and any(is_called(name, p) for p in patterns)
+        return tuple(name is not None and is_called(name, p) for p in patterns)
+
+    def speaks_of(self, value: int) -> bool:
+        """Whether some pin or forbidden dimension concerns this argument."""
+        return any(self.asked(value))
 
     def about(self, name: str) -> list[Pin]:
         """Pins and forbidden dimensions of one argument, the latter written as pins."""

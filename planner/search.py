@@ -5,25 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
 from ir import Mesh, Sharding
 
 from .account import Account, account
 from .baselines import Baseline, Recipes, Roles
-from .classes import Classes
+from .classes import Classes, Kinds
 from .decisions import Decisions
 from .errors import PlanError
 from .flatten import FlatProgram
-from .fusion import Traffic
 from .intra.build import Builder
 from .intra.decide import decide
 from .intra.eliminate import Tables
+from .intra.facts import Facts
 from .intra.problem import IntraSolution
 from .intra.records import Built, Limits, MenuCache
 from .intra.solve import SolveOptions, solve
 from .meshes import mesh_of, mesh_shapes
 from .options import Options, Wishes
+from .repeats import LEAST_OPS, Repeats, repeats_of, worth_folding
 from .show import bytes_text
 from .stop import Stop
 
@@ -43,14 +45,31 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Program:
-    """What is searched: the flat program, its traffic, and what its arguments are."""
+    """What is searched: the flat program, and what its arguments are."""
 
-    flat: FlatProgram
-    traffic: Traffic
-    ties: tuple[tuple[int, int], ...]
-    donated: frozenset[int]
+    facts: Facts
     roles: Roles
     wishes: Wishes
+
+    @property
+    def flat(self) -> FlatProgram:
+        return self.facts.flat
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """What the dimensions of the program are."""
+        specs = [self.facts.spec(op) for op in self.flat.ops]
+        return Kinds(Classes(self.flat, specs), specs, self.roles.batch, self.roles.parameters)
+
+    @cached_property
+    def repeats(self) -> Repeats | None:
+        """Repeated blocks, if there are enough of them to plan them as one."""
+        if len(self.flat.ops) < LEAST_OPS:
+            return None
+        role = {v: name for name, members in self.roles.named() for v in members}
+        asked = {v: self.wishes.asked(v) for v in self.flat.inputs}
+        found = repeats_of(self.facts, self.kinds, lambda v: (role.get(v), asked.get(v)))
+        return found if worth_folding(found) else None
 
 
 @dataclass(frozen=True)
@@ -182,9 +201,7 @@ class MeshSearch:
         program = search.program
         reshard = ReshardModel(search.cluster, mesh, search.collectives)
         cache = MenuCache(mesh, reshard, search.compute)
-        self.builder = Builder(
-            program.flat, program.traffic, cache, program.ties, program.donated, search.limit
-        )
+        self.builder = Builder(program.facts, cache, search.limit, program.repeats)
         self.tables = Tables()
 
     def _build(self, limits: Limits) -> Built:
@@ -252,11 +269,11 @@ class MeshSearch:
         first = self._solve(built, self.search.limit)
         self.search.late |= first.stop is Stop.TIME_LIMIT
         if not first.choice:
-            self.search.least.append(_least_peak(built))
+            self.search.least.append(built.lives.least_peak())
             return [], first.bound
         found = self._of("search", built, first)
         if found.account.peak_bytes > self.search.limit:
-            self.search.least.append(_least_peak(built))
+            self.search.least.append(built.lives.least_peak())
             over = found.account.peak_bytes - self.search.limit
             tighter = self._candidate("search", built, self.search.limit, REFINED, over)
             return ([tighter] if tighter is not None else []), first.bound
@@ -268,8 +285,7 @@ class MeshSearch:
         one_island = self.search.cluster.num_devices <= self.search.cluster.island
         if len(self.mesh.axes) > 2 and one_island:
             return []
-        specs = [self.builder.spec(op) for op in program.flat.ops]
-        maker = Recipes(self.builder, Classes(program.flat, specs), program.roles)
+        maker = Recipes(self.builder, program.kinds, program.roles)
         found: list[Candidate] = []
         done: dict[tuple[object, ...], tuple[Candidate, bool] | None] = {}
         for recipe in maker.recipes(every=self.search.options.mesh is not None):
@@ -312,17 +328,11 @@ class MeshSearch:
         found = self._of(name, built, loose)
         if found.account.peak_bytes <= self.search.limit:
             return found, True
-        if _least_peak(built) <= self.search.limit:
+        if built.lives.least_peak() <= self.search.limit:
             held = self._candidate(name, built, self.search.limit, ROUGH)
             if held is not None:
                 return held, True
         return found, False
-
-
-def _least_peak(built: Built) -> float:
-    """The peak when every node takes the option that uses least: no plan is below it."""
-    least = tuple(int(use.argmin()) for use in built.problem.usage)
-    return built.problem.peak(least)
 
 
 def roles_of(names: Sequence[str], flat: FlatProgram) -> Roles:

@@ -21,6 +21,7 @@ from .flatten import FlatProgram, flatten
 from .fusion import analyse
 from .intra.build import Builder
 from .intra.eliminate import Tables
+from .intra.facts import Facts
 from .intra.problem import Floats
 from .intra.records import Built, MenuCache
 from .intra.solve import SolveOptions, solve
@@ -61,10 +62,8 @@ class Why:
     def builder(self) -> Builder:
         reshard = ReshardModel(self.cluster, self.decisions.mesh, CollectiveModel(self.cluster))
         cache = MenuCache(self.decisions.mesh, reshard, ComputeModel(self.cluster))
-        return Builder(
-            self.flat, analyse(self.flat), cache, self.file.ties, self._donated(),
-            self.file.limit_bytes,
-        )  # fmt: skip
+        facts = Facts(self.flat, analyse(self.flat), self.file.ties, self._donated())
+        return Builder(facts, cache, self.file.limit_bytes)
 
     def _donated(self) -> frozenset[int]:
         """Donated arguments as positions among the graph's inputs, after captured constants."""

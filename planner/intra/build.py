@@ -8,6 +8,9 @@ Nodes of the problem are
 An edge joins whoever makes a value with whoever reads it and costs the reshard between them;
 so a partial result is reduced where and as it is cheapest. Arguments and results that hold one
 state (donated buffers, parameters carried from step to step) are one node.
+
+Where a program repeats itself, the members of a class (`planner.repeats`) are one node: its cost
+is that of all members, and so is that of the edges between two classes.
 """
 
 from __future__ import annotations
@@ -15,15 +18,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel import VIEWS, OpWork, op_seconds, reduction_of, sharded_dims
-from ir import FactorSpec, Literal, Sharding, TensorType, lookup
+from costmodel import OpWork, op_seconds, reduction_of, sharded_dims
+from ir import FactorSpec, Sharding, TensorType, lookup
 
-from ..flatten import FlatOp, FlatProgram
-from ..fusion import Traffic
+from ..flatten import FlatOp
 from ..menu import Strategy, strategies, value_states
-from .liveness import any_partial, may_be_partial, uses
+from ..repeats import Repeats
+from .facts import Facts, Span
+from .lives import Lives
 from .problem import Edge, Floats, IntraProblem
-from .records import Built, Limits, MenuCache, NodeRef, States, is_float, operand_types
+from .records import Built, Limits, MenuCache, NodeRef, States, operand_types
 
 
 class Builder:
@@ -31,75 +35,31 @@ class Builder:
 
     def __init__(
         self,
-        flat: FlatProgram,
-        traffic: Traffic,
+        facts: Facts,
         cache: MenuCache,
-        ties: tuple[tuple[int, int], ...],
-        donated: frozenset[int],
         limit_bytes: float,
+        repeats: Repeats | None = None,
     ) -> None:
-        self.flat, self.traffic, self.cache = flat, traffic, cache
-        self.mesh = cache.mesh
-        self.limit_bytes = limit_bytes
-        self.tied_in = {out: flat.inputs[a] for a, out in ties}
-        self.maker = {v: (i, k) for i, op in enumerate(flat.ops) for k, v in enumerate(op.outputs)}
-        self.partial = may_be_partial(flat)
-        self.uses, self.last = uses(flat)
-        self.in_place = self._in_place([pair for pair in ties if pair[0] in donated])
-        self.stack_of = {port: outer for outer, port in flat.stacked.items()}
-
-    def _in_place(self, ties: list[tuple[int, int]]) -> set[int]:
-        """Results written into the buffer of their donated argument, dead by then.
-
-        The carries of loops that such results leave are written there too; an argument that is
-        returned as it came holds its buffer itself.
-        """
-        flat = self.flat
-        found: set[int] = set()
-        for a, out in ties:
-            v, argument = flat.outputs[out], flat.inputs[a]
-            if isinstance(v, Literal):
-                continue
-            made = flat.ops[self.maker[v][0]].time if v in self.maker else flat.clock
-            if self.last.get(argument, 0) <= made:
-                found.add(v)
-        found |= {link.source for link in flat.links if link.target in found}
-        return found - set(flat.inputs)
+        self.facts, self.flat, self.traffic = facts, facts.flat, facts.traffic
+        self.cache, self.mesh, self.limit_bytes = cache, cache.mesh, limit_bytes
+        self.tied_in = facts.tied_in
+        self.repeats = repeats
 
     # --- menus ---------------------------------------------------------------------------
 
     def spec(self, op: FlatOp) -> FactorSpec:
-        types = operand_types(self.flat, op)
-        key = (op.node.op, types, op.node.outputs, op.node.attrs)
-        if key not in self.cache.specs:
-            record = lookup(op.node.op)
-            self.cache.specs[key] = record.factors(types, op.node.outputs, dict(op.node.attrs))
-        return self.cache.specs[key]
-
-    def groups(self, op: FlatOp) -> tuple[tuple[int, ...], ...]:
-        record = lookup(op.node.op)
-        if record.linear is None:
-            return ()
-        return record.linear(operand_types(self.flat, op), op.node.outputs, dict(op.node.attrs))
+        return self.facts.spec(op)
 
     def menu(self, op: FlatOp) -> tuple[Strategy, ...]:
-        spec, groups = self.spec(op), self.groups(op)
-        usable = tuple(g for g, members in enumerate(groups) if self._passes(op, members))
-        key = ("menu", id(spec), usable)  # specs live as long as the cache
+        spec, usable = self.facts.spec(op), self.facts.passing(op)
+        key = ("menu", id(spec), usable)  # specs live as long as the facts
         if key not in self.cache.menus:
-            found = strategies(spec, self.mesh, groups if usable else ())
+            found = strategies(spec, self.mesh, self.facts.groups(op) if usable else ())
             keep = {f"@{g}" for g in usable}
             self.cache.menus[key] = tuple(
                 s for s in found if all(not r.startswith("@") or r in keep for r in s.roles)
             )
         return self.cache.menus[key]
-
-    def _passes(self, op: FlatOp, members: tuple[int, ...]) -> bool:
-        if lookup(op.node.op).family in ("contraction", "convolution"):
-            return False
-        if not any_partial(op, members, self.partial):
-            return False
-        return all(is_float(t) for t in op.node.outputs)
 
     def states(self, value: int, *, partial: bool) -> States:
         shape = self.flat.values[value].type.shape
@@ -113,47 +73,104 @@ class Builder:
     # --- the problem ---------------------------------------------------------------------
 
     def build(self, limits: Limits | None = None) -> Built:
-        """The problem under given limits."""
+        """The problem under given limits.
+
+        The limits must treat all members of a class alike.
+        """
         limits = limits or Limits()
         self.refs: list[NodeRef] = []
         self.costs: list[Floats] = []
         self.use: list[Floats] = []
-        self.spans: list[tuple[int, int]] = []
-        self.edges: list[Edge] = []
+        self.lives: list[tuple[int, int, int]] = []  # node, start, end of every buffer
+        self.edges: dict[tuple[int, int, int], tuple[Floats, int]] = {}
         self.op_node: dict[int, int] = {}
         self.value_node: dict[int, int] = {}
         self.out_node: dict[int, int] = {}
-        flat = self.flat
+        self.results: dict[object, int] = {}
+        flat, partial = self.flat, self.facts.partial
         for value in flat.inputs:
             self._value(value, limits, partial=False)
         port_of = set(flat.stacked.values())
         for v, value in enumerate(flat.values):
             if value.kind == "port" and v not in flat.stacked:
-                self._value(v, limits, partial=self.partial[v] and v not in port_of)
+                self._value(v, limits, partial=partial[v] and v not in port_of)
         for i, op in enumerate(flat.ops):
-            if not all(self.traffic.free[v] for v in op.outputs):
+            if self.facts.is_made(op):
                 self._op(i, op, limits)
         for link in flat.links:
             if link.source != link.target and not self.traffic.free[link.source]:
                 target = self._target(link.target, link.lift)
                 self._edge(link.source, self.value_node[link.target], target, link.weight)
         self._outputs(limits)
-        problem = IntraProblem(
-            tuple(self.costs), tuple(self.edges), tuple(self.use), tuple(self.spans),
-            self.limit_bytes,
-        )  # fmt: skip
-        return Built(
-            problem, tuple(self.refs), self.op_node, self.value_node, self.maker, self.out_node
-        )
+        return self._built()
 
-    def _add(self, ref: NodeRef, cost: Floats, use: Floats, span: tuple[int, int]) -> int:
+    def _built(self) -> Built:
+        work = self._multiplied(self.costs)
+        costs = list(work)
+        edges: list[Edge] = []
+        for (u, v, _), (table, count) in self.edges.items():
+            many = self._times(self.cache.edges, table, count)
+            if u == v:
+                costs[u] = costs[u] + np.diagonal(many)
+            else:
+                edges.append(Edge(u, v, many))
+        node, start, end = np.array(self.lives, dtype=np.intp).reshape(-1, 3).T
+        horizon = int(end.max(initial=0))
+        lives = Lives(node, start, end, tuple(self.use), horizon)
+        spans = [(0, 0)] * len(costs)
+        if self.repeats is None:
+            for n, first, last in self.lives:
+                spans[n] = (first, last)
+        problem = IntraProblem(
+            tuple(costs), tuple(edges), tuple(self.use), tuple(spans), self.limit_bytes
+        )
+        built = Built(
+            problem, tuple(self.refs), self.op_node, self.value_node, self.facts.maker,
+            self.out_node, tuple(work), lives,
+        )  # fmt: skip
+        return built if self.repeats is None else built.watching(lives.worst_moments())
+
+    def _multiplied(self, costs: list[Floats]) -> list[Floats]:
+        """Costs of nodes for all members together."""
+        if self.repeats is None:
+            return list(costs)
+        counts = np.zeros(len(costs), dtype=np.intp)
+        for node in self.op_node.values():
+            counts[node] += 1
+        return [
+            self._times(self.cache.vectors, cost, int(n)) if n > 1 else cost
+            for cost, n in zip(costs, counts, strict=True)
+        ]
+
+    def _times(self, known: dict[object, Floats], array: Floats, count: int) -> Floats:
+        """`count` times an array; one object for equal questions."""
+        if count == 1:
+            return array
+        key = ("times", id(array), count)
+        if key not in known:
+            known[key] = array * count
+            known[("keep", id(array))] = array
+        return known[key]
+
+    def _add(self, ref: NodeRef, cost: Floats, use: Floats) -> int:
         self.refs.append(ref)
         self.costs.append(cost)
         self.use.append(use)
-        self.spans.append(span)
         return len(self.refs) - 1
 
+    def _live(self, node: int, span: Span) -> None:
+        if span[1] > span[0]:
+            self.lives.append((node, *span))
+
     def _value(self, v: int, limits: Limits, *, partial: bool) -> int:
+        first = v if self.repeats is None else self.repeats.value[v]
+        if first not in self.value_node:
+            self.value_node[first] = self._new_value(v, limits, partial=partial)
+        node = self.value_node[v] = self.value_node[first]
+        self._live(node, self.facts.spans[v])
+        return node
+
+    def _new_value(self, v: int, limits: Limits, *, partial: bool) -> int:
         states = self.states(v, partial=partial)
         if v in self.flat.forced:
             states = states[:1]
@@ -161,25 +178,21 @@ class Builder:
             kept = tuple(s for s in states if limits.state(v, s))
             key = ("kept", kept)
             states = self.cache.columns.setdefault(key, kept)
-        zero = self._zeros(len(states))
-        node = self._add(NodeRef(-1, v, (), states), zero, self._bytes(v, states), self._span(v))
-        self.value_node[v] = node
-        return node
+        return self._add(
+            NodeRef(-1, v, (), states), self._zeros(len(states)), self._bytes(v, states)
+        )
 
     def _zeros(self, count: int) -> Floats:
         return self.cache.vectors.setdefault(("zero", count), np.zeros(count))
 
     def _bytes(self, v: int, states: States) -> Floats:
-        if not self.traffic.stored[v] or self.traffic.free[v] or v in self.in_place:
+        if not self.traffic.stored[v] or self.traffic.free[v] or v in self.facts.in_place:
             return self._zeros(len(states))
         return self._state_bytes(v, states)
 
     def _state_bytes(self, v: int, states: States) -> Floats:
         value = self.flat.values[v]
-        factor = 1
-        if v in self.stack_of:
-            outer = self.flat.values[self.stack_of[v]].type.size
-            factor = outer // max(value.type.size, 1)
+        factor = self.facts.stacking(v)
         key = ("bytes", value.type, id(states), factor)
         if key not in self.cache.vectors:
             self.cache.vectors[key] = np.array(
@@ -188,64 +201,50 @@ class Builder:
             self.cache.columns[("keep", id(states))] = states
         return self.cache.vectors[key]
 
-    def _span(self, v: int) -> tuple[int, int]:
-        value = self.flat.values[v]
-        if value.kind == "argument":
-            return 0, self.flat.clock
-        end = max(self.last.get(v, value.time), value.region_end) + 1
-        outer = self.stack_of.get(v)
-        if outer is not None:
-            end = max(end, self.last.get(outer, 0) + 1)
-        return value.time, end
-
     def _op(self, i: int, op: FlatOp, limits: Limits) -> None:
-        menu = self.menu(op)
-        spec = self.spec(op)
-        if limits.op is not None:
-            kept = limits.op(i, spec, menu)
-            menu = self.cache.menus.setdefault(("kept", kept), kept)
-        inner = [v for v in op.outputs if not self._is_shared(v)]
-        use = self._op_bytes(op, menu, inner)
-        end = max((self.last.get(v, op.time) for v in inner), default=op.time) + 1
-        node = self._add(
-            NodeRef(i, -1, menu, ()), self._op_cost(i, op, spec, menu), use, (op.time, end)
-        )
-        self.op_node[i] = node
+        first = i if self.repeats is None else self.repeats.op[i]
+        if first not in self.op_node:
+            self.op_node[first] = self._new_op(i, op, limits)
+        node = self.op_node[i] = self.op_node[first]
+        self._live(node, self.facts.op_span(op))
+        menu = self.refs[node].menu
         for position, value in enumerate(op.inputs):
             if isinstance(value, int) and not self.traffic.free[value]:
                 states = self._column(menu, "operand", position)
                 self._edge(value, node, states, op.weight)
         for position, v in enumerate(op.outputs):
-            if self._is_shared(v):
-                partial = self.partial[v] and any(
-                    s.partial for s in self._column(menu, "result", position)
-                )
+            if v in self.facts.shared:
+                states = self._column(menu, "result", position)
+                partial = self.facts.partial[v] and any(s.partial for s in states)
                 target = self._value(v, Limits(), partial=partial)
                 self._join(
-                    node, self._column(menu, "result", position), target,
-                    self.refs[target].states, self.flat.values[v].type, op.weight,
+                    node, states, target, self.refs[target].states, self.flat.values[v].type,
+                    op.weight,
                 )  # fmt: skip
 
-    def _is_shared(self, v: int) -> bool:
-        op = self.flat.ops[self.maker[v][0]]
-        return self.uses.get(v, 0) != 1 or len(op.outputs) > 1
+    def _new_op(self, i: int, op: FlatOp, limits: Limits) -> int:
+        menu, spec = self.menu(op), self.facts.spec(op)
+        if limits.op is not None:
+            kept = limits.op(i, spec, menu)
+            menu = self.cache.menus.setdefault(("kept", kept), kept)
+        inner = [v for v in op.outputs if v not in self.facts.shared]
+        use = self._op_bytes(op, menu, inner)
+        return self._add(NodeRef(i, -1, menu, ()), self._op_cost(i, op, spec, menu), use)
 
     def _op_bytes(self, op: FlatOp, menu: tuple[Strategy, ...], inner: list[int]) -> Floats:
-        key = ("op-bytes", id(menu), op.node.outputs, tuple(self._counts(op, v) for v in inner))
+        counted = tuple(self.facts.counts(op, v) for v in inner)
+        key = ("op-bytes", id(menu), op.node.outputs, counted)
         if key not in self.cache.vectors:
             total = np.zeros(len(menu))
             for v in inner:
                 position = op.outputs.index(v)
-                if self._counts(op, v):
+                if self.facts.counts(op, v):
                     states = self._column(menu, "result", position)
                     type_ = self.flat.values[v].type
                     total = total + [float(s.local_bytes(type_, self.mesh)) for s in states]
             self.cache.vectors[key] = total
             self.cache.menus[("keep", id(menu))] = menu
         return self.cache.vectors[key]
-
-    def _counts(self, op: FlatOp, v: int) -> bool:
-        return self.traffic.stored[v] and op.node.op not in VIEWS and v not in self.in_place
 
     def _op_cost(self, i: int, op: FlatOp, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Floats:
         writes = tuple(k for k, v in enumerate(op.outputs) if self.traffic.stored[v])
@@ -284,7 +283,7 @@ class Builder:
         if v in self.value_node:
             node = self.value_node[v]
             return node, self.refs[node].states
-        i, position = self.maker[v]
+        i, position = self.facts.maker[v]
         node = self.op_node[i]
         return node, self._column(self.refs[node].menu, "result", position)
 
@@ -318,7 +317,8 @@ class Builder:
             self.cache.columns[("keep", id(columns))] = columns
         table = self.cache.edges[key]
         if table.any():
-            self.edges.append(Edge(u, v, table))
+            place = (u, v, id(table))
+            self.edges[place] = table, self.edges.get(place, (table, 0))[1] + 1
 
     def _index(
         self, states: States, type_: TensorType, kind: str | None
@@ -340,19 +340,23 @@ class Builder:
             if not isinstance(v, int):
                 continue
             tied = self.tied_in.get(position)
-            if tied is not None:
-                node = self.value_node[tied]
-            else:
-                states = self.states(v, partial=False)
-                if limits.state is not None:
-                    kept = tuple(s for s in states if limits.state(-1 - position, s))
-                    states = self.cache.columns.setdefault(("kept", kept), kept)
-                # a result made of literals alone has no maker to count its bytes
-                made = self.traffic.free[v]
-                use = self._state_bytes(v, states) if made else self._zeros(len(states))
-                end = self.flat.clock if made else 0
-                ref = NodeRef(-1, v, (), states)
-                node = self._add(ref, self._zeros(len(states)), use, (max(0, end - 1), end))
+            node = self._result(position, v, limits) if tied is None else self.value_node[tied]
             self.out_node[position] = node
             if not self.traffic.free[v] and self.source(v)[0] != node:
                 self._edge(v, node, self.refs[node].states, 1.0)
+
+    def _result(self, position: int, v: int, limits: Limits) -> int:
+        key = ("result", position if self.repeats is None else self.repeats.value[v])
+        if key not in self.results:
+            states = self.states(v, partial=False)
+            if limits.state is not None:
+                kept = tuple(s for s in states if limits.state(-1 - position, s))
+                states = self.cache.columns.setdefault(("kept", kept), kept)
+            # a result made of literals alone has no maker to count its bytes
+            made = self.traffic.free[v]
+            use = self._state_bytes(v, states) if made else self._zeros(len(states))
+            ref = NodeRef(-1, v, (), states)
+            self.results[key] = self._add(ref, self._zeros(len(states)), use)
+        if self.traffic.free[v]:
+            self._live(self.results[key], (max(0, self.flat.clock - 1), self.flat.clock))
+        return self.results[key]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from ir import FactorSpec, Literal, Mesh, Sharding, TensorType
 
 from ..flatten import FlatOp, FlatProgram
 from ..menu import Strategy
+from .lives import Lives, watched
 from .problem import Floats, IntraProblem
 
 States = tuple[Sharding, ...]
@@ -56,7 +57,6 @@ class MenuCache:
     vectors: dict[object, Floats] = field(default_factory=dict[object, Floats])
     edges: dict[object, Floats] = field(default_factory=dict[object, Floats])
     columns: dict[object, States] = field(default_factory=dict[object, States])
-    specs: dict[object, FactorSpec] = field(default_factory=dict[object, FactorSpec])
     index: _Index = field(default_factory=_Index)
 
 
@@ -70,6 +70,24 @@ class Built:
     value_node: dict[int, int]
     maker: dict[int, tuple[int, int]]  # flat value -> (op, result position)
     out_node: dict[int, int]  # result position -> node
+    work: tuple[Floats, ...]  # seconds of computing, per node and option
+    lives: Lives
+    moments: tuple[int, ...] | None = None  # at which memory is watched; None: at all
+
+    def watching(self, moments: tuple[int, ...]) -> Built:
+        """The same with memory watched at these moments only."""
+        count = len(self.work)
+        cut = IntraProblem(
+            self.problem.node_cost[:count],
+            tuple(e for e in self.problem.edges if e.u < count and e.v < count),
+            self.lives.usage, ((0, 0),) * count, self.problem.limit,
+        )  # fmt: skip
+        problem = watched(cut, self.lives, moments)
+        return replace(self, problem=problem, moments=moments)
+
+    def compute_s(self, choice: Sequence[int]) -> float:
+        """Seconds of computing, without communication."""
+        return sum(float(w[k]) for w, k in zip(self.work, choice, strict=False))
 
 
 def operand_types(flat: FlatProgram, op: FlatOp) -> tuple[TensorType, ...]:

@@ -14,12 +14,13 @@ from ir import FactorSpec, Mesh, Sharding, lookup
 from ir.trace import Traced, trace
 from planner.account import Account, account
 from planner.baselines import Recipes
-from planner.classes import Classes
+from planner.classes import Classes, Kinds
 from planner.decisions import Decisions
 from planner.flatten import flatten
 from planner.fusion import analyse
 from planner.intra.build import Builder
 from planner.intra.decide import decide
+from planner.intra.facts import Facts
 from planner.intra.problem import IntraSolution
 from planner.intra.records import Built, Limits, MenuCache
 from planner.intra.solve import solve
@@ -151,9 +152,11 @@ class Setting:
         free: Any = NoCompute()
         heads = len(self.traced.program.consts)
         self.builder = Builder(
-            self.flat, analyse(self.flat), MenuCache(self.mesh, self.reshard, free),
-            tuple((a + heads, b) for a, b in self.traced.tied),
-            frozenset(a + heads for a in self.traced.donated), UNLIMITED_BYTES,
+            Facts(
+                self.flat, analyse(self.flat), tuple((a + heads, b) for a, b in self.traced.tied),
+                frozenset(a + heads for a in self.traced.donated),
+            ),
+            MenuCache(self.mesh, self.reshard, free), UNLIMITED_BYTES,
         )  # fmt: skip
         self.roles = roles_of([item.role for item in graph.inputs], self.flat)
 
@@ -171,7 +174,9 @@ class Setting:
     def recipe(self, name: str) -> Limits:
         """The limits of a hand-written plan; of several, that with the last axis for tensors."""
         specs = [self.builder.spec(op) for op in self.flat.ops]
-        maker = Recipes(self.builder, Classes(self.flat, specs), self.roles)
+        roles = self.roles
+        kinds = Kinds(Classes(self.flat, specs), specs, roles.batch, roles.parameters)
+        maker = Recipes(self.builder, kinds, roles)
         found = maker.recipes(every=True)
         return [maker.limits(recipe) for recipe in found if recipe.name == name][-1]
 

@@ -17,6 +17,7 @@ from planner.account import Account, account
 from planner.flatten import FlatProgram, flatten
 from planner.fusion import Traffic, analyse
 from planner.intra.build import Builder
+from planner.intra.facts import Facts
 from planner.intra.records import Built, MenuCache
 from planner.meshes import mesh_of
 from tests.planner.programs import slow_machine
@@ -61,8 +62,10 @@ def space(
     reshard = ReshardModel(machine, named, CollectiveModel(machine))
     heads = len(traced.program.consts)
     builder = Builder(
-        flat, traffic, MenuCache(named, reshard, ComputeModel(machine)),
-        tuple((a + heads, b) for a, b in traced.tied),
-        frozenset(a + heads for a in traced.donated), 1e18,
+        Facts(
+            flat, traffic, tuple((a + heads, b) for a, b in traced.tied),
+            frozenset(a + heads for a in traced.donated),
+        ),
+        MenuCache(named, reshard, ComputeModel(machine)), 1e18,
     )  # fmt: skip
     return Space(traced, flat, traffic, named, builder, builder.build())

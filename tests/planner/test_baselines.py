@@ -15,10 +15,11 @@ from ir import Sharding
 from ir.trace import trace
 from planner import Plan, plan
 from planner.baselines import Recipes
-from planner.classes import Classes
+from planner.classes import Classes, Kinds
 from planner.flatten import flatten
 from planner.fusion import analyse
 from planner.intra.build import Builder
+from planner.intra.facts import Facts
 from planner.intra.records import MenuCache
 from planner.meshes import mesh_of
 from planner.search import roles_of
@@ -49,9 +50,12 @@ def recipes(loss: Any, params: Any, batch: Any, mesh: tuple[int, ...], *, every:
     cache = MenuCache(
         named, ReshardModel(machine, named, CollectiveModel(machine)), ComputeModel(machine)
     )
-    builder = Builder(flat, analyse(flat), cache, traced.tied, frozenset(traced.donated), 1e18)
+    facts = Facts(flat, analyse(flat), traced.tied, frozenset(traced.donated))
+    builder = Builder(facts, cache, 1e18)
     roles = roles_of([item.role for item in traced.graph.inputs], flat)
-    maker = Recipes(builder, Classes(flat, [builder.spec(op) for op in flat.ops]), roles)
+    specs = [facts.spec(op) for op in flat.ops]
+    kinds = Kinds(Classes(flat, specs), specs, roles.batch, roles.parameters)
+    maker = Recipes(builder, kinds, roles)
     return maker, {r.name: r for r in maker.recipes(every=every)}
 
 

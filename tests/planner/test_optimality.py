@@ -21,6 +21,7 @@ from planner.flatten import flatten
 from planner.fusion import analyse
 from planner.intra.brute import MOST, brute_force
 from planner.intra.build import Builder
+from planner.intra.facts import Facts
 from planner.intra.problem import IntraProblem
 from planner.intra.records import MenuCache
 from planner.intra.solve import SolveOptions, solve
@@ -48,10 +49,9 @@ def problem_of(
         named, ReshardModel(cluster, named, CollectiveModel(cluster)), ComputeModel(cluster)
     )
     heads = len(traced.program.consts)
-    builder = Builder(
-        flat, analyse(flat), cache, tuple((a + heads, b) for a, b in traced.tied),
-        frozenset(a + heads for a in traced.donated), 1e18,
-    )  # fmt: skip
+    ties = tuple((a + heads, b) for a, b in traced.tied)
+    donated = frozenset(a + heads for a in traced.donated)
+    builder = Builder(Facts(flat, analyse(flat), ties, donated), cache, 1e18)
     return builder.build().problem
 
 

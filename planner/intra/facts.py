@@ -1,0 +1,125 @@
+"""What is true of a flat program on every mesh: makers, readers, lives, factor specs."""
+
+from __future__ import annotations
+
+from costmodel import VIEWS
+from ir import FactorSpec, Literal, lookup
+
+from ..flatten import FlatOp, FlatProgram
+from ..fusion import Traffic
+from .liveness import any_partial, may_be_partial, uses
+from .records import is_float, operand_types
+
+Span = tuple[int, int]
+
+
+class Facts:
+    """Facts of one program that all its problems share.
+
+    Attributes:
+        maker: flat value -> (op that makes it, result position).
+        tied_in: result position -> argument that it shares one state with.
+        partial: values that some strategy leaves as partial sums worth keeping.
+        shared: values of ops that get a node of their own: read not just once, or one of several
+            results.
+        in_place: results written into the buffer of their donated argument.
+        stack_of: port -> the stacked value whose slices it is.
+        spans: moments [start, end) in which a value's own node is alive.
+    """
+
+    def __init__(
+        self,
+        flat: FlatProgram,
+        traffic: Traffic,
+        ties: tuple[tuple[int, int], ...],
+        donated: frozenset[int],
+    ) -> None:
+        self.flat, self.traffic = flat, traffic
+        self.tied_in = {out: flat.inputs[a] for a, out in ties}
+        self.maker = {v: (i, k) for i, op in enumerate(flat.ops) for k, v in enumerate(op.outputs)}
+        self.partial = may_be_partial(flat)
+        self.uses, self.last = uses(flat)
+        self.in_place = self._in_place([pair for pair in ties if pair[0] in donated])
+        self.stack_of = {port: outer for outer, port in flat.stacked.items()}
+        self.shared = {
+            v for op in flat.ops for v in op.outputs
+            if self.uses.get(v, 0) != 1 or len(op.outputs) > 1
+        }  # fmt: skip
+        self.spans = tuple(self._span(v) for v in range(len(flat.values)))
+        self._specs: dict[object, FactorSpec] = {}
+        self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
+
+    def _in_place(self, ties: list[tuple[int, int]]) -> set[int]:
+        """Results written into the buffer of their donated argument, dead by then.
+
+        The carries of loops that such results leave are written there too; an argument that is
+        returned as it came holds its buffer itself.
+        """
+        flat = self.flat
+        found: set[int] = set()
+        for a, out in ties:
+            v, argument = flat.outputs[out], flat.inputs[a]
+            if isinstance(v, Literal):
+                continue
+            made = flat.ops[self.maker[v][0]].time if v in self.maker else flat.clock
+            if self.last.get(argument, 0) <= made:
+                found.add(v)
+        found |= {link.source for link in flat.links if link.target in found}
+        return found - set(flat.inputs)
+
+    def _span(self, v: int) -> Span:
+        value = self.flat.values[v]
+        if value.kind == "argument":
+            return 0, self.flat.clock
+        end = max(self.last.get(v, value.time), value.region_end) + 1
+        outer = self.stack_of.get(v)
+        if outer is not None:
+            end = max(end, self.last.get(outer, 0) + 1)
+        return value.time, end
+
+    def op_span(self, op: FlatOp) -> Span:
+        """When the results of an op that have no node of their own are alive."""
+        inner = [v for v in op.outputs if v not in self.shared]
+        return op.time, max((self.last.get(v, op.time) for v in inner), default=op.time) + 1
+
+    def is_made(self, op: FlatOp) -> bool:
+        """Whether the op has a node: ops on literals alone have none."""
+        return not all(self.traffic.free[v] for v in op.outputs)
+
+    def counts(self, op: FlatOp, v: int) -> bool:
+        """Whether a result has a buffer of its own."""
+        return self.traffic.stored[v] and op.node.op not in VIEWS and v not in self.in_place
+
+    def stacking(self, v: int) -> int:
+        """How many slices of a port the stacked value holds; 1 for all other values."""
+        if v not in self.stack_of:
+            return 1
+        outer = self.flat.values[self.stack_of[v]].type.size
+        return outer // max(self.flat.values[v].type.size, 1)
+
+    def spec(self, op: FlatOp) -> FactorSpec:
+        """Factors of an op; equal ops share one object."""
+        types = operand_types(self.flat, op)
+        key = (op.node.op, types, op.node.outputs, op.node.attrs)
+        if key not in self._specs:
+            record = lookup(op.node.op)
+            found = record.factors(types, op.node.outputs, dict(op.node.attrs))
+            groups = record.linear
+            self._specs[key] = found
+            self._groups[id(found)] = (
+                () if groups is None else groups(types, op.node.outputs, dict(op.node.attrs))
+            )
+        return self._specs[key]
+
+    def groups(self, op: FlatOp) -> tuple[tuple[int, ...], ...]:
+        """Operands in which the op is linear, together."""
+        return self._groups[id(self.spec(op))]
+
+    def passing(self, op: FlatOp) -> tuple[int, ...]:
+        """Linear groups through which partial sums may pass."""
+        if lookup(op.node.op).family in ("contraction", "convolution"):
+            return ()
+        if not all(is_float(t) for t in op.node.outputs):
+            return ()
+        groups = enumerate(self.groups(op))
+        return tuple(g for g, members in groups if any_partial(op, members, self.partial))
