@@ -143,7 +143,7 @@ def test_data_axes_split_the_batch_and_nothing_else() -> None:
         for strategy in kept:
             for role in strategy.roles:
                 split = role in spec.names
-                assert not split or maker.classes.of_factor(i, role) in maker.batch
+                assert not split or maker.kinds.of_factor(i, role) == "batch"
 
 
 # --- what they cost ----------------------------------------------------------------------------
