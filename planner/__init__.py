@@ -14,7 +14,9 @@ from .options import Options as Options
 from .plan import Plan as Plan
 from .plan import Stage as Stage
 from .stop import Stop as Stop
+from .verify import Verification as Verification
 from .version import VERSION as VERSION
 
-# After the module of the same name, which would else be what type checkers take it for.
+# After the modules of the same names, which would else be what type checkers take them for.
 from .api import plan as plan  # isort: skip
+from .verify import verify as verify  # isort: skip

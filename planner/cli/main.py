@@ -12,6 +12,7 @@ from .command import Command, Group
 from .compare import compare_command
 from .explain import explain_command
 from .plan import plan_command
+from .verify import verify_command
 
 
 def examples(*lines: str) -> str:
@@ -76,6 +77,14 @@ app.command(
     cls=Command,
     epilog=examples("compare a.json b.json", "compare 8xh100.json 64xh100.json --json"),
 )(compare_command)
+app.command(
+    "verify",
+    cls=Command,
+    epilog=examples(
+        "verify model.py:step plan.json",
+        "verify model.py:step plan.json --compiler gpu-aot --json",
+    ),
+)(verify_command)
 app.command("clusters", cls=Command, epilog=examples("clusters", "clusters --json"))(
     clusters_command
 )

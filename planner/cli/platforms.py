@@ -12,6 +12,11 @@ from ..errors import PlanError
 from .failure import described, profile_message
 
 
+def leave_accelerators() -> None:
+    """Lets JAX use the CPU only."""
+    jax.config.update("jax_platforms", "cpu")
+
+
 def choose_platform(cluster: str) -> None:
     """Leaves accelerators alone unless the cluster is the devices present.
 
@@ -27,7 +32,7 @@ def choose_platform(cluster: str) -> None:
             remedy=error.remedy or "see `meshwright clusters`",
         ) from error  # fmt: skip
     if machine.profile != "host":
-        jax.config.update("jax_platforms", "cpu")
+        leave_accelerators()
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter from backends that are not built

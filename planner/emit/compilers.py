@@ -97,16 +97,11 @@ def _host_devices(count: int) -> Sequence[Any]:
     return xla_client.make_cpu_client(num_devices=count).devices()
 
 
-def compile_for(program: CompiledPlan, args: Sequence[Any]) -> Compiled:
-    """Compiles a planned function for the devices of its mesh; nothing is allocated or run.
-
-    Args:
-        program: the function.
-        args: its arguments; shapes suffice.
-    """
+def compile_for_mesh(program: CompiledPlan) -> Compiled:
+    """Compiles a planned function for the devices of its mesh; nothing is allocated or run."""
     notes: tuple[str, ...] = ()
     with _platform_named():
-        lowered = program.lower(*args)
+        lowered = program.lower_as_planned()
         try:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:

@@ -16,6 +16,9 @@ from .hlo_groups import group_size
 _BITS = {"pred": 8, "c64": 64, "c128": 128, "bf16": 16, "token": 0, "opaque": 0}
 
 _RAGGED, _BROADCAST = "ragged-all-to-all", "collective-broadcast"
+# Kinds of the compiler -> the kind of ours that sends as many bytes.
+_LIKE: dict[str, CollectiveKind] = {kind: kind for kind in KINDS}
+_LIKE |= {_RAGGED: "all-to-all", _BROADCAST: "collective-permute"}
 _COMPUTATION = re.compile(r"^\s*(?:ENTRY\s+)?%?([\w.\-]+)\s*(?:\([^)]*.*)?\{\s*$")
 _COLLECTIVE = re.compile(
     r"^\s*(?:ROOT\s+)?%?[\w.\-]+\s*=\s*(?P<type>.*?)\s(?P<kind>"
@@ -52,10 +55,7 @@ class HloCollective:
     @property
     def wire_bytes(self) -> float:
         """Bytes that each device sends in one run, by the ring convention."""
-        if self.kind == _BROADCAST:
-            return float(self.bytes)
-        like: CollectiveKind = next((kind for kind in KINDS if kind == self.kind), "all-to-all")
-        return self.bytes * wire_fraction(like, self.group_size)
+        return self.bytes * wire_fraction(_LIKE[self.kind], self.group_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,10 @@ class CompiledPlan:
         """As `jax.jit(fn).lower(*args)`; shapes suffice."""
         return self._jitted.lower(*self._flat(args))
 
+    def lower_as_planned(self) -> Any:
+        """Lowers it for the shapes that it was planned with."""
+        return self._jitted.lower(*self._traced.args_info)
+
     def _flat(self, args: tuple[Any, ...]) -> list[Any]:
         leaves, tree = jax.tree.flatten((args, {}))
         if tree != self._traced.in_tree:
