@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
 from ir import Mesh, Sharding
 
@@ -211,10 +213,19 @@ class MeshSearch:
         return built
 
     def _solve(self, built: Built, limit: float, options: SolveOptions = THOROUGH) -> IntraSolution:
+        """Solves under a limit; moments that break it unwatched are watched from then on."""
         start = time.monotonic()
-        left = max(self.search.deadline - start, 1.0)
-        problem = replace(built.problem, limit=limit)
-        answer = solve(problem, replace(options, time_limit_s=left), self.tables)
+        while True:
+            left = max(self.search.deadline - time.monotonic(), 1.0)
+            problem = replace(built.problem, limit=limit)
+            answer = solve(problem, replace(options, time_limit_s=left), self.tables)
+            if built.moments is None or not answer.choice:
+                break
+            memory = built.lives.memory(answer.choice)
+            worst = int(np.argmax(memory))
+            if memory[worst] <= limit * (1 + 1e-9) or worst in built.moments:
+                break
+            built = built.watching(tuple(sorted((*built.moments, worst))))
         self.search.seconds["solve"] += time.monotonic() - start
         return answer
 
