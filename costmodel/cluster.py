@@ -12,6 +12,7 @@ from profiles import (
     Device,
     GemmTable,
     Link,
+    OpTable,
     ProfileError,
     convert,
     digest,
@@ -55,6 +56,7 @@ class Cluster:
     profile: str = ""
     collectives: CollectiveTable | None = field(default=None, hash=False, repr=False)
     gemm: GemmTable | None = field(default=None, hash=False, repr=False)
+    ops: OpTable | None = field(default=None, hash=False, repr=False)
     parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
@@ -85,9 +87,13 @@ class Cluster:
         return min(self.num_devices, max(self.domain, self.devices_per_host))
 
     @property
+    def _tables(self) -> tuple[CollectiveTable | GemmTable | OpTable | None, ...]:
+        return (self.collectives, self.gemm, self.ops)
+
+    @property
     def digest(self) -> str:
         """16 hexadecimal digits naming everything that prices depend on."""
-        return digest([self.to_dict(), *(t.digest for t in (self.collectives, self.gemm) if t)])
+        return digest([self.to_dict(), *(t.digest for t in self._tables if t)])
 
     def with_memory(self, memory_bytes: int) -> Cluster:
         """The same cluster with another memory limit per device."""
@@ -117,6 +123,7 @@ class Cluster:
             "profile": self.profile,
             "collectives": _table_to_plain(self.collectives, self.profile, "collectives"),
             "gemm": _table_to_plain(self.gemm, self.profile, "gemm"),
+            "ops": _table_to_plain(self.ops, self.profile, "ops"),
             "parts": [msgspec.to_builtins(part) for part in self.parts],
         }
 
@@ -141,6 +148,7 @@ class Cluster:
                 plain.collectives, plain.profile, "collectives", CollectiveTable, where
             ),
             gemm=_table_from_plain(plain.gemm, plain.profile, "gemm", GemmTable, where),
+            ops=_table_from_plain(plain.ops, plain.profile, "ops", OpTable, where),
             parts=plain.parts,
         )
 
@@ -156,6 +164,7 @@ class _PlainCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     profile: str
     collectives: Any
     gemm: Any
+    ops: Any
     parts: tuple[Part, ...]
 
 

@@ -10,7 +10,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from profiles import Device, GemmTable, load_profile
+from profiles import Device, GemmTable, OpTable, load_profile
 
 from .cluster import Cluster
 from .fit import Curve, fit_curve, monotone_grid
@@ -21,9 +21,15 @@ Floats = NDArray[np.float64]
 # A V100 in Alpa's database copies 4 GiB (so moves 8 GiB) in 10.7 ms: 803 of 900 GB/s.
 MEMORY_EFFICIENCY: Final = 0.89
 
-# Shares of the peak for arithmetic that has no table; assumed.
+# Share of the vector unit's peak for arithmetic that has no table; assumed.
 VECTOR_EFFICIENCY: Final = 0.7
-CONV_EFFICIENCY: Final = 0.6
+
+# A convolution against the matrix product of its sizes (implicit GEMM); assumed.
+CONV_EFFICIENCY: Final = 0.8
+
+# Operations of one exp, tanh, log, sine, ... where none was timed: the length of the polynomials
+# that stand for them; assumed.
+TRANSCENDENTAL_FLOPS: Final = 24.0
 
 # Devices whose table covers a full grid: the efficiency of the others is taken from the nearer one.
 REFERENCES: Final = ("b200", "h100")
@@ -76,9 +82,17 @@ class ComputeModel:
 
     def __init__(self, cluster: Cluster) -> None:
         self._tables = _fits(cluster.gemm) if cluster.gemm else {}
-        self._memory_rate = cluster.device.memory_bandwidth_bytes_per_s * MEMORY_EFFICIENCY
+        self._ops = _op_curves(cluster.ops) if cluster.ops else {}
+        self._memory_rate = cluster.device.memory_bandwidth_bytes_per_s * (
+            1.0 if "copy" in self._ops else MEMORY_EFFICIENCY
+        )
         self.device: Final[Device] = cluster.device
         self.launch_s: Final = cluster.device.kernel_launch_s
+        self.transcendental_flops: Final = (
+            self._rate("elementwise") / self._rate("transcendental")
+            if {"elementwise", "transcendental"} <= self._ops.keys()
+            else TRANSCENDENTAL_FLOPS
+        )
 
     def gemm_s(
         self, batch: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str
@@ -136,19 +150,60 @@ class ComputeModel:
 
     def memory_s(self, moved_bytes: ArrayLike) -> Floats:
         """Time to move that many bytes between the device and its memory, launch not included."""
-        return np.asarray(moved_bytes, dtype=np.float64) / self._memory_rate
+        moved = np.asarray(moved_bytes, dtype=np.float64)
+        if (copy := self._ops.get("copy")) is not None:
+            return np.maximum(copy(moved) - copy.seconds[0], moved / self._fastest_copy)
+        return moved / self._memory_rate
 
-    def flops_s(self, flops: ArrayLike, dtype: str, *, tensor: bool = False) -> Floats:
-        """Time of arithmetic outside matrix products, launch not included.
+    @functools.cached_property
+    def _fastest_copy(self) -> float:
+        copy = self._ops["copy"]
+        return float(np.max(copy.size / copy.seconds))
+
+    def flops_s(self, flops: ArrayLike, dtype: str) -> Floats:
+        """Time of arithmetic on the vector unit, launch not included.
 
         Args:
             flops: operations, a multiply-add counting two.
             dtype: numpy-like name.
-            tensor: True for a convolution, which runs on the matrix unit.
         """
-        share = CONV_EFFICIENCY if tensor else VECTOR_EFFICIENCY
-        rate = share * self.peak_flops(dtype, tensor=tensor)
+        rate = VECTOR_EFFICIENCY * self.peak_flops(dtype, tensor=False)
+        if "elementwise" in self._ops:
+            rate = self._rate("elementwise")
         return np.asarray(flops, dtype=np.float64) / rate
+
+    def convolution_s(
+        self, groups: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str
+    ) -> Floats:
+        """Time of a convolution, launch included.
+
+        Measured over its flops where the device has timings; else the product
+        `[groups, m, k] @ [groups, k, n]` at `CONV_EFFICIENCY`, or the vector unit where that is
+        faster, as for one channel per group.
+
+        Args:
+            groups: feature and batch groups.
+            m: positions of the output, batch included.
+            n: output channels of a group.
+            k: input channels of a group times the window.
+            dtype: numpy-like name.
+        """
+        b, m, n, k = (np.asarray(x, dtype=np.float64) for x in (groups, m, n, k))
+        flops = 2.0 * b * m * n * k
+        if (curve := self._ops.get("convolution")) is not None:
+            return curve(flops)
+        product = self.gemm_s(b, m, n, k, dtype) / CONV_EFFICIENCY
+        return np.minimum(product, self.launch_s + self.flops_s(flops, dtype))
+
+    def moving_s(self, op: str, moved_bytes: Floats) -> Floats | None:
+        """Time of a measured gather, scatter or reduction over its bytes; None if not measured."""
+        curve = self._ops.get(op)
+        return None if curve is None else curve(moved_bytes)
+
+    def _rate(self, op: str) -> float:
+        """Operations per second of a measured op at its best size."""
+        curve = self._ops[op]
+        return float(np.max(curve.size / curve.seconds))
 
 
 @final
@@ -159,7 +214,7 @@ class _Grid:
     on, down to a side of `TILE` and to the shortest time of the grid.
     """
 
-    # Sides below this still fill a tile of the matrix unit.
+    # Sides below this, or below the smallest measured one, still fill a tile of the matrix unit.
     TILE = 64.0
 
     def __init__(self, axes: list[Floats], seconds: Floats) -> None:
@@ -167,7 +222,8 @@ class _Grid:
         self._s = np.exp(monotone_grid(np.log(seconds)))
 
     def __call__(self, b: Floats, m: Floats, n: Floats, k: Floats) -> Floats:
-        asked = [b, *(np.maximum(side, self.TILE) for side in (m, n, k))]
+        least = [min(self.TILE, float(axis[0])) for axis in self._axes[1:]]
+        asked = [b, *(np.maximum(x, tile) for x, tile in zip((m, n, k), least, strict=True))]
         inside = [np.clip(x, axis[0], axis[-1]) for x, axis in zip(asked, self._axes, strict=True)]
         outside = np.ones(b.shape)
         for x, y in zip(asked, inside, strict=True):
@@ -225,6 +281,23 @@ def _fits(table: GemmTable) -> dict[str, _Fit]:
         else:
             fits[dtype] = _ByFlops(fit_curve(2.0 * np.prod(keys, axis=1), seconds))
     return fits
+
+
+# What the time of each op is a curve over: its flops, or the bytes it moves.
+_BY_FLOPS: Final = ("convolution", "elementwise", "transcendental")
+_BY_BYTES: Final = ("copy", "gather", "reduce", "scatter")
+
+
+@functools.lru_cache(maxsize=32)
+def _op_curves(table: OpTable) -> dict[str, Curve]:
+    """A curve for each op that is priced by itself; attention and optimizers are sums of others."""
+    found: dict[str, Curve] = {}
+    for op in (*_BY_FLOPS, *_BY_BYTES):
+        rows = [row for row in table.rows if row.op == op]
+        size = [row.flops if op in _BY_FLOPS else row.moved_bytes for row in rows]
+        if rows and min(size) > 0:
+            found[op] = fit_curve(size, [row.seconds for row in rows])
+    return found
 
 
 @functools.lru_cache(maxsize=256)

@@ -37,8 +37,9 @@ class OpWork:
 def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) -> Floats:
     """Time of one execution on one device, for all strategies at once.
 
-    A product is priced by the measured table; everything else by the larger of its arithmetic
-    and its traffic, t = max(flops / rate, bytes / bandwidth) + launches * t_launch.
+    A product is priced by the measured table, a convolution as one, a gather, scatter or
+    reduction by its own timings where the device has them; everything else by the larger of its
+    arithmetic and its traffic, t = max(flops / rate, bytes / bandwidth) + launches * t_launch.
 
     Args:
         work: the op.
@@ -52,11 +53,24 @@ def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) 
     local = {name: size / ways[name] for name, size in work.spec.sizes}
     if work.node.op == "dot_general":
         return _product_s(work, local, compute)
-    flops = _flops(work) * _share(work.spec, ways, count)
-    dtype = _dtype(work)
     moved = _traffic(work, local, count)
-    arithmetic = compute.flops_s(flops, dtype, tensor=work.record.family == "convolution")
+    if work.node.op == "conv_general_dilated":
+        return np.maximum(_convolution_s(work, local, compute), compute.memory_s(moved))
+    measured = compute.moving_s(_measured_as(work.node.op), moved)
+    if measured is not None:
+        return np.where(moved > 0.0, measured, 0.0)
+    flops = _flops(work) * _share(work.spec, ways, count)
+    if work.node.op in TRANSCENDENTAL:
+        flops = flops * compute.transcendental_flops
+    arithmetic = compute.flops_s(flops, _dtype(work))
     return np.maximum(arithmetic, compute.memory_s(moved)) + work.launches * compute.launch_s
+
+
+def _measured_as(op: str) -> str:
+    """The measured operation that stands for a primitive, or the primitive itself."""
+    if op.startswith("scatter"):
+        return "scatter"
+    return "reduce" if op in ("reduce_sum", "reduce_max", "reduce_min") else op
 
 
 def _dtype(work: OpWork) -> str:
@@ -88,6 +102,24 @@ def _product_s(work: OpWork, local: Mapping[str, Floats], compute: ComputeModel)
             role = "k"
         sizes[role] = sizes[role] * size
     return compute.gemm_s(sizes["b"], sizes["m"], sizes["n"], sizes["k"], work.operands[0].dtype)
+
+
+def _convolution_s(work: OpWork, local: Mapping[str, Floats], compute: ComputeModel) -> Floats:
+    """As a product: groups, output positions, output channels, and window times input channels."""
+    inner = {f for dim in work.spec.operands[1] for f in dim}
+    out = {f for dim in work.spec.results[0] for f in dim}
+    sizes: dict[str, Floats | float] = {"b": 1.0, "m": 1.0, "n": 1.0, "k": 1.0}
+    for name, size in local.items():
+        if name in ("f", "g"):
+            role = "b"
+        elif name in out:
+            role = "n" if name in inner else "m"
+        else:
+            role = "k" if name in inner else ""
+        if role:
+            sizes[role] = sizes[role] * size
+    dtype = work.operands[0].dtype
+    return compute.convolution_s(sizes["b"], sizes["m"], sizes["n"], sizes["k"], dtype)
 
 
 def tensor_bytes(type_: TensorType, dims: Sequence[tuple[str, ...]], local: Mapping[str, Floats],
@@ -133,4 +165,11 @@ def _traffic(work: OpWork, local: Mapping[str, Floats], count: int) -> Floats:
 VIEWS = (
     "reshape", "squeeze", "expand_dims", "bitcast_convert_type", "copy_p", "transpose",
     "stop_gradient", "optimization_barrier", "name",
+)  # fmt: skip
+
+# Ops that cost many times an addition each; `compute.transcendental_flops` says how many.
+TRANSCENDENTAL = (
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "digamma",
+    "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "lgamma", "log", "log1p", "logistic", "pow",
+    "sin", "sinh", "tan", "tanh",
 )  # fmt: skip

@@ -19,7 +19,10 @@ from profiles import (
     ProfileError,
     convert,
     load_profile,
+    profile_aliases,
     profile_names,
+    stored_profile,
+    stored_profiles,
 )
 
 from .cluster import Cluster, Part
@@ -117,11 +120,27 @@ def _from_name(text: str, host_devices: int) -> Cluster:
     match = _NAME.fullmatch(text)
     if match is None:
         raise ProfileError(f"{text!r} does not describe a cluster", remedy=_EXAMPLES)
-    profile = load_profile(match["device"])
-    on_host = profile.name == "host"
+    on_host = match["device"] in profile_aliases() and load_profile(match["device"]).name == "host"
     count = int(match["count"] or (host_devices if on_host else 1))
+    profile = _profile(match["device"], count, on_host=on_host)
     per_host = int(match["per_host"]) if match["per_host"] else None
     return _uniform(text, profile, count, count if on_host and per_host is None else per_host)
+
+
+def _profile(device: str, count: int, *, on_host: bool) -> Profile:
+    """The figures of a device: shipped ones, or those that `meshwright profile` measured here.
+
+    The CPU of this machine is measured with `count` devices busy, as they share its cores; without
+    such a measurement the shipped, assumed figures stand. `device.evidence` says which. Other
+    devices are looked up among the measurements only if no profile of that name is shipped.
+    """
+    if on_host:
+        return stored_profile("host", count) or load_profile(device)
+    if device not in profile_aliases():
+        found = [profile for name, _, profile in stored_profiles() if name == device]
+        if found:
+            return found[-1]
+    return load_profile(device)
 
 
 def _uniform(name: str, profile: Profile, count: int, per_host: int | None) -> Cluster:
@@ -140,6 +159,7 @@ def _uniform(name: str, profile: Profile, count: int, per_host: int | None) -> C
         profile=profile.name if profile.name in profile_names() else "",
         collectives=profile.collectives,
         gemm=profile.gemm,
+        ops=profile.ops,
     )
 
 
@@ -208,6 +228,7 @@ def _mixed(file: _MixedFile, path: Path) -> Cluster:
         profile=slowest.profile,
         collectives=slowest.collectives if len(links) == 1 else None,
         gemm=slowest.gemm,
+        ops=slowest.ops,
         parts=tuple(
             Part(c.device, c.num_devices, c.devices_per_host, c.intra_host, c.network)
             for c in clusters
@@ -262,12 +283,15 @@ class ClusterSummary:
 
 
 def list_clusters() -> tuple[ClusterSummary, ...]:
-    """What is known about every device that a cluster name may use."""
-    return tuple(_summary(load_profile(name)) for name in profile_names())
+    """What is known about every device that a cluster name may use, measured ones last."""
+    shipped = [_summary(load_profile(name)) for name in profile_names()]
+    return (*shipped, *(_summary(profile) for _, _, profile in stored_profiles()))
 
 
 def _summary(profile: Profile) -> ClusterSummary:
-    tables = (("collectives", profile.collectives), ("gemm", profile.gemm))
+    tables = (
+        ("collectives", profile.collectives), ("gemm", profile.gemm), ("ops", profile.ops),
+    )  # fmt: skip
     return ClusterSummary(
         name=profile.name,
         memory_bytes=profile.device.memory_bytes,

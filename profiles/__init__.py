@@ -1,3 +1,11 @@
+from .database import Sample as Sample
+from .database import database_path as database_path
+from .database import machine_name as machine_name
+from .database import measuring as measuring
+from .database import store_profile as store_profile
+from .database import stored_profile as stored_profile
+from .database import stored_profiles as stored_profiles
+from .database import stored_samples as stored_samples
 from .errors import ProfileError as ProfileError
 from .schema import CollectiveKind as CollectiveKind
 from .schema import CollectiveRow as CollectiveRow
@@ -7,6 +15,9 @@ from .schema import Evidence as Evidence
 from .schema import GemmRow as GemmRow
 from .schema import GemmTable as GemmTable
 from .schema import Link as Link
+from .schema import OpKind as OpKind
+from .schema import OpRow as OpRow
+from .schema import OpTable as OpTable
 from .schema import Profile as Profile
 from .schema import convert as convert
 from .schema import digest as digest

@@ -29,6 +29,10 @@ Evidence = Literal["published", "measured", "assumed"]
 CollectiveKind = Literal[
     "all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter"
 ]
+OpKind = Literal[
+    "attention", "convolution", "copy", "elementwise", "gather", "optimizer", "reduce", "scatter",
+    "transcendental",
+]  # fmt: skip
 
 Record = TypeVar("Record")
 
@@ -126,6 +130,33 @@ class GemmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return digest(self)
 
 
+class OpRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """One timing of an operation that is no matrix product.
+
+    `flops` and `moved_bytes` are what one device computes, and reads plus writes.
+    """
+
+    op: OpKind
+    dtype: Name
+    flops: Annotated[int, Meta(ge=0, le=2**62)]
+    moved_bytes: Size
+    seconds: PositiveSeconds
+
+
+class OpTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Other operations timed on one device, all devices of the host busy."""
+
+    name: Name
+    source: Text
+    date: Date
+    licence: Text
+    rows: tuple[OpRow, ...]
+
+    @property
+    def digest(self) -> str:
+        return digest(self)
+
+
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A kind of machine: its device, its links and its tables.
 
@@ -143,6 +174,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     network: Link
     collectives: CollectiveTable | None = None
     gemm: GemmTable | None = None
+    ops: OpTable | None = None
 
     def __post_init__(self) -> None:
         if self.domain < self.devices_per_host or self.domain % self.devices_per_host:

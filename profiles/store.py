@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import difflib
 import functools
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
 from .errors import ProfileError
-from .schema import CollectiveRow, CollectiveTable, GemmRow, GemmTable, Profile, convert
+from .schema import CollectiveRow, CollectiveTable, GemmRow, GemmTable, OpTable, Profile, convert
 
 DATA = Path(__file__).parent / "data"
 
@@ -110,8 +112,25 @@ def _csv_row(row: list[str], where: str) -> list[str | int | float]:
 
 
 def save_profile(profile: Profile, path: Path) -> None:
-    """Writes a profile as one JSON file with its tables inside; equal profiles, equal bytes."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
+    """Writes a profile as one JSON file with its tables inside; equal profiles, equal bytes.
+
+    The file appears whole or not at all.
+
+    Raises:
+        ProfileError: if it cannot be written.
+    """
+    text = msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n"
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(text)
+        fresh.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise ProfileError(
+            f"cannot be written: {error.strerror}", where=str(path),
+            remedy="name a file in a folder that exists and may be written",
+        ) from error  # fmt: skip
 
 
 def merge_profiles(base: Profile, newer: Profile) -> Profile:
@@ -129,10 +148,11 @@ def merge_profiles(base: Profile, newer: Profile) -> Profile:
         newer,
         collectives=_merge_tables(base.collectives, newer.collectives),
         gemm=_merge_tables(base.gemm, newer.gemm),
+        ops=_merge_tables(base.ops, newer.ops),
     )
 
 
-def _merge_tables(base: Any, newer: CollectiveTable | GemmTable | None) -> Any:
+def _merge_tables(base: Any, newer: CollectiveTable | GemmTable | OpTable | None) -> Any:
     if base is None or newer is None:
         return newer if base is None else base
     rows: dict[Any, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,8 @@ from hypothesis import settings
 DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
 
 os.environ["JAX_ENABLE_X64"] = "0"
+# What `meshwright profile` measured on this machine must not decide a test.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="meshwright-tests-")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES_FLAG}".strip()

@@ -23,11 +23,11 @@ TIERS: Mapping[str, frozenset[str]] = {
 }
 
 # Modules of other tiers that may be named by path: they import JAX and are not re-exported.
-DOORS = ("ir.trace", "planner.emit")
+DOORS = ("profiles.measure", "ir.trace", "planner.emit")
 
 # The only places of the five packages that may import JAX or a library built on it.
 JAX_FAMILY = frozenset({"flax", "jax", "jaxlib", "optax"})
-JAX_EDGES = ("ir/jaxpr.py", "ir/trace.py", "planner/emit/")
+JAX_EDGES = ("profiles/measure", "ir/jaxpr.py", "ir/trace.py", "planner/emit/")
 # Files outside planner/emit/ that take the user's function.
 PLANNER_FRONT: tuple[str, ...] = (
     "planner/api.py",
@@ -63,6 +63,8 @@ BASIC: tuple[str, ...] = (
     "planner/plan.py",
     "planner/step.py",
     "planner/stepcall.py",
+    "profiles/measure.py",
+    "profiles/measure_cases.py",
 )
 
 PACKAGES = tuple(sorted(TIERS))

@@ -12,6 +12,7 @@ from .command import Command, Group
 from .compare import compare_command
 from .explain import explain_command
 from .plan import plan_command
+from .profile import profile_command
 from .verify import verify_command
 
 
@@ -85,6 +86,16 @@ app.command(
         "verify model.py:step plan.json --compiler gpu-aot --json",
     ),
 )(verify_command)
+app.command(
+    "profile",
+    cls=Command,
+    epilog=examples(
+        "profile --quick",
+        "profile --device gpu --export h100.json",
+        "profile --devices 4 --json",
+        "profile --merge other.json",
+    ),
+)(profile_command)
 app.command("clusters", cls=Command, epilog=examples("clusters", "clusters --json"))(
     clusters_command
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -8,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel import ComputeModel, item_bytes, parse_cluster
-from profiles import load_profile
+from costmodel.compute import CONV_EFFICIENCY
+from profiles import OpTable, convert, load_profile
 
 DEVICES = ("h100", "b200", "gb200", "a100", "v100-16gb", "l4", "host")
 DTYPES = ("bfloat16", "float32", "float16", "float8_e4m3fn", "float64", "int8", "bool", "complex64")
@@ -96,8 +98,6 @@ def test_memory_and_other_arithmetic() -> None:
     np.testing.assert_allclose(
         model("h100").flops_s(np.array([67e12, 0]), "bfloat16"), [1 / 0.7, 0]
     )
-    conv = float(model("h100").flops_s(989.4e12, "bfloat16", tensor=True))
-    assert conv == pytest.approx(1 / 0.6)
     assert float(model("l4").flops_s(1e9, "float64")) > float(model("l4").flops_s(1e9, "int32"))
 
 
@@ -115,3 +115,39 @@ def test_bad_input() -> None:
         model("h100").gemm_s(1, -1, 2, 3, "bfloat16")
     with pytest.raises(ValueError, match="'half' is not a dtype name"):
         model("h100").gemm_s(1, 1, 2, 3, "half")
+
+
+def test_a_convolution_is_its_product_and_one_channel_a_vector_loop() -> None:
+    h100 = model("h100")
+    product = float(h100.gemm_s(1, 32 * 56 * 56, 256, 9 * 256, "bfloat16"))
+    full = float(h100.convolution_s(1, 32 * 56 * 56, 256, 9 * 256, "bfloat16"))
+    assert full == pytest.approx(product / CONV_EFFICIENCY)
+    depthwise = float(h100.convolution_s(256, 32 * 56 * 56, 1, 9, "bfloat16"))
+    assert depthwise < float(h100.gemm_s(256, 32 * 56 * 56, 1, 9, "bfloat16"))
+
+
+def measured(**ops: tuple[tuple[int, int, float], ...]) -> ComputeModel:
+    """A host whose ops took (flops, bytes, seconds)."""
+    rows = [["copy" if op == "copy" else op, "float32", *row] for op, some in ops.items()
+            for row in some]  # fmt: skip
+    table = {"name": "t", "source": "test", "date": "2026", "licence": "none", "rows": rows}
+    return ComputeModel(replace(parse_cluster("2xhost"), ops=convert(table, OpTable, "test")))
+
+
+def test_measured_operations_are_met() -> None:
+    host = measured(
+        copy=((0, 1000, 2e-6), (0, 1_000_000, 102e-6), (0, 4_000_000, 602e-6)),
+        gather=((0, 1000, 5e-6), (0, 100_000, 50e-6)),
+        elementwise=((32_000, 8000, 32e-6),),
+        transcendental=((1000, 8000, 10e-6),),
+        convolution=((1_000_000, 8000, 1e-3), (2_000_000, 8000, 2e-3)),
+    )
+    np.testing.assert_allclose(host.memory_s([1000, 1_000_000, 4_000_000]),
+                               [1e-3 / 9.8e3, 100e-6, 600e-6], rtol=0.05)  # fmt: skip
+    moved = host.moving_s("gather", np.array([100_000.0]))
+    assert moved is not None
+    np.testing.assert_allclose(moved, 50e-6)
+    assert host.moving_s("reduce", np.array([1.0])) is None
+    assert float(host.flops_s(1e6, "float32")) == pytest.approx(1e-3)
+    assert host.transcendental_flops == pytest.approx(10.0)
+    assert float(host.convolution_s(1, 1000, 10, 75, "float32")) == pytest.approx(1.5e-3)

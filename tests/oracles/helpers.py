@@ -78,12 +78,19 @@ class NoCompute:
     """Stands in for a `ComputeModel`: all strategies split the work evenly, so it cancels."""
 
     launch_s = 0.0
+    transcendental_flops = 1.0
 
     def gemm_s(self, batch: Any, m: Any, n: Any, k: Any, dtype: str) -> Any:
         return np.zeros(np.broadcast_shapes(*(np.shape(x) for x in (batch, m, n, k))))
 
-    def flops_s(self, flops: Any, dtype: str, *, tensor: bool = False) -> Any:
+    def flops_s(self, flops: Any, dtype: str) -> Any:
         return np.zeros(np.shape(flops))
+
+    def convolution_s(self, groups: Any, m: Any, n: Any, k: Any, dtype: str) -> Any:
+        return np.zeros(np.broadcast_shapes(*(np.shape(x) for x in (groups, m, n, k))))
+
+    def moving_s(self, op: str, moved_bytes: Any) -> None:
+        return None
 
     def memory_s(self, moved_bytes: Any) -> Any:
         return np.zeros(np.shape(moved_bytes))

@@ -1,0 +1,251 @@
+# pyright: basic
+"""Times operations and collectives on the devices present; a door to JAX.
+
+Every timing is taken with all devices busy at once, each on data of its own: CPU devices share the
+cores of one machine, so that a product takes longer the more of them run. A body is repeated in a
+loop on the device, whose length is an argument; what starting the program takes is measured with
+no iteration and subtracted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from .database import Sample, machine_name
+from .errors import ProfileError
+from .measure_cases import Case, Row, collective_cases, local_cases
+from .schema import (
+    CollectiveRow,
+    CollectiveTable,
+    Device,
+    GemmRow,
+    GemmTable,
+    Link,
+    OpRow,
+    OpTable,
+    Profile,
+    convert,
+)
+
+Say = Callable[[str], None]
+
+RUN_S = 4e-3  # a run repeats its body until it takes about so long
+MOST_RUNS_S = 2.0  # and is itself repeated at least three times, within about so long
+PAGE = "SC_PAGE_SIZE"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run found: a profile and every timing behind it."""
+
+    profile: Profile
+    devices: int
+    samples: tuple[Sample, ...]
+
+
+def present(device: str, at_most: int = 8) -> list[Any]:
+    """The devices to measure.
+
+    Args:
+        device: `host` for CPU devices, `gpu` for accelerators.
+        at_most: CPU devices to make, where JAX has not made its devices yet.
+
+    Raises:
+        ProfileError: if there are none.
+    """
+    try:
+        if device == "host":
+            jax.config.update("jax_platforms", "cpu")
+            if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+                jax.config.update("jax_num_cpu_devices", at_most)
+            return jax.devices("cpu")[:at_most]
+        return jax.devices("gpu")
+    except (RuntimeError, AssertionError) as error:
+        reason = " ".join(str(error).split())
+        raise ProfileError(
+            f"JAX finds no {device}: {reason}", where="--device",
+            remedy="install JAX for this accelerator, or measure the CPU with --device host",
+        ) from error  # fmt: skip
+
+
+def profile_name(devices: list[Any]) -> str:
+    """Name under which these devices are kept: `host`, or the kind in small letters."""
+    if devices[0].platform == "cpu":
+        return "host"
+    return "-".join(re.findall(r"[a-z0-9]+", devices[0].device_kind.lower()))
+
+
+def measure(
+    name: str, base: Profile, devices: list[Any], *, quick: bool = False, say: Say = lambda _: None
+) -> Measured:
+    """Measures the devices given, all busy at once.
+
+    Args:
+        name: of the profile.
+        base: figures that are not measured: network, and links where there is one device.
+        devices: of one kind, on this host.
+        quick: fewer sizes and repeats.
+        say: is told what is being timed.
+    """
+    samples: list[Sample] = []
+    rows: list[Row] = []
+    cases = [*local_cases(quick), *collective_cases(len(devices), quick)]
+    for i, case in enumerate(cases, start=1):
+        say(f"{len(devices)} devices, {i} of {len(cases)}: {case.op} {case.sizes}")
+        times = _times(case, devices, repeats=5 if quick else 9)
+        low, middle, high = _quartiles(times)
+        samples.append(Sample(case.op, case.dtype, case.sizes, middle, low, high, len(times)))
+        rows.append(case.row(middle))
+    profile = _profile(name, base, devices, rows)
+    return Measured(profile, len(devices), tuple(samples))
+
+
+def _quartiles(times: list[float]) -> tuple[float, float, float]:
+    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+    return low, middle, high
+
+
+def _times(case: Case, devices: list[Any], repeats: int) -> list[float]:
+    """Seconds of the body alone, once per run."""
+    run = _program(case, devices)
+    run(1)  # compiles
+    start = statistics.median(_clock(run, 0) for _ in range(5))
+    once = max(_clock(run, 1) - start, 1e-7)
+    length = int(min(max(RUN_S / once, 1), 1000))
+    found: list[float] = []
+    begun = time.perf_counter()
+    while len(found) < repeats:
+        found.append(max(_clock(run, length) - start, 1e-9) / length)
+        if len(found) >= 3 and time.perf_counter() - begun > MOST_RUNS_S:
+            break
+    return found
+
+
+def _clock(run: Callable[[int], None], length: int) -> float:
+    begun = time.perf_counter()
+    run(length)
+    return time.perf_counter() - begun
+
+
+def _program(case: Case, devices: list[Any]) -> Callable[[int], None]:
+    outer, inner = case.groups or (1, len(devices))
+    mesh = Mesh(np.array(devices).reshape(outer, inner), ("o", "i"))
+    split = P(("o", "i"))
+
+    def local(length: jax.Array, *arrays: jax.Array) -> jax.Array:
+        first, *rest = (a[0] for a in arrays)
+
+        def body(_: Any, x: jax.Array) -> jax.Array:
+            y = case.body(x, *rest)
+            # The next iteration waits for a value of this one, at the cost of one element; a body
+            # from an array to one of its shape is its own chain.
+            if y.shape == x.shape and y.dtype == x.dtype:
+                return y
+            kept = (0 * y[(0,) * y.ndim]).astype(x.dtype)
+            return x.at[(0,) * x.ndim].add(kept)
+
+        return lax.fori_loop(0, length, body, first)[None]
+
+    arrays = tuple(_array(case, position, mesh, split) for position in range(len(case.shapes)))
+    specs = (P(), *(split for _ in arrays))
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
+    compiled = jax.jit(mapped)
+
+    def run(length: int) -> None:
+        compiled(np.int32(length), *arrays).block_until_ready()
+
+    return run
+
+
+def _array(case: Case, position: int, mesh: Mesh, split: P) -> jax.Array:
+    count = mesh.size
+    shape = (count, *case.shapes[position])
+    rng = np.random.default_rng(position)
+    if case.indices and position == len(case.shapes) - 1:
+        data: Any = rng.integers(0, case.indices, shape, dtype=np.int32)
+    else:
+        data = rng.uniform(0.1, 0.9, shape).astype(np.float32)
+        data = data if case.dtype == "float32" else jnp.asarray(data, case.dtype)
+    return jax.device_put(data, jax.sharding.NamedSharding(mesh, split))
+
+
+def _profile(name: str, base: Profile, devices: list[Any], rows: list[Row]) -> Profile:
+    """A profile of the rows, its device and link figures taken from the best of them."""
+    count, today = len(devices), datetime.date.today().isoformat()
+    source = (
+        f"`meshwright profile` on {machine_name()}: {devices[0].device_kind}, {count} devices at "
+        f"once, JAX {jax.__version__}"
+    )
+    table = {"name": f"{name} {count}", "source": source, "date": today, "licence": "own"}
+    products = tuple(r for r in rows if isinstance(r, GemmRow))
+    ops = tuple(r for r in rows if isinstance(r, OpRow))
+    shared = tuple(r for r in rows if isinstance(r, CollectiveRow))
+    copies = [r for r in ops if r.op == "copy"]
+    rates = {
+        dtype: max(
+            2.0 * r.batch * r.m * r.n * r.k / r.seconds for r in products if r.dtype == dtype
+        )
+        for dtype in sorted({r.dtype for r in products})
+    }
+    device = Device(
+        name=name,
+        memory_bytes=_memory_bytes(devices, base),
+        memory_bandwidth_bytes_per_s=copies[-1].moved_bytes / copies[-1].seconds,
+        peak_flops=tuple(sorted(rates.items())),
+        kernel_launch_s=min(r.seconds for r in products),
+        source=source,
+        date=today,
+        evidence="measured",
+    )
+    profile = Profile(
+        name=name,
+        device=device,
+        devices_per_host=count,
+        domain=count,
+        intra_host=_link(base.intra_host, shared, count, source, today),
+        network=base.network,
+        collectives=CollectiveTable(**table, rows=shared) if shared else None,
+        gemm=GemmTable(**table, rows=products),
+        ops=OpTable(**table, rows=ops),
+    )
+    return convert(msgspec.to_builtins(profile), Profile, where=f"measurement of {name}")
+
+
+def _link(base: Link, rows: tuple[CollectiveRow, ...], count: int, source: str, today: str) -> Link:
+    gathers = [r for r in rows if r.kind == "all-gather" and r.group_size == count]
+    if not gathers:
+        return base
+    largest = max(gathers, key=lambda r: r.full_bytes)
+    sent = (count - 1) / count * largest.full_bytes
+    return Link(
+        name=base.name,
+        latency_s=min(r.seconds for r in gathers),
+        bandwidth_bytes_per_s=sent / largest.seconds,
+        source=source,
+        date=today,
+    )
+
+
+def _memory_bytes(devices: list[Any], base: Profile) -> int:
+    """Memory that one device may use: of a GPU what its allocator may take, of the host a share."""
+    if devices[0].platform != "cpu":
+        limit = (devices[0].memory_stats() or {}).get("bytes_limit")
+        return int(limit or base.device.memory_bytes)
+    if hasattr(os, "sysconf") and PAGE in os.sysconf_names:
+        return int(os.sysconf(PAGE) * os.sysconf("SC_PHYS_PAGES") // len(devices))
+    return base.device.memory_bytes
