@@ -8,6 +8,9 @@ from .check import check as check
 from .costs import Links as Links
 from .costs import StageCosts as StageCosts
 from .costs import uniform as uniform
+from .greedy import greedy as greedy
+from .own import read_schedule as read_schedule
+from .own import write_schedule as write_schedule
 from .placement import Placement as Placement
 from .placement import bidirectional as bidirectional
 from .placement import chain as chain
@@ -25,3 +28,8 @@ from .task import Row as Row
 from .task import Task as Task
 from .timeline import MemoryCurve as MemoryCurve
 from .timeline import Timeline as Timeline
+from .transform import with_offload as with_offload
+from .transform import with_optimizer as with_optimizer
+from .transform import with_recomputation as with_recomputation
+from .transform import with_sync as with_sync
+from .transform import with_transfers as with_transfers

@@ -5,8 +5,9 @@ Every queue is served in a fixed order, so the earliest times are the longest pa
 * compute queue of a device: its tasks in table order; sends and receives stand in it and take
   no time of their own;
 * link of an ordered pair of devices: transfers in the order in which the sender issues them;
-* gradient-sync queue and both directions of the host queue of a device: in table order, not
-  before the compute task that stands ahead of them in the table is done.
+* both directions of the host queue of a device: in table order, not before the compute task that
+  stands ahead of them in the table is done;
+* gradient-sync queue of a device: in table order; copies of a stage start a sum together.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def _key(rows: Rows, kind: Ints, near: Ints, peer: Ints) -> Ints:
 
 
 def _queues(rows: Rows) -> tuple[Ints, Ints]:
-    """Each row after the one ahead of it in its queue, side queues also after compute."""
+    """Each row after the one ahead of it in its queue, host traffic also after compute."""
     side = np.zeros(len(rows.kind), np.int64)
     for number, kinds in enumerate(_SIDE, start=1):
         side[np.isin(rows.kind, kinds)] = number
@@ -177,7 +178,8 @@ def _queues(rows: Rows) -> tuple[Ints, Ints]:
         after.append(mine[1:][same])
     here = np.arange(len(side))
     ahead = np.maximum.accumulate(np.where(side == 0, here, -1))
-    beside = np.flatnonzero((side != 0) & (ahead >= rows.first[rows.device]))
+    host = np.isin(rows.kind, (Kind.OFFLOAD, Kind.FETCH))
+    beside = np.flatnonzero(host & (ahead >= rows.first[rows.device]))
     return np.concatenate([*before, ahead[beside]]), np.concatenate([*after, beside])
 
 

@@ -15,6 +15,7 @@ Held all through: one version of the weights, and the state of the optimizer. Ov
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -152,11 +153,11 @@ def _versions(rows: Rows, costs: StageCosts, start_s: Floats, end_s: Floats) -> 
     last = rows.index(*WEIGHTS)
     forward = rows.index(Kind.FORWARD)
     for chunk, stage in enumerate(rows.schedule.placement.stage):
-        updates = np.sort(steps[rows.chunk[steps] == chunk])
+        updates: list[int] = np.sort(steps[rows.chunk[steps] == chunk]).tolist()
         begins = forward[chunk][forward[chunk] != ABSENT]
         ends = last[chunk][forward[chunk] != ABSENT]
-        version: Ints = np.searchsorted(updates, begins)
-        for number, update in enumerate(updates.tolist()):
+        version = np.array([bisect_left(updates, row) for row in begins.tolist()])
+        for number, update in enumerate(updates):
             until = float(end_s[ends[version == number]].max(initial=-np.inf))
             if until > float(end_s[update]):
                 device += [rows.schedule.placement.device[chunk]] * 2

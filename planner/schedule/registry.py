@@ -9,16 +9,29 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import PlanError
+from .chimera import chimera
 from .gpipe import gpipe
+from .interleaved import interleaved
 from .one_f_one_b import one_f_one_b, one_f_one_b_eager
+from .stashing import stashed
 from .table import Schedule
+from .token_slices import token_slices
+from .zero_bubble import zero_bubble_h1, zero_bubble_h2
+from .zero_bubble_v import zero_bubble_v
 
 # Each takes (stages, microbatches, *, own options) and returns a schedule for `stages` devices.
 _BUILDERS: Mapping[str, Callable[..., Schedule]] = MappingProxyType(
     {
         "1f1b": one_f_one_b,
         "1f1b-eager": one_f_one_b_eager,
+        "1f1b-stashed": stashed,
+        "chimera": chimera,
         "gpipe": gpipe,
+        "interleaved": interleaved,
+        "token-slices": token_slices,
+        "zb-h1": zero_bubble_h1,
+        "zb-h2": zero_bubble_h2,
+        "zb-v": zero_bubble_v,
     }
 )
 
