@@ -44,8 +44,10 @@ from .schema import (
 
 Say = Callable[[str], None]
 
-RUN_S = 4e-3  # a run repeats its body until it takes about so long
-MOST_RUNS_S = 2.0  # and is itself repeated at least three times, within about so long
+RUN_S = 5e-3  # a run repeats its body until it takes at least so long
+LONGEST = 1 << 16  # iterations
+# Runs of one case: so many, or fewer (but three) when they take so long.
+RUNS = {"quick": (7, 0.4), "full": (15, 2.0)}
 PAGE = "SC_PAGE_SIZE"
 
 
@@ -107,10 +109,11 @@ def measure(
     cases = [*local_cases(quick), *collective_cases(len(devices), quick)]
     for i, case in enumerate(cases, start=1):
         say(f"{len(devices)} devices, {i} of {len(cases)}: {case.op} {case.sizes}")
-        times = _times(case, devices, repeats=5 if quick else 9)
+        times = _times(case, devices, *RUNS["quick" if quick else "full"])
         low, middle, high = _quartiles(times)
         samples.append(Sample(case.op, case.dtype, case.sizes, middle, low, high, len(times)))
-        rows.append(case.row(middle))
+        # Whatever else runs on the machine only ever adds time: the table takes the first quartile.
+        rows.append(case.row(low))
     profile = _profile(name, base, devices, rows)
     return Measured(profile, len(devices), tuple(samples))
 
@@ -120,18 +123,22 @@ def _quartiles(times: list[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def _times(case: Case, devices: list[Any], repeats: int) -> list[float]:
+def _times(case: Case, devices: list[Any], repeats: int, within_s: float) -> list[float]:
     """Seconds of the body alone, once per run."""
     run = _program(case, devices)
     run(1)  # compiles
     start = statistics.median(_clock(run, 0) for _ in range(5))
-    once = max(_clock(run, 1) - start, 1e-7)
-    length = int(min(max(RUN_S / once, 1), 1000))
+    length, taken = 1, _clock(run, 1)
+    while taken < start + RUN_S and length < LONGEST:
+        length *= 4
+        taken = _clock(run, length)
     found: list[float] = []
     begun = time.perf_counter()
     while len(found) < repeats:
-        found.append(max(_clock(run, length) - start, 1e-9) / length)
-        if len(found) >= 3 and time.perf_counter() - begun > MOST_RUNS_S:
+        whole = _clock(run, length)
+        # A start that took longer than a whole run was disturbed: then it is not subtracted.
+        found.append((whole - start if whole > start else whole) / length)
+        if len(found) >= 3 and time.perf_counter() - begun > within_s:
             break
     return found
 
