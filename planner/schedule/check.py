@@ -8,8 +8,8 @@ from typing import NoReturn
 import numpy as np
 
 from ..errors import PlanError
-from .depend import Needs, needs_of
-from .graph import Graph, graph_of
+from .depend import needs_of
+from .graph import Graph, graph_of, transfers_of
 from .levels import levels_of
 from .rows import ABSENT, Ints, Rows, rows_of
 from .table import Schedule
@@ -43,7 +43,11 @@ def checked_rows(schedule: Schedule) -> Rows:
     _check_devices(rows)
     _check_doubles(rows)
     _check_complete(rows)
-    _check_order(rows, needs_of(rows))
+    needs = needs_of(rows)
+    _check_order(rows, needs.before, needs.after)
+    moved = transfers_of(rows, needs)
+    _check_order(rows, moved.source, moved.issue)
+    _check_order(rows, moved.arrive, moved.target)
     return rows
 
 
@@ -113,12 +117,12 @@ def _same(rows: Rows, wanted: np.ndarray, found: np.ndarray, kind: Kind) -> None
     )  # fmt: skip
 
 
-def _check_order(rows: Rows, needs: Needs) -> None:
+def _check_order(rows: Rows, before_rows: Ints, after_rows: Ints) -> None:
     """No task stands before one on its own device that it reads."""
-    same = rows.device[needs.before] == rows.device[needs.after]
-    early = np.flatnonzero(same & (needs.before > needs.after))
+    same = rows.device[before_rows] == rows.device[after_rows]
+    early = np.flatnonzero(same & (before_rows > after_rows))
     if len(early):
-        before, after = int(needs.before[early[0]]), int(needs.after[early[0]])
+        before, after = int(before_rows[early[0]]), int(after_rows[early[0]])
         _refuse(
             rows, int(rows.device[after]),
             f"the {rows.task(after)} reads too early: it stands before the {rows.task(before)}",

@@ -53,8 +53,8 @@ def levels_of(graph: Graph) -> tuple[Levels, Ints]:
         ready = np.unique(reached[waits[reached] == 0])
     nodes = np.concatenate(found) if found else np.empty(0, np.int64)
     stuck = np.flatnonzero(waits > 0)
-    sizes = [len(level) for level in found]
-    return _levels(graph, nodes, np.concatenate(([0], np.cumsum(sizes)))), stuck
+    node_at = np.cumsum([0, *(len(level) for level in found)])
+    return _levels(graph, nodes, node_at), stuck
 
 
 def _ranges(starts: Ints, ends: Ints) -> Ints:
