@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,7 @@ class _Space:
     # (collective, axes) -> from, to, and the bytes that it is measured by per byte of the tensor
     moves: Shares
     leaving: Mapping[int, tuple[tuple[int, Step], ...]]  # from -> (to, step)
+    share: Floats  # of the tensor that a device holds in each state
 
 
 _Spaces = dict[tuple[object, str], _Space]
@@ -85,16 +86,24 @@ _Paths = dict[tuple[TensorType, Sharding, Sharding], tuple[Step, ...]]
 
 @dataclass
 class ReshardModel:
-    """Prices of all state changes on one mesh of one cluster, remembered per tensor type."""
+    """Prices of all state changes on one mesh of one cluster, remembered per tensor type.
+
+    room_bytes: no path passes a state that needs more on a device.
+    """
 
     cluster: Cluster
     mesh: Mesh
     collectives: CollectiveModel
+    room_bytes: float = float("inf")
     _groups: dict[tuple[str, ...], Group] = field(default_factory=dict[tuple[str, ...], Group])
     _spaces: _Spaces = field(default_factory=_Spaces)
     _matrices: _Matrices = field(default_factory=_Matrices)
     _prices: _Prices = field(default_factory=_Prices)
     _paths: _Paths = field(default_factory=_Paths)
+
+    def with_room(self, room_bytes: float) -> ReshardModel:
+        """The same with other room; what does not depend on it is shared."""
+        return replace(self, room_bytes=room_bytes, _matrices=_Matrices(), _paths=_Paths())
 
     def group(self, axes: tuple[str, ...]) -> Group:
         """The devices that a collective over these axes joins."""
@@ -128,6 +137,9 @@ class ReshardModel:
                     else self.collectives.seconds(kind, self.group(axes), share * type_.nbytes)
                 )
                 np.minimum.at(table, (start, end), seconds)
+            large = space.share * type_.nbytes > self.room_bytes
+            table[large], table[:, large] = np.inf, np.inf
+            np.fill_diagonal(table, 0.0)
             for k in range(len(table)):
                 np.minimum(table, table[:, k, None] + table[None, k, :], out=table)
             self._matrices[key] = table
@@ -250,7 +262,8 @@ def _build_space(shape: Shape, mesh: Mesh, reduction: str) -> _Space:
     for i, j, step in steps:
         leaving.setdefault(i, []).append((j, step))
     fixed = {i: tuple(found) for i, found in leaving.items()}
-    return _Space(tuple(states), index, tuple(steps), _shares(steps, mesh), fixed)
+    share = np.array([1.0 / mesh.product(state.axes) for state in states])
+    return _Space(tuple(states), index, tuple(steps), _shares(steps, mesh), fixed, share)
 
 
 def _shares(steps: list[tuple[int, int, Step]], mesh: Mesh) -> Shares:

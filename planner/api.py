@@ -21,6 +21,7 @@ from .filecheck import check_file
 from .flatten import flatten
 from .fusion import analyse
 from .intra.facts import Facts
+from .mesh_search import Candidate
 from .options import Options, wishes
 from .plan import Bound, Plan
 from .planfile import (
@@ -33,7 +34,8 @@ from .planfile import (
     read,
     rows_of,
 )
-from .search import Candidate, Found, Program, Search, roles_of
+from .program import Program, roles_of
+from .search import Found, Search
 from .stepcall import StepCall, step_for
 from .version import VERSION
 
@@ -294,6 +296,7 @@ def _file(
         peak_bytes=sums.peak_bytes,
         argument_bytes=sums.argument_bytes,
         limit_bytes=limit,
+        room_bytes=best.builder.cache.reshard.room_bytes,
         lower_bound_s=max(found.lower_bound_s, 0.0),
         stop=found.stop.name,
         origin=best.name,

@@ -261,7 +261,8 @@ class Plan:
 
     @cached_property
     def _reshard(self) -> ReshardModel:
-        return ReshardModel(self.cluster, self.mesh, CollectiveModel(self.cluster))
+        collectives = CollectiveModel(self.cluster)
+        return ReshardModel(self.cluster, self.mesh, collectives, self.file.room_bytes)
 
     def compile(self, *, devices: Sequence[Any] | None = None) -> Any:
         """One callable with the signature of the function, on the devices present.

@@ -83,6 +83,7 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peak_bytes: Bytes
     argument_bytes: Bytes
     limit_bytes: Bytes
+    room_bytes: Bytes  # no reshard passes a state that needs more on a device
     lower_bound_s: Seconds
     stop: Annotated[str, Meta(pattern="^(OPTIMAL|GAP|TIME_LIMIT)$")]
     origin: str

@@ -60,7 +60,8 @@ class Why:
 
     @cached_property
     def builder(self) -> Builder:
-        reshard = ReshardModel(self.cluster, self.decisions.mesh, CollectiveModel(self.cluster))
+        collectives, room = CollectiveModel(self.cluster), self.file.room_bytes
+        reshard = ReshardModel(self.cluster, self.decisions.mesh, collectives, room)
         cache = MenuCache(self.decisions.mesh, reshard, ComputeModel(self.cluster))
         facts = Facts(self.flat, analyse(self.flat), self.file.ties, self._donated())
         return Builder(facts, cache, self.file.limit_bytes)

@@ -26,7 +26,7 @@ from planner.intra.records import Built, Limits, MenuCache
 from planner.intra.solve import solve
 from planner.menu import Strategy
 from planner.meshes import mesh_of
-from planner.search import roles_of
+from planner.program import roles_of
 
 HEAVY = ("contraction", "convolution")
 # No plan comes near; `inf` times no price would be no number.

@@ -22,7 +22,7 @@ from planner.intra.build import Builder
 from planner.intra.facts import Facts
 from planner.intra.records import MenuCache
 from planner.meshes import mesh_of
-from planner.search import roles_of
+from planner.program import roles_of
 from planner.stepcall import step_for
 from tests.planner.programs import BATCH, PARAMS, mean_loss, mlp, slow_machine, struct
 

@@ -23,8 +23,8 @@ from planner.intra.facts import Facts
 from planner.intra.lives import pieces
 from planner.intra.records import Built, MenuCache
 from planner.meshes import mesh_of
+from planner.program import roles_of
 from planner.repeats import repeats_of
-from planner.search import roles_of
 
 LAYERS = 5
 ROLES = ("parameter", "optimizer-state", "batch")

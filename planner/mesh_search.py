@@ -1,0 +1,267 @@
+"""The search on one mesh shape: the problem is built and solved, hand-written plans are priced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
+from ir import Mesh, Sharding
+
+from .account import Account, account
+from .baselines import Baseline, Recipes
+from .decisions import Decisions
+from .intra.build import Builder
+from .intra.decide import decide
+from .intra.eliminate import Tables
+from .intra.problem import Floats, IntraSolution
+from .intra.records import Built, Limits, MenuCache
+from .intra.solve import SolveOptions, solve
+from .options import Options
+from .program import Program
+from .stop import Stop
+
+# Buffers that exist only while a value changes its state are not in the objective. Where they
+# break the limit by no more than a small share, a tighter limit is given to the solver, at most so
+# often; else shares of the memory are set aside for them.
+TIGHTENINGS = 3
+SMALL_EXCESS = 0.1
+SET_ASIDE = (0.125, 0.04)
+THOROUGH = SolveOptions()
+# Under a tightened limit the bound is known already.
+REFINED = SolveOptions(tolerance=1e-3, price_steps=8, ilp=False)
+# Baselines need a fair price, not a proof.
+ROUGH = SolveOptions(tolerance=1e-3, sweeps=72, price_steps=6, ilp=False)
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Scope:
+    """What the searches on all meshes share, and what they learn.
+
+    seconds: spent building and solving.
+    late: some search was cut short.
+    least: smallest peaks of meshes on which nothing fits [byte].
+    blocked: argument -> mesh on which its pins leave no sharding.
+    """
+
+    program: Program
+    cluster: Cluster
+    options: Options
+    progress: Progress
+    limit: float
+    collectives: CollectiveModel
+    compute: ComputeModel
+    deadline: float
+    seconds: dict[str, float] = field(default_factory=lambda: {"build": 0.0, "solve": 0.0})
+    late: bool = False
+    least: list[float] = field(default_factory=list[float])
+    blocked: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A solved mesh shape (or baseline on it)."""
+
+    name: str
+    mesh: Mesh
+    builder: Builder
+    built: Built
+    solution: IntraSolution
+    decisions: Decisions
+    account: Account
+
+
+class MeshSearch:
+    """The search on one mesh."""
+
+    def __init__(self, scope: Scope, mesh: Mesh) -> None:
+        self.scope, self.mesh = scope, mesh
+        # a buffer that is larger than the memory has no place at any time
+        reshard = ReshardModel(scope.cluster, mesh, scope.collectives, scope.limit)
+        self.builder = self._builder(MenuCache(mesh, reshard, scope.compute))
+        self.others: dict[float, Builder] = {}
+        self.tables = Tables()
+
+    def _builder(self, cache: MenuCache) -> Builder:
+        program = self.scope.program
+        return Builder(program.facts, cache, self.scope.limit, program.repeats)
+
+    def _with_room(self, room_bytes: float) -> Builder:
+        """A builder whose reshards pass no larger buffers; menus and states are shared."""
+        if room_bytes == self.builder.cache.reshard.room_bytes:
+            return self.builder
+        if room_bytes not in self.others:
+            cache = self.builder.cache
+            reshard = cache.reshard.with_room(room_bytes)
+            self.others[room_bytes] = self._builder(
+                replace(cache, reshard=reshard, edges=dict[object, Floats]())
+            )
+        return self.others[room_bytes]
+
+    def _build(self, limits: Limits, builder: Builder | None = None) -> Built:
+        start = time.monotonic()
+        built = (builder or self.builder).build(limits)
+        self.scope.seconds["build"] += time.monotonic() - start
+        return built
+
+    def _solve(self, built: Built, limit: float, options: SolveOptions = THOROUGH) -> IntraSolution:
+        """Solves under a limit; moments that break it unwatched are watched from then on."""
+        start = time.monotonic()
+        while True:
+            left = max(self.scope.deadline - time.monotonic(), 1.0)
+            problem = replace(built.problem, limit=limit)
+            answer = solve(problem, replace(options, time_limit_s=left), self.tables)
+            if built.moments is None or not answer.choice:
+                break
+            memory = built.lives.memory(answer.choice)
+            worst = int(np.argmax(memory))
+            if memory[worst] <= limit * (1 + 1e-9) or worst in built.moments:
+                break
+            built = built.watching(tuple(sorted((*built.moments, worst))))
+        self.scope.seconds["solve"] += time.monotonic() - start
+        return answer
+
+    def _wished(self) -> Limits:
+        wishes, mesh = self.scope.program.wishes, self.mesh
+        return Limits(None, lambda v, sharding: wishes.allows(v, sharding, mesh))
+
+    def _fits_state(self, built: Built) -> bool:
+        """Whether every node has an option; pins on this mesh may leave none."""
+        return all(len(cost) for cost in built.problem.node_cost)
+
+    def _note_blocked(self, built: Built) -> None:
+        for ref, cost in zip(built.refs, built.problem.node_cost, strict=True):
+            name = self.scope.program.wishes.names.get(ref.value)
+            if not len(cost) and name is not None:
+                self.scope.blocked.setdefault(name, str(self.mesh))
+
+    def _fitting(
+        self, name: str, limits: Limits, first: Candidate, options: SolveOptions
+    ) -> Candidate | None:
+        """A plan that fits, where short-lived buffers of the first one break the limit.
+
+        They are not in the objective. A little too much is taken off the limit; else a share of
+        the memory is set aside for them, and no reshard may pass a larger buffer.
+        """
+        limit, built, builder = self.scope.limit, first.built, first.builder
+        over = first.account.peak_bytes - limit
+        given = limit - over * 1.05
+        for share in (None, *SET_ASIDE):
+            if share is not None:
+                builder = self._with_room(limit * share)
+                built, given = self._build(limits, builder), limit * (1 - share)
+            elif over > limit * SMALL_EXCESS:
+                continue
+            for _ in range(TIGHTENINGS):
+                solution = self._solve(built, given, options)
+                if not solution.choice:
+                    break
+                found = self._of(name, built, solution, builder)
+                over = found.account.peak_bytes - limit
+                if over <= limit * 1e-9:
+                    return found
+                given -= over * 1.05
+        return None
+
+    def _of(
+        self, name: str, built: Built, solution: IntraSolution, builder: Builder | None = None
+    ) -> Candidate:
+        builder = builder or self.builder
+        decisions = decide(built, self.scope.program.flat, solution.choice, self.mesh)
+        sums = account(builder, built, solution.choice)
+        return Candidate(name, self.mesh, builder, built, solution, decisions, sums)
+
+    def best(self) -> tuple[list[Candidate], float]:
+        """The best plan on this mesh, if one fits, and a bound for all of them.
+
+        The bound is that of the first solve, under the whole limit: what follows only serves the
+        buffers that the objective does not see.
+        """
+        wished = self._wished()
+        built = self._build(wished)
+        if not self._fits_state(built):
+            self._note_blocked(built)
+            return [], float("inf")
+        first = self._solve(built, self.scope.limit)
+        self.scope.late |= first.stop is Stop.TIME_LIMIT
+        if not first.choice:
+            self.scope.least.append(built.lives.least_peak())
+            return [], first.bound
+        found = self._of("search", built, first)
+        if found.account.peak_bytes > self.scope.limit:
+            self.scope.least.append(built.lives.least_peak())
+            fitting = self._fitting("search", wished, found, REFINED)
+            return ([fitting] if fitting is not None else []), first.bound
+        return [found], first.bound
+
+    def baselines(self, table: dict[str, Baseline]) -> list[Candidate]:
+        """Prices the hand-written plans here; the best mesh of each stays in the table."""
+        program = self.scope.program
+        one_island = self.scope.cluster.num_devices <= self.scope.cluster.island
+        if len(self.mesh.axes) > 2 and one_island:
+            return []
+        maker = Recipes(self.builder, program.kinds, program.roles)
+        found: list[Candidate] = []
+        done: dict[tuple[object, ...], tuple[Candidate, bool] | None] = {}
+        for recipe in maker.recipes(every=self.scope.options.mesh is not None):
+            self.scope.progress(f"baseline {recipe.name} on {self.mesh}")
+            key = (recipe.axis, id(recipe.state))
+            if key not in done:
+                done[key] = self._baseline(recipe.name, self._pinned(maker.limits(recipe)))
+            priced = done[key]
+            if priced is None:
+                continue
+            candidate, fits = priced
+            row = Baseline(
+                candidate.account.step_s, candidate.account.peak_bytes, fits, str(self.mesh)
+            )
+            held = table.get(recipe.name)
+            if held is None or (not row.fits, row.step_s) < (not held.fits, held.step_s):
+                table[recipe.name] = row
+            if fits:
+                found.append(candidate)
+        return found
+
+    def _pinned(self, limits: Limits) -> Limits:
+        """The user's pins in place of the recipe's own wish for the same arguments."""
+        wishes, mesh, given = self.scope.program.wishes, self.mesh, limits.state
+
+        def state(v: int, sharding: Sharding) -> bool:
+            if wishes.speaks_of(v):
+                return wishes.allows(v, sharding, mesh)
+            return given is None or given(v, sharding)
+
+        return Limits(limits.op, state)
+
+    def _baseline(self, name: str, limits: Limits) -> tuple[Candidate, bool] | None:
+        builder = self.builder
+        built = self._build(limits)
+        if not self._fits_state(built):
+            return None
+        loose = self._solve(built, float("inf"), ROUGH)
+        if not loose.choice:  # not without buffers larger than the memory: it will not fit
+            builder = self._with_room(float("inf"))
+            built = self._build(limits, builder)
+            loose = self._solve(built, float("inf"), ROUGH)
+            if not loose.choice:
+                return None
+        found = self._of(name, built, loose, builder)
+        if found.account.peak_bytes <= self.scope.limit:
+            return found, True
+        if builder is self.builder and built.lives.least_peak() <= self.scope.limit:
+            held = self._held(name, built) or found
+            if held.account.peak_bytes <= self.scope.limit:
+                return held, True
+            fitting = self._fitting(name, limits, held, ROUGH)
+            if fitting is not None:
+                return fitting, True
+        return found, False
+
+    def _held(self, name: str, built: Built) -> Candidate | None:
+        """A hand-written plan under the memory limit."""
+        solution = self._solve(built, self.scope.limit, ROUGH)
+        return self._of(name, built, solution) if solution.choice else None
