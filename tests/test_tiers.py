@@ -65,6 +65,7 @@ BASIC: tuple[str, ...] = (
     "planner/stepcall.py",
     "profiles/measure.py",
     "profiles/measure_cases.py",
+    "substitutions/verify/smt.py",
 )
 
 PACKAGES = tuple(sorted(TIERS))

@@ -13,6 +13,7 @@ from .compare import compare_command
 from .explain import explain_command
 from .plan import plan_command
 from .profile import profile_command
+from .rules import audit_command
 from .verify import verify_command
 
 
@@ -100,6 +101,14 @@ app.command("clusters", cls=Command, epilog=examples("clusters", "clusters --jso
     clusters_command
 )
 app.command("version", cls=Command, epilog=examples("version", "version --json"))(version_command)
+
+rules = typer.Typer(no_args_is_help=True, help="Judge rules that rewrite programs.")
+app.add_typer(rules, name="rules")
+rules.command(
+    "audit",
+    cls=Command,
+    epilog=examples("rules audit graph_subst.json", "rules audit taso_graph_subst.pb --json"),
+)(audit_command)
 
 
 def main() -> None:

@@ -1,0 +1,77 @@
+"""`meshwright rules audit`."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from substitutions import VERDICTS, RuleError, Verdict, judge_all, read_rules
+
+from ..errors import PlanError
+from .answer import Answer, progress
+from .parameters import AsJson
+from .table import table
+
+REJECTED = ("ill-formed", "false", "unknown")
+
+RulesPath = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="FlexFlow's JSON, TASO's protobuf (.pb) or TENSAT's text."),
+]
+
+
+def audit_command(file: RulesPath, as_json: AsJson = False) -> Answer:
+    """Say of every rule in a file whether it is proved, false or ill-formed, and why.
+
+    Exit status: 0 if every rule holds (a side condition may be stated), 1 if one does not or is
+    not decided, 2 if the file cannot be read.
+    """
+    try:
+        rules = read_rules(file)
+    except RuleError as error:
+        raise PlanError(
+            error.message, kind="rules", where=error.where, remedy=error.remedy
+        ) from None
+    with progress(as_json=as_json) as tell:
+        found = list(judge_all(rules, lambda done: tell(f"rule {done} of {len(rules)}")))
+    counts = collections.Counter(item.verdict for item in found)
+    data = {
+        "file": str(file),
+        "rules": [_row(i, item) for i, item in enumerate(found)],
+        "counts": {verdict: counts[verdict] for verdict in VERDICTS},
+        "seconds": sum(item.seconds for item in found),
+    }
+    rejected = any(item.verdict in REJECTED for item in found)
+    return Answer(data, lambda width: _page(found, data, width), 1 if rejected else 0)
+
+
+def _row(index: int, item: Verdict) -> dict[str, Any]:
+    return {
+        "index": index,
+        "name": item.name,
+        "verdict": item.verdict,
+        "condition": item.condition or None,
+        "counterexample": item.counterexample,
+        "reason": item.reason or None,
+        "seconds": item.seconds,
+    }
+
+
+def _page(found: Sequence[Verdict], data: dict[str, Any], width: int | None) -> Text:
+    rows = [(str(i), item.name, item.verdict, _why(item)) for i, item in enumerate(found)]
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in data["counts"].items() if n)
+    last = Text(f"\n\n{len(found)} rules: {counts}; {data['seconds']:.1f} s")
+    return table(("rule", "name", "verdict", "condition or reason"), rows, width).append(last)
+
+
+def _why(item: Verdict) -> str:
+    example = item.counterexample
+    if item.verdict == "false" and example is not None:
+        shapes = ", ".join(f"{name} {shape}" for name, shape in example["shapes"].items())
+        return f"{example['difference']} at shapes {shapes}"
+    return item.condition or item.reason

@@ -1,0 +1,203 @@
+"""Proof of a rule for all sizes and degrees, by equal normal forms of both sides."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..rule import Op, Ref, Rule
+from .breaks import Parts, ordered, segments
+from .expr import Expr, as_expr, symbol
+from .meaning import Meaning
+from .normal import normal_form
+from .smt import implied
+from .solve import IllTypedError, Solver, UndecidedError
+from .types import IllFormedError, Type, Typing, resolved
+from .values import Index, Labels
+
+Kernels = tuple[tuple[str, int, int], ...]  # input, height, width
+
+MOST_PIECES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a proof is for: symbols or numbers for degrees, kernels that are enlarged, and more."""
+
+    degrees: tuple[tuple[int, Expr], ...]
+    assume: str = ""
+    kernels: Kernels = ()
+    fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether a case is proved; `conditions` is what the target needs and the source lacks."""
+
+    case: Case
+    proved: bool
+    conditions: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def degree_cases(rule: Rule) -> Iterator[tuple[tuple[int, Expr], ...]]:
+    """Symbols for the degrees that the rule writes as numbers, the most general first."""
+    degrees = sorted({op["degree"] for op in (*rule.source, *rule.target) if _has_degree(op)})
+    names = ("k",) if len(degrees) == 1 else tuple(f"k{i + 1}" for i in range(len(degrees)))
+    yield tuple((d, symbol(name)) for d, name in zip(degrees, names, strict=True))
+    if len(degrees) > 1 and (powers := _powers(degrees)):
+        yield powers
+
+
+def _has_degree(op: Op) -> bool:
+    return any(key == "degree" for key, _ in op.params)
+
+
+def _powers(degrees: list[int]) -> tuple[tuple[int, Expr], ...]:
+    """Degrees as powers of the smallest one, if they are."""
+    base, found = degrees[0], list[tuple[int, Expr]]()
+    for degree in degrees:
+        value, power = as_expr(1), 1
+        while power < degree:
+            value, power = value * symbol("k"), power * base
+        if power != degree:
+            return ()
+        found.append((degree, value))
+    return tuple(found)
+
+
+def written_degrees(rule: Rule) -> tuple[tuple[int, Expr], ...]:
+    """The degrees as the rule has them."""
+    return tuple((d, as_expr(d)) for (d, _) in next(degree_cases(rule)))
+
+
+def enlarged(rule: Rule) -> tuple[tuple[str, int, int], ...]:
+    """Inputs that are enlarged, with the least kernel they are enlarged to."""
+    found: dict[str, tuple[int, int]] = {}
+    for op in (*rule.source, *rule.target):
+        if op.kind == "enlarge" and op.inputs[0].op < 0:
+            name, size = op.inputs[0].name, (op["kernel_h"], op["kernel_w"])
+            h, w = found.get(name, size)
+            found[name] = (min(h, size[0]), min(w, size[1]))
+    return tuple((name, h, w) for name, (h, w) in sorted(found.items()))
+
+
+def kernel_choices(rule: Rule) -> Iterator[Kernels]:
+    """All kernels that can be enlarged as the rule does; one empty choice where none is."""
+    names = enlarged(rule)
+    ranges = [list(itertools.product(range(1, h + 1), range(1, w + 1))) for _, h, w in names]
+    for choice in itertools.product(*ranges):
+        yield tuple((name, h, w) for (name, _, _), (h, w) in zip(names, choice, strict=True))
+
+
+def typed(rule: Rule, case: Case, *, partly: bool = False) -> Typing:
+    """Types of both sides of a rule; `partly` keeps what was found if the target is undecided.
+
+    Raises:
+        IllFormedError: if ops are applied to what they do not take.
+        IllTypedError: if no sizes and degrees fit.
+        UndecidedError: if the equations of sizes are beyond the solver.
+    """
+    solver = Solver(implied=implied)
+    solver.at_least_2 = {a for _, e in case.degrees if e.constant is None for a in e.atoms()}
+    typing = Typing(rule, solver, dict(case.degrees), case.assume)
+    for name, height, width in case.kernels:
+        for axis, size in ((2, height), (3, width)):
+            solver.equal(typing.inputs[name].dims[axis].size, as_expr(size))
+    typing.side("source", rule.source)
+    solver.recording = True
+    with contextlib.suppress(*([UndecidedError] if partly else [])):
+        typing.side("target", rule.target)
+        for a, b in rule.outputs:
+            for x, y in _output_sizes(typing, a, b):
+                solver.adapt(x, y)
+    return typing
+
+
+def prove(rule: Rule, case: Case) -> Proof:
+    """Tries to prove one case.
+
+    Raises:
+        IllFormedError: if the rule breaks the typing of ops.
+    """
+    try:
+        typing = typed(rule, case)
+        for a, b in rule.outputs:
+            reason = _mismatch(typing, a, b)
+            if reason:
+                return Proof(case, False, (), reason)
+        conditions = tuple(typing.solver.conditions)
+        for i, (a, b) in enumerate(rule.outputs):
+            reason = _equal(typing, a, b)
+            if reason:
+                return Proof(case, False, conditions, f"output {i}: {reason}")
+    except IllTypedError as error:
+        return Proof(case, False, (), f"never well-typed: {error}")
+    except UndecidedError as error:
+        return Proof(case, False, (), f"not decided: {error}")
+    return Proof(case, True, (*conditions, *((case.assume,) if case.assume else ())))
+
+
+def _output_sizes(typing: Typing, a: Ref, b: Ref) -> list[tuple[Expr, Expr]]:
+    """Sizes and degrees of two outputs, side by side."""
+    left, right = typing.of("source", a), typing.of("target", b)
+    if len(left.dims) != len(right.dims):
+        raise IllFormedError(f"{a} has {len(left.dims)} dimensions, {b} has {len(right.dims)}")
+    pairs = [(left.replica, right.replica)]
+    for x, y in zip(left.dims, right.dims, strict=True):
+        pairs += [(x.size, y.size), (x.degree, y.degree)]
+    return pairs
+
+
+def _mismatch(typing: Typing, a: Ref, b: Ref) -> str:
+    """Why two outputs differ in type; empty if they do not."""
+    solver = typing.solver
+    for x, y in _output_sizes(typing, a, b):
+        if solver.resolve(x) != solver.resolve(y):
+            return f"sizes or degrees of an output differ unless {x} = {y}"
+    return ""
+
+
+def _equal(typing: Typing, a: Ref, b: Ref) -> str:
+    """Why the normal forms differ; empty if they are equal everywhere."""
+    labels = Labels()
+    left = Meaning(Parts(typing, "source", typing.rule.source), labels)
+    right = Meaning(Parts(typing, "target", typing.rule.target), labels)
+    type_ = resolved(typing.solver, typing.of("source", a))
+    parts = [
+        segments(ordered((*x, *y)), dim.size)
+        for x, y, dim in zip(left.parts.breaks(a), right.parts.breaks(b), type_.dims, strict=True)
+    ]
+    pieces = list(itertools.product(*parts))
+    if len(pieces) > MOST_PIECES:
+        raise UndecidedError(f"{len(pieces)} parts of an output")
+    for piece in pieces:
+        if not _piece_equal(left, right, (a, b), type_, piece, labels):
+            return "the sides have different normal forms"
+    return ""
+
+
+def _piece_equal(
+    left: Meaning, right: Meaning, pair: tuple[Ref, Ref], type_: Type,
+    piece: tuple[tuple[Expr, Expr], ...], labels: Labels,
+) -> bool:  # fmt: skip
+    names: dict[str, Expr] = {}
+    replica_name, replica = labels.make(type_.replica)
+    names[replica_name] = symbol("r")
+    index: list[Index] = []
+    for i, (start, length) in enumerate(piece):
+        name, label = labels.make(length)
+        names[name] = symbol(f"i{i}")
+        index.append(Index(start + label, start, length))
+    called = {atom: e for name, e in names.items() if name for atom in symbol(name).atoms()}
+    forms = [
+        normal_form(side.at(ref, replica, tuple(index)), labels, called)
+        for side, ref in zip((left, right), pair, strict=True)
+    ]
+    return forms[0] == forms[1]
+
+
+def has_conv(rule: Rule) -> bool:
+    return any(op.kind == "conv" for op in (*rule.source, *rule.target))
