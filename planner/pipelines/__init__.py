@@ -1,0 +1,13 @@
+"""Pipelines of imported layer profiles: formats, cost conventions, planners."""
+
+from __future__ import annotations
+
+from .formulas import CONVENTIONS as CONVENTIONS
+from .graph import LayerGraph as LayerGraph
+from .machine import Host as Host
+from .machine import Machine as Machine
+from .machine import flat as flat
+from .price import price as price
+from .problem import Problem as Problem
+from .reading import read_profile as read_profile
+from .registry import PLANNERS as PLANNERS

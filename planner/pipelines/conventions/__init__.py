@@ -1,0 +1,1 @@
+"""Cost conventions, one family a file; `planner/pipelines/formulas.py` lists them."""

@@ -1,0 +1,1 @@
+"""Planners, one file each; `planner/pipelines/registry.py` lists them."""

@@ -1,0 +1,1 @@
+"""Profile formats, one file each; `planner/pipelines/reading.py` chooses."""
