@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-BENCHES = ("costs", "gpu-compile", "oracles", "plan-time")
+BENCHES = ("costs", "gpu-compile", "host-steps", "oracles", "plan-time", "published")
 USUAL = ("oracles", "plan-time")  # gpu-compile needs a plugin, see its file
 
 

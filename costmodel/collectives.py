@@ -126,9 +126,16 @@ class CollectiveModel:
         return _between(known, kind, n, size) if known else self._published(kind, n, size)
 
     def _published(self, kind: CollectiveKind, n: int, size: Floats) -> Floats:
-        """Latency and bandwidth of the link: ring, or for an all-reduce the tree if cheaper."""
-        moved = wire_fraction(kind, n) * size / self._link_rate
-        return BASE_S + _cheaper_tree(kind, n, size, moved, self._link_s, self._link_rate)
+        """Latency and bandwidth of the link: ring, or for an all-reduce the tree if cheaper.
+
+        Devices wired as a hypercube of m have their wires spread over its log2(m) dimensions, and
+        a group of n uses those of log2(n).
+        """
+        rate, cube = self._link_rate, self.cluster.intra_host.cube_devices
+        if n < cube:
+            rate *= math.log2(n) / math.log2(cube)
+        moved = wire_fraction(kind, n) * size / rate
+        return BASE_S + _cheaper_tree(kind, n, size, moved, self._link_s, rate)
 
     def _crossing(self, kind: CollectiveKind, group: Group, size: Floats) -> Floats:
         if kind == "collective-permute":

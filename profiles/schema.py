@@ -67,13 +67,16 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """A way out of a device.
 
     `bandwidth_bytes_per_s` is what one device sends in one direction while it is alone on the
-    link; `shared_by_devices` devices divide it between them when all of them send.
+    link; `shared_by_devices` devices divide it between them when all of them send. `cube_devices`
+    says that so many devices are wired to each other as a hypercube, without a switch, so that a
+    smaller group reaches only the wires between its members; 1 where a switch joins them.
     """
 
     name: Name
     latency_s: Seconds
     bandwidth_bytes_per_s: BytesPerS
     shared_by_devices: Count = 1
+    cube_devices: Count = 1
     source: Text
     date: Date
 

@@ -1,0 +1,204 @@
+# pyright: basic
+"""Predicted beside measured step times of many plans on the CPU devices of this machine.
+
+    python -m benchmarks host-steps [--quick]
+
+Six examples with small batches and many weights, so that plans differ, on 2 and 4 host devices,
+each under at least eight different plans: the search's own, and others forced through pins and
+mesh shapes.
+Prices come from `meshwright profile` where it has measured so many devices, else they are measured
+first. All plans of an example are timed in turns and the fastest of their runs counts: what else
+runs on the machine only ever adds time.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import yaml
+from jax.sharding import NamedSharding
+
+from costmodel import Cluster, parse_cluster
+from examples import gpt, llama, moe, recommender, vit, wide_resnet
+from planner import Plan, PlanError, plan
+from profiles import load_profile, save_profile
+from profiles.measure import measure, present
+
+EXAMPLES: dict[str, Any] = {
+    "gpt": gpt.GPT(1024, 16, 256, 8, 2, 4, "float32", False).target,
+    "llama": llama.Llama(1024, 16, 256, 8, 4, 768, 2, 4, "float32").target,
+    "moe": moe.MoE(512, 32, 128, 8, 8, 512, 32, 2, 4, "float32").target,
+    "vit": vit.ViT(32, 8, 256, 8, 2, 1000, 4, "float32").target,
+    "dlrm": recommender.DLRM(8, 16384, 32, 16, (256, 32), (256, 128), 256, "float32").target,
+    "wrn": wide_resnet.WideResNet(32, (1, 1), 32, 2, 1000, 4, "float32").target,
+}
+QUICK = ("gpt", "dlrm")
+COUNTS = (2, 4)
+ROUNDS = 7
+SOLVE_S = 10.0
+
+
+def cluster_of(count: int) -> Cluster:
+    """`count` host devices with measured prices."""
+    stored = parse_cluster(f"{count}xhost")
+    if stored.device.evidence == "measured":
+        return stored
+    print(f"measuring {count} devices (`meshwright profile` keeps this)", file=sys.stderr)
+    found = measure("host", load_profile("host"), present("host")[:count], quick=True)
+    with tempfile.TemporaryDirectory() as folder:
+        save_profile(found.profile, Path(folder) / "host.json")
+        described = {"device": "host.json", "devices": count, "name": f"{count}xhost"}
+        path = Path(folder) / "cluster.yaml"
+        path.write_text(yaml.safe_dump(described))
+        return parse_cluster(path)
+
+
+def wishes(base: Plan, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names of plans and the settings that force them, from the arguments of one plan."""
+    inputs = [(i.name, i.type.shape, i.role) for i in base.graph.inputs if i.type.rank]
+    yield "search", {}
+    styles = ("whole", "data", "fsdp", "rows", "columns", "data-columns")
+    for style in styles:
+        yield style, {"pins": tuple(_pins(inputs, style, count))}
+    if count == 4:
+        yield "search 2x2", {"mesh": (2, 2)}
+        yield "data x columns 2x2", {"mesh": (2, 2), "pins": tuple(_pins(inputs, "mixed", 2))}
+    for seed in range(8):
+        rng = random.Random(seed)
+        yield f"random {seed}", {"pins": tuple(_random(inputs, count, rng))}
+
+
+def _pins(inputs: list[Any], style: str, n: int) -> Iterator[tuple[str, str]]:
+    for name, shape, role in inputs:
+        fitting = [d for d, size in enumerate(shape) if size >= n and size % n == 0]
+        place = None
+        if role == "batch":
+            place = (
+                0 if style in ("data", "fsdp", "data-columns", "mixed") and 0 in fitting else None
+            )
+        elif fitting and style == "fsdp":
+            place = max(fitting, key=lambda d: shape[d])
+        elif fitting and style == "rows":
+            place = fitting[0]
+        elif fitting and style in ("columns", "data-columns", "mixed"):
+            place = fitting[-1]
+        yield name, _spec(len(shape), place, n)
+
+
+def _random(inputs: list[Any], n: int, rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Half of the weights and batches at random; what belongs to a weight goes with it."""
+    drawn: dict[tuple[str, tuple[int, ...]], int | None] = {}
+    for name, shape, _ in inputs:
+        key = (name.rpartition("/")[2], shape)
+        fitting = [d for d, size in enumerate(shape) if size >= n and size % n == 0]
+        if key not in drawn:
+            drawn[key] = rng.choice([None, *fitting])
+        if rng.random() < 0.8:
+            yield name, _spec(len(shape), drawn[key], n)
+
+
+def _spec(rank: int, place: int | None, n: int) -> str:
+    return f"[{','.join(str(n) if d == place else '-' for d in range(rank))}]"
+
+
+def plans_of(name: str, cluster: Cluster, least: int = 8) -> tuple[list[tuple[str, Plan]], Any]:
+    """Different plans of one example, and its arguments."""
+    fn, args, _ = EXAMPLES[name]()
+    roles = ("parameter", "optimizer-state", "batch")
+    settings: dict[str, Any] = {
+        "cluster": cluster, "roles": roles, "baselines": False, "time_limit_s": SOLVE_S,
+    }  # fmt: skip
+    base = plan(fn, *args, **settings)
+    found: list[tuple[str, Plan]] = []
+    seen: set[str] = set()
+    for label, extra in wishes(base, cluster.num_devices):
+        if len(found) >= least + 2 and label.startswith("random"):
+            break
+        try:
+            one = base if not extra else plan(fn, *args, **settings, **extra)
+        except PlanError as error:
+            if error.kind in ("bad-pin", "does-not-fit"):
+                continue
+            raise
+        text = json.dumps([one.file.mesh, one.file.ops, one.file.values], default=str)
+        if text not in seen:
+            seen.add(text)
+            found.append((label, one))
+    return found, args
+
+
+def timed(plans: list[tuple[str, Plan]], args: Any, rounds: int = ROUNDS) -> list[float]:
+    """Seconds of a step of each plan, the fastest of its runs; all take turns."""
+    runs = []
+    for _, one in plans:
+        mesh = one._mesh(None)
+        placed = jax.tree.map(
+            lambda x, s, mesh=mesh: jax.device_put(x, NamedSharding(mesh, s)),
+            tuple(args), tuple(one.in_shardings),
+        )  # fmt: skip
+        step = one.compile()
+        jax.block_until_ready(step(*placed))
+        runs.append((step, placed))
+    best = [float("inf")] * len(runs)
+    for _ in range(rounds):
+        for i, (step, placed) in enumerate(runs):
+            begun = time.perf_counter()
+            jax.block_until_ready(step(*placed))
+            best[i] = min(best[i], time.perf_counter() - begun)
+    return best
+
+
+def rank_correlation(a: list[float], b: list[float]) -> float:
+    """Spearman's: the correlation of the ranks."""
+    ranks = [np.argsort(np.argsort(x)).astype(float) for x in (a, b)]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def main(quick: bool = False) -> list[dict[str, object]]:
+    """Prints a table per example and the summary."""
+    present("host", max(COUNTS))
+    rows: list[dict[str, object]] = []
+    for count in COUNTS:
+        cluster = cluster_of(count)
+        for name in QUICK if quick else EXAMPLES:
+            plans, args = plans_of(name, cluster)
+            measured = timed(plans, args)
+            predicted = [one.step_s for _, one in plans]
+            rho = rank_correlation(predicted, measured)
+            chosen, fastest = int(np.argmin(predicted)), int(np.argmin(measured))
+            print(f"\n{name} on {count} devices: rank correlation {rho:.2f}; chosen "
+                  f"`{plans[chosen][0]}` {measured[chosen] * 1e3:.1f} ms, fastest "
+                  f"`{plans[fastest][0]}` {measured[fastest] * 1e3:.1f} ms\n\n"
+                  "| plan | mesh | predicted ms | measured ms |\n|---|---|---|---|")  # fmt: skip
+            for (label, one), said, took in zip(plans, predicted, measured, strict=True):
+                print(f"| {label} | {one.mesh} | {said * 1e3:.2f} | {took * 1e3:.2f} |", flush=True)
+            rows.append({
+                "example": name, "devices": count, "rank_correlation": rho,
+                "chosen": plans[chosen][0], "fastest": plans[fastest][0],
+                "chosen_over_fastest": measured[chosen] / measured[fastest],
+                "median_ratio": float(np.median(np.array(measured) / np.array(predicted))),
+                "plans": [
+                    {"plan": label, "mesh": str(one.mesh), "predicted_s": p, "measured_s": m}
+                    for (label, one), p, m in zip(plans, predicted, measured, strict=True)
+                ],
+            })  # fmt: skip
+    _summary(rows)
+    return rows
+
+
+def _summary(rows: list[dict[str, Any]]) -> None:
+    print("\n| example | devices | plans | rank correlation | chosen / fastest | measured / "
+          "predicted |\n|---|---|---|---|---|---|")  # fmt: skip
+    for r in rows:
+        print(f"| {r['example']} | {r['devices']} | {len(r['plans'])} | "
+              f"{r['rank_correlation']:.2f} | {r['chosen_over_fastest']:.2f} | "
+              f"{r['median_ratio']:.2f} |")  # fmt: skip
