@@ -78,8 +78,10 @@ class _Space:
     share: Floats  # of the tensor that a device holds in each state
 
 
-_Spaces = dict[tuple[object, str], _Space]
-_Matrices = dict[tuple[object, str, int], Floats]
+_Spaces = dict[tuple[int, str], _Space]
+_Matrices = dict[tuple[int, str, int], Floats]
+_Forms = dict[Shape, int]
+_Numbers = dict[tuple[tuple[bool, ...], ...], int]
 _Prices = dict[tuple[CollectiveKind, tuple[str, ...], float], float]
 _Paths = dict[tuple[TensorType, Sharding, Sharding], tuple[Step, ...]]
 
@@ -100,6 +102,8 @@ class ReshardModel:
     _matrices: _Matrices = field(default_factory=_Matrices)
     _prices: _Prices = field(default_factory=_Prices)
     _paths: _Paths = field(default_factory=_Paths)
+    _forms: _Forms = field(default_factory=_Forms)
+    _numbers: _Numbers = field(default_factory=_Numbers)
 
     def with_room(self, room_bytes: float) -> ReshardModel:
         """The same with other room; what does not depend on it is shared."""
@@ -114,18 +118,22 @@ class ReshardModel:
 
     def space(self, shape: Shape, reduction: str = "sum") -> _Space:
         """All states a tensor of this shape can have on the way between two shardings."""
-        key = (self._key(shape), reduction)
+        key = (self.form(shape), reduction)
         if key not in self._spaces:
             self._spaces[key] = _build_space(shape, self.mesh, reduction)
         return self._spaces[key]
 
-    def _key(self, shape: Shape) -> tuple[tuple[bool, ...], ...]:
-        ways = sorted({self.mesh.product(c) for c in _subsets(self.mesh.names)})
-        return tuple(tuple(size > 0 and size % w == 0 for w in ways) for size in shape)
+    def form(self, shape: Shape) -> int:
+        """A number for what of a shape matters on this mesh: which axes divide which dimension."""
+        if shape not in self._forms:
+            ways = sorted({self.mesh.product(c) for c in _subsets(self.mesh.names)})
+            form = tuple(tuple(size > 0 and size % w == 0 for w in ways) for size in shape)
+            self._forms[shape] = self._numbers.setdefault(form, len(self._numbers))
+        return self._forms[shape]
 
     def matrix(self, type_: TensorType, reduction: str = "sum") -> Floats:
         """Seconds from every state to every state, in the order of `space(shape).states`."""
-        key = (self._key(type_.shape), reduction, type_.nbytes)
+        key = (self.form(type_.shape), reduction, type_.nbytes)
         if key not in self._matrices:
             space = self.space(type_.shape, reduction)
             table = np.full((len(space.states),) * 2, np.inf)

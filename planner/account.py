@@ -109,8 +109,7 @@ def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iter
         after = _port(builder, built, choice, link.target, link.lift)
         value = flat.values[link.source]
         cause = value.name if value.kind == "argument" else flat.values[link.target].name
-        holds = "before" if link.lift else "both"
-        yield Move(value.type, before, after, link.weight, link.time, cause, holds)
+        yield Move(value.type, before, after, link.weight, link.time, cause, "both")
 
 
 def _port(builder: Builder, built: Built, choice: tuple[int, ...], v: int, lift: int) -> Sharding:

@@ -7,7 +7,8 @@ carrying a partial sum through the op (`"@g"`, g a group of the op's linear oper
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ir import FactorSpec, IRError, Mesh, Sharding, shardings_of
@@ -36,6 +37,17 @@ def factor_axes(roles: Sequence[str], mesh: Mesh) -> dict[str, tuple[str, ...]]:
         if role and not role.startswith("@"):
             axes[role] = (*axes.get(role, ()), axis)
     return axes
+
+
+def form_of(spec: FactorSpec, mesh: Mesh) -> Hashable:
+    """What of a spec its strategies on a mesh depend on: two specs of one form share a menu."""
+    counts = range(1, len(mesh.sizes) + 1)
+    ways = sorted({math.prod(c) for n in counts for c in itertools.combinations(mesh.sizes, n)})
+    fits = tuple(
+        (name, size > 1, tuple((size % w == 0, size == w) for w in ways))
+        for name, size in spec.sizes
+    )
+    return spec.operands, spec.results, spec.kinds, fits
 
 
 def strategies(

@@ -104,6 +104,7 @@ class Why:
             if state not in built.refs[node].states:
                 raise self._foreign(f"result {position} as {state}")
             choice[node] = built.refs[node].states.index(state)
+        self.builder.settle(built, choice)
         return tuple(choice)
 
     def _foreign(self, what: str) -> PlanError:

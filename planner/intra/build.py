@@ -16,14 +16,14 @@ is that of all members, and so is that of the edges between two classes.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodel import OpWork, op_seconds, reduction_of, sharded_dims
+from costmodel import OpWork, op_seconds, sharded_dims
 from ir import FactorSpec, Sharding, TensorType, lookup
 
-from ..flatten import FlatOp
-from ..menu import Strategy, strategies, value_states
+from ..flatten import FlatOp, Link
+from ..menu import Strategy, form_of, strategies, value_states
 from ..repeats import Repeats
+from .edges import edge_table
 from .facts import Facts, Span
 from .lives import Lives
 from .problem import Edge, Floats, IntraProblem
@@ -52,7 +52,10 @@ class Builder:
 
     def menu(self, op: FlatOp) -> tuple[Strategy, ...]:
         spec, usable = self.facts.spec(op), self.facts.passing(op)
-        key = ("menu", id(spec), usable)  # specs live as long as the facts
+        form = self.cache.forms.get(id(spec))  # specs live as long as the facts
+        if form is None:
+            form = self.cache.forms[id(spec)] = form_of(spec, self.mesh)
+        key = ("menu", form, self.facts.groups(op) if usable else (), usable)
         if key not in self.cache.menus:
             found = strategies(spec, self.mesh, self.facts.groups(op) if usable else ())
             keep = {f"@{g}" for g in usable}
@@ -63,7 +66,7 @@ class Builder:
 
     def states(self, value: int, *, partial: bool) -> States:
         shape = self.flat.values[value].type.shape
-        key = (shape, partial)
+        key = (self.cache.reshard.form(shape), len(shape), partial)
         if key not in self.cache.states:
             self.cache.states[key] = value_states(
                 shape, self.mesh, partial=partial, all_dims=sharded_dims(shape, self.mesh)
@@ -87,6 +90,7 @@ class Builder:
         self.value_node: dict[int, int] = {}
         self.out_node: dict[int, int] = {}
         self.results: dict[object, int] = {}
+        self.stacks: list[tuple[int, Link]] = []
         flat, partial = self.flat, self.facts.partial
         for value in flat.inputs:
             self._value(value, limits, partial=False)
@@ -99,8 +103,7 @@ class Builder:
                 self._op(i, op, limits)
         for link in flat.links:
             if link.source != link.target and not self.traffic.free[link.source]:
-                target = self._target(link.target, link.lift)
-                self._edge(link.source, self.value_node[link.target], target, link.weight)
+                self._link(link)
         self._outputs(limits)
         return self._built()
 
@@ -126,7 +129,7 @@ class Builder:
         )
         built = Built(
             problem, tuple(self.refs), self.op_node, self.value_node, self.facts.maker,
-            self.out_node, tuple(work), lives,
+            self.out_node, tuple(work), lives, tuple(self.stacks),
         )  # fmt: skip
         return built if self.repeats is None else built.watching(lives.worst_moments())
 
@@ -191,12 +194,13 @@ class Builder:
         return self._state_bytes(v, states)
 
     def _state_bytes(self, v: int, states: States) -> Floats:
-        value = self.flat.values[v]
-        factor = self.facts.stacking(v)
-        key = ("bytes", value.type, id(states), factor)
+        return self._state_bytes_of(self.flat.values[v].type, states, self.facts.stacking(v))
+
+    def _state_bytes_of(self, type_: TensorType, states: States, factor: int = 1) -> Floats:
+        key = ("bytes", type_, id(states), factor)
         if key not in self.cache.vectors:
             self.cache.vectors[key] = np.array(
-                [float(s.local_bytes(value.type, self.mesh)) * factor for s in states]
+                [float(s.local_bytes(type_, self.mesh)) * factor for s in states]
             )
             self.cache.columns[("keep", id(states))] = states
         return self.cache.vectors[key]
@@ -293,9 +297,47 @@ class Builder:
             self.cache.columns[key] = tuple(Sharding(((), *s.dims), s.partial) for s in states)
         return self.cache.columns[key]
 
-    def _target(self, v: int, lift: int) -> States:
-        states = self.refs[self.value_node[v]].states
-        return self._lift(states) if lift else states
+    def _link(self, link: Link) -> None:
+        """What enters or leaves a region; a stack that a loop reads has a node on the way.
+
+        The loop reads the stack as it is, or a copy in another state that lives until the loop
+        ends; the node's options are first those without a copy, then those with one.
+        """
+        node = self.value_node[link.target]
+        states = self.refs[node].states
+        if not link.lift:
+            self._edge(link.source, node, states, link.weight)
+            return
+        source, rows = self.source(link.source)
+        lifted, type_ = self._lift(states), self.flat.values[link.source].type
+        target = link.target if self.repeats is None else self.repeats.value[link.target]
+        key = ("stack", target, source)
+        if key not in self.results:
+            copied = self._state_bytes_of(type_, lifted)
+            use = np.concatenate((np.zeros(len(lifted)), copied))
+            ref = NodeRef(-1, -1, (), (*lifted, *lifted))
+            self.results[key] = self._add(ref, self._zeros(len(use)), use)
+        stack = self.results[key]
+        self._live(stack, (link.time, self.flat.values[link.target].region_end + 1))
+        self.stacks.append((stack, link))
+        move = edge_table(self.cache, rows, lifted, type_, link.weight)
+        kept = ("read", id(move))
+        if kept not in self.cache.edges:
+            same = [[0.0 if a == b else np.inf for b in lifted] for a in rows]
+            self.cache.edges[kept] = np.hstack((np.array(same), move))
+            self.cache.edges[("keep", id(move))] = move
+            one = np.where(np.eye(len(lifted), dtype=bool), 0.0, np.inf)
+            self.cache.edges[("slices", len(lifted))] = np.vstack((one, one))
+        self._put(source, stack, self.cache.edges[kept])
+        self._put(stack, node, self.cache.edges[("slices", len(lifted))])
+
+    def settle(self, built: Built, choice: list[int]) -> None:
+        """Sets the nodes of stacks to what those around them chose."""
+        for stack, link in built.stacks:
+            source, rows = self.source(link.source)
+            k, states = choice[self.value_node[link.target]], self.refs[stack].states
+            same = rows[choice[source]] == states[k]
+            choice[stack] = k if same else k + len(states) // 2
 
     def _edge(self, v: int, node: int, states: States, weight: float) -> None:
         source, source_states = self.source(v)
@@ -304,35 +346,12 @@ class Builder:
     def _join(
         self, u: int, rows: States, v: int, columns: States, type_: TensorType, weight: float
     ) -> None:
-        key = ("edge", type_, id(rows), id(columns), weight)
-        if key not in self.cache.edges:
-            row_index, kind = self._index(rows, type_, None)
-            column_index, _ = self._index(columns, type_, kind)
-            matrix = self.cache.reshard.matrix(type_, kind)
-            known = (row_index[:, None] >= 0) & (column_index[None, :] >= 0)
-            found = np.where(known, matrix[np.ix_(row_index, column_index)], np.inf)
-            found[np.isfinite(found)] *= weight  # a loop that never runs has weight 0
-            self.cache.edges[key] = found
-            self.cache.columns[("keep", id(rows))] = rows
-            self.cache.columns[("keep", id(columns))] = columns
-        table = self.cache.edges[key]
+        self._put(u, v, edge_table(self.cache, rows, columns, type_, weight))
+
+    def _put(self, u: int, v: int, table: Floats) -> None:
         if table.any():
             place = (u, v, id(table))
             self.edges[place] = table, self.edges.get(place, (table, 0))[1] + 1
-
-    def _index(
-        self, states: States, type_: TensorType, kind: str | None
-    ) -> tuple[NDArray[np.intp], str]:
-        if kind is None:
-            kinds = {reduction_of(state) for state in states} - {"sum"}
-            kind = next(iter(sorted(kinds)), "sum")
-        key = (id(states), type_.shape, kind)
-        if key not in self.cache.index:
-            index = self.cache.reshard.space(type_.shape, kind).index
-            found = np.array([index.get(s, -1) for s in states], dtype=np.intp)
-            self.cache.index[key] = (found, kind)
-            self.cache.columns[("keep", id(states))] = states
-        return self.cache.index[key]
 
     def _outputs(self, limits: Limits) -> None:
         """Tied results go to their argument's node; others get a node of their own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from costmodel import ComputeModel, ReshardModel
 from ir import FactorSpec, Literal, Mesh, Sharding, TensorType
 
-from ..flatten import FlatOp, FlatProgram
+from ..flatten import FlatOp, FlatProgram, Link
 from ..menu import Strategy
 from .lives import Lives, watched
 from .problem import Floats, IntraProblem
@@ -58,6 +58,7 @@ class MenuCache:
     edges: dict[object, Floats] = field(default_factory=dict[object, Floats])
     columns: dict[object, States] = field(default_factory=dict[object, States])
     index: _Index = field(default_factory=_Index)
+    forms: dict[int, Hashable] = field(default_factory=dict[int, Hashable])
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Built:
     out_node: dict[int, int]  # result position -> node
     work: tuple[Floats, ...]  # seconds of computing, per node and option
     lives: Lives
+    stacks: tuple[tuple[int, Link], ...]  # nodes between stacks and the loops that read them
     moments: tuple[int, ...] | None = None  # at which memory is watched; None: at all
 
     def watching(self, moments: tuple[int, ...]) -> Built:
