@@ -48,12 +48,13 @@ def survives(where: Domain, count: int) -> tuple[int, Difference | None]:
 
 def refute(where: Domain, count: int = INSTANCES) -> dict[str, Any] | None:
     """A counterexample over the reals, as small as cheap reductions make it; None if none found."""
-    draws = list(where.draws(random.Random(SEED), count))
-    draws.sort(key=lambda values: sum(values.values()))
-    for i, values in enumerate(draws):
-        for seed in (SEED + i, SEED - i - 1):
-            if _fails(where, values, seed):
-                return _small(where, values, seed)
+    for batch, size in enumerate((count // 4, count)):
+        draws = list(where.draws(random.Random(SEED + batch), size))
+        draws.sort(key=lambda values: sum(values.values()))
+        for i, values in enumerate(draws):
+            for seed in (SEED + i, SEED - i - 1):
+                if _fails(where, values, seed):
+                    return _small(where, values, seed)
     return None
 
 

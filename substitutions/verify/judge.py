@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -139,10 +140,9 @@ def _judge(rule: Rule) -> Verdict:
 def _check_types(rule: Rule) -> None:
     """Raises IllFormedError or IllTypedError where no sizes make both sides well-typed."""
     first = next(iter(kernel_choices(rule)))
-    try:
-        typed(rule, Case(next(iter(degree_cases(rule))), kernels=first))
-    except UndecidedError:
-        return
+    for degrees in dict.fromkeys((next(degree_cases(rule)), written_degrees(rule))):
+        with contextlib.suppress(UndecidedError):
+            typed(rule, Case(degrees, kernels=first))
 
 
 def _general_cases(rule: Rule) -> Iterator[tuple[Case, tuple[Kernels, ...]]]:

@@ -1,0 +1,40 @@
+"""`meshwright rules audit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from substitutions import VERDICTS
+from tests.planner.cli.runner import Run
+from tests.substitutions.published import FLEXFLOW, FOLDER, TASO, rules
+
+
+def test_audit_keeps_its_contract(run: Run) -> None:
+    ran = run("rules", "audit", FOLDER / TASO, "--json")
+    assert ran.status == 0
+    assert ran.answer.keys() >= {"file", "rules", "counts"}
+    assert tuple(ran.answer["counts"]) == VERDICTS
+    assert sum(ran.answer["counts"].values()) == len(ran.answer["rules"]) == len(rules(TASO))
+    keys = {"index", "name", "verdict", "condition", "counterexample", "seconds"}
+    for i, row in enumerate(ran.answer["rules"]):
+        assert row.keys() >= keys
+        assert row["index"] == i
+        assert (row["condition"] is None) == (row["verdict"] == "proved")
+
+
+def test_audit_says_no_by_its_status(run: Run) -> None:
+    ran = run("rules", "audit", FOLDER / FLEXFLOW)
+    assert ran.status == 1
+    assert "640 rules: " in ran.out
+
+
+@pytest.mark.parametrize("name", ["absent.json", "torn.json", "text.txt"])
+def test_audit_of_what_is_no_rule_file_is_one_line(run: Run, name: str) -> None:
+    if name != "absent.json":
+        Path(name).write_text('{"_t": "RuleColl', encoding="utf-8")
+    ran = run("rules", "audit", name)
+    assert (ran.status, ran.out) == (2, "")
+    assert len(ran.err.splitlines()) == 1
+    assert run("rules", "audit", name, "--json").error["kind"] == "rules"
