@@ -61,6 +61,7 @@ BASIC: tuple[str, ...] = (
     "planner/intra/highs.py",
     "planner/microbatch.py",
     "planner/plan.py",
+    "planner/schedule/periodic.py",
     "planner/step.py",
     "planner/stepcall.py",
     "profiles/measure.py",

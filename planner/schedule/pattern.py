@@ -1,0 +1,264 @@
+"""Repeating patterns: one round of micro-batches, started again every period.
+
+A round is one micro-batch of each route; its blocks are a forward and a backward (or both halves)
+of each chunk. A pattern gives each block an offset; block b of round r starts at offset_b + r P.
+It is sound if
+
+    offset_b' >= offset_b + seconds_b + transfer        b' reads what b makes
+    the blocks of one device, taken modulo P, do not overlap.
+
+No period is below the work of the busiest device in a round. Activations in flight follow from the
+offsets: P is free to be small as long as memory allows many rounds at once.
+
+Source: Lin et al., Tessel, HPCA 2024; Rau, Iterative modulo scheduling, 1996.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from .costs import Links, StageCosts
+from .placement import Placement
+from .table import Schedule, Table, table_of
+from .task import Kind
+
+TOLERANCE = 1e-9
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A task of one round."""
+
+    kind: Kind
+    route: int
+    chunk: int
+    device: int
+    seconds: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What one round consists of.
+
+    needs: (before, after, seconds between the end of the one and the start of the other).
+    hold: (first, last, device, bytes): memory held from the start of a block until the end of
+        another.
+    room_bytes: for activations on each device, infinite where there is no limit.
+    """
+
+    placement: Placement
+    blocks: tuple[Block, ...]
+    needs: tuple[tuple[int, int, float], ...]
+    hold: tuple[tuple[int, int, int, float], ...]
+    room_bytes: tuple[float, ...]
+
+    @cached_property
+    def load_s(self) -> tuple[float, ...]:
+        """Work of every device in a round; no period is below the largest."""
+        load = [0.0] * self.placement.devices
+        for block in self.blocks:
+            load[block.device] += block.seconds
+        return tuple(load)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Blocks, each after those that it needs."""
+        waits = [0] * len(self.blocks)
+        for _, after, _ in self.needs:
+            waits[after] += 1
+        found = [b for b, count in enumerate(waits) if count == 0]
+        for b in found:
+            for after in self.readers[b]:
+                waits[after] -= 1
+                if waits[after] == 0:
+                    found.append(after)
+        return tuple(found)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Blocks that need each block."""
+        table: list[list[int]] = [[] for _ in self.blocks]
+        for before, after, _ in self.needs:
+            table[before].append(after)
+        return tuple(map(tuple, table))
+
+    @cached_property
+    def sources(self) -> tuple[tuple[tuple[int, float], ...], ...]:
+        """Blocks that each block needs, with the seconds in between."""
+        table: list[list[tuple[int, float]]] = [[] for _ in self.blocks]
+        for before, after, gap in self.needs:
+            table[after].append((before, gap))
+        return tuple(map(tuple, table))
+
+    @cached_property
+    def head_s(self) -> tuple[float, ...]:
+        """Earliest start of each block in its round."""
+        head = [0.0] * len(self.blocks)
+        for b in self.order:
+            for source, gap in self.sources[b]:
+                head[b] = max(head[b], head[source] + self.blocks[source].seconds + gap)
+        return tuple(head)
+
+    @cached_property
+    def tail_s(self) -> tuple[float, ...]:
+        """Least time from the end of each block to the end of its round."""
+        tail = [0.0] * len(self.blocks)
+        for b in reversed(self.order):
+            for source, gap in self.sources[b]:
+                tail[source] = max(tail[source], tail[b] + self.blocks[b].seconds + gap)
+        return tuple(tail)
+
+    def lower_bound_s(self, rounds: int) -> float:
+        """No order of the tasks is faster: work of a device, and what must be before and after."""
+        ends = zip(self.head_s, self.blocks, self.tail_s, strict=True)
+        bound = max(head + block.seconds + tail for head, block, tail in ends)
+        for device, load in enumerate(self.load_s):
+            mine = [b for b, block in enumerate(self.blocks) if block.device == device]
+            if mine:
+                head = min(self.head_s[b] for b in mine)
+                tail = min(self.tail_s[b] for b in mine)
+                bound = max(bound, head + rounds * load + tail)
+        return bound
+
+
+def round_of(
+    placement: Placement,
+    costs: StageCosts,
+    *,
+    split: bool,
+    links: Links | None,
+    memory_bytes: Sequence[float],
+) -> Round:
+    """The blocks of a round.
+
+    Args:
+        placement: of the chunks.
+        costs: of the stages.
+        split: whether weight gradients are blocks of their own.
+        links: between devices; transfers count as delays, queues on links are left out.
+        memory_bytes: of each device, for everything; no limit if empty.
+    """
+    blocks: list[Block] = []
+    needs: list[tuple[int, int, float]] = []
+    hold: list[tuple[int, int, int, float]] = []
+    back = Kind.INPUT_GRADIENT if split else Kind.BACKWARD
+    back_s = costs.input_gradient_s if split else costs.backward_s
+    for route, chunks in enumerate(placement.routes):
+        at: dict[tuple[Kind, int], int] = {}
+        for chunk in chunks:
+            stage, device = placement.stage[chunk], placement.device[chunk]
+            first, second = len(blocks), len(blocks) + 1
+            at[Kind.FORWARD, chunk], at[back, chunk] = first, second
+            blocks.append(Block(Kind.FORWARD, route, chunk, device, costs.forward_s[stage]))
+            blocks.append(Block(back, route, chunk, device, back_s[stage]))
+            needs.append((first, second, 0.0))
+            whole, kept = costs.activation_bytes[stage], 0.0
+            if split:
+                weight_s = costs.weight_gradient_s[stage]
+                blocks.append(Block(Kind.WEIGHT_GRADIENT, route, chunk, device, weight_s))
+                needs.append((second, second + 1, 0.0))
+                kept = min(whole, costs.weight_input_bytes[stage])
+                hold.append((first, second + 1, device, kept))
+            hold.append((first, second, device, whole - kept))
+        for a, b in placement.edges:
+            if (Kind.FORWARD, a) in at and (Kind.FORWARD, b) in at:
+                there, home = (transfer_s(placement, costs, links, *e) for e in ((a, b), (b, a)))
+                needs.append((at[Kind.FORWARD, a], at[Kind.FORWARD, b], there))
+                needs.append((at[back, b], at[back, a], home))
+    room = _room(placement, costs, memory_bytes)
+    return Round(placement, tuple(blocks), tuple(needs), tuple(h for h in hold if h[3] > 0), room)
+
+
+def transfer_s(
+    placement: Placement, costs: StageCosts, links: Links | None, source: int, target: int
+) -> float:
+    """Seconds between the end of a task on one chunk and its reader on another, along an edge."""
+    ends = (placement.device[source], placement.device[target])
+    if links is None or ends[0] == ends[1]:
+        return 0.0
+    upstream = source if (source, target) in placement.edges else target
+    size = np.array(costs.output_bytes[placement.stage[upstream]])
+    return float(links.transfer_s(np.array(ends[0]), np.array(ends[1]), size))
+
+
+def _room(
+    placement: Placement, costs: StageCosts, memory_bytes: Sequence[float]
+) -> tuple[float, ...]:
+    """What weights, gradients and state leave of each device's memory."""
+    if not memory_bytes:
+        return (float("inf"),) * placement.devices
+    room = [float(b) for b in memory_bytes]
+    for chunk, stage in enumerate(placement.stage):
+        fixed = costs.weight_bytes[stage] + costs.gradient_bytes[stage] + costs.state_bytes[stage]
+        room[placement.device[chunk]] -= fixed
+    return tuple(room)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """Offsets of the blocks of a round, and the period."""
+
+    round: Round
+    period_s: float
+    offset_s: tuple[float, ...]
+
+    @property
+    def span_s(self) -> float:
+        """From the first start of a round to its last end."""
+        ends = [o + b.seconds for o, b in zip(self.offset_s, self.round.blocks, strict=True)]
+        return max(ends) - min(self.offset_s)
+
+    def step_s(self, rounds: int) -> float:
+        """Time of so many rounds, kept to the period from the first to the last."""
+        return (rounds - 1) * self.period_s + self.span_s
+
+    def held_bytes(self) -> tuple[float, ...]:
+        """Most activations in the steady state on every device."""
+        r, p = self.round, self.period_s
+        most = [0.0] * r.placement.devices
+        starts = {(first, device) for first, _, device, _ in r.hold}
+        for first, device in sorted(starts):
+            now = self.offset_s[first]
+            held = 0.0
+            for a, b, where, size in r.hold:
+                if where == device:
+                    begun = np.floor((now - self.offset_s[a]) / p + TOLERANCE)
+                    end = self.offset_s[b] + r.blocks[b].seconds
+                    held += size * float(begun - np.floor((now - end) / p + TOLERANCE))
+            most[device] = max(most[device], held)
+        return tuple(most)
+
+    def excess_bytes(self) -> float:
+        """By how much the worst device is over its room."""
+        pairs = zip(self.held_bytes(), self.round.room_bytes, strict=True)
+        return max(0.0, *(held - room * (1 + TOLERANCE) for held, room in pairs))
+
+    def schedule(self, microbatches: int, name: str = "pattern") -> Schedule:
+        """The pattern as a schedule of so many micro-batches: fill, repetition and drain."""
+        placement = self.round.placement
+        routes = len(placement.routes)
+        rows: list[list[tuple[float, int, tuple[int, int, int]]]]
+        rows = [[] for _ in range(placement.devices)]
+        rank = {b: i for i, b in enumerate(self.round.order)}
+        for b, block in enumerate(self.round.blocks):
+            for number, m in enumerate(range(block.route, microbatches, routes)):
+                start = self.offset_s[b] / self.period_s + number
+                rows[block.device].append((start, rank[b], (block.kind, block.chunk, m)))
+        tables: list[Table] = [table_of([row for *_, row in _by_time(mine)]) for mine in rows]
+        route = tuple(m % routes for m in range(microbatches))
+        return Schedule(name, placement, microbatches, tuple(tables), route)
+
+
+def _by_time(
+    rows: list[tuple[float, int, tuple[int, int, int]]],
+) -> list[tuple[float, int, tuple[int, int, int]]]:
+    """In order of start; blocks that take no time keep the order of their needs."""
+    return sorted(rows, key=lambda row: (round(row[0], 9), row[1], row[2]))
