@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from profiles import load_profile, save_profile
+from profiles import measure as door  # pyright: ignore[reportAttributeAccessIssue]
+from profiles.measure_cases import Case, collective_cases, local_cases
+from tests.planner.cli.runner import Run
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two products, a copy and a gather in a cache of their own."""
+    cases = [*local_cases(True)]
+    some = [*cases[:1], next(c for c in cases if c.op == "copy")]
+
+    def local(quick: bool) -> list[Case]:
+        return some
+
+    def shared(count: int, quick: bool) -> list[Case]:
+        return [*collective_cases(count, True)][:1]
+
+    monkeypatch.setattr(door, "local_cases", local)
+    monkeypatch.setattr(door, "collective_cases", shared)
+    monkeypatch.setattr(door, "RUN_S", 1e-4)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_measures_exports_and_merges(run: Run, tmp_path: Path) -> None:
+    done = run("profile", "--quick", "--devices", "1", "--devices", "2", "--export", "two.json",
+               "--json")  # fmt: skip
+    assert done.status == 0
+    data = json.loads(done.out)
+    assert [p["devices"] for p in data["profiles"]] == [1, 2]
+    assert all(s["low_s"] <= s["median_s"] <= s["high_s"] for s in data["profiles"][1]["samples"])
+    assert load_profile(tmp_path / "two.json").device.evidence == "measured"
+    listed = json.loads(run("clusters", "--json").out)["clusters"]
+    assert sum(c["name"] == "host" and c["evidence"] == "measured" for c in listed) == 2
+    merged = run("profile", "--merge", tmp_path / "two.json")
+    assert merged.status == 0
+    assert "at once" in merged.out
+
+
+def test_wrong_use_is_one_error(run: Run, tmp_path: Path) -> None:
+    assert "found 8 devices, expected 99" in run("profile", "--devices", "99").err
+    save_profile(load_profile("host"), tmp_path / "assumed.json")
+    assert "expected measured ones" in run("profile", "--merge", "assumed.json").err
+    save_profile(load_profile("h100"), tmp_path / "h100.json")
+    assert "whose figures are shipped" in run("profile", "--merge", "h100.json").err
+    raw = json.loads((tmp_path / "assumed.json").read_text())
+    raw["device"]["memory_bandwidth_bytes_per_s"] = 10.0  # GB/s written for bytes/s
+    (tmp_path / "units.json").write_text(json.dumps(raw))
+    failed = run("profile", "--merge", "units.json", "--json")
+    error = json.loads(failed.out)["error"]
+    assert failed.status == 2
+    assert "memory_bandwidth_bytes_per_s" in error["where"]
+    assert "units are bytes, seconds" in error["remedy"]
+
+
+def test_an_export_that_cannot_be_written_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    done = run("profile", "--quick", "--devices", "1", "--export", "gone/host.json")
+    assert done.status == 2
+    assert "cannot be written" in done.err
+    assert not [p for p in tmp_path.rglob("*") if "host.json" in p.name]
+
+
+def test_a_plan_says_that_it_was_priced_by_measurements(run: Run, tmp_path: Path) -> None:
+    assert run("profile", "--quick", "--devices", "2").status == 0
+    assert run("plan", "step.py:sgd", "-c", "2xhost", "-o", "p.json", "--no-baselines").status == 0
+    cluster = json.loads((tmp_path / "p.json").read_text())["cluster"]
+    assert cluster["device"]["evidence"] == "measured"
+    assert msgspec.json.encode(cluster["gemm"]["rows"])

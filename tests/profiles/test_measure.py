@@ -1,0 +1,74 @@
+# pyright: basic
+from __future__ import annotations
+
+import jax
+import pytest
+
+from profiles import CollectiveRow, GemmRow, OpRow, ProfileError, load_profile
+from profiles import measure as door
+from profiles.measure import measure, present, profile_name
+from profiles.measure_cases import collective_cases, local_cases
+
+
+def few(cases, ops):
+    """The smallest case of each op."""
+    return [next(c for c in cases if c.op == op) for op in ops]
+
+
+@pytest.fixture(scope="module")
+def found():
+    ops = ("product", "copy", "elementwise", "transcendental", "reduce", "gather", "scatter",
+           "attention", "convolution", "optimizer")  # fmt: skip
+    local = few(list(local_cases(True)), ops)
+    shared = few(
+        list(collective_cases(2, True)),
+        ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter"),
+    )
+    patched = pytest.MonkeyPatch()
+    patched.setattr(door, "local_cases", lambda quick: local)
+    patched.setattr(door, "collective_cases", lambda count, quick: shared)
+    patched.setattr(door, "RUN_S", 2e-4)
+    patched.setitem(door.RUNS, "quick", (3, 0.05))
+    yield measure("host", load_profile("host"), jax.devices("cpu")[:2], quick=True)
+    patched.undo()
+
+
+def test_every_case_yields_a_row_and_a_spread(found) -> None:
+    profile = found.profile
+    assert len(profile.gemm.rows) == 1
+    assert len(profile.ops.rows) == 9
+    assert {row.kind for row in profile.collectives.rows} == {
+        "all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter",
+    }  # fmt: skip
+    assert len(found.samples) == 15
+    for s in found.samples:
+        assert 0.0 < s.low_s <= s.median_s <= s.high_s
+        assert s.repeats >= 3
+
+
+def test_the_profile_says_what_was_measured_and_where(found) -> None:
+    device = found.profile.device
+    assert device.evidence == "measured"
+    assert "2 devices at once" in device.source
+    assert found.profile.devices_per_host == found.profile.domain == found.devices == 2
+
+
+def test_a_quick_run_covers_a_full_grid_and_both_axes() -> None:
+    rows = [c.row(1e-3) for c in local_cases(True)]
+    grid = {
+        (r.batch, r.m, r.n, r.k) for r in rows if isinstance(r, GemmRow) and r.dtype == "float32"
+    }
+    assert len(grid) == 2 * 3**3
+    assert all(r.moved_bytes > 0 for r in rows if isinstance(r, OpRow))
+    shared = [c.row(1e-3) for c in collective_cases(4, True)]
+    assert {(r.group_size, r.stride) for r in shared if isinstance(r, CollectiveRow)} == {
+        (4, 1), (2, 1), (2, 2),
+    }  # fmt: skip
+
+
+def test_the_devices_present() -> None:
+    assert len(present("host", 4)) == 4
+    assert profile_name(present("host", 1)) == "host"
+    if not any(d.platform == "gpu" for d in jax.devices()):
+        with pytest.raises(ProfileError, match=r"JAX finds no gpu.*--device host"):
+            present("gpu")
