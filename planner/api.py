@@ -298,6 +298,7 @@ def _file(
         limit_bytes=limit,
         room_bytes=best.builder.cache.reshard.room_bytes,
         lower_bound_s=max(found.lower_bound_s, 0.0),
+        decided_ops=len(set(best.built.op_node.values())),
         stop=found.stop.name,
         origin=best.name,
         microbatches=one.microbatches,

@@ -80,7 +80,11 @@ class Plan:
 
     @property
     def lower_bound_s(self) -> float:
-        """No plan of the searched space is faster, by the same cost model."""
+        """No plan of the searched space is faster, by the same cost model.
+
+        Where a program was large and repeats itself, that space has the plans that shard its
+        repeated layers alike (`decided_operations` is less than `operations` in the summary).
+        """
         return self.file.lower_bound_s
 
     @property
@@ -171,7 +175,8 @@ class Plan:
             "substitutions": [], "warnings": list(f.warnings), "seconds": dict(self.seconds),
             "compute_s": f.compute_s, "communication_s": f.communication_s,
             "origin": f.origin, "cluster": f.cluster.get("name", ""), "name": f.name,
-            "limit_bytes": f.limit_bytes,
+            "limit_bytes": f.limit_bytes, "operations": len(f.ops),
+            "decided_operations": f.decided_ops,
         }  # fmt: skip
 
     def __str__(self) -> str:

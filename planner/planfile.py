@@ -85,6 +85,7 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit_bytes: Bytes
     room_bytes: Bytes  # no reshard passes a state that needs more on a device
     lower_bound_s: Seconds
+    decided_ops: Position  # operations decided apart from each other; repeated ones follow
     stop: Annotated[str, Meta(pattern="^(OPTIMAL|GAP|TIME_LIMIT)$")]
     origin: str
     microbatches: Count

@@ -44,6 +44,11 @@ def show_plan(file: PlanFile, seconds: Mapping[str, float], inputs: Mapping[str,
         f"  lower bound  {seconds_text(file.lower_bound_s)}, gap {max(gap, 0.0):.2%}: "
         f"{Stop[file.stop].value}",
     ]
+    if file.decided_ops < len(file.ops):
+        lines.append(
+            f"               for plans that shard repeated layers alike ({file.decided_ops} of "
+            f"{len(file.ops)} operations are decided, the others follow)"
+        )
     if file.microbatches > 1:
         lines.append(f"  micro-batches {file.microbatches}")
     lines += _baselines(file) + _collectives(file) + _arguments(inputs)
