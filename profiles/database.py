@@ -59,10 +59,16 @@ def database_path() -> Path:
     return Path(platformdirs.user_cache_dir("meshwright")) / "profiles.sqlite3"
 
 
+def cores() -> int:
+    """Processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def machine_name() -> str:
     """What tells this machine from another that may share the folder."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{platform.node()}, {platform.machine()}, {cores} cores"
+    return f"{platform.node()}, {platform.machine()}, {cores()} cores"
 
 
 def stored_profile(name: str, devices: int, path: Path | None = None) -> Profile | None:

@@ -9,6 +9,7 @@ no iteration and subtracted.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
@@ -26,7 +27,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from .database import Sample, machine_name
+from .database import Sample, cores, machine_name
 from .errors import ProfileError
 from .measure_cases import Case, Row, collective_cases, local_cases
 from .schema import (
@@ -43,6 +44,7 @@ from .schema import (
 )
 
 Say = Callable[[str], None]
+Clock = Callable[[], float]
 
 RUN_S = 5e-3  # a run repeats its body until it takes at least so long
 LONGEST = 1 << 16  # iterations
@@ -74,7 +76,9 @@ def present(device: str, at_most: int = 8) -> list[Any]:
         if device == "host":
             jax.config.update("jax_platforms", "cpu")
             if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-                jax.config.update("jax_num_cpu_devices", at_most)
+                # once JAX has made its devices there are as many as there are
+                with contextlib.suppress(RuntimeError):
+                    jax.config.update("jax_num_cpu_devices", at_most)
             return jax.devices("cpu")[:at_most]
         return jax.devices("gpu")
     except (RuntimeError, AssertionError) as error:
@@ -93,7 +97,13 @@ def profile_name(devices: list[Any]) -> str:
 
 
 def measure(
-    name: str, base: Profile, devices: list[Any], *, quick: bool = False, say: Say = lambda _: None
+    name: str,
+    base: Profile,
+    devices: list[Any],
+    *,
+    quick: bool = False,
+    shared: bool = False,
+    say: Say = lambda _: None,
 ) -> Measured:
     """Measures the devices given, all busy at once.
 
@@ -102,6 +112,8 @@ def measure(
         base: figures that are not measured: network, and links where there is one device.
         devices: of one kind, on this host.
         quick: fewer sizes and repeats.
+        shared: others use the machine: count processor seconds over its cores, which leave out
+            what others take, and leave out waiting too.
         say: is told what is being timed.
     """
     samples: list[Sample] = []
@@ -109,7 +121,8 @@ def measure(
     cases = [*local_cases(quick), *collective_cases(len(devices), quick)]
     for i, case in enumerate(cases, start=1):
         say(f"{len(devices)} devices, {i} of {len(cases)}: {case.op} {case.sizes}")
-        times = _times(case, devices, *RUNS["quick" if quick else "full"])
+        times = _times(case, devices, wall_s if not shared else cores_s,
+                       *RUNS["quick" if quick else "full"])  # fmt: skip
         low, middle, high = _quartiles(times)
         samples.append(Sample(case.op, case.dtype, case.sizes, middle, low, high, len(times)))
         # Whatever else runs on the machine only ever adds time: the table takes the first quartile.
@@ -123,30 +136,42 @@ def _quartiles(times: list[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def _times(case: Case, devices: list[Any], repeats: int, within_s: float) -> list[float]:
+def wall_s() -> float:
+    """The clock on the wall."""
+    return time.perf_counter()
+
+
+def cores_s() -> float:
+    """Processor seconds of this process so far, over the cores it may use."""
+    return time.process_time() / cores()
+
+
+def _times(
+    case: Case, devices: list[Any], clock: Clock, repeats: int, within_s: float
+) -> list[float]:
     """Seconds of the body alone, once per run."""
-    run = _program(case, devices)
-    run(1)  # compiles
-    start = statistics.median(_clock(run, 0) for _ in range(5))
-    length, taken = 1, _clock(run, 1)
+    program = _program(case, devices)
+
+    def took(length: int) -> float:
+        begun = clock()
+        program(length)
+        return clock() - begun
+
+    took(1)  # compiles
+    start = statistics.median(took(0) for _ in range(5))
+    length, taken = 1, took(1)
     while taken < start + RUN_S and length < LONGEST:
         length *= 4
-        taken = _clock(run, length)
+        taken = took(length)
     found: list[float] = []
     begun = time.perf_counter()
     while len(found) < repeats:
-        whole = _clock(run, length)
+        whole = took(length)
         # A start that took longer than a whole run was disturbed: then it is not subtracted.
         found.append((whole - start if whole > start else whole) / length)
         if len(found) >= 3 and time.perf_counter() - begun > within_s:
             break
     return found
-
-
-def _clock(run: Callable[[int], None], length: int) -> float:
-    begun = time.perf_counter()
-    run(length)
-    return time.perf_counter() - begun
 
 
 def _program(case: Case, devices: list[Any]) -> Callable[[int], None]:

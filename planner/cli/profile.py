@@ -38,6 +38,10 @@ Counts = Annotated[
     typer.Option("--devices", min=1, help="How many at once; repeatable. [default: 1, 2, 4, 8]"),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer sizes: a minute and not several.")]
+Shared = Annotated[
+    bool,
+    typer.Option("--shared", help="Others use this machine: count processor time, not wall time."),
+]
 Export = Annotated[
     Path | None, typer.Option("--export", help="Write the profile of the most devices as JSON.")
 ]
@@ -51,6 +55,7 @@ def profile_command(
     device: Kind = "host",
     devices: Counts = None,
     quick: Quick = False,
+    shared: Shared = False,
     export: Export = None,
     merge: Merge = None,
     as_json: AsJson = False,
@@ -60,11 +65,16 @@ def profile_command(
     Products, other operations and collectives are timed with 1, 2, 4 and 8 devices busy at once
     and kept in the user's cache folder, where the cluster `host` finds them.
     """
+    if shared and device != "host":
+        raise ProfileError(
+            "processor time says nothing about accelerators", where="--shared",
+            remedy="leave it out, or measure the CPU with --device host",
+        )  # fmt: skip
     if merge:
         kept = [_merged(path) for path in merge]
         samples: dict[int, tuple[Sample, ...]] = {}
     else:
-        kept, samples = _measured(device, devices, quick=quick, as_json=as_json)
+        kept, samples = _measured(device, devices, quick=quick, shared=shared, as_json=as_json)
     if export is not None:
         save_profile(max(kept, key=lambda found: found[0])[1], export)
     data = {
@@ -76,7 +86,12 @@ def profile_command(
 
 
 def _measured(
-    device: Literal["host", "gpu"], counts: Iterable[int] | None, *, quick: bool, as_json: bool
+    device: Literal["host", "gpu"],
+    counts: Iterable[int] | None,
+    *,
+    quick: bool,
+    shared: bool,
+    as_json: bool,
 ) -> tuple[list[tuple[int, Profile]], dict[int, tuple[Sample, ...]]]:
     wanted = sorted(set(counts or ()))
     found = present(device, max(wanted, default=8))
@@ -91,7 +106,7 @@ def _measured(
     samples: dict[int, tuple[Sample, ...]] = {}
     with measuring(), progress(as_json=as_json) as say:
         for count in wanted or [n for n in (1, 2, 4, 8) if n <= len(found)]:
-            run = measure(name, base, found[:count], quick=quick, say=say)
+            run = measure(name, base, found[:count], quick=quick, shared=shared, say=say)
             store_profile(run.profile, count, run.samples)
             kept.append((count, run.profile))
             samples[count] = run.samples
