@@ -18,6 +18,13 @@ ZERO: dict[tuple[int, int], tuple[float, float, float]] = {
 }  # fmt: skip
 BILLIONS = (7.5, 128.0, 1000.0)
 
+# The same, Table 2: billions of parameters in 32 GB with 64 data-parallel devices, by stage.
+LARGEST_32_GB = {0: 2.0, 1: 7.6, 2: 14.4, 3: 128.0}
+
+# Fan et al., DAPPLE, PPoPP'21, Table 7: GB of parameters and states of BERT-Large with so many
+# layers of width 1024 and 31 million parameters besides.
+DAPPLE = {48: 10.2, 106: 21.9, 215: 43.8, 428: 88.2}
+
 # Korthikanti et al., MLSys'23, Figure 7: share of the tensor-parallel baseline's activations, as
 # "about half" for one technique, "under 20 %" for both and 10 % for full recomputation.
 MODELS = {"22B": (48, 6144, 64, 4), "175B": (96, 12288, 96, 1), "530B": (105, 20480, 128, 1),
@@ -37,6 +44,16 @@ def zero_gb(stage: int, devices: int, billions: float) -> float:
     return billions * (weight / split[0] + gradient / split[1] + rest / split[2])
 
 
+def largest_billions(stage: int, devices: int, limit_gb: float) -> float:
+    """Parameters [10^9] whose states fill so many GB."""
+    return limit_gb / zero_gb(stage, devices if stage else 1, 1.0)
+
+
+def dapple_gb(layers: int) -> float:
+    """GB of states of BERT-Large's layers, 12 h^2 weights each, and its embedding."""
+    return sum(STATE_BYTES) * (12 * 1024**2 * layers + 31e6) / 1e9
+
+
 def memory_rows() -> list[dict[str, object]]:
     """Prints both tables; returns their rows."""
     rows: list[dict[str, object]] = []
@@ -48,6 +65,16 @@ def memory_rows() -> list[dict[str, object]]:
             rows.append({"source": "ZeRO Table 1", "case": f"stage {stage}, {devices} devices, "
                          f"{billions:g}B", "published_gb": took, "predicted_gb": said})  # fmt: skip
     print(f"ZeRO Table 1: {len(ZERO) * 3} cells, largest difference {worst:.1%}")
+    for stage, billions in LARGEST_32_GB.items():
+        said = largest_billions(stage, 64, 32.0)
+        print(f"ZeRO Table 2, stage {stage}: {said:.1f} B parameters, published {billions} B")
+        rows.append({"source": "ZeRO Table 2", "case": f"stage {stage}",
+                     "published_b": billions, "predicted_b": said})  # fmt: skip
+    for layers, took in DAPPLE.items():
+        said = dapple_gb(layers)
+        print(f"DAPPLE Table 7, {layers} layers: {said:.1f} GB, published {took} GB")
+        rows.append({"source": "DAPPLE Table 7", "case": f"{layers} layers",
+                     "published_gb": took, "predicted_gb": said})  # fmt: skip
     print("\n| model | technique | share of the baseline | published |\n|---|---|---|---|")
     for name, (layers, hidden, heads, micro) in MODELS.items():
         model = Model(layers, hidden, heads, heads, 4 * hidden, False, 51200, 2048)

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from benchmarks.published import Case, cases, predict, rank_correlation
-from benchmarks.published_memory import BILLIONS, MODELS, SHARES, ZERO, zero_gb
+from benchmarks.published_memory import (
+    BILLIONS,
+    DAPPLE,
+    LARGEST_32_GB,
+    MODELS,
+    SHARES,
+    ZERO,
+    dapple_gb,
+    largest_billions,
+    zero_gb,
+)
 from benchmarks.transformer_step import Degrees, Estimate, Model, activation_bytes, estimate
 from costmodel import parse_cluster
 
@@ -41,6 +51,13 @@ def test_zero_memory_table(place: tuple[int, int]) -> None:
     for billions, published in zip(BILLIONS, ZERO[place], strict=True):
         # the table is rounded to the digits it prints
         assert zero_gb(*place, billions) == pytest.approx(published, rel=0.01, abs=0.01)
+
+
+def test_largest_models() -> None:
+    for stage, billions in LARGEST_32_GB.items():
+        assert largest_billions(stage, 64, 32.0) == pytest.approx(billions, rel=0.01)
+    for layers, gigabytes in DAPPLE.items():
+        assert dapple_gb(layers) == pytest.approx(gigabytes, rel=0.03)
 
 
 @pytest.mark.parametrize("name", MODELS)
