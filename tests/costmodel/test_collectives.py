@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,16 @@ from costmodel import KINDS, CollectiveModel, Group, group_for, parse_cluster, w
 from costmodel.collectives import LINK_EFFICIENCY
 from profiles import CollectiveKind, load_profile
 
-CLUSTERS = ("8xh100", "64xh100", "64xv100-16gb:8", "144xgb200", "8xb200", "16xa100", "8xhost")
+CLUSTERS = (
+    "8xh100",
+    "64xh100",
+    "64xv100-16gb:8",
+    "4xv100-pcie",
+    "144xgb200",
+    "8xb200",
+    "16xa100",
+    "8xhost",
+)
 
 
 @cache
@@ -154,3 +165,34 @@ def test_bad_input() -> None:
         model("8xh100").seconds("all-gather", group, np.array([1.0, np.nan]))
     with pytest.raises(ValueError, match="kind must be one of"):
         wire_bytes("gather", 2, 1.0)  # pyright: ignore
+
+
+def test_members_that_lie_apart_are_priced_by_their_own_timings() -> None:
+    priced = model("4xv100-pcie")
+    near, apart = (priced.seconds("all-reduce", Group(2, 2, 1, stride=s), 1e8) for s in (1, 2))
+    assert apart > 1.1 * near
+    # nothing was measured for four members apart: those of four neighbours stand
+    four = [priced.seconds("all-reduce", Group(4, 4, 1, stride=s), 1e8) for s in (1, 2)]
+    assert four[0] == four[1]
+    assert group_for(parse_cluster("4xv100-pcie"), (2, 2), (0,)).stride == 2
+    assert group_for(parse_cluster("4xv100-pcie"), (2, 2), (1,)).stride == 1
+
+
+def test_devices_without_a_switch_share_their_wires_by_dimension() -> None:
+    priced = model("8xv100-16gb")
+    eight = 7 / 8 * 1e10 / priced.seconds("all-gather", Group(8, 8, 1), 1e10)
+    four = 3 / 4 * 1e10 / priced.seconds("all-gather", Group(4, 4, 1), 1e10)
+    two = 1 / 2 * 1e10 / priced.seconds("all-gather", Group(2, 2, 1), 1e10)
+    assert four / eight == pytest.approx(2 / 3, rel=0.01)
+    assert two / eight == pytest.approx(1 / 3, rel=0.01)
+
+
+def test_kinds_and_sizes_that_were_not_measured_have_a_price() -> None:
+    whole = parse_cluster("8xh100")
+    assert whole.collectives is not None
+    rows = tuple(r for r in whole.collectives.rows if r.kind == "all-gather" and r.group_size == 2)
+    for kept in ((), rows[:1], rows):
+        table = msgspec.structs.replace(whole.collectives, rows=kept)
+        priced = CollectiveModel(replace(whole, collectives=table))
+        for kind in KINDS:
+            assert 0.0 < priced.seconds(kind, Group(8, 8, 1), 1e6) < 1.0
