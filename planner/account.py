@@ -92,12 +92,14 @@ def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterat
                 value = flat.values[v]
                 cause = value.name if value.kind == "argument" else label
                 before = _state(builder, choice, v)
-                yield Move(value.type, before, after, op.weight, op.time, cause, "before")
+                at = builder.facts.at(op)
+                yield Move(value.type, before, after, op.weight, at, cause, "before")
         for v, before in zip(op.outputs, strategy.results, strict=True):
             if v in built.value_node:
                 after = _state(builder, choice, v)
                 type_ = flat.values[v].type
-                yield Move(type_, before, after, op.weight, op.time, label, "after")
+                at = builder.facts.at(op)
+                yield Move(type_, before, after, op.weight, at, label, "after")
 
 
 def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:

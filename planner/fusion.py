@@ -15,6 +15,11 @@ from ir import Literal, lookup
 from .flatten import FlatOp, FlatProgram
 
 FUSED = ("elementwise", "layout", "reduction", "random")
+# Ops that cost more to repeat than their result costs to write and read again.
+DEAR = (
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "digamma", "erf",
+    "erf_inv", "erfc", "lgamma", "pow", "random_bits", "sinh", "tan", "tanh", "threefry2x32",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,52 @@ def _stored(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:
         for value in op.inputs:
             if not fused and isinstance(value, int) and not free[value]:
                 stored[value] = True
+    _store_dear(flat, stored, free)
     return stored
+
+
+def _store_dear(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -> None:
+    """Stores what a dear op makes for several fusions, where it is read more than once."""
+    first, last = _reads(flat, stored)
+    readers: dict[int, list[FlatOp]] = {}
+    for op in flat.ops:
+        for v in dict.fromkeys(v for v in op.inputs if isinstance(v, int)):
+            readers.setdefault(v, []).append(op)
+    for op in flat.ops:
+        if op.node.op not in DEAR:
+            continue
+        for v in op.outputs:
+            if free[v] or stored[v] or first.get(v) == last.get(v):
+                continue
+            here = v
+            while len(read := readers.get(here, [])) == 1 and len(read[0].outputs) == 1:
+                after = read[0].outputs[0]
+                if stored[after] or not is_fused(read[0]):
+                    break
+                here = after
+            stored[here] = True
+
+
+def _reads(flat: FlatProgram, stored: list[bool]) -> tuple[dict[int, int], dict[int, int]]:
+    """The first and the last moment at which something stored is made of a value."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+
+    def read(v: int, begin: int, end: int) -> None:
+        first[v], last[v] = min(first.get(v, begin), begin), max(last.get(v, end), end)
+
+    for v in flat.outputs:
+        if isinstance(v, int):
+            read(v, flat.clock, flat.clock)
+    for link in flat.links:
+        read(link.source, link.time, link.time)
+    for op in reversed(flat.ops):
+        through = [v for v in op.outputs if not stored[v] and v in first]
+        begin = min((first[v] for v in through), default=op.time)
+        end = max((last[v] for v in through), default=op.time)
+        for v in dict.fromkeys(v for v in op.inputs if isinstance(v, int)):
+            read(v, begin, end)
+    return first, last
 
 
 def _free(flat: FlatProgram) -> tuple[bool, ...]:

@@ -223,7 +223,7 @@ class MeshSearch:
             if held is None or (not row.fits, row.step_s) < (not held.fits, held.step_s):
                 table[recipe.name] = row
             if fits:
-                found.append(candidate)
+                found.append(replace(candidate, name=recipe.name))
         return found
 
     def _pinned(self, limits: Limits) -> Limits:

@@ -27,6 +27,8 @@ class Options:
     microbatches: for `optimizer=`; chosen if None.
     loss_reduction: for `optimizer=` with micro-batches: mean, sum, or auto.
     baselines: also price the hand-written plans.
+    baseline: return the best plan within this hand-written one, such as "fsdp", instead of the
+        best of all.
     emission: shard_map (explicit collectives) or constraints (the compiler's partitioner).
     """
 
@@ -38,6 +40,7 @@ class Options:
     microbatches: int | None = None
     loss_reduction: str = "auto"
     baselines: bool = True
+    baseline: str | None = None
     emission: str = "shard_map"
 
     def __post_init__(self) -> None:
@@ -51,6 +54,8 @@ class Options:
         if self.emission not in ("shard_map", "constraints"):
             raise _bad("emission", f"must be shard_map or constraints, got {self.emission!r}")
         _check_flag("baselines", self.baselines)
+        if self.baseline is not None and not self.baselines:
+            raise _bad("baseline", f"is {self.baseline!r}, but baselines is False")
         if self.mesh is not None:
             object.__setattr__(self, "mesh", _shape(self.mesh))
         object.__setattr__(self, "pins", _pairs("pins", self.pins, str))
@@ -106,6 +111,7 @@ _EXAMPLES = {
     "loss_reduction": "what the loss does over examples",
     "emission": "'shard_map' unless the compiler shall choose the collectives",
     "baselines": "False to skip the hand-written plans",
+    "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",
     "mesh": "sizes whose product is the number of devices, such as (2, 4)",
     "pins": "pairs such as (('params/*', '[-,8]'),)",
     "forbidden": "pairs such as (('params/*', 0),)",

@@ -92,6 +92,8 @@ class Search:
         for searcher in searchers if self.options.baselines else ():
             if len(searcher.mesh.axes) <= 2 or time.monotonic() < self.scope.deadline:
                 found.extend(searcher.baselines(baselines))
+        if self.options.baseline is not None:
+            found = self._only(self.options.baseline, found, baselines)
         fitting = [c for c in found if c.account.peak_bytes <= self.limit * (1 + 1e-9)]
         if not fitting:
             self._refuse()
@@ -104,6 +106,24 @@ class Search:
         close = best_one.account.step_s - bound <= 1e-3 * best_one.account.step_s
         stop = Stop.TIME_LIMIT if self.scope.late else Stop.OPTIMAL if close else Stop.GAP
         return Found(best_one, found, baselines, bound, stop, self.scope.seconds)
+
+    def _only(
+        self, name: str, found: list[Candidate], baselines: dict[str, Baseline]
+    ) -> list[Candidate]:
+        """The candidates of one hand-written plan."""
+        kept = [c for c in found if c.name == name]
+        if not kept and name in baselines:
+            raise PlanError(
+                f"does not fit: '{name}' needs {bytes_text(baselines[name].peak_bytes)} on each "
+                f"device, the limit is {bytes_text(self.limit)}", kind="does-not-fit",
+                where="Options.baseline", remedy="use more devices or another plan",
+            )  # fmt: skip
+        if not kept:
+            raise PlanError(
+                f"no hand-written plan of this program is called '{name}'", kind="bad-option",
+                where="Options.baseline", remedy=f"there are {', '.join(sorted(baselines))}",
+            )  # fmt: skip
+        return kept
 
     def _refuse(self) -> None:
         if not self.scope.least and self.scope.blocked:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
-from ir import Graph, IRError, parse
+from ir import Graph, IRError, Sharding, parse
 
 from .account import account
 from .decisions import Decisions
@@ -94,6 +94,8 @@ class Why:
             choice[node] = found[0]
         for key, state in self.decisions.values.items():
             v = flat.names.get(key)
+            if v in flat.stacked:  # its slices decide
+                v, state = flat.stacked[v], Sharding(state.dims[1:], state.partial)
             if v is not None and v in built.value_node:
                 node = built.value_node[v]
                 if state not in built.refs[node].states:

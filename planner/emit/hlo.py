@@ -17,8 +17,11 @@ _BITS = {"pred": 8, "c64": 64, "c128": 128, "bf16": 16, "token": 0, "opaque": 0}
 
 _RAGGED, _BROADCAST = "ragged-all-to-all", "collective-broadcast"
 # Kinds of the compiler -> the kind of ours that sends as many bytes.
-_LIKE: dict[str, CollectiveKind] = {kind: kind for kind in KINDS}
-_LIKE |= {_RAGGED: "all-to-all", _BROADCAST: "collective-permute"}
+_LIKE: dict[str, CollectiveKind] = {
+    **{kind: kind for kind in KINDS},
+    _RAGGED: "all-to-all",
+    _BROADCAST: "collective-permute",
+}
 _COMPUTATION = re.compile(r"^\s*(?:ENTRY\s+)?%?([\w.\-]+)\s*(?:\([^)]*.*)?\{\s*$")
 _COLLECTIVE = re.compile(
     r"^\s*(?:ROOT\s+)?%?[\w.\-]+\s*=\s*(?P<type>.*?)\s(?P<kind>"

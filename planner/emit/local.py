@@ -171,11 +171,29 @@ class _Scope:
         inputs = self.graph.inputs
         return [self.emission.state(self.prefix, n, item.type) for n, item in enumerate(inputs)]
 
-    def enter(self, arrays: Sequence[Array]) -> list[Entry]:
-        """Entries of all inputs, where `arrays` are those after the captured constants."""
+    def enter(self, arrays: Sequence[Array | Free | Literal]) -> list[Entry]:
+        """Entries of all inputs, where `arrays` are those after the captured constants.
+
+        What is made of literals is handed in as a recipe and made inside, in the state in which
+        it is read there: outside it would be kept in memory for the whole loop.
+        """
         heads = len(self.program.consts)
         given = zip(arrays, self.graph.inputs[heads:], self.states()[heads:], strict=True)
-        return [*self.captured(), *(Kept(x, item.type, state) for x, item, state in given)]
+        return [
+            *self.captured(),
+            *(
+                x if isinstance(x, Free | Literal) else Kept(x, item.type, state)
+                for x, item, state in given
+            ),
+        ]
+
+    def kept(
+        self, entries: Sequence[Entry], states: Sequence[Sharding]
+    ) -> list[Array | Free | Literal]:
+        """Arrays of the entries that are values, in the given states; recipes as they are."""
+        pairs = [(e, s) for e, s in zip(entries, states, strict=True) if isinstance(e, Kept)]
+        arrays = iter(self.leave([e for e, _ in pairs], [s for _, s in pairs]))
+        return [next(arrays) if isinstance(e, Kept) else e for e in entries]
 
     def leave(self, entries: Sequence[Entry], states: Sequence[Sharding]) -> list[Array]:
         """Arrays of entries in the given states."""
@@ -208,7 +226,7 @@ def _scan(
     states = body.states()[len(body.program.consts) :]
     first, last = binding.params["num_consts"], binding.params["num_carry"]
     last += first
-    consts = scope.leave(operands[:first], states[:first])
+    consts = scope.kept(operands[:first], states[:first])
     carry = scope.leave(operands[first:last], states[first:last])
     xs = scope.leave(operands[last:], [_stacked(state) for state in states[last:]])
     ys = [
@@ -238,8 +256,8 @@ def _while(
         body = scope.inner(i, binding, number)
         return body.states()[len(body.program.consts) :]
 
-    for_test = scope.leave(operands[:n_test], states(test_number)[:n_test])
-    for_step = scope.leave(operands[n_test : n_test + n_step], states(step_number)[:n_step])
+    for_test = scope.kept(operands[:n_test], states(test_number)[:n_test])
+    for_step = scope.kept(operands[n_test : n_test + n_step], states(step_number)[:n_step])
     ports = states(step_number)[n_step:]
     carry = scope.leave(operands[n_test + n_step :], ports)
 

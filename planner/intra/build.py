@@ -189,7 +189,7 @@ class Builder:
         return self.cache.vectors.setdefault(("zero", count), np.zeros(count))
 
     def _bytes(self, v: int, states: States) -> Floats:
-        if not self.traffic.stored[v] or self.traffic.free[v] or v in self.facts.in_place:
+        if not self.facts.lives.owns[v] or self.traffic.free[v] or v in self.facts.in_place:
             return self._zeros(len(states))
         return self._state_bytes(v, states)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from costmodel import VIEWS
 from ir import FactorSpec, Literal, lookup
 
 from ..flatten import FlatOp, FlatProgram
 from ..fusion import Traffic
+from ..lifetimes import lifetimes
 from .liveness import any_partial, may_be_partial, uses
 from .records import is_float, operand_types
 
@@ -38,7 +38,10 @@ class Facts:
         self.tied_in = {out: flat.inputs[a] for a, out in ties}
         self.maker = {v: (i, k) for i, op in enumerate(flat.ops) for k, v in enumerate(op.outputs)}
         self.partial = may_be_partial(flat)
-        self.uses, self.last = uses(flat)
+        self.uses = uses(flat)
+        reused = {v for a, k in ties if a in donated and isinstance(v := flat.outputs[k], int)}
+        self.lives = lifetimes(flat, traffic.stored, reused)
+        self.last = self.lives.needed
         self.in_place = self._in_place([pair for pair in ties if pair[0] in donated])
         self.stack_of = {port: outer for outer, port in flat.stacked.items()}
         self.shared = {
@@ -61,7 +64,7 @@ class Facts:
             v, argument = flat.outputs[out], flat.inputs[a]
             if isinstance(v, Literal):
                 continue
-            made = flat.ops[self.maker[v][0]].time if v in self.maker else flat.clock
+            made = self.lives.made[v] if v in self.maker else flat.clock
             if self.last.get(argument, 0) <= made:
                 found.add(v)
         found |= {link.source for link in flat.links if link.target in found}
@@ -71,16 +74,22 @@ class Facts:
         value = self.flat.values[v]
         if value.kind == "argument":
             return 0, self.flat.clock
-        end = max(self.last.get(v, value.time), value.region_end) + 1
+        made = self.lives.made[v]
+        end = max(self.last.get(v, made), value.region_end) + 1
         outer = self.stack_of.get(v)
         if outer is not None:
             end = max(end, self.last.get(outer, 0) + 1)
-        return value.time, end
+        return made, end
 
     def op_span(self, op: FlatOp) -> Span:
         """When the results of an op that have no node of their own are alive."""
         inner = [v for v in op.outputs if v not in self.shared]
-        return op.time, max((self.last.get(v, op.time) for v in inner), default=op.time) + 1
+        at = self.at(op)
+        return at, max((self.last.get(v, at) for v in inner), default=at) + 1
+
+    def at(self, op: FlatOp) -> int:
+        """When the op runs."""
+        return self.lives.made[op.outputs[0]] if op.outputs else op.time
 
     def is_made(self, op: FlatOp) -> bool:
         """Whether the op has a node: ops on literals alone have none."""
@@ -88,7 +97,7 @@ class Facts:
 
     def counts(self, op: FlatOp, v: int) -> bool:
         """Whether a result has a buffer of its own."""
-        return self.traffic.stored[v] and op.node.op not in VIEWS and v not in self.in_place
+        return self.lives.owns[v] and v not in self.in_place
 
     def stacking(self, v: int) -> int:
         """How many slices of a port the stacked value holds; 1 for all other values."""

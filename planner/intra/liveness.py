@@ -1,4 +1,4 @@
-"""Who reads a value, until when it lives, and whether it may be kept as a partial sum."""
+"""How often a value is read, and whether it may be kept as a partial sum."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ from ..flatten import FlatOp, FlatProgram
 from .records import is_float, operand_types
 
 
-def uses(flat: FlatProgram) -> tuple[dict[int, int], dict[int, int]]:
-    """Readers of every value, and the moment of its last use."""
+def uses(flat: FlatProgram) -> dict[int, int]:
+    """How often every value is read."""
     uses: dict[int, int] = {}
-    last: dict[int, int] = {}
 
-    def use(v: int, time: int) -> None:
+    def use(v: int) -> None:
         uses[v] = uses.get(v, 0) + 1
-        last[v] = max(last.get(v, 0), time)
 
     for op in flat.ops:
         for v in dict.fromkeys(v for v in op.inputs if isinstance(v, int)):
-            use(v, op.time)
+            use(v)
     for link in flat.links:
-        # a value that enters a region stays alive inside it: the port may be the same buffer
-        end = flat.values[link.target].region_end
-        use(link.source, max(link.time, end if flat.values[link.source].time < link.time else 0))
+        use(link.source)
     for v in flat.outputs:
         if isinstance(v, int):
-            use(v, flat.clock)
-    return uses, last
+            use(v)
+    return uses
 
 
 def may_be_partial(flat: FlatProgram) -> list[bool]:
