@@ -11,9 +11,11 @@ from .clusters import clusters_command, version_command
 from .command import Command, Group
 from .compare import compare_command
 from .explain import explain_command
+from .pipeline import pipeline_command
 from .plan import plan_command
 from .profile import profile_command
 from .rules import audit_command
+from .simulate import simulate_command
 from .verify import verify_command
 
 
@@ -97,6 +99,21 @@ app.command(
         "profile --merge other.json",
     ),
 )(profile_command)
+app.command(
+    "simulate",
+    cls=Command,
+    epilog=examples("simulate plan.json", "simulate schedule.json --json"),
+)(simulate_command)
+app.command(
+    "pipeline",
+    cls=Command,
+    epilog=examples(
+        "pipeline bert.json --devices 64 --memory 8GiB --bandwidth 25GiB --batch 1920",
+        "pipeline vgg.txt -n 16 --memory 16GB --bandwidth 3GB --batch 2048 --planner dapple",
+        "pipeline gpt2_P3_1.npy --hosts hosts.json --batch 32 --convention flush --json",
+        "pipeline aceso.tar.gz --model gpt_1_3B -n 4 --memory 28GiB --bandwidth 5GB --batch 1024",
+    ),
+)(pipeline_command)
 app.command("clusters", cls=Command, epilog=examples("clusters", "clusters --json"))(
     clusters_command
 )

@@ -15,6 +15,8 @@ from .formulas import formulas as formulas
 from .formulas import in_flight as in_flight
 from .formulas import pipe as pipe
 from .greedy import greedy as greedy
+from .own import OwnSchedule as OwnSchedule
+from .own import read_own as read_own
 from .own import read_schedule as read_schedule
 from .own import write_schedule as write_schedule
 from .placement import Placement as Placement
@@ -23,6 +25,8 @@ from .placement import chain as chain
 from .placement import looped as looped
 from .placement import placed as placed
 from .placement import v_shape as v_shape
+from .pricing import Priced as Priced
+from .pricing import price as price
 from .registry import build as build
 from .registry import schedules as schedules
 from .search import FoundSchedule as FoundSchedule

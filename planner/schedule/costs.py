@@ -119,7 +119,10 @@ class Links:
 
     def __post_init__(self) -> None:
         for name, low in (("latency_s", 0.0), ("bandwidth_bytes_per_s", 5e-324)):
-            values = np.asarray(getattr(self, name), float)
+            try:
+                values = np.asarray(getattr(self, name), float)
+            except ValueError as error:
+                raise _bad(name, "has rows of unequal length", "give a square table") from error
             square = values.ndim == 0 or (values.ndim == 2 and len(set(values.shape)) == 1)
             if not square or not bool(np.all(values >= low)):
                 raise _bad(name, "is neither a positive number nor a square table", "give one")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import secrets
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, final
 
 import msgspec
 import numpy as np
@@ -13,6 +15,7 @@ from msgspec import Meta
 
 from ..errors import PlanError
 from .check import check
+from .costs import Links, StageCosts
 from .placement import Placement
 from .table import COLUMNS, MOST_TASKS, Schedule, Table
 from .task import BY_WORD, Row
@@ -23,6 +26,9 @@ LARGEST_BYTES = 1 << 30
 
 Number = Annotated[int, Meta(ge=0, le=10**9)]
 Count = Annotated[int, Meta(ge=1, le=10**6)]
+Amount = Annotated[float, Meta(ge=0.0, le=1e30)]
+Positive = Annotated[float, Meta(gt=0.0)]
+Column = tuple[Amount, ...]
 Word = Annotated[str, Meta(pattern=f"^({'|'.join(BY_WORD)})$")]
 
 
@@ -36,11 +42,40 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     peer: Annotated[int, Meta(ge=-1, le=10**9)] = Row._field_defaults["peer"]
 
 
+class CostsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`StageCosts` as a file says it, one number for each stage."""
+
+    forward_s: Column
+    input_gradient_s: Column = ()
+    weight_gradient_s: Column = ()
+    recompute_s: Column = ()
+    sync_s: Column = ()
+    optimizer_s: Column = ()
+    offload_s: Column = ()
+    fetch_s: Column = ()
+    activation_bytes: Column = ()
+    weight_input_bytes: Column = ()
+    boundary_bytes: Column = ()
+    output_bytes: Column = ()
+    weight_bytes: Column = ()
+    gradient_bytes: Column = ()
+    state_bytes: Column = ()
+    slice_share: Column = ()
+
+
+class LinksFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`Links` as a file says it: one number for all pairs, or a table [from][to]."""
+
+    latency_s: Amount | tuple[Column, ...] = 0.0
+    bandwidth_bytes_per_s: Positive | tuple[tuple[Positive, ...], ...] = math.inf
+    overlap: bool = True
+
+
 class ScheduleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A schedule as a file says it; see `Schedule` and `Placement` for the fields.
 
     stage: the chunk's own number for each chunk if empty; edges: a chain if empty; routes: one
-    through all chunks if empty.
+    through all chunks if empty. costs, links, memory_bytes: to simulate it with.
     """
 
     format: str
@@ -56,6 +91,20 @@ class ScheduleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     route: tuple[Number, ...] = ()
     slices: Count = 1
     update_every: Number = 0
+    costs: CostsFile | None = None
+    links: LinksFile | None = None
+    memory_bytes: Column = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OwnSchedule:
+    """What a file holds: a checked schedule, and what it is to be simulated with, if given."""
+
+    schedule: Schedule
+    costs: StageCosts | None
+    links: Links | None
+    memory_bytes: tuple[float, ...]
 
 
 def read_schedule(path: str | Path) -> Schedule:
@@ -63,6 +112,15 @@ def read_schedule(path: str | Path) -> Schedule:
 
     Raises:
         PlanError: if the file cannot be read or is malformed, or its schedule cannot run.
+    """
+    return read_own(path).schedule
+
+
+def read_own(path: str | Path) -> OwnSchedule:
+    """Reads a schedule with its costs.
+
+    Raises:
+        PlanError: as `read_schedule`, and for costs that do not fit the schedule.
     """
     where = str(path)
     try:
@@ -76,7 +134,7 @@ def read_schedule(path: str | Path) -> Schedule:
             f"cannot be read: {reason}", kind="schedule-file", where=where, remedy="check the path"
         ) from error
     try:
-        return schedule_of(msgspec.json.decode(data, type=ScheduleFile))
+        return _own(msgspec.json.decode(data, type=ScheduleFile))
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
         raise PlanError(
             f"is not a valid schedule: {error}", kind="schedule-file", where=where,
@@ -111,6 +169,18 @@ def write_schedule(path: str | Path, schedule: Schedule) -> None:
             f"cannot be written: {error.strerror}", kind="schedule-file", where=str(path),
             remedy="choose a file in a folder that exists and is writable",
         ) from error  # fmt: skip
+
+
+def _own(file: ScheduleFile) -> OwnSchedule:
+    schedule = schedule_of(file)
+    costs = None if file.costs is None else StageCosts(**msgspec.structs.asdict(file.costs))
+    links = None if file.links is None else Links(**msgspec.structs.asdict(file.links))
+    if len(file.memory_bytes) not in (0, schedule.devices):
+        raise PlanError(
+            f"has {len(file.memory_bytes)} numbers for {schedule.devices} devices",
+            kind="schedule-file", where="memory_bytes", remedy="give one for each device",
+        )  # fmt: skip
+    return OwnSchedule(schedule, costs, links, file.memory_bytes)
 
 
 def schedule_of(file: ScheduleFile) -> Schedule:

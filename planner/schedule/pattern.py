@@ -1,8 +1,8 @@
 """Repeating patterns: one round of micro-batches, started again every period.
 
-A round is one micro-batch of each route; its blocks are a forward and a backward (or both halves)
-of each chunk. A pattern gives each block an offset; block b of round r starts at offset_b + r P.
-It is sound if
+A round is one micro-batch of each route, or several; its blocks are a forward and a backward (or
+both halves) of each chunk. A pattern gives each block an offset; block b of round r starts at
+offset_b + r P. It is sound if
 
     offset_b' >= offset_b + seconds_b + transfer        b' reads what b makes
     the blocks of one device, taken modulo P, do not overlap.
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import final
 
 import numpy as np
@@ -37,6 +38,7 @@ class Block:
 
     kind: Kind
     route: int
+    copy: int
     chunk: int
     device: int
     seconds: float
@@ -51,9 +53,11 @@ class Round:
     hold: (first, last, device, bytes): memory held from the start of a block until the end of
         another.
     room_bytes: for activations on each device, infinite where there is no limit.
+    copies: micro-batches of each route.
     """
 
     placement: Placement
+    copies: int
     blocks: tuple[Block, ...]
     needs: tuple[tuple[int, int, float], ...]
     hold: tuple[tuple[int, int, int, float], ...]
@@ -61,7 +65,7 @@ class Round:
 
     @cached_property
     def load_s(self) -> tuple[float, ...]:
-        """Work of every device in a round; no period is below the largest."""
+        """Work of every device in a round."""
         load = [0.0] * self.placement.devices
         for block in self.blocks:
             load[block.device] += block.seconds
@@ -115,8 +119,31 @@ class Round:
                 tail[source] = max(tail[source], tail[b] + self.blocks[b].seconds + gap)
         return tuple(tail)
 
-    def lower_bound_s(self, rounds: int) -> float:
-        """No order of the tasks is faster: work of a device, and what must be before and after."""
+    @cached_property
+    def least_period_s(self) -> float:
+        """No steady state is faster, whatever its pattern.
+
+        A device is busy for its load in each round; and what a round holds, for as long as it must
+        at least, cannot on average be more than there is room.
+        """
+        least = max(self.load_s)
+        for device, room in enumerate(self.room_bytes):
+            if 0 < room < np.inf:
+                held = [size * self.life_s(a, b) for a, b, d, size in self.hold if d == device]
+                least = max(least, sum(held) / room)
+        return least
+
+    def life_s(self, first: int, last: int) -> float:
+        """Least time from the start of a block to the end of another that depends on it."""
+        far = {first: self.blocks[first].seconds}
+        for b in self.order:
+            for source, gap in self.sources[b]:
+                if source in far:
+                    far[b] = max(far.get(b, 0.0), far[source] + gap + self.blocks[b].seconds)
+        return far[last]
+
+    def lower_bound_s(self, rounds: float) -> float:
+        """No order of the tasks is faster: the least period, and what must be before and after."""
         ends = zip(self.head_s, self.blocks, self.tail_s, strict=True)
         bound = max(head + block.seconds + tail for head, block, tail in ends)
         for device, load in enumerate(self.load_s):
@@ -125,7 +152,7 @@ class Round:
                 head = min(self.head_s[b] for b in mine)
                 tail = min(self.tail_s[b] for b in mine)
                 bound = max(bound, head + rounds * load + tail)
-        return bound
+        return max(bound, rounds * self.least_period_s)
 
 
 def round_of(
@@ -135,6 +162,7 @@ def round_of(
     split: bool,
     links: Links | None,
     memory_bytes: Sequence[float],
+    copies: int = 1,
 ) -> Round:
     """The blocks of a round.
 
@@ -144,25 +172,26 @@ def round_of(
         split: whether weight gradients are blocks of their own.
         links: between devices; transfers count as delays, queues on links are left out.
         memory_bytes: of each device, for everything; no limit if empty.
+        copies: micro-batches of each route in a round.
     """
     blocks: list[Block] = []
     needs: list[tuple[int, int, float]] = []
     hold: list[tuple[int, int, int, float]] = []
     back = Kind.INPUT_GRADIENT if split else Kind.BACKWARD
     back_s = costs.input_gradient_s if split else costs.backward_s
-    for route, chunks in enumerate(placement.routes):
+    for copy, (route, chunks) in product(range(copies), enumerate(placement.routes)):
         at: dict[tuple[Kind, int], int] = {}
         for chunk in chunks:
             stage, device = placement.stage[chunk], placement.device[chunk]
             first, second = len(blocks), len(blocks) + 1
             at[Kind.FORWARD, chunk], at[back, chunk] = first, second
-            blocks.append(Block(Kind.FORWARD, route, chunk, device, costs.forward_s[stage]))
-            blocks.append(Block(back, route, chunk, device, back_s[stage]))
+            blocks.append(Block(Kind.FORWARD, route, copy, chunk, device, costs.forward_s[stage]))
+            blocks.append(Block(back, route, copy, chunk, device, back_s[stage]))
             needs.append((first, second, 0.0))
             whole, kept = costs.activation_bytes[stage], 0.0
             if split:
                 weight_s = costs.weight_gradient_s[stage]
-                blocks.append(Block(Kind.WEIGHT_GRADIENT, route, chunk, device, weight_s))
+                blocks.append(Block(Kind.WEIGHT_GRADIENT, route, copy, chunk, device, weight_s))
                 needs.append((second, second + 1, 0.0))
                 kept = min(whole, costs.weight_input_bytes[stage])
                 hold.append((first, second + 1, device, kept))
@@ -173,7 +202,8 @@ def round_of(
                 needs.append((at[Kind.FORWARD, a], at[Kind.FORWARD, b], there))
                 needs.append((at[back, b], at[back, a], home))
     room = _room(placement, costs, memory_bytes)
-    return Round(placement, tuple(blocks), tuple(needs), tuple(h for h in hold if h[3] > 0), room)
+    held = tuple(item for item in hold if item[3] > 0)
+    return Round(placement, copies, tuple(blocks), tuple(needs), held, room)
 
 
 def transfer_s(
@@ -216,9 +246,10 @@ class Pattern:
         ends = [o + b.seconds for o, b in zip(self.offset_s, self.round.blocks, strict=True)]
         return max(ends) - min(self.offset_s)
 
-    def step_s(self, rounds: int) -> float:
-        """Time of so many rounds, kept to the period from the first to the last."""
-        return (rounds - 1) * self.period_s + self.span_s
+    def step_s(self, microbatches: int) -> float:
+        """Time of a step that keeps to the period from the first round to the last."""
+        each = self.round.copies * len(self.round.placement.routes)
+        return (-(-microbatches // each) - 1) * self.period_s + self.span_s
 
     def held_bytes(self) -> tuple[float, ...]:
         """Most activations in the steady state on every device."""
@@ -245,20 +276,20 @@ class Pattern:
         """The pattern as a schedule of so many micro-batches: fill, repetition and drain."""
         placement = self.round.placement
         routes = len(placement.routes)
-        rows: list[list[tuple[float, int, tuple[int, int, int]]]]
-        rows = [[] for _ in range(placement.devices)]
+        rows: list[list[_Timed]] = [[] for _ in range(placement.devices)]
         rank = {b: i for i, b in enumerate(self.round.order)}
+        each = self.round.copies * routes
         for b, block in enumerate(self.round.blocks):
-            for number, m in enumerate(range(block.route, microbatches, routes)):
-                start = self.offset_s[b] / self.period_s + number
-                rows[block.device].append((start, rank[b], (block.kind, block.chunk, m)))
-        tables: list[Table] = [table_of([row for *_, row in _by_time(mine)]) for mine in rows]
+            first = block.copy * routes + block.route
+            for number, m in enumerate(range(first, microbatches, each)):
+                # In whole periods and rounded, so that what is at once compares equal; of that
+                # what takes no time comes first, so that it frees memory before more is taken.
+                start = round(self.offset_s[b] / self.period_s + number, 9)
+                task = (block.kind, block.chunk, m)
+                rows[block.device].append((start, block.seconds > 0, rank[b], task))
+        tables: list[Table] = [table_of([task for *_, task in sorted(mine)]) for mine in rows]
         route = tuple(m % routes for m in range(microbatches))
         return Schedule(name, placement, microbatches, tuple(tables), route)
 
 
-def _by_time(
-    rows: list[tuple[float, int, tuple[int, int, int]]],
-) -> list[tuple[float, int, tuple[int, int, int]]]:
-    """In order of start; blocks that take no time keep the order of their needs."""
-    return sorted(rows, key=lambda row: (round(row[0], 9), row[1], row[2]))
+_Timed = tuple[float, bool, int, tuple[int, int, int]]

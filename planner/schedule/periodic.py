@@ -7,7 +7,7 @@ With times in units of the busiest device's work and f = 1 / period, x_b = offse
     s.t.  x_b' - x_b >= (t_b + gap) f               each need    order()
           t_i f <= x_j - x_i + q_ij <= 1 - t_j f    each pair    share_device()
           sum of what is held <= room               each start   fit_memory()
-          0 <= f <= 1,  q_ij integer
+          f within what is known,  q_ij integer
 
 q_ij counts how many periods lie between two blocks of one device; what is held when a block starts
 is linear in q, since between blocks that do not overlap the number of starts that have happened is
@@ -35,7 +35,7 @@ class Periodic:
     """What the programme found.
 
     pattern: the best, or None.
-    lower_bound_s: no period under the memory limit is below.
+    lower_bound_s: no pattern of one such round under the memory limit has a shorter period.
     proved: whether nothing fits (pattern None) or the pattern has the least period.
     """
 
@@ -61,23 +61,22 @@ def shortest_period(round_: Round, *, time_limit_s: float) -> Periodic:
     """Solves for the least period, then for the shortest round of that period.
 
     Args:
-        round_: what repeats; at least one device has a memory limit, else the busiest device's
-            work is the least period and no programme is needed.
+        round_: what repeats.
         time_limit_s: for both.
     """
-    unit = max(round_.load_s)
+    unit, least = max(round_.load_s), round_.least_period_s
     pairs = pairs_of(round_)
     if not pairs or len(pairs) > MOST_PAIRS or unit <= 0:
-        return Periodic(None, unit, False)
+        return Periodic(None, least, False)
     model = _Model(round_, unit, pairs)
     model.solve(0.7 * time_limit_s)
     status = model.highs.getModelStatus()
     if status == highspy.HighsModelStatus.kInfeasible:
         return Periodic(None, float("inf"), True)
     best = model.highs.getInfo().mip_dual_bound
-    bound = unit / best if np.isfinite(best) and best > 0 else unit
+    bound = max(least, unit / best if np.isfinite(best) and best > 0 else least)
     if not model.has_solution():
-        return Periodic(None, max(bound, unit), False)
+        return Periodic(None, bound, False)
     rate = min(model.rate(), 1.0)
     first = model.pattern(rate)
     model.shorten(rate)
@@ -85,7 +84,7 @@ def shortest_period(round_: Round, *, time_limit_s: float) -> Periodic:
     second = model.pattern(rate) if model.has_solution() else first
     pattern = min((first, second), key=lambda p: (p.excess_bytes(), p.span_s))
     proved = pattern.period_s <= bound * (1 + 1e-6)
-    return Periodic(pattern, min(max(bound, unit), pattern.period_s), proved)
+    return Periodic(pattern, min(bound, pattern.period_s), proved)
 
 
 class _Model:
@@ -100,7 +99,9 @@ class _Model:
         self.highs.setOptionValue("threads", 1)
         self.highs.setOptionValue("random_seed", 0)
         self.highs.setOptionValue("mip_rel_gap", 1e-7)
-        self.f = self.highs.addVariable(0.0, 1.0)
+        # One block after the other is a pattern, if one round fits at all.
+        alone = sum(b.seconds for b in blocks) + sum(gap for *_, gap in round_.needs)
+        self.f = self.highs.addVariable(unit / alone, unit / round_.least_period_s)
         self.x = [self.highs.addVariable(0.0, far) for _ in blocks]
         self.q = {
             pair: self.highs.addVariable(-far, far, type=highspy.HighsVarType.kInteger)

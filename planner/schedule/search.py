@@ -37,7 +37,9 @@ from .timeline import Timeline
 
 # Longer periods that are tried by list scheduling when memory forbids the shortest.
 SLOWER = tuple(1.02**k for k in range(1, 36))
+TRIES = 48
 BEST_FEW = 6
+MOST_COPIES = 3  # micro-batches of each route in one round of a pattern
 EARLY = ((), (Kind.WEIGHT_GRADIENT,), (Kind.FORWARD, Kind.WEIGHT_GRADIENT), tuple(Kind))
 
 
@@ -46,9 +48,8 @@ EARLY = ((), (Kind.WEIGHT_GRADIENT,), (Kind.FORWARD, Kind.WEIGHT_GRADIENT), tupl
 class FoundSchedule:
     """The best schedule that was found.
 
-    period_s: of its steady state, per round of one micro-batch on each route; infinite if it has
-        no pattern.
-    period_bound_s: no pattern under the memory limit has a shorter period.
+    period_s: of its steady state, per micro-batch on each route; infinite if it has no pattern.
+    period_bound_s: no steady state under the memory limit is faster.
     lower_bound_s: no schedule of these micro-batches has a shorter step.
     origin: what it came from: `pattern`, `programme`, `greedy` or a schedule of the registry.
     """
@@ -104,11 +105,16 @@ def find_schedule(
         PlanError: if not even one micro-batch at a time fits.
     """
     asked = _Asked(placement, microbatches, costs, tuple(memory_bytes), links, seed)
-    rounds = -(-microbatches // len(placement.routes))
-    round_ = round_of(placement, costs, split=split, links=links, memory_bytes=memory_bytes)
+    rounds = [
+        round_of(
+            placement, costs, split=split, links=links, memory_bytes=memory_bytes, copies=copies
+        )
+        for copies in range(1, MOST_COPIES + 1)
+    ]
+    round_ = rounds[0]
     _check_room(round_)
     begun = time.monotonic()
-    patterns, bound, late = _patterns(round_, seed, time_limit_s)
+    patterns, late = _patterns(rounds, seed, time_limit_s)
     best: tuple[float, str, Pattern | None, Timeline] | None = None
     for origin, pattern, schedule in _candidates(asked, round_, patterns, split=split):
         timeline = Simulator(schedule).run(costs, links)
@@ -122,12 +128,14 @@ def find_schedule(
             kind="does-not-fit", where="memory_bytes", remedy="allow more memory",
         )  # fmt: skip
     step_s, origin, pattern, timeline = best
-    least = min(round_.lower_bound_s(rounds), step_s)
+    least = min(round_.lower_bound_s(microbatches / len(placement.routes)), step_s)
     closed = step_s <= least * (1 + 1e-6)
     late = late and time.monotonic() - begun >= 0.9 * time_limit_s
     stop = Stop.OPTIMAL if closed else Stop.TIME_LIMIT if late else Stop.GAP
-    period_s = math.inf if pattern is None else pattern.period_s
-    return FoundSchedule(timeline.schedule, timeline, period_s, bound, least, stop, origin)
+    period_s = math.inf if pattern is None else pattern.period_s / pattern.round.copies
+    return FoundSchedule(
+        timeline.schedule, timeline, period_s, round_.least_period_s, least, stop, origin
+    )
 
 
 def _check_room(round_: Round) -> None:
@@ -145,27 +153,38 @@ def _check_room(round_: Round) -> None:
 
 
 def _patterns(
-    round_: Round, seed: int, time_limit_s: float
-) -> tuple[list[tuple[str, Pattern]], float, bool]:
-    """Patterns that fit, the proved bound of the period, and whether time ran out."""
-    least = max(round_.load_s)
-    if least <= 0:
-        return [], 0.0, False
-    quick = modulo_patterns(round_, least, seed=seed)
-    fitting = [p for p in quick if p.excess_bytes() <= 0]
-    if fitting:
-        return [("pattern", p) for p in fitting[:BEST_FEW]], least, False
+    rounds: Sequence[Round], seed: int, time_limit_s: float
+) -> tuple[list[tuple[str, Pattern]], bool]:
+    """Patterns that fit, and whether time ran out before the shortest of them was proved.
+
+    List scheduling at the least period comes first. Where that does not fit, longer periods, the
+    programme, and rounds of more micro-batches are tried until one fits at the least period.
+    """
     found: list[tuple[str, Pattern]] = []
-    for factor in SLOWER:
-        slower = modulo_patterns(round_, least * factor, tries=24, seed=seed)
-        fitting = [p for p in slower if p.excess_bytes() <= 0]
-        if fitting:
-            found += [("pattern", p) for p in fitting[:BEST_FEW]]
-            break
-    exact = shortest_period(round_, time_limit_s=time_limit_s)
-    if exact.pattern is not None and exact.pattern.excess_bytes() <= 0:
-        found.append(("programme", exact.pattern))
-    return found, max(exact.lower_bound_s, least), not exact.proved
+    late = False
+    for round_ in rounds:
+        least = round_.least_period_s
+        if least <= 0:
+            return [], False
+        for factor in (1.0, *SLOWER):
+            quick = modulo_patterns(round_, least * factor, tries=TRIES, seed=seed)
+            fitting = [p for p in quick if p.excess_bytes() <= 0]
+            if fitting:
+                found += [("pattern", p) for p in fitting[:BEST_FEW]]
+                break
+        if _is_least(found):
+            return found, False
+        exact = shortest_period(round_, time_limit_s=time_limit_s / 2**round_.copies)
+        late |= not exact.proved
+        if exact.pattern is not None and exact.pattern.excess_bytes() <= 0:
+            found.append(("programme", exact.pattern))
+        if _is_least(found):
+            return found, False
+    return found, late
+
+
+def _is_least(found: list[tuple[str, Pattern]]) -> bool:
+    return any(p.period_s <= p.round.least_period_s * (1 + 1e-6) for _, p in found)
 
 
 def _candidates(

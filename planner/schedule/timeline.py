@@ -174,6 +174,22 @@ class Timeline:
             reach = start[graph.before[edges]] + spent[graph.before[edges]] * graph.share[edges]
             node = int(graph.before[edges[int(np.argmax(reach))]])
 
+    def critical_shares(self) -> list[tuple[str, int, float]]:
+        """Kinds of links of the critical path: (kind on device, how many, seconds), longest first.
+
+        Transfers are named by the devices at their ends.
+        """
+        found: dict[str, tuple[int, float]] = {}
+        for link in self.critical_path():
+            where = " to ".join(map(str, link.devices))
+            kind = (
+                "transfer from device" if link.what is None else f"{link.what.kind.word} on device"
+            )
+            count, seconds = found.get(f"{kind} {where}", (0, 0.0))
+            found[f"{kind} {where}"] = count + 1, seconds + link.seconds
+        rows = [(what, count, seconds) for what, (count, seconds) in found.items()]
+        return sorted(rows, key=lambda row: (-row[2], row[0]))
+
     def _link(self, node: int, until: float) -> Link:
         start, count = float(self.node_start_s[node]), len(self.rows.kind)
         if node < count:

@@ -1,0 +1,37 @@
+"""A plan file priced again: by this version's cost model, on the cluster that the file names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from .account import account
+from .plan import Plan
+from .planfile import CollectiveRow
+from .why import Why
+
+
+def reprice(plan: Plan) -> Plan:
+    """The same decisions with the times, memory and collectives that they have now.
+
+    Raises:
+        PlanError: if a decision of the file is not in the space of this version.
+    """
+    file = plan.file
+    why = Why(file, plan.decisions, plan.cluster, plan.where)
+    sums = account(why.builder, why.built, why.choice)
+    collectives = tuple(
+        CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
+        for c in sums.collectives
+    )
+    stages = tuple(
+        msgspec.structs.replace(stage, step_s=sums.step_s, peak_bytes=sums.peak_bytes)
+        for stage in file.stages
+    )
+    again = msgspec.structs.replace(
+        file, step_s=sums.step_s, compute_s=sums.compute_s, communication_s=sums.communication_s,
+        peak_bytes=sums.peak_bytes, argument_bytes=sums.argument_bytes, collectives=collectives,
+        stages=stages, lower_bound_s=min(file.lower_bound_s, sums.step_s),
+    )  # fmt: skip
+    return replace(plan, file=again)
