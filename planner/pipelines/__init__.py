@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from .ask import Question as Question
+from .ask import ask as ask
 from .formulas import CONVENTIONS as CONVENTIONS
 from .graph import LayerGraph as LayerGraph
 from .machine import Host as Host
 from .machine import Machine as Machine
 from .machine import flat as flat
+from .outcome import Outcome as Outcome
 from .price import price as price
 from .problem import Problem as Problem
 from .reading import read_profile as read_profile
