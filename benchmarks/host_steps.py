@@ -31,7 +31,7 @@ from costmodel import Cluster, parse_cluster
 from examples import gpt, llama, moe, recommender, vit, wide_resnet
 from planner import Plan, PlanError, plan
 from profiles import load_profile, save_profile
-from profiles.measure import cores_s, measure, present, wall_s
+from profiles.measure import PROCESSOR_TIME, cores_s, measure, present, wall_s
 
 EXAMPLES: dict[str, Any] = {
     "gpt": gpt.GPT(1024, 16, 256, 8, 2, 4, "float32", False).target,
@@ -50,7 +50,8 @@ SOLVE_S = 4.0
 def cluster_of(count: int, *, shared: bool) -> Cluster:
     """`count` host devices with measured prices."""
     stored = parse_cluster(f"{count}xhost")
-    if stored.device.evidence == "measured" and not shared:
+    counted = PROCESSOR_TIME in stored.device.source
+    if stored.device.evidence == "measured" and counted == shared:
         return stored
     print(f"measuring {count} devices (`meshwright profile` keeps this)", file=sys.stderr)
     found = measure(

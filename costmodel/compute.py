@@ -83,8 +83,10 @@ class ComputeModel:
     def __init__(self, cluster: Cluster) -> None:
         self._tables = _fits(cluster.gemm) if cluster.gemm else {}
         self._ops = _op_curves(cluster.ops) if cluster.ops else {}
+        # A measured bandwidth is that of the largest copy, not of one that stays in a cache: what
+        # a step touches once comes from memory, though each array alone would fit the cache.
         self._memory_rate = cluster.device.memory_bandwidth_bytes_per_s * (
-            1.0 if "copy" in self._ops else MEMORY_EFFICIENCY
+            1.0 if cluster.device.evidence == "measured" else MEMORY_EFFICIENCY
         )
         self.device: Final[Device] = cluster.device
         self.launch_s: Final = cluster.device.kernel_launch_s
@@ -150,15 +152,7 @@ class ComputeModel:
 
     def memory_s(self, moved_bytes: ArrayLike) -> Floats:
         """Time to move that many bytes between the device and its memory, launch not included."""
-        moved = np.asarray(moved_bytes, dtype=np.float64)
-        if (copy := self._ops.get("copy")) is not None:
-            return np.maximum(copy(moved) - copy.seconds[0], moved / self._fastest_copy)
-        return moved / self._memory_rate
-
-    @functools.cached_property
-    def _fastest_copy(self) -> float:
-        copy = self._ops["copy"]
-        return float(np.max(copy.size / copy.seconds))
+        return np.asarray(moved_bytes, dtype=np.float64) / self._memory_rate
 
     def flops_s(self, flops: ArrayLike, dtype: str) -> Floats:
         """Time of arithmetic on the vector unit, launch not included.
@@ -285,12 +279,15 @@ def _fits(table: GemmTable) -> dict[str, _Fit]:
 
 # What the time of each op is a curve over: its flops, or the bytes it moves.
 _BY_FLOPS: Final = ("convolution", "elementwise", "transcendental")
-_BY_BYTES: Final = ("copy", "gather", "reduce", "scatter")
+_BY_BYTES: Final = ("gather", "reduce", "scatter")
 
 
 @functools.lru_cache(maxsize=32)
 def _op_curves(table: OpTable) -> dict[str, Curve]:
-    """A curve for each op that is priced by itself; attention and optimizers are sums of others."""
+    """A curve for each op that is priced by itself.
+
+    Attention and optimizers are sums of others, copies give the device's bandwidth.
+    """
     found: dict[str, Curve] = {}
     for op in (*_BY_FLOPS, *_BY_BYTES):
         rows = [row for row in table.rows if row.op == op]

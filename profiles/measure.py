@@ -48,6 +48,7 @@ Clock = Callable[[], float]
 
 RUN_S = 5e-3  # a run repeats its body until it takes at least so long
 LONGEST = 1 << 16  # iterations
+PROCESSOR_TIME = "processor time over cores"
 # Runs of one case: so many, or fewer (but three) when they take so long.
 RUNS = {"quick": (7, 0.4), "full": (15, 2.0)}
 PAGE = "SC_PAGE_SIZE"
@@ -127,7 +128,7 @@ def measure(
         samples.append(Sample(case.op, case.dtype, case.sizes, middle, low, high, len(times)))
         # Whatever else runs on the machine only ever adds time: the table takes the first quartile.
         rows.append(case.row(low))
-    profile = _profile(name, base, devices, rows)
+    profile = _profile(name, base, devices, rows, PROCESSOR_TIME if shared else "wall time")
     return Measured(profile, len(devices), tuple(samples))
 
 
@@ -216,12 +217,12 @@ def _array(case: Case, position: int, mesh: Mesh, split: P) -> jax.Array:
     return jax.device_put(data, jax.sharding.NamedSharding(mesh, split))
 
 
-def _profile(name: str, base: Profile, devices: list[Any], rows: list[Row]) -> Profile:
+def _profile(name: str, base: Profile, devices: list[Any], rows: list[Row], clock: str) -> Profile:
     """A profile of the rows, its device and link figures taken from the best of them."""
     count, today = len(devices), datetime.date.today().isoformat()
     source = (
         f"`meshwright profile` on {machine_name()}: {devices[0].device_kind}, {count} devices at "
-        f"once, JAX {jax.__version__}"
+        f"once, {clock}, JAX {jax.__version__}"
     )
     table = {"name": f"{name} {count}", "source": source, "date": today, "licence": "own"}
     products = tuple(r for r in rows if isinstance(r, GemmRow))
