@@ -77,6 +77,10 @@ class Search:
         """
         found: list[Candidate] = []
         bounds: list[float] = []
+        least = self.scope.program.facts.least_peak(self.cluster.num_devices)
+        if least > self.limit:
+            self.scope.least.append(least)
+            self._refuse()
         baselines: dict[str, Baseline] = {}
         searchers: list[MeshSearch] = []
         for shape in self.shapes():

@@ -43,6 +43,7 @@ class Builder:
         self.facts, self.flat, self.traffic = facts, facts.flat, facts.traffic
         self.cache, self.mesh, self.limit_bytes = cache, cache.mesh, limit_bytes
         self.tied_in = facts.tied_in
+        self.no_buffer = facts.in_place | facts.read_only
         self.repeats = repeats
 
     # --- menus ---------------------------------------------------------------------------
@@ -189,7 +190,7 @@ class Builder:
         return self.cache.vectors.setdefault(("zero", count), np.zeros(count))
 
     def _bytes(self, v: int, states: States) -> Floats:
-        if not self.facts.lives.owns[v] or self.traffic.free[v] or v in self.facts.in_place:
+        if not self.facts.lives.owns[v] or self.traffic.free[v] or v in self.no_buffer:
             return self._zeros(len(states))
         return self._state_bytes(v, states)
 
@@ -298,18 +299,20 @@ class Builder:
         return self.cache.columns[key]
 
     def _link(self, link: Link) -> None:
-        """What enters or leaves a region; a stack that a loop reads has a node on the way.
+        """What enters or leaves a region; what a region only reads has a node on the way.
 
-        The loop reads the stack as it is, or a copy in another state that lives until the loop
-        ends; the node's options are first those without a copy, then those with one.
+        The region reads the buffer outside as it is, or a copy in another state that lives until
+        the region ends; the node's options are first those without a copy, then those with one.
+        A loop reads slices of a whole stack.
         """
         node = self.value_node[link.target]
         states = self.refs[node].states
-        if not link.lift:
+        if not link.lift and link.target not in self.facts.read_only:
             self._edge(link.source, node, states, link.weight)
             return
         source, rows = self.source(link.source)
-        lifted, type_ = self._lift(states), self.flat.values[link.source].type
+        lifted = self._lift(states) if link.lift else states
+        type_ = self.flat.values[link.source].type
         target = link.target if self.repeats is None else self.repeats.value[link.target]
         key = ("stack", target, source)
         if key not in self.results:

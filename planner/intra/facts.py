@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import numpy as np
+
 from ir import FactorSpec, Literal, lookup
 
 from ..flatten import FlatOp, FlatProgram
@@ -24,6 +28,7 @@ class Facts:
             results.
         in_place: results written into the buffer of their donated argument.
         stack_of: port -> the stacked value whose slices it is.
+        read_only: ports that a region only reads: the buffer outside, unless in another state.
         spans: moments [start, end) in which a value's own node is alive.
     """
 
@@ -48,6 +53,7 @@ class Facts:
             v for op in flat.ops for v in op.outputs
             if self.uses.get(v, 0) != 1 or len(op.outputs) > 1
         }  # fmt: skip
+        self.read_only = self._read_only()
         self.spans = tuple(self._span(v) for v in range(len(flat.values)))
         self._specs: dict[object, FactorSpec] = {}
         self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
@@ -69,6 +75,15 @@ class Facts:
                 found.add(v)
         found |= {link.source for link in flat.links if link.target in found}
         return found - set(flat.inputs)
+
+    def _read_only(self) -> set[int]:
+        links = Counter(link.target for link in self.flat.links)
+        return {
+            link.target
+            for link in self.flat.links
+            if not link.lift and links[link.target] == 1
+            and self.flat.values[link.target].region_end > link.time
+        }  # fmt: skip
 
     def _span(self, v: int) -> Span:
         value = self.flat.values[v]
@@ -98,6 +113,25 @@ class Facts:
     def counts(self, op: FlatOp, v: int) -> bool:
         """Whether a result has a buffer of its own."""
         return self.lives.owns[v] and v not in self.in_place
+
+    def least_peak(self, devices: int) -> float:
+        """Peak [byte] if every buffer could be split over all devices: no plan is below it."""
+        change = np.zeros(self.flat.clock + 2)
+        for v, value in enumerate(self.flat.values):
+            start, end = self.spans[v]
+            if value.kind == "op":
+                op = self.flat.ops[self.maker[v][0]]
+                held = self.is_made(op) and self.counts(op, v)
+                if v not in self.shared:
+                    start, end = self.op_span(op)
+            else:
+                held = self.lives.owns[v] and v not in self.in_place
+                held = held and v not in self.flat.stacked and v not in self.read_only
+            if held and not self.traffic.free[v] and end > start:
+                size = value.type.nbytes * self.stacking(v) / devices
+                change[start] += size
+                change[min(end, len(change) - 1)] -= size
+        return float(np.cumsum(change).max())
 
     def stacking(self, v: int) -> int:
         """How many slices of a port the stacked value holds; 1 for all other values."""

@@ -150,3 +150,10 @@ def test_a_mark_keeps_members_apart() -> None:
     marked = repeats_of(found, kinds, lambda v: v == some)
     assert plain.value[some] != some or plain.value.count(some) > 1
     assert marked.value.count(marked.value[some]) == 1
+
+
+@pytest.mark.parametrize("mesh", [(8,), (2, 4), (2, 2, 2)])
+def test_no_mesh_needs_less_than_the_least_peak(mesh: tuple[int, ...]) -> None:
+    least = facts()[0].least_peak(8)
+    built = builder(mesh, fold=False).build()
+    assert 0 < least <= built.lives.least_peak() * (1 + 1e-9)
