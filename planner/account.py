@@ -53,6 +53,7 @@ class Account:
 class Move:
     """A value that changes its state on the way to its reader.
 
+    `op` is the flat op before or after which it happens, -1 where none reads or makes the value.
     `holds` says which of the two buffers the problem's nodes count already: before, after, both.
     """
 
@@ -63,6 +64,7 @@ class Move:
     time: int
     cause: str
     holds: str
+    op: int = -1
 
 
 def moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
@@ -93,13 +95,13 @@ def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterat
                 cause = value.name if value.kind == "argument" else label
                 before = _state(builder, choice, v)
                 at = builder.facts.at(op)
-                yield Move(value.type, before, after, op.weight, at, cause, "before")
+                yield Move(value.type, before, after, op.weight, at, cause, "before", i)
         for v, before in zip(op.outputs, strategy.results, strict=True):
             if v in built.value_node:
                 after = _state(builder, choice, v)
                 type_ = flat.values[v].type
                 at = builder.facts.at(op)
-                yield Move(type_, before, after, op.weight, at, label, "after")
+                yield Move(type_, before, after, op.weight, at, label, "after", i)
 
 
 def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:

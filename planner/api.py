@@ -16,6 +16,7 @@ from costmodel import Cluster, parse_cluster
 from ir import IRError, TraceError, check, digest, show
 from ir.trace import Traced, trace
 
+from .binding import Bound
 from .errors import PlanError
 from .filecheck import check_file
 from .flatten import flatten
@@ -23,11 +24,12 @@ from .fusion import analyse
 from .intra.facts import Facts
 from .mesh_search import Candidate
 from .options import Options, wishes
-from .plan import Bound, Plan
+from .plan import Plan
 from .planfile import (
     FILE_VERSION,
     FORMAT,
     BaselineRow,
+    CandidateRow,
     CollectiveRow,
     PlanFile,
     StageRow,
@@ -325,6 +327,16 @@ def _file(
         warnings=warnings,
         ops=ops,
         values=values,
+        candidates=_candidates(found, best),
+    )
+
+
+def _candidates(found: Found, best: Candidate) -> tuple[CandidateRow, ...]:
+    """The best plan of every other mesh."""
+    return tuple(
+        CandidateRow(str(c.mesh), c.account.step_s, c.account.peak_bytes)
+        for c in found.candidates
+        if c.name == "search" and c is not best
     )
 
 

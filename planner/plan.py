@@ -3,31 +3,35 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import NamedSharding
 
 from costmodel import Cluster, CollectiveModel, ReshardModel
 from ir import Graph, Mesh, Sharding, digest
-from ir.trace import Traced, trace
+from ir.trace import trace
 
 from .account import Collective
 from .baselines import Baseline
+from .binding import Bound, form_of, step_of, with_state
 from .decisions import Decisions
 from .differences import differences
 from .emit.jit import build_mesh, compile_plan, partition_spec
 from .errors import PlanError
 from .planfile import PlanFile, decisions_of, write
+from .predicted import predicted
+from .report import report_html
 from .show import show_plan
-from .stepcall import step_for
 from .stop import Stop
+from .trace_file import trace_json
 from .why import Why
+from .writing import write_files
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,6 @@ class Stage:
     step_s: float
     peak_bytes: float
     recompute: str
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A plan's function, traced."""
-
-    traced: Traced
 
 
 @dataclass(frozen=True)
@@ -208,6 +205,28 @@ class Plan:
         """Writes the plan file; the same inputs give the same bytes."""
         write(path, self.file)
 
+    def report(self, path: str | Path) -> None:
+        """Writes the plan as one HTML file that needs nothing but itself.
+
+        Raises:
+            PlanError: if the file cannot be written.
+        """
+        write_files([(Path(path), report_html(self._why).encode())])
+
+    def trace(self, path: str | Path) -> None:
+        """Writes the predicted step as a trace that ui.perfetto.dev and Chrome open.
+
+        Raises:
+            PlanError: if the file cannot be written.
+        """
+        write_files([(Path(path), trace_json(self._why, predicted(self._why)))])
+
+    def _repr_html_(self) -> str:
+        """The report in a frame of its own, for notebooks."""
+        page = html.escape(report_html(self._why), quote=True)
+        look = "width:100%;height:640px;border:1px solid #8888;border-radius:6px"
+        return f'<iframe sandbox srcdoc="{page}" title="plan" style="{look}"></iframe>'
+
     def bind(self, fn: Callable[..., Any], *args: Any, **settings: Any) -> Plan:
         """Joins a loaded plan with the function it was made for.
 
@@ -220,9 +239,8 @@ class Plan:
             PlanError: if the function or its arguments differ from the plan's; it says how.
         """
         if settings:
-            from_step = _step_of(self, fn, args, settings)
-            fn, args = from_step
-        traced = _with_state(trace(fn, *args), self.file)
+            fn, args = step_of(self.file, fn, args, settings)
+        traced = with_state(trace(fn, *args), self.file)
         if digest(traced.graph) != self.file.graph_digest:
             raise PlanError(
                 "the plan is for another function or other arguments: "
@@ -302,12 +320,12 @@ class Plan:
 
     def _specs_like(self, tree: Any, what: str, argnum: int | None) -> Any:
         """Specs of the argument that has the structure and shapes of `tree`."""
-        structure, shapes = _form(tree)
+        structure, shapes = form_of(tree)
         traced = self._need().traced
         args, _ = jax.tree.unflatten(traced.in_tree, list(traced.args_info))
         pairs = list(zip(args, self.in_shardings, strict=True))
         chosen = pairs if argnum is None else pairs[argnum : argnum + 1]
-        found = [specs for arg, specs in chosen if _form(arg) == (structure, shapes)]
+        found = [specs for arg, specs in chosen if form_of(arg) == (structure, shapes)]
         if not found:
             raise PlanError(
                 f"{what} has {len(shapes)} arrays in {structure}, which is "
@@ -355,35 +373,3 @@ class Plan:
         mesh = self._mesh(devices)
         shardings = jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
         return jax.jit(init_fn, out_shardings=shardings)(*args)
-
-
-def _form(tree: Any) -> tuple[Any, list[tuple[int, ...]]]:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [tuple(x.shape) if hasattr(x, "shape") else np.shape(x) for x in leaves]
-
-
-def _with_state(traced: Traced, file: PlanFile) -> Traced:
-    """The traced function with the roles, donation and ties that the plan was made with."""
-    graph = traced.graph
-    if len(file.roles) == len(graph.inputs):
-        inputs = zip(graph.inputs, file.roles, strict=True)
-        graph = replace(graph, inputs=tuple(replace(item, role=role) for item, role in inputs))
-    heads = len(traced.program.consts)
-    ties = tuple((a - heads, b) for a, b in file.ties)
-    program = replace(traced.program, graph=graph)
-    return replace(traced, program=program, donated=file.donated, tied=ties)
-
-
-def _step_of(plan: Plan, fn: Any, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
-    unknown = set(settings) - {"optimizer", "has_aux", "batch_axis"}
-    if unknown or "optimizer" not in settings:
-        raise PlanError(
-            f"takes optimizer= with has_aux= and batch_axis=, got {', '.join(sorted(settings))}",
-            kind="bad-option", where="Plan.bind",
-            remedy="pass what the plan was made with, or nothing if it had no optimizer=",
-        )  # fmt: skip
-    from_step = step_for(
-        fn, args, microbatches=plan.microbatches, loss_reduction=plan.file.loss_reduction,
-        **settings,
-    )  # fmt: skip
-    return from_step.fn, from_step.args

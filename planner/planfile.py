@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from ir import IRError, Mesh, Sharding, parse_sharding
 from .decisions import Decisions
 from .errors import PlanError
 from .version import VERSION
+from .writing import reason, what_it_is, write_files
 
 FORMAT = "meshwright-plan"
 FILE_VERSION = 1
@@ -33,6 +33,14 @@ class BaselineRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peak_bytes: Bytes
     fits: bool
     mesh: str
+
+
+class CandidateRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another plan that the search found: the best one on its mesh."""
+
+    mesh: str
+    step_s: Seconds
+    peak_bytes: Bytes
 
 
 class CollectiveRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +114,7 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warnings: tuple[str, ...]
     ops: tuple[OpRow, ...]
     values: tuple[ValueRow, ...]
+    candidates: tuple[CandidateRow, ...]
 
 
 def rows_of(decisions: Decisions) -> tuple[tuple[OpRow, ...], tuple[ValueRow, ...]]:
@@ -152,38 +161,13 @@ def decisions_of(file: PlanFile, where: str) -> Decisions:
 
 
 def write(path: str | Path, file: PlanFile) -> None:
-    """Writes a plan to a temporary file beside `path` and renames it.
+    """Writes a plan, all of it or nothing.
 
     Raises:
         PlanError: if the folder cannot be written, or `path` is no plain file.
     """
-    target = Path(path)
     data = msgspec.json.format(msgspec.json.encode(file, order="deterministic"), indent=0)
-    try:
-        target = target.resolve()
-        if target.exists() and not target.is_file():
-            raise OSError(0, _what(target))
-        beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-        try:
-            with beside.open("xb") as out:
-                out.write(data + b"\n")
-            beside.replace(target)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-    except (OSError, ValueError) as error:
-        raise PlanError(
-            f"cannot be written: {_reason(error)}", kind="plan-file", where=str(path),
-            remedy="choose a file in a folder that exists and is writable",
-        ) from error  # fmt: skip
-
-
-def _what(path: Path) -> str:
-    return "it is a folder" if path.is_dir() else "it is not a plain file"
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+    write_files([(Path(path), data + b"\n")], kind="plan-file")
 
 
 def read(path: str | Path) -> PlanFile:
@@ -208,14 +192,14 @@ def _bytes_of(path: str | Path, where: str) -> bytes:
     try:
         file = Path(path)
         if file.exists() and not file.is_file():
-            raise OSError(0, _what(file))
+            raise OSError(0, what_it_is(file))
         size = file.stat().st_size
         if size > LARGEST_BYTES:
             raise OSError(0, f"it has {size} bytes, more than any plan")
         return file.read_bytes()
     except (OSError, ValueError) as error:
         raise PlanError(
-            f"cannot be read: {_reason(error)}", kind="plan-file", where=where,
+            f"cannot be read: {reason(error)}", kind="plan-file", where=where,
             remedy="check the path",
         ) from error  # fmt: skip
 

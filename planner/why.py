@@ -13,6 +13,7 @@ from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
 from ir import Graph, IRError, Sharding, parse
 
 from .account import account
+from .classes import Kinds
 from .decisions import Decisions
 from .errors import PlanError
 from .explanation import MOST_SHOWN, Alternative, Explanation, Found, Whole
@@ -27,6 +28,7 @@ from .intra.records import Built, MenuCache
 from .intra.solve import SolveOptions, solve
 from .options import Wishes, is_called
 from .planfile import PlanFile
+from .program import Program, roles_of
 
 # Alternatives are first ranked by what they cost with everything else as planned; so many of the
 # cheapest are then solved for real.
@@ -70,6 +72,11 @@ class Why:
         """Donated arguments as positions among the graph's inputs, after captured constants."""
         heads = sum(role == "constant" for role in self.file.roles)
         return frozenset(heads + a for a in self.file.donated)
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """Which dimensions are of the batch, of the sequence, of the experts."""
+        return Program(self.builder.facts, roles_of(self.file.roles, self.flat), self._wishes).kinds
 
     @cached_property
     def built(self) -> Built:
@@ -188,7 +195,7 @@ class Why:
         chosen = choice[node]
         base = problem.cost(choice)
         factors = str(self.builder.spec(self.flat.ops[ref.op])) if ref.op >= 0 else ""
-        direct = self._direct(node)
+        direct = self.direct_costs(node)
         ranked = sorted(
             (k for k in range(len(direct)) if k != chosen), key=lambda k: (direct[k], k)
         )[:alternatives]
@@ -231,8 +238,8 @@ class Why:
     def _wishes(self) -> Wishes:
         return wishes_of(self.file, self.flat)
 
-    def _direct(self, node: int) -> Floats:
-        """Cost of each option with everything else as it is."""
+    def direct_costs(self, node: int) -> Floats:
+        """Cost of each option of a node with everything else as it is [s]."""
         problem, choice = self.built.problem, self.choice
         cost = problem.node_cost[node].copy()
         for edge in problem.edges:

@@ -31,6 +31,7 @@ JAX_EDGES = ("profiles/measure", "ir/jaxpr.py", "ir/trace.py", "planner/emit/")
 # Files outside planner/emit/ that take the user's function.
 PLANNER_FRONT: tuple[str, ...] = (
     "planner/api.py",
+    "planner/binding.py",
     "planner/cli/platforms.py",
     "planner/microbatch.py",
     "planner/plan.py",
@@ -45,6 +46,7 @@ BASIC: tuple[str, ...] = (
     "ir/jaxpr.py",
     "ir/trace.py",
     "planner/api.py",
+    "planner/binding.py",
     "planner/cli/platforms.py",
     "planner/emit/check.py",
     "planner/emit/compilers.py",

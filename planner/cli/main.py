@@ -14,6 +14,7 @@ from .explain import explain_command
 from .pipeline import pipeline_command
 from .plan import plan_command
 from .profile import profile_command
+from .report import report_command
 from .rules import audit_command
 from .simulate import simulate_command
 from .verify import verify_command
@@ -114,6 +115,14 @@ app.command(
         "pipeline aceso.tar.gz --model gpt_1_3B -n 4 --memory 28GiB --bandwidth 5GB --batch 1024",
     ),
 )(pipeline_command)
+app.command(
+    "report",
+    cls=Command,
+    epilog=examples(
+        "report plan.json -o plan.html",
+        "report plan.json -o plan.html --trace plan.perfetto.json",
+    ),
+)(report_command)
 app.command("clusters", cls=Command, epilog=examples("clusters", "clusters --json"))(
     clusters_command
 )

@@ -1,0 +1,61 @@
+# pyright: basic
+"""A plan joined with the function it was made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from ir.trace import Traced
+
+from .errors import PlanError
+from .planfile import PlanFile
+from .stepcall import step_for
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A plan's function, traced."""
+
+    traced: Traced
+
+
+def form_of(tree: Any) -> tuple[Any, list[tuple[int, ...]]]:
+    """Structure of a pytree and the shapes of its leaves."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [tuple(x.shape) if hasattr(x, "shape") else np.shape(x) for x in leaves]
+
+
+def with_state(traced: Traced, file: PlanFile) -> Traced:
+    """The traced function with the roles, donation and ties that the plan was made with."""
+    graph = traced.graph
+    if len(file.roles) == len(graph.inputs):
+        inputs = zip(graph.inputs, file.roles, strict=True)
+        graph = replace(graph, inputs=tuple(replace(item, role=role) for item, role in inputs))
+    heads = len(traced.program.consts)
+    ties = tuple((a - heads, b) for a, b in file.ties)
+    program = replace(traced.program, graph=graph)
+    return replace(traced, program=program, donated=file.donated, tied=ties)
+
+
+def step_of(file: PlanFile, fn: Any, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
+    """The training step that the planner built of a loss, with its arguments.
+
+    Raises:
+        PlanError: if the settings are not those of `optimizer=`.
+    """
+    unknown = set(settings) - {"optimizer", "has_aux", "batch_axis"}
+    if unknown or "optimizer" not in settings:
+        raise PlanError(
+            f"takes optimizer= with has_aux= and batch_axis=, got {', '.join(sorted(settings))}",
+            kind="bad-option", where="Plan.bind",
+            remedy="pass what the plan was made with, or nothing if it had no optimizer=",
+        )  # fmt: skip
+    from_step = step_for(
+        fn, args, microbatches=file.microbatches, loss_reduction=file.loss_reduction,
+        **settings,
+    )  # fmt: skip
+    return from_step.fn, from_step.args

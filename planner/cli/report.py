@@ -1,0 +1,47 @@
+"""`meshwright report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from ..api import load
+from . import wishes
+from .answer import Answer, progress
+from .parameters import AsJson, PlanPath
+
+ReportPath = Annotated[
+    Path, typer.Option("--output", "-o", metavar="PLAN.HTML", help="Write the report to this file.")
+]
+TracePath = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", metavar="TRACE.JSON",
+        help="Also write the predicted step as a trace for ui.perfetto.dev.",
+    ),
+]  # fmt: skip
+
+
+def report_command(
+    path: PlanPath, output: ReportPath, trace: TracePath = None, as_json: AsJson = False
+) -> Answer:
+    """Write a plan as one HTML page: what is split how, where time and memory go.
+
+    The page needs no network and no script. Exit status: 0, or 2 if the plan cannot be read or
+    the page not be written.
+    """
+    outputs = [output] if trace is None else [output, trace]
+    for each in outputs:
+        wishes.check_writable(each)
+    found = load(path)
+    with progress(as_json=as_json) as say:
+        say("report")
+        found.report(output)
+        if trace is not None:
+            say("trace")
+            found.trace(trace)
+    files = [str(each) for each in outputs]
+    return Answer({"files": files}, lambda _: Text(f"written to {' and '.join(files)}"))

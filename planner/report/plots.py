@@ -1,0 +1,122 @@
+"""Plots: memory over time, and step time against memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..planfile import PlanFile
+from ..show import bytes_text, seconds_text
+from .markup import Markup, el, join
+
+WIDTH, HEIGHT = 1000.0, 180.0
+FINEST = 1.0  # points nearer to each other than this are drawn as the higher one
+
+
+def draw_memory(
+    points: Sequence[tuple[float, float]], end_s: float, limit: float, arguments: float
+) -> Markup:
+    """Memory of a device over the step, with the limit."""
+    top = max([limit, *(held for _, held in points)], default=1.0) or 1.0
+    across = WIDTH / end_s if end_s > 0 else 0.0
+    path = [f"M0 {HEIGHT:g}"]
+    height = HEIGHT
+    for x, held in _thinned(points, across):
+        y = HEIGHT * (1 - held / top)
+        path.append(f"L{x:.1f} {height:.1f} L{x:.1f} {y:.1f}")
+        height = y
+    path.append(f"L{WIDTH:g} {height:.1f} L{WIDTH:g} {HEIGHT:g} Z")
+    at = HEIGHT * (1 - limit / top)
+    peak = max((held for _, held in points), default=0.0)
+    said = f"memory peaks at {bytes_text(peak)} under a limit of {bytes_text(limit)}"
+    drawn = el(
+        "svg", el("path", d=" ".join(path), class_="area"),
+        el("path", d=f"M0 {max(at, 1.0):.1f} H{WIDTH:g}", class_="limit",
+           vector_effect="non-scaling-stroke"),
+        view_box=f"0 0 {WIDTH:g} {HEIGHT:g}", preserve_aspect_ratio="none", role="img",
+        aria_label=said,
+    )  # fmt: skip
+    marks = (el("span", seconds_text(end_s * part / 4) if part else "0") for part in range(5))
+    about = (
+        f"The area is memory in use, {bytes_text(peak)} at its peak; of that, arguments hold "
+        f"{bytes_text(arguments)} all the time. The dashed line is the limit, "
+        f"{bytes_text(limit)}."
+    )
+    return el(
+        "figure", el("div", drawn, el("div", *marks, class_="axis"), class_="plot"),
+        el("figcaption", about),
+    )  # fmt: skip
+
+
+def _thinned(points: Iterable[tuple[float, float]], across: float) -> list[tuple[float, float]]:
+    found: list[tuple[float, float]] = []
+    for second, held in points:
+        x = second * across
+        if found and x - found[-1][0] < FINEST:
+            found[-1] = (found[-1][0], max(found[-1][1], held))
+        else:
+            found.append((x, held))
+    return found
+
+
+def draw_pareto(file: PlanFile) -> Markup | None:
+    """Step time against memory: this plan, hand-written ones, other meshes."""
+    this = ("this plan", file.step_s, file.peak_bytes)
+    others = [(name, b.step_s, b.peak_bytes) for name, b in sorted(file.baselines.items())]
+    others += [(f"mesh {c.mesh}", c.step_s, c.peak_bytes) for c in file.candidates]
+    others = [p for p in others if p[1:] != this[1:]]
+    if not others:
+        return None
+    points = [this, *others]
+    front = pareto(points)
+    (x0, x1), (y0, y1) = _range([p[1] for p in points]), _range([p[2] for p in points])
+
+    def at(point: tuple[str, float, float]) -> tuple[float, float]:
+        return (
+            56 + 330 * (point[1] - x0) / (x1 - x0),
+            222 - 205 * (point[2] - y0) / (y1 - y0),
+        )
+
+    line = " ".join(
+        f"{'L' if n else 'M'}{x:.1f} {y:.1f}" for n, (x, y) in enumerate(map(at, front))
+    )
+    shapes = [
+        el("path", d="M56 8 V222 H392", class_="arc"),
+        el("path", d=line, class_="front") if len(front) > 1 else None,
+        *(_dot(at(p), p, "dot-other", 4.5) for p in others), _dot(at(this), this, "dot-plan", 6.5),
+        el("text", f"step, from {seconds_text(x0)} to {seconds_text(x1)} →", x=56, y=242,
+           class_="soft"),
+        el("text", bytes_text(y1), x=50, y=18, text_anchor="end", class_="soft"),
+        el("text", bytes_text(y0), x=50, y=222, text_anchor="end", class_="soft"),
+    ]  # fmt: skip
+    drawn = el(
+        "svg", *shapes, view_box="0 0 400 250", role="img", style="width:100%;max-width:560px",
+        aria_label="step time against peak memory; the table of baselines has the figures",
+    )  # fmt: skip
+    names = ", ".join(p[0] for p in front)
+    about = (
+        "Step time against peak memory, both axes cut to the range. The filled dot is this plan, "
+        f"rings are other plans. Not beaten in both by any plan here: {names}."
+    )
+    return join([el("h3", "Time against memory"), el("figure", drawn, el("figcaption", about))])
+
+
+def _dot(
+    place: tuple[float, float], point: tuple[str, float, float], look: str, r: float
+) -> Markup:
+    said = f"{point[0]}: {seconds_text(point[1])}, {bytes_text(point[2])}"
+    return el("circle", el("title", said), cx=place[0], cy=place[1], r=r, class_=look)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    room = (high - low) * 0.08 or max(high, 1e-9) * 0.08
+    return max(0.0, low - room), high + room
+
+
+def pareto(points: Iterable[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
+    """Points that no other one beats in time and memory, fastest first."""
+    front: list[tuple[str, float, float]] = []
+    for point in sorted(points, key=lambda p: (p[1], p[2])):
+        if not front or point[2] < front[-1][2]:
+            front.append(point)
+    return front

@@ -1,0 +1,66 @@
+"""The predicted step in Chrome's trace format, which ui.perfetto.dev opens.
+
+Source: Google, Trace Event Format (complete events "X", counters "C", metadata "M").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .predicted import COMPUTE, Predicted
+from .why import Why
+
+MICRO = 1e6
+
+
+def trace_json(why: Why, step: Predicted) -> bytes:
+    """The trace: one process for the devices of a stage, threads for compute and collectives.
+
+    Every device of a stage does the same, so it is written once, and named for all of them.
+    """
+    first, end = why.file.stages[0].devices if why.file.stages else (0, why.cluster.num_devices)
+    events: list[dict[str, Any]] = [
+        _meta("process_name", 0, 0, f"devices {first} to {end - 1}, each: {why.file.name}"),
+        _meta("process_sort_index", 0, 0, 0),
+    ]
+    threads: dict[str, int] = {COMPUTE: 1}
+    for event in step.events:
+        lane = event.lane if event.lane == COMPUTE else "*".join(event.axes)
+        if lane not in threads:
+            threads[lane] = len(threads) + 1
+        events.append(
+            {
+                "ph": "X", "pid": 0, "tid": threads[lane], "name": event.what, "cat": event.lane,
+                "ts": event.start_s * MICRO, "dur": event.seconds * MICRO,
+                "args": {
+                    "cause": event.cause, "runs": event.count, "axes": list(event.axes),
+                    "sent_bytes": event.sent_bytes,
+                },
+            }
+        )  # fmt: skip
+    for lane, number in threads.items():
+        name = COMPUTE if lane == COMPUTE else f"collectives over {lane}"
+        events.append(_meta("thread_name", 0, number, name))
+        events.append(_meta("thread_sort_index", 0, number, number))
+    for second, held in step.memory:
+        events.append(
+            {"ph": "C", "pid": 0, "tid": 0, "name": "memory [byte]", "ts": second * MICRO,
+             "args": {"held": held}}
+        )  # fmt: skip
+    document = {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "plan": why.file.name, "cluster": why.cluster.name,
+            "mesh": ",".join(f"{axis}={size}" for axis, size in why.file.mesh),
+            "step_s": why.file.step_s, "limit_bytes": why.file.limit_bytes,
+        },
+        "traceEvents": events,
+    }  # fmt: skip
+    return msgspec.json.encode(document)
+
+
+def _meta(name: str, process: int, thread: int, value: str | int) -> dict[str, Any]:
+    key = "name" if isinstance(value, str) else "sort_index"
+    return {"ph": "M", "pid": process, "tid": thread, "name": name, "args": {key: value}}
