@@ -10,7 +10,16 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-BENCHES = ("costs", "gpu-compile", "host-steps", "oracles", "plan-time", "published")
+BENCHES = (
+    "costs",
+    "gpu-compile",
+    "host-steps",
+    "oracles",
+    "plan-time",
+    "published",
+    "rules",
+    "schedules",
+)
 USUAL = ("oracles", "plan-time")  # gpu-compile needs a plugin, see its file
 
 
