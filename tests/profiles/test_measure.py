@@ -72,3 +72,13 @@ def test_the_devices_present() -> None:
     if not any(d.platform == "gpu" for d in jax.devices()):
         with pytest.raises(ProfileError, match=r"JAX finds no gpu.*--device host"):
             present("gpu")
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_measured_at_a_believable_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    side = [c for c in local_cases(True) if c.op in ("product", "copy")][-6:]
+    monkeypatch.setattr(door, "local_cases", lambda quick: side)
+    gpus = present("gpu")[:1]
+    found = measure(profile_name(gpus), load_profile("h100"), gpus, quick=True).profile
+    assert 1e11 < max(rate for _, rate in found.device.peak_flops) < 1e16
+    assert 1e11 < found.device.memory_bandwidth_bytes_per_s < 2e13
