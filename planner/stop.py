@@ -11,4 +11,5 @@ class Stop(enum.Enum):
     OPTIMAL = "proved optimal"
     GAP = "best found; the gap to the lower bound is not closed"
     TIME_LIMIT = "time limit reached; best plan so far returned; raise the time limit to go on"
+    INTERRUPTED = "interrupted; best found so far returned"
     INFEASIBLE = "nothing fits; add devices, raise the memory limit or shrink the batch"

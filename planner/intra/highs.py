@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # Beyond its own limit, HiGHS is given so long to notice before it is told to stop.
+TOLERANCE = 1e-9
 GRACE_S = 1.0
 
 
@@ -48,6 +49,8 @@ class Highs:
         self.solver = highspy.Highs()
         self.solver.setOptionValue("output_flag", False)
         self.solver.setOptionValue("threads", 1)
+        for name in ("primal_feasibility", "dual_feasibility", "mip_feasibility"):
+            self.solver.setOptionValue(f"{name}_tolerance", TOLERANCE)
         self.solver.passModel(
             self.columns, row_count, len(index), int(highspy.MatrixFormat.kColwise),
             int(highspy.ObjSense.kMinimize), 0.0, cost, np.zeros(self.columns), upper, rows, rows,
@@ -103,6 +106,7 @@ class Highs:
         if status in (
             highspy.HighsModelStatus.kInfeasible,
             highspy.HighsModelStatus.kUnboundedOrInfeasible,
+            highspy.HighsModelStatus.kObjectiveBound,
         ):
             return "infeasible"
         return "stopped"

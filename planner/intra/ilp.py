@@ -26,11 +26,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..stop import Stop
+from .consistency import consistent
 from .flat import Flat, Ints, ranges
 from .highs import Highs
+from .messages import Messages
 from .problem import Floats
 
 TOP_COST = 1000.0  # the largest cost of a single option or pair, as the solver sees it
+LEVELLING = 10  # sweeps
+MOST_CELLS = 20_000_000
 WHOLE = 1e-6  # how far from 0 and 1 a value counts as whole
 SPREAD = 1e-6  # a relaxed solution may break a memory row by so much of the limit
 
@@ -44,6 +48,16 @@ class Exact:
     stop: Stop
 
 
+def _levelled(flat: Flat) -> Flat:
+    """The problem in costs near those that matter: large ones that cancel cost digits."""
+    if flat.entries > MOST_CELLS or not consistent(flat).all():
+        return flat
+    messages = Messages(flat)
+    for _ in range(LEVELLING):
+        messages.sweep()
+    return messages.levelled()
+
+
 def columns(flat: Flat) -> int:
     """Number of variables that the programme would have at most."""
     return len(flat.cost) + flat.entries
@@ -55,6 +69,8 @@ def solve_ilp(
     time_limit_s: float,
     relative_gap: float = 0.0,
     known: Ints | None = None,
+    cutoff: float = np.inf,
+    nodes: int | None = None,
 ) -> Exact:
     """Solves exactly, or as far as the time limit allows.
 
@@ -63,39 +79,25 @@ def solve_ilp(
         time_limit_s: for everything.
         relative_gap: HiGHS stops at this gap.
         known: a choice to start from.
+        cutoff: only choices of lower cost are looked for; `INFEASIBLE` where there are none.
+        nodes: of the branch-and-bound tree, at most; any number if None.
     """
     deadline = time.monotonic() + time_limit_s
     if not flat.size or not np.isfinite(flat.constant):
         return _trivial(flat)
     programme = _Programme(flat)
-    bound = programme.relax(deadline)
-    if bound == np.inf or programme.answer is not None:
-        stop = Stop.INFEASIBLE if bound == np.inf else Stop.OPTIMAL
-        return Exact(programme.answer, bound, stop)
-    programme.highs.make_integral()
-    programme.highs.set("mip_rel_gap", relative_gap)
-    programme.highs.set("mip_abs_gap", 0.0)
+    bound = programme.relax(deadline, cutoff)
+    if programme.answer is not None:
+        return Exact(programme.answer, bound, Stop.OPTIMAL)
+    if bound >= cutoff:
+        return Exact(None, bound, Stop.INFEASIBLE)
+    programme.make_integral(relative_gap, cutoff, nodes)
     while True:
         if known is not None:
             programme.start_from(known)
-        status = programme.highs.run(deadline)
-        if status == "infeasible":
-            return Exact(None, np.inf, Stop.INFEASIBLE)
-        late = time.monotonic() >= deadline
-        proved = status == "optimal"
-        if proved or late:
-            bound = max(bound, programme.bound())
-        values = programme.highs.values()
-        if values is None:
-            return Exact(None, bound, Stop.TIME_LIMIT if late else Stop.GAP)
-        choice = programme.read(values)
-        if flat.fits(choice) and np.isfinite(flat.price(choice)):
-            return Exact(
-                choice, min(bound, flat.price(choice)), Stop.OPTIMAL if proved else Stop.TIME_LIMIT
-            )
-        if not proved:
-            return Exact(None, bound, Stop.TIME_LIMIT)
-        programme.cut(choice)
+        found = programme.branch(bound, cutoff, deadline)
+        if found is not None:
+            return found
 
 
 def _trivial(flat: Flat) -> Exact:
@@ -108,14 +110,14 @@ class _Programme:
     """The rows and columns written so far."""
 
     def __init__(self, flat: Flat) -> None:
-        self.flat = flat
+        self.flat, self.level = flat, _levelled(flat)
         self.rows_at: set[int] = set()  # moments that have a memory row
         self.answer: Ints | None = None
         self.highs = self._write()
 
     def _write(self) -> Highs:
         """Columns: options node by node, then pairs edge by edge."""
-        flat, sizes = self.flat, self.flat.sizes
+        flat, sizes = self.level, self.level.sizes
         u, v = flat.ends[:, 0], flat.ends[:, 1]
         m, labels = len(u), len(flat.cost)
         wide = sizes[u] * sizes[v]
@@ -159,7 +161,7 @@ class _Programme:
 
     # --- solving ---
 
-    def relax(self, deadline: float) -> float:
+    def relax(self, deadline: float, cutoff: float) -> float:
         """Solves the relaxation with all memory rows it breaks; returns its bound.
 
         `answer` is set if the relaxed solution is one.
@@ -173,7 +175,7 @@ class _Programme:
                 return bound
             bound = max(bound, self._real(self.highs.objective()))
             values = self.highs.values()
-            if values is None:
+            if values is None or bound >= cutoff:
                 return bound
             if not self._add_rows(self._room(values)):
                 whole = np.abs(values[: len(flat.cost)] - 0.5).min(initial=0.5) > 0.5 - WHOLE
@@ -183,17 +185,44 @@ class _Programme:
                     bound = min(bound, flat.price(choice))
                 return bound
 
+    def make_integral(self, relative_gap: float, cutoff: float, nodes: int | None) -> None:
+        """From now on a 0/1 programme; arguments as in `solve_ilp`."""
+        self.highs.make_integral()
+        self.highs.set("mip_rel_gap", relative_gap)
+        self.highs.set("mip_abs_gap", 0.0)
+        if nodes is not None:
+            self.highs.set("mip_max_nodes", nodes)
+        if cutoff < np.inf:
+            self.highs.set("objective_bound", (cutoff - self.level.constant) / self.unit)
+
+    def branch(self, bound: float, cutoff: float, deadline: float) -> Exact | None:
+        """Branch and bound; None if its choice does not fit, and is excluded from now on."""
+        status = self.highs.run(deadline)
+        if status == "infeasible":
+            return Exact(None, cutoff, Stop.INFEASIBLE)
+        bound = max(bound, self._real(self.highs.bound()))
+        open_ = Stop.TIME_LIMIT if time.monotonic() >= deadline else Stop.GAP
+        values = self.highs.values()
+        if values is None:
+            return Exact(None, bound, open_)
+        choice = self.read(values)
+        cost = self.flat.price(choice)
+        proved = status == "optimal"
+        if self.flat.fits(choice) and np.isfinite(cost):
+            return Exact(choice, min(bound, cost), Stop.OPTIMAL if proved else open_)
+        if not proved:
+            return Exact(None, bound, open_)
+        self.cut(choice)
+        return None
+
     def start_from(self, choice: Ints) -> None:
         flat, sizes = self.flat, self.flat.sizes
         node = np.repeat(np.arange(flat.size), sizes)
         taken = ranges(np.zeros(flat.size, dtype=np.int64), sizes) == choice[node]
         self.highs.start_from(np.arange(len(flat.cost)), taken.astype(np.float64))
 
-    def bound(self) -> float:
-        return self._real(self.highs.bound())
-
     def _real(self, objective: float) -> float:
-        return objective * self.unit + self.flat.constant
+        return objective * self.unit + self.level.constant
 
     def read(self, values: Floats) -> Ints:
         """The likeliest option of each node."""

@@ -1,197 +1,292 @@
 """Sequential message passing: a lower bound, a good choice, and options that cannot be optimal.
 
-Messages M_uv re-parametrise the problem without changing it,
+Messages M_uv and prices of memory p_t re-parametrise the problem,
 
-    c'_v(k) = c_v(k) + sum_u M_uv(k)        e'_uv(i, j) = e_uv(i, j) - M_uv(j) - M_vu(i)
+    c'_v(k) = c_v(k) + sum_t p_t m_vt(k) + sum_u M_uv(k)
+    e'_uv(i, j) = e_uv(i, j) - M_uv(j) - M_vu(i)
 
-and for any messages  sum_v min c'_v + sum_uv min e'_uv  bounds every choice from below: it is a
-dual solution of the linear relaxation. Every step of a sweep can only raise it.
+and for any messages and any p >= 0
+
+    L = sum_v min c'_v + sum_uv min e'_uv - sum_t p_t limit_t
+
+bounds every choice that fits from below: it is a dual solution of the linear relaxation. Every
+step of a sweep can only raise it.
 
 Source: Kolmogorov, A new look at reweighted message passing, IEEE TPAMI 37(5), 2015 (SRMP).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .problem import Edge, Floats
+from .compiled import compiled
+from .consistency import incidence
+from .flat import Flat, Ints, ranges
+from .problem import Floats
 
-Sides = list[list[tuple[int, int]]]
-EdgeMessages = Sequence[tuple[Floats, Floats] | None]  # per edge: into its ends u and v
 
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """Result: bound, a choice and its cost, and the slack of every option above the bound."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Lower:
+    """A bound, and for every option and pair how far above it any choice with it is, at least."""
 
     bound: float
-    choice: tuple[int, ...]
-    cost: float
-    slack: tuple[Floats, ...]
-    messages: EdgeMessages
+    slack: Floats
 
 
-class Sweeps:
-    """TRW-S on one pairwise problem."""
+State = tuple[Floats, Floats, Floats]  # messages, masses, prices
 
-    def __init__(
-        self,
-        node_cost: Sequence[Floats],
-        edges: Sequence[Edge],
-        start: EdgeMessages | None = None,
-    ) -> None:
-        scale = _forbidden(node_cost, edges)
-        self.costs = [np.minimum(c, scale) for c in node_cost]
-        self.pairs = [(e.u, e.v) for e in edges]
-        self.tables = [np.minimum(e.cost, scale) for e in edges]
-        self.exact_costs, self.exact_edges = node_cost, edges
-        # ahead[v]: (edge, is v its first end) towards later nodes; behind[v]: earlier ones
-        self.ahead: list[list[tuple[int, int]]] = [[] for _ in node_cost]
-        self.behind: list[list[tuple[int, int]]] = [[] for _ in node_cost]
-        for n, (u, v) in enumerate(self.pairs):
-            self.ahead[min(u, v)].append((n, 0 if u < v else 1))
-            self.behind[max(u, v)].append((n, 1 if u < v else 0))
-        # message[side][n] is the message of edge n into its end `side`
-        self.message = [
-            [np.zeros(t.shape[0]) for t in self.tables],
-            [np.zeros(t.shape[1]) for t in self.tables],
-        ]
-        # mass[v] is c'_v: the node's cost and all messages into it
-        self.mass = [c.copy() for c in self.costs]
-        if start is not None:
-            self._resume(start)
-        self.share = [
-            1.0 / max(len(a), len(b), 1) for a, b in zip(self.ahead, self.behind, strict=True)
-        ]
 
-    def _resume(self, start: EdgeMessages) -> None:
-        """Continues from known messages; those of another size are left out."""
-        for n, known in enumerate(start):
-            u, v = self.pairs[n]
-            if known is None or (len(known[0]), len(known[1])) != self.tables[n].shape:
-                continue
-            self.message[0][n], self.message[1][n] = known[0].copy(), known[1].copy()
-            self.mass[u] += known[0]
-            self.mass[v] += known[1]
+class Messages:
+    """Message passing on one problem; every pair must be finite for some option at either end."""
 
-    def messages(self) -> EdgeMessages:
-        """Messages by edge, to resume from."""
-        return list(zip(self.message[0], self.message[1], strict=True))
-
-    def _pass(self, order: Sequence[int], inward: Sides, outward: Sides) -> None:
-        """At each node: draw in what the edges behind can give, hand it to the edges ahead."""
-        for v in order:
-            mass = self.mass[v]
-            for n, side in inward[v]:
-                table = self.tables[n] if side == 1 else self.tables[n].T
-                drawn = (table - self.message[1 - side][n][:, None]).min(axis=0)
-                mass += drawn - self.message[side][n]
-                self.message[side][n] = drawn
-            if not outward[v]:
-                continue
-            handed = mass * self.share[v]
-            for n, side in outward[v]:
-                self.message[side][n] = self.message[side][n] - handed
-            mass -= handed * len(outward[v])
+    def __init__(self, flat: Flat) -> None:
+        self.flat = flat
+        sizes = flat.sizes
+        u, v = flat.ends[:, 0], flat.ends[:, 1]
+        # messages into the first and into the second end of each edge, one after the other
+        self.into = np.stack(
+            (np.cumsum(sizes[u]) - sizes[u], sizes[u].sum() + np.cumsum(sizes[v]) - sizes[v]),
+            axis=1,
+        ).astype(np.int64)
+        self.message = np.zeros(int(sizes[u].sum() + sizes[v].sum()))
+        self.mass = flat.cost.copy()
+        self.seen = flat.cost.copy()  # what a node knew of its options when it was last passed
+        self.price = np.zeros(len(flat.limit))
+        self.at, self.edge = incidence(flat)
+        ahead = np.bincount(u, minlength=flat.size)
+        behind = np.bincount(v, minlength=flat.size)
+        self.share = 1.0 / np.maximum(np.maximum(ahead, behind), 1)
 
     def sweep(self) -> None:
         """One pass over the nodes and back."""
-        order = range(len(self.costs))
-        self._pass(order, self.behind, self.ahead)
-        self._pass(order[::-1], self.ahead, self.behind)
+        flat = self.flat
+        for forward in (True, False):
+            _pass(
+                forward, flat.first, flat.ends, flat.table, flat.pool, self.at, self.edge,
+                self.into, self.share, self.message, self.mass, self.seen,
+            )  # fmt: skip
 
-    def bound(self) -> tuple[float, tuple[Floats, ...]]:
-        """Lower bound and, for every option, a bound on how far above it any choice with it is."""
-        total = 0.0
-        slack: list[Floats] = []
-        for v in range(len(self.costs)):
-            here = self.mass[v]
-            low = float(here.min())
-            total += low
-            slack.append(here - low)
-        for n, (u, v) in enumerate(self.pairs):
-            left = self.tables[n] - self.message[0][n][:, None] - self.message[1][n][None, :]
-            low = float(left.min())
-            total += low
-            slack[u] += left.min(axis=1) - low
-            slack[v] += left.min(axis=0) - low
-        return total, tuple(slack)
+    def pay(self, price: Floats) -> None:
+        """Changes the prices of memory."""
+        flat = self.flat
+        change = np.concatenate(([0.0], np.cumsum(price - self.price)))
+        step = change[flat.end] - change[flat.begin]
+        counts = flat.sizes[flat.owner]
+        np.add.at(
+            self.mass, ranges(flat.first[flat.owner], counts),
+            flat.use[ranges(flat.use_at, counts)] * np.repeat(step, counts),
+        )  # fmt: skip
+        self.price = price
 
-    def round(self) -> tuple[tuple[int, ...], float]:
-        """A choice: nodes in order, each the best given the earlier ones and the messages."""
-        choice = [0] * len(self.costs)
-        for v in range(len(self.costs)):
-            total = self.mass[v].copy()
-            for n, side in self.behind[v]:
-                u = self.pairs[n][1 - side]
-                table = self.tables[n] if side == 0 else self.tables[n].T
-                total += table[:, choice[u]] - self.message[side][n]
-            choice[v] = int(np.argmin(total))
-        return tuple(choice), self.price(choice)
+    def lower(self) -> Lower:
+        """The bound of these messages and prices."""
+        flat = self.flat
+        slack = np.empty(len(flat.cost))
+        total = _bound(
+            flat.first, flat.ends, flat.table, flat.pool, self.into, self.message, self.mass, slack
+        )
+        return Lower(total + flat.constant - float(self.price @ flat.limit), slack)
 
-    def price(self, choice: Sequence[int]) -> float:
-        """Exact cost of a choice."""
-        total = sum(float(c[k]) for c, k in zip(self.exact_costs, choice, strict=True))
-        return total + sum(float(e.cost[choice[e.u], choice[e.v]]) for e in self.exact_edges)
+    def state(self) -> State:
+        """What may be gone back to."""
+        return self.message.copy(), self.mass.copy(), self.price
+
+    def restore(self, state: State) -> None:
+        """Goes back."""
+        self.message, self.mass, self.price = state[0].copy(), state[1].copy(), state[2]
+
+    def levelled(self) -> Flat:
+        """The same problem in re-parametrised costs, without prices; their least is about zero."""
+        flat = self.flat
+        self.pay(np.zeros(len(flat.limit)))
+        sizes = flat.sizes
+        wide = sizes[flat.ends[:, 0]] * sizes[flat.ends[:, 1]]
+        table = np.cumsum(wide) - wide
+        pool = np.empty(int(wide.sum()))
+        cost = np.empty(len(flat.cost))
+        total = _levelled(
+            flat.first, flat.ends, flat.table, flat.pool, self.into, self.message, self.mass,
+            table, cost, pool,
+        )  # fmt: skip
+        constant = flat.constant + total
+        return replace(flat, cost=cost, table=table, pool=pool, constant=constant)
+
+    def round(self) -> Ints:
+        """A choice: nodes in order, each the best that fits, given the earlier ones."""
+        flat = self.flat
+        stretch = np.searchsorted(flat.owner, np.arange(flat.size + 1))
+        return _round(
+            flat.first, flat.ends, flat.table, flat.pool, self.at, self.edge, self.into,
+            self.message, self.mass, stretch, flat.begin, flat.end, flat.use_at, flat.use,
+            flat.limit.copy(),
+        )  # fmt: skip
 
 
-def _forbidden(node_cost: Sequence[Floats], edges: Sequence[Edge]) -> float:
-    """Stands for infinity inside sweeps: above any sum of finite costs, or nearly.
+@compiled
+def _pass(  # noqa: C901
+    forward: bool, first: Ints, ends: Ints, table: Ints, pool: Floats, at: Ints, edge: Ints,
+    into: Ints, share: Floats, message: Floats, mass: Floats, seen: Floats,
+) -> None:  # fmt: skip
+    """At each node: draw in what the edges behind can give, hand it to the edges ahead."""
+    count = len(first) - 1
+    for step in range(count):
+        v = step if forward else count - 1 - step
+        size = first[v + 1] - first[v]
+        base = first[v]
+        ahead = 0
+        for n in range(at[v], at[v + 1]):
+            e = edge[n]
+            side = 0 if ends[e, 0] == v else 1
+            w = ends[e, 1 - side]
+            if (w < v) != forward:
+                ahead += 1
+                continue
+            width = first[w + 1] - first[w]
+            mine, theirs = into[e, side], into[e, 1 - side]
+            if side == 0:
+                for i in range(size):
+                    least = np.inf
+                    cell = table[e] + i * width
+                    for j in range(width):
+                        least = min(least, pool[cell + j] - message[theirs + j])
+                    mass[base + i] += least - message[mine + i]
+                    message[mine + i] = least
+            else:
+                for i in range(size):
+                    mass[base + i] -= message[mine + i]
+                    message[mine + i] = np.inf
+                for j in range(width):
+                    cell = table[e] + j * size
+                    given = message[theirs + j]
+                    for i in range(size):
+                        message[mine + i] = min(message[mine + i], pool[cell + i] - given)
+                for i in range(size):
+                    mass[base + i] += message[mine + i]
+        for i in range(size):
+            seen[base + i] = mass[base + i]
+        if not ahead:
+            continue
+        for n in range(at[v], at[v + 1]):
+            e = edge[n]
+            side = 0 if ends[e, 0] == v else 1
+            if (ends[e, 1 - side] < v) == forward:
+                continue
+            mine = into[e, side]
+            for i in range(size):
+                message[mine + i] -= mass[base + i] * share[v]
+        for i in range(size):
+            mass[base + i] -= mass[base + i] * share[v] * ahead
 
-    Infinities would subtract to nothing; a number that is too large would drown small costs.
-    """
-    finite: list[float] = [0.0]
-    for array in {id(a): a for a in (*node_cost, *(e.cost for e in edges))}.values():
-        good = array[np.isfinite(array)]
-        if good.size:
-            finite.append(float(np.abs(good).max()))
-    return max(finite) * (len(node_cost) + 1) if len(node_cost) < 1000 else max(finite) * 1000
+
+@compiled
+def _bound(
+    first: Ints, ends: Ints, table: Ints, pool: Floats, into: Ints, message: Floats,
+    mass: Floats, slack: Floats,
+) -> float:  # fmt: skip
+    total = 0.0
+    for v in range(len(first) - 1):
+        least = np.inf
+        for i in range(first[v], first[v + 1]):
+            least = min(least, mass[i])
+        total += least
+        for i in range(first[v], first[v + 1]):
+            slack[i] = mass[i] - least
+    widest = 1
+    for v in range(len(first) - 1):
+        widest = max(widest, first[v + 1] - first[v])
+    columns_least = np.empty(widest)
+    rows_least = np.empty(widest)
+    for e in range(len(ends)):
+        u, v = ends[e, 0], ends[e, 1]
+        rows, columns = first[u + 1] - first[u], first[v + 1] - first[v]
+        columns_least[:columns] = np.inf
+        least = np.inf
+        for i in range(rows):
+            here = np.inf
+            for j in range(columns):
+                left = pool[table[e] + i * columns + j] - message[into[e, 1] + j]
+                left -= message[into[e, 0] + i]
+                here = min(here, left)
+                columns_least[j] = min(columns_least[j], left)
+            rows_least[i] = here
+            least = min(least, here)
+        total += least
+        for i in range(rows):
+            slack[first[u] + i] += rows_least[i] - least
+        for j in range(columns):
+            slack[first[v] + j] += columns_least[j] - least
+    return float(total)
 
 
-def sweep_until(
-    node_cost: Sequence[Floats],
-    edges: Sequence[Edge],
-    *,
-    sweeps: int,
-    deadline: float,
-    tolerance: float = 1e-6,
-    start: EdgeMessages | None = None,
-    known: Sequence[int] | None = None,
-) -> Swept:
-    """Sweeps until bound and choice meet, progress ends, or a limit is reached.
+@compiled
+def _levelled(
+    first: Ints, ends: Ints, table: Ints, pool: Floats, into: Ints, message: Floats,
+    mass: Floats, place: Ints, cost: Floats, out: Floats,
+) -> float:  # fmt: skip
+    total = 0.0
+    for v in range(len(first) - 1):
+        least = np.inf
+        for i in range(first[v], first[v + 1]):
+            least = min(least, mass[i])
+        total += least
+        for i in range(first[v], first[v + 1]):
+            cost[i] = mass[i] - least
+    for e in range(len(ends)):
+        u, v = ends[e, 0], ends[e, 1]
+        rows, columns = first[u + 1] - first[u], first[v + 1] - first[v]
+        least = np.inf
+        for i in range(rows):
+            for j in range(columns):
+                left = pool[table[e] + i * columns + j] - message[into[e, 0] + i]
+                left -= message[into[e, 1] + j]
+                out[place[e] + i * columns + j] = left
+                least = min(least, left)
+        total += least
+        for n in range(rows * columns):
+            out[place[e] + n] -= least
+    return float(total)
 
-    Args:
-        node_cost: per node.
-        edges: pair costs.
-        sweeps: at most so many.
-        deadline: of `time.monotonic()`.
-        tolerance: relative gap at which to stop.
-        start: messages to resume from.
-        known: a choice to beat.
-    """
-    state = Sweeps(node_cost, edges, start)
-    best, best_cost = state.round()
-    if known is not None and (cost := state.price(known)) <= best_cost:
-        best, best_cost = tuple(known), cost
-    bound, slack = state.bound()
-    stale = 0
-    for n in range(sweeps):
-        if best_cost - bound <= tolerance * abs(best_cost) or stale >= 12:
-            break
-        if time.monotonic() > deadline:
-            break
-        state.sweep()
-        if n % 3 == 2:
-            choice, cost = state.round()
-            now, now_slack = state.bound()
-            grew = now > bound + 0.02 * max(best_cost - bound, 0.0)
-            stale = 0 if grew or cost < best_cost else stale + 1
-            if cost < best_cost:
-                best, best_cost = choice, cost
-            if now > bound:
-                bound, slack = now, now_slack
-    return Swept(bound, best, best_cost, slack, state.messages())
+
+@compiled
+def _round(  # noqa: C901
+    first: Ints, ends: Ints, table: Ints, pool: Floats, at: Ints, edge: Ints, into: Ints,
+    message: Floats, mass: Floats, stretch: Ints, begin: Ints, end: Ints, use_at: Ints,
+    use: Floats, room: Floats,
+) -> Ints:  # fmt: skip
+    count = len(first) - 1
+    choice = np.zeros(count, dtype=np.int64)
+    widest = 1
+    for v in range(count):
+        widest = max(widest, first[v + 1] - first[v])
+    total = np.empty(widest)
+    over = np.empty(widest)
+    for v in range(count):
+        size = first[v + 1] - first[v]
+        for i in range(size):
+            total[i] = mass[first[v] + i]
+            over[i] = 0.0
+        for n in range(at[v], at[v + 1]):
+            e = edge[n]
+            side = 0 if ends[e, 0] == v else 1
+            w = ends[e, 1 - side]
+            if w > v:
+                continue
+            for i in range(size):
+                total[i] += pool[table[e] + choice[w] * size + i] - message[into[e, side] + i]
+        for s in range(stretch[v], stretch[v + 1]):
+            least = np.inf
+            for t in range(begin[s], end[s]):
+                least = min(least, room[t])
+            for i in range(size):
+                over[i] = max(over[i], use[use_at[s] + i] - least)
+        best = 0
+        for i in range(1, size):
+            if over[i] < over[best] or (over[i] == over[best] and total[i] < total[best]):
+                best = i
+        choice[v] = best
+        for s in range(stretch[v], stretch[v + 1]):
+            for t in range(begin[s], end[s]):
+                room[t] -= use[use_at[s] + best]
+    return choice

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..stop import Stop
 
 Floats = NDArray[np.float64]
+Point = tuple[float, float, float]  # seconds since the start, cost, bound
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,12 +74,14 @@ class IntraSolution:
     """A choice with its cost, a proven lower bound and the reason to stop.
 
     `choice` is empty when nothing feasible was found; `bound` holds for every feasible choice.
+    `trace` tells how cost and bound changed over time, and is no part of what is compared.
     """
 
     choice: tuple[int, ...]
     cost: float
     bound: float
     stop: Stop
+    trace: tuple[Point, ...] = field(default=(), compare=False)
 
     @property
     def gap(self) -> float:

@@ -1,11 +1,14 @@
-"""The portfolio: reduce, pass messages, price memory, mend, and close small gaps exactly.
+"""The portfolio: reduce, bound by messages and prices, fix, solve exactly, search neighbourhoods.
 
-1. Without memory: nodes of degree two or less are eliminated, the core is solved by message
-   passing, which also bounds it from below.
-2. If that breaks the memory limit: prices on the worst moments, by bisection; each price gives a
-   bound, the dearest infeasible and the cheapest feasible choice are relinked, and the result is
-   improved node by node. Before that, and where no price fits: choices of least memory, likewise.
-3. If a gap is left and the programme is small, or still nothing fits: HiGHS.
+1. Reductions (`reduce.py`). What is left without limits and of small width is eliminated exactly.
+2. Message passing with prices of memory: a bound from below, and a choice at every step.
+3. Options and pairs that no better choice can have are left out, and the rest is reduced again;
+   if much went, back to 2 with the prices found.
+4. The 0/1 programme, if what is left is small: it finds the optimum or proves it.
+5. Large neighbourhoods of the best choice, solved exactly, larger and larger; when they have
+   closed a good part of the gap, back to 3.
+
+The search ends as soon as the gap is within the tolerance.
 """
 
 from __future__ import annotations
@@ -16,29 +19,50 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..stop import Stop
-from .eliminate import Tables
-from .flat import flatten_problem
+from .eliminate import Elimination, Tables
+from .fixing import cheap_enough
+from .flat import Flat, Ints, flatten_problem
 from .ilp import columns, solve_ilp
-from .mend import Mender
-from .priced import PricedSolver
-from .problem import IntraProblem, IntraSolution
+from .neighbours import Neighbours
+from .prices import Prices
+from .problem import Edge, Floats, IntraProblem, IntraSolution, Point
+from .reduce import Reduced, reduce
 
-# The programme is handed to HiGHS only below this size: above, its relaxation takes longer than
-# the whole search should. Where nothing is known that fits, the answer is worth more time.
-ILP_COLUMNS = 30_000
-ILP_COLUMNS_AT_LAST = 60_000
+ILP_COLUMNS = 60_000  # programmes up to this size are tried as a whole
+ILP_SHARE = 0.3  # of the time left
+ROUND_S = 5.0  # for a neighbourhood
+# Where the number of rounds is limited, everything is shorter.
+SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_S, SHORT_ROUND_S = 25_000, 200, 4.0, 1.0
+ELIMINATE_NODES = 3_000  # cores up to this size are tried by elimination
+ELIMINATE_ENTRIES = 300_000  # its largest table
+STALE = 25  # steps of prices without progress before something else is tried
+PRICES_SHARE = 0.15  # of the time left, at most, for prices before anything else is tried
+MUCH = 0.8  # the share of a problem that is left when much of it went
+BATCH = 6  # neighbourhoods between looks at the bound
+STEPS = 4  # of prices after each batch
+EXACT = 1e-9  # relative: what counts as better, where costs are not whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveOptions:
-    """How long and how far to search; the same options give the same answer."""
+    """How long and how far to search; the same options give the same answer.
+
+    tolerance: relative gap at which to stop; 0 for a proof.
+    sweeps, price_steps: their product limits the sweeps of message passing over one problem.
+    ilp: whether HiGHS may be used.
+    seed: of the neighbourhoods.
+    rounds: at most so many neighbourhoods, and short runs of HiGHS; None to use all the time.
+    interruptible: whether Ctrl-C ends the search with the best choice so far.
+    """
 
     time_limit_s: float = 60.0
     tolerance: float = 1e-4
-    memory_tolerance: float = 1e-3  # gap at which the search for prices of memory ends
     sweeps: int = 120
     price_steps: int = 14
     ilp: bool = True
+    seed: int = 0
+    rounds: int | None = 12
+    interruptible: bool = False
 
 
 def solve(
@@ -47,164 +71,290 @@ def solve(
     """Best choice found, with a proven lower bound and the reason to stop.
 
     The choice is empty if nothing fits (`INFEASIBLE`: proved) or nothing was found that does
-    (`TIME_LIMIT`, or `GAP` where the problem is too large for an exact answer).
+    (`TIME_LIMIT`, or `GAP` where all was tried).
     """
     options = options or SolveOptions()
     if not problem.size:
         return IntraSolution((), 0.0, 0.0, Stop.OPTIMAL)
     search = _Search(problem, options, tables or Tables())
-    search.unconstrained()
-    if not search.settled():
-        search.price_memory()
-    if not search.settled() and not search.best:
-        search.least_memory()
-    if options.ilp and not search.settled():
-        search.exact()
-    return search.answer()
+    stop = None
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        if not options.interruptible:
+            raise
+        stop = Stop.INTERRUPTED
+    return search.answer(stop)
 
 
 class _Search:
+    """The best choice and bound so far, and the levels of fixing that led to them."""
+
     def __init__(self, problem: IntraProblem, options: SolveOptions, tables: Tables) -> None:
-        self.problem, self.options = problem, options
-        self.deadline = time.monotonic() + options.time_limit_s
-        self.solver = PricedSolver(problem, tables)
-        self.best: tuple[int, ...] = ()
-        self.best_cost = float("inf")
-        self.bound = -np.inf
+        self.problem, self.options, self.tables = problem, options, tables
+        self.begin = time.monotonic()
+        self.deadline = self.begin + options.time_limit_s
+        self.best: Ints | None = None
+        self.cost, self.bound = np.inf, -np.inf
         self.infeasible = False
-        self.mender = Mender(problem)
+        self.done = False  # proved, or nothing left to try
+        self.trace: list[Point] = []
+        self.levels: list[Reduced] = []
+        self.whole = False
+        self.rounds = 0
+        self.tried = np.inf  # cost at which the whole programme was given up
 
-    def offer(self, choice: tuple[int, ...]) -> bool:
-        """Keeps a feasible choice that is better; whether it is feasible."""
-        feasible = self.problem.is_feasible(choice)
-        if feasible and (cost := self.problem.cost(choice)) < self.best_cost:
-            self.best, self.best_cost = choice, cost
-        return feasible
+    # --- what is known ---
 
+    @property
     def late(self) -> bool:
         return time.monotonic() > self.deadline
 
+    @property
     def settled(self) -> bool:
-        return self.infeasible or self.late() or self.close(self.options.tolerance)
+        return self.done or self.infeasible or self.late or self.close
 
-    def close(self, tolerance: float) -> bool:
-        """Whether the best choice is within a relative tolerance of the bound."""
-        gap = self.best_cost - self.bound
-        return bool(self.best) and gap <= tolerance * abs(self.best_cost)
+    @property
+    def close(self) -> bool:
+        """Whether the best choice is within the tolerance of the bound."""
+        gap = self.cost - self.bound
+        return self.best is not None and gap <= self.options.tolerance * abs(self.cost)
 
-    def refute(self) -> None:
-        """Notes that nothing fits."""
-        self.infeasible, self.bound = True, float("inf")
+    @property
+    def wanted(self) -> float:
+        """Only choices below this cost are of interest."""
+        if self.best is None:
+            return np.inf
+        least = max(self.options.tolerance, EXACT) * abs(self.cost) / 2
+        return self.cost - (max(0.5, least) if self.whole else least)
 
-    def ask(self, prices: dict[int, float]) -> tuple[int, ...]:
-        answer = self.solver.solve(
-            prices, sweeps=self.options.sweeps, deadline=self.deadline,
-            tolerance=self.options.tolerance,
-        )  # fmt: skip
-        self.bound = max(self.bound, answer.bound)
-        return answer.choice
+    def offer(self, choice: Ints) -> None:
+        """Keeps a choice of the current level if it is better."""
+        for level in reversed(self.levels):
+            choice = level.lift(choice)
+        cost = self.original.price(choice)
+        if cost < self.cost and self.original.fits(choice):
+            self.best, self.cost = choice, cost
+            self._note()
 
-    def unconstrained(self) -> None:
-        """The best choice without a limit; if it does not fit, one that does, however dear."""
-        self.free_choice = self.ask({})
-        least = self.problem.peak([int(np.argmin(use)) for use in self.problem.usage])
-        if least > self.problem.limit * (1 + 1e-12) or self.bound == float("inf"):
-            self.refute()
-        elif not self.offer(self.free_choice):
-            frugal = tuple(
-                int(np.lexsort((cost, use))[0])
-                for cost, use in zip(self.problem.node_cost, self.problem.usage, strict=True)
-            )
-            if self.offer(frugal):
-                self.mend(frugal, self.free_choice)
+    def raise_bound(self, bound: float) -> None:
+        """Notes a bound on the choices that are of interest."""
+        if self.best is not None and bound >= self.wanted:  # nothing better is left
+            bound = self.cost if self.whole else self.wanted
+            self.done = True
+        elif self.whole and np.isfinite(bound):
+            bound = float(np.ceil(bound - 1e-9 * abs(bound) - 1e-6))
+        if bound > self.bound:
+            self.bound = min(bound, self.cost)
+            self._note()
 
-    # --- memory ---
+    def _note(self) -> None:
+        self.trace.append((time.monotonic() - self.begin, self.cost, self.bound))
 
-    def price_memory(self) -> None:
-        """Bisects one price on the moments that were ever worst.
+    # --- the search ---
 
-        With one price the memory at a moment falls as the price rises, so bisection finds the
-        least price that fits; moments join the priced set as they become the worst.
-        """
-        problem = self.problem
-        spread = problem.peak(self.free_choice) - problem.limit
-        if spread <= problem.limit * 1e-12:
+    def run(self) -> None:
+        self.original = flatten_problem(self.problem)
+        self.whole = _whole(self.original)
+        top = reduce(self.original)
+        self.levels.append(top)
+        if top.broken:
+            self.infeasible = True
             return
-        cost = problem.cost(self.free_choice)
-        scale = abs(cost) if 0 < abs(cost) < float("inf") else 1e-9
-        moments = [self._worst(self.free_choice)]
-        price = scale * 0.05 / max(spread, 1.0)
-        low, high = 0.0, float("inf")
-        cheap, fits = self.free_choice, ()
-        for _ in range(self.options.price_steps):
-            if self.settled():
+        if self._decided(top.flat):
+            return
+        price: Floats | None = None
+        while not self.settled:
+            prices = self._bound(price)
+            if self.settled or not self._fix(prices):
+                continue
+            price = _transferred(prices, self.levels[-1].flat)
+
+    def _decided(self, flat: Flat) -> bool:
+        """Whether nothing is left to choose, or elimination finds the best."""
+        choice = np.zeros(0, dtype=np.int64) if not flat.size else self._eliminated(flat)
+        if choice is None:
+            return False
+        self.offer(choice)
+        self.raise_bound(self.cost)
+        self.done = True
+        return True
+
+    def _eliminated(self, flat: Flat) -> Ints | None:
+        if len(flat.limit) or flat.size > ELIMINATE_NODES:
+            return None
+        costs = [flat.cost[a:b] for a, b in zip(flat.first[:-1], flat.first[1:], strict=True)]
+        sizes = flat.sizes
+        shaped: dict[int, Floats] = {}
+        edges: list[Edge] = []
+        for (u, v), at in zip(flat.ends.tolist(), flat.table.tolist(), strict=True):
+            if at not in shaped:
+                cells = flat.pool[at : at + int(sizes[u] * sizes[v])]
+                shaped[at] = cells.reshape(int(sizes[u]), int(sizes[v]))
+            edges.append(Edge(u, v, shaped[at]))
+        state = Elimination(costs, edges, self.tables)
+        state.run(ELIMINATE_ENTRIES, deadline=self.deadline)
+        return None if state.alive else np.array(state.read_back(), dtype=np.int64)
+
+    def _bound(self, price: Floats | None) -> Prices:
+        """Message passing on the current level until it stalls."""
+        begin = time.monotonic()
+        until = begin + PRICES_SHARE * (self.deadline - begin)
+        flat = self.levels[-1].flat
+        prices = Prices(flat, price, self.wanted)
+        steps = self.options.sweeps * self.options.price_steps // 3
+        while not self.settled and steps > 0 and prices.stale < STALE:
+            steps -= 1
+            if prices.step():
+                assert prices.choice is not None
+                self.offer(prices.choice)
+            self.raise_bound(prices.best.bound)
+            if self.best is not None and time.monotonic() > until:
                 break
-            choice = self.ask({t: price / len(moments) for t in moments})
-            if self.offer(choice):
-                high, fits = price, choice
+        prices.rest()
+        return prices
+
+    def _fix(self, prices: Prices) -> bool:
+        """Goes one level down, where much can be left out; else tries all else on this one."""
+        while not self.settled:
+            if self._lower(prices):
+                return True
+            if not self.options.ilp:
+                self.done = True
+            elif self.best is None or (self._untried and self._small(prices.flat)):
+                self._exact(prices.flat)
             else:
-                worst = self._worst(choice)
-                if worst not in moments:
-                    moments.append(worst)
-                    high = float("inf")
-                low, cheap = price, choice
-            if fits:
-                self.mend(fits, cheap)
-            if self.close(self.options.memory_tolerance):
-                break
-            price = _between(low, high)
-            if high < float("inf") and low and high / low < 1.02:
-                break
-        if self.best:
-            self.mend(self.best, self.free_choice)
+                self._search(prices)
+        return False
 
-    def _worst(self, choice: tuple[int, ...]) -> int:
-        return int(np.argmax(self.problem.memory(choice)))
+    @property
+    def _untried(self) -> bool:
+        """Whether much better is known than when the whole programme was given up."""
+        if self.tried == np.inf:
+            return True
+        return self.cost - self.bound < MUCH / 2 * (self.tried - self.bound)
 
-    def least_memory(self) -> None:
-        """Pays for memory at every moment, so dearly that cost only breaks ties."""
-        problem = self.problem
-        moments = sorted({start for start, end in problem.intervals if start < end})
-        finite = [c[np.isfinite(c)] for c in (*problem.node_cost, *(e.cost for e in problem.edges))]
-        costs = sum(float(np.abs(c).max()) for c in finite if c.size)
-        price = 1e3 * max(costs, 1e-9) / max(problem.peak(self.free_choice), 1.0)
-        choice = self.ask(dict.fromkeys(moments, price))
-        if self.offer(choice):
-            self.mend(choice, self.free_choice)
+    def _small(self, flat: Flat) -> bool:
+        free = self.options.rounds is None
+        return columns(flat) <= (ILP_COLUMNS if free else SHORT_ILP_COLUMNS)
 
-    def mend(self, feasible: tuple[int, ...], cheap: tuple[int, ...]) -> None:
-        """Offers a feasible choice linked towards a cheaper one, then improved node by node."""
-        linked = self.mender.relink(feasible, cheap)
-        self.offer(self.mender.descend(linked, self.deadline))
+    def _lower(self, prices: Prices) -> bool:
+        """Leaves out what no better choice can have; whether that was much."""
+        if self.best is None:
+            return False
+        margin = self.wanted - prices.best.bound + 1e-9 * abs(self.cost)
+        flat, held = cheap_enough(prices.messages, prices.best, margin)
+        below = reduce(flat, held) if _any_options(flat, held) else None
+        if below is None or below.broken:
+            self.raise_bound(self.wanted)
+            return False
+        if columns(below.flat) > MUCH * columns(prices.flat):
+            return False
+        self.levels.append(below)
+        if not below.flat.size:
+            self.offer(np.zeros(0, dtype=np.int64))
+            self.raise_bound(min(self.wanted, below.flat.constant))
+            self.done = True
+        return True
+
+    def _exact(self, flat: Flat) -> None:
+        """The 0/1 programme of all that is left.
+
+        Where a proof is asked for, what it finds is only believed to be the best when it finds
+        nothing better: its bound is as exact as the tolerances of its solver.
+        """
+        left, before = self.deadline - time.monotonic(), self.cost
+        if self.best is not None:
+            left *= ILP_SHARE
+        short = self.best is not None and self.options.rounds is not None
+        found = solve_ilp(
+            flat, time_limit_s=min(left, SHORT_ILP_S) if short else left, cutoff=self.wanted,
+            nodes=SHORT_ILP_NODES if short else None,
+        )  # fmt: skip
+        if found.choice is not None:
+            self.offer(found.choice)
+        if found.stop is Stop.INFEASIBLE:
+            if self.best is None:
+                self.infeasible = True
+            else:
+                self.raise_bound(self.wanted)
+            return
+        again = self.options.tolerance < EXACT and self.cost < before
+        if found.stop is Stop.OPTIMAL and not again:
+            self.raise_bound(found.bound)
+        if found.stop is not Stop.OPTIMAL:
+            self.raise_bound(found.bound)
+            self.done = self.best is None
+            self.tried = self.cost  # not again, unless something better is found meanwhile
+
+    def _search(self, prices: Prices) -> None:
+        """Neighbourhoods until a good part of the gap is closed."""
+        start = self._here(prices)
+        around = Neighbours(prices.flat, start, prices.best.slack, self.options.seed + self.rounds)
+        gap = self.cost - prices.best.bound
+        while not self.settled:
+            for _ in range(BATCH):
+                if self.settled:
+                    return
+                if self.rounds == self.options.rounds:
+                    self.done = True
+                    return
+                self.rounds += 1
+                left = self.deadline - time.monotonic()
+                round_s = ROUND_S if self.options.rounds is None else SHORT_ROUND_S
+                proved = around.improve(self.cost - self.wanted, min(left, round_s))
+                self.offer(around.choice)
+                if proved and around.cost <= self.cost:
+                    self.raise_bound(self.wanted)
+            if self.cost - prices.best.bound < MUCH * gap:
+                return
+            for _ in range(STEPS if prices.improving else 0):
+                prices.step()
+            self.raise_bound(prices.best.bound)
+            around.slack = prices.best.slack
+
+    def _here(self, prices: Prices) -> Ints:
+        """The best choice, or the one most like it on the current level."""
+        assert self.best is not None
+        choice = self.best
+        for level in self.levels:
+            choice = level.project(choice)
+        choice = prices.descent.improve(choice)
+        mine = prices.choice
+        fits = prices.flat.fits(choice)
+        if mine is not None and (not fits or prices.cost < prices.flat.price(choice)):
+            return mine
+        return choice
 
     # --- the end ---
 
-    def exact(self) -> None:
-        """HiGHS, if the programme is small enough to write down."""
-        flat = flatten_problem(self.problem)
-        if columns(flat) > (ILP_COLUMNS if self.best else ILP_COLUMNS_AT_LAST):
-            return
-        known = np.array(self.best, dtype=np.int64) if self.best else None
-        found = solve_ilp(flat, time_limit_s=self.deadline - time.monotonic(), known=known)
-        if found.choice is not None:
-            self.offer(tuple(found.choice.tolist()))
-        elif found.stop is Stop.INFEASIBLE and not self.best:
-            self.refute()
-            return
-        self.bound = max(self.bound, found.bound)
-
-    def answer(self) -> IntraSolution:
+    def answer(self, stop: Stop | None) -> IntraSolution:
+        trace = tuple(self.trace)
         if self.infeasible:
-            return IntraSolution((), float("inf"), float("inf"), Stop.INFEASIBLE)
-        left_open = Stop.TIME_LIMIT if self.late() else Stop.GAP
-        if not self.best:
-            return IntraSolution((), float("inf"), self.bound, left_open)
-        stop = Stop.OPTIMAL if self.close(self.options.tolerance) else left_open
-        return IntraSolution(self.best, self.best_cost, min(self.bound, self.best_cost), stop)
+            return IntraSolution((), float("inf"), float("inf"), Stop.INFEASIBLE, trace)
+        left_open = stop or (Stop.TIME_LIMIT if self.late else Stop.GAP)
+        if self.best is None:
+            return IntraSolution((), float("inf"), self.bound, left_open, trace)
+        choice = tuple(self.best.tolist())
+        cost = self.problem.cost(choice)
+        bound = min(self.bound, cost)
+        optimal = cost - bound <= self.options.tolerance * abs(cost)
+        return IntraSolution(choice, cost, bound, Stop.OPTIMAL if optimal else left_open, trace)
 
 
-def _between(low: float, high: float) -> float:
-    """The next price: upwards until one fits, then the middle in logarithms."""
-    if high == float("inf"):
-        return low * 8.0
-    return (low * high) ** 0.5 if low else high / 8.0
+def _whole(flat: Flat) -> bool:
+    """Whether all costs are whole numbers, so that choices differ by one or more."""
+    finite = np.concatenate((flat.cost, flat.pool))
+    finite = finite[np.isfinite(finite)]
+    return bool((finite == np.floor(finite)).all()) and float(np.abs(finite).max(initial=0)) > 1.0
+
+
+def _any_options(flat: Flat, held: np.ndarray) -> bool:
+    node = np.repeat(np.arange(flat.size), flat.sizes)
+    return bool((np.bincount(node[held], minlength=flat.size) > 0).all())
+
+
+def _transferred(prices: Prices, flat: Flat) -> Floats:
+    """Prices of the moments that a level has, by the level above."""
+    known = dict(zip(prices.flat.moment.tolist(), prices.price.tolist(), strict=True))
+    return np.array([known.get(t, 0.0) for t in flat.moment.tolist()])

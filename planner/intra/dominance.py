@@ -1,0 +1,102 @@
+"""Dominated options: another one of the same node is as cheap whatever the others do.
+
+Option j replaces i at node v if it uses no more memory at any moment and
+
+    c_v(i) - c_v(j) + sum_w min_k ( e_vw(i, k) - e_vw(j, k) )  >=  0
+
+over the neighbours w. Of options that replace each other the first is kept. All nodes at once:
+replacing an option concerns its own node only, whatever the others have.
+
+Source: Goldstein, Biophysical Journal 66, 1994 (dead-end elimination), with memory added.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .compiled import compiled
+from .consistency import incidence
+from .flat import Flat, Ints
+from .problem import Floats
+
+MOST_WORK = 200_000_000  # cells looked at in one call; what is left is looked at by the next one
+
+
+def undominated(flat: Flat) -> np.ndarray:
+    """Options that are not dominated; infinite pairs must be all that is forbidden."""
+    held = np.ones(len(flat.cost), dtype=np.bool_)
+    at, edge = incidence(flat)
+    stretch = np.searchsorted(flat.owner, np.arange(flat.size + 1))
+    _sift(
+        flat.first, flat.cost, flat.ends, flat.table, flat.pool, at, edge,
+        stretch, flat.use_at, flat.use, held, MOST_WORK,
+    )  # fmt: skip
+    return held
+
+
+@compiled
+def _sift(  # noqa: C901
+    first: Ints, cost: Floats, ends: Ints, table: Ints, pool: Floats, at: Ints, edge: Ints,
+    stretch: Ints, use_at: Ints, use: Floats, held: np.ndarray, work: int,
+) -> None:  # fmt: skip
+    widest = 0
+    degree = 0
+    for v in range(len(first) - 1):
+        widest = max(widest, first[v + 1] - first[v])
+        degree = max(degree, at[v + 1] - at[v])
+    best = np.zeros((widest, degree), dtype=np.int64)  # of each option on each edge
+    for v in range(len(first) - 1):
+        size = first[v + 1] - first[v]
+        if work <= 0:
+            break
+        for n in range(at[v], at[v + 1]):
+            e = edge[n]
+            is_first = ends[e, 0] == v
+            columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
+            rows = first[ends[e, 0] + 1] - first[ends[e, 0]]
+            step, stride = (columns, 1) if is_first else (1, columns)
+            for i in range(size):
+                least = np.inf
+                best[i, n - at[v]] = 0
+                for j in range(columns if is_first else rows):
+                    if pool[table[e] + i * step + j * stride] < least:
+                        least = pool[table[e] + i * step + j * stride]
+                        best[i, n - at[v]] = j
+        for i in range(size):
+            for j in range(size):
+                if i == j or not held[first[v] + j]:
+                    continue
+                # a look at i's best partners alone settles most pairs
+                margin = cost[first[v] + i] - cost[first[v] + j]
+                for n in range(at[v], at[v + 1]):
+                    e = edge[n]
+                    columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
+                    step, stride = (columns, 1) if ends[e, 0] == v else (1, columns)
+                    k = best[i, n - at[v]] * stride
+                    margin += pool[table[e] + i * step + k] - pool[table[e] + j * step + k]
+                if not margin >= 0.0:
+                    continue
+                frugal = True
+                for s in range(stretch[v], stretch[v + 1]):
+                    frugal = frugal and use[use_at[s] + j] <= use[use_at[s] + i]
+                if not frugal:
+                    continue
+                margin = cost[first[v] + i] - cost[first[v] + j]
+                for n in range(at[v], at[v + 1]):
+                    e = edge[n]
+                    is_first = ends[e, 0] == v
+                    w = ends[e, 1] if is_first else ends[e, 0]
+                    columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
+                    step, stride = (columns, 1) if is_first else (1, columns)
+                    least = np.inf
+                    for k in range(first[w + 1] - first[w]):
+                        mine = pool[table[e] + i * step + k * stride]
+                        if mine < np.inf:
+                            least = min(least, mine - pool[table[e] + j * step + k * stride])
+                    work -= int(first[w + 1] - first[w])
+                    margin += least
+                    if margin == -np.inf:
+                        break
+                if margin >= 0.0:
+                    held[first[v] + i] = False
+                    break

@@ -1,0 +1,145 @@
+"""Prices of memory, raised where too much of it is used and lowered where it is not.
+
+A step follows the smoothed use of memory: every node takes its options in proportion to
+exp(-c / temperature), c what message passing knows of their cost. Only the worst moments of every
+stretch over the limit get a price, so that prices stay sparse. A step that does not raise the bound
+is taken back and the next one is shorter; the temperature falls as steps get short.
+
+The bound of any messages and prices is valid, see `messages.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .descent import Descent
+from .flat import Flat, Ints, ranges
+from .messages import Lower, Messages
+from .problem import Floats
+
+SWEEPS = 3  # per step
+FIRST_STEP, SHORTEST_STEP, NEXT_STEP = 0.05, 1e-4, 0.01
+LONGER, SHORTER, COOLER = 1.2, 0.7, 0.7
+HEAT = 0.1  # first temperature, as a share of the bound per node
+MOST_STALE = 200  # steps
+COLDEST = 1e-6  # of the first temperature
+
+
+class Prices:
+    """Bounds and choices of one problem, better with every step."""
+
+    def __init__(self, flat: Flat, known: Floats | None = None, ceiling: float = np.inf) -> None:
+        """Takes the problem, prices to start from, and the cost of a choice known elsewhere."""
+        self.flat = flat
+        self.messages = Messages(flat)
+        self.descent = Descent(flat)
+        self.counts = flat.sizes[flat.owner]
+        self.use = flat.use[ranges(flat.use_at, self.counts)]
+        self.option = ranges(flat.first[flat.owner], self.counts)
+        self.stretch = np.repeat(np.arange(len(self.counts)), self.counts)
+        self.node = np.repeat(np.arange(flat.size), flat.sizes)
+        self.choice: Ints | None = None
+        self.cost = ceiling
+        if known is not None:
+            self.messages.pay(known)
+        self.messages.sweep()
+        self.best = self.messages.lower()
+        self.price = self.messages.price
+        self.state = self.messages.state()
+        self.length = FIRST_STEP
+        self.heat = HEAT
+        self.stale = 0  # steps since the bound grew by a good part of the gap
+
+    # --- choices ---
+
+    def offer(self, choice: Ints) -> bool:
+        """Keeps a choice that fits and is better."""
+        cost = self.flat.price(choice)
+        if not cost < self.cost or not self.flat.fits(choice):
+            return False
+        self.choice, self.cost = choice, cost
+        return True
+
+    def round(self) -> bool:
+        """Reads a choice off the messages; whether it is the best so far."""
+        return self.offer(self.descent.improve(self.messages.round()))
+
+    @property
+    def gap(self) -> float:
+        """Distance between the choice and the bound; the bound's size if there is no choice."""
+        scale = max(abs(self.best.bound), 1e-300)
+        return max(min(self.cost - self.best.bound, scale), 1e-12 * scale)
+
+    # --- the bound ---
+
+    def _take(self, lower: Lower) -> bool:
+        if not lower.bound > self.best.bound:
+            return False
+        grown = lower.bound - self.best.bound
+        self.stale = 0 if grown > 0.005 * self.gap else self.stale + 1
+        self.best, self.price, self.state = lower, self.messages.price, self.messages.state()
+        return True
+
+    def _room(self) -> Floats:
+        """What is left of memory under the smoothed use of it."""
+        flat, seen = self.flat, self.messages.seen
+        least = np.minimum.reduceat(seen, flat.first[:-1])[self.node]
+        heat = self.heat * max(abs(self.best.bound), 1e-300) / flat.size
+        weight = np.exp((least - seen) / heat)
+        weight /= np.add.reduceat(weight, flat.first[:-1])[self.node]
+        total = np.bincount(self.stretch, self.use * weight[self.option], len(self.counts))
+        change = np.bincount(flat.begin, total, len(flat.limit) + 1)
+        change -= np.bincount(flat.end, total, len(flat.limit) + 1)
+        return flat.limit - np.cumsum(change)[:-1]
+
+    def step(self) -> bool:
+        """One change of prices with some sweeps; whether a better choice came out."""
+        direction = self._direction()
+        norm = float(direction @ direction)
+        if norm > 0.0:
+            scale = self.length * self.gap / norm
+            self.messages.pay(np.maximum(0.0, self.price + scale * direction))
+        for _ in range(SWEEPS):
+            self.messages.sweep()
+        if self._take(self.messages.lower()):
+            self.length *= LONGER
+        else:
+            self.stale += 1
+            self._back(moved=norm > 0.0)
+        return self.round()
+
+    def rest(self) -> None:
+        """Goes back to the messages of the best bound."""
+        self.messages.restore(self.state)
+
+    @property
+    def improving(self) -> bool:
+        """Whether the bound may still grow."""
+        return self.stale < MOST_STALE
+
+    def _direction(self) -> Floats:
+        """Along which prices change: up at the worst moments, up or down where there is one."""
+        if not len(self.flat.limit):
+            return self.flat.limit
+        over = -self._room()
+        direction = np.where(self.price > 0.0, over, 0.0)
+        peaks = worst(over > 0.0, -over)
+        direction[peaks] = over[peaks]
+        return direction
+
+    def _back(self, *, moved: bool) -> None:
+        if moved:
+            self.messages.pay(self.price)
+            self.messages.sweep()
+            self._take(self.messages.lower())
+        self.length *= SHORTER
+        if self.length < SHORTEST_STEP:
+            self.heat = max(self.heat * COOLER, HEAT * COLDEST)
+            self.length = NEXT_STEP
+
+
+def worst(over: np.ndarray, room: Floats) -> list[int]:
+    """The worst moment of each run of moments that are over the limit."""
+    starts = np.flatnonzero(over & ~np.concatenate(([False], over[:-1])))
+    stops = np.flatnonzero(over & ~np.concatenate((over[1:], [False]))) + 1
+    return [int(a + np.argmin(room[a:b])) for a, b in zip(starts, stops, strict=True)]
