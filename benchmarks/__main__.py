@@ -15,6 +15,7 @@ BENCHES = (
     "gpu-compile",
     "host-steps",
     "oracles",
+    "pipelines",
     "plan-time",
     "published",
     "rules",

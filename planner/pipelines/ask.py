@@ -110,8 +110,9 @@ def _ask_graph(question: Question, graphs: Mapping[str, LayerGraph]) -> Outcome:
     found = None if plan is None else price(problem, plan, convention)
     memory = max(host.memory_bytes for host in machine.hosts)
     if plan is None or found is None or not found.fits:
-        over = found.excess_bytes if found is not None else None
-        needed = _needed_bytes(request) if over is None else memory + over
+        needed = _needed_bytes(request) if found is None else memory + max(found.excess_bytes, 0.0)
+        if found is not None and found.against:
+            notes = (*notes, f"the plan breaks a rule of the convention: {found.against}")
         return Outcome(
             question.planner, name, False, None, None, (), convention.schedule, None, seconds,
             False, needed, memory, names, (*notes, *_help(first, question)),

@@ -40,7 +40,26 @@ def price(problem: Problem, plan: PipelinePlan, convention: Convention) -> Price
         shares.insert(0, parts)
         worst = max(worst, excess)
     step = convention.step_s(costs, problem.microbatches)
-    return Priced(step, step / problem.batch, tuple(peaks), tuple(shares), float(worst))
+    against = broken_rule(problem, plan, convention)
+    return Priced(step, step / problem.batch, tuple(peaks), tuple(shares), float(worst), against)
+
+
+def broken_rule(problem: Problem, plan: PipelinePlan, convention: Convention) -> str:
+    """What a convention asks of degrees and a plan does not keep; empty if it keeps all."""
+    replicas = [stage.data_parallel for stage in plan.stages]
+    count = plan.microbatches
+    if convention.divides:
+        odd = [d for d in replicas if count % d]
+        if odd:
+            return f"{odd[0]} replicas do not divide {count} micro-batches"
+        if sum(replicas) > count:
+            return f"{sum(replicas)} replicas are more than the {count} micro-batches"
+    elif not convention.by_replicas and max(replicas) > problem.batch // count:
+        return (
+            f"{max(replicas)} replicas cannot share a micro-batch of {problem.batch // count} "
+            "samples"
+        )
+    return ""
 
 
 def _check(problem: Problem, plan: PipelinePlan) -> None:

@@ -97,6 +97,7 @@ class Priced:
 
     shares: per stage, what each replica takes of a micro-batch.
     excess_bytes: by how much the worst device is over its memory; 0 or below fits.
+    against: which rule of the convention the plan breaks, if any.
     """
 
     step_s: float
@@ -104,8 +105,9 @@ class Priced:
     peak_bytes: tuple[float, ...]
     shares: tuple[tuple[float, ...], ...]
     excess_bytes: float
+    against: str = ""
 
     @property
     def fits(self) -> bool:
-        """Whether every device has the memory it needs."""
-        return self.excess_bytes <= 0
+        """Whether every device has the memory it needs, and the convention allows the plan."""
+        return self.excess_bytes <= 0 and not self.against

@@ -148,7 +148,7 @@ class _Search:
     ) -> None:  # fmt: skip
         shape = self.shapes[index]
         core = shape.seconds[s]
-        n, width = core.shape
+        n, width = self.count, int(core.shape[1])
         crosses_out = (self.devices - k) % self.per_host == 0
         before = self.devices - k - shape.devices
         crosses_in = before % self.per_host == 0 and before > 0
