@@ -1,5 +1,9 @@
-"""Rewrites of programs into equal ones: reading rules of others, and judging rules."""
+"""Rewrites of programs into equal ones: a catalogue, rules of others, and verdicts on both."""
 
+from .catalogue import CATALOGUE as CATALOGUE
+from .catalogue import Row as Row
+from .catalogue import RowVerdict as RowVerdict
+from .catalogue import judge_row as judge_row
 from .errors import RuleError as RuleError
 from .published import read_rules as read_rules
 from .rule import Op as Op

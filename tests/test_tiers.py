@@ -68,6 +68,7 @@ BASIC: tuple[str, ...] = (
     "planner/stepcall.py",
     "profiles/measure.py",
     "profiles/measure_cases.py",
+    "substitutions/verify/saturate.py",
     "substitutions/verify/smt.py",
 )
 

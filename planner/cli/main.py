@@ -15,7 +15,8 @@ from .pipeline import pipeline_command
 from .plan import plan_command
 from .profile import profile_command
 from .report import report_command
-from .rules import audit_command
+from .rules import audit_command, list_command
+from .rules import verify_command as verify_rules_command
 from .simulate import simulate_command
 from .verify import verify_command
 
@@ -130,6 +131,10 @@ app.command("version", cls=Command, epilog=examples("version", "version --json")
 
 rules = typer.Typer(no_args_is_help=True, help="Judge rules that rewrite programs.")
 app.add_typer(rules, name="rules")
+rules.command("list", cls=Command, epilog=examples("rules list", "rules list --json"))(list_command)
+rules.command("verify", cls=Command, epilog=examples("rules verify", "rules verify --json"))(
+    verify_rules_command
+)
 rules.command(
     "audit",
     cls=Command,

@@ -1,4 +1,4 @@
-"""`meshwright rules audit`."""
+"""`meshwright rules list`, `verify` and `audit`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from substitutions import VERDICTS, RuleError, Verdict, judge_all, read_rules
+from substitutions import (
+    CATALOGUE,
+    VERDICTS,
+    Row,
+    RowVerdict,
+    RuleError,
+    Verdict,
+    judge_all,
+    judge_row,
+    read_rules,
+)
 
 from ..errors import PlanError
 from .answer import Answer, progress
@@ -23,6 +33,75 @@ RulesPath = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="FlexFlow's JSON, TASO's protobuf (.pb) or TENSAT's text."),
 ]
+
+
+def list_command(as_json: AsJson = False) -> Answer:
+    """List the rules of the catalogue.
+
+    Letters: k, m are any degrees, a, b any two axes, s, t scalars; `;` separates outputs.
+    """
+    rows = [(family, row) for family, members in CATALOGUE.items() for row in members]
+    data = {"rules": [_listed(family, row) for family, row in rows]}
+    head = ("rule", "family", "from", "to")
+    cells = [(row.name, family, row.left, row.right) for family, row in rows]
+    return Answer(data, lambda width: table(head, cells, width))
+
+
+def _listed(family: str, row: Row) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "family": family,
+        "from": row.left,
+        "to": row.right,
+        "parallel": row.parallel,
+        "any_axis": row.generic,
+    }
+
+
+def verify_command(as_json: AsJson = False) -> Answer:
+    """Prove every rule of the catalogue anew, for every rank, axis and degree it stands for.
+
+    Exit status: 0 if all are proved, 1 if one is not.
+    """
+    rows = [row for members in CATALOGUE.values() for row in members]
+    found: list[RowVerdict] = []
+    with progress(as_json=as_json) as tell:
+        for row in rows:
+            tell(row.name)
+            found.append(judge_row(row))
+    counts = collections.Counter(item.verdict for item in found)
+    data = {
+        "rules": [
+            {
+                "name": item.name,
+                "verdict": item.verdict,
+                "conditions": list(item.conditions),
+                "instances": len(item.rules),
+                "seconds": item.seconds,
+            }
+            for item in found
+        ],
+        "counts": {verdict: counts[verdict] for verdict in VERDICTS},
+        "seconds": sum(item.seconds for item in found),
+    }
+    rejected = any(item.verdict in REJECTED for item in found)
+    return Answer(data, lambda width: _verified(found, data, width), 1 if rejected else 0)
+
+
+def _verified(found: Sequence[RowVerdict], data: dict[str, Any], width: int | None) -> Text:
+    rows = [
+        (
+            item.name,
+            item.verdict,
+            str(len(item.rules)),
+            item.conditions[0] if item.conditions else "",
+        )
+        for item in found
+    ]
+    instances = sum(len(item.rules) for item in found)
+    last = f"\n\n{len(found)} rules, {instances} instances; {data['seconds']:.1f} s"
+    head = ("rule", "verdict", "instances", "condition of the first")
+    return table(head, rows, width).append(Text(last))
 
 
 def audit_command(file: RulesPath, as_json: AsJson = False) -> Answer:

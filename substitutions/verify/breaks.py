@@ -49,6 +49,7 @@ class Parts:
     typing: Typing
     name: str
     side: Side
+    more: Mapping[str, BreaksOf]
     _types: dict[Ref, Type] = field(default_factory=dict[Ref, Type])
     _breaks: dict[Ref, Breaks] = field(default_factory=dict[Ref, Breaks])
 
@@ -64,7 +65,7 @@ class Parts:
                 found = tuple(() for _ in self.type(ref).dims)
             else:
                 op = self.side[ref.op]
-                find = _BREAKS.get(op.kind, _pointwise_breaks)
+                find = self.more.get(op.kind) or _BREAKS.get(op.kind, _pointwise_breaks)
                 found = tuple(ordered(places) for places in find(self, op, ref))
             self._breaks[ref] = found
         return self._breaks[ref]
@@ -140,7 +141,8 @@ def _split_breaks(m: Parts, op: Op, ref: Ref) -> list[list[Expr]]:
     return found
 
 
-_BREAKS: Mapping[str, Callable[[Parts, Op, Ref], list[list[Expr]]]] = {
+BreaksOf = Callable[[Parts, Op, Ref], list[list[Expr]]]
+_BREAKS: Mapping[str, BreaksOf] = {
     "transpose": _transpose_breaks,
     "matmul": _matmul_breaks,
     "linear": _linear_breaks,

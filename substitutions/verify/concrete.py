@@ -1,135 +1,17 @@
-"""Ops on arrays, with NumPy: in a prime field, or in real numbers.
+"""Ops on arrays, with NumPy.
 
-An independent second meaning: nothing is shared with the symbolic one but the op names. A tensor
-is an array [replica, dims...] with a degree for each dimension.
+An independent second meaning: nothing is shared with the symbolic one but the op names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
 from ..rule import RELU, SAME, Op, Side
-
-Array = np.ndarray[Any, Any]
-PRIME = 2**31 - 1
-
-
-class NotTypedError(Exception):
-    """The op does not take these shapes or degrees."""
-
-
-class Numbers(Protocol):
-    """Arithmetic: sums, products, an unknown function for relu, and fractions."""
-
-    def array(self, values: Array) -> Array: ...
-    def add(self, a: Array, b: Array) -> Array: ...
-    def mul(self, a: Array, b: Array) -> Array: ...
-    def total(self, values: Array, axis: tuple[int, ...]) -> Array: ...
-    def relu(self, a: Array) -> Array: ...
-    def share(self, parts: int) -> Array: ...
-
-
-class Reals:
-    """Doubles; relu is relu. Small whole inputs keep sums exact."""
-
-    def array(self, values: Array) -> Array:
-        return values.astype(np.float64)
-
-    def add(self, a: Array, b: Array) -> Array:
-        return a + b
-
-    def mul(self, a: Array, b: Array) -> Array:
-        return a * b
-
-    def total(self, values: Array, axis: tuple[int, ...]) -> Array:
-        return values.sum(axis=axis)
-
-    def relu(self, a: Array) -> Array:
-        return np.maximum(a, 0.0)
-
-    def share(self, parts: int) -> Array:
-        return np.asarray(1.0 / parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """Numbers modulo a prime; relu is a function without structure, but relu(relu(x)) = relu(x).
-
-    On a random half of the field the function is the identity, elsewhere it maps into that half.
-    """
-
-    salt: int
-
-    def array(self, values: Array) -> Array:
-        return values.astype(np.int64) % PRIME
-
-    def add(self, a: Array, b: Array) -> Array:
-        return (a + b) % PRIME
-
-    def mul(self, a: Array, b: Array) -> Array:
-        return (a * b) % PRIME
-
-    def total(self, values: Array, axis: tuple[int, ...]) -> Array:
-        return values.sum(axis=axis) % PRIME
-
-    def relu(self, a: Array) -> Array:
-        mixed = a ^ (a >> 7)
-        image = (mixed * (2 * (self.salt % 10**6) + 12345) + self.salt) % PRIME
-        # Even numbers are their own image; odd ones go to an even number.
-        return np.where(a % 2 == 0, a, image - image % 2)
-
-    def share(self, parts: int) -> Array:
-        return np.asarray(pow(parts, PRIME - 2, PRIME), dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Where a dimension was joined, and how its parts were."""
-
-    at: int
-    left: Cut | None = None
-    right: Cut | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """Data [replica, dims...], a degree and a history for each dimension."""
-
-    data: Array
-    degrees: tuple[int, ...]
-    cuts: tuple[Cut | None, ...]
-
-    def __post_init__(self) -> None:
-        sizes = self.data.shape
-        if sizes[0] != self.degrees[0] or any(
-            size % degree for size, degree in zip(sizes, self.degrees, strict=True)
-        ):
-            raise NotTypedError(f"degrees {self.degrees} of a tensor {sizes}")
-
-
-def tensor(data: Array, degrees: Sequence[int], cuts: Mapping[int, int] | None = None) -> Tensor:
-    """An input; `cuts` says where its dimensions are split, if they are."""
-    known = cuts or {}
-    history = tuple(Cut(known[i]) if i in known else None for i in range(data.ndim))
-    return Tensor(data, tuple(degrees), history)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What ops need besides their operands."""
-
-    numbers: Numbers
-    parallel: bool
-
-    def axis(self, op: Op, x: Tensor) -> int:
-        axis = op["axis"] if self.parallel else op["axis"] + 1
-        if not 1 <= axis < x.data.ndim:
-            raise NotTypedError(f"axis {op['axis']}")
-        return axis
+from .arrays import Array, Cut, NotTypedError, Run, Tensor, need
+from .concrete_reductions import REDUCTION_OPS
 
 
 def evaluate(
@@ -160,15 +42,10 @@ def evaluate(
     return made
 
 
-def _need(condition: bool, text: str) -> None:
-    if not condition:
-        raise NotTypedError(text)
-
-
 def _pointwise(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     a, b = args
-    _need(a.data.shape == b.data.shape, f"{op.kind} of {a.data.shape} and {b.data.shape}")
-    _need(a.degrees == b.degrees, f"{op.kind} of degrees {a.degrees} and {b.degrees}")
+    need(a.data.shape == b.data.shape, f"{op.kind} of {a.data.shape} and {b.data.shape}")
+    need(a.degrees == b.degrees, f"{op.kind} of degrees {a.degrees} and {b.degrees}")
     data = (run.numbers.add if op.kind == "add" else run.numbers.mul)(a.data, b.data)
     cuts = tuple(x if x == y else None for x, y in zip(a.cuts, b.cuts, strict=True))
     return (Tensor(data, a.degrees, cuts),)
@@ -176,7 +53,7 @@ def _pointwise(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
 
 def _scale(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     x, s = args
-    _need(s.data.ndim == 1, "the factor is not a scalar")
+    need(s.data.ndim == 1, "the factor is not a scalar")
     return (Tensor(run.numbers.mul(x.data, s.data[0]), x.degrees, x.cuts),)
 
 
@@ -191,7 +68,7 @@ def _activated(op: Op, data: Array, run: Run) -> Array:
 
 def _transpose(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     (x,) = args
-    _need(x.data.ndim == 3, "transpose of no matrix")
+    need(x.data.ndim == 3, "transpose of no matrix")
     order = (0, 2, 1)
     degrees, cuts = tuple(x.degrees[i] for i in order), tuple(x.cuts[i] for i in order)
     return (Tensor(x.data.transpose(order), degrees, cuts),)
@@ -204,8 +81,8 @@ def _product(a: Array, b: Array, run: Run) -> Array:
 
 def _matmul(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     a, b = args
-    _need(a.data.ndim == b.data.ndim == 3, "matmul of no matrices")
-    _need(a.data.shape[2] == b.data.shape[1], f"matmul of {a.data.shape} and {b.data.shape}")
+    need(a.data.ndim == b.data.ndim == 3, "matmul of no matrices")
+    need(a.data.shape[2] == b.data.shape[1], f"matmul of {a.data.shape} and {b.data.shape}")
     data = _product(a.data[0], b.data[0], run)[None]
     return (Tensor(_activated(op, data, run), (1, 1, 1), (None, a.cuts[1], b.cuts[2])),)
 
@@ -213,10 +90,10 @@ def _matmul(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
 def _linear(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     """Every device (r, chunk of n, chunk of o) multiplies its own parts."""
     x, w = args
-    _need(x.data.ndim == w.data.ndim == 3, "linear of no matrices")
-    _need(x.data.shape[2] == w.data.shape[2], f"linear of {x.data.shape} and {w.data.shape}")
+    need(x.data.ndim == w.data.ndim == 3, "linear of no matrices")
+    need(x.data.shape[2] == w.data.shape[2], f"linear of {x.data.shape} and {w.data.shape}")
     (xr, xn, xc), (wr, wo, wc) = x.degrees, w.degrees
-    _need((xr, xn, xc) == (wo, wr, wc), f"linear of degrees {x.degrees} and {w.degrees}")
+    need((xr, xn, xc) == (wo, wr, wc), f"linear of degrees {x.degrees} and {w.degrees}")
     n, o, c = (x.data.shape[1] // xn, w.data.shape[1] // wo, x.data.shape[2] // xc)
     data = run.numbers.array(np.zeros((xc, x.data.shape[1], w.data.shape[1])))
     for r in range(xc):
@@ -237,7 +114,7 @@ def _padding(op: Op, size: int, kernel: int, axis: str) -> tuple[int, int, int]:
         total = max((count - 1) * stride + kernel - size, 0)
         return count, total // 2, total - total // 2
     count = (size - kernel) // stride + 1
-    _need(kernel <= size, f"a window of {kernel} in {size}")
+    need(kernel <= size, f"a window of {kernel} in {size}")
     return count, 0, 0
 
 
@@ -257,12 +134,12 @@ def _windows(op: Op, image: Array, kernel: tuple[int, int], fill: float) -> Arra
 
 def _conv(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     x, w = args
-    _need(x.data.ndim == w.data.ndim == 5, "convolution of no images")
+    need(x.data.ndim == w.data.ndim == 5, "convolution of no images")
     image, kernel = x.data[0], w.data[0]
     channels, outs, ins = image.shape[1], kernel.shape[0], kernel.shape[1]
-    _need(channels % ins == 0, f"{ins} inputs of {channels} channels")
+    need(channels % ins == 0, f"{ins} inputs of {channels} channels")
     groups = channels // ins
-    _need(outs % groups == 0, f"{outs} outputs in {groups} groups")
+    need(outs % groups == 0, f"{outs} outputs in {groups} groups")
     seen = _windows(op, image, (kernel.shape[2], kernel.shape[3]), 0)
     each = outs // groups
     parts: list[Array] = []
@@ -278,7 +155,7 @@ def _conv(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
 
 def _pool(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     (x,) = args
-    _need(x.data.ndim == 5, "pooling of no images")
+    need(x.data.ndim == 5, "pooling of no images")
     kernel = (op["kernel_h"], op["kernel_w"])
     if op.kind == "avgpool":
         total = run.numbers.total(_windows(op, x.data[0], kernel, 0), (4, 5))
@@ -291,9 +168,9 @@ def _pool(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
 
 def _enlarge(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     (w,) = args
-    _need(w.data.ndim == 5, "enlarging no kernel")
+    need(w.data.ndim == 5, "enlarging no kernel")
     extra = [op["kernel_h"] - w.data.shape[3], op["kernel_w"] - w.data.shape[4]]
-    _need(min(extra) >= 0, f"enlarging {w.data.shape[3:]} to {op.params}")
+    need(min(extra) >= 0, f"enlarging {w.data.shape[3:]} to {op.params}")
     pads = [(e // 2, e - e // 2) for e in extra]
     data = np.pad(w.data, ((0, 0), (0, 0), (0, 0), *pads))
     return (Tensor(data, w.degrees, (None, w.cuts[1], w.cuts[2], None, None)),)
@@ -303,14 +180,14 @@ def _concat(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     axis = run.axis(op, args[0])
     first = args[0]
     total, cuts = first.data.shape[axis], list(first.cuts)
-    _need(first.degrees[axis] == 1, "concat along a dimension that is divided")
+    need(first.degrees[axis] == 1, "concat along a dimension that is divided")
     for other in args[1:]:
-        _need(other.data.ndim == first.data.ndim, "concat of different ranks")
-        _need(other.degrees == first.degrees, "concat of different degrees")
+        need(other.data.ndim == first.data.ndim, "concat of different ranks")
+        need(other.degrees == first.degrees, "concat of different degrees")
         for i in range(first.data.ndim):
             if i != axis:
                 same = other.data.shape[i] == first.data.shape[i]
-                _need(same, f"concat of {first.data.shape} and {other.data.shape}")
+                need(same, f"concat of {first.data.shape} and {other.data.shape}")
                 cuts[i] = cuts[i] if cuts[i] == other.cuts[i] else None
         cuts[axis] = Cut(total, cuts[axis], other.cuts[axis])
         total += other.data.shape[axis]
@@ -321,7 +198,7 @@ def _concat(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
 def _split(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     (x,) = args
     axis = run.axis(op, x)
-    _need(x.degrees[axis] == 1, "split of a dimension that is divided")
+    need(x.degrees[axis] == 1, "split of a dimension that is divided")
     cut = x.cuts[axis]
     if cut is None:
         raise NotTypedError("split of a dimension that is no concatenation")
@@ -337,11 +214,11 @@ def _parallel(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     k, dim = op["degree"], op["dim"]
     degrees = list(x.degrees)
     replica = op.kind in ("replicate", "reduce")
-    _need(run.parallel and dim < len(degrees) and replica == (dim == 0), f"{op.kind} on {dim}")
+    need(run.parallel and dim < len(degrees) and replica == (dim == 0), f"{op.kind} on {dim}")
     if op.kind in ("partition", "replicate"):
         degrees[dim] *= k
     else:
-        _need(degrees[dim] % k == 0, f"{op.kind} by {k} of degree {degrees[dim]}")
+        need(degrees[dim] % k == 0, f"{op.kind} by {k} of degree {degrees[dim]}")
         degrees[dim] //= k
     data = x.data
     if op.kind == "replicate":
@@ -381,4 +258,5 @@ _OPS: Mapping[str, Callable[[Op, Sequence[Tensor], Run], tuple[Tensor, ...]]] = 
     "transpose": _transpose, "matmul": _matmul, "linear": _linear, "conv": _conv,
     "avgpool": _pool, "maxpool": _pool, "enlarge": _enlarge, "concat": _concat, "split": _split,
     "partition": _parallel, "combine": _parallel, "replicate": _parallel, "reduce": _parallel,
+    **REDUCTION_OPS,
 }  # fmt: skip

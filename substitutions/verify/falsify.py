@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..rule import Rule
-from .concrete import Array, Field, NotTypedError, Reals
+from .arrays import Array, Field, NotTypedError, Reals
 from .expr import Atom
 from .prove import Case, typed
 from .sample import Difference, Domain, Instance, compare, draw_inputs
@@ -28,10 +28,10 @@ def domain(rule: Rule, case: Case, *, partly: bool = False) -> Domain | None:
         return None
 
 
-def survives(where: Domain, count: int) -> tuple[int, Difference | None]:
+def survives(where: Domain, count: int, seed: int = 0) -> tuple[int, Difference | None]:
     """Instances tried, in the field and in the reals, and a difference found if there is one."""
     tried = 0
-    for i, values in enumerate(where.draws(random.Random(SEED + 1), count)):
+    for i, values in enumerate(where.draws(random.Random(SEED + 1 + seed), count)):
         instance = where.instance(values)
         if instance is None:
             continue

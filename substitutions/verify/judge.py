@@ -121,6 +121,19 @@ def _renamed_text(text: str, names: dict[str, str]) -> str:
     return text.replace("\1", "").replace("\0", "")
 
 
+def refuted_again(rule: Rule, instances: int) -> bool:
+    """Whether an accepted rule fails on many more instances of the case that was proved."""
+    for case, kernels in _general_cases(rule):
+        good = [choice for choice in kernels if prove(rule, replace(case, kernels=choice)).proved]
+        for choice in good:
+            where = domain(rule, replace(case, kernels=choice))
+            if where and survives(where, instances, seed=1)[1]:
+                return True
+        if good:
+            return False
+    return False
+
+
 def _judge(rule: Rule) -> Verdict:
     if free := rule.free_inputs():
         return Verdict(rule.name, ILL_FORMED, reason=f"only one side reads {', '.join(free)}")

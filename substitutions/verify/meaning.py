@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from ..rule import RELU, SAME, Op, Ref
-from .breaks import Parts, ordered, segments
+from .breaks import ordered, segments
 from .expr import ONE, ZERO, Expr, as_expr, call
 from .normal import share
+from .reader import Indices, Meaning, ValueOf
+from .reductions import REDUCTION_VALUES
 from .solve import UndecidedError
 from .values import (
     Factor,
     Index,
-    Labels,
     Value,
     chunk,
     constant,
@@ -24,24 +24,6 @@ from .values import (
     summed,
     times,
 )
-
-Indices = tuple[Index, ...]
-
-
-@dataclass
-class Meaning:
-    """Values of one side of a rule."""
-
-    parts: Parts
-    labels: Labels
-
-    def at(self, ref: Ref, replica: Expr, index: Indices) -> Value:
-        """The element at a position."""
-        if ref.op < 0:
-            places = (replica, *(i.at for i in index))
-            return times(constant(ONE), (Factor("in", places, f"x{ref.name}"),))
-        op = self.parts.side[ref.op]
-        return _VALUES[op.kind](self, op, ref, replica, index)
 
 
 def _add(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
@@ -268,11 +250,11 @@ def _kernel(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Valu
     return times(constant(ONE), (own, *middle))
 
 
-_VALUES: Mapping[str, Callable[[Meaning, Op, Ref, Expr, Indices], Value]] = {
+VALUES: Mapping[str, ValueOf] = {
     "add": _add, "mul": _mul, "scale": _scale, "relu": _relu, "transpose": _transpose,
     "matmul": _matmul, "linear": _linear, "conv": _conv, "avgpool": _avgpool,
     "maxpool": _maxpool, "enlarge": _enlarge, "concat": _concat, "split": _split,
     "partition": _same, "combine": _same, "replicate": _replicate, "reduce": _reduce,
     "ones": _ones, "identity-matrix": _identity_matrix, "identity-kernel": _kernel,
-    "mean-kernel": _kernel,
+    "mean-kernel": _kernel, **REDUCTION_VALUES,
 }  # fmt: skip

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from ..rule import Op, Ref, Rule
 from .breaks import Parts, ordered, segments
 from .expr import Expr, as_expr, symbol
-from .meaning import Meaning
+from .meaning import VALUES
 from .normal import normal_form
+from .reader import Meaning
+from .reductions import REDUCTION_BREAKS
 from .smt import implied
 from .solve import IllTypedError, Solver, UndecidedError
+from .typers import type_side
 from .types import IllFormedError, Type, Typing, resolved
 from .values import Index, Labels
 
@@ -106,11 +109,11 @@ def typed(rule: Rule, case: Case, *, partly: bool = False) -> Typing:
     for name, height, width in case.kernels:
         for axis, size in ((2, height), (3, width)):
             solver.equal(typing.inputs[name].dims[axis].size, as_expr(size))
-    typing.side("source", rule.source)
+    type_side(typing, "source", rule.source)
     solver.recording = True
     with contextlib.suppress(*([UndecidedError] if partly else [])):
-        typing.side("target", rule.target)
-        for a, b in rule.outputs:
+        type_side(typing, "target", rule.target)
+        for a, b in (*rule.outputs, *rule.outputs):  # twice: one size may decide another
             for x, y in _output_sizes(typing, a, b):
                 solver.adapt(x, y)
     return typing
@@ -163,8 +166,8 @@ def _mismatch(typing: Typing, a: Ref, b: Ref) -> str:
 def _equal(typing: Typing, a: Ref, b: Ref) -> str:
     """Why the normal forms differ; empty if they are equal everywhere."""
     labels = Labels()
-    left = Meaning(Parts(typing, "source", typing.rule.source), labels)
-    right = Meaning(Parts(typing, "target", typing.rule.target), labels)
+    left = Meaning(Parts(typing, "source", typing.rule.source, REDUCTION_BREAKS), labels, VALUES)
+    right = Meaning(Parts(typing, "target", typing.rule.target, REDUCTION_BREAKS), labels, VALUES)
     type_ = resolved(typing.solver, typing.of("source", a))
     parts = [
         segments(ordered((*x, *y)), dim.size)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..rule import CONSTANTS, Op, Rule, Side
-from .concrete import Array, Numbers, Run, Tensor, evaluate, tensor
+from .arrays import Array, Numbers, Run, Tensor, tensor
+from .concrete import evaluate
 from .expr import Atom, Expr
 from .prove import Case
 from .types import Typing, resolved
@@ -220,10 +221,11 @@ def compare(instance: Instance, inputs: Mapping[str, Array], numbers: Numbers) -
         name: tensor(numbers.array(values), degrees[name], cuts.get(name))
         for name, values in inputs.items()
     }
-    made = [
-        evaluate(side, given, run, shapes)
-        for side, shapes in zip((rule.source, rule.target), instance.constants, strict=True)
-    ]
+    with np.errstate(all="ignore"):
+        made = [
+            evaluate(side, given, run, shapes)
+            for side, shapes in zip((rule.source, rule.target), instance.constants, strict=True)
+        ]
     for i, pair in enumerate(rule.outputs):
         a, b = (
             given[ref.name] if ref.op < 0 else values[ref.op][ref.output]
@@ -242,7 +244,9 @@ def _difference(i: int, a: Tensor, b: Tensor, parallel: bool) -> Difference | No
     if a.degrees != b.degrees:
         return Difference(i, f"degrees {a.degrees} and {b.degrees}")
     if a.data.dtype.kind == "f":
-        bad = ~np.isclose(a.data, b.data, rtol=1e-9, atol=1e-9)
+        both = np.isfinite(a.data) & np.isfinite(b.data)
+        with np.errstate(invalid="ignore"):
+            bad = both & ~np.isclose(a.data, b.data, rtol=1e-9, atol=1e-9)
     else:
         bad = a.data != b.data
     if not bad.any():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from substitutions import VERDICTS
+from substitutions import CATALOGUE, VERDICTS
 from tests.planner.cli.runner import Run
 from tests.substitutions.published import FLEXFLOW, FOLDER, TASO, rules
 
@@ -38,3 +38,16 @@ def test_audit_of_what_is_no_rule_file_is_one_line(run: Run, name: str) -> None:
     assert (ran.status, ran.out) == (2, "")
     assert len(ran.err.splitlines()) == 1
     assert run("rules", "audit", name, "--json").error["kind"] == "rules"
+
+
+def test_list_has_the_whole_catalogue(run: Run) -> None:
+    names = [row["name"] for row in run("rules", "list", "--json").answer["rules"]]
+    assert len(set(names)) == len(names) == sum(map(len, CATALOGUE.values()))
+    assert "row-parallel" in run("rules", "list").out
+
+
+def test_verify_proves_the_catalogue(run: Run) -> None:
+    ran = run("rules", "verify", "--json")
+    assert ran.status == 0
+    assert ran.answer.keys() >= {"rules", "counts"}
+    assert sum(ran.answer["counts"].values()) == len(ran.answer["rules"])

@@ -1,0 +1,77 @@
+"""Verdicts on the published rule sets, and on every rule that differs from an accepted one.
+
+A mutant changes one axis, degree, operand or op of an accepted rule. None that has a numeric
+counterexample may be accepted; accepted ones are tried again on many more instances.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import Any
+
+from substitutions import Rule, Verdict, judge_all
+from substitutions.verify.judge import ACCEPTED, judge, refuted_again, renamed
+from tests.substitutions.mutants import mutants
+from tests.substitutions.published import EQUATIONS, FILES, FLEXFLOW, TASO, rules
+
+INSTANCES = 40  # on which accepted mutants are tried again
+QUICK = 300  # mutants of each file
+
+
+def main(quick: bool = False) -> list[dict[str, Any]]:
+    """Prints both tables and returns their rows.
+
+    Args:
+        quick: a part of the mutants only.
+    """
+    rows = [audit(name) for name in FILES]
+    accepted = {name: row.pop("accepted") for name, row in zip(FILES, rows, strict=True)}
+    for name in (FLEXFLOW, TASO, EQUATIONS):
+        rows.append(mutate(name, accepted[name], QUICK if quick else None))
+    return rows
+
+
+def audit(name: str) -> dict[str, Any]:
+    start = time.process_time()
+    found = list(judge_all(rules(name)))
+    seconds = time.process_time() - start
+    counts = collections.Counter(item.verdict for item in found)
+    print(f"{name}: {len(found)} rules, {dict(counts)}, {seconds:.1f} s", flush=True)
+    good = [rule for rule, item in zip(rules(name), found, strict=True) if item.accepted]
+    return {"file": name, "counts": dict(counts), "cpu_s": seconds, "accepted": good}
+
+
+def mutate(name: str, good: list[Rule], most: int | None) -> dict[str, Any]:
+    """Judges the mutants of accepted rules, each once up to names of inputs."""
+    start = time.process_time()
+    distinct: dict[Rule, None] = {}
+    for rule in good:
+        for mutant in mutants(rule):
+            names = {ref.name: f"-{i + 1}" for i, ref in enumerate(mutant.inputs())}
+            distinct.setdefault(renamed(mutant, names))
+    chosen = list(distinct)
+    if most is not None:
+        chosen = chosen[:: max(1, len(chosen) // most)]
+    counts: collections.Counter[str] = collections.Counter()
+    wrong: list[str] = []
+    for mutant in chosen:
+        found: Verdict = judge(mutant)
+        counts[found.verdict] += 1
+        contradicted = found.verdict in ACCEPTED and refuted_again(mutant, INSTANCES)
+        if contradicted or "yet the sides differ" in found.reason:
+            wrong.append(str(mutant))
+    seconds = time.process_time() - start
+    print(
+        f"{name}: {len(chosen)} of {len(distinct)} mutants, {dict(counts)}, "
+        f"{len(wrong)} accepted and refuted, {seconds:.0f} s",
+        flush=True,
+    )
+    return {
+        "file": name, "mutants": len(chosen), "counts": dict(counts), "wrong": wrong,
+        "cpu_s": seconds,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The verdict on a row: that of its weakest rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..verify import VERDICTS, Verdict, judge
+from .row import Row
+
+
+@dataclass(frozen=True, slots=True)
+class RowVerdict:
+    """Verdicts of all rules of a row; `verdict` is the last of them in the order of `VERDICTS`.
+
+    conditions: what the rules need where they are applied, each once.
+    """
+
+    name: str
+    verdict: str
+    conditions: tuple[str, ...]
+    rules: tuple[Verdict, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(found.seconds for found in self.rules)
+
+
+def judge_row(row: Row) -> RowVerdict:
+    """Judges every rule of a row: all ranks, all axes, any degree."""
+    found = tuple(judge(rule) for rule in row.rules())
+    worst = max((item.verdict for item in found), key=VERDICTS.index)
+    conditions = tuple(dict.fromkeys(item.condition for item in found if item.condition))
+    return RowVerdict(row.name, worst, conditions, found)

@@ -1,0 +1,159 @@
+"""Rules as text: `relu(concat[1](x, y)) = concat[1](relu(x), relu(y))`.
+
+Parameters are given by name, or in the order of `POSITIONAL`; part i of a split is written
+`split[0](x).i`; letters may stand for degrees: equal letters are equal degrees, whatever they are.
+Outputs of one rule are separated by `;`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .errors import RuleError
+from .rule import SIGNATURES, Op, Ref, Rule
+
+_TOKEN = re.compile(r"\s*([a-z][a-z0-9_-]*|[0-9]+|[\[\](),.=])", re.ASCII)
+_OPTIONAL: Mapping[str, int] = {"activation": 0, "padding": 0, "stride_h": 1, "stride_w": 1}
+MOST_DEPTH = 32
+_SIZES = ("kernel_h", "kernel_w", "stride_h", "stride_w")
+POSITIONAL: Mapping[str, tuple[str, ...]] = {
+    "partition": ("dim", "degree"), "combine": ("dim", "degree"), "replicate": ("degree",),
+    "reduce": ("degree",), "concat": ("axis",), "split": ("axis",), "avgpool": _SIZES,
+    "maxpool": _SIZES, "enlarge": _SIZES, "identity-kernel": _SIZES, "mean-kernel": _SIZES,
+    "conv": ("activation", "stride_h", "stride_w", "padding"), "linear": ("activation",),
+    "matmul": ("activation",), "sum": ("axis",), "max": ("axis",),
+    "expand": ("axis",), "along": ("axis",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A variable (no kind), or an op on terms; `part` is the output that is meant."""
+
+    kind: str
+    name: str = ""
+    params: tuple[tuple[str, str], ...] = ()
+    args: tuple[Term, ...] = ()
+    part: int = 0
+
+
+def parse_term(text: str) -> Term:
+    """Reads one term.
+
+    Raises:
+        RuleError: if the text has another form.
+    """
+    tokens: list[str] = []
+    at = 0
+    while at < len(text.rstrip()):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise RuleError(f"unexpected '{text[at:].strip()[:10]}'", where=text)
+        tokens.append(found[1])
+        at = found.end()
+    term, end = _term([*tokens, ""], 0, 0, text)
+    if end != len(tokens):
+        raise RuleError(f"unexpected '{tokens[end]}' after the term", where=text)
+    return term
+
+
+def _term(tokens: list[str], at: int, depth: int, where: str) -> tuple[Term, int]:
+    name = tokens[at]
+    if not name or not name[0].isalpha() or depth > MOST_DEPTH:
+        raise RuleError(f"expected a variable or an op, found '{name}'", where=where)
+    if name not in SIGNATURES:
+        return Term("", name), at + 1
+    at += 1
+    params: list[tuple[str, str]] = []
+    if tokens[at] == "[":
+        params, at = _params(tokens, at, name, where)
+    args: list[Term] = []
+    if tokens[at] == "(":
+        while tokens[at] != ")":
+            arg, at = _term(tokens, at + 1, depth + 1, where)
+            args.append(arg)
+            if tokens[at] not in (",", ")"):
+                raise RuleError(f"expected , or ), found '{tokens[at]}'", where=where)
+        at += 1
+    part = 0
+    if tokens[at] == ".":
+        part, at = int(tokens[at + 1]), at + 2
+    return Term(name, "", tuple(params), tuple(args), part), at
+
+
+def _params(tokens: list[str], at: int, name: str, where: str) -> tuple[list[tuple[str, str]], int]:
+    """`[value, ...]` or `[name=value, ...]`, from the opening bracket on."""
+    found: list[tuple[str, str]] = []
+    while tokens[at] != "]":
+        if tokens[at + 2 : at + 3] == ["="]:
+            found.append((tokens[at + 1], tokens[at + 3]))
+            at += 4
+        else:
+            order = POSITIONAL.get(name, ())
+            if len(found) >= len(order):
+                raise RuleError(f"{name} takes no more than {len(order)} values", where=where)
+            found.append((order[len(found)], tokens[at + 1]))
+            at += 2
+        if tokens[at] not in (",", "]"):
+            raise RuleError(f"expected , or ], found '{tokens[at]}'", where=where)
+    return found, at + 1
+
+
+@dataclass
+class _Graph:
+    """A side while it is built; equal terms become one op."""
+
+    letters: Mapping[str, int]
+    where: str
+    ops: list[Op] = field(default_factory=list[Op])
+
+    def value(self, term: Term) -> Ref:
+        if not term.kind:
+            return Ref(-1, 0, term.name)
+        needed = SIGNATURES[term.kind][3]
+        params = {key: value for key, value in _OPTIONAL.items() if key in needed}
+        params |= {"dim": 0} if term.kind in ("replicate", "reduce") else {}
+        for key, value in term.params:
+            if not value.isdigit() and value not in self.letters:
+                raise RuleError(f"'{value}' is no number and no letter", where=self.where)
+            params[key] = int(value) if value.isdigit() else self.letters[value]
+        op = Op(term.kind, tuple(map(self.value, term.args)), tuple(sorted(params.items())))
+        if op not in self.ops:
+            self.ops.append(op)
+        return Ref(self.ops.index(op), term.part)
+
+
+def rule_of_text(
+    name: str, source: str, target: str, ranks: Mapping[str, int], *,
+    parallel: bool = False, letters: Mapping[str, int] | None = None,
+) -> Rule:  # fmt: skip
+    """A rule from the text of both sides.
+
+    Args:
+        name: what to call it.
+        source: terms, one for each output, separated by `;`.
+        target: the same.
+        ranks: data dimensions of the variables.
+        parallel: whether tensors carry a replica dimension and degrees.
+        letters: numbers that letters stand for.
+
+    Raises:
+        RuleError: if a side cannot be read or does not fit.
+    """
+    graphs = [_Graph(letters or {}, name) for _ in range(2)]
+    refs = [
+        [graph.value(parse_term(part)) for part in text.split(";")]
+        for graph, text in zip(graphs, (source, target), strict=True)
+    ]
+    if len(refs[0]) != len(refs[1]):
+        raise RuleError(f"{len(refs[0])} outputs against {len(refs[1])}", where=name)
+    outputs = tuple(zip(*refs, strict=True))
+    named = {r.name for g in graphs for op in g.ops for r in op.inputs if r.op < 0}
+    named |= {r.name for side in refs for r in side if r.op < 0}
+    held = tuple(sorted((n, ranks[n]) for n in named if n in ranks))
+    return Rule(
+        name, tuple(graphs[0].ops), tuple(graphs[1].ops), tuple((a, b) for a, b in outputs),
+        held, parallel,
+    )  # fmt: skip

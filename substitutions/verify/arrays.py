@@ -1,0 +1,153 @@
+"""Arithmetic in a prime field and in real numbers, and tensors on logical devices.
+
+A tensor is an array [replica, dims...] with a degree for each dimension.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..rule import Op
+
+Array = np.ndarray[Any, Any]
+PRIME = 2**31 - 1
+FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
+    "exp": np.exp,
+    "rsqrt": lambda a: 1 / np.sqrt(a),
+    "tanh": np.tanh,
+    "cast": lambda a: a.astype(np.float16).astype(np.float64),
+    "reciprocal": lambda a: 1 / a,
+}
+
+
+class NotTypedError(Exception):
+    """The op does not take these shapes or degrees."""
+
+
+class Numbers(Protocol):
+    """Arithmetic: sums, products, an unknown function for relu, and fractions."""
+
+    def array(self, values: Array) -> Array: ...
+    def add(self, a: Array, b: Array) -> Array: ...
+    def mul(self, a: Array, b: Array) -> Array: ...
+    def total(self, values: Array, axis: tuple[int, ...]) -> Array: ...
+    def relu(self, a: Array) -> Array: ...
+    def function(self, name: str, a: Array) -> Array: ...
+    def share(self, parts: int) -> Array: ...
+
+
+class Reals:
+    """Doubles; relu is relu. Small whole inputs keep sums exact."""
+
+    def array(self, values: Array) -> Array:
+        return values.astype(np.float64)
+
+    def add(self, a: Array, b: Array) -> Array:
+        return a + b
+
+    def mul(self, a: Array, b: Array) -> Array:
+        return a * b
+
+    def total(self, values: Array, axis: tuple[int, ...]) -> Array:
+        return values.sum(axis=axis)
+
+    def relu(self, a: Array) -> Array:
+        return np.maximum(a, 0.0)
+
+    def function(self, name: str, a: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return FUNCTIONS[name](a)
+
+    def share(self, parts: int) -> Array:
+        return np.asarray(1.0 / parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Numbers modulo a prime; relu is a function without structure, but relu(relu(x)) = relu(x).
+
+    On a random half of the field the function is the identity, elsewhere it maps into that half.
+    """
+
+    salt: int
+
+    def array(self, values: Array) -> Array:
+        return values.astype(np.int64) % PRIME
+
+    def add(self, a: Array, b: Array) -> Array:
+        return (a + b) % PRIME
+
+    def mul(self, a: Array, b: Array) -> Array:
+        return (a * b) % PRIME
+
+    def total(self, values: Array, axis: tuple[int, ...]) -> Array:
+        return values.sum(axis=axis) % PRIME
+
+    def relu(self, a: Array) -> Array:
+        mixed = a ^ (a >> 7)
+        image = (mixed * (2 * (self.salt % 10**6) + 12345) + self.salt) % PRIME
+        # Even numbers are their own image; odd ones go to an even number.
+        return np.where(a % 2 == 0, a, image - image % 2)
+
+    def function(self, name: str, a: Array) -> Array:
+        salt = (zlib.crc32(name.encode()) + self.salt) % 10**6
+        return ((a ^ (a >> 9)) * (2 * salt + 1) + salt) % PRIME
+
+    def share(self, parts: int) -> Array:
+        return np.asarray(pow(parts, PRIME - 2, PRIME), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a dimension was joined, and how its parts were."""
+
+    at: int
+    left: Cut | None = None
+    right: Cut | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Data [replica, dims...], a degree and a history for each dimension."""
+
+    data: Array
+    degrees: tuple[int, ...]
+    cuts: tuple[Cut | None, ...]
+
+    def __post_init__(self) -> None:
+        sizes = self.data.shape
+        if sizes[0] != self.degrees[0] or any(
+            size % degree for size, degree in zip(sizes, self.degrees, strict=True)
+        ):
+            raise NotTypedError(f"degrees {self.degrees} of a tensor {sizes}")
+
+
+def tensor(data: Array, degrees: Sequence[int], cuts: Mapping[int, int] | None = None) -> Tensor:
+    """An input; `cuts` says where its dimensions are split, if they are."""
+    known = cuts or {}
+    history = tuple(Cut(known[i]) if i in known else None for i in range(data.ndim))
+    return Tensor(data, tuple(degrees), history)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What ops need besides their operands."""
+
+    numbers: Numbers
+    parallel: bool
+
+    def axis(self, op: Op, x: Tensor) -> int:
+        axis = op["axis"] if self.parallel else op["axis"] + 1
+        if not 1 <= axis < x.data.ndim:
+            raise NotTypedError(f"axis {op['axis']}")
+        return axis
+
+
+def need(condition: bool, text: str) -> None:
+    if not condition:
+        raise NotTypedError(text)

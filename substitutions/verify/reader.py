@@ -1,0 +1,33 @@
+"""Values of one side of a rule, read at symbolic positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..rule import Op, Ref
+from .breaks import Parts
+from .expr import ONE, Expr
+from .values import Factor, Index, Labels, Value, constant, times
+
+Indices = tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Values of one side; `values` is what each op means."""
+
+    parts: Parts
+    labels: Labels
+    values: Mapping[str, ValueOf]
+
+    def at(self, ref: Ref, replica: Expr, index: Indices) -> Value:
+        """The element at a position."""
+        if ref.op < 0:
+            places = (replica, *(i.at for i in index))
+            return times(constant(ONE), (Factor("in", places, f"x{ref.name}"),))
+        op = self.parts.side[ref.op]
+        return self.values[op.kind](self, op, ref, replica, index)
+
+
+ValueOf = Callable[[Meaning, Op, Ref, Expr, Indices], Value]

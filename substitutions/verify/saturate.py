@@ -1,0 +1,116 @@
+# pyright: basic
+"""A second proof of a rule: both sides meet in an e-graph that is saturated with axioms.
+
+Only axioms are used that hold without a condition in the direction in which they are applied, so
+that every term in the e-graph is well-typed wherever the side that it came from is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from egglog.bindings import EggSmolError, EGraph
+
+from ..axioms import AXIOMS, LETTERS, Axiom
+from ..rule import RELU, Op, Ref, Rule, Side
+
+MOST_ROUNDS = 6
+MOST_TERMS = 4000
+_HEAD = "(datatype T (V String) (op0 String) (op1 String T) (op2 String T T) (op3 String T T T))"
+_SHOWN = ("axis", "dim", "degree", "stride_h", "stride_w", "padding")
+
+
+def saturates(rule: Rule, axioms: Sequence[Axiom] = AXIOMS) -> bool:
+    """Whether the axioms prove the rule within the limits; False says nothing."""
+    if any(len(op.inputs) > 3 for op in (*rule.source, *rule.target)):
+        return False
+    graph = EGraph()
+    program = [_HEAD, *dict.fromkeys(_rewrites(rule, axioms))]
+    checks: list[str] = []
+    for i, (a, b) in enumerate(rule.outputs):
+        program.append(f"(let $a{i} {_term(rule.source, a, bound=False)})")
+        program.append(f"(let $b{i} {_term(rule.target, b, bound=False)})")
+        checks.append(f"(check (= $a{i} $b{i}))")
+    _run(graph, "\n".join(program))
+    for _ in range(MOST_ROUNDS):
+        if _holds(graph, checks):
+            return True
+        _run(graph, "(run 1)")
+        if _terms(graph) > MOST_TERMS:
+            break
+    return _holds(graph, checks)
+
+
+def redundant(axioms: Sequence[Axiom]) -> tuple[str, ...]:
+    """Axioms that the other ones prove, within the limits."""
+    found: list[str] = []
+    for axiom in axioms:
+        others = [other for other in axioms if other.name not in (axiom.name, *found)]
+        if all(saturates(rule, others) for rule in axiom.rules()):
+            found.append(axiom.name)
+    return tuple(found)
+
+
+def _run(graph: EGraph, program: str) -> Sequence[object]:
+    return graph.run_program(*graph.parse_program(program))
+
+
+def _holds(graph: EGraph, checks: Sequence[str]) -> bool:
+    try:
+        _run(graph, "\n".join(checks))
+    except EggSmolError:
+        return False
+    return True
+
+
+def _terms(graph: EGraph) -> int:
+    found = _run(graph, "(print-size)")
+    return sum(size for output in found for _, size in output.sizes)  # type: ignore[attr-defined]
+
+
+def _rewrites(rule: Rule, axioms: Sequence[Axiom]) -> Iterator[str]:
+    """The axioms for the degrees that the rule has, each way that holds."""
+    degrees = sorted({op["degree"] for op in (*rule.source, *rule.target) if op.get("degree", 0)})
+    for axiom in axioms:
+        if rule.parallel != ("parallel" in axiom.kinds) and (rule.parallel or len(axiom.kinds) < 2):
+            continue
+        for way in axiom.ways:
+            made = next(iter(axiom.rules(way)))
+            for k in degrees or [0]:
+                for m in degrees or [0]:
+                    letters = {LETTERS["k"]: k, LETTERS["m"]: m}
+                    left, right = (
+                        _term(side, ref, bound=True, degrees=letters)
+                        for side, ref in zip(
+                            (made.source, made.target), made.outputs[0], strict=True
+                        )
+                    )
+                    if left.startswith("(") and left != right:  # a variable matches all terms
+                        yield f"(rewrite {left} {right})"
+
+
+def _term(side: Side, ref: Ref, *, bound: bool, degrees: dict[int, int] | None = None) -> str:
+    """A value as a term; `bound` writes inputs as pattern variables."""
+    if ref.op < 0:
+        return ref.name if bound else f'(V "{ref.name}")'
+    op = side[ref.op]
+    args = [_term(side, r, bound=bound, degrees=degrees) for r in op.inputs]
+    name = _name(op, ref, degrees or {})
+    shown = f'(op{len(args)} "{name}" {" ".join(args)})' if args else f'(op0 "{name}")'
+    if op.get("activation", 0) == RELU and op.kind != "relu":
+        return f'(op1 "relu" {shown})'
+    return shown
+
+
+def _name(op: Op, ref: Ref, degrees: dict[int, int]) -> str:
+    params = dict(op.params)
+    if op.kind not in ("conv", "matmul", "linear"):
+        kept = params
+    else:
+        kept = {key: value for key, value in params.items() if key in _SHOWN}
+    shown = (
+        f"{key}={degrees.get(value, value) if key == 'degree' else value}"
+        for key, value in sorted(kept.items())
+    )
+    part = f".{ref.output}" if op.kind == "split" else ""
+    return f"{op.kind}[{','.join(shown)}]{part}" if op.kind != "relu" else "relu"
