@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import final
 
 import numpy as np
@@ -137,11 +137,6 @@ class Links:
         latency = latency if latency.ndim == 0 else latency[source, target]
         bandwidth = bandwidth if bandwidth.ndim == 0 else bandwidth[source, target]
         return latency + size_bytes / bandwidth
-
-
-def without_transfers(costs: StageCosts) -> StageCosts:
-    """The same stages with nothing to send."""
-    return replace(costs, output_bytes=())
 
 
 def shares(costs: StageCosts, slices: int) -> Sequence[float]:
