@@ -176,7 +176,7 @@ def _merged(graphs: dict[str, LayerGraph]) -> dict[str, LayerGraph]:
 
 
 def pipedream(quick: bool) -> Iterator[dict[str, Any]]:
-    """Table 1, solved flat at the slowest link; memory is not enforced, as is their default."""
+    """Table 1, solved flat at the slowest link; memory is not enforced, as is its default."""
     for file, devices, link, expected in TABLE_1[::4] if quick else TABLE_1:
         graphs = _merged(read_profile(DATA / file, batch=1))
         machine = flat(devices, memory_bytes=1e15, bandwidth_bytes_per_s=link)

@@ -1,4 +1,4 @@
-"""PipeDream: data parallelism per stage, no tensor parallelism, nothing recomputed."""
+"""PipeDream: data parallelism per stage, all devices used, nothing recomputed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..space import Space
 
 def plan(request: Request) -> PipelinePlan | None:
     """The best plan of its space under its own convention."""
-    space = Space(recompute="none", tensor=False, stages=request.stages)
+    space = Space(recompute="none", tensor=False, all_devices=True, stages=request.stages)
     found = search(request.problem, CONVENTIONS["pipedream"], space)
     return None if found is None else replace(found, exact=False)
 
