@@ -19,9 +19,8 @@ BENCHES = (
     "plan-time",
     "published",
     "rules",
-    "schedules",
-)
-USUAL = ("oracles", "plan-time")  # gpu-compile needs a plugin, see its file
+    "schedules", "verify")
+USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 
 
 def machine() -> dict[str, object]:

@@ -6,6 +6,7 @@ objective of the solver; a test holds the two against each other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -137,12 +138,20 @@ def _output_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> It
 
 
 def _passing_bytes(move: Move, steps: tuple[Step, ...], mesh: Mesh) -> int:
-    """Bytes that exist only while a value changes its state: the largest state on the way."""
+    """Bytes that exist only while a value changes its state: the largest state on the way.
+
+    A gather along another dimension than the first writes shard after shard, which is another
+    order of the elements: its result is copied into the buffer that the nodes count.
+    """
     on_the_way = [step.after.local_bytes(move.type, mesh) for step in steps]
-    if move.holds != "before":
+    if move.holds != "before" and not (steps and _is_strided(steps[-1], move.type)):
         on_the_way = on_the_way[:-1]
     raw = move.before.local_bytes(move.type, mesh) if move.holds == "after" else 0
     return raw + max(on_the_way, default=0)
+
+
+def _is_strided(step: Step, type_: TensorType) -> bool:
+    return step.kind == "all-gather" and math.prod(type_.shape[: step.dim]) > 1
 
 
 def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:

@@ -1,0 +1,159 @@
+# pyright: basic
+"""Predicted beside compiled: collectives and memory of every example under every plan.
+
+    python -m benchmarks verify [--quick] [--compiler=gpu-aot|host|gpu] [--devices=8xh100]
+
+Each example is planned for eight H100, once freely and once within each hand-written plan, and
+compiled; nothing is run, and no GPU is needed (`pip install 'meshwright[gpu-aot]'`). Bytes on the
+wire are those that each device sends in one call, memory is that of one device. Published sizes
+are used where planning takes seconds, else the small ones; `--quick` uses small ones only.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+from planner import Plan, PlanError, plan, verify
+from planner.cli.target import load_target
+
+CLUSTER = "8xh100"
+# (published, small)
+EXAMPLES = (
+    ("examples/gpt.py:gpt_1_3b_scanned", "examples/gpt.py:small_scanned"),
+    ("examples/gpt.py:gpt_1_3b", "examples/gpt.py:small"),
+    ("examples/llama.py:llama3_8b", "examples/llama.py:small"),
+    ("examples/moe.py:moe_10b", "examples/moe.py:small"),
+    ("examples/vit.py:vit_l_16", "examples/vit.py:small"),
+    ("examples/wide_resnet.py:wrn_50_2", "examples/wide_resnet.py:small"),
+    ("examples/unet.py:ddpm_cifar", "examples/unet.py:small"),
+    ("examples/lstm.py:gnmt_like", "examples/lstm.py:small"),
+    ("examples/encoder_decoder.py:t5_base", "examples/encoder_decoder.py:small"),
+    ("examples/recommender.py:dlrm", "examples/recommender.py:small"),
+)
+BASELINES = (
+    "data-parallel", "zero-1", "zero-2", "fsdp", "megatron", "megatron-sp", "expert-parallel",
+    "largest-dimension",
+)  # fmt: skip
+MESHES = {"megatron": (2, 4), "megatron-sp": (2, 4)}  # the others need one axis
+SAME = 0.01  # of the bytes of a kind
+
+
+def one(target: str, cluster: str, compiler: str | None, baseline: str | None) -> dict[str, object]:
+    """One row: a plan and what the compiler makes of it."""
+    loaded = load_target(target)
+    start = time.process_time()
+    asked = {} if baseline is None else {"baseline": baseline, "mesh": MESHES.get(baseline, (8,))}
+    found: Plan = plan(loaded.fn, *loaded.args, cluster=cluster, **asked, **loaded.settings)
+    planned = time.process_time()
+    checked = verify(found, compiler=compiler)
+    return {
+        "target": target, "cluster": cluster, "plan": baseline or "best", "mesh": str(found.mesh),
+        "plan_cpu_s": planned - start, "verify_cpu_s": time.process_time() - planned,
+        **checked.summary(),
+    }  # fmt: skip
+
+
+def rows_of(target: str, cluster: str, compiler: str) -> list[dict[str, object]]:
+    """All rows of one target that can be planned, each in a process of its own."""
+    found: list[dict[str, object]] = []
+    for baseline in (None, *BASELINES):
+        command = [sys.executable, "-m", "benchmarks.verify", target, cluster, compiler,
+                   baseline or ""]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            row = json.loads(done.stdout.splitlines()[-1])
+        else:
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            row = {"target": target, "plan": baseline or "best", "error": lines[-1]}
+        if row.get("skipped"):
+            continue
+        found.append(row)
+        print(lines_of(row), flush=True)
+    return found
+
+
+HEAD = (
+    "| target | plan | mesh | kind | group | predicted MB | compiled MB | note |\n" + "|---" * 8
+    + "|"
+)  # fmt: skip
+
+
+def lines_of(row: dict[str, object]) -> str:
+    """Rows of the table for one plan."""
+    name = f"| {str(row['target']).rpartition(':')[2]} | {row['plan']} "
+    if "error" in row:
+        return f"{name}| {row['error']} |"
+    name += f"| {row['mesh']} "
+    m = row["memory"]
+    assert isinstance(m, dict)
+    lines = [
+        f"{name}| {c['kind']} | {c['group_size'] or ''} | {c['predicted_bytes'] / 1e6:.3f} "
+        f"| {c['compiled_bytes'] / 1e6:.3f} | {c['note']} |"
+        for c in row["collectives"]  # type: ignore[attr-defined]
+    ]
+    share = m["predicted_peak_bytes"] / max(m["compiled_peak_bytes"], 1)
+    lines.append(
+        f"{name}| memory | | {m['predicted_peak_bytes'] / 1e6:.1f} "
+        f"| {m['compiled_peak_bytes'] / 1e6:.1f} | {share - 1:+.1%}"
+        f"{'' if row['ok'] else '; NOT verified'} |"
+    )
+    return "\n".join(lines)
+
+
+def summary(rows: list[dict[str, object]]) -> dict[str, object]:
+    """Shares of plans whose wire bytes agree, and the errors of memory."""
+    good = [row for row in rows if "error" not in row]
+    off = [
+        row["memory"]["predicted_peak_bytes"] / max(row["memory"]["compiled_peak_bytes"], 1) - 1  # type: ignore[index]
+        for row in good
+    ]
+    wire = [
+        all(
+            abs(c["predicted_bytes"] - c["compiled_bytes"])
+            <= SAME * max(c["predicted_bytes"], c["compiled_bytes"])
+            for c in row["collectives"]  # type: ignore[attr-defined]
+        )
+        for row in good
+    ]
+    return {
+        "plans": len(good), "failed": len(rows) - len(good),
+        "verified": sum(bool(row["ok"]) for row in good),
+        "wire_within_1_percent": sum(wire) / max(len(wire), 1),
+        "with_unexplained_bytes": sum(float(row["unexplained_bytes"]) > 0 for row in good),  # type: ignore[arg-type]
+        "memory_median_error": statistics.median(map(abs, off)) if off else None,
+        "memory_most_under": min(off, default=None), "memory_most_over": max(off, default=None),
+    }  # fmt: skip
+
+
+def option(name: str, usual: str) -> str:
+    """The value of `--name=value` on the command line."""
+    given = [a.partition("=")[2] for a in sys.argv if a.startswith(f"--{name}=")]
+    return given[-1] if given else usual
+
+
+def main(quick: bool) -> list[dict[str, object]]:
+    """Prints the table and its summary, which is the last row."""
+    compiler, cluster = option("compiler", "gpu-aot"), option("devices", CLUSTER)
+    only = option("only", "")
+    print(HEAD)
+    rows: list[dict[str, object]] = []
+    for published, small in EXAMPLES:
+        target = small if quick else published
+        if only in target:
+            rows += rows_of(target, cluster, compiler)
+    total = summary(rows)
+    print(json.dumps(total, indent=1))
+    return [*rows, {"summary": total}]
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(one(*sys.argv[1:4], sys.argv[4] or None)))
+    except PlanError as error:
+        if error.kind not in ("does-not-fit", "bad-option"):
+            raise
+        print(json.dumps({"skipped": str(error)}))
