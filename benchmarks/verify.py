@@ -65,7 +65,7 @@ def rows_of(target: str, cluster: str, compiler: str) -> list[dict[str, object]]
                    baseline or ""]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            row = json.loads(done.stdout.splitlines()[-1])
+            row: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
         else:
             lines = done.stderr.strip().splitlines() or ["no message"]
             row = {"target": target, "plan": baseline or "best", "error": lines[-1]}
@@ -151,8 +151,9 @@ def main(quick: bool) -> list[dict[str, object]]:
 
 
 if __name__ == "__main__":
+    wanted, machine, name, within = sys.argv[1:]
     try:
-        print(json.dumps(one(*sys.argv[1:4], sys.argv[4] or None)))
+        print(json.dumps(one(wanted, machine, name, within or None)))
     except PlanError as error:
         if error.kind not in ("does-not-fit", "bad-option"):
             raise
