@@ -12,7 +12,6 @@ from pathlib import Path
 
 BENCHES = (
     "costs",
-    "gpu-compile",
     "host-steps",
     "oracles",
     "pipelines",
