@@ -18,7 +18,9 @@ BENCHES = (
     "plan-time",
     "published",
     "rules",
-    "schedules", "verify")
+    "schedules",
+    "verify",
+)
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 
 
