@@ -45,6 +45,13 @@ class Problem:
         return self.graphs[self.machine.hosts[0].kind]
 
     @property
+    def degrees(self) -> tuple[int, ...]:
+        """Tensor-parallel degrees measured on every device kind of the machine."""
+        kinds = {host.kind for host in self.machine.hosts}
+        found = [self.graphs[kind].degrees() for kind in kinds]
+        return tuple(d for d in self.graph.degrees() if all(d in each for each in found))
+
+    @property
     def scale(self) -> float:
         """Samples of a micro-batch over samples of the profile."""
         return self.batch / self.microbatches / self.graph.batch

@@ -36,4 +36,4 @@ class Space:
 
     def degrees(self, problem: Problem) -> tuple[int, ...]:
         """Tensor-parallel degrees to try."""
-        return problem.graph.degrees() if self.tensor else (1,)
+        return problem.degrees if self.tensor else (1,)

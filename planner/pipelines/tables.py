@@ -44,8 +44,7 @@ class Tables:
     ) -> None:
         self.problem, self.convention, self.recompute = problem, convention, recompute
         self.graph = problem.graph
-        measured = [graph.degrees() for graph in problem.graphs.values()]
-        self.degrees = tuple(d for d in sorted(degrees) if all(d in each for each in measured))
+        self.degrees = tuple(d for d in problem.degrees if d in degrees)
         self.lattice: Lattice = lattice(self.graph)
         self.stages = self.lattice.stages
         self.kinds = tuple(dict.fromkeys(host.kind for host in problem.machine.hosts))

@@ -21,7 +21,7 @@ def candidates(request: Request) -> list[tuple[float, PipelinePlan]]:
     problem, convention = request.problem, CONVENTIONS["amp"]
     devices = problem.machine.devices
     found: list[tuple[float, PipelinePlan]] = []
-    for t in problem.graph.degrees():
+    for t in problem.degrees:
         for d in range(1, devices // t + 1):
             if devices % (d * t) or (d * t > devices):
                 continue

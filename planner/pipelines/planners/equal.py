@@ -54,7 +54,7 @@ def equal_layers_without_tensor(request: Request) -> PipelinePlan | None:
 def _shapes(request: Request, *, tensor: bool) -> Iterator[Shape]:
     graph, devices = request.problem.graph, request.problem.machine.devices
     cuts = [c for c in equal_cuts(graph) if len(c) <= (request.stages or devices)]
-    for degree in graph.degrees() if tensor else (1,):
+    for degree in request.problem.degrees if tensor else (1,):
         for cut in cuts:
             for replicas in range(1, devices // (degree * len(cut)) + 1):
                 for recompute in _kinds(graph):
