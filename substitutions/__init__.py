@@ -5,6 +5,9 @@ from .catalogue import Row as Row
 from .catalogue import RowVerdict as RowVerdict
 from .catalogue import judge_row as judge_row
 from .errors import RuleError as RuleError
+from .generate import Generated as Generated
+from .generate import catalogue_of as catalogue_of
+from .generate import generate as generate
 from .published import read_rules as read_rules
 from .rule import Op as Op
 from .rule import Ref as Ref

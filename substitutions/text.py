@@ -39,6 +39,18 @@ class Term:
     part: int = 0
 
 
+def show_term(term: Term) -> str:
+    """The text of a term, with parameters by position."""
+    if not term.kind:
+        return term.name
+    given = dict(term.params)
+    order = [given[key] for key in POSITIONAL.get(term.kind, ()) if key in given]
+    params = f"[{', '.join(order)}]" if order else ""
+    args = f"({', '.join(map(show_term, term.args))})" if term.args else ""
+    part = f".{term.part}" if SIGNATURES[term.kind][2] > 1 else ""
+    return f"{term.kind}{params}{args}{part}"
+
+
 def parse_term(text: str) -> Term:
     """Reads one term.
 

@@ -15,9 +15,10 @@ from .pipeline import pipeline_command
 from .plan import plan_command
 from .profile import profile_command
 from .report import report_command
-from .rules import audit_command, list_command
+from .rules import audit_command, generate_command, list_command
 from .rules import verify_command as verify_rules_command
 from .simulate import simulate_command
+from .solve import solve_command
 from .verify import verify_command
 
 
@@ -124,6 +125,15 @@ app.command(
         "report plan.json -o plan.html --trace plan.perfetto.json",
     ),
 )(report_command)
+app.command(
+    "solve",
+    cls=Command,
+    epilog=examples(
+        "solve instance.json.gz",
+        "solve instance.json --time-limit 180 -o solution.json",
+        "solve instance.json --json",
+    ),
+)(solve_command)
 app.command("clusters", cls=Command, epilog=examples("clusters", "clusters --json"))(
     clusters_command
 )
@@ -135,6 +145,13 @@ rules.command("list", cls=Command, epilog=examples("rules list", "rules list --j
 rules.command("verify", cls=Command, epilog=examples("rules verify", "rules verify --json"))(
     verify_rules_command
 )
+rules.command(
+    "generate",
+    cls=Command,
+    epilog=examples(
+        "rules generate --ops 2", "rules generate --set parallel --ops 3 -o rules.json"
+    ),
+)(generate_command)
 rules.command(
     "audit",
     cls=Command,

@@ -1,8 +1,9 @@
-"""`meshwright rules list`, `verify` and `audit`."""
+"""`meshwright rules list`, `verify`, `audit` and `generate`."""
 
 from __future__ import annotations
 
 import collections
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,8 @@ from substitutions import (
     RowVerdict,
     RuleError,
     Verdict,
+    catalogue_of,
+    generate,
     judge_all,
     judge_row,
     read_rules,
@@ -102,6 +105,49 @@ def _verified(found: Sequence[RowVerdict], data: dict[str, Any], width: int | No
     last = f"\n\n{len(found)} rules, {instances} instances; {data['seconds']:.1f} s"
     head = ("rule", "verdict", "instances", "condition of the first")
     return table(head, rows, width).append(Text(last))
+
+
+SetName = Annotated[str, typer.Option("--set", help="Ops to build of: plain or parallel.")]
+MostOps = Annotated[int, typer.Option("--ops", help="The most ops on a side, up to 4.")]
+OutPath = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Write the rules to this JSON file.")
+]
+
+
+def generate_command(
+    set_name: SetName = "plain",
+    ops: MostOps = 2,
+    out: OutPath = None,
+    as_json: AsJson = False,
+) -> Answer:
+    """Find rules: all terms up to a size, those of equal value proved equal, implied ones dropped.
+
+    With -o, decisions are kept in FILE.journal, and an interrupted search goes on from there.
+    """
+    journal = out.with_name(f"{out.name}.journal") if out else None
+    try:
+        with progress(as_json=as_json) as tell:
+            found = generate(set_name, ops, journal, tell)
+    except RuleError as error:
+        raise PlanError(
+            error.message, kind="rules", where=error.where, remedy=error.remedy
+        ) from None
+    data = dict(catalogue_of(set_name, ops, found))
+    if out is not None:
+        part = out.with_name(f"{out.name}.part")
+        part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        part.replace(out)
+    return Answer(data, lambda width: _generated(data, width))
+
+
+def _generated(data: dict[str, Any], width: int | None) -> Text:
+    rows = [
+        (rule["from"], rule["to"], rule["verdict"], rule["condition"] or "")
+        for rule in data["rules"]
+    ]
+    counts = ", ".join(f"{n} {what}" for what, n in data["counts"].items())
+    last = Text(f"\n\n{len(rows)} rules; {counts}")
+    return table(("from", "to", "verdict", "condition"), rows, width).append(last)
 
 
 def audit_command(file: RulesPath, as_json: AsJson = False) -> Answer:

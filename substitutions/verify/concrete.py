@@ -42,6 +42,15 @@ def evaluate(
     return made
 
 
+def apply(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
+    """The outputs of one op that is no constant.
+
+    Raises:
+        NotTypedError: if shapes or degrees do not fit.
+    """
+    return _OPS[op.kind](op, args, run)
+
+
 def _pointwise(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     a, b = args
     need(a.data.shape == b.data.shape, f"{op.kind} of {a.data.shape} and {b.data.shape}")

@@ -7,11 +7,12 @@ that every term in the e-graph is well-typed wherever the side that it came from
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from egglog.bindings import EggSmolError, EGraph
 
-from ..axioms import AXIOMS, LETTERS, Axiom
+from ..axioms import Axiom
 from ..rule import RELU, Op, Ref, Rule, Side
 
 MOST_ROUNDS = 6
@@ -20,8 +21,22 @@ _HEAD = "(datatype T (V String) (op0 String) (op1 String T) (op2 String T T) (op
 _SHOWN = ("axis", "dim", "degree", "stride_h", "stride_w", "padding")
 
 
-def saturates(rule: Rule, axioms: Sequence[Axiom] = AXIOMS) -> bool:
-    """Whether the axioms prove the rule within the limits; False says nothing."""
+def directed(axioms: Sequence[Axiom]) -> tuple[Rule, ...]:
+    """The axioms as rules, each way that holds without a condition."""
+    return tuple(rule for axiom in axioms for way in axiom.ways for rule in axiom.rules(way))
+
+
+def saturates(
+    rule: Rule, axioms: Sequence[Rule], rounds: int = MOST_ROUNDS, terms: int = MOST_TERMS
+) -> bool:
+    """Whether the axioms prove the rule within the limits; False says nothing.
+
+    Args:
+        rule: what to prove.
+        axioms: rules of one output that hold without a condition; letters are degrees.
+        rounds: how often the axioms are applied everywhere.
+        terms: at how many terms to give up.
+    """
     if any(len(op.inputs) > 3 for op in (*rule.source, *rule.target)):
         return False
     graph = EGraph()
@@ -32,11 +47,11 @@ def saturates(rule: Rule, axioms: Sequence[Axiom] = AXIOMS) -> bool:
         program.append(f"(let $b{i} {_term(rule.target, b, bound=False)})")
         checks.append(f"(check (= $a{i} $b{i}))")
     _run(graph, "\n".join(program))
-    for _ in range(MOST_ROUNDS):
+    for _ in range(rounds):
         if _holds(graph, checks):
             return True
         _run(graph, "(run 1)")
-        if _terms(graph) > MOST_TERMS:
+        if _terms(graph) > terms:
             break
     return _holds(graph, checks)
 
@@ -45,7 +60,7 @@ def redundant(axioms: Sequence[Axiom]) -> tuple[str, ...]:
     """Axioms that the other ones prove, within the limits."""
     found: list[str] = []
     for axiom in axioms:
-        others = [other for other in axioms if other.name not in (axiom.name, *found)]
+        others = directed([o for o in axioms if o.name not in (axiom.name, *found)])
         if all(saturates(rule, others) for rule in axiom.rules()):
             found.append(axiom.name)
     return tuple(found)
@@ -68,25 +83,23 @@ def _terms(graph: EGraph) -> int:
     return sum(size for output in found for _, size in output.sizes)  # type: ignore[attr-defined]
 
 
-def _rewrites(rule: Rule, axioms: Sequence[Axiom]) -> Iterator[str]:
-    """The axioms for the degrees that the rule has, each way that holds."""
+def _rewrites(rule: Rule, axioms: Sequence[Rule]) -> Iterator[str]:
+    """The axioms of the rule's kind of tensors, for the degrees that it has."""
     degrees = sorted({op["degree"] for op in (*rule.source, *rule.target) if op.get("degree", 0)})
     for axiom in axioms:
-        if rule.parallel != ("parallel" in axiom.kinds) and (rule.parallel or len(axiom.kinds) < 2):
+        if axiom.parallel != rule.parallel:
             continue
-        for way in axiom.ways:
-            made = next(iter(axiom.rules(way)))
-            for k in degrees or [0]:
-                for m in degrees or [0]:
-                    letters = {LETTERS["k"]: k, LETTERS["m"]: m}
-                    left, right = (
-                        _term(side, ref, bound=True, degrees=letters)
-                        for side, ref in zip(
-                            (made.source, made.target), made.outputs[0], strict=True
-                        )
-                    )
-                    if left.startswith("(") and left != right:  # a variable matches all terms
-                        yield f"(rewrite {left} {right})"
+        letters = sorted(
+            {o["degree"] for o in (*axiom.source, *axiom.target) if o.get("degree", 0)}
+        )
+        for chosen in itertools.product(degrees, repeat=len(letters)):
+            values = dict(zip(letters, chosen, strict=True))
+            left, right = (
+                _term(side, ref, bound=True, degrees=values)
+                for side, ref in zip((axiom.source, axiom.target), axiom.outputs[0], strict=True)
+            )
+            if left.startswith("(") and left != right:  # a variable matches all terms
+                yield f"(rewrite {left} {right})"
 
 
 def _term(side: Side, ref: Ref, *, bound: bool, degrees: dict[int, int] | None = None) -> str:

@@ -1,0 +1,6 @@
+"""Finding rules: terms are enumerated, fingerprinted, proved equal and pruned."""
+
+from .run import Generated as Generated
+from .run import catalogue_of as catalogue_of
+from .run import generate as generate
+from .terms import OP_SETS as OP_SETS
