@@ -116,6 +116,7 @@ def test_aceso_cost_of_megatron(model: str, devices: int, wanted: float) -> None
     assert cost.step_s == pytest.approx(wanted, abs=0.05)
 
 
+@pytest.mark.slow
 def test_aceso_is_beaten() -> None:
     """101.2 s for GPT 1.3B on 4 devices."""
     machine = Machine((Host(4, 28000 * aceso.MB, 5e9, 5e9),))
@@ -142,6 +143,7 @@ def test_galvatron_cost_of_its_own_plan() -> None:
     assert pipeline_s([computed], [exchanged], 1) == pytest.approx(1.0860, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_galvatron_is_not_beaten_by_it() -> None:
     machine = flat(8, memory_bytes=36 * GIB, bandwidth_bytes_per_s=1e11)
     found = ask(Question(path=DATA / "galvatron", machine=machine, batch=16))
