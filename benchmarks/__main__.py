@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 BENCHES = (
+    "contest",
     "costs",
     "host-steps",
     "oracles",
@@ -21,6 +22,7 @@ BENCHES = (
     "schedules",
     "verify",
 )
+WITH_VALUE = ("--data", "--only")  # options of `contest`
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 
 
@@ -37,7 +39,12 @@ def machine() -> dict[str, object]:
 def main(arguments: list[str]) -> int:
     """Runs the benches named, all if none is."""
     quick = "--quick" in arguments
-    names = [a for a in arguments if not a.startswith("-")] or list(USUAL)
+    before = ["", *arguments]
+    names = [
+        a
+        for a, option in zip(arguments, before, strict=False)
+        if not a.startswith("-") and option not in WITH_VALUE
+    ] or list(USUAL)
     if unknown := [n for n in names if n not in BENCHES]:
         print(f"no benchmark is called {unknown[0]}; there are {', '.join(BENCHES)}")
         return 2

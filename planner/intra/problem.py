@@ -52,12 +52,16 @@ class IntraProblem:
 
     def memory(self, choice: Sequence[int]) -> Floats:
         """Bytes in use at every moment."""
+        return self.memory_of([use[k] for use, k in zip(self.usage, choice, strict=True)])
+
+    def memory_of(self, used: Sequence[float]) -> Floats:
+        """Bytes in use at every moment, if every node uses so much while it lives."""
         horizon = max((end for _, end in self.intervals), default=0)
         change = np.zeros(horizon + 1)
-        for use, k, (start, end) in zip(self.usage, choice, self.intervals, strict=True):
+        for use, (start, end) in zip(used, self.intervals, strict=True):
             if end > start:
-                change[start] += use[k]
-                change[end] -= use[k]
+                change[start] += use
+                change[end] -= use
         return np.cumsum(change)[:horizon] if horizon else np.zeros(0)
 
     def peak(self, choice: Sequence[int]) -> float:
@@ -74,7 +78,7 @@ class IntraSolution:
     """A choice with its cost, a proven lower bound and the reason to stop.
 
     `choice` is empty when nothing feasible was found; `bound` holds for every feasible choice.
-    `trace` tells how cost and bound changed over time, and is no part of what is compared.
+    `trace` tells how cost and bound changed over time; it and `seconds` are not compared.
     """
 
     choice: tuple[int, ...]
@@ -82,6 +86,7 @@ class IntraSolution:
     bound: float
     stop: Stop
     trace: tuple[Point, ...] = field(default=(), compare=False)
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def gap(self) -> float:

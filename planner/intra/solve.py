@@ -14,6 +14,7 @@ The search ends as soon as the gap is within the tolerance.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +33,7 @@ ILP_COLUMNS = 60_000  # programmes up to this size are tried as a whole
 ILP_SHARE = 0.3  # of the time left
 ROUND_S = 5.0  # for a neighbourhood
 # Where the number of rounds is limited, everything is shorter.
-SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_S, SHORT_ROUND_S = 25_000, 200, 4.0, 1.0
+SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_S, SHORT_ROUND_S = 25_000, 200, 3.0, 0.5
 ELIMINATE_NODES = 3_000  # cores up to this size are tried by elimination
 ELIMINATE_ENTRIES = 300_000  # its largest table
 STALE = 25  # steps of prices without progress before something else is tried
@@ -41,6 +42,7 @@ MUCH = 0.8  # the share of a problem that is left when much of it went
 BATCH = 6  # neighbourhoods between looks at the bound
 STEPS = 4  # of prices after each batch
 EXACT = 1e-9  # relative: what counts as better, where costs are not whole
+ROUNDING = 1e-14  # and where they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +68,26 @@ class SolveOptions:
 
 
 def solve(
-    problem: IntraProblem, options: SolveOptions | None = None, tables: Tables | None = None
+    problem: IntraProblem,
+    options: SolveOptions | None = None,
+    tables: Tables | None = None,
+    watch: Callable[[Point], None] | None = None,
 ) -> IntraSolution:
     """Best choice found, with a proven lower bound and the reason to stop.
 
     The choice is empty if nothing fits (`INFEASIBLE`: proved) or nothing was found that does
     (`TIME_LIMIT`, or `GAP` where all was tried).
+
+    Args:
+        problem: what to solve.
+        options: how far to go.
+        tables: remembered by elimination from one problem to the next.
+        watch: called with every improvement.
     """
     options = options or SolveOptions()
     if not problem.size:
         return IntraSolution((), 0.0, 0.0, Stop.OPTIMAL)
-    search = _Search(problem, options, tables or Tables())
+    search = _Search(problem, options, tables or Tables(), watch)
     stop = None
     try:
         search.run()
@@ -90,8 +101,15 @@ def solve(
 class _Search:
     """The best choice and bound so far, and the levels of fixing that led to them."""
 
-    def __init__(self, problem: IntraProblem, options: SolveOptions, tables: Tables) -> None:
+    def __init__(
+        self,
+        problem: IntraProblem,
+        options: SolveOptions,
+        tables: Tables,
+        watch: Callable[[Point], None] | None,
+    ) -> None:
         self.problem, self.options, self.tables = problem, options, tables
+        self.watch = watch
         self.begin = time.monotonic()
         self.deadline = self.begin + options.time_limit_s
         self.best: Ints | None = None
@@ -125,7 +143,7 @@ class _Search:
         """Only choices below this cost are of interest."""
         if self.best is None:
             return np.inf
-        least = max(self.options.tolerance, EXACT) * abs(self.cost) / 2
+        least = max(self.options.tolerance, ROUNDING if self.whole else EXACT) * abs(self.cost) / 2
         return self.cost - (max(0.5, least) if self.whole else least)
 
     def offer(self, choice: Ints) -> None:
@@ -140,7 +158,8 @@ class _Search:
     def raise_bound(self, bound: float) -> None:
         """Notes a bound on the choices that are of interest."""
         if self.best is not None and bound >= self.wanted:  # nothing better is left
-            bound = self.cost if self.whole else self.wanted
+            next_best = self.whole and self.cost - self.wanted < 1.0
+            bound = self.cost if next_best else self.wanted
             self.done = True
         elif self.whole and np.isfinite(bound):
             bound = float(np.ceil(bound - 1e-9 * abs(bound) - 1e-6))
@@ -149,7 +168,10 @@ class _Search:
             self._note()
 
     def _note(self) -> None:
-        self.trace.append((time.monotonic() - self.begin, self.cost, self.bound))
+        point = (time.monotonic() - self.begin, self.cost, self.bound)
+        self.trace.append(point)
+        if self.watch is not None:
+            self.watch(point)
 
     # --- the search ---
 
@@ -329,17 +351,19 @@ class _Search:
     # --- the end ---
 
     def answer(self, stop: Stop | None) -> IntraSolution:
-        trace = tuple(self.trace)
+        trace, seconds = tuple(self.trace), time.monotonic() - self.begin
         if self.infeasible:
-            return IntraSolution((), float("inf"), float("inf"), Stop.INFEASIBLE, trace)
+            inf = float("inf")
+            return IntraSolution((), inf, inf, Stop.INFEASIBLE, trace, seconds)
         left_open = stop or (Stop.TIME_LIMIT if self.late else Stop.GAP)
         if self.best is None:
-            return IntraSolution((), float("inf"), self.bound, left_open, trace)
+            return IntraSolution((), float("inf"), self.bound, left_open, trace, seconds)
         choice = tuple(self.best.tolist())
         cost = self.problem.cost(choice)
         bound = min(self.bound, cost)
         optimal = cost - bound <= self.options.tolerance * abs(cost)
-        return IntraSolution(choice, cost, bound, Stop.OPTIMAL if optimal else left_open, trace)
+        end = Stop.OPTIMAL if optimal else left_open
+        return IntraSolution(choice, cost, bound, end, trace, seconds)
 
 
 def _whole(flat: Flat) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from dataclasses import replace
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from planner.intra.brute import brute_force
 from planner.intra.eliminate import Tables
-from planner.intra.problem import IntraProblem, IntraSolution
+from planner.intra.problem import IntraProblem, IntraSolution, Point
 from planner.intra.solve import SolveOptions, solve
 from planner.stop import Stop
 from tests.planner.intra.problems import instance, large
@@ -106,3 +108,43 @@ def test_a_problem_that_is_too_large_for_the_exact_solver() -> None:
     assert problem.is_feasible(found.choice)
     least = [int(np.argmin(use)) for use in problem.usage]
     assert found.cost < 0.8 * problem.cost(least)
+
+
+def test_an_interrupt_ends_it_with_the_best_so_far() -> None:
+    problem = large(1)
+
+    def interrupt(point: Point) -> None:
+        if math.isfinite(point[1]) and math.isfinite(point[2]):
+            raise KeyboardInterrupt
+
+    found = solve(problem, SolveOptions(interruptible=True), watch=interrupt)
+    assert found.stop is Stop.INTERRUPTED
+    assert problem.is_feasible(found.choice)
+    assert found.bound < found.cost
+    with pytest.raises(KeyboardInterrupt):
+        solve(problem, SolveOptions(), watch=interrupt)
+
+
+def test_costs_of_any_size() -> None:
+    for scale in (1e-12, 1e6, 1e15):
+        for seed in range(30):
+            problem = instance(seed)
+            scaled = replace(
+                problem,
+                node_cost=tuple(c * scale for c in problem.node_cost),
+                edges=tuple(replace(e, cost=e.cost * scale) for e in problem.edges),
+            )
+            best = brute_force(scaled)
+            found = solve(scaled, SolveOptions(tolerance=0.0))
+            assert found.stop in (best.stop, Stop.GAP), (scale, seed)
+            assert found.cost == pytest.approx(best.cost, rel=1e-8), (scale, seed)
+
+
+def test_the_history_ends_with_the_answer() -> None:
+    found = solve(large(1, nodes=60), SolveOptions(time_limit_s=3.0))
+    times, costs, bounds = zip(*found.trace, strict=True)
+    assert list(times) == sorted(times)
+    assert all(a >= b for a, b in itertools.pairwise(costs))
+    assert all(a <= b for a, b in itertools.pairwise(bounds))
+    assert costs[-1] == pytest.approx(found.cost)
+    assert found.seconds >= times[-1]
