@@ -53,7 +53,7 @@ def local_cases(quick: bool) -> Iterator[Case]:
         yield _op("transcendental", (n,), lambda x: jnp.tanh(x), n, 8 * n)
         yield _op("reduce", (n // 256, 256), lambda x: jnp.sum(x, axis=-1), n, 4 * n)
         shapes = ((n,),) * 4
-        yield _op("optimizer", (n,), _adam, 12 * n, 28 * n, shapes=shapes)
+        yield _op("optimizer", (n,), _adam, 12 * n, 20 * n, shapes=shapes)
     yield from _table_ops(quick)
     yield from _blocks(quick)
 
@@ -121,9 +121,10 @@ def _chain(x: jax.Array) -> jax.Array:
 
 
 def _adam(p: jax.Array, g: jax.Array, m: jax.Array, v: jax.Array) -> jax.Array:
+    """The new parameter only: results that nobody reads would not be computed."""
     m = 0.9 * m + 0.1 * g
     v = 0.99 * v + 0.01 * g * g
-    return jnp.concatenate([(p - 1e-3 * m / (jnp.sqrt(v) + 1e-8))[None], m[None], v[None]])
+    return p - 1e-3 * m / (jnp.sqrt(v) + 1e-8)
 
 
 def _attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
