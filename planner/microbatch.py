@@ -254,30 +254,32 @@ def accumulated(
     def body(carry: list[Any], x: tuple[Any, list[Any]]) -> tuple[list[Any], list[Any]]:
         number, rows = x[0], iter(x[1])
         pairs = zip(leaves, parts.roles, strict=True)
-        here = [_of_part(leaf, role, number, rows) for leaf, role in pairs]
+        here = [of_part(leaf, role, number, rows) for leaf, role in pairs]
         loss, extra, grads = gradient(jax.tree.unflatten(tree, here))
         terms = zip(carry, (loss, *grads), strict=True)
         return [jax.lax.add(total, term.astype(total.dtype)) for total, term in terms], extra
 
-    zeros = [jnp.zeros(s.shape, _wide(s.dtype)) for s in structs]
+    zeros = [jnp.zeros(s.shape, wide(s.dtype)) for s in structs]
     totals, extras = jax.lax.scan(body, zeros, (jnp.arange(parts.count), cut))
     loss, *grads = [t.astype(s.dtype) for t, s in zip(totals, structs, strict=True)]
-    merged = [_merged(leaf, merge, parts) for leaf, merge in zip(extras, aux, strict=True)]
-    return loss, merged, grads
+    results = [merged(leaf, merge, parts) for leaf, merge in zip(extras, aux, strict=True)]
+    return loss, results, grads
 
 
-def _of_part(leaf: Any, role: str, number: Any, rows: Any) -> Any:
+def of_part(leaf: Any, role: str, number: Any, rows: Any) -> Any:
+    """What a micro-batch gets of a leaf; `rows` iterates over its parts of those that are cut."""
     if role == "rows":
         return next(rows)
     return jax.random.fold_in(leaf, number) if role == "key" else leaf
 
 
-def _wide(dtype: Any) -> Any:
+def wide(dtype: Any) -> Any:
     """16-bit floats are added up in float32, as they are inside a product over the whole batch."""
     return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
 
 
-def _merged(leaf: Any, merge: Merge, parts: Parts) -> Any:
+def merged(leaf: Any, merge: Merge, parts: Parts) -> Any:
+    """The results of all micro-batches, stacked, as one."""
     if merge.how == "mean":
         return jnp.mean(leaf, axis=0)
     if merge.how == "sum":

@@ -40,6 +40,9 @@ class BuiltStep:
     reduction: mean or sum; auto where one micro-batch made the question idle.
     warnings: what the user should know.
     init: params -> optimizer state; `optimizer.init` of the leaves that have a gradient.
+    update: (parameter leaves, gradients, optimizer state, loss) -> (new leaves, new state), of the
+        leaves that have a gradient.
+    parts, decision: how the batch is cut and results are put together; None with one micro-batch.
     """
 
     fn: Callable[..., Any]
@@ -47,6 +50,9 @@ class BuiltStep:
     reduction: str
     warnings: tuple[str, ...]
     init: Callable[[Any], Any]
+    update: Callable[[Sequence[Any], Sequence[Any], Any, Any], tuple[list[Any], Any]]
+    parts: Parts | None
+    decision: Decision
 
 
 def build_step(
@@ -105,7 +111,7 @@ def build_step(
 
     return BuiltStep(
         train_step, jax.eval_shape(rule.init, params), decision.reduction,
-        (*warnings, *decision.warnings), rule.init,
+        (*warnings, *decision.warnings), rule.init, rule.update, parts, decision,
     )  # fmt: skip
 
 

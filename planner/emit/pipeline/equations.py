@@ -1,0 +1,208 @@
+# pyright: basic
+"""A traced loss as a flat list of equations that can be run one by one and differentiated.
+
+Calls that only group equations are opened; calls with derivatives of their own, loops, branches
+and recomputed regions stay whole, so that a part of the program has the same derivative as in the
+whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend import core as jcore
+
+from ir import lookup
+
+from ...errors import PlanError
+
+OPENED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
+CALLS = ("call_jaxpr", "fun_jaxpr", "jaxpr")
+HEAVY = ("contraction", "convolution", "control", "opaque", "collective")
+
+Key = Any  # of a value: a number, or a tuple for a part of one
+Array = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A number written into the program."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One equation on numbered values."""
+
+    eqn: Any
+    ins: tuple[int | Literal, ...]
+    outs: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return self.eqn.primitive.name
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Values that it reads."""
+        return tuple(v for v in self.ins if not isinstance(v, Literal))
+
+    def run(self, operands: Sequence[Array]) -> list[Array]:
+        """Results for these operands, one for each of `ins`."""
+        return bind(self.eqn, operands, {})
+
+
+@dataclass(frozen=True)
+class Equations:
+    """A program of parameters and a batch.
+
+    avals: shape and type of every value.
+    params, batch: values of the leaves of the two arguments.
+    consts: captured arrays by value.
+    outputs: the loss and the leaves of aux.
+    """
+
+    avals: tuple[Any, ...]
+    params: tuple[int, ...]
+    batch: tuple[int, ...]
+    consts: dict[int, Any]
+    ops: tuple[Op, ...]
+    outputs: tuple[int | Literal, ...]
+
+
+def bind(eqn: Any, operands: Sequence[Array], changed: dict[str, Any]) -> list[Array]:
+    """Runs an equation's primitive with some parameters changed."""
+    given = eqn.primitive.get_bind_params({**eqn.params, **changed})
+    functions, params = given if isinstance(given, tuple) else ((), given)
+    with eqn.ctx.manager:
+        found = eqn.primitive.bind(*functions, *operands, **params)
+    return list(found) if eqn.primitive.multiple_results else [found]
+
+
+def open_loss(loss_fn: Callable[..., Any], params: Any, batch: Any) -> Equations:
+    """Traces `loss_fn(params, batch)`; nothing is computed.
+
+    Args:
+        loss_fn: returns the loss, or (loss, aux).
+        params: pytree of arrays or structs.
+        batch: the same.
+
+    Raises:
+        PlanError: if the program has effects, which must not happen once for every part of it.
+    """
+    closed = jax.make_jaxpr(loss_fn)(params, batch)
+    if closed.effects:
+        raise PlanError(
+            f"has effects ({', '.join(sorted(map(str, closed.effects)))}), which a pipeline cannot "
+            "keep in order", kind="bad-loss", where="loss_fn",
+            remedy="remove debug prints and callbacks, or plan with pipeline='off'",
+        )  # fmt: skip
+    walk = _Walk()
+    heads = [walk.new(v.aval) for v in closed.jaxpr.constvars]
+    args = [walk.new(v.aval) for v in closed.jaxpr.invars]
+    env: dict[Any, int | Literal] = dict(
+        zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*heads, *args), strict=True)
+    )
+    walk.consts |= dict(zip(heads, closed.consts, strict=True))
+    outputs = walk.body(closed.jaxpr, env)
+    count = len(jax.tree.leaves(params))
+    return Equations(
+        tuple(walk.avals), tuple(args[:count]), tuple(args[count:]), walk.consts,
+        _alive(walk.ops, outputs), outputs,
+    )  # fmt: skip
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.avals: list[Any] = []
+        self.ops: list[Op] = []
+        self.consts: dict[int, Any] = {}
+
+    def new(self, aval: Any) -> int:
+        self.avals.append(aval)
+        return len(self.avals) - 1
+
+    def body(self, jaxpr: Any, env: dict[Any, int | Literal]) -> tuple[int | Literal, ...]:
+        def read(var: Any) -> int | Literal:
+            return Literal(var.val) if isinstance(var, jcore.Literal) else env[var]
+
+        for eqn in jaxpr.eqns:
+            ins = tuple(read(var) for var in eqn.invars)
+            key = OPENED.get(eqn.primitive.name)
+            if key in eqn.params:
+                results = self.call(eqn.params[key], ins)
+            else:
+                results = tuple(self.new(var.aval) for var in eqn.outvars)
+                self.ops.append(Op(eqn, ins, results))
+            env.update(zip(eqn.outvars, results, strict=True))
+        return tuple(read(var) for var in jaxpr.outvars)
+
+    def call(self, inner: Any, ins: Sequence[int | Literal]) -> tuple[int | Literal, ...]:
+        jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
+        heads = [self.new(var.aval) for var in jaxpr.constvars]
+        self.consts |= dict(zip(heads, consts, strict=True))
+        env: dict[Any, int | Literal] = dict(
+            zip((*jaxpr.constvars, *jaxpr.invars), (*heads, *ins), strict=True)
+        )
+        return self.body(jaxpr, env)
+
+
+def _alive(ops: list[Op], outputs: Sequence[int | Literal]) -> tuple[Op, ...]:
+    """Ops that some output depends on."""
+    wanted = {v for v in outputs if not isinstance(v, Literal)}
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if not wanted.isdisjoint(op.outs):
+            kept.append(op)
+            wanted.update(op.reads)
+    return tuple(reversed(kept))
+
+
+def is_heavy(eqn: Any) -> bool:
+    """Whether an equation costs more than a pass over its data, or holds one that does."""
+    inner = [eqn.params[key] for key in CALLS if key in eqn.params]
+    if inner and eqn.primitive.name not in ("scan", "while", "cond"):
+        return any(is_heavy(e) for body in inner for e in _equations(body))
+    return lookup(eqn.primitive.name).family in HEAVY
+
+
+def _equations(body: Any) -> Sequence[Any]:
+    return (
+        getattr(body, "jaxpr", body).eqns if hasattr(body, "jaxpr") else getattr(body, "eqns", ())
+    )
+
+
+def flops(eqn: Any) -> float:
+    """Floating-point operations: products inside, times the length of loops, else one each."""
+    name, params = eqn.primitive.name, eqn.params
+    if name == "cond":
+        return max(sum(map(flops, _equations(b))) for b in params["branches"])
+    inner = [params[key] for key in (*CALLS, "body_jaxpr") if key in params]
+    if inner:
+        times = params["length"] if name == "scan" else 1
+        return float(times) * sum(flops(e) for body in inner for e in _equations(body))
+    out = sum(float(v.aval.size) for v in eqn.outvars if hasattr(v.aval, "size"))
+    if name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        shape = eqn.invars[0].aval.shape
+        for d in contracted:
+            out *= shape[d]
+        return 2.0 * out
+    if name == "conv_general_dilated":
+        kernel, numbers = eqn.invars[1].aval, params["dimension_numbers"].rhs_spec
+        return 2.0 * out * kernel.size / max(kernel.shape[numbers[0]], 1)
+    return out
+
+
+def size_bytes(aval: Any) -> float:
+    """Bytes of a value."""
+    return float(getattr(aval, "size", 0)) * getattr(aval.dtype, "itemsize", 8)
+
+
+def is_float(aval: Any) -> bool:
+    """Whether a gradient can flow through a value."""
+    return jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact)

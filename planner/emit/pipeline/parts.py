@@ -1,0 +1,196 @@
+"""Parts of a traced program as programs of their own: what a stage runs forward and backward.
+
+Of a program that computes a stage's results, gradients and sums of gradients, the nodes that no
+incoming gradient reaches run forward; of the others, those that the outgoing gradients need are
+the input gradient, the rest is the weight gradient. What a later part reads of an earlier one is
+saved between them, except for what is cheap to compute again from what is there anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ir import Graph, Input, Literal, Node, Operand, lookup
+from ir.trace import Program
+
+LIGHT = ("elementwise", "layout")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some nodes of a program.
+
+    nodes: of the whole program, in order.
+    reads: values of the whole program that it takes, in the order of its arguments.
+    makes: operands of the whole program that it returns.
+    program: the part alone; captured constants first, then `reads`.
+    """
+
+    nodes: tuple[int, ...]
+    reads: tuple[int, ...]
+    makes: tuple[Operand, ...]
+    program: Program
+
+
+@dataclass(frozen=True)
+class Split:
+    """The parts of a stage.
+
+    forward, backward: in two parts; input_gradient and weight_gradient are the latter in two.
+    saved: values that `backward` reads of `forward`; kept: arguments that it reads again.
+    between: values that `weight_gradient` reads of `input_gradient`.
+    """
+
+    forward: Part
+    backward: Part
+    input_gradient: Part
+    weight_gradient: Part
+    saved: tuple[int, ...]
+    between: tuple[int, ...]
+
+
+def part_of(
+    program: Program, nodes: Iterable[int], makes: Sequence[Operand], args: Sequence[int] = ()
+) -> Part:
+    """These nodes as a program.
+
+    Args:
+        program: the whole.
+        nodes: numbers of nodes.
+        makes: what it returns; literals and arguments pass through.
+        args: values that come first among its arguments, whether it reads them or not.
+    """
+    graph, order = program.graph, tuple(sorted(nodes))
+    heads = len(program.consts)
+    inside = {v for i in order for v in graph.values_of(i)}
+    wanted: dict[int, None] = dict.fromkeys(args)
+    operands = [o for i in order for o in graph.nodes[i].inputs] + list(makes)
+    wanted.update((o, None) for o in operands if isinstance(o, int) and o not in inside)
+    consts = [v for v in wanted if v < heads]
+    reads = [v for v in wanted if v >= heads]
+    number = {v: k for k, v in enumerate((*consts, *reads))}
+    inputs = [*(graph.inputs[v] for v in consts), *(_input(graph, v) for v in reads)]
+    kept: list[Node] = []
+    for i in order:
+        node = graph.nodes[i]
+        for v in graph.values_of(i):
+            number[v] = len(number)
+        kept.append(_renumbered(node, number))
+    outputs = tuple(o if isinstance(o, Literal) else number[o] for o in makes)
+    alone = Program(
+        Graph(tuple(inputs), tuple(kept), outputs), tuple(program.bindings[i] for i in order),
+        tuple(program.consts[v] for v in consts),
+    )  # fmt: skip
+    return Part(order, tuple(reads), tuple(makes), alone)
+
+
+def _input(graph: Graph, v: int) -> Input:
+    return graph.inputs[v] if v < len(graph.inputs) else Input(f"v{v}", graph.types[v])
+
+
+def _renumbered(node: Node, number: dict[int, int]) -> Node:
+    inputs = tuple(o if isinstance(o, Literal) else number[o] for o in node.inputs)
+    return replace(node, inputs=inputs)
+
+
+def split(
+    program: Program,
+    gives: Sequence[Operand],
+    slopes: Sequence[Operand],
+    sums: Sequence[Operand],
+    late: Iterable[int],
+) -> Split:
+    """Splits a stage's program.
+
+    Args:
+        program: computes all three kinds of results.
+        gives: results of the stage.
+        slopes: gradients that go to earlier stages.
+        sums: gradients of parameters, added up.
+        late: arguments that exist only when the backward pass begins.
+    """
+    graph = program.graph
+    after = set(late)
+    for i, node in enumerate(graph.nodes):
+        if any(o in after for o in node.inputs):
+            after.update(graph.values_of(i))
+    maker = {v: i for i in range(len(graph.nodes)) for v in graph.values_of(i)}
+    ends = _needed(graph, maker, (*slopes, *sums))
+    backward = {i for i in ends if graph.values_of(i)[0] in after}
+    backward |= _again(graph, maker, backward, after, ends, (*slopes, *sums))
+    reads = _reads(graph, backward, (*slopes, *sums))
+    saved = tuple(v for v in sorted(reads) if v in maker and maker[v] not in backward)
+    forward = _needed(graph, maker, (*gives, *saved)) - {
+        i for i in backward if _late(graph, i, after)
+    }
+    first = _needed(graph, maker, slopes) & backward
+    second = _needed(graph, maker, sums) & backward
+    repeated = {i for i in second & first if not _late(graph, i, after)}
+    second = (second - first) | repeated
+    between = tuple(
+        v for v in sorted(_reads(graph, second, sums)) if v in maker and maker[v] in first - second
+    )
+    return Split(
+        part_of(program, forward, (*gives, *saved)),
+        part_of(program, backward, (*slopes, *sums)),
+        part_of(program, first, (*slopes, *between)),
+        part_of(program, second, sums),
+        saved, between,
+    )  # fmt: skip
+
+
+def _late(graph: Graph, i: int, after: set[int]) -> bool:
+    return graph.values_of(i)[0] in after
+
+
+def _needed(graph: Graph, maker: dict[int, int], ends: Sequence[Operand]) -> set[int]:
+    """Nodes that some of these values depend on."""
+    found: set[int] = set()
+    todo = [o for o in ends if isinstance(o, int)]
+    while todo:
+        i = maker.get(todo.pop())
+        if i is not None and i not in found:
+            found.add(i)
+            todo.extend(o for o in graph.nodes[i].inputs if isinstance(o, int))
+    return found
+
+
+def _reads(graph: Graph, nodes: set[int], ends: Sequence[Operand]) -> set[int]:
+    """Values that nodes read, or hand on as results, of others."""
+    inside = {v for i in nodes for v in graph.values_of(i)}
+    read = {o for i in nodes for o in graph.nodes[i].inputs if isinstance(o, int)}
+    return (read | {o for o in ends if isinstance(o, int)}) - inside
+
+
+def _again(
+    graph: Graph,
+    maker: dict[int, int],
+    backward: set[int],
+    after: set[int],
+    ends: set[int],
+    outputs: Sequence[Operand],
+) -> set[int]:
+    """Light nodes of the forward pass that are run again rather than their results saved.
+
+    All that they read is an argument, or is saved for another reader or made again itself.
+    """
+    read = _reads(graph, backward, outputs)
+    there = {v for v in range(len(graph.inputs)) if v not in after}
+    there |= {v for v in read if v in maker and not _is_light(graph.nodes[maker[v]])}
+    again: set[int] = set()
+    cheap: set[int] = set()
+    for i in sorted(ends - backward):
+        node = graph.nodes[i]
+        if _is_light(node) and all(isinstance(o, Literal) or o in there for o in node.inputs):
+            cheap.add(i)
+            there.update(graph.values_of(i))
+    for i in sorted(cheap, reverse=True):
+        if not read.isdisjoint(graph.values_of(i)):
+            again.add(i)
+            read.update(o for o in graph.nodes[i].inputs if isinstance(o, int))
+    return again
+
+
+def _is_light(node: Node) -> bool:
+    return lookup(node.op).family in LIGHT or node.op == "constant"

@@ -1,0 +1,203 @@
+# pyright: basic
+"""The jitted programs of one chunk on its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ir.trace import Program
+
+from ..constraints import plain_program
+from .gradient import Slope, StageProgram
+from .parts import Part, part_of
+from .stage import Stage
+from .transfer import Devices, whole
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A part of a stage's program, jitted."""
+
+    reads: tuple[int, ...]
+    call: Any
+
+    def __call__(self, env: Mapping[int, Array]) -> list[Array]:
+        return list(self.call(*(env[v] for v in self.reads)))
+
+
+class ChunkPrograms:
+    """What the runtime calls for one chunk.
+
+    Args:
+        program: of its stage.
+        devices: of its group.
+        readers: value that it gives -> stages that take it.
+        recompute: save the arguments of the forward pass only.
+        name: for traces.
+    """
+
+    def __init__(
+        self,
+        program: StageProgram,
+        devices: Devices,
+        readers: Mapping[Any, tuple[int, ...]],
+        *,
+        recompute: bool,
+        name: str,
+    ) -> None:
+        self.program, self.devices, self.readers = program, devices, readers
+        self.recompute = recompute
+        parts, traced = program.parts, program.traced.program
+        gives = len(program.stage.gives)
+        outputs = parts.forward.makes
+        light = part_of(traced, _behind(traced, outputs[:gives]), outputs[:gives])
+        saves = part_of(traced, _behind(traced, outputs[gives:]), outputs[gives:])
+        self._gives = gives
+        self._forward = self._jit(light if recompute else parts.forward, f"{name}_forward")
+        self._saves = self._jit(saves, f"{name}_recompute") if recompute else None
+        self._backward = self._jit(parts.backward, f"{name}_backward", program.outgoing)
+        self._input = self._jit(parts.input_gradient, f"{name}_input_gradient")
+        self._weight = self._jit(parts.weight_gradient, f"{name}_weight_gradient", ())
+
+    @property
+    def stage(self) -> Stage:
+        return self.program.stage
+
+    @property
+    def moves(self) -> tuple[bool, ...]:
+        """Which of its parameters have a gradient."""
+        return self.program.moves
+
+    @property
+    def incoming(self) -> tuple[Slope, ...]:
+        return self.program.incoming
+
+    @property
+    def outgoing(self) -> tuple[Slope, ...]:
+        return self.program.outgoing
+
+    def _jit(self, part: Part, name: str, slopes: Sequence[Slope] | None = None) -> Compiled:
+        """A part; `slopes` are results before the sums of gradients, if it makes those."""
+        run, consts = plain_program(part.program), part.program.consts
+
+        def program(*arrays: Array) -> tuple[Array, ...]:
+            return run(*consts, *arrays)
+
+        program.__name__ = name
+        if slopes is None:
+            return Compiled(part.reads, jax.jit(program))
+        sums = set(self.program.args["sums"])
+        donated = tuple(k for k, v in enumerate(part.reads) if v in sums)
+        types = [part.program.graph.type_of(o) for o in part.program.graph.outputs]
+        out = [None] * len(slopes)
+        out += [whole(self.devices, t.rank) for t in types[len(slopes) :]]
+        jitted = jax.jit(program, donate_argnums=donated, out_shardings=tuple(out))
+        return Compiled(part.reads, jitted)
+
+    def _env(self, **values: Sequence[Array]) -> dict[int, Array]:
+        env: dict[int, Array] = {}
+        for name, arrays in values.items():
+            env.update(zip(self.program.args[name], arrays, strict=True))
+        return env
+
+    def forward(
+        self, params: Sequence[Array], batch: Sequence[Array], takes: Sequence[Array]
+    ) -> tuple[list[Array], list[Array] | None]:
+        """Values given, and what is saved; nothing (None) if it is computed again later."""
+        found = self._forward(self._env(params=params, batch=batch, takes=takes))
+        return found[: self._gives], None if self.recompute else found[self._gives :]
+
+    def again(
+        self, params: Sequence[Array], batch: Sequence[Array], takes: Sequence[Array]
+    ) -> list[Array]:
+        """What the forward pass would have saved."""
+        assert self._saves is not None
+        return self._saves(self._env(params=params, batch=batch, takes=takes))
+
+    def backward(
+        self,
+        params: Sequence[Array],
+        batch: Sequence[Array],
+        takes: Sequence[Array],
+        saved: Sequence[Array],
+        slopes: Sequence[Array],
+        sums: Sequence[Array],
+    ) -> tuple[list[Array], list[Array]]:
+        """Outgoing gradients and new sums; the old ones are donated."""
+        env = self._env(params=params, batch=batch, takes=takes, slopes=slopes, sums=sums)
+        env.update(zip(self.program.parts.saved, saved, strict=True))
+        found = self._backward(env)
+        return found[: len(self.outgoing)], found[len(self.outgoing) :]
+
+    def input_gradient(
+        self,
+        params: Sequence[Array],
+        batch: Sequence[Array],
+        takes: Sequence[Array],
+        saved: Sequence[Array],
+        slopes: Sequence[Array],
+    ) -> tuple[list[Array], list[Array]]:
+        """Outgoing gradients, and what the weight gradient reads of them."""
+        env = self._env(params=params, batch=batch, takes=takes, slopes=slopes)
+        env.update(zip(self.program.parts.saved, saved, strict=True))
+        found = self._input(env)
+        return found[: len(self.outgoing)], found[len(self.outgoing) :]
+
+    def weight_gradient(
+        self,
+        params: Sequence[Array],
+        batch: Sequence[Array],
+        takes: Sequence[Array],
+        saved: Sequence[Array],
+        slopes: Sequence[Array],
+        between: Sequence[Array],
+        sums: Sequence[Array],
+    ) -> list[Array]:
+        """New sums of gradients; the old ones are donated."""
+        env = self._env(params=params, batch=batch, takes=takes, slopes=slopes, sums=sums)
+        env.update(zip(self.program.parts.saved, saved, strict=True))
+        env.update(zip(self.program.parts.between, between, strict=True))
+        return self._weight(env)
+
+    def zeros(self) -> list[Array]:
+        """Sums of no gradients."""
+        return list(self._zeros())
+
+    @cached_property
+    def _zeros(self) -> Any:
+        graph = self.program.traced.graph
+        types = [graph.types[v] for v in self.program.args["sums"]]
+
+        def zeros() -> tuple[Array, ...]:
+            return tuple(jnp.zeros(t.shape, t.dtype) for t in types)
+
+        return jax.jit(zeros, out_shardings=tuple(whole(self.devices, t.rank) for t in types))
+
+    def seed(self, value: float) -> Array:
+        """The gradient of the loss itself, in the loss's stage."""
+        type_ = self.program.traced.graph.types[self.program.args["slopes"][-1]]
+        filled = np.full(type_.shape, value).astype(jnp.dtype(type_.dtype))
+        return jax.device_put(filled, whole(self.devices, type_.rank))
+
+
+def _behind(program: Program, ends: Sequence[Any]) -> set[int]:
+    """Nodes that some operands depend on."""
+    graph = program.graph
+    maker = {v: i for i in range(len(graph.nodes)) for v in graph.values_of(i)}
+    found: set[int] = set()
+    todo = [o for o in ends if isinstance(o, int)]
+    while todo:
+        i = maker.get(todo.pop())
+        if i is not None and i not in found:
+            found.add(i)
+            todo.extend(o for o in graph.nodes[i].inputs if isinstance(o, int))
+    return found

@@ -1,0 +1,259 @@
+# pyright: basic
+"""A pipeline that runs: programs of the stages on their devices, started in a schedule's order.
+
+One process starts every task as soon as the schedule lets it; JAX runs them asynchronously, each
+group of devices in the order of its own tasks. Arrays go from group to group by device copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ...schedule import Kind, Schedule, Task
+from .feed import Feed
+from .holdings import Pieces, placed
+from .places import Stack, Where
+from .programs import ChunkPrograms
+from .stage import Use
+from .transfer import Devices, sent
+from .update import Update
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A training step in stages: (params, opt_state, batch) -> (params, opt_state, loss).
+
+    chunks: programs of every chunk of the schedule.
+    order: tasks as they are started.
+    where: places of the parameters; state_where of the leaves of the optimizer's state.
+    seeds: by chunk, gradient of what is minimised with respect to the loss of a micro-batch.
+    """
+
+    schedule: Schedule
+    groups: tuple[Devices, ...]
+    chunks: tuple[ChunkPrograms, ...]
+    order: tuple[Task, ...]
+    where: tuple[Where, ...]
+    state_where: tuple[Where, ...]
+    moves: tuple[bool, ...]
+    feeds: dict[tuple[int, int], Feed]  # (group, batch leaf)
+    update: Update
+    finish: tuple[tuple[int, Any, Any], ...]  # (stage, key, joiner) of loss and aux
+    trees: tuple[Any, Any, Any, Any]  # of params, state, batch, aux (None without aux)
+    seeds: dict[int, Array]
+    route: tuple[tuple[int, ...], ...]  # micro-batch -> chunk of every stage
+    unread: dict[int, Any]  # parameter that no stage reads -> makes its gradient, zero
+
+    def __call__(self, params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, Any]:
+        held = self._flat(params, 0, self.where)
+        state = self._flat(opt_state, 1, self.state_where)
+        run = _Run(self, held, self._batch(batch))
+        for task in self.order:
+            run.start(task)
+        results = run.results()
+        sums = run.sums()
+        del run
+        moving = [held[k] for k, moves in enumerate(self.moves) if moves]
+        stays = [None if moves else x for x, moves in zip(held, self.moves, strict=True)]
+        del held
+        loss = results[0]
+        new = self.update([*map(_parts, moving), *sums, *map(_parts, state), [loss]])
+        fresh = iter(new)
+        leaves = [
+            _whole(next(fresh), where) if moves else kept
+            for kept, moves, where in zip(stays, self.moves, self.where, strict=True)
+        ]
+        state = [_whole(next(fresh), where) for where in self.state_where]
+        aux = self.trees[3]
+        found = loss if aux is None else (loss, jax.tree.unflatten(aux, results[1:]))
+        params = jax.tree.unflatten(self.trees[0], leaves)
+        return params, jax.tree.unflatten(self.trees[1], state), found
+
+    def place(self, tree: Any, argument: int) -> Any:
+        """Parameters (0) or optimizer state (1) in their places."""
+        where = self.where if argument == 0 else self.state_where
+        return jax.tree.unflatten(self.trees[argument], self._flat(tree, argument, where))
+
+    def _flat(self, tree: Any, argument: int, where: Sequence[Where]) -> list[Any]:
+        leaves, found = jax.tree.flatten(tree)
+        if found != self.trees[argument]:
+            raise TypeError(
+                f"argument {argument} was planned with the structure {self.trees[argument]}, it is "
+                f"called with {found}; plan it again for these"
+            )
+        return [placed(x, place, self.groups) for x, place in zip(leaves, where, strict=True)]
+
+    def _batch(self, batch: Any) -> dict[tuple[int, int], Sequence[Array]]:
+        leaves, found = jax.tree.flatten(batch)
+        if found != self.trees[2]:
+            raise TypeError(
+                f"the batch was planned with the structure {self.trees[2]}, it is called with "
+                f"{found}; plan it again for these"
+            )
+        return {at: feed(leaves[at[1]]) for at, feed in self.feeds.items()}
+
+
+def _parts(x: Any) -> list[Array]:
+    return list(x.parts) if isinstance(x, Pieces) else [x]
+
+
+def _whole(parts: Sequence[Array], where: Where) -> Any:
+    return Pieces(parts) if isinstance(where, Stack) else parts[0]
+
+
+class _Run:
+    """One step as it runs: what has been computed and is still needed."""
+
+    def __init__(
+        self, pipeline: Pipeline, held: Sequence[Any], rows: dict[tuple[int, int], Any]
+    ) -> None:
+        self.pipeline, self.rows = pipeline, rows
+        self.home = pipeline.schedule.placement.device
+        self.stage = pipeline.schedule.placement.stage
+        self.params = [self._params(c, held) for c in range(len(pipeline.chunks))]
+        self.acc = [chunk.zeros() for chunk in pipeline.chunks]
+        self.boxes: dict[tuple[Any, ...], Array] = {}  # (stage, micro-batch, key, sender)
+        self.saved: dict[tuple[int, int], Any] = {}
+        self.taken: dict[tuple[int, int], list[Array]] = {}
+        self.between: dict[tuple[int, int], Any] = {}
+        self.outputs: dict[tuple[int, int], Array] = {}  # (position, micro-batch)
+
+    def _params(self, c: int, held: Sequence[Any]) -> list[Array]:
+        """A chunk's parameters; those that it does not own are copied to it."""
+        return [
+            sent(_held(held[use.leaf], use, self.pipeline.where[use.leaf]), self._devices(c))
+            for use in self.pipeline.chunks[c].stage.params
+        ]
+
+    def _devices(self, c: int) -> Devices:
+        return self.pipeline.groups[self.home[c]]
+
+    def _batch(self, c: int, m: int) -> list[Array]:
+        leaves = self.pipeline.chunks[c].stage.batch
+        return [self.rows[self.home[c], leaf][m] for leaf in leaves]
+
+    def start(self, task: Task) -> None:
+        c, m = task.chunk, task.microbatch
+        run = {
+            Kind.FORWARD: self._forward, Kind.RECOMPUTE: self._again,
+            Kind.BACKWARD: self._backward, Kind.INPUT_GRADIENT: self._input_gradient,
+            Kind.WEIGHT_GRADIENT: self._weight_gradient,
+        }  # fmt: skip
+        run[task.kind](c, m)
+
+    def _forward(self, c: int, m: int) -> None:
+        chunk, s = self.pipeline.chunks[c], self.stage[c]
+        takes = [self.boxes.pop((s, m, key)) for key in chunk.stage.takes]
+        gives, self.saved[c, m] = chunk.forward(self.params[c], self._batch(c, m), takes)
+        self.taken[c, m] = takes
+        for key, x in zip(chunk.stage.gives, gives, strict=True):
+            for reader in chunk.readers[key]:
+                target = self.pipeline.route[m][reader]
+                self.boxes[reader, m, key] = sent(x, self._devices(target))
+        for position, (stage, key, _) in enumerate(self.pipeline.finish):
+            if stage == s:
+                self.outputs[position, m] = gives[chunk.stage.gives.index(key)]
+
+    def _again(self, c: int, m: int) -> None:
+        chunk = self.pipeline.chunks[c]
+        if self.saved[c, m] is None:
+            self.saved[c, m] = chunk.again(self.params[c], self._batch(c, m), self.taken[c, m])
+
+    def _slopes(self, c: int, m: int) -> list[Array]:
+        chunk, s = self.pipeline.chunks[c], self.stage[c]
+        found = [self.boxes.pop((s, m, slope.key, slope.source)) for slope in chunk.incoming]
+        if s == self.pipeline.finish[0][0]:
+            found.append(self.pipeline.seeds[c])
+        return found
+
+    def _back(self, c: int, m: int, slopes: Sequence[Array]) -> None:
+        chunk = self.pipeline.chunks[c]
+        for slope, x in zip(chunk.outgoing, slopes, strict=True):
+            target = self.pipeline.route[m][slope.target]
+            self.boxes[slope.target, m, slope.key, slope.source] = sent(x, self._devices(target))
+
+    def _inputs(self, c: int, m: int) -> tuple[list[Array], list[Array], list[Array], Any]:
+        self._again(c, m)
+        return self.params[c], self._batch(c, m), self.taken[c, m], self.saved[c, m]
+
+    def _backward(self, c: int, m: int) -> None:
+        chunk = self.pipeline.chunks[c]
+        slopes = self._slopes(c, m)
+        sent_back, self.acc[c] = chunk.backward(*self._inputs(c, m), slopes, self.acc[c])
+        del self.saved[c, m], self.taken[c, m]
+        self._back(c, m, sent_back)
+
+    def _input_gradient(self, c: int, m: int) -> None:
+        chunk = self.pipeline.chunks[c]
+        slopes = self._slopes(c, m)
+        sent_back, between = chunk.input_gradient(*self._inputs(c, m), slopes)
+        self.between[c, m] = (slopes, between)
+        self._back(c, m, sent_back)
+
+    def _weight_gradient(self, c: int, m: int) -> None:
+        slopes, between = self.between.pop((c, m))
+        chunk = self.pipeline.chunks[c]
+        self.acc[c] = chunk.weight_gradient(*self._inputs(c, m), slopes, between, self.acc[c])
+        del self.saved[c, m], self.taken[c, m]
+
+    def results(self) -> list[Array]:
+        """The loss and the leaves of aux."""
+        found: list[Array] = []
+        for position, (stage, _, join) in enumerate(self.pipeline.finish):
+            count = self.pipeline.schedule.microbatches
+            target = self._devices(self.pipeline.route[0][stage])
+            found.append(join(*(sent(self.outputs[position, m], target) for m in range(count))))
+        self.outputs.clear()
+        return found
+
+    def sums(self) -> list[list[Array]]:
+        """For every parameter with a gradient and every piece of it: sums of all its readers."""
+        terms: dict[tuple[int, int], list[Array]] = {}
+        for c, chunk in enumerate(self.pipeline.chunks):
+            uses = [u for u, moves in zip(chunk.stage.params, chunk.moves, strict=True) if moves]
+            for use, x in zip(uses, self.acc[c], strict=True):
+                n = _number(use, self.pipeline.where[use.leaf])
+                terms.setdefault((use.leaf, n), []).append(x)
+        self.acc.clear()
+        found: list[list[Array]] = []
+        for leaf, (where, moves) in enumerate(
+            zip(self.pipeline.where, self.pipeline.moves, strict=True)
+        ):
+            if moves:
+                found.append([])
+                for n, group in enumerate(_groups(where)):
+                    found[-1].append(self._sum(terms.get((leaf, n), []), group, leaf))
+        return found
+
+    def _sum(self, terms: list[Array], group: int, leaf: int) -> Array:
+        if not terms:
+            return self.pipeline.unread[leaf]()
+        total, *others = [sent(x, self.pipeline.groups[group]) for x in terms]
+        for x in others:
+            total = _add(total, x)
+        return total
+
+
+_add = jax.jit(jnp.add, donate_argnums=0)
+
+
+def _groups(where: Where) -> list[int]:
+    return [g for g, _, _ in where.pieces] if isinstance(where, Stack) else [where.group]
+
+
+def _number(use: Use, where: Where) -> int:
+    if isinstance(where, Stack):
+        spans = [(low, high) for _, low, high in where.pieces]
+        return spans.index((use.low, use.high))
+    return 0
+
+
+def _held(x: Any, use: Use, where: Where) -> Array:
+    return x.parts[_number(use, where)] if isinstance(where, Stack) else x

@@ -1,0 +1,113 @@
+# pyright: basic
+"""Arrays between groups of devices, without a detour through the host.
+
+`jax.device_put` copies from device to device where each slice that the target wants lies whole on
+some source device, and fetches the array to the host where it does not. An array is therefore
+resharded among its own devices first, into tiles that both sides can hold; the target cuts them
+smaller if it wants to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+Array = Any
+Tiles = tuple[int, ...]
+Devices = tuple[Any, ...]
+
+
+def tiles_of(sharding: Sharding, shape: tuple[int, ...]) -> Tiles:
+    """Into how many parts each dimension is cut."""
+    local = sharding.shard_shape(shape)
+    return tuple(n // k if k else 1 for n, k in zip(shape, local, strict=True))
+
+
+@cache
+def tiled(devices: Devices, tiles: Tiles) -> NamedSharding:
+    """Parts of every dimension over devices, the first dimension outermost; repeated to fill them.
+
+    Raises:
+        ValueError: if the tiles do not divide the devices.
+    """
+    copies, rest = divmod(len(devices), math.prod(tiles))
+    if rest:
+        raise ValueError(f"{math.prod(tiles)} tiles on {len(devices)} devices")
+    names = tuple(f"d{i}" for i in range(len(tiles)))
+    grid = np.array(devices, dtype=object).reshape(*tiles, copies)
+    spec = PartitionSpec(*(name if n > 1 else None for name, n in zip(names, tiles, strict=True)))
+    return NamedSharding(Mesh(grid, (*names, "copies")), spec)
+
+
+def whole(devices: Devices, rank: int) -> NamedSharding:
+    """All of an array on every device."""
+    return tiled(devices, (1,) * rank)
+
+
+def common(tiles: Tiles, source: int, target: int) -> Tiles:
+    """A coarsening of tiles that both numbers of devices can hold; the first dimensions keep most.
+
+    Args:
+        tiles: parts of each dimension.
+        source: devices at one end.
+        target: devices at the other.
+    """
+    left = math.gcd(source, target)
+    found: list[int] = []
+    for n in tiles:
+        found.append(math.gcd(n, left))
+        left //= found[-1]
+    return tuple(found)
+
+
+@cache
+def _reshard(target: NamedSharding) -> Any:
+    return jax.jit(_same, out_shardings=target)
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+def devices_of(sharding: Sharding) -> Devices:
+    """Devices of a sharding in its own order."""
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
+        return tuple(sharding.mesh.devices.flat)
+    return tuple(sorted(sharding.device_set, key=lambda device: device.id))
+
+
+def sent(x: Array, devices: Devices, goal: NamedSharding | None = None) -> Array:
+    """An array on other devices.
+
+    Args:
+        x: on devices of its own.
+        devices: where it goes; if they are the same ones, in the same order, it stays.
+        goal: how it shall lie there; the same parts as at the source, as far as possible, if None.
+    """
+    source = devices_of(x.sharding)
+    if source == devices:
+        if goal is None or x.sharding.is_equivalent_to(goal, x.ndim):
+            return x
+        return _reshard(goal)(x)
+    wished = tiles_of(x.sharding if goal is None else goal, x.shape)
+    between = common(wished, len(source), len(devices))
+    here, there = tiled(source, between), tiled(devices, between)
+    if not x.sharding.is_equivalent_to(here, x.ndim):
+        x = _reshard(here)(x)
+    moved = jax.device_put(x, there)
+    if goal is None or moved.sharding.is_equivalent_to(goal, x.ndim):
+        return moved
+    return _reshard(goal)(moved)
+
+
+def split_devices(devices: Sequence[Any], sizes: Sequence[int]) -> tuple[Devices, ...]:
+    """Consecutive groups of devices."""
+    ends = np.cumsum([0, *sizes]).tolist()
+    return tuple(tuple(devices[a:b]) for a, b in pairwise(ends))

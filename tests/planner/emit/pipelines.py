@@ -1,0 +1,99 @@
+# pyright: basic
+"""Pipelines beside unsharded steps, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from planner.emit.pipeline.build import Opened, build_pipeline, opened
+from planner.emit.pipeline.runtime import Pipeline
+from planner.emit.pipeline.transfer import split_devices
+from planner.inter.chain import cuts_by_share
+from planner.schedule import build
+
+CLIPPED = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1, momentum=0.9))
+
+
+def everything(params: Any, batch: Any) -> Any:
+    """Tied embeddings, a scanned stack, a skip past it, dropout, a loss term of every layer."""
+    x = skip = params["tok"][batch["ids"]]
+
+    def layer(x: Any, p: Any) -> Any:
+        y = jnp.tanh(x @ p["w"].astype(x.dtype) + p["b"])
+        return x + y, jnp.mean(jnp.square(y))
+
+    x, terms = lax.scan(layer, x, params["layers"])
+    x = jnp.where(jax.random.bernoulli(batch["key"], 0.9, x.shape), x, 0.0)
+    x = jax.nn.relu(x + skip * params["gain"]) * params["count"].astype(x.dtype)
+    logits = x @ params["tok"].T
+    picked = jnp.take_along_axis(logits, batch["ids"][..., None], axis=-1)[..., 0]
+    loss = jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked) + 0.1 * jnp.sum(terms)
+    return loss, {"top": jnp.max(logits, axis=(1, 2)), "terms": terms}
+
+
+def arguments(layers: int = 4, batch: int = 8) -> tuple[Any, Any]:
+    """Parameters and a batch of `everything`."""
+    rng = np.random.default_rng(0)
+
+    def weight(*shape: int) -> Any:
+        return jnp.asarray(rng.standard_normal(shape) * 0.3, jnp.float32)
+
+    params = {
+        "tok": weight(16, 8), "gain": weight(8), "count": jnp.asarray(1, jnp.int32),
+        "layers": {"w": weight(layers, 8, 8), "b": weight(layers, 8)}, "unread": weight(3),
+    }  # fmt: skip
+    ids = jnp.asarray(rng.integers(0, 16, (batch, 4)))
+    return params, {"ids": ids, "key": jax.random.key(1)}
+
+
+def pipeline_of(
+    loss_fn: Any,
+    params: Any,
+    batch: Any,
+    *,
+    schedule: str = "1f1b",
+    sizes: Sequence[int] = (4, 4),
+    microbatches: int = 4,
+    optimizer: Any = CLIPPED,
+    shares: Sequence[float] = (),
+    recompute: Sequence[bool] = (),
+    **settings: Any,
+) -> tuple[Opened, Pipeline]:
+    """A pipeline with a stage for every chunk of a schedule, on groups of the given sizes."""
+    loss = opened(loss_fn, params, batch, optimizer, microbatches=microbatches, **settings)
+    table = build(schedule, len(sizes), microbatches)
+    cuts = cuts_by_share(loss.chain, shares or (1.0,) * table.placement.stages)
+    groups = split_devices(jax.devices(), sizes)
+    return loss, build_pipeline(loss, cuts, table, groups, recompute)
+
+
+def three_steps(step: Any, params: Any, state: Any, batch: Any) -> tuple[Any, Any, list[Any]]:
+    """Parameters, state and all results of three steps."""
+    found = []
+    for _ in range(3):
+        params, state, result = step(params, state, batch)
+        found.append(jax.tree.map(np.asarray, result))
+    return params, state, found
+
+
+def assert_equal_steps(
+    loss_fn: Any, params: Any, batch: Any, *, optimizer: Any = CLIPPED, **settings: Any
+) -> None:
+    """Three steps of a pipeline are three steps of the unsharded program."""
+    loss, pipeline = pipeline_of(loss_fn, params, batch, optimizer=optimizer, **settings)
+    plain = jax.jit(loss.built.fn)
+    state = loss.built.init(params)
+    expected = three_steps(plain, params, state, batch)
+    found = three_steps(pipeline, params, state, batch)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        b = np.asarray(b)
+        assert a.dtype == b.dtype
+        scale = max(1.0, float(np.abs(b).max(initial=0.0)))
+        np.testing.assert_allclose(np.asarray(a), b, rtol=2e-4, atol=2e-5 * scale)

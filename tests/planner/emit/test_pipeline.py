@@ -1,0 +1,136 @@
+# pyright: basic
+"""Pipelines on eight host devices compute what the unsharded step computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax._src import array as jax_array
+
+from planner.emit.pipeline.holdings import Pieces
+from planner.errors import PlanError
+
+from .pipelines import CLIPPED, arguments, assert_equal_steps, everything, pipeline_of
+
+CASES = {
+    "gpipe unequal, recomputed": {
+        "schedule": "gpipe", "sizes": (6, 2), "shares": (3.0, 1.0), "recompute": (True, False),
+    },
+    "zero bubble of four": {"schedule": "zb-h1", "sizes": (2, 2, 2, 2)},
+    "two chunks a device": {"schedule": "interleaved", "sizes": (4, 4)},
+}  # fmt: skip
+MORE = {
+    "1f1b": {"schedule": "1f1b", "sizes": (4, 4)},
+    "v shape": {"schedule": "zb-v", "sizes": (1, 3), "recompute": (True,) * 4},
+    "both directions": {"schedule": "chimera", "sizes": (2, 2, 2, 2)},
+    "eager": {"schedule": "1f1b-eager", "sizes": (3, 5)},
+    "twice the warm-up": {"schedule": "zb-h2", "sizes": (4, 4), "optimizer": optax.adamw(1e-2)},
+    "one micro-batch": {"schedule": "1f1b", "sizes": (4, 4), "microbatches": 1},
+    "factored moments": {
+        "schedule": "1f1b", "sizes": (4, 4),
+        "optimizer": optax.adafactor(1e-2, min_dim_size_to_factor=4),
+    },
+    "norm of each layer": {"schedule": "1f1b", "sizes": (4, 4), "optimizer": optax.lamb(1e-2)},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def compiled_in_haste():
+    """What is tested here is what the programs compute, not how fast."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_three_steps_are_those_of_the_unsharded_program(name: str):
+    assert_equal_steps(everything, *arguments(), has_aux=True, **CASES[name])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", MORE)
+def test_three_steps_with_every_kind_of_schedule_and_state(name: str):
+    assert_equal_steps(everything, *arguments(), has_aux=True, **MORE[name])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_short_parameters_keep_their_type(dtype: str):
+    params, batch = arguments()
+    params = jax.tree.map(
+        lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, params
+    )
+    _, pipeline = pipeline_of(everything, params, batch, has_aux=True)
+    new, _, _ = pipeline(params, pipeline.place(state_of(params), 1), batch)
+    assert jax.tree.map(lambda x: x.dtype, new) == jax.tree.map(lambda x: x.dtype, params)
+
+
+def state_of(params: Any) -> Any:
+    """Optimizer state without the leaves that no gradient reaches."""
+    moving: Any = {k: v for k, v in params.items() if k != "count"} | {"count": None}
+    return CLIPPED.init(moving)
+
+
+def sum_loss(params, batch):
+    y = jnp.tanh(batch["x"] @ params["a"])
+    return jnp.sum(jnp.square(jnp.tanh(y @ params["b"]) @ params["c"]))
+
+
+def test_a_step_donates_leaks_nothing_and_never_goes_through_the_host(monkeypatch):
+    rng = np.random.default_rng(0)
+    params = {k: jnp.asarray(rng.standard_normal((8, 8)), jnp.float32) for k in "abc"}
+    batch = {"x": jnp.asarray(rng.standard_normal((8, 8)), jnp.float32)}
+    loss, pipeline = pipeline_of(sum_loss, params, batch, sizes=(4, 2))
+    params = pipeline.place(params, 0)
+    state = pipeline.place(loss.built.init(params), 1)
+    params, state, _ = pipeline(params, state, batch)
+    fetch = jax_array.ArrayImpl._value
+
+    def refuse(self):
+        raise AssertionError(f"{self.shape} of {self.sharding} is fetched to the host")
+
+    monkeypatch.setattr(jax_array.ArrayImpl, "_value", property(refuse))
+    live = []
+    for _ in range(2):
+        old = jax.tree.leaves((params, state))
+        params, state, value = pipeline(params, state, batch)
+        jax.block_until_ready((params, state, value))
+        assert all(x.is_deleted() for x in old)
+        del old
+        live.append(len(jax.live_arrays()))
+    monkeypatch.setattr(jax_array.ArrayImpl, "_value", fetch)
+    assert live[0] == live[1]
+    assert np.isfinite(float(value))
+
+
+def test_stacks_lie_in_pieces_and_read_as_arrays():
+    params, batch = arguments()
+    _, pipeline = pipeline_of(everything, params, batch, has_aux=True, microbatches=1)
+    placed = pipeline.place(params, 0)
+    found = placed["layers"]["w"]
+    assert isinstance(found, Pieces)
+    assert found.shape == (4, 8, 8)
+    homes = [part.sharding.device_set for part in found.parts]
+    assert homes[0].isdisjoint(homes[1])
+    np.testing.assert_array_equal(np.asarray(found), params["layers"]["w"])
+    np.testing.assert_array_equal(jnp.asarray(found), params["layers"]["w"])
+
+
+def test_what_cannot_run_is_refused():
+    params, batch = arguments()
+    with pytest.raises(PlanError, match="token slices"):
+        pipeline_of(everything, params, batch, has_aux=True, schedule="token-slices")
+    with pytest.raises(PlanError, match="8 examples do not divide into 3"):
+        pipeline_of(everything, params, batch, has_aux=True, microbatches=3)
+
+    def noisy(params, batch):
+        jax.debug.print("{}", params["gain"][0])
+        return everything(params, batch)
+
+    with pytest.raises(PlanError, match="has effects"):
+        pipeline_of(noisy, params, batch, has_aux=True)
