@@ -29,7 +29,6 @@ from .planfile import (
     FILE_VERSION,
     FORMAT,
     BaselineRow,
-    CandidateRow,
     CollectiveRow,
     PlanFile,
     StageRow,
@@ -37,6 +36,7 @@ from .planfile import (
     rows_of,
 )
 from .program import Program, roles_of
+from .replan import candidates
 from .search import Found, Search
 from .stepcall import StepCall, step_for
 from .version import VERSION
@@ -327,16 +327,7 @@ def _file(
         warnings=warnings,
         ops=ops,
         values=values,
-        candidates=_candidates(found, best),
-    )
-
-
-def _candidates(found: Found, best: Candidate) -> tuple[CandidateRow, ...]:
-    """The best plan of every other mesh."""
-    return tuple(
-        CandidateRow(str(c.mesh), c.account.step_s, c.account.peak_bytes)
-        for c in found.candidates
-        if c.name == "search" and c is not best
+        candidates=candidates(found, best),
     )
 
 

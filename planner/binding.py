@@ -59,3 +59,39 @@ def step_of(file: PlanFile, fn: Any, args: Any, settings: dict[str, Any]) -> tup
         **settings,
     )  # fmt: skip
     return from_step.fn, from_step.args
+
+
+def specs_like(
+    bound: Bound, specs: Any, tree: Any, what: str, argnum: int | None, where: str
+) -> Any:
+    """Specs of the argument that has the structure and shapes of a tree.
+
+    Args:
+        bound: the function.
+        specs: of its arguments, as a tuple of pytrees.
+        tree: one whole argument.
+        what: the tree is, for errors.
+        argnum: position of the argument; found by its form if None.
+        where: the plan is, for errors.
+
+    Raises:
+        PlanError: if no argument, or more than one, has this form.
+    """
+    structure, shapes = form_of(tree)
+    traced = bound.traced
+    args, _ = jax.tree.unflatten(traced.in_tree, list(traced.args_info))
+    pairs = list(zip(args, specs, strict=True))
+    chosen = pairs if argnum is None else pairs[argnum : argnum + 1]
+    found = [each for arg, each in chosen if form_of(arg) == (structure, shapes)]
+    if not found:
+        raise PlanError(
+            f"{what} has {len(shapes)} arrays in {structure}, which is "
+            + ("none of the arguments" if argnum is None else f"not argument {argnum}"),
+            kind="differs", where=where, remedy="pass one whole argument of the function",
+        )  # fmt: skip
+    if any(each != found[0] for each in found):
+        raise PlanError(
+            f"{what} has the form of {len(found)} arguments that are sharded differently",
+            kind="ambiguous", where=where, remedy="say which one with argnum=",
+        )  # fmt: skip
+    return found[0]

@@ -19,11 +19,14 @@ from ir.trace import trace
 
 from .account import Collective
 from .baselines import Baseline
-from .binding import Bound, form_of, step_of, with_state
+from .binding import Bound, specs_like, step_of, with_state
 from .decisions import Decisions
 from .differences import differences
+from .emit.compilers import devices_for
 from .emit.jit import build_mesh, compile_plan, partition_spec
+from .emit.serialize import serialized
 from .errors import PlanError
+from .export import Written, export_files
 from .planfile import PlanFile, decisions_of, write
 from .predicted import predicted
 from .report import report_html
@@ -221,6 +224,25 @@ class Plan:
         """
         write_files([(Path(path), trace_json(self._why, predicted(self._why)))])
 
+    def export(self, to: str, path: str | Path) -> Written:
+        """Writes the plan for another runtime.
+
+        Args:
+            to: a format, one of `planner.export.FORMATS`; docs/exports.md has them all.
+            path: the file; some formats write others beside it, with other endings.
+
+        Raises:
+            PlanError: if the format is unknown or cannot be written, or needs the function and
+                the plan was loaded and not bound.
+        """
+
+        def serialize() -> tuple[str, bytes]:
+            self._need()
+            devices = devices_for("host", self.mesh.num_devices, 1, "")
+            return serialized(self.compile(devices=devices))
+
+        return export_files(self._why, to, Path(path), serialize)
+
     def _repr_html_(self) -> str:
         """The report in a frame of its own, for notebooks."""
         page = html.escape(report_html(self._why), quote=True)
@@ -320,24 +342,7 @@ class Plan:
 
     def _specs_like(self, tree: Any, what: str, argnum: int | None) -> Any:
         """Specs of the argument that has the structure and shapes of `tree`."""
-        structure, shapes = form_of(tree)
-        traced = self._need().traced
-        args, _ = jax.tree.unflatten(traced.in_tree, list(traced.args_info))
-        pairs = list(zip(args, self.in_shardings, strict=True))
-        chosen = pairs if argnum is None else pairs[argnum : argnum + 1]
-        found = [specs for arg, specs in chosen if form_of(arg) == (structure, shapes)]
-        if not found:
-            raise PlanError(
-                f"{what} has {len(shapes)} arrays in {structure}, which is "
-                + ("none of the arguments" if argnum is None else f"not argument {argnum}"),
-                kind="differs", where=self.where, remedy="pass one whole argument of the function",
-            )  # fmt: skip
-        if any(specs != found[0] for specs in found):
-            raise PlanError(
-                f"{what} has the form of {len(found)} arguments that are sharded differently",
-                kind="ambiguous", where=self.where, remedy="say which one with argnum=",
-            )  # fmt: skip
-        return found[0]
+        return specs_like(self._need(), self.in_shardings, tree, what, argnum, self.where)
 
     def shard(
         self, tree: Any, *, argnum: int | None = None, devices: Sequence[Any] | None = None

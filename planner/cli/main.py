@@ -11,6 +11,7 @@ from .clusters import clusters_command, version_command
 from .command import Command, Group
 from .compare import compare_command
 from .explain import explain_command
+from .export import export_command
 from .pipeline import pipeline_command
 from .plan import plan_command
 from .profile import profile_command
@@ -134,6 +135,15 @@ app.command(
         "solve instance.json --json",
     ),
 )(solve_command)
+app.command(
+    "export",
+    cls=Command,
+    epilog=examples(
+        "export plan.json --to shardings -o shardings.json",
+        "export plan.json --to stablehlo -o plan.mlir model.py:step",
+        "export plan.json --to deepspeed -o ds_config.json --json",
+    ),
+)(export_command)
 app.command("clusters", cls=Command, epilog=examples("clusters", "clusters --json"))(
     clusters_command
 )

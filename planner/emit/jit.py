@@ -97,6 +97,16 @@ class CompiledPlan:
         """As `jax.jit(fn).lower(*args)`; shapes suffice."""
         return self._jitted.lower(*self._flat(args))
 
+    @property
+    def jitted(self) -> Any:
+        """The jitted function of the flat arguments."""
+        return self._jitted
+
+    @property
+    def structs(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Shapes and types of the flat arguments."""
+        return self._traced.args_info
+
     def lower_as_planned(self) -> Any:
         """Lowers it for the shapes that it was planned with."""
         return self._jitted.lower(*self._traced.args_info)

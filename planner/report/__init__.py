@@ -1,3 +1,4 @@
 """A plan as one self-contained HTML file: `report_html`."""
 
+from .layer import is_heavy as is_heavy
 from .page import report_html as report_html

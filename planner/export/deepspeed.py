@@ -1,0 +1,49 @@
+"""`deepspeed`: a ds_config.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .degrees import EXPERT, IDLE, SEQUENCE, TENSOR, degrees
+from .record import Exported, Subject, json_bytes
+
+
+def deepspeed(subject: Subject) -> Exported:
+    """DeepSpeed's settings; train_batch_size = micro-batch x accumulation x data-parallel size."""
+    d = degrees(subject.why)
+    notes = list(d.notes)
+    replicas = d.replicas * d.degree(IDLE)
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": d.micro_batch,
+        "gradient_accumulation_steps": d.microbatches,
+        "train_batch_size": d.micro_batch * d.microbatches * replicas,
+        "zero_optimization": _zero(d.zero),
+    }
+    if d.dtype == "bfloat16":
+        config["bf16"] = {"enabled": True}
+    elif d.dtype == "float16":
+        config["fp16"] = {"enabled": True}
+    if d.degree(TENSOR) > 1:
+        config["tensor_parallel"] = {"autotp_size": d.degree(TENSOR)}
+        notes.append("DeepSpeed chooses itself which layers are split by rows and by columns")
+    if d.degree(SEQUENCE) > 1:
+        config["sequence_parallel_size"] = d.degree(SEQUENCE)
+    if d.degree(EXPERT) > 1:
+        notes.append(f"expert parallelism of {d.degree(EXPERT)} is set where the model is built: "
+                     f"deepspeed.moe.layer.MoE(..., ep_size={d.degree(EXPERT)})")  # fmt: skip
+    if d.recompute != "none":
+        config["activation_checkpointing"] = {"partition_activations": False}
+        notes.append(f"recomputation ({d.recompute}) is set where the model is built")
+    if d.pipeline > 1:
+        notes.append(f"{d.pipeline} stages: pass num_stages={d.pipeline} to PipelineModule")
+    if d.batch != config["train_batch_size"]:
+        notes.append(f"the plan's batch is {d.batch}, these settings make "
+                     f"{config['train_batch_size']}")  # fmt: skip
+    return Exported(json_bytes(config), (), tuple(notes))
+
+
+def _zero(stage: int) -> dict[str, Any]:
+    if stage == 0:
+        return {"stage": 0}
+    return {"stage": stage, "overlap_comm": True, "contiguous_gradients": True,
+            "reduce_scatter": stage >= 2}  # fmt: skip

@@ -1,0 +1,32 @@
+"""All export formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .deepspeed import deepspeed
+from .flexflow import flexflow
+from .maxtext import maxtext
+from .megatron import megatron
+from .record import Format
+from .scaling import scaling
+from .schedule import schedule
+from .shardings import shardings
+from .stablehlo import stablehlo
+from .torch_plan import torch_plan
+from .traffic import traffic
+
+_ALL = (
+    Format("deepspeed", "DeepSpeed's ds_config.json", False, deepspeed),
+    Format("flexflow", "FlexFlow's strategy file", False, flexflow),
+    Format("maxtext", "MaxText's settings (YAML)", False, maxtext),
+    Format("megatron", "Megatron-LM's arguments (JSON)", False, megatron),
+    Format("scaling", "best step for each number of devices (JSON)", False, scaling),
+    Format("schedule", "tasks of every device in order (JSON)", False, schedule),
+    Format("shardings", "PartitionSpecs by path (JSON and a Python module)", False, shardings),
+    Format("stablehlo", "StableHLO with Shardy, and jax.export's bytes", True, stablehlo),
+    Format("torch", "DeviceMesh and DTensor placements (JSON and a loader)", False, torch_plan),
+    Format("traffic", "bytes by link and phase (JSON)", False, traffic),
+)
+
+FORMATS: Mapping[str, Format] = {format_.name: format_ for format_ in _ALL}
