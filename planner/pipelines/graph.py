@@ -88,6 +88,8 @@ class LayerGraph:
     """A profile: layers in topological order, checked.
 
     batch: samples that the times and bytes are for.
+    shared: whether all edges out of a layer carry the same tensor, which a stage sends and receives
+        once however many layers read it.
 
     Raises:
         PlanError: on no layers, cycles, missing ends, duplicate edges, numbers that are negative
@@ -100,6 +102,7 @@ class LayerGraph:
     layers: tuple[Layer, ...]
     edges: tuple[Edge, ...]
     defaults: Defaults = field(default_factory=Defaults)
+    shared: bool = False
 
     def __post_init__(self) -> None:
         _check(self)

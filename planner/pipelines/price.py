@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .convention import Convention, Floats, StageCost
-from .graph import LayerGraph, Variant
+from .graph import Edge, LayerGraph, Variant
 from .problem import PipelinePlan, Priced, Problem, Stage
 from .recompute import choices
 from .shares import split
@@ -113,8 +113,9 @@ def _stage(
     inside = set(stage.nodes)
     enters = [e for e in graph.edges if e.target in inside and e.source not in inside]
     leaves = [e for e in graph.edges if e.source in inside and e.target not in inside]
-    edge_bytes = sum(e.size_bytes + e.into(t) for e in enters)
-    edge_bytes += sum(e.size_bytes + e.out(t) for e in leaves)
+    entering, leaving = (_tensor_bytes(found, once=graph.shared) for found in (enters, leaves))
+    edge_bytes = entering + leaving
+    edge_bytes += sum(e.into(t) for e in enters) + sum(e.out(t) for e in leaves)
     weights = sum(graph.layers[v].at(t)[0].parameter_bytes for v in stage.nodes)
     before = machine.link(max(stage.first - 1, 0), stage.first)
     end = stage.first + stage.devices - 1
@@ -122,12 +123,22 @@ def _stage(
     late = max(_late(problem, machine.hosts[h].kind, stage, ring) for h in ran)
     cost = StageCost(
         _array(forward), _array(backward), _array(edge_bytes * scale),
-        _array(sum(e.size_bytes for e in enters) * scale / before),
-        _array(sum(e.size_bytes for e in leaves) * scale / after),
+        _array(entering * scale / before),
+        _array(leaving * scale / after),
         _array(2 * (d - 1) / d * weights / ring), _array(late), _array(weights),
         ring, d,
     )  # fmt: skip
     return cost, max(needs.values()), excess, tuple(float(parts[h]) for h in hosts)
+
+
+def _tensor_bytes(edges: list[Edge], *, once: bool) -> float:
+    """Bytes of edges; of those with one source the largest only, if they carry one tensor."""
+    if not once:
+        return sum(edge.size_bytes for edge in edges)
+    largest: dict[int, float] = {}
+    for edge in edges:
+        largest[edge.source] = max(largest.get(edge.source, 0.0), edge.size_bytes)
+    return sum(largest.values())
 
 
 def _array(value: float) -> Floats:

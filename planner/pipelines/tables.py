@@ -122,9 +122,24 @@ class Tables:
         if not graph.edges:
             nothing = np.zeros(len(self.stages))
             return nothing, nothing, nothing
+        if graph.shared:
+            enter, leave = self._once(plain)
+            return enter + leave, enter, leave
         enters = self.stages[:, target] & ~self.stages[:, source]
         leaves = self.stages[:, source] & ~self.stages[:, target]
         return enters @ into + leaves @ out, enters @ plain, leaves @ plain
+
+    def _once(self, sizes: Floats) -> tuple[Floats, Floats]:
+        """Bytes that enter and leave each stage, one tensor for each layer that sends."""
+        enter = np.zeros(len(self.stages))
+        leave = np.zeros(len(self.stages))
+        for source in sorted({edge.source for edge in self.graph.edges}):
+            edges = [i for i, edge in enumerate(self.graph.edges) if edge.source == source]
+            inside = self.stages[:, [self.graph.edges[i].target for i in edges]]
+            own = self.stages[:, source]
+            enter += np.where(own, 0.0, (inside * sizes[edges]).max(axis=1))
+            leave += np.where(own, (~inside * sizes[edges]).max(axis=1), 0.0)
+        return enter, leave
 
     def late(self, kind: str, degree: int, replicas: int, ring: float) -> Floats:
         """Gradient exchange left after backward, if each layer's begins when it is ready.

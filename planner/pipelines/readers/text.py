@@ -74,7 +74,8 @@ def read(path: Path, text: str, *, batch: int | None = None) -> LayerGraph:
     kind = _NAME.search(path.name)
     size = _BATCH.search(path.name)
     samples = batch or (int(size[1]) if size else 1)
-    return LayerGraph(path.name, kind[0] if kind else "pipedream", samples, *found)
+    name = kind[0] if kind else "pipedream"
+    return LayerGraph(path.name, name, samples, *found, shared=True)
 
 
 def _node(where: str, line: str) -> tuple[str, str, tuple[float, float, float, float]]:

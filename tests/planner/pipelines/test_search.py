@@ -47,6 +47,14 @@ def test_best_of_all_plans_of_branches(name: str, seed: int) -> None:
     assert cost(problem, name) == pytest.approx(brute_force(problem, name), rel=1e-9)
 
 
+@pytest.mark.parametrize("name", ["pipedream", "flush"])
+@pytest.mark.parametrize("seed", [1, 3])
+def test_tensors_with_several_readers_are_sent_once(name: str, seed: int) -> None:
+    problem = _plain(random_problem(seed, layers=5, devices=3, degrees=(1,)))
+    shared = replace(problem, graphs={"": replace(problem.graph, shared=True)})
+    assert cost(shared, name) == pytest.approx(brute_force(shared, name), rel=1e-9)
+
+
 @pytest.mark.parametrize("name", ["piper", "pipedream"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_both_searches_agree(name: str, seed: int) -> None:
