@@ -28,6 +28,7 @@ from .neighbours import Neighbours
 from .prices import Prices
 from .problem import Edge, Floats, IntraProblem, IntraSolution, Point
 from .reduce import Reduced, reduce
+from .warm import warm
 
 ILP_COLUMNS = 60_000  # programmes up to this size are tried as a whole
 ILP_SHARE = 0.3  # of the time left
@@ -87,6 +88,7 @@ def solve(
     options = options or SolveOptions()
     if not problem.size:
         return IntraSolution((), 0.0, 0.0, Stop.OPTIMAL)
+    warm()
     search = _Search(problem, options, tables or Tables(), watch)
     stop = None
     try:
@@ -225,6 +227,9 @@ class _Search:
         flat = self.levels[-1].flat
         prices = Prices(flat, price, self.wanted)
         steps = self.options.sweeps * self.options.price_steps // 3
+        if self.best is None and prices.round():  # something, however little time is left
+            assert prices.choice is not None
+            self.offer(prices.choice)
         while not self.settled and steps > 0 and prices.stale < STALE:
             steps -= 1
             if prices.step():
