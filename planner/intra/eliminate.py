@@ -127,7 +127,6 @@ class Elimination:
         node_cost: Sequence[Floats],
         edges: Sequence[Edge],
         tables: Tables | None = None,
-        labels: Sequence[NDArray[np.intp] | None] | None = None,
     ) -> None:
         """Takes costs of nodes and edges.
 
@@ -135,39 +134,24 @@ class Elimination:
             node_cost: per node, one entry per option.
             edges: pair costs.
             tables: interned tables to share.
-            labels: options that are left of each node; None keeps all. Choices that are read
-                back are positions in the full list.
         """
         self.tables = tables or Tables()
-        self.labels = list(labels) if labels is not None else [None] * len(node_cost)
-        self.sizes = [
-            len(c) if kept is None else len(kept)
-            for c, kept in zip(node_cost, self.labels, strict=True)
-        ]
+        self.sizes = [len(c) for c in node_cost]
         self.alive = set(range(len(node_cost)))
         self.factors: list[dict[Scope, int]] = [{} for _ in node_cost]
         self.neighbours: list[set[int]] = [set() for _ in node_cost]
         self.trail: list[tuple[int, tuple[tuple[Scope, int], ...]]] = []
         for v, cost in enumerate(node_cost):
-            self._put((v,), self._restricted(cost, (v,)))
+            self._put((v,), self.tables.intern_kept(cost))
         for edge in edges:
             self._edge(edge)
-
-    def _restricted(self, array: Floats, scope: Scope) -> int:
-        if all(self.labels[v] is None for v in scope):
-            return self.tables.intern_kept(array)
-        for axis, v in enumerate(scope):
-            kept = self.labels[v]
-            if kept is not None:
-                array = np.take(array, kept, axis=axis)
-        return self.tables.intern(np.ascontiguousarray(array))
 
     def _edge(self, edge: Edge) -> None:
         if edge.u == edge.v:
             diagonal = np.ascontiguousarray(np.diagonal(edge.cost))
-            self._put((edge.u,), self._restricted(diagonal, (edge.u,)))
+            self._put((edge.u,), self.tables.intern(diagonal))
             return
-        table = self._restricted(edge.cost, (edge.u, edge.v))
+        table = self.tables.intern_kept(edge.cost)
         if edge.u > edge.v:
             table = self.tables.transpose(table, (1, 0))
         self._put((min(edge.u, edge.v), max(edge.u, edge.v)), table)
@@ -256,7 +240,7 @@ class Elimination:
         """Best options of the removed nodes, given those of the nodes that are left.
 
         Args:
-            chosen: node -> position among its remaining labels, for every node left.
+            chosen: node -> option, for every node left.
         """
         choice = [0] * len(self.sizes)
         for v, k in (chosen or {}).items():
@@ -267,7 +251,4 @@ class Elimination:
                 index = tuple(slice(None) if w == v else choice[w] for w in scope)
                 total = total + self.tables.arrays[table][index]
             choice[v] = int(np.argmin(total))
-        return tuple(
-            k if labels is None else int(labels[k])
-            for k, labels in zip(choice, self.labels, strict=True)
-        )
+        return tuple(choice)

@@ -80,10 +80,6 @@ class Highs:
         kind = np.full(len(self.integral), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
         self.solver.changeColsIntegrality(len(self.integral), self.integral, kind)
 
-    def start_from(self, index: Ints, value: Floats) -> None:
-        """Gives some columns of a known solution."""
-        self.solver.setSolution(len(index), index.astype(np.int32), value)
-
     def run(self, deadline: float) -> str:
         """Solves; returns `optimal`, `infeasible`, or `stopped` for anything else."""
         left = deadline - time.monotonic()

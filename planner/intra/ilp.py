@@ -67,8 +67,6 @@ def solve_ilp(
     flat: Flat,
     *,
     time_limit_s: float,
-    relative_gap: float = 0.0,
-    known: Ints | None = None,
     cutoff: float = np.inf,
     nodes: int | None = None,
 ) -> Exact:
@@ -77,8 +75,6 @@ def solve_ilp(
     Args:
         flat: what to solve.
         time_limit_s: for everything.
-        relative_gap: HiGHS stops at this gap.
-        known: a choice to start from.
         cutoff: only choices of lower cost are looked for; `INFEASIBLE` where there are none.
         nodes: of the branch-and-bound tree, at most; any number if None.
     """
@@ -91,10 +87,8 @@ def solve_ilp(
         return Exact(programme.answer, bound, Stop.OPTIMAL)
     if bound >= cutoff:
         return Exact(None, bound, Stop.INFEASIBLE)
-    programme.make_integral(relative_gap, cutoff, nodes)
+    programme.make_integral(cutoff, nodes)
     while True:
-        if known is not None:
-            programme.start_from(known)
         found = programme.branch(bound, cutoff, deadline)
         if found is not None:
             return found
@@ -185,10 +179,10 @@ class _Programme:
                     bound = min(bound, flat.price(choice))
                 return bound
 
-    def make_integral(self, relative_gap: float, cutoff: float, nodes: int | None) -> None:
+    def make_integral(self, cutoff: float, nodes: int | None) -> None:
         """From now on a 0/1 programme; arguments as in `solve_ilp`."""
         self.highs.make_integral()
-        self.highs.set("mip_rel_gap", relative_gap)
+        self.highs.set("mip_rel_gap", 0.0)
         self.highs.set("mip_abs_gap", 0.0)
         if nodes is not None:
             self.highs.set("mip_max_nodes", nodes)
@@ -214,12 +208,6 @@ class _Programme:
             return Exact(None, bound, open_)
         self.cut(choice)
         return None
-
-    def start_from(self, choice: Ints) -> None:
-        flat, sizes = self.flat, self.flat.sizes
-        node = np.repeat(np.arange(flat.size), sizes)
-        taken = ranges(np.zeros(flat.size, dtype=np.int64), sizes) == choice[node]
-        self.highs.start_from(np.arange(len(flat.cost)), taken.astype(np.float64))
 
     def _real(self, objective: float) -> float:
         return objective * self.unit + self.level.constant

@@ -64,29 +64,6 @@ def test_tables_are_shared_between_problems() -> None:
         assert_best(problem, state.read_back(), seed)
 
 
-@pytest.mark.parametrize("seeds", BLOCKS[:3], ids=str)
-def test_fewer_options(seeds: range) -> None:
-    tables = Tables()
-    for seed in seeds:
-        problem = instance(seed, memory=False)
-        rng = np.random.default_rng(seed)
-        labels = [
-            np.sort(rng.permutation(len(c))[: int(rng.integers(1, len(c) + 1))])
-            for c in problem.node_cost
-        ]
-        labels_or_all = [None if rng.random() < 0.3 else kept for kept in labels]
-        kept = [
-            np.arange(len(c)) if some is None else some
-            for c, some in zip(problem.node_cost, labels_or_all, strict=True)
-        ]
-        state = Elimination(problem.node_cost, problem.edges, tables, labels_or_all)
-        state.run()
-        choice = state.read_back()
-        best = float(all_costs(problem)[np.ix_(*kept)].min())
-        assert all(k in some for k, some in zip(choice, kept, strict=True))
-        assert problem.cost(choice) == pytest.approx(best, rel=1e-9, abs=1e-18), seed
-
-
 def test_stops_before_a_table_that_is_too_large() -> None:
     costs = [np.zeros(3)] * 6
     edges = [Edge(u, v, np.eye(3)) for v in range(6) for u in range(v)]
