@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,7 @@ Dims = tuple[tuple[str, ...], ...]
 
 
 FREE = ("slice", "mask")  # no communication
+REDUCING = ("all-reduce", "mask", "reduce-scatter")
 COLLECTIVE: Mapping[str, CollectiveKind | None] = {
     "all-gather": "all-gather",
     "all-reduce": "all-reduce",
@@ -65,16 +68,26 @@ class Step:
         return COLLECTIVE[self.kind]
 
 
+class _Move(NamedTuple):
+    """A step without its ends: what runs, and the dimensions and partial axes after it."""
+
+    kind: str
+    axes: tuple[str, ...]
+    dim: int
+    to_dim: int
+    dims: Dims
+    partial: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Space:
     """States of one kind of tensor and the moves between them, without prices."""
 
     states: tuple[Sharding, ...]
     index: dict[Sharding, int]
-    steps: tuple[tuple[int, int, Step], ...]
     # (collective, axes) -> from, to, and the bytes that it is measured by per byte of the tensor
     moves: Shares
-    leaving: Mapping[int, tuple[tuple[int, Step], ...]]  # from -> (to, step)
+    leaving: dict[int, tuple[tuple[int, Step], ...]]  # from -> (to, step), filled when asked
     share: Floats  # of the tensor that a device holds in each state
 
 
@@ -189,12 +202,32 @@ class ReshardModel:
             if here in done:
                 continue
             done.add(here)
-            for j, step in space.leaving.get(here, ()):
+            for j, step in self._leaving(space, here, reduction_of(start)):
                 if j not in done and np.isfinite(left[j]):
                     price = seconds + self._price(step, type_.nbytes)
                     rank = round(price + left[j], 12)  # equal sums in another order are equal
                     heapq.heappush(heap, (rank, count + 1, next(order), j, price, (*steps, step)))
         raise IRError(f"{type_} cannot go from {start} to {end}")
+
+    def steps(self, shape: Shape, reduction: str = "sum") -> Iterator[tuple[int, int, Step]]:
+        """Every single step between states of a tensor: (from, to, step)."""
+        space = self.space(shape, reduction)
+        for here in range(len(space.states)):
+            yield from ((here, j, step) for j, step in self._leaving(space, here, reduction))
+
+    def _leaving(self, space: _Space, here: int, reduction: str) -> tuple[tuple[int, Step], ...]:
+        if here not in space.leaving:
+            state = space.states[here]
+            partial = tuple(axis for axis, _ in state.partial)
+            found: list[tuple[int, Step]] = []
+            for move in _moves(state.dims, partial, self.mesh.names, reduction):
+                after = Sharding(move.dims, tuple((axis, reduction) for axis in move.partial))
+                if after in space.index:
+                    kind = reduction if move.kind in REDUCING else ""
+                    step = Step(move.kind, move.axes, move.dim, move.to_dim, kind, state, after)
+                    found.append((space.index[after], step))
+            space.leaving[here] = tuple(found)
+        return space.leaving[here]
 
     def _price(self, step: Step, nbytes: int) -> float:
         kind = step.collective
@@ -255,30 +288,25 @@ def sharded_dims(shape: Shape, mesh: Mesh, *, ordered: bool = True) -> Iterator[
 
 
 def _build_space(shape: Shape, mesh: Mesh, reduction: str) -> _Space:
-    states: list[Sharding] = []
+    held: dict[tuple[Dims, tuple[str, ...]], int] = {}
     for dims in sharded_dims(shape, mesh, ordered=False):
-        free = tuple(axis for axis in mesh.names if not any(axis in axes for axes in dims))
-        for axes in ((), *_subsets(free)):
-            states.append(Sharding(dims, tuple((axis, reduction) for axis in axes)))
-    index = {state: i for i, state in enumerate(states)}
-    steps: list[tuple[int, int, Step]] = []
-    for i, state in enumerate(states):
-        for step in _moves(state, mesh, reduction):
-            if step.after in index:
-                steps.append((i, index[step.after], step))
-    leaving: dict[int, list[tuple[int, Step]]] = {}
-    for i, j, step in steps:
-        leaving.setdefault(i, []).append((j, step))
-    fixed = {i: tuple(found) for i, found in leaving.items()}
-    share = np.array([1.0 / mesh.product(state.axes) for state in states])
-    return _Space(tuple(states), index, tuple(steps), _shares(steps, mesh), fixed, share)
-
-
-def _shares(steps: list[tuple[int, int, Step]], mesh: Mesh) -> Shares:
+        used = {axis for axes in dims for axis in axes}
+        free = tuple(axis for axis in mesh.names if axis not in used)
+        for partial in ((), *_subsets(free)):
+            held[dims, partial] = len(held)
+    states = tuple(
+        Sharding(dims, tuple((axis, reduction) for axis in partial)) for dims, partial in held
+    )
+    share = [1.0 / math.prod(mesh.size(axis) for axes in dims for axis in axes) for dims, _ in held]
     rows: dict[tuple[CollectiveKind | None, tuple[str, ...]], list[tuple[int, int, float]]] = {}
-    for i, j, step in steps:
-        rows.setdefault((step.collective, step.axes), []).append((i, j, _share(step, mesh)))
-    return {
+    for (dims, partial), i in held.items():
+        for move in _moves(dims, partial, mesh.names, reduction):
+            j = held.get((move.dims, move.partial))
+            if j is not None:
+                gathered = move.kind == "all-gather"
+                sent = share[i] * (mesh.product(move.axes) if gathered else 1.0)
+                rows.setdefault((COLLECTIVE[move.kind], move.axes), []).append((i, j, sent))
+    moves = {
         key: (
             np.array([r[0] for r in found], dtype=np.intp),
             np.array([r[1] for r in found], dtype=np.intp),
@@ -286,57 +314,55 @@ def _shares(steps: list[tuple[int, int, Step]], mesh: Mesh) -> Shares:
         )
         for key, found in rows.items()
     }
+    index = {state: i for i, state in enumerate(states)}
+    return _Space(states, index, moves, {}, np.array(share))
 
 
-def _moves(state: Sharding, mesh: Mesh, reduction: str) -> Iterator[Step]:
-    yield from _gathers(state)
-    yield from _orders(state)
-    used = {*state.axes, *(axis for axis, _ in state.partial)}
-    for axis in mesh.names:
+def _moves(
+    dims: Dims, partial: tuple[str, ...], names: tuple[str, ...], reduction: str
+) -> Iterator[_Move]:
+    """Single moves out of a state, among them some into states that the tensor cannot have."""
+    yield from _gathers(dims, partial)
+    yield from _orders(dims, partial)
+    used = {*partial, *(axis for axes in dims for axis in axes)}
+    for axis in names:
         if axis in used:
             continue
-        for d, axes in enumerate(state.dims):
-            after = Sharding(_with(state.dims, d, (*axes, axis)), state.partial)
-            yield Step("slice", (axis,), -1, d, "", state, after)
+        for d, axes in enumerate(dims):
+            yield _Move("slice", (axis,), -1, d, _with(dims, d, (*axes, axis)), partial)
         if reduction == "sum":
-            terms = {**dict(state.partial), axis: "sum"}
-            partial = tuple((name, "sum") for name in mesh.names if name in terms)
-            yield Step("mask", (axis,), -1, -1, "sum", state, Sharding(state.dims, partial))
-    yield from _reductions(state)
+            masked = tuple(name for name in names if name == axis or name in partial)
+            yield _Move("mask", (axis,), -1, -1, dims, masked)
+    yield from _reductions(dims, partial, reduction)
 
 
-def _gathers(state: Sharding) -> Iterator[Step]:
+def _gathers(dims: Dims, partial: tuple[str, ...]) -> Iterator[_Move]:
     """Minor axes that leave a dimension, for nowhere or for another dimension."""
-    dims = state.dims
     for d, axes in enumerate(dims):
         for keep in range(len(axes)):
             lost = axes[keep:]
             gathered = _with(dims, d, axes[:keep])
-            yield Step("all-gather", lost, d, -1, "", state, Sharding(gathered, state.partial))
+            yield _Move("all-gather", lost, d, -1, gathered, partial)
             for e in range(len(dims)):
                 if e != d:
                     moved = _with(gathered, e, (*dims[e], *lost))
-                    after = Sharding(moved, state.partial)
-                    yield Step("all-to-all", lost, d, e, "", state, after)
+                    yield _Move("all-to-all", lost, d, e, moved, partial)
 
 
-def _orders(state: Sharding) -> Iterator[Step]:
-    for d, axes in enumerate(state.dims):
+def _orders(dims: Dims, partial: tuple[str, ...]) -> Iterator[_Move]:
+    for d, axes in enumerate(dims):
         for order in itertools.permutations(axes):
             if order != axes:
-                after = Sharding(_with(state.dims, d, order), state.partial)
-                yield Step("permute", axes, d, d, "", state, after)
+                yield _Move("permute", axes, d, d, _with(dims, d, order), partial)
 
 
-def _reductions(state: Sharding) -> Iterator[Step]:
-    for axes in _subsets(tuple(axis for axis, _ in state.partial)):
-        kind = dict(state.partial)[axes[0]]
-        rest = tuple(item for item in state.partial if item[0] not in axes)
-        yield Step("all-reduce", axes, -1, -1, kind, state, Sharding(state.dims, rest))
-        if kind == "sum":
-            for d, have in enumerate(state.dims):
-                after = Sharding(_with(state.dims, d, (*have, *axes)), rest)
-                yield Step("reduce-scatter", axes, -1, d, kind, state, after)
+def _reductions(dims: Dims, partial: tuple[str, ...], reduction: str) -> Iterator[_Move]:
+    for axes in _subsets(partial):
+        rest = tuple(axis for axis in partial if axis not in axes)
+        yield _Move("all-reduce", axes, -1, -1, dims, rest)
+        if reduction == "sum":
+            for d, have in enumerate(dims):
+                yield _Move("reduce-scatter", axes, -1, d, _with(dims, d, (*have, *axes)), rest)
 
 
 def _with(dims: Dims, position: int, axes: tuple[str, ...]) -> Dims:

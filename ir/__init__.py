@@ -8,6 +8,8 @@ from .factors import Dim as Dim
 from .factors import FactorSpec as FactorSpec
 from .factors import dim_axes as dim_axes
 from .factors import factor_spec as factor_spec
+from .factors import operand_sharding as operand_sharding
+from .factors import result_sharding as result_sharding
 from .factors import shardings_of as shardings_of
 from .graph import Attr as Attr
 from .graph import Attrs as Attrs

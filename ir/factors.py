@@ -210,26 +210,39 @@ def shardings_of(
     Raises:
         IRError: if the assignment is not legal for this spec.
     """
-    sizes, kinds = spec.size_of, spec.kind_of
     for name, mine in axes.items():
-        if mine and kinds.get(name) in ("whole", "window"):
-            raise IRError(f"factor '{name}' is {kinds[name]} and cannot be split")
-    operands = tuple(
-        Sharding(tuple(dim_axes(dim, axes, sizes, mesh) for dim in dims)) for dims in spec.operands
+        if mine and spec.kind(name) in ("whole", "window"):
+            raise IRError(f"factor '{name}' is {spec.kind(name)} and cannot be split")
+    return (
+        tuple(operand_sharding(spec, k, axes, mesh) for k in range(len(spec.operands))),
+        tuple(result_sharding(spec, k, axes, mesh) for k in range(len(spec.results))),
     )
-    results: list[Sharding] = []
-    for dims in spec.results:
-        here = {name for dim in dims for name in dim}
-        partial = {
-            axis: kinds[name]
-            for name, mine in axes.items()
-            if name not in here and kinds.get(name) in REDUCED
-            for axis in mine
-        }
-        results.append(
-            Sharding(
-                tuple(dim_axes(dim, axes, sizes, mesh) for dim in dims),
-                tuple((axis, partial[axis]) for axis in mesh.names if axis in partial),
-            )
-        )
-    return operands, tuple(results)
+
+
+def operand_sharding(spec: FactorSpec, k: int, axes: FactorAxes, mesh: Mesh) -> Sharding:
+    """Sharding of operand k, by the axes of its own factors.
+
+    Raises:
+        IRError: if the split is not contiguous or does not divide.
+    """
+    return Sharding(tuple(dim_axes(dim, axes, spec.size_of, mesh) for dim in spec.operands[k]))
+
+
+def result_sharding(spec: FactorSpec, k: int, axes: FactorAxes, mesh: Mesh) -> Sharding:
+    """Raw sharding of result k, by the axes of its own factors and of those reduced.
+
+    Raises:
+        IRError: if the split is not contiguous or does not divide.
+    """
+    dims, kinds = spec.results[k], spec.kind_of
+    here = {name for dim in dims for name in dim}
+    partial = {
+        axis: kinds[name]
+        for name, mine in axes.items()
+        if name not in here and kinds.get(name) in REDUCED
+        for axis in mine
+    }
+    return Sharding(
+        tuple(dim_axes(dim, axes, spec.size_of, mesh) for dim in dims),
+        tuple((axis, partial[axis]) for axis in mesh.names if axis in partial),
+    )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ir import FactorSpec, IRError, Mesh, Sharding, shardings_of
+from ir import FactorSpec, IRError, Mesh, Sharding, operand_sharding, result_sharding
 
 # More strategies than this are cut to those that split fewest factors: 3-D meshes on ops with
 # many factors would otherwise have thousands, nearly all of them dominated.
@@ -62,10 +62,10 @@ def strategies(
         mesh: the mesh.
         pass_groups: groups of operand positions through which partial sums may pass here.
     """
-    roles = _roles(spec, mesh, pass_groups)
+    roles, splits = _roles(spec, mesh, pass_groups), _Splits(spec, mesh)
     found: list[Strategy] = []
     for combination in itertools.product(*roles):
-        strategy = _strategy(spec, mesh, combination, pass_groups)
+        strategy = _strategy(splits, combination, pass_groups)
         if strategy is not None:
             found.append(strategy)
     if len(found) > MENU_LIMIT:
@@ -90,19 +90,53 @@ def _roles(
     ]
 
 
+class _Splits:
+    """Shardings of the tensors of one op; those of equal roles are worked out once."""
+
+    def __init__(self, spec: FactorSpec, mesh: Mesh) -> None:
+        self.spec, self.mesh = spec, mesh
+        names = [frozenset(name for dim in dims for name in dim) for dims in spec.operands]
+        reduced = frozenset(name for name, kind in spec.kinds if kind != "plain")
+        names += [
+            frozenset(name for dim in dims for name in dim) | reduced for dims in spec.results
+        ]
+        self.names = names
+        self.known: dict[tuple[int, tuple[str, ...]], Sharding | None] = {}
+
+    def of(self, roles: tuple[str, ...]) -> list[Sharding] | None:
+        """States of operands and raw results; None if the roles are not legal."""
+        found: list[Sharding] = []
+        for k, names in enumerate(self.names):
+            key = (k, tuple(role if role in names else "" for role in roles))
+            if key not in self.known:
+                self.known[key] = self._sharding(*key)
+            state = self.known[key]
+            if state is None:
+                return None
+            found.append(state)
+        return found
+
+    def _sharding(self, k: int, roles: tuple[str, ...]) -> Sharding | None:
+        axes, count = factor_axes(roles, self.mesh), len(self.spec.operands)
+        try:
+            if k < count:
+                return operand_sharding(self.spec, k, axes, self.mesh)
+            return result_sharding(self.spec, k - count, axes, self.mesh)
+        except IRError:
+            return None
+
+
 def _strategy(
-    spec: FactorSpec,
-    mesh: Mesh,
-    roles: tuple[str, ...],
-    pass_groups: tuple[tuple[int, ...], ...],
+    splits: _Splits, roles: tuple[str, ...], pass_groups: tuple[tuple[int, ...], ...]
 ) -> Strategy | None:
     passed = {role for role in roles if role.startswith("@")}
     if len(passed) > 1:
         return None
-    try:
-        operands, results = shardings_of(spec, factor_axes(roles, mesh), mesh)
-    except IRError:
+    states = splits.of(roles)
+    if states is None:
         return None
+    mesh, count = splits.mesh, len(splits.spec.operands)
+    operands, results = tuple(states[:count]), tuple(states[count:])
     if passed:
         axes = tuple(a for a, r in zip(mesh.names, roles, strict=True) if r.startswith("@"))
         members = pass_groups[int(next(iter(passed))[1:])]
@@ -130,26 +164,27 @@ def strategy_of(
     Raises:
         IRError: if the roles are not legal for an op with this spec.
     """
-    strategy = _strategy(spec, mesh, roles, pass_groups)
+    possible = zip(roles, _roles(spec, mesh, pass_groups), strict=True)
+    legal = all(role in some for role, some in possible)
+    strategy = _strategy(_Splits(spec, mesh), roles, pass_groups) if legal else None
     if strategy is None:
         raise IRError(f"the roles {roles} over {mesh} are not legal for an op with factors {spec}")
     return strategy
 
 
 def value_states(
-    shape: tuple[int, ...], mesh: Mesh, *, partial: bool, all_dims: Iterator[tuple[object, ...]]
+    mesh: Mesh, splits: Iterable[tuple[tuple[str, ...], ...]], *, partial: bool
 ) -> tuple[Sharding, ...]:
     """States in which a value may be kept, the whole one first.
 
     Args:
-        shape: of the value.
         mesh: the mesh.
+        splits: even splits of the value's shape, from `costmodel.sharded_dims`.
         partial: also as partial sums over unused axes.
-        all_dims: even splits of the shape, from `costmodel.sharded_dims`.
     """
     states: list[Sharding] = []
-    for dims in all_dims:
-        state = Sharding(tuple(tuple(str(a) for a in axes) for axes in _dims(dims)))
+    for dims in splits:
+        state = Sharding(dims)
         states.append(state)
         if partial:
             free = [axis for axis in mesh.names if axis not in state.axes and mesh.size(axis) > 1]
@@ -157,9 +192,3 @@ def value_states(
                 for axes in itertools.combinations(free, n):
                     states.append(Sharding(state.dims, tuple((axis, "sum") for axis in axes)))
     return tuple(states)
-
-
-def _dims(dims: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
-    for axes in dims:
-        if isinstance(axes, tuple):
-            yield axes

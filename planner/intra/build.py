@@ -69,9 +69,8 @@ class Builder:
         shape = self.flat.values[value].type.shape
         key = (self.cache.reshard.form(shape), len(shape), partial)
         if key not in self.cache.states:
-            self.cache.states[key] = value_states(
-                shape, self.mesh, partial=partial, all_dims=sharded_dims(shape, self.mesh)
-            )
+            splits = sharded_dims(shape, self.mesh)
+            self.cache.states[key] = value_states(self.mesh, splits, partial=partial)
         return self.cache.states[key]
 
     # --- the problem ---------------------------------------------------------------------

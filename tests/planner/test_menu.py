@@ -112,7 +112,7 @@ def test_every_strategy_is_legal_and_none_is_missing(
 @given(st.lists(SIZES, max_size=3).map(tuple), st.booleans())
 @settings(max_examples=40)
 def test_states_of_a_value_are_distinct_and_fit(shape: tuple[int, ...], partial: bool) -> None:
-    states = value_states(shape, MESH, partial=partial, all_dims=sharded_dims(shape, MESH))
+    states = value_states(MESH, sharded_dims(shape, MESH), partial=partial)
     assert states[0] == Sharding(((),) * len(shape))
     assert len(set(states)) == len(states)
     assert all(state.fits(shape, MESH) for state in states)
@@ -123,6 +123,6 @@ def test_states_of_a_value_are_distinct_and_fit(shape: tuple[int, ...], partial:
 
 
 def test_states_of_a_matrix() -> None:
-    found = show(value_states((8, 3), MESH, partial=False, all_dims=sharded_dims((8, 3), MESH)))
+    found = show(value_states(MESH, sharded_dims((8, 3), MESH), partial=False))
     assert {"[-,-]", "[x,-]", "[y,-]", "[x*y,-]"} <= set(found)
     assert not any(parse_sharding(text).dims[1] for text in found)

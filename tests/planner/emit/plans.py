@@ -68,7 +68,7 @@ class _Draw:
     def draw(self, type_: TensorType, *, partial: bool) -> Sharding:
         partial = partial and dtype_kind(type_.dtype) in ("int", "float", "complex")
         dims = sharded_dims(type_.shape, self.mesh)
-        return self.rng.choice(value_states(type_.shape, self.mesh, partial=partial, all_dims=dims))
+        return self.rng.choice(value_states(self.mesh, dims, partial=partial))
 
     def strategy(self, op: FlatOp) -> Strategy:
         types = operand_types(self.flat, op)

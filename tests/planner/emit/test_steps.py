@@ -19,7 +19,7 @@ from tests.planner.emit.plans import CUBE, model_of
 
 SHAPE = (8, 16)
 REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
-STEPS = {kind: model_of(CUBE).space(SHAPE, kind).steps for kind in REDUCE}
+STEPS = {kind: tuple(model_of(CUBE).steps(SHAPE, kind)) for kind in REDUCE}
 
 
 def block_of(state: Sharding, dim: int, device: dict[str, int], mesh: Mesh) -> int:
