@@ -12,8 +12,9 @@ FOLDER = Path(__file__).parent / "data"
 FLEXFLOW = "flexflow_graph_subst_3_v2.json.gz"
 TASO = "taso_graph_subst.pb.gz"
 EQUATIONS = "taso_rules.txt.gz"
+CONVERTED = "converted.txt.gz"
 TEXTS = (
-    EQUATIONS, "single_rules.txt.gz", "multi_rules.txt.gz", "converted.txt.gz",
+    EQUATIONS, "single_rules.txt.gz", "multi_rules.txt.gz", CONVERTED,
     "converted_multi.txt.gz",
 )  # fmt: skip
 FILES = (FLEXFLOW, TASO, *TEXTS)

@@ -61,8 +61,8 @@ def test_an_interruption_leaves_whole_lines(tmp_path: Path) -> None:
 
     journal = tmp_path / "found.journal"
     with pytest.raises(StopError):
-        generate("plain", 2, journal, stop)
-    assert generate("plain", 2, journal).rules == found_in("plain").rules
+        generate("parallel", 2, journal, stop)
+    assert generate("parallel", 2, journal).rules == found_in("parallel").rules
 
 
 @pytest.mark.parametrize("text", ["", "something else\n", "meshwright-rules plain 1\n7\n8\n"])
