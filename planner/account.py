@@ -141,9 +141,13 @@ def _passing_bytes(move: Move, steps: tuple[Step, ...], mesh: Mesh) -> int:
     """Bytes that exist only while a value changes its state: the largest state on the way.
 
     A gather along another dimension than the first writes shard after shard, which is another
-    order of the elements: its result is copied into the buffer that the nodes count.
+    order of the elements: its result is copied into the buffer that the nodes count. A slice is
+    part of the op that reads it, unless that is a collective.
     """
-    on_the_way = [step.after.local_bytes(move.type, mesh) for step in steps]
+    on_the_way = [
+        step.after.local_bytes(move.type, mesh) if step.collective or then else 0
+        for step, then in zip(steps, [*(s.collective for s in steps[1:]), None], strict=True)
+    ]
     if move.holds != "before" and not (steps and _is_strided(steps[-1], move.type)):
         on_the_way = on_the_way[:-1]
     raw = move.before.local_bytes(move.type, mesh) if move.holds == "after" else 0

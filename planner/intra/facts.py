@@ -78,10 +78,11 @@ class Facts:
 
     def _read_only(self) -> set[int]:
         links = Counter(link.target for link in self.flat.links)
+        written = set(self.flat.stacked.values())  # slices of results
         return {
             link.target
             for link in self.flat.links
-            if not link.lift and links[link.target] == 1
+            if not link.lift and links[link.target] == 1 and link.target not in written
             and self.flat.values[link.target].region_end > link.time
         }  # fmt: skip
 

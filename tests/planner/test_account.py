@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax import lax
 
 from planner import plan
 from planner.account import moves
@@ -117,3 +120,21 @@ def test_donated_buffers_are_counted_once() -> None:
     kept, reused = space(update, X), space(update, X, donate=(0,))
     peaks = [each.account((0,) * each.built.problem.size).peak_bytes for each in (kept, reused)]
     assert peaks == [2 * X.size * 4, X.size * 4]
+
+
+def test_what_a_loop_stacks_is_held() -> None:
+    """Forward and backward over a loop: each iteration leaves its tanh for the backward loop."""
+    ws_type = struct(12, 64, 64)
+
+    def loss(ws, x):
+        def body(h, w):
+            return jnp.tanh(h @ w), None
+
+        return jnp.sum(lax.scan(body, x, ws)[0])
+
+    found = space(jax.grad(loss), ws_type, struct(32, 64))
+    choice = (0,) * found.built.problem.size
+    stacked = [v for v in found.flat.stacked if found.flat.values[v].type.shape == (12, 32, 64)]
+    assert stacked
+    held = found.account(choice).memory.max() - found.account(choice).argument_bytes
+    assert held >= 12 * 32 * 64 * 4
