@@ -7,6 +7,7 @@ check_not_shadowed()
 from .account import Collective as Collective
 from .api import load as load
 from .baselines import Baseline as Baseline
+from .byhand import by_hand as by_hand
 from .compare import Comparison as Comparison
 from .compare import compare as compare
 from .errors import PlanError as PlanError

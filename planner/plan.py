@@ -32,7 +32,9 @@ from .predicted import predicted
 from .report import report_html
 from .show import show_plan
 from .stop import Stop
+from .summary import fits, summary_of
 from .trace_file import trace_json
+from .whatif import what_if
 from .why import Why
 from .writing import write_files
 
@@ -76,7 +78,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether the peak is within the limit; a plan that does not fit is not returned."""
-        return self.file.peak_bytes <= self.file.limit_bytes * (1 + 1e-9)
+        return fits(self.file)
 
     @property
     def lower_bound_s(self) -> float:
@@ -152,32 +154,7 @@ class Plan:
 
     def summary(self) -> dict[str, Any]:
         """The contract of `meshwright plan --json`."""
-        f = self.file
-        return {
-            "step_s": f.step_s, "peak_bytes": f.peak_bytes, "fits": self.fits,
-            "lower_bound_s": f.lower_bound_s, "gap": self.gap, "stop": self.stop.value,
-            "mesh": dict(f.mesh), "microbatches": f.microbatches, "schedule": f.schedule,
-            "stages": [
-                {"layers": list(s.layers), "devices": list(s.devices), "mesh": s.mesh,
-                 "step_s": s.step_s, "peak_bytes": s.peak_bytes, "recompute": s.recompute}
-                for s in f.stages
-            ],
-            "baselines": {
-                name: {"step_s": b.step_s, "peak_bytes": b.peak_bytes, "fits": b.fits,
-                       "mesh": b.mesh}
-                for name, b in f.baselines.items()
-            },
-            "collectives": [
-                {"kind": c.kind, "axes": list(c.axes), "group_size": c.group_size,
-                 "bytes": c.bytes, "count": c.count, "seconds": c.seconds, "cause": c.cause}
-                for c in f.collectives
-            ],
-            "substitutions": [], "warnings": list(f.warnings), "seconds": dict(self.seconds),
-            "compute_s": f.compute_s, "communication_s": f.communication_s,
-            "origin": f.origin, "cluster": f.cluster.get("name", ""), "name": f.name,
-            "limit_bytes": f.limit_bytes, "operations": len(f.ops),
-            "decided_operations": f.decided_ops,
-        }  # fmt: skip
+        return summary_of(self.file, self.gap, self.seconds)
 
     def __str__(self) -> str:
         return show_plan(self.file, self.seconds, self.input_shardings())
@@ -197,6 +174,35 @@ class Plan:
             PlanError: if nothing in the program is called so.
         """
         return self._why.explain(what, alternatives)
+
+    def what_if(
+        self,
+        *,
+        devices: int | None = None,
+        memory_bytes: int | None = None,
+        bandwidth: float = 1.0,
+        pins: tuple[tuple[str, str], ...] = (),
+    ) -> Plan:
+        """The plan of the same program with something changed; it is not traced again.
+
+        Args:
+            devices: of the same kind and hosts.
+            memory_bytes: of a device that may be used.
+            bandwidth: of all links, as a multiple of what they have.
+            pins: in addition to the plan's own.
+
+        Raises:
+            PlanError: if nothing fits, or the devices do not fill hosts.
+        """
+        file = what_if(
+            self._why, devices=devices, memory_bytes=memory_bytes, bandwidth=bandwidth, pins=pins
+        )
+        return Plan(file, where=self.where)
+
+    @property
+    def why(self) -> Why:
+        """The search space around this plan."""
+        return self._why
 
     @cached_property
     def _why(self) -> Why:

@@ -5,33 +5,61 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.text import Text
 
 from ..api import load
+from ..byhand import FORMAT, by_hand, read_shardings
 from ..compare import Comparison, Side, Total, compare
 from ..show import bytes_text, seconds_text
-from .answer import Answer
+from .answer import Answer, progress
 from .parameters import AsJson
 from .table import table
 
 FirstPath = Annotated[Path, typer.Argument(metavar="A.JSON", help="A plan.")]
-SecondPath = Annotated[Path, typer.Argument(metavar="B.JSON", help="The plan to hold against it.")]
+SecondPath = Annotated[
+    Path, typer.Argument(metavar="B.JSON", help="The plan, or shardings, to hold against it.")
+]
 
 
 def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Answer:
-    """Show two plans of one program side by side.
+    """Show two plans of one program, or a plan and hand-written shardings, side by side.
+
+    B.JSON may hold shardings instead of a plan; they are then priced for A's program and machine.
 
     Exit status: 0 if both are plans of one program, 1 if not, 2 if one cannot be read.
     """
-    found = compare(load(a), load(b))
+    first = load(a)
+    if _is_shardings(b):
+        wanted = read_shardings(b)
+        with progress(as_json=as_json) as say:
+            say("price the shardings")
+            second = by_hand(first, wanted.arguments, mesh=dict(wanted.mesh))
+    else:
+        second = load(b)
+    found = compare(first, second)
     names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
     return Answer(
-        found.summary(), lambda width: _page(found, names, width), 0 if found.same_program else 1
+        found.summary(),
+        lambda width: comparison_page(found, names, width),
+        0 if found.same_program else 1,
     )
 
 
-def _page(found: Comparison, names: tuple[str, str], width: int | None) -> Text:
+class _Head(msgspec.Struct):
+    format: str = ""
+
+
+def _is_shardings(path: Path) -> bool:
+    """Whether a file calls itself shardings; whatever else it is, `load` will say."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Head).format == FORMAT
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def comparison_page(found: Comparison, names: tuple[str, str], width: int | None) -> Text:
     head = ("", *names, "b / a")
     parts = [table(head, _rows(found), width)]
     if found.collectives:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..api import load
+from ..compare import compare
+from ..errors import PlanError
+from ..plan import Plan
 from ..why import Why
+from . import wishes
 from .answer import Answer, progress
+from .compare import comparison_page
 from .page import page
 from .parameters import AsJson, PlanPath
 
@@ -23,16 +28,64 @@ TensorName = Annotated[
 ]
 
 
-def explain_command(path: PlanPath, tensor: TensorName = "", as_json: AsJson = False) -> Answer:
-    """Say why a tensor or op is sharded as it is.
+Devices = Annotated[
+    int | None, typer.Option(metavar="N", help="What if there were so many devices?")
+]
+Memory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="What if a device had so much to use?")
+]
+Bandwidth = Annotated[
+    float | None, typer.Option(metavar="TIMES", help="What if links were so many times as fast?")
+]
+Pins = Annotated[
+    list[str] | None,
+    typer.Option("--pin", metavar="PATTERN=SPEC", help="What if arguments were sharded so?"),
+]
+
+
+def explain_command(
+    path: PlanPath,
+    tensor: TensorName = "",
+    devices: Devices = None,
+    memory: Memory = None,
+    bandwidth: Bandwidth = None,
+    pin: Pins = None,
+    as_json: AsJson = False,
+) -> Answer:
+    """Say why a tensor or op is sharded as it is, or what would be if something were different.
 
     Shows what each alternative would add in time and memory, solved with that one choice fixed.
-    Exit status: 0, or 2 if the plan cannot be read or has nothing of that name.
+    With --devices, --memory, --bandwidth or --pin the program is planned again so, and shown
+    beside the plan. Exit status: 0, 1 if nothing fits then, 2 if the plan cannot be read or has
+    nothing of that name.
     """
+    given: dict[str, Any] = {
+        "devices": devices,
+        "memory_bytes": None if memory is None else wishes.memory_bytes(memory),
+        "bandwidth": bandwidth,
+        "pins": wishes.pins(pin) if pin else None,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
     found = load(path)
+    if given:
+        return _what_if(found, tensor, given, as_json=as_json)
     why = Why(found.file, found.decisions, found.cluster, str(path))
     with progress(as_json=as_json) as say:
         say(f"explain {tensor or 'the plan'}")
         reason = why.reason(tensor)
     text = str(reason)
     return Answer({"name": tensor, "text": text} | reason.summary(), lambda _: page(text))
+
+
+def _what_if(found: Plan, tensor: str, given: dict[str, Any], *, as_json: bool) -> Answer:
+    """The plan beside the one that there would be."""
+    if tensor:
+        raise PlanError(
+            "a tensor is explained as the plan has it", kind="usage", where="meshwright explain",
+            remedy=f"leave out '{tensor}', or the options that say what if",
+        )  # fmt: skip
+    with progress(as_json=as_json) as say:
+        say("plan again")
+        other = found.what_if(**given)
+    both = compare(found, other)
+    return Answer(both.summary(), lambda width: comparison_page(both, ("plan", "what if"), width))
