@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.meshwright-ready
 
-.PHONY: help demo test check lint format types pytest quick exhaustive bench clean
+.PHONY: docs help demo test check lint format types pytest quick exhaustive bench clean
 
 help:
 	@echo "make demo    plan a 1.3 B parameter GPT for 8xh100, then run a small plan on 8 CPU devices"
@@ -16,6 +16,7 @@ help:
 	@echo "make exhaustive  every example on every mesh, and the like"
 	@echo "make format  rewrite the sources in the house format"
 	@echo "make bench   time the planner on the benchmark models"
+	@echo "make docs    build the site into build/site; any warning is an error"
 	@echo "make clean   remove the environment and all caches"
 
 # The stamp is written last: an interrupted installation is taken up again.
@@ -54,6 +55,10 @@ exhaustive: $(READY)
 
 bench: $(READY)
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks
+
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) .hypothesis .pytest_cache .ruff_cache build dist

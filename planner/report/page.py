@@ -33,7 +33,7 @@ def report_html(why: Why) -> str:
     step = predicted(why)
     found = groups(why)
     parts = {
-        "Warnings": warnings(why),
+        "Warnings": warnings(why, step),
         "Mesh and stages": machine(why),
         "Tensors": tensors(found),
         "Repeated layer": layer(why, step),

@@ -9,6 +9,7 @@ from ..show import bytes_text, seconds_text
 from .markup import Markup, el, join
 
 WIDTH, HEIGHT = 1000.0, 180.0
+MOST_TIMES = 2.0  # slower plans are left out of the plot of time against memory
 FINEST = 1.0  # points nearer to each other than this are drawn as the higher one
 
 
@@ -63,7 +64,9 @@ def draw_pareto(file: PlanFile) -> Markup | None:
     this = ("this plan", file.step_s, file.peak_bytes)
     others = [(name, b.step_s, b.peak_bytes) for name, b in sorted(file.baselines.items())]
     others += [(f"mesh {c.mesh}", c.step_s, c.peak_bytes) for c in file.candidates]
-    others = [p for p in others if p[1:] != this[1:]]
+    near = MOST_TIMES * max(file.step_s, 1e-30)
+    far = sum(p[1] > near for p in others)
+    others = [p for p in others if p[1:] != this[1:] and p[1] <= near]
     if not others:
         return None
     points = [this, *others]
@@ -72,7 +75,7 @@ def draw_pareto(file: PlanFile) -> Markup | None:
 
     def at(point: tuple[str, float, float]) -> tuple[float, float]:
         return (
-            56 + 330 * (point[1] - x0) / (x1 - x0),
+            72 + 314 * (point[1] - x0) / (x1 - x0),
             222 - 205 * (point[2] - y0) / (y1 - y0),
         )
 
@@ -80,22 +83,23 @@ def draw_pareto(file: PlanFile) -> Markup | None:
         f"{'L' if n else 'M'}{x:.1f} {y:.1f}" for n, (x, y) in enumerate(map(at, front))
     )
     shapes = [
-        el("path", d="M56 8 V222 H392", class_="arc"),
+        el("path", d="M72 8 V222 H392", class_="arc"),
         el("path", d=line, class_="front") if len(front) > 1 else None,
         *(_dot(at(p), p, "dot-other", 4.5) for p in others), _dot(at(this), this, "dot-plan", 6.5),
-        el("text", f"step, from {seconds_text(x0)} to {seconds_text(x1)} →", x=56, y=242,
+        el("text", f"step, from {seconds_text(x0)} to {seconds_text(x1)} →", x=72, y=242,
            class_="soft"),
-        el("text", bytes_text(y1), x=50, y=18, text_anchor="end", class_="soft"),
-        el("text", bytes_text(y0), x=50, y=222, text_anchor="end", class_="soft"),
+        el("text", bytes_text(y1), x=66, y=18, text_anchor="end", class_="soft"),
+        el("text", bytes_text(y0), x=66, y=222, text_anchor="end", class_="soft"),
     ]  # fmt: skip
     drawn = el(
         "svg", *shapes, view_box="0 0 400 250", role="img", style="width:100%;max-width:560px",
         aria_label="step time against peak memory; the table of baselines has the figures",
     )  # fmt: skip
+    left_out = f"; {far} slower than {MOST_TIMES:g} times this plan are left out" if far else ""
     names = ", ".join(p[0] for p in front)
     about = (
         "Step time against peak memory, both axes cut to the range. The filled dot is this plan, "
-        f"rings are other plans. Not beaten in both by any plan here: {names}."
+        f"rings are other plans{left_out}. Not beaten in both by any plan here: {names}."
     )
     return join([el("h3", "Time against memory"), el("figure", drawn, el("figcaption", about))])
 

@@ -48,10 +48,23 @@ def tiles(why: Why) -> Markup:
     )
 
 
-def warnings(why: Why) -> Markup:
-    if not why.file.warnings:
+def warnings(why: Why, step: Predicted) -> Markup:
+    """What the plan warns of, and whether this version prices it as the file says."""
+    lines = list(why.file.warnings)
+    f, now = why.file, step.account
+    if not (_near(now.step_s, f.step_s) and _near(now.peak_bytes, f.peak_bytes)):
+        lines.append(
+            f"this version of the cost model prices the plan at {seconds_text(now.step_s)} and "
+            f"{bytes_text(now.peak_bytes)}, the file says {seconds_text(f.step_s)} and "
+            f"{bytes_text(f.peak_bytes)}; pictures show the former, so plan again"
+        )
+    if not lines:
         return el("p", "None.")
-    return el("ul", *(el("li", line) for line in why.file.warnings), class_="warnings")
+    return el("ul", *(el("li", line) for line in lines), class_="warnings")
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) <= 0.01 * max(abs(a), abs(b))
 
 
 def machine(why: Why) -> Markup:
@@ -98,12 +111,12 @@ def tensors(found: tuple[Group, ...]) -> Markup:
     """Which argument is split how."""
     rows = [
         (
-            el("code", g.name), str(g.count), el("code", g.type), g.role, el("code", g.sharding),
-            g.local, bytes_text(g.local_bytes),
+            el("code", g.name), el("code", g.sharding), g.local, bytes_text(g.local_bytes),
+            str(g.count), el("code", g.type), g.role,
         )
         for g in found[:MOST_ROWS]
     ]  # fmt: skip
-    head = ("argument", "count", "type", "role", "sharding", "on one device", "bytes of a device")
+    head = ("argument", "sharding", "on one device", "bytes of a device", "count", "type", "role")
     rest = len(found) - MOST_ROWS
     about = (
         "A sharding has one entry for each dimension: the mesh axes that split it, or - where it "
@@ -113,7 +126,7 @@ def tensors(found: tuple[Group, ...]) -> Markup:
         [
             el("p", about),
             table("Arguments and their shardings, largest first", head, list(rows),
-                  numeric=" n    n"),
+                  numeric="   nn"),
             el("p", f"{rest} more rows are left out.", class_="soft") if rest > 0 else None,
         ]
     )  # fmt: skip

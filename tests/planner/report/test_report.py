@@ -11,11 +11,13 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import optax
 import pytest
 
 from planner import Plan, load, plan
 from planner.errors import PlanError
+from planner.report import report_html
 from tests.planner.programs import BATCH, PARAMS, mean_loss, slow_machine, struct
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -156,3 +158,10 @@ def test_an_unwritable_path_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="it is a folder"):
         found.report(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_that_is_priced_otherwise_now_is_said_to_be() -> None:
+    found = evil_plan()
+    assert "prices the plan at" not in report_html(found.why)
+    old = Plan(msgspec.structs.replace(found.file, peak_bytes=found.peak_bytes * 2), found.bound)
+    assert "prices the plan at" in report_html(old.why)
