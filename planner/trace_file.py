@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from .predicted import COMPUTE, Predicted
+from .schedule import Timeline
 from .why import Why
 
 MICRO = 1e6
@@ -59,6 +60,28 @@ def trace_json(why: Why, step: Predicted) -> bytes:
         "traceEvents": events,
     }  # fmt: skip
     return msgspec.json.encode(document)
+
+
+def schedule_trace_json(timeline: Timeline) -> bytes:
+    """The trace of a simulated schedule: one process for each device."""
+    events: list[dict[str, Any]] = []
+    for device in range(timeline.schedule.devices):
+        events.append(_meta("process_name", device, 0, f"device {device}"))
+        events.append(_meta("process_sort_index", device, 0, device))
+        events.append(_meta("thread_name", device, 1, "tasks"))
+        tasks, start, end = timeline.device(device)
+        for task, a, b in zip(tasks, start.tolist(), end.tolist(), strict=True):
+            events.append(
+                {"ph": "X", "pid": device, "tid": 1, "name": task.kind.word, "cat": COMPUTE,
+                 "ts": a * MICRO, "dur": (b - a) * MICRO, "args": {"task": str(task)}}
+            )  # fmt: skip
+        curve = timeline.memory[device]
+        for second, held in zip(curve.time_s.tolist(), curve.held_bytes.tolist(), strict=True):
+            events.append(
+                {"ph": "C", "pid": device, "tid": 0, "name": "memory [byte]",
+                 "ts": second * MICRO, "args": {"held": held}}
+            )  # fmt: skip
+    return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events})
 
 
 def _meta(name: str, process: int, thread: int, value: str | int) -> dict[str, Any]:

@@ -9,9 +9,14 @@ import typer
 from rich.text import Text
 
 from ..api import load
+from ..report import schedule_html
+from ..schedule import price, read_own
+from ..trace_file import schedule_trace_json
+from ..writing import write_files
 from . import wishes
 from .answer import Answer, progress
 from .parameters import AsJson, PlanPath
+from .simulate import is_schedule
 
 ReportPath = Annotated[
     Path, typer.Option("--output", "-o", metavar="PLAN.HTML", help="Write the report to this file.")
@@ -30,18 +35,31 @@ def report_command(
 ) -> Answer:
     """Write a plan as one HTML page: what is split how, where time and memory go.
 
+    A pipeline schedule of your own, as `simulate` takes it, becomes a Gantt chart.
+
     The page needs no network and no script. Exit status: 0, or 2 if the plan cannot be read or
     the page not be written.
     """
     outputs = [output] if trace is None else [output, trace]
     for each in outputs:
         wishes.check_writable(each)
-    found = load(path)
     with progress(as_json=as_json) as say:
         say("report")
-        found.report(output)
-        if trace is not None:
-            say("trace")
-            found.trace(trace)
+        if is_schedule(path):
+            _schedule(path, output, trace)
+        else:
+            found = load(path)
+            found.report(output)
+            if trace is not None:
+                found.trace(trace)
     files = [str(each) for each in outputs]
     return Answer({"files": files}, lambda _: Text(f"written to {' and '.join(files)}"))
+
+
+def _schedule(path: Path, output: Path, trace: Path | None) -> None:
+    """The same for a schedule."""
+    own = read_own(path)
+    priced = price(own)
+    page = schedule_html(priced, path.name, own.memory_bytes).encode()
+    files = [] if trace is None else [(trace, schedule_trace_json(priced.timeline))]
+    write_files([*files, (output, page)])

@@ -43,7 +43,7 @@ def simulate_command(path: SimulatePath, as_json: AsJson = False) -> Answer:
     be read or the schedule cannot run.
     """
     begun = time.monotonic()
-    if _is_schedule(path):
+    if is_schedule(path):
         return _schedule(path, begun)
     plan = load(path)
     again = reprice(plan)
@@ -52,7 +52,7 @@ def simulate_command(path: SimulatePath, as_json: AsJson = False) -> Answer:
     return Answer(data, lambda _: page(f"{again}{change}"), 0 if again.fits else 1)
 
 
-def _is_schedule(path: Path) -> bool:
+def is_schedule(path: Path) -> bool:
     """Whether a file calls itself a schedule; whatever else it is, `load` will say."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Head).format == FORMAT

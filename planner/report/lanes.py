@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..predicted import COMPUTE, Predicted
-from ..schedule import Timeline
+from ..schedule import Kind, Timeline
 from ..show import seconds_text
 from .markup import Markup, el
 
@@ -54,10 +54,10 @@ def lanes_of_schedule(timeline: Timeline) -> tuple[Lane, ...]:
     for device in range(timeline.schedule.devices):
         tasks, start, end = timeline.device(device)
         spans = tuple(
-            Span(a, b - a, "compute", str(task))
+            Span(a, b - a, _SHOWN.get(task.kind, "transfer"), str(task))
             for task, a, b in zip(tasks, start.tolist(), end.tolist(), strict=True)
         )
-        lanes.append(Lane(f"stage group {device}", spans))
+        lanes.append(Lane(f"device {device}", spans))
     return tuple(lanes)
 
 
@@ -77,7 +77,8 @@ def _lane(lane: Lane, end_s: float) -> Markup:
     rects = [
         el(
             "rect", el("title", f"{span.label} ({seconds_text(span.seconds)})"),
-            x=span.start_s * scale, y=3, width=max(span.seconds * scale, 0.3), height=20,
+            x=span.start_s * scale, y=_PLACE.get(span.kind, (3, 20))[0],
+            width=max(span.seconds * scale, 0.3), height=_PLACE.get(span.kind, (3, 20))[1],
             class_=f"k-{_known(span.kind)}",
         )
         for span in _merged(lane.spans, FINEST / scale if scale else 0.0)
@@ -90,8 +91,24 @@ def _lane(lane: Lane, end_s: float) -> Markup:
     return el("div", el("span", f"{lane.name}, {seconds_text(lane.busy_s)}"), drawn, class_="lane")
 
 
+# What tasks of a schedule look like; their places in a lane tell them apart without colour.
+_SHOWN = {
+    Kind.FORWARD: "forward", Kind.BACKWARD: "backward", Kind.INPUT_GRADIENT: "backward",
+    Kind.WEIGHT_GRADIENT: "weight",
+}  # fmt: skip
+_PLACE = {"forward": (3, 9), "backward": (14, 9), "weight": (9, 8)}  # top and height
 _KINDS = frozenset(
-    ("compute", "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+    (
+        "compute",
+        "forward",
+        "backward",
+        "weight",
+        "all-gather",
+        "all-reduce",
+        "reduce-scatter",
+        "all-to-all",
+        "collective-permute",
+    )
 )
 
 

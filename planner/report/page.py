@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ..predicted import predicted
 from ..why import Why
 from .arguments import groups
@@ -43,17 +45,27 @@ def report_html(why: Why) -> str:
         "Runners-up": runners_up(runners(why, found)),
     }
     title = f"Plan for {why.file.name} on {why.cluster.name}"
+    return document(title, tiles(why), parts, _origin(why))
+
+
+def document(
+    title: str, facts: Sequence[tuple[str, str, str]], parts: Mapping[str, Markup], about: str
+) -> str:
+    """A page: title, the figures that matter most, sections by name, where it is from."""
     links = (el("li", el("a", name, href=f"#{_anchor(name)}")) for name in parts)
     blocks = (
         el("section", el("h2", name), body, id=_anchor(name), aria_label=name)
         for name, body in parts.items()
     )
+    boxes = (
+        el("div", el("dt", name), el("dd", value, el("small", more)), class_="tile")
+        for name, value, more in facts
+    )
     head = el(
-        "header", el("h1", title), tiles(why),
+        "header", el("h1", title), el("dl", *boxes, class_="tiles"),
         el("nav", el("ul", *links), aria_label="Sections"),
     )  # fmt: skip
-    body = join([head, el("main", *blocks), el("footer", _origin(why))])
-    return _document(title, body)
+    return _page(title, join([head, el("main", *blocks), el("footer", about)]))
 
 
 def _anchor(name: str) -> str:
@@ -68,7 +80,7 @@ def _origin(why: Why) -> str:
     )
 
 
-def _document(title: str, body: Markup) -> str:
+def _page(title: str, body: Markup) -> str:
     head = join(
         [
             Markup('<meta charset="utf-8">'),

@@ -14,10 +14,10 @@ FINEST = 1.0  # points nearer to each other than this are drawn as the higher on
 
 
 def draw_memory(
-    points: Sequence[tuple[float, float]], end_s: float, limit: float, arguments: float
+    points: Sequence[tuple[float, float]], end_s: float, limit: float | None, arguments: float
 ) -> Markup:
     """Memory of a device over the step, with the limit."""
-    top = max([limit, *(held for _, held in points)], default=1.0) or 1.0
+    top = max([limit or 0.0, *(held for _, held in points)], default=1.0) or 1.0
     across = WIDTH / end_s if end_s > 0 else 0.0
     path = [f"M0 {HEIGHT:g}"]
     height = HEIGHT
@@ -26,21 +26,24 @@ def draw_memory(
         path.append(f"L{x:.1f} {height:.1f} L{x:.1f} {y:.1f}")
         height = y
     path.append(f"L{WIDTH:g} {height:.1f} L{WIDTH:g} {HEIGHT:g} Z")
-    at = HEIGHT * (1 - limit / top)
+    line = None
+    if limit is not None:
+        at = max(HEIGHT * (1 - limit / top), 1.0)
+        line = el("path", d=f"M0 {at:.1f} H{WIDTH:g}", class_="limit",
+                  vector_effect="non-scaling-stroke")  # fmt: skip
     peak = max((held for _, held in points), default=0.0)
-    said = f"memory peaks at {bytes_text(peak)} under a limit of {bytes_text(limit)}"
+    under = "no limit" if limit is None else f"a limit of {bytes_text(limit)}"
+    said = f"memory peaks at {bytes_text(peak)} under {under}"
     drawn = el(
         "svg", el("path", d=" ".join(path), class_="area"),
-        el("path", d=f"M0 {max(at, 1.0):.1f} H{WIDTH:g}", class_="limit",
-           vector_effect="non-scaling-stroke"),
-        view_box=f"0 0 {WIDTH:g} {HEIGHT:g}", preserve_aspect_ratio="none", role="img",
+        line, view_box=f"0 0 {WIDTH:g} {HEIGHT:g}", preserve_aspect_ratio="none", role="img",
         aria_label=said,
     )  # fmt: skip
     marks = (el("span", seconds_text(end_s * part / 4) if part else "0") for part in range(5))
     about = (
-        f"The area is memory in use, {bytes_text(peak)} at its peak; of that, arguments hold "
-        f"{bytes_text(arguments)} all the time. The dashed line is the limit, "
-        f"{bytes_text(limit)}."
+        f"The area is memory in use, {bytes_text(peak)} at its peak; what is always there holds "
+        f"{bytes_text(arguments)}."
+        + ("" if limit is None else f" The dashed line is the limit, {bytes_text(limit)}.")
     )
     return el(
         "figure", el("div", drawn, el("div", *marks, class_="axis"), class_="plot"),

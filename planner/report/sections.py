@@ -21,13 +21,13 @@ MOST_ROWS = 200
 MOST_CAUSES = 15
 
 
-def tiles(why: Why) -> Markup:
-    """The figures that matter most."""
+def tiles(why: Why) -> list[tuple[str, str, str]]:
+    """The figures that matter most: name, value, more."""
     f = why.file
     gap = max(0.0, (f.step_s - f.lower_bound_s) / f.step_s) if f.step_s else 0.0
     share = f.peak_bytes / f.limit_bytes if f.limit_bytes else 0.0
     mesh = " x ".join(f"{axis}={size}" for axis, size in f.mesh)
-    facts = [
+    return [
         ("Step time, predicted", seconds_text(f.step_s),
          f"{seconds_text(f.compute_s)} compute, {seconds_text(f.communication_s)} communication"),
         ("Peak memory of a device", bytes_text(f.peak_bytes),
@@ -38,14 +38,6 @@ def tiles(why: Why) -> Markup:
         ("Collectives", f"{sum(c.count for c in f.collectives):.0f}",
          f"{bytes_text(sum(c.bytes for c in f.collectives))} sent by each device"),
     ]  # fmt: skip
-    return el(
-        "dl",
-        *(
-            el("div", el("dt", name), el("dd", value, el("small", more)), class_="tile")
-            for name, value, more in facts
-        ),
-        class_="tiles",
-    )
 
 
 def warnings(why: Why, step: Predicted) -> Markup:

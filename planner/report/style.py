@@ -80,6 +80,9 @@ font-variant-numeric:tabular-nums}
 .k-reduce-scatter{fill:var(--reduce-scatter);background:var(--reduce-scatter)}
 .k-all-to-all{fill:var(--all-to-all);background:var(--all-to-all)}
 .k-collective-permute{fill:var(--collective-permute);background:var(--collective-permute)}
+.k-forward{fill:var(--compute)}
+.k-backward{fill:var(--all-gather)}
+.k-weight{fill:var(--reduce-scatter)}
 .k-transfer{fill:var(--all-to-all);background:var(--all-to-all)}
 footer{max-width:1080px;margin:40px auto 0;padding:12px 16px 40px;color:var(--soft);
 font-size:.85rem;border-top:1px solid var(--line);overflow-wrap:anywhere}

@@ -45,3 +45,21 @@ def test_an_unreadable_plan_leaves_the_old_page(run: Run, text: str | None) -> N
     assert (ran.status, ran.out) == (2, "")
     assert Path("plan.html").read_text(encoding="utf-8") == "old"
     assert run("report", "bad.json", "-o", "plan.html", "--json").error["kind"] == "plan-file"
+
+
+FILE: dict[str, object] = {
+    "format": "meshwright-schedule", "version": 1, "devices": 2, "device": [0, 1],
+    "microbatches": 1, "tasks": [[["forward", 0, 0], ["backward", 0, 0]],
+                                 [["forward", 1, 0], ["backward", 1, 0]]],
+    "costs": {"forward_s": [1.0, 1.0], "input_gradient_s": [1.0, 1.0],
+              "weight_gradient_s": [1.0, 1.0]},
+}  # fmt: skip
+
+
+def test_the_command_draws_a_file(run: Run) -> None:
+    Path("own.json").write_text(json.dumps(FILE), encoding="utf-8")
+    assert run("report", "own.json", "-o", "own.html", "--trace", "own.trace.json").status == 0
+    assert "Schedule own of own.json" in Path("own.html").read_text(encoding="utf-8")
+    Path("bad.json").write_text(json.dumps(FILE | {"costs": None}), encoding="utf-8")
+    assert run("report", "bad.json", "-o", "bad.html").status == 2
+    assert not Path("bad.html").exists()
