@@ -30,6 +30,7 @@ from .stop import Stop
 TIGHTENINGS = 3
 SMALL_EXCESS = 0.1
 SET_ASIDE = (0.125, 0.04)
+WORTH = 1e-3
 THOROUGH = SolveOptions()
 # Under a tightened limit the bound is known already.
 REFINED = SolveOptions(tolerance=1e-3, price_steps=8, ilp=False)
@@ -46,6 +47,8 @@ class Scope:
     late: some search was cut short.
     least: smallest peaks of meshes on which nothing fits [byte].
     blocked: argument -> mesh on which its pins leave no sharding.
+    best_s: step of the fastest plan that fits so far; a mesh is left as soon as its bound shows
+        that it has none that is faster by more than `WORTH`.
     """
 
     program: Program
@@ -60,6 +63,7 @@ class Scope:
     late: bool = False
     least: list[float] = field(default_factory=list[float])
     blocked: dict[str, str] = field(default_factory=dict[str, str])
+    best_s: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -186,9 +190,12 @@ class MeshSearch:
         if not self._fits_state(built):
             self._note_blocked(built)
             return [], float("inf")
-        first = self._solve(built, self.scope.limit)
+        cutoff = self.scope.best_s * (1 - WORTH)
+        first = self._solve(built, self.scope.limit, replace(THOROUGH, cutoff=cutoff))
         self.scope.late |= first.stop is Stop.TIME_LIMIT
         if not first.choice:
+            if first.bound >= cutoff:
+                return [], first.bound
             self.scope.least.append(built.lives.least_peak())
             return [], first.bound
         found = self._of("search", built, first)

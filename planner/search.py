@@ -93,6 +93,7 @@ class Search:
             best, bound = searchers[-1].best()
             bounds.append(bound)
             found.extend(best)
+            self.scope.best_s = min([self.scope.best_s, *(c.account.step_s for c in best)])
         for searcher in searchers if self.options.baselines else ():
             if len(searcher.mesh.axes) <= 2 or time.monotonic() < self.scope.deadline:
                 found.extend(searcher.baselines(baselines))

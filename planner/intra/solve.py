@@ -56,6 +56,7 @@ class SolveOptions:
     seed: of the neighbourhoods.
     rounds: at most so many neighbourhoods, and short runs of HiGHS; None to use all the time.
     interruptible: whether Ctrl-C ends the search with the best choice so far.
+    cutoff: only choices below this cost are of interest; the search ends when the bound reaches it.
     """
 
     time_limit_s: float = 60.0
@@ -66,6 +67,7 @@ class SolveOptions:
     seed: int = 0
     rounds: int | None = 12
     interruptible: bool = False
+    cutoff: float = float("inf")
 
 
 def solve(
@@ -144,9 +146,10 @@ class _Search:
     def wanted(self) -> float:
         """Only choices below this cost are of interest."""
         if self.best is None:
-            return np.inf
+            return self.options.cutoff
         least = max(self.options.tolerance, ROUNDING if self.whole else EXACT) * abs(self.cost) / 2
-        return self.cost - (max(0.5, least) if self.whole else least)
+        better = self.cost - (max(0.5, least) if self.whole else least)
+        return min(better, self.options.cutoff)
 
     def offer(self, choice: Ints) -> None:
         """Keeps a choice of the current level if it is better."""
@@ -165,6 +168,8 @@ class _Search:
             self.done = True
         elif self.whole and np.isfinite(bound):
             bound = float(np.ceil(bound - 1e-9 * abs(bound) - 1e-6))
+        if bound >= self.options.cutoff:
+            self.done = True
         if bound > self.bound:
             self.bound = min(bound, self.cost)
             self._note()
