@@ -6,40 +6,24 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 
 from costmodel import Cluster, parse_cluster
-from ir import IRError, TraceError, check, digest, show
-from ir.trace import Traced, trace
 
-from .binding import Bound
 from .errors import PlanError
 from .filecheck import check_file
-from .flatten import flatten
-from .fusion import analyse
-from .intra.facts import Facts
-from .mesh_search import Candidate
-from .options import Options, wishes
+from .options import Options
+from .pipefile import is_pipeline, read_pipeline
+from .pipelined import Training, better_pipeline
+from .pipeplan import PipelinePlan, check_pipeline
 from .plan import Plan
-from .planfile import (
-    FILE_VERSION,
-    FORMAT,
-    BaselineRow,
-    CollectiveRow,
-    PlanFile,
-    StageRow,
-    read,
-    rows_of,
-)
-from .program import Program, roles_of
-from .replan import candidates
-from .search import Found, Search
+from .planfile import read
+from .single import One, plan_one
 from .stepcall import StepCall, step_for
-from .version import VERSION
 
 # Micro-batch counts that are tried in turn when a step does not fit.
 MICROBATCHES = range(1, 65)
@@ -77,7 +61,7 @@ def plan(
         **settings: fields of `Options`, given directly; they win.
 
     Returns:
-        The fastest plan found that fits in memory.
+        The fastest plan found that fits in memory; a `PipelinePlan` where stages are faster.
 
     Raises:
         PlanError: if nothing fits or an option is wrong.
@@ -92,33 +76,60 @@ def plan(
     only_with = {
         "has_aux": has_aux, "batch_axis": batch_axis, "microbatches": wanted.microbatches,
         "loss_reduction": wanted.loss_reduction != "auto",
+        "pipeline": wanted.pipeline != "auto",
     }  # fmt: skip
     if optimizer is None:
         _refuse(only_with, "only with optimizer=: the planner cuts only steps that it owns")
         _check_roles(roles, donate, len(args))
         call = StepCall(fn, args, (), "auto")
-        one = _One(call, 1, donate, tuple(roles), name)
-        return _plan(one, machine, wanted, say, start)
+        one = One(call, 1, donate, tuple(roles), name)
+        return plan_one(one, machine, wanted, say, start)
     owned = {"donate_argnums": donate, "roles": roles}
     _refuse(owned, "only without optimizer=: the planner knows them of a step that it owns")
 
-    def build(count: int) -> _One:
+    def build(count: int) -> One:
         made = step_for(
             fn, args, optimizer=optimizer, microbatches=count, has_aux=has_aux,
             loss_reduction=wanted.loss_reduction, batch_axis=batch_axis,
         )  # fmt: skip
-        return _One(made, count, (0, 1), TRAINING_ROLES, name)
+        return One(made, count, (0, 1), TRAINING_ROLES, name)
 
     counts = (wanted.microbatches,) if wanted.microbatches else MICROBATCHES
-    return _fewest(build, counts, machine, wanted, say, start)
+    training = Training(fn, args, optimizer, has_aux, batch_axis, name)
+    found = better_pipeline(
+        training, machine, wanted, say, start,
+        lambda: _fewest(build, counts, machine, wanted, say, start),
+    )  # fmt: skip
+    return cast("Plan", found)  # a PipelinePlan has the surface of a Plan
 
 
 def load(path: str | Path) -> Plan:
     """Reads a plan file; `bind` it to its function before running it.
 
+    Returns:
+        A `Plan`, or a `PipelinePlan` if the file is of a pipeline.
+
     Raises:
         PlanError: if the file is not a valid plan of this version.
     """
+    if is_pipeline(path):
+        found = read_pipeline(path)
+        check_pipeline(found, str(path))
+        return cast("Plan", PipelinePlan(found, where=str(path)))
+    return load_one(path)
+
+
+def load_one(path: str | Path) -> Plan:
+    """Reads the file of a plan in one program.
+
+    Raises:
+        PlanError: if the file is not a valid one, or is of a pipeline.
+    """
+    if is_pipeline(path):
+        raise PlanError(
+            "is a plan in stages, which this cannot show", kind="pipeline", where=str(path),
+            remedy="load it in Python; each of its stage_plans is a plan in one program",
+        )  # fmt: skip
     file = read(path)
     check_file(file, str(path))
     return Plan(file, where=str(path))
@@ -170,19 +181,8 @@ def _check_roles(roles: Sequence[str], donate: Sequence[int], count: int) -> Non
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _One:
-    """One step to plan."""
-
-    call: StepCall
-    microbatches: int
-    donate: tuple[int, ...]
-    roles: tuple[str, ...]
-    name: str
-
-
 def _fewest(
-    build: Callable[[int], _One],
+    build: Callable[[int], One],
     counts: Sequence[int],
     machine: Cluster,
     options: Options,
@@ -206,146 +206,10 @@ def _fewest(
                 continue  # the batch does not divide by this count
             break  # the loss does not divide at all: the first refusal stands
         try:
-            return _plan(one, machine, options, say, start)
+            return plan_one(one, machine, options, say, start)
         except PlanError as error:
             if error.kind != "does-not-fit":
                 raise
             refused = refused or error
     assert refused is not None
     raise refused
-
-
-def _plan(
-    one: _One, machine: Cluster, options: Options, say: Callable[[str], None], start: float
-) -> Plan:
-    say("trace")
-    begun = time.monotonic()
-    traced = trace(one.call.fn, *one.call.args, donate_argnums=one.donate, roles=one.roles)
-    try:
-        check(traced.graph, after="trace")
-    except IRError as error:
-        raise TraceError(f"the traced program is not well-formed: {error}") from error
-    if not traced.graph.inputs and not traced.graph.nodes:
-        raise PlanError(
-            f"'{one.name}' has no arguments and computes nothing", kind="bad-argument",
-            where="plan", remedy="pass the arguments after the function: plan(fn, *args, ...)",
-        )  # fmt: skip
-    flat = flatten(traced.graph)
-    names = {v: i.name for v, i in zip(flat.inputs, traced.graph.inputs, strict=True)}
-    resolved = wishes(options, names, {v: flat.values[v].type.rank for v in names})
-    program = Program(
-        Facts(flat, analyse(flat), _ties(traced), _donated(traced)),
-        roles_of([item.role for item in traced.graph.inputs], flat), resolved,
-    )  # fmt: skip
-    traced_s = time.monotonic() - begun
-    search = Search(program, machine, options, say)
-    found = search.run()
-    total = time.monotonic() - start
-    seconds = {
-        "trace": traced_s, "substitute": 0.0, "build": found.seconds["build"],
-        "solve": found.seconds["solve"], "inter": 0.0, "total": total,
-    }  # fmt: skip
-    file = _file(one, traced, machine, options, found, program, search.limit)
-    return Plan(file, Bound(traced), seconds)
-
-
-def _ties(traced: Traced) -> tuple[tuple[int, int], ...]:
-    """Ties in positions of the graph's inputs, which start with captured constants."""
-    heads = len(traced.program.consts)
-    return tuple((a + heads, b) for a, b in traced.tied)
-
-
-def _donated(traced: Traced) -> frozenset[int]:
-    heads = len(traced.program.consts)
-    return frozenset(a + heads for a in traced.donated)
-
-
-def _file(
-    one: _One,
-    traced: Traced,
-    machine: Cluster,
-    options: Options,
-    found: Found,
-    program: Program,
-    limit: float,
-) -> PlanFile:
-    best = found.best
-    sums = best.account
-    ops, values = rows_of(best.decisions)
-    layers = (0, len(traced.graph.nodes))
-    mesh = dict(best.mesh.axes)
-    warnings = (
-        *traced.warnings, *one.call.warnings, *dict.fromkeys(program.flat.warnings),
-        *_idle(best, machine),
-    )  # fmt: skip
-    stage = StageRow(
-        layers, (0, machine.num_devices), mesh, sums.step_s, sums.peak_bytes,
-        "as written",
-    )  # fmt: skip
-    return PlanFile(
-        format=FORMAT,
-        version=FILE_VERSION,
-        planner=VERSION,
-        jax=jax.__version__,
-        name=one.name,
-        graph_digest=digest(traced.graph),
-        graph=show(traced.graph),
-        cluster=machine.to_dict(),
-        mesh=best.mesh.axes,
-        step_s=sums.step_s,
-        compute_s=sums.compute_s,
-        communication_s=sums.communication_s,
-        peak_bytes=sums.peak_bytes,
-        argument_bytes=sums.argument_bytes,
-        limit_bytes=limit,
-        room_bytes=best.builder.cache.reshard.room_bytes,
-        lower_bound_s=max(found.lower_bound_s, 0.0),
-        decided_ops=len(set(best.built.op_node.values())),
-        stop=found.stop.name,
-        origin=best.name,
-        microbatches=one.microbatches,
-        schedule="none",
-        emission=options.emission,
-        loss_reduction=one.call.reduction,
-        donated=traced.donated,
-        ties=_ties(traced),
-        roles=tuple(item.role for item in traced.graph.inputs),
-        inputs=tuple(str(s) for s in best.decisions.inputs),
-        outputs=tuple(str(s) for s in best.decisions.outputs),
-        pins=options.pins,
-        forbidden=options.forbidden,
-        stages=(stage,),
-        baselines={
-            name: BaselineRow(b.step_s, b.peak_bytes, b.fits, b.mesh)
-            for name, b in sorted(found.baselines.items())
-        },
-        collectives=tuple(
-            CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
-            for c in sums.collectives
-        ),
-        substitutions=(),
-        warnings=warnings,
-        ops=ops,
-        values=values,
-        candidates=candidates(found, best),
-    )
-
-
-def _idle(best: Candidate, machine: Cluster) -> list[str]:
-    """A warning for every mesh axis along which all devices do the same."""
-    used: set[str] = set()
-    for roles in best.decisions.ops.values():
-        used.update(a for a, r in zip(best.mesh.names, roles, strict=True) if r)
-    for state in best.decisions.values.values():
-        used.update(state.axes)
-    idle = [(a, n) for a, n in best.mesh.axes if a not in used and n > 1]
-    busy = machine.num_devices
-    for _, n in idle:
-        busy //= n
-    if not idle:
-        return []
-    return [
-        f"only {busy} of {machine.num_devices} devices do different work: nothing is split over "
-        f"mesh axis {', '.join(f'{a}={n}' for a, n in idle)}, because no dimension divides or "
-        "splitting would cost more than it saves"
-    ]

@@ -13,6 +13,9 @@ from ir import Mesh, Sharding
 from .errors import PlanError
 from .meshes import AXES
 
+# Schedules of one chain of stages, which a pipeline that is planned may run.
+PIPELINES = ("1f1b", "1f1b-eager", "gpipe", "zb-h1", "zb-h2")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -29,6 +32,9 @@ class Options:
     baselines: also price the hand-written plans.
     baseline: return the best plan within this hand-written one, such as "fsdp", instead of the
         best of all.
+    pipeline: for `optimizer=`: a number of stages; off; or auto, which looks at pipelines where
+        devices talk over more than one kind of link, or where no single program fits.
+    schedules: of pipelines, those to choose from.
     emission: shard_map (explicit collectives) or constraints (the compiler's partitioner).
     """
 
@@ -41,6 +47,8 @@ class Options:
     loss_reduction: str = "auto"
     baselines: bool = True
     baseline: str | None = None
+    pipeline: int | str = "auto"
+    schedules: tuple[str, ...] = ("1f1b", "zb-h1", "gpipe")
     emission: str = "shard_map"
 
     def __post_init__(self) -> None:
@@ -51,6 +59,12 @@ class Options:
             _check_number("microbatches", self.microbatches)
         if self.loss_reduction not in ("auto", "mean", "sum"):
             raise _bad("loss_reduction", f"must be auto, mean or sum, got {self.loss_reduction!r}")
+        if self.pipeline not in ("auto", "off"):
+            _check_number("pipeline", self.pipeline)
+        object.__setattr__(self, "schedules", tuple(self.schedules))
+        if not self.schedules or set(self.schedules) - {*PIPELINES}:
+            raise _bad("schedules", f"must be some of {', '.join(PIPELINES)}, "
+                       f"got {self.schedules!r}")  # fmt: skip
         if self.emission not in ("shard_map", "constraints"):
             raise _bad("emission", f"must be shard_map or constraints, got {self.emission!r}")
         _check_flag("baselines", self.baselines)
@@ -105,6 +119,8 @@ def _is_row(value: object) -> bool:
 
 
 _EXAMPLES = {
+    "pipeline": "a number of stages such as 4, 'auto' or 'off'",
+    "schedules": "for example ('1f1b',)",
     "time_limit_s": "seconds, such as 60",
     "memory_bytes": "bytes, such as 70_000_000_000",
     "microbatches": "a number that divides the batch, such as 4",

@@ -178,7 +178,7 @@ def read(path: str | Path) -> PlanFile:
     """
     where = str(path)
     again = "make the plan again with this version"
-    data = _bytes_of(path, where)
+    data = bytes_of(path, where)
     _check_head(data, where)
     try:
         return msgspec.json.decode(data, type=PlanFile)
@@ -188,7 +188,12 @@ def read(path: str | Path) -> PlanFile:
         ) from error
 
 
-def _bytes_of(path: str | Path, where: str) -> bytes:
+def bytes_of(path: str | Path, where: str) -> bytes:
+    """Contents of a file of a size that a plan may have.
+
+    Raises:
+        PlanError: if it cannot be read.
+    """
     try:
         file = Path(path)
         if file.exists() and not file.is_file():

@@ -35,7 +35,9 @@ PLANNER_FRONT: tuple[str, ...] = (
     "planner/cli/platforms.py",
     "planner/export/loaders/jax_shardings.py",  # a program of its own, copied beside an export
     "planner/microbatch.py",
+    "planner/pipeplan.py",
     "planner/plan.py",
+    "planner/single.py",
     "planner/step.py",
 )
 
@@ -62,7 +64,9 @@ BASIC: tuple[str, ...] = (
     "planner/emit/pipeline/gradient.py",
     "planner/emit/pipeline/holdings.py",
     "planner/emit/pipeline/layers.py",
+    "planner/emit/pipeline/layout.py",
     "planner/emit/pipeline/programs.py",
+    "planner/emit/pipeline/rehearsal.py",
     "planner/emit/pipeline/runtime.py",
     "planner/emit/pipeline/stage.py",
     "planner/emit/pipeline/transfer.py",
@@ -77,8 +81,11 @@ BASIC: tuple[str, ...] = (
     "planner/export/loaders/torch_plan.py",
     "planner/intra/highs.py",
     "planner/microbatch.py",
+    "planner/pipelined.py",
+    "planner/pipeplan.py",
     "planner/plan.py",
     "planner/schedule/periodic.py",
+    "planner/single.py",
     "planner/step.py",
     "planner/stepcall.py",
     "profiles/measure.py",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..api import load
+from ..api import load_one
 from ..compare import compare
 from ..errors import PlanError
 from ..plan import Plan
@@ -66,7 +66,7 @@ def explain_command(
         "pins": wishes.pins(pin) if pin else None,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    found = load(path)
+    found = load_one(path)
     if given:
         return _what_if(found, tensor, given, as_json=as_json)
     why = Why(found.file, found.decisions, found.cluster, str(path))

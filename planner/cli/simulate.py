@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from ..api import load
+from ..api import load_one
 from ..reprice import reprice
 from ..schedule import Priced, price, read_own
 from ..schedule.own import FORMAT
@@ -45,7 +45,7 @@ def simulate_command(path: SimulatePath, as_json: AsJson = False) -> Answer:
     begun = time.monotonic()
     if is_schedule(path):
         return _schedule(path, begun)
-    plan = load(path)
+    plan = load_one(path)
     again = reprice(plan)
     data = again.summary() | {"seconds": _seconds(begun), "stored_step_s": plan.step_s}
     change = f"\n  in the file   {seconds_text(plan.step_s)}, {bytes_text(plan.peak_bytes)}"

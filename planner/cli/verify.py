@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..api import load
+from ..api import load_one
 from ..verify import verify
 from .answer import Answer, progress
 from .page import page
@@ -34,7 +34,7 @@ def verify_command(
 
     Nothing is run. Exit status: 0 if they agree, 1 if not, 2 if it cannot be compiled.
     """
-    found = load(path)
+    found = load_one(path)
     if compiler in ("host", "gpu-aot"):
         leave_accelerators()
     loaded = load_target(target)

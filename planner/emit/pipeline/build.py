@@ -19,9 +19,10 @@ from ...schedule import Schedule
 from ...step import BuiltStep, build_step
 from .equations import Equations, is_float, open_loss
 from .feed import Feed, joiner
-from .gradient import stage_program
+from .gradient import StageProgram, joint_of, stage_program
 from .holdings import where_of
 from .layers import Layers, chain_of, layers_of
+from .layout import Layout, Plain, Planned, Solved
 from .order import order_of
 from .places import Stack, Where
 from .programs import ChunkPrograms
@@ -96,6 +97,7 @@ def build_pipeline(
     schedule: Schedule,
     groups: Sequence[Devices],
     recompute: Sequence[bool] = (),
+    solved: Sequence[tuple[StageProgram, Solved]] = (),
 ) -> Pipeline:
     """A pipeline with a stage between any two cuts.
 
@@ -105,6 +107,7 @@ def build_pipeline(
         schedule: with as many stages and micro-batches.
         groups: devices of each device of the schedule.
         recompute: of each stage, whether it keeps only what comes in; none of them if empty.
+        solved: the stages' programs with what was decided for them; data parallel if empty.
 
     Raises:
         PlanError: if these do not fit together, or the schedule cannot run.
@@ -112,12 +115,14 @@ def build_pipeline(
     _check(loss, cuts, schedule, groups)
     cut = staged(loss.layers, cuts)
     count = len(cut.stages)
-    programs = [stage_program(loss.program, cut, s) for s in range(count)]
+    programs = [p for p, _ in solved] or [
+        stage_program(joint_of(loss.program, cut, s)) for s in range(count)
+    ]
     placement = schedule.placement
     readers = {key: cut.readers(key) for stage in cut.stages for key in stage.gives}
     chunks = tuple(
         ChunkPrograms(
-            programs[stage], groups[placement.device[c]], readers,
+            programs[stage], _layout(solved, stage, groups[placement.device[c]]), readers,
             recompute=bool(recompute) and recompute[stage], name=f"stage{stage}",
         )
         for c, stage in enumerate(placement.stage)
@@ -129,12 +134,13 @@ def build_pipeline(
     leaves = jax.tree.leaves(loss.params)
     where = tuple(where_of(uses.get(k, ()), placement.device) for k in range(len(leaves)))
     moves = tuple(is_float(leaf) for leaf in leaves)
-    update, state_where = _update(loss, leaves, where, moves, groups)
+    stored = _stored(chunks, where, uses)
+    update, state_where, of_state = _update(loss, leaves, where, moves, groups, stored, chunks)
     parts, decision = loss.built.parts, loss.built.decision
     feeds = {
-        (placement.device[c], leaf): Feed.of(parts, leaf, groups[placement.device[c]])
-        for c, stage in enumerate(placement.stage)
-        for leaf in cut.stages[stage].batch
+        (c, leaf): Feed.of(parts, leaf, groups[placement.device[c]], goal)
+        for c, chunk in enumerate(chunks)
+        for leaf, goal in zip(chunk.stage.batch, chunk.goals("batch"), strict=True)
     }
     scale = 1 / loss.microbatches if parts and decision.reduction == "mean" else 1.0
     finish = tuple(
@@ -147,7 +153,45 @@ def build_pipeline(
     return Pipeline(
         schedule, tuple(groups), chunks, order_of(schedule), where, state_where, moves, feeds,
         update, finish, _trees(loss), seeds, _routes(schedule), _unread(uses, leaves, groups),
+        _goals(chunks), (stored, of_state),
     )  # fmt: skip
+
+
+def _layout(solved: Sequence[tuple[StageProgram, Solved]], stage: int, devices: Devices) -> Layout:
+    return Planned(solved[stage][1], devices) if solved else Plain(devices)
+
+
+def _goals(chunks: Sequence[ChunkPrograms]) -> dict[tuple[Any, ...], Any]:
+    """Shardings in which values and gradients are wanted where they arrive."""
+    goals: dict[tuple[Any, ...], Any] = {}
+    for c, chunk in enumerate(chunks):
+        for key, goal in zip(chunk.stage.takes, chunk.goals("takes"), strict=True):
+            goals[c, "takes", key] = goal
+        for slope, goal in zip(chunk.incoming, chunk.goals("slopes"), strict=False):
+            goals[c, slope.source, slope.key] = goal
+    return goals
+
+
+def _stored(
+    chunks: Sequence[ChunkPrograms],
+    where: Sequence[Where],
+    uses: dict[int, list[tuple[int, Use]]],
+) -> dict[tuple[int, int], Any]:
+    """Shardings of parameters between steps, as their first readers want them."""
+    found: dict[tuple[int, int], Any] = {}
+    for leaf, readers in uses.items():
+        for c, use in readers:
+            there = where[leaf]
+            n = 0
+            if isinstance(there, Stack):
+                n = [(low, high) for _, low, high in there.pieces].index((use.low, use.high))
+            stage = chunks[c].stage
+            rank = len(chunks[c].program.program.graph.types[
+                chunks[c].program.args["params"][stage.params.index(use)]
+            ].shape)  # fmt: skip
+            goal = chunks[c].layout.stored(stage.params.index(use), rank)
+            found.setdefault((leaf, n), goal)
+    return found
 
 
 def _check(
@@ -198,29 +242,44 @@ def _update(
     where: Sequence[Where],
     moves: Sequence[bool],
     groups: Sequence[Devices],
-) -> tuple[Update, tuple[Where, ...]]:
-    """The optimizer's update, and the places of its state."""
-    moving = [_plain(x) for x, m in zip(leaves, moves, strict=True) if m]
-    traced = trace_update(loss, moves, moving)
-    places = [w for w, m in zip(where, moves, strict=True) if m]
-    heads, count = len(traced.program.consts), len(moving)
+    stored: dict[tuple[int, int], Any],
+    chunks: Sequence[ChunkPrograms],
+) -> tuple[Update, tuple[Where, ...], dict[tuple[int, int], Any]]:
+    """The optimizer's update, the places of its state, and its shardings there."""
+    numbers = [k for k, m in enumerate(moves) if m]
+    traced = trace_update(loss, moves, [_plain(leaves[k]) for k in numbers])
+    places = [where[k] for k in numbers]
+    heads, count = len(traced.program.consts), len(numbers)
     known = {heads + k: w for k, w in enumerate((*places, *places))}
     states = len(traced.args_info) - 2 * count - 1
-    outputs = range(count, count + states)
     ties = [(heads + k, k) for k in range(count)]
-    ties += [(heads + 2 * count + k, outputs[k]) for k in range(states)]
-    donated = [a for a, _ in ties]
-    ranks = [traced.graph.type_of(o).rank for o in traced.graph.outputs]
-    goals: dict[int, Where] = dict(enumerate(places))
+    ties += [(heads + 2 * count + k, count + k) for k in range(states)]
+    types = [traced.graph.type_of(o) for o in traced.graph.outputs]
+    layouts = {chunk.layout.devices: chunk.layout for chunk in reversed(chunks)}
 
-    def sharding(k: int, n: int) -> Any:
-        there = update_places[k]
-        group = there.pieces[n][0] if isinstance(there, Stack) else there.group
-        return whole(groups[group], ranks[k])
+    def sharding(k: int, n: int, there: Where) -> Any:
+        if k < count and (numbers[k], n) in stored:
+            return stored[numbers[k], n]
+        shape = types[k].shape
+        if isinstance(there, Stack):
+            group, low, high = there.pieces[n]
+            shape = (high - low, *shape[1:])
+        else:
+            group = there.group
+        layout = layouts.get(groups[group])
+        return layout.state(shape) if layout else whole(groups[group], len(shape))
 
-    update_places: dict[int, Where] = {}
-    update = update_of(traced.program, known, ties, goals, groups, donated, sharding, update_places)
-    return update, tuple(update_places[k] for k in outputs)
+    ends: dict[int, Where] = {}
+    update = update_of(
+        traced.program, known, ties, dict(enumerate(places)), groups, [a for a, _ in ties],
+        sharding, ends,
+    )  # fmt: skip
+    of_state = {
+        (k, n): sharding(count + k, n, ends[count + k])
+        for k in range(states)
+        for n in range(len(update.written.outputs[count + k]))
+    }
+    return update, tuple(ends[count + k] for k in range(states)), of_state
 
 
 def trace_update(loss: Opened, moves: Sequence[bool], moving: Sequence[Any]) -> Traced:

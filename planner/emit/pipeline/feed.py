@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from ...microbatch import Decision, Parts, merged, of_part, wide
-from .transfer import Devices, tiled, whole
+from .transfer import Devices, sent, tiled, whole
 
 Array = Any
 
@@ -26,9 +26,9 @@ class Feed:
     _cut: Callable[[Array], Sequence[Array]]
 
     @staticmethod
-    def of(parts: Parts | None, leaf: int, devices: Devices) -> Feed:
+    def of(parts: Parts | None, leaf: int, devices: Devices, goal: Any) -> Feed:
         if parts is None:
-            return Feed(None, "rows", devices, lambda x: (x,))
+            return Feed(None, "rows", devices, lambda x: (sent(x, devices, goal),))
         role = parts.roles[leaf]
 
         def cut(x: Array) -> Sequence[Array]:
@@ -36,7 +36,7 @@ class Feed:
             return [of_part(x, role, i, iter([rows[i]] if rows is not None else ()))
                     for i in range(parts.count)]  # fmt: skip
 
-        return Feed(parts, role, devices, jax.jit(cut) if role != "same" else lambda x: cut(x))
+        return Feed(parts, role, devices, jax.jit(cut, out_shardings=goal))
 
     def __call__(self, x: Any) -> Sequence[Array]:
         """Micro-batches of a leaf, wherever it is."""

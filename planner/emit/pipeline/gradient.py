@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ir.trace import Traced, trace
+from ir import Operand
+from ir.trace import Program, trace
 
 from ...microbatch import wide
 from .equations import Array, Equations, Key, is_float
@@ -38,11 +39,11 @@ class StageProgram:
 
     moves: which parameters have a gradient.
     incoming, outgoing: gradients from later and to earlier stages.
-    args: values of the traced program by kind of argument.
+    args: values of the program by kind of argument.
     """
 
     stage: Stage
-    traced: Traced
+    program: Program
     moves: tuple[bool, ...]
     incoming: tuple[Slope, ...]
     outgoing: tuple[Slope, ...]
@@ -50,20 +51,32 @@ class StageProgram:
     parts: Split
 
 
-def stage_program(program: Equations, cut: Staged, number: int) -> StageProgram:
-    """Traces a stage with its gradients.
+@dataclass(frozen=True)
+class Joint:
+    """A stage with its gradients as a function of arrays, and what it takes.
+
+    run(params, batch, takes, slopes, sums) -> (gives, sent, sums).
+    """
+
+    stage: Stage
+    run: Callable[..., tuple[list[Array], list[Array], list[Array]]]
+    moves: tuple[bool, ...]
+    incoming: tuple[Slope, ...]
+    outgoing: tuple[Slope, ...]
+    structs: dict[str, list[jax.ShapeDtypeStruct]]
+
+
+def joint_of(program: Equations, cut: Staged, number: int) -> Joint:
+    """A stage with its gradients.
 
     Args:
         program: the loss.
         cut: its stages.
         number: of the stage.
     """
-    stage = cut.stages[number]
-    structs = cut.structs
+    stage, structs = cut.stages[number], cut.structs
     params = [use_struct(program, use) for use in stage.params]
     moves = tuple(is_float(p) for p in params)
-    batch = [_plain(program.avals[program.batch[i]]) for i in stage.batch]
-    takes = [_plain(structs[key]) for key in stage.takes]
     flows = [is_float(structs[key]) for key in stage.takes]
     incoming = tuple(
         Slope(key, reader, number)
@@ -75,20 +88,14 @@ def stage_program(program: Equations, cut: Staged, number: int) -> StageProgram:
         Slope(key, number, cut.maker(key)) for key in stage.takes if is_float(structs[key])
     )
     slopes = [_plain(structs[slope.key]) for slope in incoming]
-    sums = [
-        jax.ShapeDtypeStruct(p.shape, wide(p.dtype))
-        for p, m in zip(params, moves, strict=True)
-        if m
-    ]
     loss_stage, loss_key = cut.outputs[0]
     if number == loss_stage:
         slopes.append(_plain(structs[loss_key]))
 
-    def joint(params: Any, batch: Any, takes: Any, slopes: Any, sums: Any) -> Any:
+    def run(params: Any, batch: Any, takes: Any, slopes: Any, sums: Any) -> Any:
         def forward(moving: Any, flowing: Any) -> Any:
             found = stage.run(_merged(params, moving, moves), batch, _merged(takes, flowing, flows))
-            floats = [x for x in found if is_float(x)]
-            return floats, found
+            return [x for x in found if is_float(x)], found
 
         args = (_chosen(params, moves), _chosen(takes, flows))
         floats, back, gives = jax.vjp(forward, *args, has_aux=True)
@@ -103,19 +110,50 @@ def stage_program(program: Equations, cut: Staged, number: int) -> StageProgram:
         added = [lax.add(s, g.astype(s.dtype)) for s, g in zip(sums, grads, strict=True)]
         return list(gives), list(sent), added
 
-    traced = trace(joint, params, batch, takes, slopes, sums)
-    counts = {"params": params, "batch": batch, "takes": takes, "slopes": slopes, "sums": sums}
+    given = {
+        "params": params,
+        "batch": [_plain(program.avals[program.batch[i]]) for i in stage.batch],
+        "takes": [_plain(structs[key]) for key in stage.takes],
+        "slopes": slopes,
+        "sums": [
+            jax.ShapeDtypeStruct(p.shape, wide(p.dtype)) for p, m in zip(params, moves, strict=True)
+            if m
+        ],
+    }  # fmt: skip
+    return Joint(stage, run, moves, incoming, outgoing, given)
+
+
+def stage_program(joint: Joint) -> StageProgram:
+    """Traces a stage with its gradients."""
+    traced = trace(joint.run, *joint.structs.values())
     at = len(traced.program.consts)
     args: dict[str, tuple[int, ...]] = {}
-    for name, values in counts.items():
+    for name, values in joint.structs.items():
         args[name] = tuple(range(at, at + len(values)))
         at += len(values)
     outputs = traced.graph.outputs
-    a, b = len(stage.gives), len(stage.gives) + len(outgoing)
-    parts = split(
-        traced.program, outputs[:a], outputs[a:b], outputs[b:], (*args["slopes"], *args["sums"])
+    a, b = len(joint.stage.gives), len(joint.stage.gives) + len(joint.outgoing)
+    return program_of(joint, traced.program, args, (outputs[:a], outputs[a:b], outputs[b:]))
+
+
+def program_of(
+    joint: Joint,
+    program: Program,
+    args: dict[str, tuple[int, ...]],
+    results: tuple[Sequence[Operand], Sequence[Operand], Sequence[Operand]],
+) -> StageProgram:
+    """A stage's traced program and its parts.
+
+    Args:
+        joint: the stage.
+        program: of one micro-batch.
+        args: its values by kind of argument.
+        results: values given, outgoing gradients, new sums.
+    """
+    parts = split(program, *results, (*args["slopes"], *args["sums"]))
+    return StageProgram(
+        joint.stage, program, joint.moves, joint.incoming, joint.outgoing, args, parts
     )
-    return StageProgram(stage, traced, moves, incoming, outgoing, args, parts)
 
 
 def _plain(aval: Any) -> jax.ShapeDtypeStruct:

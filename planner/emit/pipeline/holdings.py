@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -54,19 +54,19 @@ class Pieces:
         return f"Pieces({sizes} of {self.dtype}{list(self.shape)})"
 
 
-def placed(x: Any, where: Where, groups: Sequence[Devices], sharding: Any = None) -> Any:
+def placed(x: Any, where: Where, groups: Sequence[Devices], sharding: Callable[[int], Any]) -> Any:
     """An array, from wherever it is, in its place; it stays if it is there already.
 
     Args:
         x: an array of JAX or NumPy, or pieces.
         where: its place.
         groups: devices of each group.
-        sharding: (group, shape) -> sharding there; whole on every device if None.
+        sharding: number of the piece -> sharding there; whole on every device if None.
     """
     if isinstance(where, At):
         if isinstance(x, Pieces):
             x = np.asarray(x)
-        return _put(x, groups[where.group], sharding)
+        return _put(x, groups[where.group], sharding(0))
     if isinstance(x, Pieces) and [p.shape[0] for p in x.parts] == [
         high - low for _, low, high in where.pieces
     ]:
@@ -76,14 +76,14 @@ def placed(x: Any, where: Where, groups: Sequence[Devices], sharding: Any = None
         parts = [x[low:high] for _, low, high in where.pieces]
     return Pieces(
         [
-            _put(part, groups[group], sharding)
-            for part, (group, _, _) in zip(parts, where.pieces, strict=True)
+            _put(part, groups[group], sharding(n))
+            for n, (part, (group, _, _)) in enumerate(zip(parts, where.pieces, strict=True))
         ]
     )
 
 
-def _put(x: Any, devices: Devices, sharding: Any) -> Array:
-    goal = sharding(devices, np.shape(x)) if sharding else whole(devices, np.ndim(x))
+def _put(x: Any, devices: Devices, goal: Any) -> Array:
+    goal = goal or whole(devices, np.ndim(x))
     if isinstance(x, jax.Array) and x.committed:
         if x.sharding.is_equivalent_to(goal, x.ndim):
             return x

@@ -8,7 +8,7 @@ saved between them, except for what is cheap to compute again from what is there
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ir import Graph, Input, Literal, Node, Operand, lookup
@@ -25,12 +25,14 @@ class Part:
     reads: values of the whole program that it takes, in the order of its arguments.
     makes: operands of the whole program that it returns.
     program: the part alone; captured constants first, then `reads`.
+    number: value of the whole program -> value of the part.
     """
 
     nodes: tuple[int, ...]
     reads: tuple[int, ...]
     makes: tuple[Operand, ...]
     program: Program
+    number: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def part_of(
         Graph(tuple(inputs), tuple(kept), outputs), tuple(program.bindings[i] for i in order),
         tuple(program.consts[v] for v in consts),
     )  # fmt: skip
-    return Part(order, tuple(reads), tuple(makes), alone)
+    return Part(order, tuple(reads), tuple(makes), alone, number)
 
 
 def _input(graph: Graph, v: int) -> Input:
@@ -180,9 +182,14 @@ def _again(
     there |= {v for v in read if v in maker and not _is_light(graph.nodes[maker[v]])}
     again: set[int] = set()
     cheap: set[int] = set()
+    plain: set[int] = set()  # values made of literals alone, which have no sharding of their own
     for i in sorted(ends - backward):
         node = graph.nodes[i]
-        if _is_light(node) and all(isinstance(o, Literal) or o in there for o in node.inputs):
+        if all(isinstance(o, Literal) or o in plain for o in node.inputs):
+            plain.update(graph.values_of(i))
+            there.update(graph.values_of(i))
+            cheap.add(i)
+        elif _is_light(node) and all(isinstance(o, Literal) or o in there for o in node.inputs):
             cheap.add(i)
             there.update(graph.values_of(i))
     for i in sorted(cheap, reverse=True):

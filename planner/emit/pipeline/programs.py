@@ -14,11 +14,10 @@ import numpy as np
 
 from ir.trace import Program
 
-from ..constraints import plain_program
 from .gradient import Slope, StageProgram
+from .layout import Layout
 from .parts import Part, part_of
 from .stage import Stage
-from .transfer import Devices, whole
 
 Array = Any
 
@@ -39,7 +38,7 @@ class ChunkPrograms:
 
     Args:
         program: of its stage.
-        devices: of its group.
+        layout: how its values lie on the devices of its group.
         readers: value that it gives -> stages that take it.
         recompute: save the arguments of the forward pass only.
         name: for traces.
@@ -48,15 +47,15 @@ class ChunkPrograms:
     def __init__(
         self,
         program: StageProgram,
-        devices: Devices,
+        layout: Layout,
         readers: Mapping[Any, tuple[int, ...]],
         *,
         recompute: bool,
         name: str,
     ) -> None:
-        self.program, self.devices, self.readers = program, devices, readers
+        self.program, self.layout, self.readers = program, layout, readers
         self.recompute = recompute
-        parts, traced = program.parts, program.traced.program
+        parts, traced = program.parts, program.program
         gives = len(program.stage.gives)
         outputs = parts.forward.makes
         light = part_of(traced, _behind(traced, outputs[:gives]), outputs[:gives])
@@ -87,21 +86,13 @@ class ChunkPrograms:
 
     def _jit(self, part: Part, name: str, slopes: Sequence[Slope] | None = None) -> Compiled:
         """A part; `slopes` are results before the sums of gradients, if it makes those."""
-        run, consts = plain_program(part.program), part.program.consts
-
-        def program(*arrays: Array) -> tuple[Array, ...]:
-            return run(*consts, *arrays)
-
-        program.__name__ = name
-        if slopes is None:
-            return Compiled(part.reads, jax.jit(program))
         sums = set(self.program.args["sums"])
-        donated = tuple(k for k, v in enumerate(part.reads) if v in sums)
-        types = [part.program.graph.type_of(o) for o in part.program.graph.outputs]
-        out = [None] * len(slopes)
-        out += [whole(self.devices, t.rank) for t in types[len(slopes) :]]
-        jitted = jax.jit(program, donate_argnums=donated, out_shardings=tuple(out))
-        return Compiled(part.reads, jitted)
+        added = 0 if slopes is None else len(part.makes) - len(slopes)
+        return Compiled(part.reads, self.layout.jit(part, name, sums, added))
+
+    def goals(self, kind: str) -> list[Any]:
+        """Shardings that arguments of one kind must have; None where any will do."""
+        return [self.layout.goal(v) for v in self.program.args[kind]]
 
     def _env(self, **values: Sequence[Array]) -> dict[int, Array]:
         env: dict[int, Array] = {}
@@ -174,19 +165,23 @@ class ChunkPrograms:
 
     @cached_property
     def _zeros(self) -> Any:
-        graph = self.program.traced.graph
-        types = [graph.types[v] for v in self.program.args["sums"]]
+        types = [self.program.program.graph.types[v] for v in self.program.args["sums"]]
+        return self.layout.zeros(self.program.args["sums"], types)
 
-        def zeros() -> tuple[Array, ...]:
-            return tuple(jnp.zeros(t.shape, t.dtype) for t in types)
+    @cached_property
+    def _finish(self) -> Any:
+        return self.layout.finish(self.program.args["sums"])
 
-        return jax.jit(zeros, out_shardings=tuple(whole(self.devices, t.rank) for t in types))
+    def finish(self, sums: Sequence[Array]) -> list[Array]:
+        """Sums over micro-batches as sums over devices too."""
+        return list(self._finish(*sums))
 
     def seed(self, value: float) -> Array:
         """The gradient of the loss itself, in the loss's stage."""
-        type_ = self.program.traced.graph.types[self.program.args["slopes"][-1]]
+        v = self.program.args["slopes"][-1]
+        type_ = self.program.program.graph.types[v]
         filled = np.full(type_.shape, value).astype(jnp.dtype(type_.dtype))
-        return jax.device_put(filled, whole(self.devices, type_.rank))
+        return jax.device_put(filled, self.layout.goal(v) or self.layout.whole(type_.rank))
 
 
 def _behind(program: Program, ends: Sequence[Any]) -> set[int]:

@@ -43,13 +43,15 @@ class Pipeline:
     where: tuple[Where, ...]
     state_where: tuple[Where, ...]
     moves: tuple[bool, ...]
-    feeds: dict[tuple[int, int], Feed]  # (group, batch leaf)
+    feeds: dict[tuple[int, int], Feed]  # (chunk, batch leaf)
     update: Update
     finish: tuple[tuple[int, Any, Any], ...]  # (stage, key, joiner) of loss and aux
     trees: tuple[Any, Any, Any, Any]  # of params, state, batch, aux (None without aux)
     seeds: dict[int, Array]
     route: tuple[tuple[int, ...], ...]  # micro-batch -> chunk of every stage
     unread: dict[int, Any]  # parameter that no stage reads -> makes its gradient, zero
+    goals: dict[tuple[Any, ...], Any]  # (chunk, takes or sender, value) -> sharding on arrival
+    stored: tuple[dict[tuple[int, int], Any], ...]  # of params and state: (leaf, piece) -> sharding
 
     def __call__(self, params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, Any]:
         held = self._flat(params, 0, self.where)
@@ -88,7 +90,11 @@ class Pipeline:
                 f"argument {argument} was planned with the structure {self.trees[argument]}, it is "
                 f"called with {found}; plan it again for these"
             )
-        return [placed(x, place, self.groups) for x, place in zip(leaves, where, strict=True)]
+        goals = self.stored[argument]
+        return [
+            placed(x, place, self.groups, lambda n, k=k: goals.get((k, n)))
+            for k, (x, place) in enumerate(zip(leaves, where, strict=True))
+        ]
 
     def _batch(self, batch: Any) -> dict[tuple[int, int], Sequence[Array]]:
         leaves, found = jax.tree.flatten(batch)
@@ -126,10 +132,11 @@ class _Run:
         self.outputs: dict[tuple[int, int], Array] = {}  # (position, micro-batch)
 
     def _params(self, c: int, held: Sequence[Any]) -> list[Array]:
-        """A chunk's parameters; those that it does not own are copied to it."""
+        """A chunk's parameters as its programs want them; copies of what it does not own."""
+        chunk = self.pipeline.chunks[c]
         return [
-            sent(_held(held[use.leaf], use, self.pipeline.where[use.leaf]), self._devices(c))
-            for use in self.pipeline.chunks[c].stage.params
+            sent(_held(held[use.leaf], use, self.pipeline.where[use.leaf]), self._devices(c), goal)
+            for use, goal in zip(chunk.stage.params, chunk.goals("params"), strict=True)
         ]
 
     def _devices(self, c: int) -> Devices:
@@ -137,7 +144,7 @@ class _Run:
 
     def _batch(self, c: int, m: int) -> list[Array]:
         leaves = self.pipeline.chunks[c].stage.batch
-        return [self.rows[self.home[c], leaf][m] for leaf in leaves]
+        return [self.rows[c, leaf][m] for leaf in leaves]
 
     def start(self, task: Task) -> None:
         c, m = task.chunk, task.microbatch
@@ -156,7 +163,8 @@ class _Run:
         for key, x in zip(chunk.stage.gives, gives, strict=True):
             for reader in chunk.readers[key]:
                 target = self.pipeline.route[m][reader]
-                self.boxes[reader, m, key] = sent(x, self._devices(target))
+                goal = self.pipeline.goals[target, "takes", key]
+                self.boxes[reader, m, key] = sent(x, self._devices(target), goal)
         for position, (stage, key, _) in enumerate(self.pipeline.finish):
             if stage == s:
                 self.outputs[position, m] = gives[chunk.stage.gives.index(key)]
@@ -177,7 +185,9 @@ class _Run:
         chunk = self.pipeline.chunks[c]
         for slope, x in zip(chunk.outgoing, slopes, strict=True):
             target = self.pipeline.route[m][slope.target]
-            self.boxes[slope.target, m, slope.key, slope.source] = sent(x, self._devices(target))
+            goal = self.pipeline.goals[target, slope.source, slope.key]
+            moved = sent(x, self._devices(target), goal)
+            self.boxes[slope.target, m, slope.key, slope.source] = moved
 
     def _inputs(self, c: int, m: int) -> tuple[list[Array], list[Array], list[Array], Any]:
         self._again(c, m)
@@ -218,7 +228,7 @@ class _Run:
         terms: dict[tuple[int, int], list[Array]] = {}
         for c, chunk in enumerate(self.pipeline.chunks):
             uses = [u for u, moves in zip(chunk.stage.params, chunk.moves, strict=True) if moves]
-            for use, x in zip(uses, self.acc[c], strict=True):
+            for use, x in zip(uses, chunk.finish(self.acc[c]), strict=True):
                 n = _number(use, self.pipeline.where[use.leaf])
                 terms.setdefault((use.leaf, n), []).append(x)
         self.acc.clear()
@@ -236,6 +246,7 @@ class _Run:
         if not terms:
             return self.pipeline.unread[leaf]()
         total, *others = [sent(x, self.pipeline.groups[group]) for x in terms]
+        others = [sent(x, self.pipeline.groups[group], total.sharding) for x in others]
         for x in others:
             total = _add(total, x)
         return total

@@ -281,7 +281,7 @@ def update_of(
     goals: Mapping[int, Where],
     groups: Sequence[Devices],
     donated: Sequence[int],
-    shardings: Callable[[int, int], Any],
+    shardings: Callable[[int, int, Where], Any],
     ends: dict[int, Where],
 ) -> Update:
     """Compiles an update.
@@ -293,7 +293,7 @@ def update_of(
         goals: places of its outputs, as far as they are given.
         groups: devices of each group.
         donated: inputs whose buffers may be reused.
-        shardings: (output position, piece) -> sharding that it must have; may look at `ends`.
+        shardings: (output position, piece, its place) -> sharding that it must have.
         ends: receives the places of all outputs.
     """
     consts = dict.fromkeys(range(len(program.consts)))
@@ -306,7 +306,9 @@ def update_of(
     form = _forms(program, written)
     gives = {ref for a in donated for ref in written.inputs[a]}
     wanted = {
-        ref: shardings(k, n) for k, refs in enumerate(written.outputs) for n, ref in enumerate(refs)
+        ref: shardings(k, n, ends[k])
+        for k, refs in enumerate(written.outputs)
+        for n, ref in enumerate(refs)
     }
     return Update(written, tuple(groups), tuple(_batches(written, gives, wanted, form)))
 

@@ -13,10 +13,16 @@ import optax
 from jax import lax
 
 from planner.emit.pipeline.build import Opened, build_pipeline, opened
+from planner.emit.pipeline.rehearsal import ROLES, rehearse, solved_of
 from planner.emit.pipeline.runtime import Pipeline
+from planner.emit.pipeline.stage import staged
 from planner.emit.pipeline.transfer import split_devices
 from planner.inter.chain import cuts_by_share
+from planner.options import Options
 from planner.schedule import build
+from planner.single import One, plan_traced
+from planner.stepcall import StepCall
+from tests.planner.programs import slow_machine
 
 CLIPPED = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1, momentum=0.9))
 
@@ -64,14 +70,35 @@ def pipeline_of(
     optimizer: Any = CLIPPED,
     shares: Sequence[float] = (),
     recompute: Sequence[bool] = (),
+    mesh: tuple[int, ...] | None = None,
     **settings: Any,
 ) -> tuple[Opened, Pipeline]:
-    """A pipeline with a stage for every chunk of a schedule, on groups of the given sizes."""
+    """A pipeline with a stage for every chunk of a schedule, on groups of the given sizes.
+
+    With `mesh` every stage is split as the planner decides for that shape.
+    """
     loss = opened(loss_fn, params, batch, optimizer, microbatches=microbatches, **settings)
     table = build(schedule, len(sizes), microbatches)
     cuts = cuts_by_share(loss.chain, shares or (1.0,) * table.placement.stages)
     groups = split_devices(jax.devices(), sizes)
-    return loss, build_pipeline(loss, cuts, table, groups, recompute)
+    solved = []
+    if mesh is not None:
+        cut = staged(loss.layers, cuts)
+        for s in range(len(cut.stages)):
+            stage = rehearse(loss, cut, s, optimizer)
+            machine = slow_machine(sizes[table.placement.device[s]])
+            one = One(StepCall(loss_fn, (), (), "auto"), microbatches, (0, 1), ROLES, f"stage {s}")
+            settings_of = Options(mesh=mesh, baselines=False)
+            _, found = plan_traced(one, stage.traced, machine, settings_of, _quiet, 0.0, 0.0)
+            best = found.best
+            solved.append(
+                (stage.program, solved_of(stage, best.decisions, best.builder.cache.reshard))
+            )
+    return loss, build_pipeline(loss, cuts, table, groups, recompute, solved)
+
+
+def _quiet(text: str) -> None:
+    del text
 
 
 def three_steps(step: Any, params: Any, state: Any, batch: Any) -> tuple[Any, Any, list[Any]]:

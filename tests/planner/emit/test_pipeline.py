@@ -21,6 +21,7 @@ CASES = {
     "gpipe unequal, recomputed": {
         "schedule": "gpipe", "sizes": (6, 2), "shares": (3.0, 1.0), "recompute": (True, False),
     },
+    "split by the planner": {"schedule": "zb-h1", "sizes": (4, 4), "mesh": (2, 2)},
     "zero bubble of four": {"schedule": "zb-h1", "sizes": (2, 2, 2, 2)},
     "two chunks a device": {"schedule": "interleaved", "sizes": (4, 4)},
 }  # fmt: skip

@@ -1,0 +1,162 @@
+# pyright: basic
+"""A stage as a training step of its own, for the planner to decide how its values are split.
+
+    (params, state, batch, takes, slopes) -> (params, state, gives, sent)
+
+The micro-batches run one after another in a `lax.scan`, as the unsharded step runs them, and the
+stage's own parameters are updated at the end, so that delayed sums of gradients, split state and
+gathered parameters are decisions like any other. The runtime then runs the body of the loop, in
+parts, as that was decided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from costmodel import ReshardModel
+from ir import IRError, Literal, Node, Sharding, replicated
+from ir.trace import Program, Traced, trace
+
+from ...decisions import Decisions, ValueKey
+from .build import Opened
+from .gradient import Joint, StageProgram, joint_of, program_of
+from .layout import Solved, finished
+from .stage import Staged
+
+ROLES = ("parameter", "optimizer-state", "batch", "batch", "batch")
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A stage's step, traced.
+
+    loop: node that runs the micro-batches.
+    params: graph inputs that are parameters; states: those that are the optimizer's state.
+    """
+
+    joint: Joint
+    traced: Traced
+    loop: int
+    params: tuple[int, ...]
+    states: tuple[int, ...]
+    program: StageProgram
+
+    @property
+    def body(self) -> Program:
+        """One micro-batch."""
+        return self.traced.program.bindings[self.loop].bodies[0]
+
+
+def rehearse(loss: Opened, cut: Staged, number: int, optimizer: Any) -> Rehearsal:
+    """Traces a stage's step.
+
+    Args:
+        loss: what is trained.
+        cut: its stages.
+        number: of the stage.
+        optimizer: of the stage's parameters.
+    """
+    joint = joint_of(loss.program, cut, number)
+    given, count = joint.structs, loss.microbatches
+    moving = [p for p, m in zip(given["params"], joint.moves, strict=True) if m]
+    state = jax.eval_shape(optimizer.init, moving)
+
+    def many(structs: list[Any]) -> list[Any]:
+        return [jax.ShapeDtypeStruct((count, *s.shape), s.dtype) for s in structs]
+
+    def stage_step(params: Any, state: Any, batch: Any, takes: Any, slopes: Any) -> Any:
+        def body(sums: Any, xs: Any) -> Any:
+            gives, sent, sums = joint.run(params, *xs, sums)
+            return sums, (gives, sent)
+
+        zeros = [jnp.zeros(s.shape, s.dtype) for s in given["sums"]]
+        sums, ys = lax.scan(body, zeros, (batch, takes, slopes), length=count)
+        own = [p for p, m in zip(params, joint.moves, strict=True) if m]
+        grads = [s.astype(p.dtype) for s, p in zip(sums, own, strict=True)]
+        updates, state = optimizer.update(grads, state, own)
+        fresh = iter([(p + u.astype(p.dtype)) for p, u in zip(own, updates, strict=True)])
+        new = [next(fresh) if m else p for p, m in zip(params, joint.moves, strict=True)]
+        return new, state, ys
+
+    traced = trace(
+        stage_step, given["params"], state, many(given["batch"]), many(given["takes"]),
+        many(given["slopes"]), donate_argnums=(0, 1), roles=ROLES,
+    )  # fmt: skip
+    heads, own = len(traced.program.consts), len(given["params"])
+    states = len(jax.tree.leaves(state))
+    loop = _loop(traced.graph.nodes, len(given["sums"]), count)
+    return Rehearsal(
+        joint, traced, loop, tuple(range(heads, heads + own)),
+        tuple(range(heads + own, heads + own + states)), _body_program(joint, traced, loop),
+    )  # fmt: skip
+
+
+def _loop(nodes: tuple[Node, ...], carried: int, count: int) -> int:
+    for i, node in enumerate(nodes):
+        wanted = (carried, count)
+        if node.op == "scan" and (node.attr("num_carry"), node.attr("length")) == wanted:
+            return i
+    raise IRError("the loop over micro-batches is not in the traced program")
+
+
+def _body_program(joint: Joint, traced: Traced, loop: int) -> StageProgram:
+    """The loop's body as the program of one micro-batch."""
+    node, binding = traced.graph.nodes[loop], traced.program.bindings[loop]
+    body = binding.bodies[0]
+    heads, outer = len(body.consts), len(traced.program.consts)
+    fixed, carried = binding.params["num_consts"], binding.params["num_carry"]
+    position = {o: heads + k for k, o in enumerate(node.inputs[:fixed]) if isinstance(o, int)}
+    count = len(joint.structs["params"])
+    if any(not outer <= o < outer + count for o in position):
+        raise IRError("the loop over micro-batches reads something that is not a parameter")
+    # a parameter that no op reads gets the number -1, which nothing reads either
+    params = tuple(position.get(outer + k, -1 - k) for k in range(count))
+    at = heads + fixed
+    args = {"params": params, "sums": tuple(range(at, at + carried))}
+    at += carried
+    for name in ("batch", "takes", "slopes"):
+        size = len(joint.structs[name])
+        args[name] = tuple(range(at, at + size))
+        at += size
+    outputs = body.graph.outputs
+    a = carried + len(joint.stage.gives)
+    results = (outputs[carried:a], outputs[a:], outputs[:carried])
+    return program_of(joint, body, args, results)
+
+
+def solved_of(stage: Rehearsal, decisions: Decisions, reshard: ReshardModel) -> Solved:
+    """What was decided for a stage's step, said of a micro-batch and of what lies between steps."""
+    inside = (stage.loop, 0)
+    values: dict[ValueKey, Sharding] = {
+        (prefix[2:], v): state
+        for (prefix, v), state in decisions.values.items()
+        if prefix[:2] == inside
+    }
+    ops = {at[2:]: roles for at, roles in decisions.ops.items() if at[:2] == inside}
+    graph = stage.body.graph
+    keep = {*stage.program.args["sums"]}
+    for v, item in enumerate(graph.inputs):
+        state = values.get(((), v), replicated(item.type.rank))
+        values[(), v] = state if v in keep else finished(state)
+    for k, v in enumerate(stage.program.args["params"]):
+        if v < 0:
+            values[(), v] = decisions.inputs[stage.params[k]]
+    body = Decisions(
+        decisions.mesh, ops, values, tuple(values[(), v] for v in range(len(graph.inputs))),
+        tuple(_output(values, o) for o in graph.outputs),
+    )  # fmt: skip
+    states: dict[tuple[int, ...], Sharding] = {}
+    for v in stage.states:
+        states.setdefault(stage.traced.graph.types[v].shape, decisions.inputs[v])
+    return Solved(body, reshard, tuple(decisions.inputs[v] for v in stage.params), states)
+
+
+def _output(values: dict[ValueKey, Sharding], o: int | Literal) -> Sharding:
+    if isinstance(o, Literal):
+        return Sharding(())
+    return values.get(((), o), replicated(0))

@@ -1,0 +1,127 @@
+"""What a stage costs: seconds of its parts for one micro-batch, and bytes that it holds."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ir import Graph, Literal, Mesh, Sharding, TensorType, replicated
+
+from ..account import moves
+from ..mesh_search import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class StagePrice:
+    """Costs of a stage on each of its devices.
+
+    forward_s, input_gradient_s, weight_gradient_s: of one micro-batch, collectives included.
+    once_s: of a step beside its micro-batches: sums of gradients, update, gathered parameters.
+    held_bytes: at the worst moment, with one micro-batch in flight.
+    activation_bytes: what each further micro-batch in flight adds.
+    boundary_bytes: the same if the forward pass is run again.
+    """
+
+    forward_s: float
+    input_gradient_s: float
+    weight_gradient_s: float
+    once_s: float
+    held_bytes: float
+    activation_bytes: float
+    boundary_bytes: float
+
+    @property
+    def microbatch_s(self) -> float:
+        """Forward and backward."""
+        return self.forward_s + self.input_gradient_s + self.weight_gradient_s
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Which nodes of the loop's body belong to which part, and what is held between them.
+
+    loop: node of the stage's step that runs the micro-batches.
+    forward, input_gradient: nodes; all others are of the weight gradient.
+    saved, takes: values of the body that live from the forward to the backward pass.
+    stacked: types of what goes into and comes out of the loop for all micro-batches, as values of
+        the stage's step; they are there only because the step is planned as one program.
+    """
+
+    loop: int
+    forward: Collection[int]
+    input_gradient: Collection[int]
+    saved: Sequence[int]
+    takes: Sequence[int]
+    stacked: Sequence[int]
+
+
+def price_of(best: Candidate, phases: Phases, graph: Graph, body: Graph, count: int) -> StagePrice:
+    """Costs of a stage as it was decided.
+
+    Args:
+        best: how it is split.
+        phases: of its program.
+        graph: of its step.
+        body: of one micro-batch.
+        count: micro-batches in the step.
+    """
+    flat, choice = best.builder.flat, best.solution.choice
+    totals = {"forward": 0.0, "input": 0.0, "weight": 0.0, "once": 0.0}
+    members = Counter(best.built.op_node.values())
+    starts: list[int] = []
+    names: list[str] = []
+    for i, op in enumerate(flat.ops):
+        phase = _phase(op.place, phases)
+        starts.append(op.time)
+        names.append(phase)
+        node = best.built.op_node.get(i)
+        if node is not None:
+            totals[phase] += float(best.built.work[node][choice[node]]) / members[node]
+    reshard = best.builder.cache.reshard
+    for move in moves(best.builder, best.built, choice):
+        at = max(bisect_right(starts, move.time) - 1, 0)
+        seconds = sum(
+            reshard.step_s(step, move.type)
+            for step in reshard.path(move.type, move.before, move.after)
+            if step.collective
+        )
+        phase = names[at] if move.weight >= count or count == 1 else "once"
+        totals[phase] += seconds * move.weight
+    states = best.decisions.values
+    inside = (phases.loop, 0)
+    inner = {v: state for (prefix, v), state in states.items() if prefix == inside}
+    outer = {v: state for (prefix, v), state in states.items() if not prefix}
+    saved = _bytes(phases.saved, body.types, inner, best.mesh)
+    takes = _bytes(phases.takes, body.types, inner, best.mesh)
+    stacked = _bytes(phases.stacked, graph.types, outer, best.mesh) * (count - 1) / count
+    return StagePrice(
+        totals["forward"] / count, totals["input"] / count, totals["weight"] / count,
+        totals["once"], max(best.account.peak_bytes - stacked, saved + takes), saved + takes, takes,
+    )  # fmt: skip
+
+
+def _phase(place: tuple[int, ...], phases: Phases) -> str:
+    if place[:2] != (phases.loop, 0):
+        return "once"
+    if place[2] in phases.forward:
+        return "forward"
+    return "input" if place[2] in phases.input_gradient else "weight"
+
+
+def _bytes(
+    values: Sequence[int],
+    types: Sequence[TensorType],
+    states: Mapping[int, Sharding],
+    mesh: Mesh,
+) -> float:
+    """Bytes of values on one device."""
+    return sum(
+        float(states.get(v, replicated(types[v].rank)).local_bytes(types[v], mesh)) for v in values
+    )
+
+
+def values_of(operands: Sequence[int | Literal]) -> list[int]:
+    """Operands that are values."""
+    return [o for o in operands if not isinstance(o, Literal)]

@@ -1,0 +1,92 @@
+"""The file of a pipeline: what joins its stages, and a plan file for each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from .errors import PlanError
+from .planfile import BaselineRow, Bytes, Count, PlanFile, Position, Seconds, bytes_of
+from .version import VERSION
+from .writing import write_files
+
+PIPELINE_FORMAT = "meshwright-pipeline"
+PIPELINE_VERSION = 1
+
+
+class PipelineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that a plan in stages says.
+
+    cuts: first slot of every stage, and the number of slots.
+    sizes: devices of every stage.
+    members: for each stage the number of its plan among `plans`; equal stages share one.
+    """
+
+    format: str
+    version: int
+    planner: str
+    name: str
+    cluster: dict[str, Any]
+    step_s: Seconds
+    lower_bound_s: Seconds
+    bubble: Annotated[float, Meta(ge=0.0, le=1.0)]
+    limit_bytes: Bytes
+    microbatches: Count
+    schedule: str
+    recompute: bool
+    loss_reduction: Annotated[str, Meta(pattern="^(auto|mean|sum)$")]
+    cuts: tuple[Position, ...]
+    sizes: tuple[Count, ...]
+    stage_s: tuple[Seconds, ...]
+    peak_bytes: tuple[Bytes, ...]
+    members: tuple[Position, ...]
+    plans: tuple[PlanFile, ...]
+    baselines: dict[str, BaselineRow]
+    warnings: tuple[str, ...]
+
+
+class _Head(msgspec.Struct):
+    format: Annotated[str, Meta(max_length=40)] = ""
+    version: Annotated[int, Meta(ge=0, le=10**6)] = 0
+
+
+def is_pipeline(path: str | Path) -> bool:
+    """Whether a file says that it is a pipeline; files that cannot be read are not."""
+    try:
+        return msgspec.json.decode(bytes_of(path, str(path)), type=_Head).format == PIPELINE_FORMAT
+    except (PlanError, msgspec.MsgspecError, RecursionError):
+        return False
+
+
+def read_pipeline(path: str | Path) -> PipelineFile:
+    """Reads a pipeline and checks its form.
+
+    Raises:
+        PlanError: if it is malformed or of another version.
+    """
+    again = "make the plan again with this version"
+    try:
+        data = bytes_of(path, str(path))
+        head = msgspec.json.decode(data, type=_Head)
+        if head.version != PIPELINE_VERSION:
+            raise msgspec.ValidationError(
+                f"version {head.version}, expected {PIPELINE_VERSION} of planner {VERSION}"
+            )
+        return msgspec.json.decode(data, type=PipelineFile)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise PlanError(
+            f"is not a valid pipeline: {error}", kind="plan-file", where=str(path), remedy=again
+        ) from error
+
+
+def write_pipeline(path: str | Path, file: PipelineFile) -> None:
+    """Writes a pipeline, all or nothing.
+
+    Raises:
+        PlanError: if the file cannot be written.
+    """
+    data = msgspec.json.format(msgspec.json.encode(file, order="deterministic"), indent=0)
+    write_files([(Path(path), data + b"\n")], kind="plan-file")

@@ -1,0 +1,324 @@
+# pyright: basic
+"""A plan in stages: what was decided, what it is predicted to cost, and how to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from costmodel import Cluster, CollectiveModel, ReshardModel
+from ir import IRError, Mesh, digest
+
+from .account import Collective
+from .baselines import Baseline
+from .emit.pipeline.build import Opened, build_pipeline, opened
+from .emit.pipeline.layout import Solved
+from .emit.pipeline.rehearsal import Rehearsal, rehearse, solved_of
+from .emit.pipeline.runtime import Pipeline
+from .emit.pipeline.stage import staged
+from .emit.pipeline.transfer import split_devices
+from .errors import PlanError
+from .filecheck import check_file
+from .inter.search import table_of
+from .pipefile import PipelineFile, write_pipeline
+from .plan import Plan, Stage
+from .planfile import PlanFile, decisions_of
+from .show import bytes_text, seconds_text
+from .stop import Stop
+
+
+@dataclass(frozen=True)
+class BoundStages:
+    """A pipeline's loss, cut, with every stage traced."""
+
+    loss: Opened
+    stages: tuple[Rehearsal, ...]
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """A plan for a training step in stages on one cluster.
+
+    It has the properties of a `Plan`. Every stage is a plan of its own, for the stage's part of
+    the step on its devices: see `stage_plans`.
+    """
+
+    file: PipelineFile
+    bound: BoundStages | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    where: str = "plan"
+
+    @property
+    def step_s(self) -> float:
+        """Simulated seconds of one step."""
+        return self.file.step_s
+
+    @property
+    def peak_bytes(self) -> float:
+        """Predicted peak memory of the fullest device."""
+        return max(self.file.peak_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the limit."""
+        return self.peak_bytes <= self.file.limit_bytes * (1 + 1e-9)
+
+    @property
+    def lower_bound_s(self) -> float:
+        """No pipeline with these cuts, devices and micro-batches is faster, by the cost model."""
+        return self.file.lower_bound_s
+
+    @property
+    def gap(self) -> float:
+        """(step - bound) / step."""
+        return max(0.0, 1.0 - self.lower_bound_s / self.step_s) if self.step_s > 0 else 0.0
+
+    @property
+    def stop(self) -> Stop:
+        """Pipelines are searched by shortlist."""
+        return Stop.GAP
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of the first stage; each has its own, see `stages`."""
+        return Mesh(self._plan_of(0).mesh)
+
+    @property
+    def microbatches(self) -> int:
+        return self.file.microbatches
+
+    @property
+    def schedule(self) -> str:
+        return self.file.schedule
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Slots of the program, devices, mesh and cost of every stage."""
+        f, start = self.file, 0
+        found: list[Stage] = []
+        for s, size in enumerate(f.sizes):
+            mesh, layers = dict(self._plan_of(s).mesh), (f.cuts[s], f.cuts[s + 1])
+            recompute = "full" if f.recompute else "none"
+            found.append(
+                Stage(layers, (start, start + size), mesh, f.stage_s[s], f.peak_bytes[s], recompute)
+            )
+            start += size
+        return tuple(found)
+
+    @cached_property
+    def stage_plans(self) -> tuple[Plan, ...]:
+        """For every stage the plan of its part of the step, all micro-batches in one loop."""
+        return tuple(Plan(self._plan_of(s), where=self.where) for s in range(len(self.file.sizes)))
+
+    def _plan_of(self, stage: int) -> PlanFile:
+        return self.file.plans[self.file.members[stage]]
+
+    @property
+    def baselines(self) -> dict[str, Baseline]:
+        """Plans in one program, priced by the same cost model."""
+        return {
+            name: Baseline(b.step_s, b.peak_bytes, b.fits, b.mesh)
+            for name, b in self.file.baselines.items()
+        }
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Every collective inside the stages, on one device of each."""
+        return tuple(c for plan in self.stage_plans for c in plan.collectives)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.file.warnings
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        return Cluster.from_dict(self.file.cluster, where=self.where)
+
+    def summary(self) -> dict[str, Any]:
+        """The contract of `meshwright plan --json`."""
+        f = self.file
+        return {
+            "step_s": f.step_s, "peak_bytes": self.peak_bytes, "fits": self.fits,
+            "lower_bound_s": f.lower_bound_s, "gap": self.gap, "stop": self.stop.value,
+            "mesh": dict(self.mesh.axes), "microbatches": f.microbatches, "schedule": f.schedule,
+            "stages": [
+                {"layers": list(s.layers), "devices": list(s.devices), "mesh": s.mesh,
+                 "step_s": s.step_s, "peak_bytes": s.peak_bytes, "recompute": s.recompute}
+                for s in self.stages
+            ],
+            "baselines": {
+                name: {"step_s": b.step_s, "peak_bytes": b.peak_bytes, "fits": b.fits,
+                       "mesh": b.mesh}
+                for name, b in f.baselines.items()
+            },
+            "collectives": [
+                {"kind": c.kind, "axes": list(c.axes), "group_size": c.group_size,
+                 "bytes": c.bytes, "count": c.count, "seconds": c.seconds, "cause": c.cause}
+                for c in self.collectives
+            ],
+            "substitutions": [], "warnings": list(f.warnings), "seconds": dict(self.seconds),
+            "bubble": f.bubble, "origin": "pipeline", "cluster": f.cluster.get("name", ""),
+            "name": f.name, "limit_bytes": f.limit_bytes,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        f = self.file
+        lines = [
+            f"Plan for {f.name} on {f.cluster.get('name', 'cluster')}",
+            f"  pipeline     {len(f.sizes)} stages, {f.microbatches} micro-batches, {f.schedule}, "
+            f"idle {f.bubble:.1%}" + (", forward passes run again" if f.recompute else ""),
+            f"  step         {seconds_text(f.step_s)} simulated",
+            f"  memory       {bytes_text(self.peak_bytes)} peak per device of "
+            f"{bytes_text(f.limit_bytes)}",
+        ]
+        for s, stage in enumerate(self.stages):
+            a, b = stage.devices
+            mesh = " x ".join(f"{axis}={n}" for axis, n in stage.mesh.items())
+            lines.append(
+                f"  stage {s:<6} slots {stage.layers[0]} to {stage.layers[1]} on devices {a} to "
+                f"{b - 1} ({mesh}): busy {seconds_text(stage.step_s)}, "
+                f"{bytes_text(stage.peak_bytes)}"
+            )
+        for name, b in sorted(f.baselines.items(), key=lambda item: item[1].step_s):
+            fit = "" if b.fits else ", does not fit"
+            lines.append(f"  {name:<20} {seconds_text(b.step_s)} on {b.mesh}{fit}")
+        lines += [f"  warning: {text}" for text in f.warnings]
+        if self.seconds:
+            spent = ", ".join(f"{k} {v:.2f} s" for k, v in self.seconds.items())
+            lines.append(f"  planned in {spent}")
+        return "\n".join(lines)
+
+    def explain(self, what: str = "", *, alternatives: int = 6) -> str:
+        """Why a tensor of some stage is as it is; the whole plan if `what` is empty.
+
+        Args:
+            what: `STAGE` or `STAGE:TENSOR`, such as `1` or `1:params/3`.
+            alternatives: how many to solve.
+
+        Raises:
+            PlanError: if there is no such stage or tensor.
+        """
+        if not what:
+            return str(self)
+        number, _, tensor = what.partition(":")
+        if not number.isdecimal() or int(number) >= len(self.file.sizes):
+            raise PlanError(
+                f"there is no stage '{number}'", kind="unknown-tensor", where=self.where,
+                remedy=f"write STAGE or STAGE:TENSOR, stages are 0 to {len(self.file.sizes) - 1}",
+            )  # fmt: skip
+        return self.stage_plans[int(number)].explain(tensor, alternatives=alternatives)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan file; the same inputs give the same bytes."""
+        write_pipeline(path, self.file)
+
+    # --- running --------------------------------------------------------------------------------
+
+    def bind(
+        self,
+        fn: Any,
+        params: Any,
+        batch: Any,
+        *,
+        optimizer: Any,
+        has_aux: bool = False,
+        batch_axis: int = 0,
+    ) -> PipelinePlan:
+        """Joins a loaded plan with the loss, arguments and optimizer that it was made for.
+
+        Raises:
+            PlanError: if they differ from the plan's; it says in which stage.
+        """
+        loss = opened(
+            fn, params, batch, optimizer, microbatches=self.microbatches, has_aux=has_aux,
+            loss_reduction=self.file.loss_reduction, batch_axis=batch_axis,
+        )  # fmt: skip
+        remedy = "plan this function anew"
+        if self.file.cuts[-1] != len(loss.layers.slots):
+            raise PlanError(
+                f"the plan is of a program of {self.file.cuts[-1]} slots, this one has "
+                f"{len(loss.layers.slots)}", kind="differs", where=self.where, remedy=remedy,
+            )  # fmt: skip
+        cut = staged(loss.layers, self.file.cuts)
+        stages = [rehearse(loss, cut, s, optimizer) for s in range(len(self.file.sizes))]
+        for s, stage in enumerate(stages):
+            if digest(stage.traced.graph) != self._plan_of(s).graph_digest:
+                raise PlanError(
+                    f"stage {s} of this program is not the one that was planned", kind="differs",
+                    where=self.where, remedy=remedy,
+                )  # fmt: skip
+        return PipelinePlan(self.file, BoundStages(loss, tuple(stages)), self.seconds, self.where)
+
+    def compile(self, *, devices: Sequence[Any] | None = None) -> Pipeline:
+        """One callable: (params, opt_state, batch) -> (params, opt_state, loss).
+
+        Raises:
+            PlanError: if there are fewer devices than the plan needs, or no function is bound.
+        """
+        if self.bound is None:
+            raise PlanError(
+                "a loaded plan has no function yet", kind="not-bound", where=self.where,
+                remedy="call load(path).bind(loss_fn, params, batch, optimizer=...) first",
+            )  # fmt: skip
+        f, need = self.file, sum(self.file.sizes)
+        here = list(devices) if devices is not None else sorted(
+            jax.devices(), key=lambda device: (device.process_index, device.id)
+        )  # fmt: skip
+        if len(here) < need:
+            raise PlanError(
+                f"the plan needs {need} devices, there are {len(here)}", kind="too-few-devices",
+                where=self.where, remedy="plan for the devices there are, or on a CPU set "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={need} before JAX starts",
+            )  # fmt: skip
+        schedule = table_of(f.schedule, len(f.sizes), f.microbatches, again=f.recompute)
+        solved = [(stage.program, self._solved(s, stage))
+                  for s, stage in enumerate(self.bound.stages)]  # fmt: skip
+        groups = split_devices(here, f.sizes)
+        again = (f.recompute,) * len(f.sizes)
+        return build_pipeline(self.bound.loss, f.cuts, schedule, groups, again, solved)
+
+    def _solved(self, s: int, stage: Rehearsal) -> Solved:
+        file = self._plan_of(s)
+        cluster = Cluster.from_dict(file.cluster, where=self.where)
+        model = ReshardModel(cluster, Mesh(file.mesh), CollectiveModel(cluster), file.room_bytes)
+        return solved_of(stage, decisions_of(file, self.where), model)
+
+    def shard(self, tree: Any, *, argnum: int, devices: Sequence[Any] | None = None) -> Any:
+        """Places parameters (argnum 0) or optimizer state (1) as the plan wants them."""
+        return self.compile(devices=devices).place(tree, argnum)
+
+
+def check_pipeline(file: PipelineFile, where: str) -> None:
+    """Checks a pipeline against itself, and the plan of every stage.
+
+    Raises:
+        PlanError: says what in the file contradicts what.
+    """
+    count = len(file.sizes)
+    lengths = {len(file.stage_s), len(file.peak_bytes), len(file.members), len(file.cuts) - 1}
+    try:
+        if lengths != {count} or not count:
+            raise IRError(f"it has {count} stages, and other numbers of cuts, costs or plans")
+        if list(file.cuts) != sorted(set(file.cuts)) or file.cuts[0] != 0:
+            raise IRError(f"its cuts {file.cuts} do not rise from 0")
+        if any(m >= len(file.plans) for m in file.members):
+            raise IRError("a stage names a plan that is not there")
+        devices = Cluster.from_dict(file.cluster, where="key `cluster`").num_devices
+        if sum(file.sizes) > devices:
+            raise IRError(f"its stages have {sum(file.sizes)} devices, the cluster {devices}")
+        table_of(file.schedule, count, file.microbatches, again=file.recompute)
+        for s, m in enumerate(file.members):
+            if Mesh(file.plans[m].mesh).num_devices != file.sizes[s]:
+                raise IRError(f"the mesh of stage {s} has not its {file.sizes[s]} devices")
+    except (IRError, ValueError) as error:
+        raise PlanError(
+            f"is not a sound plan: {error}", kind="plan-file", where=where,
+            remedy="make the plan again with this version",
+        ) from error  # fmt: skip
+    for plan in file.plans:
+        check_file(plan, where)

@@ -1,0 +1,216 @@
+# pyright: basic
+"""One program, traced and planned as a whole: the search over meshes, and its outcome on file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+
+from costmodel import Cluster
+from ir import IRError, TraceError, check, digest, show
+from ir.trace import Traced, trace
+
+from .binding import Bound
+from .errors import PlanError
+from .flatten import flatten
+from .fusion import analyse
+from .intra.facts import Facts
+from .mesh_search import Candidate
+from .options import Options, wishes
+from .plan import Plan
+from .planfile import (
+    FILE_VERSION,
+    FORMAT,
+    BaselineRow,
+    CollectiveRow,
+    PlanFile,
+    StageRow,
+    rows_of,
+)
+from .program import Program, roles_of
+from .replan import candidates
+from .search import Found, Search
+from .stepcall import StepCall
+from .version import VERSION
+
+
+@dataclass(frozen=True)
+class One:
+    """One step to plan."""
+
+    call: StepCall
+    microbatches: int
+    donate: tuple[int, ...]
+    roles: tuple[str, ...]
+    name: str
+
+
+def plan_one(
+    one: One, machine: Cluster, options: Options, say: Callable[[str], None], start: float
+) -> Plan:
+    """Traces one step and plans it.
+
+    Raises:
+        PlanError: if nothing fits, or there is nothing to plan.
+        TraceError: if it cannot be traced.
+    """
+    say("trace")
+    begun = time.monotonic()
+    traced = trace(one.call.fn, *one.call.args, donate_argnums=one.donate, roles=one.roles)
+    try:
+        check(traced.graph, after="trace")
+    except IRError as error:
+        raise TraceError(f"the traced program is not well-formed: {error}") from error
+    if not traced.graph.inputs and not traced.graph.nodes:
+        raise PlanError(
+            f"'{one.name}' has no arguments and computes nothing", kind="bad-argument",
+            where="plan", remedy="pass the arguments after the function: plan(fn, *args, ...)",
+        )  # fmt: skip
+    return plan_traced(one, traced, machine, options, say, start, begun)[0]
+
+
+def plan_traced(
+    one: One,
+    traced: Traced,
+    machine: Cluster,
+    options: Options,
+    say: Callable[[str], None],
+    start: float,
+    begun: float,
+) -> tuple[Plan, Found]:
+    """Plans a traced step.
+
+    Args:
+        one: the step.
+        traced: its program.
+        machine: what it runs on.
+        options: of the search.
+        say: hears of progress.
+        start: when planning began, for the seconds spent.
+        begun: when tracing began.
+
+    Raises:
+        PlanError: if nothing fits in memory.
+    """
+    flat = flatten(traced.graph)
+    names = {v: i.name for v, i in zip(flat.inputs, traced.graph.inputs, strict=True)}
+    resolved = wishes(options, names, {v: flat.values[v].type.rank for v in names})
+    program = Program(
+        Facts(flat, analyse(flat), _ties(traced), _donated(traced)),
+        roles_of([item.role for item in traced.graph.inputs], flat), resolved,
+    )  # fmt: skip
+    traced_s = time.monotonic() - begun
+    search = Search(program, machine, options, say)
+    found = search.run()
+    total = time.monotonic() - start
+    seconds = {
+        "trace": traced_s, "substitute": 0.0, "build": found.seconds["build"],
+        "solve": found.seconds["solve"], "inter": 0.0, "total": total,
+    }  # fmt: skip
+    file = _file(one, traced, machine, options, found, program, search.limit)
+    return Plan(file, Bound(traced), seconds), found
+
+
+def _ties(traced: Traced) -> tuple[tuple[int, int], ...]:
+    """Ties in positions of the graph's inputs, which start with captured constants."""
+    heads = len(traced.program.consts)
+    return tuple((a + heads, b) for a, b in traced.tied)
+
+
+def _donated(traced: Traced) -> frozenset[int]:
+    heads = len(traced.program.consts)
+    return frozenset(a + heads for a in traced.donated)
+
+
+def _file(
+    one: One,
+    traced: Traced,
+    machine: Cluster,
+    options: Options,
+    found: Found,
+    program: Program,
+    limit: float,
+) -> PlanFile:
+    best = found.best
+    sums = best.account
+    ops, values = rows_of(best.decisions)
+    layers = (0, len(traced.graph.nodes))
+    mesh = dict(best.mesh.axes)
+    warnings = (
+        *traced.warnings, *one.call.warnings, *dict.fromkeys(program.flat.warnings),
+        *_idle(best, machine),
+    )  # fmt: skip
+    stage = StageRow(
+        layers, (0, machine.num_devices), mesh, sums.step_s, sums.peak_bytes,
+        "as written",
+    )  # fmt: skip
+    return PlanFile(
+        format=FORMAT,
+        version=FILE_VERSION,
+        planner=VERSION,
+        jax=jax.__version__,
+        name=one.name,
+        graph_digest=digest(traced.graph),
+        graph=show(traced.graph),
+        cluster=machine.to_dict(),
+        mesh=best.mesh.axes,
+        step_s=sums.step_s,
+        compute_s=sums.compute_s,
+        communication_s=sums.communication_s,
+        peak_bytes=sums.peak_bytes,
+        argument_bytes=sums.argument_bytes,
+        limit_bytes=limit,
+        room_bytes=best.builder.cache.reshard.room_bytes,
+        lower_bound_s=max(found.lower_bound_s, 0.0),
+        decided_ops=len(set(best.built.op_node.values())),
+        stop=found.stop.name,
+        origin=best.name,
+        microbatches=one.microbatches,
+        schedule="none",
+        emission=options.emission,
+        loss_reduction=one.call.reduction,
+        donated=traced.donated,
+        ties=_ties(traced),
+        roles=tuple(item.role for item in traced.graph.inputs),
+        inputs=tuple(str(s) for s in best.decisions.inputs),
+        outputs=tuple(str(s) for s in best.decisions.outputs),
+        pins=options.pins,
+        forbidden=options.forbidden,
+        stages=(stage,),
+        baselines={
+            name: BaselineRow(b.step_s, b.peak_bytes, b.fits, b.mesh)
+            for name, b in sorted(found.baselines.items())
+        },
+        collectives=tuple(
+            CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
+            for c in sums.collectives
+        ),
+        substitutions=(),
+        warnings=warnings,
+        ops=ops,
+        values=values,
+        candidates=candidates(found, best),
+    )
+
+
+def _idle(best: Candidate, machine: Cluster) -> list[str]:
+    """A warning for every mesh axis along which all devices do the same."""
+    used: set[str] = set()
+    for roles in best.decisions.ops.values():
+        used.update(a for a, r in zip(best.mesh.names, roles, strict=True) if r)
+    for state in best.decisions.values.values():
+        used.update(state.axes)
+    idle = [(a, n) for a, n in best.mesh.axes if a not in used and n > 1]
+    busy = machine.num_devices
+    for _, n in idle:
+        busy //= n
+    if not idle:
+        return []
+    return [
+        f"only {busy} of {machine.num_devices} devices do different work: nothing is split over "
+        f"mesh axis {', '.join(f'{a}={n}' for a, n in idle)}, because no dimension divides or "
+        "splitting would cost more than it saves"
+    ]

@@ -1,0 +1,105 @@
+# pyright: basic
+"""`plan` with pipelines: chosen, refused, saved, loaded and run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from msgspec import structs
+
+from planner import load, plan
+from planner.errors import PlanError
+from planner.pipeplan import PipelinePlan
+from tests.planner.emit.pipelines import CLIPPED, arguments, everything, three_steps
+from tests.planner.programs import slow_machine
+
+
+@pytest.fixture(autouse=True)
+def compiled_in_haste():
+    """What is tested here is what the programs compute, not how fast."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def planned(**settings: Any) -> Any:
+    params, batch = arguments()
+    given = {"cluster": slow_machine(4), "microbatches": 4, "pipeline": 2, "baselines": False}
+    return plan(everything, params, batch, optimizer=CLIPPED, has_aux=True, **given | settings)
+
+
+def test_a_pipeline_is_saved_loaded_bound_and_run(tmp_path):
+    made = planned(schedules=("1f1b",))
+    assert isinstance(made, PipelinePlan)
+    assert [s.devices for s in made.stages] == [(0, 2), (2, 4)]
+    assert made.schedule == "1f1b"
+    assert made.microbatches == 4
+    assert made.fits
+    assert made.lower_bound_s <= made.step_s
+    assert made.summary()["stages"][0]["recompute"] in ("none", "full")
+    made.save(tmp_path / "a.json")
+    again = load(tmp_path / "a.json")
+    again.save(tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    with pytest.raises(PlanError, match="has no function yet"):
+        again.compile()
+    params, batch = arguments()
+    bound: Any = again.bind(everything, params, batch, optimizer=CLIPPED, has_aux=True)
+    step = bound.compile()
+    loss = bound.bound.loss
+    state = loss.built.init(params)
+    expected = three_steps(jax.jit(loss.built.fn), params, state, batch)
+    found = three_steps(step, params, state, batch)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=2e-5)
+
+
+def test_a_plan_for_another_program_is_refused(tmp_path):
+    made = planned(schedules=("gpipe",), pipeline=2)
+    params, batch = arguments(layers=6)
+    with pytest.raises(PlanError, match=r"is of a program of|is not the one that was planned"):
+        made.bind(everything, params, batch, optimizer=CLIPPED, has_aux=True)
+
+
+def test_what_cannot_be_had_is_said():
+    with pytest.raises(PlanError, match="stages cannot share 4 devices"):
+        planned(pipeline=5)
+    with pytest.raises(PlanError, match="does not fit: the leanest"):
+        planned(memory_bytes=1500)
+    with pytest.raises(PlanError, match=r"Options\.pipeline"):
+        planned(pipeline="on")
+    with pytest.raises(PlanError, match="only with optimizer="):
+        plan(jnp.sin, jnp.ones(4), cluster=slow_machine(4), pipeline=2)
+
+
+def far_apart() -> Any:
+    """Two hosts of two devices, with next to no network between them."""
+    machine = slow_machine(4)
+    network = structs.replace(machine.network, bandwidth_bytes_per_s=1e6, latency_s=5e-3)
+    device = structs.replace(machine.device, peak_flops=(("float32", 1e8),),
+                             memory_bandwidth_bytes_per_s=1e12)  # fmt: skip
+    return replace(machine, devices_per_host=2, domain=2, network=network, device=device)
+
+
+def chained(params: Any, batch: Any) -> Any:
+    """Wide layers on narrow activations: weights are dear to move, activations cheap."""
+    x = batch["x"]
+    for w, v in zip(params["w"], params["v"], strict=True):
+        x = x + jnp.tanh(x @ w) @ v
+    return jnp.mean(jnp.square(x))
+
+
+def test_a_pipeline_is_chosen_where_the_network_is_slow():
+    shape = jax.ShapeDtypeStruct
+    params = {"w": [shape((32, 512), jnp.float32)] * 4, "v": [shape((512, 32), jnp.float32)] * 4}
+    batch = {"x": shape((64, 32), jnp.float32)}
+    auto = plan(chained, params, batch, cluster=far_apart(), optimizer=CLIPPED)
+    single = plan(chained, params, batch, cluster=far_apart(), optimizer=CLIPPED, pipeline="off")
+    assert isinstance(auto, PipelinePlan)
+    assert auto.step_s < single.step_s
+    assert auto.baselines["one program"].step_s == single.step_s
