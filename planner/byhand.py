@@ -94,7 +94,14 @@ def by_hand(plan: Plan, shardings: Mapping[str, Any], *, mesh: Mapping[str, int]
     kept = _kept(why, specs)
     sizes = tuple(size for size in mesh.values() if size > 1) or (1,)
     limit = max(1, int(plan.file.limit_bytes))
-    file = _priced(why, sizes, tuple(_pins(why, kept)), limit)
+    try:
+        file = _priced(why, sizes, tuple(_pins(why, kept)), limit)
+    except PlanError as error:
+        if error.kind != "bad-pin":
+            raise
+        raise _bad(
+            "shardings", error.message, "check that every split divides its dimension"
+        ) from error
     return Plan(file, where=plan.where)
 
 

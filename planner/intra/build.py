@@ -326,7 +326,7 @@ class Builder:
         kept = ("read", id(move))
         if kept not in self.cache.edges:
             same = [[0.0 if a == b else np.inf for b in lifted] for a in rows]
-            self.cache.edges[kept] = np.hstack((np.array(same), move))
+            self.cache.edges[kept] = np.hstack((np.reshape(same, move.shape), move))
             self.cache.edges[("keep", id(move))] = move
             one = np.where(np.eye(len(lifted), dtype=bool), 0.0, np.inf)
             self.cache.edges[("slices", len(lifted))] = np.vstack((one, one))

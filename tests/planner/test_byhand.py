@@ -76,6 +76,8 @@ BAD = {
     "axis": ({"params/up": P("q")}, {"d": 8}, "no mesh axis 'q'"),
     "name": ({"params/middle": P("d")}, {"d": 8}, "no argument is called so"),
     "rank": ({"params/up": P(None, None, None, "d")}, {"d": 8}, "has 4 entries"),
+    "size": ({"batch/*": P(None, "d")}, {"d": 32}, "has 32 devices"),
+    "divides": ({"params/up": P("d")}, {"d": 8}, "no sharding of 'params/up'"),
     "text": ({"params/up": "d"}, {"d": 8}, "is not a PartitionSpec"),
 }
 

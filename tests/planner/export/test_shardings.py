@@ -7,12 +7,15 @@ import inspect
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from planner import plan
 from planner.export.specs import parameters, patterns
 from tests.planner.export import plans
 from tests.planner.export.fresh import run_fresh
+from tests.planner.programs import slow_machine, struct
 
 PROGRAM = """
 import json
@@ -91,3 +94,20 @@ def test_patterns_join_layers_that_are_alike() -> None:
     state = found.decisions.inputs[0]
     many = {f"layers/{n}/w": state for n in range(24)}
     assert patterns(many) == [("layers/[0-9]+/w", state)]
+
+
+EVIL = '"""\nimport os; os.mkdir("pwned")\n# \\'
+
+
+def test_names_stay_data_in_the_module(tmp_path: Path) -> None:
+    found = plan(
+        lambda params, x: (x @ params[EVIL]).sum(), {EVIL: struct(16, 16)}, struct(8, 16),
+        cluster=slow_machine(2), roles=("parameter", "batch"), baselines=False,
+    )  # fmt: skip
+    found.export("shardings", tmp_path / "exported.json")
+    names = json.loads((tmp_path / "exported.json").read_text(encoding="utf-8"))["parameters"]
+    space: dict[str, Any] = {}
+    exec((tmp_path / "exported.py").read_text(encoding="utf-8"), space)
+    assert list(space["PLAN"]["parameters"]) == list(names) == [EVIL]
+    assert space["spec"](EVIL) is not None
+    assert not (Path.cwd() / "pwned").exists()
