@@ -26,10 +26,11 @@ from .stop import Stop
 
 # Buffers that exist only while a value changes its state are not in the objective. Where they
 # break the limit by no more than a small share, a tighter limit is given to the solver, at most so
-# often; else shares of the memory are set aside for them.
+# often; else no reshard may pass a buffer of more than a share of the memory.
 TIGHTENINGS = 3
 SMALL_EXCESS = 0.1
-SET_ASIDE = (0.125, 0.04)
+STEEPEST = 0.7
+SET_ASIDE = (0.5, 0.2, 0.05)
 WORTH = 1e-3
 THOROUGH = SolveOptions()
 # Under a tightened limit the bound is known already.
@@ -148,27 +149,40 @@ class MeshSearch:
     ) -> Candidate | None:
         """A plan that fits, where short-lived buffers of the first one break the limit.
 
-        They are not in the objective. A little too much is taken off the limit; else a share of
-        the memory is set aside for them, and no reshard may pass a larger buffer.
+        They are not in the objective. A little too much is taken off the limit; else no reshard
+        may pass a buffer of more than a share of the memory, and the best of some shares is kept.
         """
-        limit, built, builder = self.scope.limit, first.built, first.builder
-        over = first.account.peak_bytes - limit
-        given = limit - over * 1.05
-        for share in (None, *SET_ASIDE):
-            if share is not None:
-                builder = self._with_room(limit * share)
-                built, given = self._build(limits, builder), limit * (1 - share)
-            elif over > limit * SMALL_EXCESS:
-                continue
-            for _ in range(TIGHTENINGS):
-                solution = self._solve(built, given, options)
-                if not solution.choice:
-                    break
-                found = self._of(name, built, solution, builder)
-                over = found.account.peak_bytes - limit
-                if over <= limit * 1e-9:
-                    return found
-                given -= over * 1.05
+        over = first.account.peak_bytes - self.scope.limit
+        if over <= self.scope.limit * SMALL_EXCESS:
+            found = self._under(name, first.built, self.scope.limit - over * 1.05, options)
+            if found is not None:
+                return found
+        fitting: list[Candidate] = []
+        for share in SET_ASIDE:
+            builder = self._with_room(self.scope.limit * share)
+            built = self._build(limits, builder)
+            found = self._under(name, built, self.scope.limit, options, builder)
+            fitting.extend([found] if found is not None else [])
+        return min(fitting, key=lambda c: c.account.step_s, default=None)
+
+    def _under(
+        self,
+        name: str,
+        built: Built,
+        given: float,
+        options: SolveOptions,
+        builder: Builder | None = None,
+    ) -> Candidate | None:
+        """A plan that fits, found under a limit that is tightened while it does not."""
+        for _ in range(TIGHTENINGS):
+            solution = self._solve(built, given, options)
+            if not solution.choice:
+                break
+            found = self._of(name, built, solution, builder)
+            over = found.account.peak_bytes - self.scope.limit
+            if over <= self.scope.limit * 1e-9:
+                return found
+            given = max(given - over * 1.05, given * STEEPEST)
         return None
 
     def _of(
