@@ -17,7 +17,7 @@ from .emit.pipeline.build import Opened, opened
 from .emit.pipeline.rehearsal import ROLES, Rehearsal, rehearse
 from .emit.pipeline.stage import staged
 from .errors import PlanError
-from .inter.price import Phases, StagePrice, price_of, values_of
+from .inter.price import Phases, StagePrice, price_of
 from .inter.search import Ranked, Shape, ranked, rebalanced, shapes
 from .options import Options
 from .pipefile import PIPELINE_FORMAT, PIPELINE_VERSION, PipelineFile
@@ -251,20 +251,13 @@ class _Search:
         )  # fmt: skip
         now = time.monotonic()
         plan, found = plan_traced(one, stage.traced, cluster, options, self.say, now, now)
-        parts, node = stage.program.parts, stage.traced.graph.nodes[stage.loop]
-        sums = len(stage.program.args["sums"])
-        skip = len(node.inputs) - sum(
-            len(stage.program.args[name]) for name in ("batch", "takes", "slopes")
-        )
-        outs = list(stage.traced.graph.values_of(stage.loop))[sums:]
+        parts = stage.program.parts
         phases = Phases(
-            stage.loop, frozenset(parts.forward.nodes),
-            frozenset(parts.input_gradient.nodes), parts.saved, stage.program.args["takes"],
-            (*values_of(node.inputs[skip:]), *outs),
+            stage.loop, frozenset(parts.forward.nodes), frozenset(parts.input_gradient.nodes),
+            frozenset(parts.weight_gradient.nodes), parts.saved,
+            [v for v in stage.program.args["takes"] if v >= 0],
         )  # fmt: skip
-        price = price_of(
-            found.best, phases, stage.traced.graph, stage.body.graph, shape.microbatches
-        )
+        price = price_of(found.best, phases, stage.body.graph, shape.microbatches)
         self.plans[key] = plan, price, found.lower_bound_s
         return self.plans[key]
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ir import Graph, Literal, Mesh, Sharding, TensorType, replicated
+from ir import Graph, Mesh, Sharding, TensorType, replicated
 
 from ..account import moves
 from ..mesh_search import Candidate
@@ -43,32 +43,29 @@ class Phases:
     """Which nodes of the loop's body belong to which part, and what is held between them.
 
     loop: node of the stage's step that runs the micro-batches.
-    forward, input_gradient: nodes; all others are of the weight gradient.
+    forward, input_gradient, weight_gradient: its nodes.
     saved, takes: values of the body that live from the forward to the backward pass.
-    stacked: types of what goes into and comes out of the loop for all micro-batches, as values of
-        the stage's step; they are there only because the step is planned as one program.
     """
 
     loop: int
     forward: Collection[int]
     input_gradient: Collection[int]
+    weight_gradient: Collection[int]
     saved: Sequence[int]
     takes: Sequence[int]
-    stacked: Sequence[int]
 
 
-def price_of(best: Candidate, phases: Phases, graph: Graph, body: Graph, count: int) -> StagePrice:
+def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StagePrice:
     """Costs of a stage as it was decided.
 
     Args:
         best: how it is split.
         phases: of its program.
-        graph: of its step.
         body: of one micro-batch.
         count: micro-batches in the step.
     """
     flat, choice = best.builder.flat, best.solution.choice
-    totals = {"forward": 0.0, "input": 0.0, "weight": 0.0, "once": 0.0}
+    totals = {"forward": 0.0, "input": 0.0, "weight": 0.0, "once": 0.0, "": 0.0}
     members = Counter(best.built.op_node.values())
     starts: list[int] = []
     names: list[str] = []
@@ -92,22 +89,23 @@ def price_of(best: Candidate, phases: Phases, graph: Graph, body: Graph, count: 
     states = best.decisions.values
     inside = (phases.loop, 0)
     inner = {v: state for (prefix, v), state in states.items() if prefix == inside}
-    outer = {v: state for (prefix, v), state in states.items() if not prefix}
     saved = _bytes(phases.saved, body.types, inner, best.mesh)
     takes = _bytes(phases.takes, body.types, inner, best.mesh)
-    stacked = _bytes(phases.stacked, graph.types, outer, best.mesh) * (count - 1) / count
     return StagePrice(
         totals["forward"] / count, totals["input"] / count, totals["weight"] / count,
-        totals["once"], max(best.account.peak_bytes - stacked, saved + takes), saved + takes, takes,
+        totals["once"], max(best.account.peak_bytes, saved + takes), saved + takes, takes,
     )  # fmt: skip
 
 
 def _phase(place: tuple[int, ...], phases: Phases) -> str:
+    """Part of an op; none for those that are there only to keep results alive."""
     if place[:2] != (phases.loop, 0):
         return "once"
     if place[2] in phases.forward:
         return "forward"
-    return "input" if place[2] in phases.input_gradient else "weight"
+    if place[2] in phases.input_gradient:
+        return "input"
+    return "weight" if place[2] in phases.weight_gradient else ""
 
 
 def _bytes(
@@ -120,8 +118,3 @@ def _bytes(
     return sum(
         float(states.get(v, replicated(types[v].rank)).local_bytes(types[v], mesh)) for v in values
     )
-
-
-def values_of(operands: Sequence[int | Literal]) -> list[int]:
-    """Operands that are values."""
-    return [o for o in operands if not isinstance(o, Literal)]

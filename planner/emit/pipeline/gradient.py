@@ -64,6 +64,7 @@ class Joint:
     incoming: tuple[Slope, ...]
     outgoing: tuple[Slope, ...]
     structs: dict[str, list[jax.ShapeDtypeStruct]]
+    gives: list[jax.ShapeDtypeStruct]
 
 
 def joint_of(program: Equations, cut: Staged, number: int) -> Joint:
@@ -120,7 +121,8 @@ def joint_of(program: Equations, cut: Staged, number: int) -> Joint:
             if m
         ],
     }  # fmt: skip
-    return Joint(stage, run, moves, incoming, outgoing, given)
+    gives = [_plain(structs[key]) for key in stage.gives]
+    return Joint(stage, run, moves, incoming, outgoing, given, gives)
 
 
 def stage_program(joint: Joint) -> StageProgram:

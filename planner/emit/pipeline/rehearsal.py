@@ -1,12 +1,15 @@
 # pyright: basic
 """A stage as a training step of its own, for the planner to decide how its values are split.
 
-    (params, state, batch, takes, slopes) -> (params, state, gives, sent)
+    (params, state, batch, takes, slopes) -> (params, state, a number for all that it gives)
 
 The micro-batches run one after another in a `lax.scan`, as the unsharded step runs them, and the
 stage's own parameters are updated at the end, so that delayed sums of gradients, split state and
 gathered parameters are decisions like any other. The runtime then runs the body of the loop, in
 parts, as that was decided.
+
+Every iteration reads the same micro-batch, and what it gives is only summed up: the pipeline holds
+one of these at a time, and further ones only as its schedule wants, which is added elsewhere.
 """
 
 from __future__ import annotations
@@ -66,16 +69,13 @@ def rehearse(loss: Opened, cut: Staged, number: int, optimizer: Any) -> Rehearsa
     moving = [p for p, m in zip(given["params"], joint.moves, strict=True) if m]
     state = jax.eval_shape(optimizer.init, moving)
 
-    def many(structs: list[Any]) -> list[Any]:
-        return [jax.ShapeDtypeStruct((count, *s.shape), s.dtype) for s in structs]
-
     def stage_step(params: Any, state: Any, batch: Any, takes: Any, slopes: Any) -> Any:
-        def body(sums: Any, xs: Any) -> Any:
-            gives, sent, sums = joint.run(params, *xs, sums)
-            return sums, (gives, sent)
+        def body(sums: Any, _: None) -> Any:
+            gives, sent, sums = joint.run(params, batch, takes, slopes, sums)
+            return sums, [_seen(x) for x in (*gives, *sent)]
 
         zeros = [jnp.zeros(s.shape, s.dtype) for s in given["sums"]]
-        sums, ys = lax.scan(body, zeros, (batch, takes, slopes), length=count)
+        sums, ys = lax.scan(body, zeros, length=count)
         own = [p for p, m in zip(params, joint.moves, strict=True) if m]
         grads = [s.astype(p.dtype) for s, p in zip(sums, own, strict=True)]
         updates, state = optimizer.update(grads, state, own)
@@ -84,8 +84,8 @@ def rehearse(loss: Opened, cut: Staged, number: int, optimizer: Any) -> Rehearsa
         return new, state, ys
 
     traced = trace(
-        stage_step, given["params"], state, many(given["batch"]), many(given["takes"]),
-        many(given["slopes"]), donate_argnums=(0, 1), roles=ROLES,
+        stage_step, given["params"], state, given["batch"], given["takes"], given["slopes"],
+        donate_argnums=(0, 1), roles=ROLES,
     )  # fmt: skip
     heads, own = len(traced.program.consts), len(given["params"])
     states = len(jax.tree.leaves(state))
@@ -111,22 +111,52 @@ def _body_program(joint: Joint, traced: Traced, loop: int) -> StageProgram:
     heads, outer = len(body.consts), len(traced.program.consts)
     fixed, carried = binding.params["num_consts"], binding.params["num_carry"]
     position = {o: heads + k for k, o in enumerate(node.inputs[:fixed]) if isinstance(o, int)}
-    count = len(joint.structs["params"])
-    if any(not outer <= o < outer + count for o in position):
-        raise IRError("the loop over micro-batches reads something that is not a parameter")
-    # a parameter that no op reads gets the number -1, which nothing reads either
-    params = tuple(position.get(outer + k, -1 - k) for k in range(count))
-    at = heads + fixed
-    args = {"params": params, "sums": tuple(range(at, at + carried))}
-    at += carried
-    for name in ("batch", "takes", "slopes"):
-        size = len(joint.structs[name])
-        args[name] = tuple(range(at, at + size))
-        at += size
-    outputs = body.graph.outputs
-    a = carried + len(joint.stage.gives)
-    results = (outputs[carried:a], outputs[a:], outputs[:carried])
+    args = {"sums": tuple(range(heads + fixed, heads + fixed + carried))}
+    at = outer
+    states = len(traced.args_info) - sum(
+        len(joint.structs[name]) for name in ("params", "batch", "takes", "slopes")
+    )
+    known: set[int] = set()
+    for name in ("params", "batch", "takes", "slopes"):
+        span = range(at, at + len(joint.structs[name]))
+        # what no op reads is no input of the loop; a number of its own, which nothing reads either
+        args[name] = tuple(position.get(v, -1 - v) for v in span)
+        known.update(span)
+        at += len(span) + (states if name == "params" else 0)
+    if not set(position) <= known:
+        raise IRError("the loop over micro-batches reads something that is not its stage's")
+    gives = len(joint.stage.gives)
+    types = [*joint.gives, *(None for _ in joint.outgoing)]
+    outputs = zip(body.graph.outputs[carried:], types, strict=True)
+    seen = [_unseen(body, o, struct) for o, struct in outputs]
+    results = (seen[:gives], seen[gives:], body.graph.outputs[:carried])
     return program_of(joint, body, args, results)
+
+
+def _seen(x: Any) -> Any:
+    """A number that depends on all of a value, so that the value has to be whole in the end."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        x = lax.convert_element_type(x, jnp.float32)
+    return jnp.einsum(x, range(x.ndim), x, range(x.ndim), []) if x.ndim else x * x
+
+
+def _unseen(
+    body: Program, output: int | Literal, struct: jax.ShapeDtypeStruct | None
+) -> int | Literal:
+    """The value that `_seen` made a number of; `struct` is its type, None for a gradient."""
+    graph = body.graph
+    maker = {v: i for i in range(len(graph.nodes)) for v in graph.values_of(i)}
+    steps = 1
+    if struct is not None and not jnp.issubdtype(struct.dtype, jnp.inexact):
+        steps += 1 + jnp.issubdtype(struct.dtype, jax.dtypes.prng_key)
+    o = output
+    for _ in range(steps):
+        if isinstance(o, Literal) or o not in maker:
+            raise IRError("a result of the loop over micro-batches was not found in it")
+        o = graph.nodes[maker[o]].inputs[0]
+    return o
 
 
 def solved_of(stage: Rehearsal, decisions: Decisions, reshard: ReshardModel) -> Solved:
@@ -143,9 +173,10 @@ def solved_of(stage: Rehearsal, decisions: Decisions, reshard: ReshardModel) -> 
     for v, item in enumerate(graph.inputs):
         state = values.get(((), v), replicated(item.type.rank))
         values[(), v] = state if v in keep else finished(state)
-    for k, v in enumerate(stage.program.args["params"]):
-        if v < 0:
-            values[(), v] = decisions.inputs[stage.params[k]]
+    for name in ("params", "batch", "takes", "slopes"):
+        values.update(
+            {((), v): decisions.inputs[-1 - v] for v in stage.program.args[name] if v < 0}
+        )
     body = Decisions(
         decisions.mesh, ops, values, tuple(values[(), v] for v in range(len(graph.inputs))),
         tuple(_output(values, o) for o in graph.outputs),
