@@ -208,7 +208,7 @@ class MeshSearch:
         first = self._solve(built, self.scope.limit, replace(THOROUGH, cutoff=cutoff))
         self.scope.late |= first.stop is Stop.TIME_LIMIT
         if not first.choice:
-            if first.bound >= cutoff:
+            if cutoff < float("inf") and first.bound >= cutoff:
                 return [], first.bound
             self.scope.least.append(built.lives.least_peak())
             return [], first.bound
