@@ -18,7 +18,16 @@ from .emit.pipeline.rehearsal import ROLES, Rehearsal, rehearse
 from .emit.pipeline.stage import staged
 from .errors import PlanError
 from .inter.price import Phases, StagePrice, price_of
-from .inter.search import Ranked, Shape, ranked, rebalanced, shapes
+from .inter.search import (
+    MOST_COUNTS,
+    Ranked,
+    Shape,
+    counts_of,
+    ranked,
+    rebalanced,
+    shape_of,
+    stage_counts,
+)
 from .options import Options
 from .pipefile import PIPELINE_FORMAT, PIPELINE_VERSION, PipelineFile
 from .pipeplan import BoundStages, PipelinePlan
@@ -33,6 +42,8 @@ from .version import VERSION
 Say = Callable[[str], None]
 # A stage that does not fit with several micro-batches in flight is planned again with less memory.
 TIGHTENINGS = 2
+# Stages that are solved in a search; each gets this part of the time.
+SOLVES = 12
 
 
 @dataclass(frozen=True)
@@ -128,6 +139,7 @@ class _Search:
     losses: dict[int, Opened] = field(default_factory=dict)
     plans: dict[Any, tuple[Plan, StagePrice, float]] = field(default_factory=dict)
     least: list[float] = field(default_factory=list)
+    deadline: float = 0.0
 
     @property
     def limit(self) -> float:
@@ -136,34 +148,37 @@ class _Search:
 
     def run(self, stages: int | None) -> _Found | None:
         """The fastest pipeline that fits; None if none of those tried does."""
-        deadline = time.monotonic() + self.options.time_limit_s
+        self.deadline = time.monotonic() + self.options.time_limit_s
         chain = self.loss(self.options.microbatches or 1).chain
-        batch = self._examples()
+        batch, asked = self._examples(), self.options.microbatches
         best: _Found | None = None
-        tried = list(shapes(self.machine, chain, batch, stages, self.options.microbatches))
         refused: PlanError | None = None
-        for n, shape in enumerate(tried):
-            if n and time.monotonic() > deadline:
-                break
-            self.say(f"pipeline of {len(shape.sizes)} stages, {shape.microbatches} micro-batches")
-            try:
-                found = self.candidate(shape)
-            except PlanError as error:
-                if error.kind not in ("does-not-fit", "bad-batch"):
-                    raise
-                refused = refused or error
-                continue
-            if found and (best is None or found.ranked.step_s < best.ranked.step_s):
-                best = self._balanced(found, deadline)
+        for count in stage_counts(self.machine, chain, stages):
+            fitting = 0
+            for parts in counts_of(count, batch, asked):
+                late = time.monotonic() > self.deadline and (best or stages is None)
+                if late or fitting >= MOST_COUNTS:
+                    break
+                self.say(f"pipeline of {count} stages, {parts} micro-batches")
+                try:
+                    found = self.candidate(shape_of(self.machine, chain, count, parts))
+                except PlanError as error:
+                    if error.kind not in ("does-not-fit", "bad-batch"):
+                        raise
+                    refused = refused or error
+                    continue
+                fitting += found is not None
+                if found and (best is None or found.ranked.step_s < best.ranked.step_s):
+                    best = self._balanced(found)
         if best is None and refused is not None and stages is not None and not self.least:
             raise refused
         return best
 
-    def _balanced(self, found: _Found, deadline: float) -> _Found:
+    def _balanced(self, found: _Found) -> _Found:
         """The candidate cut again by the seconds of its stages, if that is faster."""
         chain = self.loss(found.ranked.shape.microbatches).chain
         shape = rebalanced(found.ranked.shape, chain, found.ranked.stage_s)
-        if shape is None or time.monotonic() > deadline:
+        if shape is None or time.monotonic() > self.deadline:
             return found
         try:
             other = self.candidate(shape)
@@ -180,6 +195,11 @@ class _Search:
             kind="does-not-fit", where=self.machine.name,
             remedy="use more devices or micro-batches, or another number of stages",
         )  # fmt: skip
+
+    def _share(self) -> float:
+        """Seconds for solving one stage; there are several in a candidate, and few candidates."""
+        left = max(self.deadline - time.monotonic(), 0.0)
+        return max(min(left / 4, self.options.time_limit_s / SOLVES), 0.5)
 
     def loss(self, count: int) -> Opened:
         """The loss at the size of one of `count` micro-batches."""
@@ -243,7 +263,7 @@ class _Search:
         cluster = self.machine.subset(shape.sizes[s])
         options = replace(
             self.options, baselines=False, memory_bytes=int(limit), pins=(), forbidden=(),
-            mesh=None, pipeline="off",
+            mesh=None, pipeline="off", time_limit_s=self._share(),
         )  # fmt: skip
         one = One(
             StepCall(stage.joint.run, (), (), "auto"), shape.microbatches, (0, 1), ROLES,

@@ -8,7 +8,7 @@ by the intra-op search, once; the simulator then runs every schedule with what t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodel import Cluster
@@ -86,7 +86,7 @@ def sizes_of(cluster: Cluster, stages: int) -> tuple[int, ...] | None:
 
 
 def stage_counts(cluster: Cluster, chain: Chain, asked: int | None) -> list[int]:
-    """Numbers of stages to try: those that share the devices evenly.
+    """Numbers of stages to try: those that share the devices evenly, a stage an island first.
 
     Raises:
         PlanError: if the number asked for cannot be had.
@@ -101,11 +101,13 @@ def stage_counts(cluster: Cluster, chain: Chain, asked: int | None) -> list[int]
             )  # fmt: skip
         return [asked]
     found = [s for s in range(2, min(most, MOST_STAGES) + 1) if cluster.num_devices % s == 0]
-    return [s for s in found if sizes_of(cluster, s) is not None]
+    islands = cluster.num_devices // cluster.island
+    fit = [s for s in found if sizes_of(cluster, s) is not None]
+    return sorted(fit, key=lambda s: (abs(math.log(s / islands)), s))
 
 
 def counts_of(stages: int, batch: int, asked: int | None) -> list[int]:
-    """Numbers of micro-batches to try, the most promising first."""
+    """Numbers of micro-batches to try, the most promising first, then larger ones for memory."""
     if asked is not None:
         return [asked]
     wanted = [min(batch, stages * k) for k in ROUNDS]
@@ -115,27 +117,23 @@ def counts_of(stages: int, batch: int, asked: int | None) -> list[int]:
         nearest = min(divisors, key=lambda d: (abs(math.log(d / goal)), -d))
         if nearest not in found:
             found.append(nearest)
-    return found[:MOST_COUNTS]
+    found = found[:MOST_COUNTS]
+    larger = [d for d in range(max(found) + 1, batch + 1) if batch % d == 0]
+    while larger:
+        found.append(larger[0])
+        larger = [d for d in larger if d >= 2 * found[-1]]
+    return found
 
 
-def shapes(
-    cluster: Cluster, chain: Chain, batch: int, stages: int | None, microbatches: int | None
-) -> Iterator[Shape]:
-    """Candidates to price, for a chain of any micro-batch size.
+def shape_of(cluster: Cluster, chain: Chain, stages: int, microbatches: int) -> Shape:
+    """Stages of equal work for each device.
 
-    Args:
-        cluster: all devices.
-        chain: of the loss.
-        batch: examples in a step.
-        stages: number asked for, or None.
-        microbatches: number asked for, or None.
+    Raises:
+        PlanError: if the program has too few layers.
     """
-    for count in stage_counts(cluster, chain, stages):
-        sizes = sizes_of(cluster, count)
-        assert sizes is not None
-        cuts = cuts_by_share(chain, [float(size) for size in sizes])
-        for parts in counts_of(count, batch, microbatches):
-            yield Shape(cuts, sizes, parts)
+    sizes = sizes_of(cluster, stages)
+    assert sizes is not None
+    return Shape(cuts_by_share(chain, [float(n) for n in sizes]), sizes, microbatches)
 
 
 def rebalanced(shape: Shape, chain: Chain, stage_s: Sequence[float]) -> Shape | None:
