@@ -263,7 +263,7 @@ def _subsets(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def sharded_dims(shape: Shape, mesh: Mesh, *, ordered: bool = True) -> Iterator[Dims]:
-    """Every way to split the dimensions of a shape evenly over some of the axes.
+    """Every way to split the dimensions of a shape evenly over some of the axes of size 2 and up.
 
     Args:
         shape: sizes of the dimensions.
@@ -271,7 +271,8 @@ def sharded_dims(shape: Shape, mesh: Mesh, *, ordered: bool = True) -> Iterator[
         ordered: keep the axes of one dimension in mesh order; otherwise in every order.
     """
     rank = len(shape)
-    for places in itertools.product(range(-1, rank), repeat=len(mesh.names)):
+    choices = [range(-1, rank) if size > 1 else (-1,) for size in mesh.sizes]
+    for places in itertools.product(*choices):
         dims: list[tuple[str, ...]] = [()] * rank
         for axis, place in zip(mesh.names, places, strict=True):
             if place >= 0:

@@ -325,8 +325,9 @@ class Builder:
         move = edge_table(self.cache, rows, lifted, type_, link.weight)
         kept = ("read", id(move))
         if kept not in self.cache.edges:
-            same = [[0.0 if a == b else np.inf for b in lifted] for a in rows]
-            self.cache.edges[kept] = np.hstack((np.reshape(same, move.shape), move))
+            same = np.reshape([[a == b for b in lifted] for a in rows], move.shape)
+            as_is, copied = np.where(same, 0.0, np.inf), np.where(same, np.inf, move)
+            self.cache.edges[kept] = np.hstack((as_is, copied))
             self.cache.edges[("keep", id(move))] = move
             one = np.where(np.eye(len(lifted), dtype=bool), 0.0, np.inf)
             self.cache.edges[("slices", len(lifted))] = np.vstack((one, one))

@@ -162,8 +162,8 @@ def test_parameters_are_split_over_all_devices_where_memory_forces_it(searched: 
     target = model.target(jax.eval_shape, ADAMW)
     loose = searched(target, "8xh100", mesh=(8,))
     least = loose.plan.baselines["data-parallel"].peak_bytes
-    tight = searched(target, "8xh100", memory_bytes=int(least * 0.75), baselines=False)
-    assert tight.plan.peak_bytes <= least * 0.75
+    tight = searched(target, "8xh100", memory_bytes=int(least * 0.85), baselines=False)
+    assert tight.plan.peak_bytes <= least * 0.85
     for made in (loose, tight):
         states = made.plan.input_shardings()
         kernels = [n for n in states if n.startswith("params") and len(states[n].dims) > 1]
