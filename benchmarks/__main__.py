@@ -19,6 +19,7 @@ BENCHES = (
     "plan-time",
     "published",
     "rules",
+    "scale",
     "schedules",
     "verify",
 )

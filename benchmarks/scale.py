@@ -1,0 +1,109 @@
+# pyright: basic
+"""Planning at scale: published models on 8 to 4,096 devices, scanned and unrolled.
+
+    python -m benchmarks scale [--quick]
+
+Every row is a fresh process. `cpu s` is its processor time with imports, `wall s` its wall time;
+`ops` counts operations of the flat program, `decided` those that are decided apart.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jax
+
+from benchmarks.models import GPT_39B, target
+from examples.gpt import ADAMW
+from planner import plan
+from planner.errors import PlanError
+
+# model, cluster, unrolled, sequences in a step (0: as published), layers (0: as published)
+Row = tuple[str, str, bool, int, int]
+ROWS: tuple[Row, ...] = (
+    ("llama-8b", "8xh100", False, 8, 0),
+    ("llama-8b", "64xh100", False, 64, 0),
+    ("llama-8b", "512xh100", False, 512, 0),
+    ("llama-8b", "4096xh100", False, 4096, 0),
+    ("llama-8b", "64xh100", True, 64, 0),
+    ("llama-70b", "64xh100", False, 64, 0),
+    ("llama-70b", "512xh100", False, 512, 0),
+    ("llama-70b", "4096xh100", False, 4096, 0),
+    ("llama-70b", "64xh100", True, 64, 0),
+    ("llama-405b", "512xh100", False, 512, 0),
+    ("llama-405b", "4096xh100", False, 2048, 0),
+    ("gpt-175b", "1024xa100-80gb", False, 1536, 0),
+    ("gpt-175b", "1024xa100-80gb", True, 1536, 12),
+    ("gpt-175b", "1024xa100-80gb", True, 1536, 96),
+    ("mixtral-8x7b", "64xh100", False, 256, 0),
+    ("gpt-39b", "64xv100-16gb:8", False, 0, 0),
+)
+QUICK = ROWS[:2]
+HEAD = (
+    "| model | layers | cluster | written | ops | decided | trace s | build s | solve s | cpu s "
+    "| wall s | peak GB | mesh | step s | gap | best by hand |\n|" + "---|" * 16
+)
+
+
+def one(row: Row) -> dict[str, Any]:
+    """Plans one row in this process."""
+    name, cluster, unrolled, batch, layers = row
+    begin = time.monotonic()
+    try:
+        if name == "gpt-39b":  # with micro-batches that the planner counts
+            params, data = jax.eval_shape(GPT_39B.init, jax.random.key(0))
+            p = plan(GPT_39B.loss, params, data, cluster=cluster, optimizer=ADAMW, pipeline="off")
+        else:
+            fn, args, settings = target(name, unrolled=unrolled, batch=batch, layers=layers)
+            p = plan(fn, *args, cluster=cluster, **settings)
+    except PlanError as error:
+        return {"error": str(error)}
+    facts = p.summary()
+    by_hand = [b.step_s for b in p.baselines.values() if b.fits]
+    return {
+        "seconds": p.seconds, "wall_s": time.monotonic() - begin, "cpu_s": time.process_time(),
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+        "step_s": p.step_s, "gap": p.gap, "stop": p.stop.name, "mesh": str(p.mesh),
+        "ops": facts["operations"], "decided": facts["decided_operations"],
+        "microbatches": p.microbatches, "by_hand_s": min(by_hand, default=None),
+    }  # fmt: skip
+
+
+def line(row: Row, found: dict[str, Any]) -> str:
+    """A row of the table."""
+    name, cluster, unrolled, _, layers = row
+    head = f"| {name} | {layers or 'all'} | {cluster} | {'out' if unrolled else 'scan'} |"
+    if "error" in found:
+        return f"{head} {found['error']} |"
+    s, hand = found["seconds"], found["by_hand_s"]
+    ratio = f"{hand / found['step_s']:.2f}x" if hand else "none fits"
+    return (
+        f"{head} {found['ops']} | {found['decided']} | {s['trace']:.1f} | {s['build']:.1f} "
+        f"| {s['solve']:.1f} | {found['cpu_s']:.1f} | {found['wall_s']:.1f} "
+        f"| {found['peak_gb']:.2f} | {found['mesh']} | {found['step_s']:.4g} "
+        f"| {found['gap']:.2%} | {ratio} |"
+    )
+
+
+def main(quick: bool) -> list[dict[str, Any]]:
+    """Prints the table."""
+    print(HEAD, flush=True)
+    rows: list[dict[str, Any]] = []
+    for row in QUICK if quick else ROWS:
+        command = [sys.executable, "-m", "benchmarks.scale", json.dumps(row)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        lines = done.stdout.splitlines() or [""]
+        failed = {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+        found = json.loads(lines[-1]) if done.returncode == 0 else failed
+        rows.append({"row": row, **found})
+        print(line(row, found), flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    print(json.dumps(one(tuple(json.loads(sys.argv[1])))))
