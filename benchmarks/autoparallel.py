@@ -10,7 +10,8 @@ part of the tests. Both plan one step of the same model, batch and sequence for 
 H100s, each in a process of its own, one after the other: ours with mesh and all left open, ours on
 AutoParallel's mesh, and ours on that mesh with AutoParallel's placements of parameters and batch as
 pins. In the last, optimizer state follows its parameter, and what runs between the arguments is
-completed as well as our search can, so that it is a price from below of AutoParallel's plan.
+completed as well as our search can: AutoParallel's own choices there cost, by our model, no less
+than (1 - gap) of that step.
 
 Not alike: AutoParallel plans forward and backward with f32 parameters, flash attention and
 recomputation by op; our step has the loss, clipping and AdamW as well, bf16 parameters, attention
