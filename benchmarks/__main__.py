@@ -15,6 +15,7 @@ BENCHES = (
     "costs",
     "host-steps",
     "oracles",
+    "pipeline-steps",
     "pipelines",
     "plan-time",
     "published",

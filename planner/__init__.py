@@ -12,6 +12,7 @@ from .compare import Comparison as Comparison
 from .compare import compare as compare
 from .errors import PlanError as PlanError
 from .options import Options as Options
+from .pipeplan import PipelinePlan as PipelinePlan
 from .plan import Plan as Plan
 from .plan import Stage as Stage
 from .stop import Stop as Stop

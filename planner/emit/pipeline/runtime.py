@@ -54,9 +54,9 @@ class Pipeline:
     stored: tuple[dict[tuple[int, int], Any], ...]  # of params and state: (leaf, piece) -> sharding
 
     def __call__(self, params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, Any]:
-        held = self._flat(params, 0, self.where)
-        state = self._flat(opt_state, 1, self.state_where)
-        run = _Run(self, held, self._batch(batch))
+        held = self.flat(params, 0, self.where)
+        state = self.flat(opt_state, 1, self.state_where)
+        run = Run(self, held, self.cut(batch))
         for task in self.order:
             run.start(task)
         results = run.results()
@@ -81,9 +81,14 @@ class Pipeline:
     def place(self, tree: Any, argument: int) -> Any:
         """Parameters (0) or optimizer state (1) in their places."""
         where = self.where if argument == 0 else self.state_where
-        return jax.tree.unflatten(self.trees[argument], self._flat(tree, argument, where))
+        return jax.tree.unflatten(self.trees[argument], self.flat(tree, argument, where))
 
-    def _flat(self, tree: Any, argument: int, where: Sequence[Where]) -> list[Any]:
+    def flat(self, tree: Any, argument: int, where: Sequence[Where]) -> list[Any]:
+        """Leaves of an argument in their places.
+
+        Raises:
+            TypeError: if it has another structure.
+        """
         leaves, found = jax.tree.flatten(tree)
         if found != self.trees[argument]:
             raise TypeError(
@@ -96,7 +101,12 @@ class Pipeline:
             for k, (x, place) in enumerate(zip(leaves, where, strict=True))
         ]
 
-    def _batch(self, batch: Any) -> dict[tuple[int, int], Sequence[Array]]:
+    def cut(self, batch: Any) -> dict[tuple[int, int], Sequence[Array]]:
+        """Micro-batches of every leaf for every chunk that reads it.
+
+        Raises:
+            TypeError: if the batch has another structure.
+        """
         leaves, found = jax.tree.flatten(batch)
         if found != self.trees[2]:
             raise TypeError(
@@ -114,7 +124,7 @@ def _whole(parts: Sequence[Array], where: Where) -> Any:
     return Pieces(parts) if isinstance(where, Stack) else parts[0]
 
 
-class _Run:
+class Run:
     """One step as it runs: what has been computed and is still needed."""
 
     def __init__(
