@@ -55,17 +55,37 @@ def values(model: Any) -> tuple[Any, Any]:
     return jax.tree_util.tree_map_with_path(value, shapes)
 
 
+PLANNED = (
+    ("moe", "1f1b", (2, 2)), ("encoder-decoder", "zb-h1", (4,)), ("llama", "gpipe", (2, 2)),
+    ("unet", "1f1b", (4,)), ("wide-resnet", "1f1b", (4,)), ("gpt scanned", "zb-h1", (2, 2)),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def compiled_in_haste():
+    """What is tested here is what the programs compute, not how fast."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "schedule", "mesh"), PLANNED)
+def test_stages_split_by_the_planner(name: str, schedule: str, mesh: tuple[int, ...]):
+    model = MODELS[name]
+    assert_equal_steps(
+        model.loss, *values(model), schedule=schedule, sizes=(4, 4), mesh=mesh,
+        loss_reduction="mean",
+    )  # fmt: skip
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("name", MODELS)
 def test_three_steps_are_those_of_the_unsharded_program(name: str, sizes: str, schedule: str):
     model = MODELS[name]
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        assert_equal_steps(
-            model.loss, *values(model), schedule=schedule, sizes=SIZES[sizes],
-            loss_reduction="mean",  # batch statistics make a Wide-ResNet's loss neither
-        )  # fmt: skip
-    finally:
-        jax.config.update("jax_disable_most_optimizations", False)
+    assert_equal_steps(
+        model.loss, *values(model), schedule=schedule, sizes=SIZES[sizes],
+        loss_reduction="mean",  # batch statistics make a Wide-ResNet's loss neither
+    )  # fmt: skip

@@ -82,11 +82,12 @@ def sum_loss(params, batch):
     return jnp.sum(jnp.square(jnp.tanh(y @ params["b"]) @ params["c"]))
 
 
-def test_a_step_donates_leaks_nothing_and_never_goes_through_the_host(monkeypatch):
+@pytest.mark.parametrize(("sizes", "mesh"), [((4, 2), None), ((4, 4), (2, 2))])
+def test_a_step_donates_leaks_nothing_and_never_goes_through_the_host(monkeypatch, sizes, mesh):
     rng = np.random.default_rng(0)
     params = {k: jnp.asarray(rng.standard_normal((8, 8)), jnp.float32) for k in "abc"}
     batch = {"x": jnp.asarray(rng.standard_normal((8, 8)), jnp.float32)}
-    loss, pipeline = pipeline_of(sum_loss, params, batch, sizes=(4, 2))
+    loss, pipeline = pipeline_of(sum_loss, params, batch, sizes=sizes, mesh=mesh)
     params = pipeline.place(params, 0)
     state = pipeline.place(loss.built.init(params), 1)
     params, state, _ = pipeline(params, state, batch)
