@@ -57,15 +57,6 @@ class Chain:
         return tuple(found)
 
 
-def even_cuts(chain: Chain, stages: int) -> tuple[int, ...]:
-    """Cuts into stages of nearly equal work; among places near the goal the narrowest.
-
-    Raises:
-        PlanError: if there are fewer slots than stages.
-    """
-    return cuts_by_share(chain, (1.0,) * stages)
-
-
 def cuts_by_share(chain: Chain, shares: Sequence[float]) -> tuple[int, ...]:
     """Cuts at places such that the work of the stages is nearest to the shares asked for.
 

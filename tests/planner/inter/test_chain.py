@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
-from planner.inter.chain import UNEVEN, Chain, Slot, cuts_by_share, even_cuts
+from planner.inter.chain import UNEVEN, Chain, Slot, cuts_by_share
 
 WORK = st.lists(st.floats(1.0, 9.0), min_size=4, max_size=7)
 SHARES = st.lists(st.sampled_from([1.0, 2.0, 3.0]), min_size=2, max_size=3)
@@ -37,12 +37,12 @@ def test_cuts_are_the_best_of_all(work: list[float], across: list[float], shares
 
 
 def test_equal_layers_are_cut_evenly():
-    assert even_cuts(chain_with([1.0] * 8, [4.0] * 7), 4) == (0, 2, 4, 6, 8)
+    assert cuts_by_share(chain_with([1.0] * 8, [4.0] * 7), (1.0,) * 4) == (0, 2, 4, 6, 8)
 
 
 def test_a_narrow_place_is_preferred_to_perfect_balance():
     chain = chain_with([1.0] * 100, [9.0] * 51 + [1.0] + [9.0] * 47)
-    assert even_cuts(chain, 2) == (0, 52, 100)
+    assert cuts_by_share(chain, (1.0, 1.0)) == (0, 52, 100)
 
 
 @given(WORK, st.floats(0.0, 0.5))
@@ -57,4 +57,4 @@ def test_places_keep_their_distance(work: list[float], reach: float):
 
 def test_more_stages_than_layers_is_refused():
     with pytest.raises(PlanError, match="3 stages, but the program has 2 layers"):
-        even_cuts(chain_with([1.0, 1.0], [1.0]), 3)
+        cuts_by_share(chain_with([1.0, 1.0], [1.0]), (1.0,) * 3)
