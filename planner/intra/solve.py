@@ -146,7 +146,7 @@ class _Search:
     def wanted(self) -> float:
         """Only choices below this cost are of interest."""
         if self.best is None:
-            return self.options.cutoff
+            return np.inf
         least = max(self.options.tolerance, ROUNDING if self.whole else EXACT) * abs(self.cost) / 2
         better = self.cost - (max(0.5, least) if self.whole else least)
         return min(better, self.options.cutoff)
