@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ir import Graph, IRError, Literal, Node, Operand, TensorType, lookup
+from ir import Graph, Input, IRError, Literal, Node, Operand, TensorType, lookup
 
 # Iterations that a `while` of unknown length is priced with; the plan warns of it.
 ASSUMED_ITERATIONS = 8
@@ -227,9 +227,8 @@ def _scan(
     return (*last, *results)
 
 
-def _constant_port(flat: FlatProgram, item: object, weight: float) -> int:
-    type_ = getattr(item, "type")  # noqa: B009 - an ir.Input
-    return _port(flat, type_, str(getattr(item, "name", "const")), weight)
+def _constant_port(flat: FlatProgram, item: Input, weight: float) -> int:
+    return _port(flat, item.type, item.name, weight)
 
 
 def _while(

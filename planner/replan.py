@@ -12,11 +12,11 @@ from .errors import PlanError
 from .flatten import flatten
 from .fusion import analyse
 from .intra.facts import Facts
-from .mesh_search import Candidate
 from .options import Options, wishes
-from .planfile import BaselineRow, CandidateRow, CollectiveRow, PlanFile, StageRow, rows_of
+from .outcome import outcome
+from .planfile import PlanFile
 from .program import Program, roles_of
-from .search import Found, Search
+from .search import Search
 from .why import Why
 
 
@@ -46,58 +46,8 @@ def replanned(
     facts = Facts(flat, analyse(flat), why.file.ties, donated)
     program = Program(facts, roles_of(why.file.roles, flat), resolved)
     search = Search(program, cluster, options, progress or (lambda _: None))
-    return _file(why.file, cluster, options, search.run(), search.limit)
-
-
-def _file(
-    file: PlanFile, cluster: Cluster, options: Options, found: Found, limit: float
-) -> PlanFile:
-    best = found.best
-    sums = best.account
-    ops, values = rows_of(best.decisions)
-    layers = file.stages[0].layers if file.stages else (0, 0)
-    stage = StageRow(
-        layers, (0, cluster.num_devices), dict(best.mesh.axes), sums.step_s, sums.peak_bytes,
-        "as written",
-    )  # fmt: skip
+    found = search.run()
+    nodes = len(why.graph.nodes)
     return msgspec.structs.replace(
-        file,
-        cluster=cluster.to_dict(),
-        mesh=best.mesh.axes,
-        step_s=sums.step_s,
-        compute_s=sums.compute_s,
-        communication_s=sums.communication_s,
-        peak_bytes=sums.peak_bytes,
-        argument_bytes=sums.argument_bytes,
-        limit_bytes=limit,
-        room_bytes=best.builder.cache.reshard.room_bytes,
-        lower_bound_s=max(found.lower_bound_s, 0.0),
-        decided_ops=len(set(best.built.op_node.values())),
-        stop=found.stop.name,
-        origin=best.name,
-        inputs=tuple(str(s) for s in best.decisions.inputs),
-        outputs=tuple(str(s) for s in best.decisions.outputs),
-        pins=options.pins,
-        forbidden=options.forbidden,
-        stages=(stage,),
-        baselines={
-            name: BaselineRow(b.step_s, b.peak_bytes, b.fits, b.mesh)
-            for name, b in sorted(found.baselines.items())
-        },
-        collectives=tuple(
-            CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
-            for c in sums.collectives
-        ),
-        ops=ops,
-        values=values,
-        candidates=candidates(found, best),
-    )
-
-
-def candidates(found: Found, best: Candidate) -> tuple[CandidateRow, ...]:
-    """The best plan of every other mesh."""
-    return tuple(
-        CandidateRow(str(c.mesh), c.account.step_s, c.account.peak_bytes)
-        for c in found.candidates
-        if c.name == "search" and c is not best
+        why.file, **outcome(found, cluster, options, search.limit, nodes)
     )

@@ -20,18 +20,10 @@ from .fusion import analyse
 from .intra.facts import Facts
 from .mesh_search import Candidate
 from .options import Options, wishes
+from .outcome import outcome
 from .plan import Plan
-from .planfile import (
-    FILE_VERSION,
-    FORMAT,
-    BaselineRow,
-    CollectiveRow,
-    PlanFile,
-    StageRow,
-    rows_of,
-)
+from .planfile import FILE_VERSION, FORMAT, PlanFile
 from .program import Program, roles_of
-from .replan import candidates
 from .search import Found, Search
 from .stepcall import StepCall
 from .version import VERSION
@@ -134,18 +126,9 @@ def _file(
     program: Program,
     limit: float,
 ) -> PlanFile:
-    best = found.best
-    sums = best.account
-    ops, values = rows_of(best.decisions)
-    layers = (0, len(traced.graph.nodes))
-    mesh = dict(best.mesh.axes)
     warnings = (
         *traced.warnings, *one.call.warnings, *dict.fromkeys(program.flat.warnings),
-        *_idle(best, machine),
-    )  # fmt: skip
-    stage = StageRow(
-        layers, (0, machine.num_devices), mesh, sums.step_s, sums.peak_bytes,
-        "as written",
+        *_idle(found.best, machine),
     )  # fmt: skip
     return PlanFile(
         format=FORMAT,
@@ -155,19 +138,6 @@ def _file(
         name=one.name,
         graph_digest=digest(traced.graph),
         graph=show(traced.graph),
-        cluster=machine.to_dict(),
-        mesh=best.mesh.axes,
-        step_s=sums.step_s,
-        compute_s=sums.compute_s,
-        communication_s=sums.communication_s,
-        peak_bytes=sums.peak_bytes,
-        argument_bytes=sums.argument_bytes,
-        limit_bytes=limit,
-        room_bytes=best.builder.cache.reshard.room_bytes,
-        lower_bound_s=max(found.lower_bound_s, 0.0),
-        decided_ops=len(set(best.built.op_node.values())),
-        stop=found.stop.name,
-        origin=best.name,
         microbatches=one.microbatches,
         schedule="none",
         emission=options.emission,
@@ -175,24 +145,9 @@ def _file(
         donated=traced.donated,
         ties=_ties(traced),
         roles=tuple(item.role for item in traced.graph.inputs),
-        inputs=tuple(str(s) for s in best.decisions.inputs),
-        outputs=tuple(str(s) for s in best.decisions.outputs),
-        pins=options.pins,
-        forbidden=options.forbidden,
-        stages=(stage,),
-        baselines={
-            name: BaselineRow(b.step_s, b.peak_bytes, b.fits, b.mesh)
-            for name, b in sorted(found.baselines.items())
-        },
-        collectives=tuple(
-            CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
-            for c in sums.collectives
-        ),
         substitutions=(),
         warnings=warnings,
-        ops=ops,
-        values=values,
-        candidates=candidates(found, best),
+        **outcome(found, machine, options, limit, len(traced.graph.nodes)),
     )
 
 

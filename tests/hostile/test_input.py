@@ -68,7 +68,8 @@ def test_prime_batch_divides_into_no_micro_batches() -> None:
 def test_prime_batch_that_does_not_fit_says_so() -> None:
     batch = {"x": struct(7, 16), "y": struct(7, 16)}
     rule = optax.sgd(0.1)
-    refused("does-not-fit", mean_loss, PARAMS, batch, optimizer=rule, memory_bytes=100)
+    found = refused("does-not-fit", mean_loss, PARAMS, batch, optimizer=rule, memory_bytes=100)
+    assert "does not fit" in found.message
 
 
 # --- functions ---------------------------------------------------------------------------------
@@ -232,7 +233,8 @@ def test_argument_that_tracing_refuses(settings: dict[str, Any]) -> None:
     ],
 )
 def test_wrong_training(args: tuple[Any, ...], settings: dict[str, Any], kind: str) -> None:
-    refused(kind, *args, **({"optimizer": optax.sgd(0.1)} | settings))
+    found = refused(kind, *args, **({"optimizer": optax.sgd(0.1)} | settings))
+    assert found.kind == kind
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ def _raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(name="refused")
-def _refused(raw: dict[str, Any], tmp_path: Path) -> Callable[..., None]:
-    def check(*words: str, **keys: Any) -> None:
+def _refused(raw: dict[str, Any], tmp_path: Path) -> Callable[..., str]:
+    def check(**keys: Any) -> str:
         path = tmp_path / "plan.json"
         path.write_text(json.dumps(raw | keys))
         with pytest.raises(PlanError) as found:
@@ -59,8 +59,7 @@ def _refused(raw: dict[str, Any], tmp_path: Path) -> Callable[..., None]:
         assert found.value.kind == "plan-file"
         assert found.value.where == str(path)
         assert found.value.remedy
-        for word in words:
-            assert word in str(found.value)
+        return str(found.value)
 
     return check
 
@@ -83,18 +82,18 @@ NUMBERS = ("step_s", "compute_s", "communication_s", "peak_bytes", "argument_byt
 @pytest.mark.parametrize("key", NUMBERS)
 def test_numbers_are_finite_and_not_negative(refused: Any, key: str) -> None:
     for value in (-1.0, 1e300, "1.0", None, True):
-        refused(key, **{key: value})
+        assert key in refused(**{key: value})
     for value in (float("nan"), float("inf"), -float("inf")):
-        refused("malformed", **{key: value})
+        assert "malformed" in refused(**{key: value})
 
 
 def test_counts_are_bounded(refused: Any) -> None:
-    refused("microbatches", microbatches=0)
-    refused("microbatches", microbatches=10**12)
-    refused("mesh", mesh=[["x", 10**18], ["y", 4]])
-    refused("mesh", mesh=[["x", 0], ["y", 8]])
-    refused("mesh", mesh=[])
-    refused("mesh", mesh=[[f"a{i}", 2] for i in range(9)])
+    assert "microbatches" in refused(microbatches=0)
+    assert "microbatches" in refused(microbatches=10**12)
+    assert "mesh" in refused(mesh=[["x", 10**18], ["y", 4]])
+    assert "mesh" in refused(mesh=[["x", 0], ["y", 8]])
+    assert "mesh" in refused(mesh=[])
+    assert "mesh" in refused(mesh=[[f"a{i}", 2] for i in range(9)])
 
 
 # --- words -------------------------------------------------------------------------------------
@@ -103,45 +102,49 @@ def test_counts_are_bounded(refused: Any) -> None:
 @pytest.mark.parametrize("key", ["stop", "emission", "loss_reduction"])
 def test_words_are_known_ones(refused: Any, key: str) -> None:
     for value in ("os.system", "__class__", "", 3, None):
-        refused(key, **{key: value})
+        assert key in refused(**{key: value})
 
 
 # --- mesh and cluster --------------------------------------------------------------------------
 
 
 def test_mesh_is_that_of_the_cluster(refused: Any, raw: dict[str, Any]) -> None:
-    refused("16 devices, the cluster 8", mesh=[["x", 4], ["y", 4]])
-    refused("different names", mesh=[["x", 2], ["x", 4]])
-    refused("['x']", mesh=[["__class__", 2], ["y", 4]])
-    refused("letters", mesh=[["x y", 2], ["y", 4]])
+    assert "16 devices, the cluster 8" in refused(mesh=[["x", 4], ["y", 4]])
+    assert "different names" in refused(mesh=[["x", 2], ["x", 4]])
+    assert "['x']" in refused(mesh=[["__class__", 2], ["y", 4]])
+    assert "letters" in refused(mesh=[["x y", 2], ["y", 4]])
     other = raw["cluster"] | {"num_devices": 64}
-    refused("the cluster 64", cluster=other)
-    refused("cluster", cluster=raw["cluster"] | {"num_devices": 10**30, "devices_per_host": 1})
+    assert "the cluster 64" in refused(cluster=other)
+    assert "cluster" in refused(
+        cluster=raw["cluster"] | {"num_devices": 10**30, "devices_per_host": 1}
+    )
     million = [["x", 10**6], ["y", 10**6]]
-    refused("devices", mesh=million, cluster=raw["cluster"] | {"num_devices": 10**12})
+    assert "devices" in refused(mesh=million, cluster=raw["cluster"] | {"num_devices": 10**12})
 
 
 def test_cluster_is_a_cluster(refused: Any, raw: dict[str, Any]) -> None:
-    refused("missing", cluster={})
-    refused("unknown field", cluster=raw["cluster"] | {"__class__": "Cluster"})
-    refused("device", cluster=raw["cluster"] | {"device": {}})
-    refused("profile", cluster=raw["cluster"] | {"collectives": {"shipped": "x", "digest": "y"}})
+    assert "missing" in refused(cluster={})
+    assert "unknown field" in refused(cluster=raw["cluster"] | {"__class__": "Cluster"})
+    assert "device" in refused(cluster=raw["cluster"] | {"device": {}})
+    assert "profile" in refused(
+        cluster=raw["cluster"] | {"collectives": {"shipped": "x", "digest": "y"}}
+    )
     deep: Any = 1
     for _ in range(500):
         deep = {"a": deep}
-    refused(cluster=raw["cluster"] | {"device": deep})
+    assert "cluster" in refused(cluster=raw["cluster"] | {"device": deep})
 
 
 # --- graph -------------------------------------------------------------------------------------
 
 
 def test_graph_is_the_one_of_the_digest(refused: Any, raw: dict[str, Any]) -> None:
-    refused("digest", graph_digest="0" * 64)
-    refused("digest", graph=raw["graph"].replace("8,16", "8,32"))
-    refused("line 1", graph="hello")
-    refused("return", graph="")
-    refused(graph="body 0 {\n" * 200)
-    refused(graph=raw["graph"] + "\x00")
+    assert "digest" in refused(graph_digest="0" * 64)
+    assert "digest" in refused(graph=raw["graph"].replace("8,16", "8,32"))
+    assert "line 1" in refused(graph="hello")
+    assert "return" in refused(graph="")
+    assert refused(graph="body 0 {\n" * 200)
+    assert refused(graph=raw["graph"] + "\x00")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,7 @@ def test_graph_that_is_not_sound_is_refused_with_its_own_digest(
         name = digest(parse(text))
     except ValueError:
         name = raw["graph_digest"]
-    refused(graph=text, graph_digest=name)
+    assert refused(graph=text, graph_digest=name)
 
 
 # --- decisions ---------------------------------------------------------------------------------
@@ -168,67 +171,71 @@ def test_roles_are_legal(refused: Any, raw: dict[str, Any]) -> None:
     def with_roles(change: Callable[[list[str]], list[Any]]) -> list[Any]:
         return [[place, change(roles)] for place, roles in raw["ops"]]
 
-    refused("3 roles", ops=with_roles(lambda r: [*r, ""]))
-    refused("1 roles", ops=with_roles(lambda r: r[:1]))
-    refused("'__class__'", ops=with_roles(lambda _: ["__class__", ""]))
-    refused("'@9'", ops=with_roles(lambda _: ["@9", ""]))
-    refused("ops", ops=with_roles(lambda _: [1, 2]))
+    assert "3 roles" in refused(ops=with_roles(lambda r: [*r, ""]))
+    assert "1 roles" in refused(ops=with_roles(lambda r: r[:1]))
+    assert "'__class__'" in refused(ops=with_roles(lambda _: ["__class__", ""]))
+    assert "'@9'" in refused(ops=with_roles(lambda _: ["@9", ""]))
+    assert "ops" in refused(ops=with_roles(lambda _: [1, 2]))
 
 
 def test_every_op_has_one_decision(refused: Any, raw: dict[str, Any]) -> None:
-    refused("no decision for the op at 2", ops=[raw["ops"][i] for i in (0, 1)])
-    refused("999/1/2", ops=[*raw["ops"], [[999, 1, 2], ["", ""]]])
-    refused("occurs 2 times", ops=[*raw["ops"], raw["ops"][0]])
-    refused("ops", ops=[[[-1], ["", ""]]])
-    refused("ops", ops=[[[10**12], ["", ""]]])
-    refused(ops=[])
+    assert "no decision for the op at 2" in refused(ops=[raw["ops"][i] for i in (0, 1)])
+    assert "999/1/2" in refused(ops=[*raw["ops"], [[999, 1, 2], ["", ""]]])
+    assert "occurs 2 times" in refused(ops=[*raw["ops"], raw["ops"][0]])
+    assert "ops" in refused(ops=[[[-1], ["", ""]]])
+    assert "ops" in refused(ops=[[[10**12], ["", ""]]])
+    assert "no decision" in refused(ops=[])
 
 
 def test_every_value_has_one_state(refused: Any, raw: dict[str, Any]) -> None:
-    refused("no decision for the value", values=raw["values"][:3])
-    refused("which is not there", values=[*raw["values"], [[], 10**6, "[-]"]])
-    refused("occurs 2 times", values=[*raw["values"], raw["values"][0]])
+    assert "no decision for the value" in refused(values=raw["values"][:3])
+    assert "which is not there" in refused(values=[*raw["values"], [[], 10**6, "[-]"]])
+    assert "occurs 2 times" in refused(values=[*raw["values"], raw["values"][0]])
     swapped = [[p, n, s.replace("y", "q")] for p, n, s in raw["values"]]
-    refused("['q']", values=swapped)
-    refused("cannot be kept", values=[[p, n, "[-,-,-,-,x]"] for p, n, _ in raw["values"]])
-    refused("not a sharding", values=[[p, n, "__import__('os')"] for p, n, _ in raw["values"]])
-    refused("used twice", values=[[p, n, "[x]+sum(x)"] for p, n, _ in raw["values"]])
-    refused("+avg(x)", values=[[p, n, "[-]+avg(x)"] for p, n, _ in raw["values"]])
+    assert "['q']" in refused(values=swapped)
+    assert "cannot be kept" in refused(values=[[p, n, "[-,-,-,-,x]"] for p, n, _ in raw["values"]])
+    assert "not a sharding" in refused(
+        values=[[p, n, "__import__('os')"] for p, n, _ in raw["values"]]
+    )
+    assert "used twice" in refused(values=[[p, n, "[x]+sum(x)"] for p, n, _ in raw["values"]])
+    assert "+avg(x)" in refused(values=[[p, n, "[-]+avg(x)"] for p, n, _ in raw["values"]])
 
 
 def test_arguments_and_results_have_one_state_each(refused: Any, raw: dict[str, Any]) -> None:
     count = len(raw["inputs"])
-    refused(f"1 arguments, its graph has {count}", inputs=raw["inputs"][:1])
-    refused("0 results", outputs=[])
-    refused("cannot be kept", inputs=["[x]"] * count)
-    refused("cannot be kept as", outputs=["[-,-,-]"] * len(raw["outputs"]))
-    refused("cannot be kept", inputs=[f"{s.replace('y', '-')}+sum(y)" for s in raw["inputs"]])
-    refused("at once", inputs=["[-,-]" if s.count(",") else "[-]" for s in raw["inputs"]])
+    assert f"1 arguments, its graph has {count}" in refused(inputs=raw["inputs"][:1])
+    assert "0 results" in refused(outputs=[])
+    assert "cannot be kept" in refused(inputs=["[x]"] * count)
+    assert "cannot be kept as" in refused(outputs=["[-,-,-]"] * len(raw["outputs"]))
+    assert "cannot be kept" in refused(
+        inputs=[f"{s.replace('y', '-')}+sum(y)" for s in raw["inputs"]]
+    )
+    assert "at once" in refused(inputs=["[-,-]" if s.count(",") else "[-]" for s in raw["inputs"]])
 
 
 def test_donation_and_ties_are_of_arguments(refused: Any, raw: dict[str, Any]) -> None:
     assert raw["ties"]
-    refused("donated", donated=[55])
-    refused("donated", donated=[-1])
-    refused("occurs 2 times", donated=[0, 0])
-    refused("no such argument", ties=[[99, 0]])
-    refused("no such argument", ties=[[0, 99]])
-    refused("types differ", ties=[[1, 0]])
-    refused("occurs 2 times", ties=[*raw["ties"], *raw["ties"]])
-    refused("roles", roles=[])
-    refused("roles", roles=["batch"] * len(raw["roles"]))
+    assert "donated" in refused(donated=[55])
+    assert "donated" in refused(donated=[-1])
+    assert "occurs 2 times" in refused(donated=[0, 0])
+    assert "no such argument" in refused(ties=[[99, 0]])
+    assert "no such argument" in refused(ties=[[0, 99]])
+    assert "types differ" in refused(ties=[[1, 0]])
+    assert "occurs 2 times" in refused(ties=[*raw["ties"], *raw["ties"]])
+    assert "roles" in refused(roles=[])
+    assert "roles" in refused(roles=["batch"] * len(raw["roles"]))
 
 
 def test_stages_and_collectives_are_of_the_mesh(refused: Any, raw: dict[str, Any]) -> None:
     stage = raw["stages"][0]
-    refused("stage", stages=[])
-    refused("stage", stages=[stage | {"mesh": {"x": 8}}])
-    refused("stage", stages=[stage | {"devices": [0, 9]}])
+    assert "stage" in refused(stages=[])
+    assert "stage" in refused(stages=[stage | {"mesh": {"x": 8}}])
+    assert "stage" in refused(stages=[stage | {"devices": [0, 9]}])
     row = {"kind": "all-reduce", "axes": ["x"], "group_size": 2, "bytes": 1.0, "count": 1.0,
            "seconds": 1.0, "cause": ""}  # fmt: skip
-    refused("no axis 'q'", collectives=[row | {"axes": ["q"]}])
-    refused("members", collectives=[row | {"group_size": 8}])
-    refused("bytes", collectives=[row | {"bytes": -1.0}])
+    assert "no axis 'q'" in refused(collectives=[row | {"axes": ["q"]}])
+    assert "members" in refused(collectives=[row | {"group_size": 8}])
+    assert "bytes" in refused(collectives=[row | {"bytes": -1.0}])
 
 
 # --- all of it ---------------------------------------------------------------------------------
