@@ -17,11 +17,13 @@ from .decisions import Decisions
 from .intra.build import Builder
 from .intra.decide import decide
 from .intra.eliminate import Tables
-from .intra.problem import Floats, IntraSolution
+from .intra.problem import Floats, IntraProblem, IntraSolution
 from .intra.records import Built, Limits, MenuCache
 from .intra.solve import SolveOptions, solve
 from .options import Options
 from .program import Program
+from .remembered import Memory
+from .solutions import solved
 from .stop import Stop
 
 # Buffers that exist only while a value changes its state are not in the objective. Where they
@@ -44,6 +46,7 @@ Progress = Callable[[str], None]
 class Scope:
     """What the searches on all meshes share, and what they learn.
 
+    memory: the plan store, where solved problems are looked up.
     seconds: spent building and solving.
     late: some search was cut short.
     least: smallest peaks of meshes on which nothing fits [byte].
@@ -60,6 +63,7 @@ class Scope:
     collectives: CollectiveModel
     compute: ComputeModel
     deadline: float
+    memory: Memory
     seconds: dict[str, float] = field(default_factory=lambda: {"build": 0.0, "solve": 0.0})
     late: bool = False
     least: list[float] = field(default_factory=list[float])
@@ -119,7 +123,7 @@ class MeshSearch:
         while True:
             left = max(self.scope.deadline - time.monotonic(), 1.0)
             problem = replace(built.problem, limit=limit)
-            answer = solve(problem, replace(options, time_limit_s=left), self.tables)
+            answer = self._answer(problem, replace(options, time_limit_s=left))
             if built.moments is None or not answer.choice:
                 break
             memory = built.lives.memory(answer.choice)
@@ -129,6 +133,12 @@ class MeshSearch:
             built = built.watching(tuple(sorted((*built.moments, worst))))
         self.scope.seconds["solve"] += time.monotonic() - start
         return answer
+
+    def _answer(self, problem: IntraProblem, options: SolveOptions) -> IntraSolution:
+        return solved(
+            self.scope.memory, problem, options, self.scope.options.time_limit_s,
+            lambda: solve(problem, options, self.tables),
+        )  # fmt: skip
 
     def _wished(self) -> Limits:
         wishes, mesh = self.scope.program.wishes, self.mesh

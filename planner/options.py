@@ -36,6 +36,7 @@ class Options:
         devices talk over more than one kind of link, or where no single program fits.
     schedules: of pipelines, those to choose from.
     emission: shard_map (explicit collectives) or constraints (the compiler's partitioner).
+    cache: look plans and solved problems up in the plan store of this user, and keep them there.
     """
 
     time_limit_s: float = 60.0
@@ -50,6 +51,7 @@ class Options:
     pipeline: int | str = "auto"
     schedules: tuple[str, ...] = ("1f1b", "zb-h1", "gpipe")
     emission: str = "shard_map"
+    cache: bool = False
 
     def __post_init__(self) -> None:
         _check_number("time_limit_s", self.time_limit_s, whole=False, finite=False)
@@ -68,6 +70,7 @@ class Options:
         if self.emission not in ("shard_map", "constraints"):
             raise _bad("emission", f"must be shard_map or constraints, got {self.emission!r}")
         _check_flag("baselines", self.baselines)
+        _check_flag("cache", self.cache)
         if self.baseline is not None and not self.baselines:
             raise _bad("baseline", f"is {self.baseline!r}, but baselines is False")
         if self.mesh is not None:
@@ -127,6 +130,7 @@ _EXAMPLES = {
     "loss_reduction": "what the loss does over examples",
     "emission": "'shard_map' unless the compiler shall choose the collectives",
     "baselines": "False to skip the hand-written plans",
+    "cache": "True to look plans up in the plan store",
     "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",
     "mesh": "sizes whose product is the number of devices, such as (2, 4)",
     "pins": "pairs such as (('params/*', '[-,8]'),)",

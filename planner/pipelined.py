@@ -6,13 +6,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from msgspec import structs
 
 from costmodel import Cluster
-from ir import IRError, digest
+from ir import IRError, digest, show
 
+from .binding import Bound
 from .emit.pipeline.build import Opened, opened
 from .emit.pipeline.rehearsal import ROLES, Rehearsal, rehearse
 from .emit.pipeline.stage import staged
@@ -28,14 +30,16 @@ from .inter.search import (
     shape_of,
     stage_counts,
 )
+from .kept import keep_stage, kept_stage
 from .options import Options
 from .pipefile import PIPELINE_FORMAT, PIPELINE_VERSION, PipelineFile
 from .pipeplan import BoundStages, PipelinePlan
 from .plan import Plan
 from .planfile import BaselineRow
+from .remembered import Memory, memory_of
 from .search import USABLE
 from .show import bytes_text
-from .single import One, plan_traced
+from .single import One, plan_traced, stage_key
 from .stepcall import StepCall
 from .version import VERSION
 
@@ -140,6 +144,11 @@ class _Search:
     plans: dict[Any, tuple[Plan, StagePrice, float]] = field(default_factory=dict)
     least: list[float] = field(default_factory=list)
     deadline: float = 0.0
+
+    @cached_property
+    def memory(self) -> Memory:
+        """The plan store, if it was asked for."""
+        return memory_of(self.options)
 
     @property
     def limit(self) -> float:
@@ -269,17 +278,31 @@ class _Search:
             StepCall(stage.joint.run, (), (), "auto"), shape.microbatches, (0, 1), ROLES,
             f"{self.training.name}, stage {s} from device {start}",
         )  # fmt: skip
-        now = time.monotonic()
-        plan, found = plan_traced(one, stage.traced, cluster, options, self.say, now, now)
         parts = stage.program.parts
         phases = Phases(
             stage.loop, frozenset(parts.forward.nodes), frozenset(parts.input_gradient.nodes),
             frozenset(parts.weight_gradient.nodes), parts.saved,
             [v for v in stage.program.args["takes"] if v >= 0],
         )  # fmt: skip
-        price = price_of(found.best, phases, stage.body.graph, shape.microbatches)
-        self.plans[key] = plan, price, found.lower_bound_s
+        self.plans[key] = self._priced(one, stage, phases, cluster, options)
         return self.plans[key]
+
+    def _priced(
+        self, one: One, stage: Rehearsal, phases: Phases, cluster: Cluster, options: Options
+    ) -> tuple[Plan, StagePrice, float]:
+        """A stage's plan and price, from the plan store or searched now."""
+        key = stage_key(one, stage.traced, phases, cluster, options) if self.memory.store else ""
+        held = kept_stage(self.memory, key, show(stage.traced.graph))
+        if held is not None:
+            file, price, bound = held
+            return Plan(file, Bound(stage.traced), cached=True), price, bound
+        now = time.monotonic()
+        plan, found = plan_traced(
+            one, stage.traced, cluster, options, self.say, now, now, self.memory
+        )
+        price = price_of(found.best, phases, stage.body.graph, one.microbatches)
+        keep_stage(self.memory, key, plan.file, price, found.lower_bound_s)
+        return plan, price, found.lower_bound_s
 
 
 def _plan_of(found: _Found, search: _Search, rows: dict[str, BaselineRow]) -> PipelinePlan:
@@ -299,4 +322,5 @@ def _plan_of(found: _Found, search: _Search, rows: dict[str, BaselineRow]) -> Pi
         best.peak_bytes, members, tuple(distinct), rows, tuple(dict.fromkeys(notes)),
     )  # fmt: skip
     total = time.monotonic() - search.start
-    return PipelinePlan(file, found.bound, {"inter": total, "total": total})
+    cached = all(plan.cached for plan in found.plans)
+    return PipelinePlan(file, found.bound, {"inter": total, "total": total}, cached=cached)

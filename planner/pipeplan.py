@@ -46,12 +46,15 @@ class PipelinePlan:
 
     It has the properties of a `Plan`. Every stage is a plan of its own, for the stage's part of
     the step on its devices: see `stage_plans`.
+
+    cached: the plans of all its stages were found in the plan store.
     """
 
     file: PipelineFile
     bound: BoundStages | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     where: str = "plan"
+    cached: bool = False
 
     @property
     def step_s(self) -> float:
@@ -163,7 +166,7 @@ class PipelinePlan:
             ],
             "substitutions": [], "warnings": list(f.warnings), "seconds": dict(self.seconds),
             "bubble": f.bubble, "origin": "pipeline", "cluster": f.cluster.get("name", ""),
-            "name": f.name, "limit_bytes": f.limit_bytes,
+            "name": f.name, "limit_bytes": f.limit_bytes, "cached": self.cached,
         }  # fmt: skip
 
     def __str__(self) -> str:

@@ -56,12 +56,14 @@ class Plan:
     """A plan for one function on one cluster.
 
     Times are predictions of the cost model, in seconds per call; bytes are per device.
+    cached: it was found in the plan store and not searched.
     """
 
     file: PlanFile
     bound: Bound | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     where: str = "plan"
+    cached: bool = False
 
     # --- what it says ---------------------------------------------------------------------
 
@@ -154,10 +156,10 @@ class Plan:
 
     def summary(self) -> dict[str, Any]:
         """The contract of `meshwright plan --json`."""
-        return summary_of(self.file, self.gap, self.seconds)
+        return summary_of(self.file, self.gap, self.seconds, cached=self.cached)
 
     def __str__(self) -> str:
-        return show_plan(self.file, self.seconds, self.input_shardings())
+        return show_plan(self.file, self.seconds, self.input_shardings(), cached=self.cached)
 
     def input_shardings(self) -> dict[str, Sharding]:
         """Name of every argument -> its sharding."""

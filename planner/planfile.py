@@ -166,8 +166,13 @@ def write(path: str | Path, file: PlanFile) -> None:
     Raises:
         PlanError: if the folder cannot be written, or `path` is no plain file.
     """
+    write_files([(Path(path), encoded(file))], kind="plan-file")
+
+
+def encoded(file: PlanFile) -> bytes:
+    """The bytes of a plan file; the same plan gives the same ones."""
     data = msgspec.json.format(msgspec.json.encode(file, order="deterministic"), indent=0)
-    write_files([(Path(path), data + b"\n")], kind="plan-file")
+    return data + b"\n"
 
 
 def read(path: str | Path) -> PlanFile:
@@ -176,9 +181,16 @@ def read(path: str | Path) -> PlanFile:
     Raises:
         PlanError: if the file is missing, truncated, of another format or version, or malformed.
     """
-    where = str(path)
+    return decoded(bytes_of(path, str(path)), str(path))
+
+
+def decoded(data: bytes, where: str) -> PlanFile:
+    """The plan that some bytes hold; nothing in them is executed.
+
+    Raises:
+        PlanError: if they are truncated, of another format or version, or malformed.
+    """
     again = "make the plan again with this version"
-    data = bytes_of(path, where)
     _check_head(data, where)
     try:
         return msgspec.json.decode(data, type=PlanFile)

@@ -13,6 +13,7 @@ from .mesh_search import Candidate, MeshSearch, Progress, Scope
 from .meshes import mesh_of, mesh_shapes
 from .options import Options
 from .program import Program
+from .remembered import Memory, memory_of
 from .show import bytes_text
 from .stop import Stop
 
@@ -37,14 +38,19 @@ class Search:
     """One search; menus, tables and prices are shared by everything on one mesh."""
 
     def __init__(
-        self, program: Program, cluster: Cluster, options: Options, progress: Progress
+        self,
+        program: Program,
+        cluster: Cluster,
+        options: Options,
+        progress: Progress,
+        memory: Memory | None = None,
     ) -> None:
         self.options, self.cluster, self.progress = options, cluster, progress
         self.scope = Scope(
             program, cluster, options, progress,
             float(options.memory_bytes or USABLE * cluster.memory_bytes),
             CollectiveModel(cluster), ComputeModel(cluster),
-            time.monotonic() + options.time_limit_s,
+            time.monotonic() + options.time_limit_s, memory or memory_of(options),
         )  # fmt: skip
 
     @property

@@ -29,7 +29,13 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def show_plan(file: PlanFile, seconds: Mapping[str, float], inputs: Mapping[str, Sharding]) -> str:
+def show_plan(
+    file: PlanFile,
+    seconds: Mapping[str, float],
+    inputs: Mapping[str, Sharding],
+    *,
+    cached: bool = False,
+) -> str:
     """The plan's page: mesh, prediction, proof, baselines, collectives, shardings."""
     name = file.cluster.get("name", "cluster")
     gap = (file.step_s - file.lower_bound_s) / file.step_s if file.step_s else 0.0
@@ -55,7 +61,8 @@ def show_plan(file: PlanFile, seconds: Mapping[str, float], inputs: Mapping[str,
     lines += [f"  warning: {text}" for text in file.warnings]
     if seconds:
         spent = ", ".join(f"{k} {v:.2f} s" for k, v in seconds.items())
-        lines.append(f"  planned in {spent}")
+        begin = "taken from the plan store" if cached else "planned"
+        lines.append(f"  {begin} in {spent}")
     return "\n".join(map(printable, lines))
 
 

@@ -17,13 +17,16 @@ from .binding import Bound
 from .errors import PlanError
 from .flatten import flatten
 from .fusion import analyse
+from .inter.price import Phases
 from .intra.facts import Facts
+from .kept import keep_plan, kept_plan, plan_key
 from .mesh_search import Candidate
 from .options import Options, wishes
 from .outcome import outcome
 from .plan import Plan
 from .planfile import FILE_VERSION, FORMAT, PlanFile
 from .program import Program, roles_of
+from .remembered import Memory, key_of, memory_of
 from .search import Found, Search
 from .stepcall import StepCall
 from .version import VERSION
@@ -61,7 +64,36 @@ def plan_one(
             f"'{one.name}' has no arguments and computes nothing", kind="bad-argument",
             where="plan", remedy="pass the arguments after the function: plan(fn, *args, ...)",
         )  # fmt: skip
-    return plan_traced(one, traced, machine, options, say, start, begun)[0]
+    memory = memory_of(options)
+    text = show(traced.graph)
+    key = key_of_one(one, traced, machine, options) if memory.store else ""
+    file = kept_plan(memory, key, text)
+    if file is None:
+        plan, _ = plan_traced(one, traced, machine, options, say, start, begun, memory)
+        keep_plan(memory, key, plan.file)
+        return plan
+    now = time.monotonic()
+    seconds = dict.fromkeys(("trace", "substitute", "build", "solve", "inter"), 0.0)
+    spent = {"trace": now - begun, "total": now - start}
+    return Plan(file, Bound(traced), seconds | spent, cached=True)
+
+
+def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options) -> str:
+    """The name of a step's plan in the plan store."""
+    parts = (
+        show(traced.graph), one.microbatches, one.call.reduction, one.call.warnings,
+        traced.warnings, traced.donated, _ties(traced), [i.role for i in traced.graph.inputs],
+    )  # fmt: skip
+    return plan_key(one.name, parts, machine, options)
+
+
+def stage_key(one: One, traced: Traced, phases: Phases, machine: Cluster, options: Options) -> str:
+    """The name of a pipeline stage in the plan store."""
+    parts = (
+        phases.loop, sorted(phases.forward), sorted(phases.input_gradient),
+        sorted(phases.weight_gradient), list(phases.saved), list(phases.takes),
+    )  # fmt: skip
+    return key_of("stage", key_of_one(one, traced, machine, options), parts)
 
 
 def plan_traced(
@@ -72,6 +104,7 @@ def plan_traced(
     say: Callable[[str], None],
     start: float,
     begun: float,
+    memory: Memory | None = None,
 ) -> tuple[Plan, Found]:
     """Plans a traced step.
 
@@ -83,6 +116,7 @@ def plan_traced(
         say: hears of progress.
         start: when planning began, for the seconds spent.
         begun: when tracing began.
+        memory: the plan store; the one that the options ask for if None.
 
     Raises:
         PlanError: if nothing fits in memory.
@@ -95,7 +129,7 @@ def plan_traced(
         roles_of([item.role for item in traced.graph.inputs], flat), resolved,
     )  # fmt: skip
     traced_s = time.monotonic() - begun
-    search = Search(program, machine, options, say)
+    search = Search(program, machine, options, say, memory)
     found = search.run()
     total = time.monotonic() - start
     seconds = {

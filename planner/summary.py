@@ -14,7 +14,9 @@ def fits(f: PlanFile) -> bool:
     return f.peak_bytes <= f.limit_bytes * (1 + 1e-9)
 
 
-def summary_of(f: PlanFile, gap: float, seconds: Mapping[str, float]) -> dict[str, Any]:
+def summary_of(
+    f: PlanFile, gap: float, seconds: Mapping[str, float], *, cached: bool = False
+) -> dict[str, Any]:
     """The contract of `meshwright plan --json`."""
     return {
         "step_s": f.step_s, "peak_bytes": f.peak_bytes, "fits": fits(f),
@@ -39,5 +41,5 @@ def summary_of(f: PlanFile, gap: float, seconds: Mapping[str, float]) -> dict[st
         "compute_s": f.compute_s, "communication_s": f.communication_s,
         "origin": f.origin, "cluster": f.cluster.get("name", ""), "name": f.name,
         "limit_bytes": f.limit_bytes, "operations": len(f.ops),
-        "decided_operations": f.decided_ops,
+        "decided_operations": f.decided_ops, "cached": cached,
     }  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .answer import own_stdout
+from .cache import clear_command, info_command
 from .clusters import clusters_command, version_command
 from .command import Command, Group
 from .compare import compare_command
@@ -148,6 +149,11 @@ app.command("clusters", cls=Command, epilog=examples("clusters", "clusters --jso
     clusters_command
 )
 app.command("version", cls=Command, epilog=examples("version", "version --json"))(version_command)
+
+cache = typer.Typer(no_args_is_help=True, help="Show or clear the store of plans.")
+app.add_typer(cache, name="cache")
+cache.command("info", cls=Command, epilog=examples("cache info", "cache info --json"))(info_command)
+cache.command("clear", cls=Command, epilog=examples("cache clear"))(clear_command)
 
 rules = typer.Typer(no_args_is_help=True, help="Judge rules that rewrite programs.")
 app.add_typer(rules, name="rules")

@@ -17,6 +17,7 @@ from ..options import Options
 from ..plan import Plan
 from . import wishes
 from .answer import Answer, progress
+from .notes import notes
 from .page import page
 from .parameters import AsJson
 from .platforms import choose_platform
@@ -85,6 +86,12 @@ Microbatches = Annotated[
 NoBaselines = Annotated[
     bool, typer.Option("--no-baselines", help="Do not price the hand-written plans.")
 ]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache", help="Neither look the plan up in the plan store nor keep it there."
+    ),
+]
 
 
 def plan_command(
@@ -98,6 +105,7 @@ def plan_command(
     mesh: MeshText = None,
     microbatches: Microbatches = None,
     no_baselines: NoBaselines = False,
+    no_cache: NoCache = False,
     as_json: AsJson = False,
 ) -> Answer:
     """Find the fastest sharding that fits in memory.
@@ -112,6 +120,7 @@ def plan_command(
         "mesh": None if mesh is None else wishes.mesh_shape(mesh),
         "microbatches": microbatches,
         "baselines": False if no_baselines else None,
+        "cache": False if no_cache else None,
     }
     given = {name: value for name, value in given.items() if value is not None}
     Options(**given)
@@ -126,7 +135,7 @@ def plan_command(
 
 
 def _plan(text: str, target: Target, cluster: str, given: dict[str, Any], *, as_json: bool) -> Plan:
-    settings = wishes.merged(target.settings, given)
+    settings: dict[str, Any] = {"cache": True} | wishes.merged(target.settings, given)
     if "microbatches" in given and settings.get("optimizer") is None:
         raise PlanError(
             "needs a target with optimizer= in its settings: the planner cuts only steps that it "
@@ -134,7 +143,7 @@ def _plan(text: str, target: Target, cluster: str, given: dict[str, Any], *, as_
             remedy="return (loss_fn, (params, batch), {'optimizer': ...}), or leave it out",
         )  # fmt: skip
     try:
-        with progress(as_json=as_json) as say:
+        with notes(), progress(as_json=as_json) as say:
             return plan(target.fn, *target.args, cluster=cluster, progress=say, **settings)
     except TraceError as error:
         raise PlanError(str(error), kind="trace", where=text) from error

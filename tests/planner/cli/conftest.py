@@ -14,8 +14,11 @@ from tests.planner.cli.runner import TARGETS, Ran, Run
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Run]:
-    """Runs the command line in a folder that holds `step.py`."""
+def run(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Generator[Run]:
+    """Runs the command line in a folder that holds `step.py`, with a plan store of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     (tmp_path / "step.py").write_text(TARGETS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
