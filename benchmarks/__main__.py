@@ -13,6 +13,7 @@ from pathlib import Path
 BENCHES = (
     "contest",
     "costs",
+    "extraction",
     "host-steps",
     "oracles",
     "pipeline-steps",
@@ -24,7 +25,7 @@ BENCHES = (
     "schedules",
     "verify",
 )
-WITH_VALUE = ("--data", "--only")  # options of `contest`
+WITH_VALUE = ("--data", "--limit", "--only")  # options of `contest` and `extraction`
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 
 

@@ -90,6 +90,7 @@ BASIC: tuple[str, ...] = (
     "planner/stepcall.py",
     "profiles/measure.py",
     "profiles/measure_cases.py",
+    "substitutions/extraction/ilp.py",
     "substitutions/verify/saturate.py",
     "substitutions/verify/smt.py",
 )

@@ -1,0 +1,227 @@
+# pyright: basic
+"""Extraction as a 0/1 programme; cycles are forbidden when they are met.
+
+    min  sum c_n x_n     x_n: node n is chosen,  y_c: class c is needed
+    y_root = 1,   sum of x_n over the nodes of c = y_c
+    sum of x_n over the nodes of c that need d <= y_d          for every edge c -> d
+    sum over a cycle c_1 -> c_2 -> ... -> c_1 of the x_n that take its edges <= length - 1
+
+The last rows are added for the cycles of each answer, until an answer has none. The bound of the
+programme with some of these rows is a bound for all.
+
+Source: Yang et al., Equality Saturation for Tensor Graph Superoptimization (TENSAT), MLSys 2021,
+whose rows for classes and children these are; it forbids cycles by an order of classes instead.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+
+import highspy
+import numpy as np
+
+from .egraph import NOTHING, EGraph, Extraction, components, extraction, needed
+from .founded import Cut, Floats, Founding
+from .greedy import greedy_dag, greedy_tree
+from .landmarks import landmarks
+
+MOST_CYCLES = 200  # rows that are added for one answer
+GRACE_S = 1.0
+RELATIVE = 1e-9
+RELAXED = 0.4  # share of the time for the programme without integers
+
+
+def solve_ilp(graph: EGraph, limit_s: float = 60.0) -> Extraction:
+    """The best extraction, or the best found within the limit with a bound."""
+    deadline = time.monotonic() + limit_s
+    best = min((greedy_tree(graph), greedy_dag(graph)), key=lambda found: found.cost)
+    if best.stop == "none":
+        return NOTHING
+    model, founding = _Model(graph), Founding(graph)
+    floor, cuts = landmarks(graph, time.monotonic() + limit_s * RELAXED / 2)
+    model.demand(cuts)
+    bound, best = _relaxed(graph, model, founding, best, time.monotonic() + limit_s * RELAXED)
+    bound = max(bound, floor)
+    model.make_integral()
+    part = components(graph)
+    while True:
+        if best.cost - bound <= RELATIVE * best.cost:
+            return _finished(best, best.cost, "optimal")
+        model.start_from(best.chosen)
+        status, values, found = model.run(deadline)
+        bound = max(bound, found)
+        if values is None:
+            return _finished(best, bound, "time limit")
+        choice = model.choice(values)
+        cyclic = needed(graph, choice) is None
+        fresh = _repaired(graph, values) if cyclic else extraction(graph, choice, 0.0, "heuristic")
+        best = min(best, fresh, key=lambda e: e.cost)
+        if status != "optimal":
+            return _finished(best, bound, "time limit")
+        if not cyclic:
+            return _finished(best, best.cost, "optimal")
+        model.forbid(_cycles(graph, choice, part))
+        model.demand(founding.cuts(*model.split(values)))
+
+
+def _relaxed(
+    graph: EGraph, model: _Model, founding: Founding, best: Extraction, deadline: float
+) -> tuple[float, Extraction]:
+    """Bound of the linear programme with the cuts that it needs, and what it suggests."""
+    bound = 0.0
+    while True:
+        status, values, found = model.run(deadline)
+        if status != "optimal" or values is None:
+            return bound, best
+        bound = max(bound, found)
+        best = min(best, _repaired(graph, values), key=lambda e: e.cost)
+        cuts = founding.cuts(*model.split(values))
+        if not cuts or best.cost - bound <= RELATIVE * best.cost:
+            return bound, best
+        model.demand(cuts)
+
+
+def _finished(best: Extraction, bound: float, stop: str) -> Extraction:
+    return Extraction(best.chosen, best.cost, max(0.0, min(bound, best.cost)), stop)
+
+
+def _repaired(graph: EGraph, values: Sequence[float]) -> Extraction:
+    """A greedy extraction that likes the nodes of an answer that is cyclic or fractional."""
+    prices = [node.cost * (1.001 - min(1.0, values[i])) for i, node in enumerate(graph.nodes)]
+    return greedy_dag(graph, prices)
+
+
+def _cycles(graph: EGraph, choice: dict[int, int], part: Sequence[int]) -> list[list[int]]:
+    """Cycles of a choice, as classes in order; each class is on one of them at most."""
+    found: list[list[int]] = []
+    state: dict[int, int] = {}
+    for start in graph.roots:
+        path: list[int] = []
+        work = [(start, 0)] if start not in state else []
+        while work:
+            c, at = work.pop()
+            if at == 0:
+                state[c] = 1
+                path.append(c)
+            children = graph.nodes[choice[c]].children if c in choice else ()
+            if at == len(children):
+                state[c] = 2
+                path.pop()
+                continue
+            work.append((c, at + 1))
+            child = children[at]
+            if child not in state:
+                work.append((child, 0))
+            elif state[child] == 1 and part[child] == part[c]:
+                found.append(path[path.index(child) :])
+    return sorted(found, key=len)[:MOST_CYCLES]
+
+
+class _Model:
+    """The programme; variables are nodes, then classes."""
+
+    def __init__(self, graph: EGraph) -> None:
+        self.graph = graph
+        self.members = graph.members()
+        nodes, columns = len(graph.nodes), len(graph.nodes) + graph.classes
+        rows: list[tuple[list[int], list[float], float, float]] = []
+        for c, group in enumerate(self.members):
+            rows.append(([*group, nodes + c], [1.0] * len(group) + [-1.0], 0.0, 0.0))
+            below = dict.fromkeys(d for i in group for d in graph.nodes[i].children)
+            for d in below:
+                users = [i for i in group if d in graph.nodes[i].children]
+                values = [1.0] * len(users) + [-1.0]
+                rows.append(([*users, nodes + d], values, -math.inf, 0.0))
+        self.highs = highspy.Highs()
+        self.highs.setOptionValue("output_flag", False)
+        self.highs.setOptionValue("threads", 1)
+        self.highs.setOptionValue("random_seed", 1)
+        self.highs.setOptionValue("mip_rel_gap", RELATIVE)
+        self.highs.setOptionValue("mip_abs_gap", 0.0)
+        lower = np.zeros(columns)
+        lower[[nodes + c for c in graph.roots]] = 1.0
+        cost = np.array([*(n.cost for n in graph.nodes), *([0.0] * graph.classes)])
+        starts = np.cumsum([0, *(len(r[0]) for r in rows)]).astype(np.int32)
+        self.highs.passModel(
+            columns, len(rows), int(starts[-1]), int(highspy.MatrixFormat.kRowwise),
+            int(highspy.ObjSense.kMinimize), 0.0, cost, lower, np.ones(columns),
+            np.array([r[2] for r in rows]), np.array([r[3] for r in rows]), starts,
+            np.array([i for r in rows for i in r[0]], dtype=np.int32),
+            np.array([v for r in rows for v in r[1]]),
+            np.zeros(columns, dtype=np.int32),
+        )  # fmt: skip
+        self.columns, self.whole = columns, False
+        self._stop = False
+        for event in ("cbSimplexInterrupt", "cbIpmInterrupt", "cbMipInterrupt"):
+            getattr(self.highs, event).subscribe(self._ask)
+
+    def _ask(self, event: object) -> None:
+        if self._stop:
+            event.interrupt()  # type: ignore[attr-defined]
+
+    def start_from(self, chosen: Sequence[int]) -> None:
+        solution = highspy.HighsSolution()
+        values = [0.0] * (len(self.graph.nodes) + self.graph.classes)
+        for i in chosen:
+            values[i] = 1.0
+            values[len(self.graph.nodes) + self.graph.nodes[i].owner] = 1.0
+        solution.col_value = values
+        self.highs.setSolution(solution)
+
+    def run(self, deadline: float) -> tuple[str, list[float] | None, float]:
+        """Status, values if there are any, and the bound."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return "time limit", None, 0.0
+        self.highs.setOptionValue("time_limit", float(self.highs.getRunTime()) + left)
+        thread = threading.Thread(target=self.highs.run, daemon=True)
+        thread.start()
+        try:
+            thread.join(left + GRACE_S)
+        finally:
+            self._stop = True  # Ctrl-C reaches Python; the solver is told to end
+            thread.join()
+            self._stop = False
+        info = self.highs.getInfo()
+        optimal = self.highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        bound = float(info.mip_dual_bound if self.whole else info.objective_function_value)
+        bound = bound if self.whole or optimal else 0.0
+        feasible = info.primal_solution_status == highspy.kSolutionStatusFeasible
+        values = list(self.highs.getSolution().col_value) if feasible else None
+        return "optimal" if optimal else "time limit", values, bound if bound > 0 else 0.0
+
+    def make_integral(self) -> None:
+        """From now on all variables are 0 or 1."""
+        self.whole = True
+        kind = np.full(self.columns, int(highspy.HighsVarType.kInteger), dtype=np.uint8)
+        every = np.arange(self.columns, dtype=np.int32)
+        self.highs.changeColsIntegrality(self.columns, every, kind)
+
+    def split(self, values: Sequence[float]) -> tuple[Floats, Floats]:
+        """Values of the nodes and of the classes."""
+        array, nodes = np.asarray(values), len(self.graph.nodes)
+        return array[:nodes], array[nodes:]
+
+    def demand(self, cuts: Sequence[Cut]) -> None:
+        nodes = len(self.graph.nodes)
+        for cut in cuts:
+            index = np.array([*cut.nodes, nodes + cut.needed], dtype=np.int32)
+            value = np.array([1.0] * len(cut.nodes) + [-1.0])
+            self.highs.addRow(0.0, highspy.kHighsInf, len(index), index, value)
+
+    def choice(self, values: Sequence[float]) -> dict[int, int]:
+        nodes = self.graph.nodes
+        return {node.owner: i for i, node in enumerate(nodes) if values[i] > 0.5}
+
+    def forbid(self, cycles: Sequence[Sequence[int]]) -> None:
+        for cycle in cycles:
+            index: list[int] = []
+            for c, d in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+                index += [i for i in self.members[c] if d in self.graph.nodes[i].children]
+            self.highs.addRow(
+                -highspy.kHighsInf, len(cycle) - 1.0, len(index),
+                np.array(index, dtype=np.int32), np.ones(len(index)),
+            )  # fmt: skip
