@@ -17,7 +17,8 @@ from .jaxpr import Binding as Binding
 from .jaxpr import Program as Program
 from .jaxpr import const_aval as const_aval
 from .jaxpr import prune as prune
-from .jaxpr import read_jaxpr, tensor_type
+from .jaxpr import read_jaxpr as read_jaxpr
+from .jaxpr import tensor_type
 
 ROLES = ("parameter", "optimizer-state", "batch", "argument")
 

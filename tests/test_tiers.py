@@ -73,6 +73,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/pipeline/update.py",
     "planner/emit/positions.py",
     "planner/emit/regions.py",
+    "planner/emit/rewritten.py",
     "planner/emit/run.py",
     "planner/emit/serialize.py",
     "planner/emit/steps.py",

@@ -10,7 +10,7 @@ from .row import Row
 _TABLE = (("i", 1), ("j", 1))
 _VECTOR = (("g", 1), ("r", 1))
 _IMAGE = (("x", 4), ("y", 4), ("w", 4), ("v", 4), ("g", 1))
-_BATCH = (("x", 3), ("y", 3), ("z", 3))
+_BATCH = (("x", 3), ("y", 3), ("z", 3), ("w", 3), ("v", 3))
 
 PRODUCTS = (
     Row(
@@ -51,6 +51,11 @@ PRODUCTS = (
         "matmul(x, add(w, matmul(u, v)))",
     ),
     Row(
+        "unfold-low-rank",
+        "matmul(x, add(w, matmul(u, v)))",
+        "add(matmul(x, w), matmul(matmul(x, u), v))",
+    ),
+    Row(
         "split-k",
         "matmul(concat[1](x, y), concat[0](w, v))",
         "add(matmul(x, w), matmul(y, v))",
@@ -62,6 +67,25 @@ PRODUCTS = (
         "reassociate-batch",
         "batch-matmul(batch-matmul(x, y), z)",
         "batch-matmul(x, batch-matmul(y, z))",
+        _BATCH,
+    ),
+    Row(
+        "reassociate-batch-left",
+        "batch-matmul(x, batch-matmul(y, z))",
+        "batch-matmul(batch-matmul(x, y), z)",
+        _BATCH,
+    ),
+    Row(
+        "merge-batch-projections",
+        "batch-matmul(x, w); batch-matmul(x, v)",
+        "split[2](batch-matmul(x, concat[2](w, v))).0; "
+        "split[2](batch-matmul(x, concat[2](w, v))).1",
+        _BATCH,
+    ),
+    Row(
+        "merge-batch-k",
+        "add(batch-matmul(x, w), batch-matmul(y, v))",
+        "batch-matmul(concat[2](x, y), concat[1](w, v))",
         _BATCH,
     ),
 )
@@ -103,6 +127,12 @@ SCALES = (
         "merge-convolutions",
         "conv(x, w); conv(x, v)",
         "split[1](conv(x, concat[0](w, v))).0; split[1](conv(x, concat[0](w, v))).1",
+        _IMAGE,
+    ),
+    Row(
+        "merge-convolution-inputs",
+        "add(conv(x, w), conv(y, v))",
+        "conv(concat[1](x, y), concat[1](w, v))",
         _IMAGE,
     ),
     Row("factor-convolution", "add(conv(x, w), conv(x, v))", "conv(x, add(w, v))", _IMAGE),

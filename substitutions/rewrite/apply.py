@@ -1,0 +1,192 @@
+"""Finds the places of rules in a program, and rewrites the program there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ir import Literal, check
+
+from ..catalogue import CATALOGUE
+from ..errors import RuleError
+from .build import Build, NoFitError, as_root
+from .match import Match, index_of, matches
+from .net import Draft, Net, finished, net_of
+from .pattern import Pattern
+from .policy import may_apply
+from .regions import with_body
+
+Prefix = tuple[int, ...]  # (node, body) for every level down to the graph of a place
+# Places of one rule in one graph that are looked at; more are left as they are.
+MOST_PLACES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rule may be applied: node `root` of the graph at `prefix`, reading `number` of it.
+
+    kind: equal for places that look alike; such places are rewritten together.
+    """
+
+    rule: str
+    prefix: Prefix
+    root: int
+    number: int
+    kind: str
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """The place as numbers, for a file."""
+        return (*self.prefix, self.root, self.number)
+
+
+@lru_cache(maxsize=1)
+def patterns() -> dict[str, Pattern]:
+    """The rows of the catalogue that speak of one device, by name."""
+    rows = (row for members in CATALOGUE.values() for row in members if not row.parallel)
+    return {row.name: Pattern(row) for row in rows}
+
+
+def pattern_of(rule: str) -> Pattern:
+    """The pattern of a rule.
+
+    Raises:
+        RuleError: if the catalogue has no such rule that can be applied to programs.
+    """
+    found = patterns().get(rule)
+    if found is None:
+        raise RuleError("the catalogue has no such rule for programs", where=rule)
+    return found
+
+
+def find(draft: Draft, rules: Iterable[str]) -> list[Place]:
+    """All places of some rules, bodies included."""
+    wanted = [pattern_of(rule) for rule in rules]
+    return [
+        place
+        for prefix, graph, path in _graphs(draft, (), ())
+        for place in _places(net_of(graph), wanted, prefix, path)
+    ]
+
+
+def _graphs(
+    draft: Draft, prefix: Prefix, ops: tuple[str, ...]
+) -> Iterator[tuple[Prefix, Draft, tuple[str, ...]]]:
+    """The graph and its bodies, with the ops that they are bodies of."""
+    yield prefix, draft, ops
+    for i, node in enumerate(draft.graph.nodes):
+        for b, body in enumerate(node.bodies):
+            inner = Draft(body, draft.marks[i].bodies[b])
+            yield from _graphs(inner, (*prefix, i, b), (*ops, f"{node.op}.{b}"))
+
+
+def _places(
+    net: Net, wanted: Sequence[Pattern], prefix: Prefix, path: tuple[str, ...]
+) -> Iterator[Place]:
+    index = index_of(net)
+    for pattern in wanted:
+        counts: dict[int, int] = {}
+        for total, found in enumerate(matches(net, pattern, index)):
+            if total >= MOST_PLACES:
+                break
+            root = found.roots[0][0]
+            number = counts.get(root, 0)
+            counts[root] = number + 1
+            if may_apply(net, found):
+                yield Place(pattern.name, prefix, root, number, _kind(net, found, path))
+
+
+def _kind(net: Net, found: Match, path: tuple[str, ...]) -> str:
+    """What is alike of two places: the rule, shapes and axes, and what makes the operands."""
+    parts = [found.pattern.name, *path]
+    for term, view in sorted(found.views.items(), key=lambda pair: repr(pair[0])):
+        made = net.maker(view.source)
+        if isinstance(view.source, Literal):
+            origin = repr(view.source.value)
+        elif made is None:
+            item = net.inputs[view.source[1]]
+            origin = item.role
+        else:
+            origin = made.node.op
+        parts.append(f"{term.name} {net.type_of(view.source)} {view.groups} {origin}")
+    return " | ".join(parts)
+
+
+def apply(draft: Draft, places: Sequence[Place]) -> tuple[Draft, int]:
+    """The program with one rule applied at some places, and at how many it was.
+
+    A place that another one of them overlaps, or where the rule would make the program depend on
+    itself, is left as it is.
+
+    Args:
+        draft: the program.
+        places: of one rule, all at the same depth.
+
+    Raises:
+        IRError: if what comes out is not well-formed.
+    """
+    by_prefix: dict[Prefix, list[Place]] = {}
+    for place in places:
+        by_prefix.setdefault(place.prefix, []).append(place)
+    total = 0
+    for prefix in sorted(by_prefix, reverse=True):  # what lies before stays where it is
+        draft, count = _inside(draft, prefix, by_prefix[prefix])
+        total += count
+    if total:
+        check(draft.graph, after=f"rule {places[0].rule}")
+    return draft, total
+
+
+def _inside(draft: Draft, prefix: Prefix, places: Sequence[Place]) -> tuple[Draft, int]:
+    if not prefix:
+        return _here(draft, places)
+    at, number = prefix[:2]
+    inner = Draft(draft.graph.nodes[at].bodies[number], draft.marks[at].bodies[number])
+    body, count = _inside(inner, prefix[2:], places)
+    return (with_body(draft, (at, number), body), count) if count else (draft, 0)
+
+
+def _here(draft: Draft, places: Sequence[Place]) -> tuple[Draft, int]:
+    net = net_of(draft)
+    wanted = {(place.root, place.number) for place in places}
+    count = 0
+    for found in _chosen(net, pattern_of(places[0].rule), wanted):
+        count += _rewrite(net, found)
+    done = finished(net) if count else None
+    return (done, count) if done is not None else (draft, 0)
+
+
+def _chosen(net: Net, pattern: Pattern, wanted: set[tuple[int, int]]) -> list[Match]:
+    counts: dict[int, int] = {}
+    chosen: list[Match] = []
+    for total, found in enumerate(matches(net, pattern, index_of(net))):
+        if total >= MOST_PLACES or len(chosen) == len(wanted):
+            break
+        root = found.roots[0][0]
+        number = counts.get(root, 0)
+        counts[root] = number + 1
+        if (root, number) in wanted and may_apply(net, found):
+            chosen.append(found)
+    return chosen
+
+
+def _rewrite(net: Net, found: Match) -> bool:
+    """Writes the right side of a rule in the place of the left one; False if it does not fit."""
+    if not found.is_there(net):
+        return False
+    if net.reaches(found.needs(), {root[0] for root in found.roots}):
+        return False
+    build = Build(net, found)
+    try:
+        new = [
+            as_root(build, build.write(right), found.views[left])
+            for left, right in zip(found.pattern.left, found.pattern.right, strict=True)
+        ]
+    except NoFitError:
+        return False
+    if all(old == source for old, source in zip(found.roots, new, strict=True)):
+        return False
+    for old, source in zip(found.roots, new, strict=True):
+        net.swap(old, source)
+    return True

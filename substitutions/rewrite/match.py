@@ -1,0 +1,145 @@
+"""Places where the left side of a rule stands in a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ir import Literal
+
+from ..text import Term
+from .look import Env, Groups, Look, Partial
+from .net import Item, Net, Source, Value
+from .pattern import Pattern
+from .read import FIRST_OPS, READERS
+from .views import View, covers, filled
+
+# Candidates for another output that are tried for each place of the first one.
+MOST_PARTNERS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """An instance of a rule.
+
+    roots: values that the outputs of the rule are.
+    views: what each variable and each output stands for.
+    items: nodes of the pattern, by the number of the item.
+    """
+
+    pattern: Pattern
+    roots: tuple[Value, ...]
+    views: Mapping[Term, View]
+    items: tuple[tuple[int, Item], ...]
+
+    def is_there(self, net: Net) -> bool:
+        """Whether nothing of it was rewritten since."""
+        return all(net.items.get(n) is item for n, item in self.items) and all(
+            net.users_of(root) or root in net.outputs for root in self.roots
+        )
+
+    def needs(self) -> list[Source]:
+        """Values that the other side is computed from."""
+        return [v.source for t, v in self.views.items() if not t.kind and not v.only_shape]
+
+
+def index_of(net: Net) -> dict[str, list[int]]:
+    """Items of a net by their op."""
+    index: dict[str, list[int]] = {}
+    for n, item in net.items.items():
+        index.setdefault(item.node.op, []).append(n)
+    return index
+
+
+def matches(net: Net, pattern: Pattern, index: Mapping[str, list[int]]) -> Iterator[Match]:
+    """Instances of a rule in the order of their first output.
+
+    Args:
+        net: where to look.
+        pattern: the rule.
+        index: items by their op.
+    """
+    look = Look(net, pattern, READERS)
+    seen: set[object] = set()
+    first = pattern.left[0]
+    for n in sorted(n for op in FIRST_OPS[first.kind] for n in index.get(op, ())):
+        for k in range(len(net.items[n].node.outputs)):
+            for env in _all_known(look, first, (n, k), {}):
+                for full, roots in _others(look, env, ((n, k),)):
+                    found = _match(net, pattern, full, roots)
+                    if found is not None and (key := _key(found)) not in seen:
+                        seen.add(key)
+                        yield found
+
+
+def _key(match: Match) -> object:
+    sources = sorted(str(v.source) for t, v in match.views.items() if not t.kind)
+    return frozenset(match.roots), tuple(n for n, _ in match.items), tuple(sources)
+
+
+def _all_known(look: Look, term: Term, root: Value, env: Env) -> Iterator[Env]:
+    """Ways to read an output at a value, with the axes of everything in it known.
+
+    What the nodes leave open is chosen at the output, and told to everything below.
+    """
+    for groups, more in look.match(term, root, None, env):
+        if all(None not in seen.groups for seen in more.values()):
+            yield more
+            continue
+        whole = filled(groups, look.net.type_of(root))
+        yield from (last for _, last in look.match(term, root, whole, env))
+
+
+def _others(
+    look: Look, env: Env, roots: tuple[Value, ...]
+) -> Iterator[tuple[Env, tuple[Value, ...]]]:
+    """The other outputs, each at a reader of something that is known."""
+    left = look.pattern.left
+    if len(roots) == len(left):
+        yield env, roots
+        return
+    term = left[len(roots)]
+    for root in _partners(look.net, term, env, roots):
+        for more in _all_known(look, term, root, env):
+            yield from _others(look, more, (*roots, root))
+
+
+def _partners(net: Net, term: Term, env: Env, roots: tuple[Value, ...]) -> list[Value]:
+    """Values that could be another output: readers of what is known, in the order of the graph."""
+    known = [env[arg].source for arg in term.args if arg in env]
+    if not known:
+        return []
+    readers = [n for n in net.users_of(known[0]) if net.items[n].node.op in FIRST_OPS[term.kind]]
+    values = [(n, k) for n in sorted(readers) for k in range(len(net.items[n].node.outputs))]
+    return [value for value in values if value > roots[-1]][:MOST_PARTNERS]
+
+
+def _match(net: Net, pattern: Pattern, env: Env, roots: tuple[Value, ...]) -> Match | None:
+    views: dict[Term, View] = {}
+    items: dict[int, Item] = {}
+    for term, seen in env.items():
+        if term.kind and not isinstance(seen.source, Literal) and not seen.only_shape:
+            items[seen.source[0]] = net.items[seen.source[0]]
+        if term.kind and term not in pattern.left:
+            continue
+        whole = _whole(seen.groups)
+        if whole is None or not covers(whole, net.type_of(seen.source)):
+            return None
+        views[term] = View(seen.source, whole, seen.only_shape)
+    if any(v not in views or views[v].only_shape for t in pattern.right for v in read_by(t)):
+        return None
+    return Match(pattern, roots, views, tuple(sorted(items.items(), key=lambda pair: pair[0])))
+
+
+def _whole(groups: Partial) -> Groups | None:
+    found = tuple(group for group in groups if group is not None)
+    return found if len(found) == len(groups) else None
+
+
+def read_by(term: Term) -> Iterator[Term]:
+    """Variables whose elements a term reads, and not only their shape."""
+    if not term.kind:
+        yield term
+    args = term.args[:1] if term.kind in ("along", "expand") else term.args
+    for arg in args:
+        yield from read_by(arg)
