@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import math
@@ -51,6 +52,16 @@ def own_stdout() -> None:
         os.dup2(2, 1)
     # Names of tensors may hold what the terminal's encoding lacks.
     sys.stdout = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors="backslashreplace")
+
+
+def leave_terminal() -> None:
+    """Keeps Colorama, which Numba starts where it is installed, from writing when all is said.
+
+    At the end of the process it would reset the colours of terminals that have none.
+    """
+    colorama = sys.modules.get("colorama.initialise")
+    if colorama is not None:
+        atexit.unregister(colorama.reset_all)
 
 
 class _Console(Console):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .answer import own_stdout
+from .answer import leave_terminal, own_stdout
 from .cache import clear_command, info_command
 from .clusters import clusters_command, version_command
 from .command import Command, Group
@@ -178,7 +178,10 @@ rules.command(
 def main() -> None:
     """Runs the command line and ends the process."""
     own_stdout()
-    app(prog_name="meshwright")
+    try:
+        app(prog_name="meshwright")
+    finally:
+        leave_terminal()
 
 
 if __name__ == "__main__":
