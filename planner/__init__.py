@@ -8,9 +8,14 @@ from .account import Collective as Collective
 from .api import load as load
 from .baselines import Baseline as Baseline
 from .byhand import by_hand as by_hand
+from .checkpoint import restore as restore
+from .checkpoint import structs as structs
 from .compare import Comparison as Comparison
 from .compare import compare as compare
 from .errors import PlanError as PlanError
+from .moves import ArrayMove as ArrayMove
+from .moves import Moves as Moves
+from .moves import moves as moves
 from .options import Options as Options
 from .pipeplan import PipelinePlan as PipelinePlan
 from .plan import Plan as Plan

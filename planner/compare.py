@@ -11,6 +11,7 @@ from ir import Graph, Mesh, Sharding
 from .differences import differences
 from .plan import Plan
 from .planfile import CollectiveRow
+from .show import sharding_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def _total(kind: str, rows: Sequence[CollectiveRow]) -> Total:
 def _arguments(a: Plan, b: Plan) -> tuple[ArgumentRow, ...]:
     left, right = a.input_shardings(), b.input_shardings()
     return tuple(
-        ArgumentRow(name, _ways(left[name], a.mesh), _ways(right[name], b.mesh))
+        ArgumentRow(name, sharding_text(left[name], a.mesh), sharding_text(right[name], b.mesh))
         for name in left
         if name in right and _differ(left[name], a.mesh, right[name], b.mesh)
     )
@@ -169,9 +170,3 @@ def _differ(left: Sharding, mesh_a: Mesh, right: Sharding, mesh_b: Mesh) -> bool
 
 def _parts(state: Sharding, mesh: Mesh) -> tuple[int, ...]:
     return tuple(mesh.product(axes) for axes in state.dims)
-
-
-def _ways(state: Sharding, mesh: Mesh) -> str:
-    """A sharding with the size of each axis, such as `[x=8, -]`."""
-    dims = ("*".join(f"{axis}={mesh.product((axis,))}" for axis in axes) for axes in state.dims)
-    return f"[{', '.join(dim or '-' for dim in dims)}]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ir import Sharding
+from ir import Mesh, Sharding
 
 from .planfile import PlanFile
 from .stop import Stop
@@ -27,6 +27,12 @@ def bytes_text(count: float) -> str:
         if count >= scale:
             return f"{count / scale:.2f} {unit}"
     return f"{count:.0f} B"
+
+
+def sharding_text(state: Sharding, mesh: Mesh) -> str:
+    """A sharding with the size of each axis, such as `[x=8, -]`."""
+    dims = ("*".join(f"{axis}={mesh.product((axis,))}" for axis in axes) for axes in state.dims)
+    return f"[{', '.join(dim or '-' for dim in dims)}]"
 
 
 def show_plan(

@@ -32,6 +32,7 @@ JAX_EDGES = ("profiles/measure", "ir/jaxpr.py", "ir/trace.py", "planner/emit/")
 PLANNER_FRONT: tuple[str, ...] = (
     "planner/api.py",
     "planner/binding.py",
+    "planner/checkpoint.py",
     "planner/cli/platforms.py",
     "planner/export/loaders/jax_shardings.py",  # a program of its own, copied beside an export
     "planner/microbatch.py",
@@ -50,6 +51,7 @@ BASIC: tuple[str, ...] = (
     "ir/trace.py",
     "planner/api.py",
     "planner/binding.py",
+    "planner/checkpoint.py",
     "planner/cli/platforms.py",
     "planner/emit/check.py",
     "planner/emit/compilers.py",

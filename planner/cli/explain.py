@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -43,6 +44,12 @@ Pins = Annotated[
 ]
 
 
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="PLAN.JSON", help="Write the plan that would be."),
+]
+
+
 def explain_command(
     path: PlanPath,
     tensor: TensorName = "",
@@ -50,6 +57,7 @@ def explain_command(
     memory: Memory = None,
     bandwidth: Bandwidth = None,
     pin: Pins = None,
+    output: Output = None,
     as_json: AsJson = False,
 ) -> Answer:
     """Say why a tensor or op is sharded as it is, or what would be if something were different.
@@ -66,9 +74,11 @@ def explain_command(
         "pins": wishes.pins(pin) if pin else None,
     }
     given = {name: value for name, value in given.items() if value is not None}
+    if output is not None:
+        _check_output(output, given)
     found = load_one(path)
     if given:
-        return _what_if(found, tensor, given, as_json=as_json)
+        return _what_if(found, tensor, given, output, as_json=as_json)
     why = Why(found.file, found.decisions, found.cluster, str(path))
     with progress(as_json=as_json) as say:
         say(f"explain {tensor or 'the plan'}")
@@ -77,7 +87,18 @@ def explain_command(
     return Answer({"name": tensor, "text": text} | reason.summary(), lambda _: page(text))
 
 
-def _what_if(found: Plan, tensor: str, given: dict[str, Any], *, as_json: bool) -> Answer:
+def _check_output(output: Path, given: dict[str, Any]) -> None:
+    if not given:
+        raise PlanError(
+            "there is no other plan to write", kind="usage", where="--output",
+            remedy="say what would be different, for instance --devices 16",
+        )  # fmt: skip
+    wishes.check_writable(output)
+
+
+def _what_if(
+    found: Plan, tensor: str, given: dict[str, Any], output: Path | None, *, as_json: bool
+) -> Answer:
     """The plan beside the one that there would be."""
     if tensor:
         raise PlanError(
@@ -87,5 +108,7 @@ def _what_if(found: Plan, tensor: str, given: dict[str, Any], *, as_json: bool) 
     with progress(as_json=as_json) as say:
         say("plan again")
         other = found.what_if(**given)
+    if output is not None:
+        other.save(output)
     both = compare(found, other)
     return Answer(both.summary(), lambda width: comparison_page(both, ("plan", "what if"), width))

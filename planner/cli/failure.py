@@ -25,6 +25,7 @@ FLAGS = {
     "Options.mesh": "--mesh",
     "Options.microbatches": "--microbatches",
     "Options.time_limit_s": "--time-limit",
+    "lost devices": "--lost",
     "pins": "--pin",
 }
 

@@ -17,6 +17,7 @@ from .pipeline import pipeline_command
 from .plan import plan_command
 from .profile import profile_command
 from .report import report_command
+from .reshard import reshard_command
 from .rules import audit_command, generate_command, list_command
 from .rules import verify_command as verify_rules_command
 from .simulate import simulate_command
@@ -79,6 +80,7 @@ app.command(
         "explain plan.json params/layers/0/w1",
         "explain plan.json '*/w1' --json",
         "explain plan.json dot_general",
+        "explain plan.json --devices 4 -o four.json",
     ),
 )(explain_command)
 app.command(
@@ -86,6 +88,15 @@ app.command(
     cls=Command,
     epilog=examples("compare a.json b.json", "compare 8xh100.json 64xh100.json --json"),
 )(compare_command)
+app.command(
+    "reshard",
+    cls=Command,
+    epilog=examples(
+        "reshard 64.json 56.json",
+        "reshard 64.json 56.json --lost 8-15",
+        "reshard old.json new.json --json",
+    ),
+)(reshard_command)
 app.command(
     "verify",
     cls=Command,

@@ -1,0 +1,88 @@
+"""Which part of an array each device holds, as boxes, and what has to move between two layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir import Mesh, Shape, Sharding
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Device d holds the entries from `low[d]` to below `high[d]` in each dimension.
+
+    Both have the shape (devices, dimensions). A device whose box is empty holds nothing.
+    """
+
+    low: Ints
+    high: Ints
+
+    @property
+    def entries(self) -> Ints:
+        """Entries that each device holds."""
+        return np.maximum(self.high - self.low, 0).prod(axis=1, dtype=np.int64)
+
+    def on(self, devices: Ints) -> Boxes:
+        """Boxes of some devices in that order; -1 stands for one that holds nothing."""
+        low, high = self.low[devices], self.high[devices].copy()
+        high[devices < 0] = low[devices < 0]
+        # an array without dimensions has one entry wherever it is, but for these
+        return _with_mark(low, high, devices >= 0)
+
+    def shared(self, other: Boxes) -> Ints:
+        """Entries that each device holds in both."""
+        low, high = np.maximum(self.low, other.low), np.minimum(self.high, other.high)
+        return Boxes(low, high).entries
+
+
+def _with_mark(low: Ints, high: Ints, held: NDArray[np.bool_]) -> Boxes:
+    """Boxes with one more dimension of size 1, which is empty where nothing is held."""
+    ones = held.astype(np.int64)[:, None]
+    return Boxes(np.hstack([low, np.zeros_like(ones)]), np.hstack([high, ones]))
+
+
+def boxes_of(state: Sharding, shape: Shape, mesh: Mesh) -> Boxes:
+    """What each device of a mesh holds of an array.
+
+    Args:
+        state: not partial, of sizes that divide.
+        shape: of the array.
+        mesh: devices are numbered in row-major order.
+    """
+    count = mesh.num_devices
+    place = dict(zip(mesh.names, np.unravel_index(np.arange(count), mesh.sizes), strict=True))
+    low, high = np.zeros((2, count, len(shape)), dtype=np.int64)
+    for d, (size, axes) in enumerate(zip(shape, state.dims, strict=True)):
+        index = np.zeros(count, dtype=np.int64)
+        for axis in axes:
+            index = index * mesh.size(axis) + place[axis]
+        part = size // mesh.product(axes)
+        low[:, d], high[:, d] = index * part, (index + 1) * part
+    return Boxes(low, high)
+
+
+def received(before: Boxes, after: Boxes) -> Ints:
+    """Entries that each device needs and does not hold yet; both are of the same devices."""
+    return after.entries - before.shared(after)
+
+
+def lost(before: Boxes, kept: Ints) -> int:
+    """Entries of an array that none of some devices holds.
+
+    Args:
+        before: boxes of one sharding, which are equal or apart.
+        kept: devices that are left.
+    """
+    pairs = np.hstack([before.low, before.high])
+    every = {tuple(row) for row in pairs.tolist()}
+    left = {tuple(row) for row in pairs[kept].tolist()}
+    rank = before.low.shape[1]
+    return sum(
+        int(np.prod(np.array(row[rank:]) - np.array(row[:rank]), dtype=np.int64))
+        for row in every - left
+    )
