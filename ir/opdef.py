@@ -25,7 +25,8 @@ class OpDef:
 
     factors: (operand types, result types, attributes) -> factor spec.
     family: elementwise | contraction | reduction | layout | index | convolution | random |
-        control | collective | opaque; only elementwise, layout and cheap ops are fused.
+        linalg | control | collective | opaque (nothing is known of it); only elementwise, layout
+        and cheap ops are fused.
     flops: floating-point operations of the whole op; None counts one per result element.
     linear: groups of operand positions; a partial sum in exactly the operands of one group
         (the others not partial) is a partial sum of the result. `add` has ((0, 1),), `mul`

@@ -88,22 +88,22 @@ def _fft_meaning(attrs: Attributes, x: Any) -> Any:
 _BATCHED = leading_plain(2)
 
 RECORDS = (
-    OpDef("cholesky", _BATCHED, "opaque", _matrix_flops(1 / 3), meaning=_cholesky),
-    OpDef("eig", _BATCHED, "opaque", _matrix_flops(25.0)),
-    OpDef("eigh", _BATCHED, "opaque", _matrix_flops(9.0)),
-    OpDef("fft", _fft, "opaque", _fft_flops, linear_in((0,)), meaning=_fft_meaning),
-    OpDef("householder_product", _BATCHED, "opaque", _matrix_flops(4 / 3)),
-    OpDef("lu", _BATCHED, "opaque", _matrix_flops(2 / 3)),
-    OpDef("lu_pivots_to_permutation", leading_plain(1), "opaque"),
-    OpDef("qr", _BATCHED, "opaque", _matrix_flops(2.0)),
-    OpDef("svd", _BATCHED, "opaque", _matrix_flops(14.0)),
+    OpDef("cholesky", _BATCHED, "linalg", _matrix_flops(1 / 3), meaning=_cholesky),
+    OpDef("eig", _BATCHED, "linalg", _matrix_flops(25.0)),
+    OpDef("eigh", _BATCHED, "linalg", _matrix_flops(9.0)),
+    OpDef("fft", _fft, "linalg", _fft_flops, linear_in((0,)), meaning=_fft_meaning),
+    OpDef("householder_product", _BATCHED, "linalg", _matrix_flops(4 / 3)),
+    OpDef("lu", _BATCHED, "linalg", _matrix_flops(2 / 3)),
+    OpDef("lu_pivots_to_permutation", leading_plain(1), "linalg"),
+    OpDef("qr", _BATCHED, "linalg", _matrix_flops(2.0)),
+    OpDef("svd", _BATCHED, "linalg", _matrix_flops(14.0)),
     OpDef(
         "triangular_solve",
         _triangular,
-        "opaque",
+        "linalg",
         _triangular_flops,
         linear_in((1,)),
         meaning=_triangular_meaning,
     ),
-    OpDef("tridiagonal_solve", leading_plain(1), "opaque"),
+    OpDef("tridiagonal_solve", leading_plain(1), "linalg"),
 )

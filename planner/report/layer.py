@@ -15,7 +15,7 @@ from ..flatten import FlatOp, FlatProgram
 from ..predicted import COLLECTIVE, Event, Predicted
 from ..why import Why
 
-HEAVY = ("contraction", "convolution", "opaque")
+HEAVY = ("contraction", "convolution", "linalg", "opaque")
 HEAVY_OPS = ("gather", "scatter", "sort", "top_k")
 MOST_ROWS = 40
 

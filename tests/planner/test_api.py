@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -231,3 +232,15 @@ def test_a_plan_may_be_read_by_whom_the_folder_s_owner_lets(tmp_path: Path) -> N
     finally:
         os.umask(umask)
     assert (tmp_path / "plan.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_batch_of_transforms_is_split_and_right() -> None:
+    def filtered(x, gain):
+        return jnp.fft.irfft(jnp.fft.rfft(x) * gain)
+
+    rng = np.random.default_rng(0)
+    x, gain = (rng.normal(size=shape).astype(np.float32) for shape in ((16, 64), (33,)))
+    p = plan(filtered, x, gain, cluster="8xhost", mesh=(8,), pins=(("x", "[x,-]"),))
+    assert not p.file.warnings
+    assert not p.collectives
+    np.testing.assert_allclose(p.compile()(x, gain), filtered(x, gain), rtol=1e-5, atol=1e-5)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
 from ir import IRError, Literal
 from ir.trace import trace
 from planner.flatten import ASSUMED_ITERATIONS, REGIONS, FlatProgram, flatten
-from tests.planner.programs import CAPTURED, CASES, A, W, X
+from tests.planner.programs import CAPTURED, CASES, A, W, X, struct
 
 
 def flat(fn, *args) -> FlatProgram:
@@ -70,6 +71,19 @@ def test_scan_has_ports_for_constants_carries_and_slices() -> None:
     assert sums == outer
     assert isinstance(carry, int)
     assert program.values[carry].type.shape == (8, 16)
+
+
+def test_only_ops_of_which_nothing_is_known_are_warned_of() -> None:
+    def spectrum(x):
+        return jnp.abs(jnp.fft.rfft(x)), jnp.linalg.cholesky(x)
+
+    def called(x):
+        return jax.pure_callback(np.tanh, x, x)
+
+    assert not flat(spectrum, struct(4, 16, 16)).warnings
+    (warning,) = flat(called, struct(4, 16, 16)).warnings
+    assert "'pure_callback'" in warning
+    assert "whole on every device" in warning
 
 
 def test_weights_multiply() -> None:

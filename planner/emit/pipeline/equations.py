@@ -21,7 +21,7 @@ from ...errors import PlanError
 
 OPENED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 CALLS = ("call_jaxpr", "fun_jaxpr", "jaxpr")
-HEAVY = ("contraction", "convolution", "control", "opaque", "collective")
+HEAVY = ("contraction", "convolution", "control", "linalg", "opaque", "collective")
 
 Key = Any  # of a value: a number, or a tuple for a part of one
 Array = Any
