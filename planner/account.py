@@ -54,7 +54,8 @@ class Account:
 class Move:
     """A value that changes its state on the way to its reader.
 
-    `op` is the flat op before or after which it happens, -1 where none reads or makes the value.
+    `value` is its flat number and `op` that of the flat op before or after which it happens, -1
+    where none reads or makes the value.
     `holds` says which of the two buffers the problem's nodes count already: before, after, both.
     `waits` are the moments by which the op that makes the value is put off until it is read;
     a collective on it is not: compilers start those at once, to overlap and combine them.
@@ -69,6 +70,7 @@ class Move:
     holds: str
     op: int = -1
     waits: tuple[int, int] = (0, 0)
+    value: int = -1
 
 
 def moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
@@ -105,13 +107,15 @@ def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterat
                 cause = value.name if value.kind == "argument" else label
                 before = _state(builder, choice, v)
                 at = builder.facts.at(op)
-                yield Move(value.type, before, after, op.weight, at, cause, "before", i, waits(v))
+                yield Move(
+                    value.type, before, after, op.weight, at, cause, "before", i, waits(v), v
+                )
         for v, before in zip(op.outputs, strategy.results, strict=True):
             if v in built.value_node:
                 after = _state(builder, choice, v)
                 type_ = flat.values[v].type
                 at = builder.facts.at(op)
-                yield Move(type_, before, after, op.weight, at, label, "after", i, waits(v))
+                yield Move(type_, before, after, op.weight, at, label, "after", i, waits(v), v)
 
 
 def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
@@ -123,7 +127,9 @@ def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iter
         after = _port(builder, built, choice, link.target, link.lift)
         value = flat.values[link.source]
         cause = value.name if value.kind == "argument" else flat.values[link.target].name
-        yield Move(value.type, before, after, link.weight, link.time, cause, "both")
+        yield Move(
+            value.type, before, after, link.weight, link.time, cause, "both", value=link.source
+        )
 
 
 def _port(builder: Builder, built: Built, choice: tuple[int, ...], v: int, lift: int) -> Sharding:
@@ -143,7 +149,7 @@ def _output_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> It
             cause = flat.values[tied].name if tied is not None else f"result {position}"
             type_ = flat.values[v].type
             holds = "before" if tied is None else "both"
-            yield Move(type_, before, after, 1.0, flat.clock - 1, cause, holds)
+            yield Move(type_, before, after, 1.0, flat.clock - 1, cause, holds, value=v)
 
 
 def _passing_bytes(move: Move, steps: tuple[Step, ...], mesh: Mesh) -> int:

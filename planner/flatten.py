@@ -148,8 +148,10 @@ def _op(
     return outputs
 
 
-def _port(flat: FlatProgram, type_: TensorType, name: str, weight: float) -> int:
-    return flat.new(type_, name, "port", weight)
+def _port(
+    flat: FlatProgram, type_: TensorType, name: str, weight: float, time: int | None = None
+) -> int:
+    return flat.new(type_, name, "port", weight, time)
 
 
 def _enter(
@@ -199,7 +201,7 @@ def _scan(
     body = node.bodies[0]
     consts, carries, length = (_int(node, k) for k in ("num_consts", "num_carry", "length"))
     heads = len(body.inputs) - len(inputs)  # constants captured by the body
-    flat.tick()
+    begin = flat.tick()
     ports = [_constant_port(flat, item, weight) for item in body.inputs[:heads]]
     for k, source in enumerate(inputs):
         type_ = body.inputs[heads + k].type
@@ -215,7 +217,8 @@ def _scan(
     made: list[int] = []
     for k, value in enumerate(outs[carries:]):
         name = f"scan@{'/'.join(map(str, place))}.out{k}"
-        port = _port(flat, body.type_of(body.outputs[carries + k]), name, inner)
+        # the whole stack is there before the first slice is written
+        port = _port(flat, body.type_of(body.outputs[carries + k]), name, inner, begin)
         _renew(flat, value, port, inner)
         outer = flat.new(node.outputs[carries + k], name, "port", weight)
         flat.stacked[outer] = port

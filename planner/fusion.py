@@ -1,8 +1,9 @@
 """Which values reach memory: a model of the compiler's fusion of elementwise chains.
 
 A value is *stored* if an op that is not fused makes it (a product, a gather, a sort, ...) or
-reads it, if it leaves the program or enters a region; every other value lives in registers
-inside its fusion. Each fusion reads each stored value once.
+reads it, if it leaves the program or enters a region, or if it is written in another order of
+dimensions (`layouts.py`); every other value lives in registers inside its fusion. Each fusion
+reads each stored value once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from costmodel import VIEWS
 from ir import Literal, lookup
 
 from .flatten import FlatOp, FlatProgram
+from .layouts import turned
 
 FUSED = ("elementwise", "layout", "reduction", "random")
 # Ops that cost more to repeat than their result costs to write and read again.
@@ -74,6 +76,23 @@ def analyse(flat: FlatProgram) -> Traffic:
 
 
 def _stored(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:
+    stored = _at_borders(flat, free)
+    for op in flat.ops:
+        fused = is_fused(op)
+        if not fused or lookup(op.node.op).family == "reduction":
+            for value in op.outputs:
+                stored[value] = True
+        for value in op.inputs:
+            if not fused and isinstance(value, int) and not free[value]:
+                stored[value] = True
+    for value in turned(flat, free):
+        stored[value] = True
+    _store_dear(flat, stored, free)
+    return stored
+
+
+def _at_borders(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:
+    """Values that enter or leave the program or a region."""
     stored = [value.kind != "op" for value in flat.values]
     renewed = {link.target for link in flat.links if not free[link.source]}
     for link in flat.links:
@@ -83,20 +102,14 @@ def _stored(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:
     for value in flat.outputs:
         if isinstance(value, int):
             stored[value] = True
-    for op in flat.ops:
-        fused = is_fused(op)
-        if not fused or lookup(op.node.op).family == "reduction":
-            for value in op.outputs:
-                stored[value] = True
-        for value in op.inputs:
-            if not fused and isinstance(value, int) and not free[value]:
-                stored[value] = True
-    _store_dear(flat, stored, free)
     return stored
 
 
 def _store_dear(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -> None:
-    """Stores what a dear op makes for several fusions, where it is read more than once."""
+    """Stores what a dear op makes for several fusions, where it is read more than once.
+
+    Of the values between it and where the readers part, the smallest is stored.
+    """
     first, last = _reads(flat, stored)
     readers: dict[int, list[FlatOp]] = {}
     for op in flat.ops:
@@ -108,13 +121,15 @@ def _store_dear(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -
         for v in op.outputs:
             if free[v] or stored[v] or first.get(v) == last.get(v):
                 continue
-            here = v
+            here = kept = v
             while len(read := readers.get(here, [])) == 1 and len(read[0].outputs) == 1:
                 after = read[0].outputs[0]
                 if stored[after] or not is_fused(read[0]):
                     break
                 here = after
-            stored[here] = True
+                if flat.values[here].type.nbytes <= flat.values[kept].type.nbytes:
+                    kept = here  # a mask rather than what it is widened to
+            stored[kept] = True
 
 
 def _reads(flat: FlatProgram, stored: list[bool]) -> tuple[dict[int, int], dict[int, int]]:

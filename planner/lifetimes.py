@@ -6,8 +6,9 @@ Three things differ from the order and the names of the program:
                 it is made of: those live until then
     renaming    a reshape of a stored value is that buffer, which lives until the reshape is read
                 for the last time
-    scheduling  an op that only allocates runs when its result is first read; one that frees more
-                than it allocates runs at once
+    scheduling  a product, and an op that allocates more than it frees, runs when its result is
+                first read: latency-hiding schedulers fill the program from its end; another op
+                runs at once
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from costmodel import VIEWS
 
 from .flatten import FlatOp, FlatProgram
+
+LATE = ("dot_general",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,11 @@ def lifetimes(flat: FlatProgram, stored: Sequence[bool], reused: Collection[int]
     roots = _roots(flat, owns)
 
     def waits(op: FlatOp, begin: int) -> bool:
-        """Whether running an op at `begin` keeps fewer bytes alive than running it in place."""
+        """Whether an op runs at `begin`, where its result is first read, and not in its place."""
         sources = frozenset[int]().union(*(roots[v] for v in op.inputs if isinstance(v, int)))
         kept = sum(flat.values[v].type.nbytes for v in sources if needed.get(v, -1) < begin)
         made = sum(flat.values[v].type.nbytes for v in op.outputs if v not in reused)
-        return begin > op.time and made > kept
+        return begin > op.time and (made > kept or op.node.op in LATE)
 
     for op in reversed(flat.ops):
         sources = dict.fromkeys(v for v in op.inputs if isinstance(v, int))

@@ -12,7 +12,7 @@ from planner import plan
 from tests.planner.programs import CASES, slow_machine
 
 # Planned whole on every device and named in the warnings, since no record says how to split them.
-OPAQUE = {"called_back": "pure_callback", "factorised": "cholesky", "transforms": "fft"}
+OPAQUE = {"called_back": "pure_callback"}
 WHOLE = ("constants", "nothing_in_it", "prime_sizes", "unchanged")
 
 
