@@ -30,6 +30,7 @@ from .store import Store, store_path
 PACKAGES = ("costmodel", "ir", "planner", "profiles", "substitutions")
 LIBRARIES = ("egglog", "highspy", "jax", "jaxlib", "msgspec", "networkx", "numba", "numpy",
              "optax", "pulp", "z3-solver")  # fmt: skip
+SOURCES = (".py", ".json", ".gz", ".yaml")
 LARGEST_BYTES = 1 << 30  # once decompressed
 Record = TypeVar("Record")
 
@@ -44,7 +45,8 @@ def code_digest() -> str:
     found = hashlib.sha256(repr(sys.version_info).encode())
     root = Path(__file__).resolve().parents[1]
     for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
+        files = (root / package).rglob("*")
+        for path in sorted(file for file in files if file.suffix in SOURCES):
             found.update(path.relative_to(root).as_posix().encode() + b"\0")
             found.update(path.read_bytes() + b"\0")
     for library in LIBRARIES:

@@ -70,6 +70,7 @@ app.command(
         "plan model.py:step -c 8xh100 --pin 'params/*/w1=-,8'",
         "plan model.py:step -c 8xh100 --forbid 'batch/*=1'",
         "plan model.py:step -c host --mesh 2x4 --json",
+        "plan model.py:step -c 8xh100 --sweep devices=8..512,batch=64..256 -o sweep.json",
     ),
 )(plan_command)
 app.command(

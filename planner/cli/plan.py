@@ -8,20 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from ir import TraceError
 from profiles import profile_aliases
 
-from ..api import plan
 from ..errors import PlanError
 from ..options import Options
-from ..plan import Plan
 from . import wishes
 from .answer import Answer, progress
 from .notes import notes
 from .page import page
 from .parameters import AsJson
+from .planned import planned
 from .platforms import choose_platform
-from .target import Target, load_target
+from .sweep.run import sweep
+from .target import load_target
 
 
 def complete_cluster(incomplete: str) -> list[str]:
@@ -94,6 +93,25 @@ NoCache = Annotated[
 ]
 
 
+SweepTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sweep", metavar="NAME=VALUES,...",
+        help="Plan for each combination, such as devices=8..512,batch=64,128 (8..512 doubles). "
+        "devices replaces the cluster's; others are keyword arguments of TARGET's function.",
+    ),
+]  # fmt: skip
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", metavar="N", help="Processes of a sweep; one per core if absent."),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Sweep on a Ray cluster that runs: auto, or "
+                 "HOST:PORT."),
+]  # fmt: skip
+
+
 def plan_command(
     target: TargetText,
     cluster: ClusterText,
@@ -106,11 +124,16 @@ def plan_command(
     microbatches: Microbatches = None,
     no_baselines: NoBaselines = False,
     no_cache: NoCache = False,
+    sweep_texts: SweepTexts = None,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
     as_json: AsJson = False,
 ) -> Answer:
     """Find the fastest sharding that fits in memory.
 
-    No GPU is needed to plan for one. Exit status: 0 a plan was found, 1 nothing fits, 2 wrong use.
+    With --sweep, for each combination of some values: a table of step time, memory and device
+    time. No GPU is needed to plan for one. Exit status: 0 a plan was found, 1 nothing fits,
+    2 wrong use.
     """
     given: dict[str, Any] = {
         "memory_bytes": None if memory is None else wishes.memory_bytes(memory),
@@ -127,23 +150,24 @@ def plan_command(
     choose_platform(cluster)
     if output is not None:
         wishes.check_writable(output)
-    found = _plan(target, load_target(target), cluster, given, as_json=as_json)
+    if sweep_texts:
+        return sweep(
+            target, cluster, given, sweep_texts, jobs=jobs, ray=ray, output=output,
+            as_json=as_json,
+        )  # fmt: skip
+    _only_with_sweep(jobs=jobs, ray=ray)
+    with notes(), progress(as_json=as_json) as say:
+        found = planned(target, load_target(target), cluster, given, say)
     if output is not None:
         found.save(output)
     written = f"\n  written to {output}" if output is not None else ""
     return Answer(found.summary(), lambda _: page(f"{found}{written}"))
 
 
-def _plan(text: str, target: Target, cluster: str, given: dict[str, Any], *, as_json: bool) -> Plan:
-    settings: dict[str, Any] = {"cache": True} | wishes.merged(target.settings, given)
-    if "microbatches" in given and settings.get("optimizer") is None:
-        raise PlanError(
-            "needs a target with optimizer= in its settings: the planner cuts only steps that it "
-            "owns", kind="bad-option", where="--microbatches",
-            remedy="return (loss_fn, (params, batch), {'optimizer': ...}), or leave it out",
-        )  # fmt: skip
-    try:
-        with notes(), progress(as_json=as_json) as say:
-            return plan(target.fn, *target.args, cluster=cluster, progress=say, **settings)
-    except TraceError as error:
-        raise PlanError(str(error), kind="trace", where=text) from error
+def _only_with_sweep(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise PlanError(
+                "is used only with --sweep", kind="bad-option", where=f"--{name}",
+                remedy="leave it out, or say what to sweep",
+            )  # fmt: skip

@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
@@ -35,8 +35,12 @@ class Target:
     settings: dict[str, Any]
 
 
-def load_target(text: str) -> Target:
+def load_target(text: str, arguments: Mapping[str, Any] | None = None) -> Target:
     """Imports a target and calls it.
+
+    Args:
+        text: where it is.
+        arguments: that it is called with, by name.
 
     Raises:
         PlanError: if it does not exist, cannot be imported or called, or returns something else.
@@ -46,7 +50,7 @@ def load_target(text: str) -> Target:
         raise _bad(text, "names no function", _FORM)
     is_file = place.endswith(".py") or "/" in place or "\\" in place
     module = _from_file(text, Path(place)) if is_file else _from_module(text, place)
-    return _checked(text, _called(text, _found(text, module, name)))
+    return _checked(text, _called(text, _found(text, module, name), arguments or {}))
 
 
 def _bad(where: str, message: str, remedy: str = "") -> PlanError:
@@ -173,19 +177,37 @@ def _needed(value: Any) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind not in packed]
 
 
-def _called(text: str, value: Any) -> Any:
+def _unknown(value: Any, names: Iterable[str]) -> list[str]:
+    """Names that a callable takes no argument of."""
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return []
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = {p.name for p in parameters if p.kind in named}
+    return [name for name in names if name not in known]
+
+
+def _called(text: str, value: Any, arguments: Mapping[str, Any]) -> Any:
     if not callable(value):
         raise _bad(
             text, f"is a {type(value).__name__}, expected a function without arguments",
             f"name a function that returns {_RETURN}",
         )  # fmt: skip
-    if needed := _needed(value):
+    if unknown := _unknown(value, arguments):
+        raise _bad(
+            text, f"takes no argument '{unknown[0]}', which is swept",
+            f"write def {text.rpartition(':')[2]}({unknown[0]}=...), or leave it out of --sweep",
+        )  # fmt: skip
+    if needed := [name for name in _needed(value) if name not in arguments]:
         raise _bad(
             text, f"needs the arguments {', '.join(needed)}, expected a function without arguments",
             "give them beforehand, for instance with functools.partial",
         )  # fmt: skip
     try:
-        return value()
+        return value(**arguments)
     except (Exception, SystemExit) as error:
         raise _bad(text, f"raised {described(error)}", "call it in Python to see more") from error
 

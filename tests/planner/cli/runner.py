@@ -9,6 +9,8 @@ from typing import Any
 
 TARGETS = """
 import functools
+import os
+import time
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +34,18 @@ def train_step(params, batch):
 
 def sgd():
     return train_step, (params, batch)
+
+
+def sized(batch=32, *, width: int = 64):
+    if batch == 13:
+        os.kill(os.getpid(), 9)
+    if batch == 26:
+        raise ValueError("26 is no batch")
+    if batch == 31:
+        time.sleep(60)
+    x = shaped((batch, 64), "float32")
+    weights = {"w1": shaped((64, width), "float32"), "w2": shaped((width, 64), "float32")}
+    return train_step, (weights, {"x": x, "y": x})
 
 
 def donated():

@@ -1,0 +1,35 @@
+"""Plans a target with the options of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ir import TraceError
+
+from ..api import plan
+from ..errors import PlanError
+from ..plan import Plan
+from . import wishes
+from .target import Target
+
+
+def planned(
+    text: str, target: Target, cluster: str, given: dict[str, Any], say: Callable[[str], None]
+) -> Plan:
+    """The plan of a target; options of the command line win over its settings.
+
+    Raises:
+        PlanError: if nothing fits, or an option or the target is wrong.
+    """
+    settings: dict[str, Any] = {"cache": True} | wishes.merged(target.settings, given)
+    if "microbatches" in given and settings.get("optimizer") is None:
+        raise PlanError(
+            "needs a target with optimizer= in its settings: the planner cuts only steps that it "
+            "owns", kind="bad-option", where="--microbatches",
+            remedy="return (loss_fn, (params, batch), {'optimizer': ...}), or leave it out",
+        )  # fmt: skip
+    try:
+        return plan(target.fn, *target.args, cluster=cluster, progress=say, **settings)
+    except TraceError as error:
+        raise PlanError(str(error), kind="trace", where=text) from error

@@ -1,0 +1,1 @@
+"""`meshwright plan --sweep`: one plan for each combination of some values."""
