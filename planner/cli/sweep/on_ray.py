@@ -1,4 +1,3 @@
-# pyright: basic
 """Rows planned by the processes of a Ray cluster."""
 
 from __future__ import annotations
