@@ -18,11 +18,12 @@ from .errors import PlanError
 from .filecheck import check_file
 from .options import Options
 from .pipefile import is_pipeline, read_pipeline
-from .pipelined import Training, better_pipeline
+from .pipelined import better_pipeline
 from .pipeplan import PipelinePlan, check_pipeline
 from .plan import Plan
 from .planfile import read
 from .single import One, plan_one
+from .stages import Training
 from .stepcall import StepCall, step_for
 
 # Micro-batch counts that are tried in turn when a step does not fit.
@@ -98,7 +99,7 @@ def plan(
     training = Training(fn, args, optimizer, has_aux, batch_axis, name)
     found = better_pipeline(
         training, machine, wanted, say, start,
-        lambda: _fewest(build, counts, machine, wanted, say, start),
+        lambda cutoff_s: _fewest(build, counts, machine, wanted, say, start, cutoff_s),
     )  # fmt: skip
     return cast("Plan", found)  # a PipelinePlan has the surface of a Plan
 
@@ -188,10 +189,12 @@ def _fewest(
     options: Options,
     say: Callable[[str], None],
     start: float,
+    cutoff_s: float,
 ) -> Plan:
     """The plan with the fewest micro-batches that fits; its bound and gap are for that count.
 
-    Each further micro-batch starts every kernel and gathers every split parameter once more.
+    If none is below the cutoff, that is said instead. Each further micro-batch starts every kernel
+    and gathers every split parameter once more.
     """
     refused: PlanError | None = None
     for count in counts:
@@ -206,7 +209,7 @@ def _fewest(
                 continue  # the batch does not divide by this count
             break  # the loss does not divide at all: the first refusal stands
         try:
-            return plan_one(one, machine, options, say, start)
+            return plan_one(one, machine, options, say, start, cutoff_s)
         except PlanError as error:
             if error.kind != "does-not-fit":
                 raise

@@ -9,10 +9,20 @@ class PlanError(ValueError):
     kind: a short word for programs (`does-not-fit`, `bad-pin`, `plan-file`, ...).
     where: file, argument or tensor.
     remedy: what the user can do.
+    needs_bytes: the least that a device would have to have, where memory is what lacks.
     """
 
-    def __init__(self, message: str, *, kind: str, where: str = "", remedy: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str,
+        where: str = "",
+        remedy: str = "",
+        needs_bytes: float = 0.0,
+    ) -> None:
         self.message, self.kind, self.where, self.remedy = message, kind, where, remedy
+        self.needs_bytes = needs_bytes
         parts = [f"{where}: {message}" if where else message]
         if remedy:
             parts.append(remedy)

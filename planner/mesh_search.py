@@ -20,6 +20,7 @@ from .intra.eliminate import Tables
 from .intra.problem import Floats, IntraProblem, IntraSolution
 from .intra.records import Built, Limits, MenuCache
 from .intra.solve import SolveOptions, solve
+from .meshes import MOST_AXES
 from .options import Options
 from .program import Program
 from .remembered import Memory
@@ -34,12 +35,26 @@ SMALL_EXCESS = 0.1
 STEEPEST = 0.7
 SET_ASIDE = (0.5, 0.2, 0.05)
 WORTH = 1e-3
-THOROUGH = SolveOptions()
 # Under a tightened limit the bound is known already.
 REFINED = SolveOptions(tolerance=1e-3, price_steps=8, ilp=False)
 # Baselines need a fair price, not a proof.
 ROUGH = SolveOptions(tolerance=1e-3, sweeps=72, price_steps=6, ilp=False)
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far a search goes.
+
+    first: the first solve on a mesh.
+    axes: of meshes that are looked at.
+    """
+
+    first: SolveOptions = field(default_factory=SolveOptions)
+    axes: int = MOST_AXES
+
+
+THOROUGH = Effort()
 
 
 @dataclass
@@ -52,7 +67,7 @@ class Scope:
     least: smallest peaks of meshes on which nothing fits [byte].
     blocked: argument -> mesh on which its pins leave no sharding.
     best_s: step of the fastest plan that fits so far; a mesh is left as soon as its bound shows
-        that it has none that is faster by more than `WORTH`.
+        that it has none that is faster by more than `WORTH`; `beaten` says that one was.
     """
 
     program: Program
@@ -64,11 +79,13 @@ class Scope:
     compute: ComputeModel
     deadline: float
     memory: Memory
+    effort: Effort
     seconds: dict[str, float] = field(default_factory=lambda: {"build": 0.0, "solve": 0.0})
     late: bool = False
     least: list[float] = field(default_factory=list[float])
     blocked: dict[str, str] = field(default_factory=dict[str, str])
     best_s: float = float("inf")
+    beaten: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +134,7 @@ class MeshSearch:
         self.scope.seconds["build"] += time.monotonic() - start
         return built
 
-    def _solve(self, built: Built, limit: float, options: SolveOptions = THOROUGH) -> IntraSolution:
+    def _solve(self, built: Built, limit: float, options: SolveOptions) -> IntraSolution:
         """Solves under a limit; moments that break it unwatched are watched from then on."""
         start = time.monotonic()
         while True:
@@ -215,10 +232,13 @@ class MeshSearch:
             self._note_blocked(built)
             return [], float("inf")
         cutoff = self.scope.best_s * (1 - WORTH)
-        first = self._solve(built, self.scope.limit, replace(THOROUGH, cutoff=cutoff))
+        first = self._solve(
+            built, self.scope.limit, replace(self.scope.effort.first, cutoff=cutoff)
+        )
         self.scope.late |= first.stop is Stop.TIME_LIMIT
         if not first.choice:
             if cutoff < float("inf") and first.bound >= cutoff:
+                self.scope.beaten = True
                 return [], first.bound
             self.scope.least.append(built.lives.least_peak())
             return [], first.bound

@@ -14,7 +14,26 @@ from .version import VERSION
 from .writing import write_files
 
 PIPELINE_FORMAT = "meshwright-pipeline"
-PIPELINE_VERSION = 1
+PIPELINE_VERSION = 2
+
+
+class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds and bytes of a stage on each of its devices, of one micro-batch.
+
+    once_s: of a step beside its micro-batches.
+    held_bytes: with one micro-batch in flight; activation_bytes: what each further one adds,
+        boundary_bytes: the same if the forward pass of the stage is run again.
+    sent_bytes: of values that go to the next stage.
+    """
+
+    forward_s: Seconds
+    input_gradient_s: Seconds
+    weight_gradient_s: Seconds
+    once_s: Seconds
+    held_bytes: Bytes
+    activation_bytes: Bytes
+    boundary_bytes: Bytes
+    sent_bytes: Bytes
 
 
 class PipelineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,6 +41,7 @@ class PipelineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     cuts: first slot of every stage, and the number of slots.
     sizes: devices of every stage.
+    recompute: of every stage: none; selective or full, layer by layer; stage, all of it at once.
     members: for each stage the number of its plan among `plans`; equal stages share one.
     """
 
@@ -36,12 +56,13 @@ class PipelineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit_bytes: Bytes
     microbatches: Count
     schedule: str
-    recompute: bool
+    recompute: tuple[Annotated[str, Meta(pattern="^(none|selective|full|stage)$")], ...]
     loss_reduction: Annotated[str, Meta(pattern="^(auto|mean|sum)$")]
     cuts: tuple[Position, ...]
     sizes: tuple[Count, ...]
     stage_s: tuple[Seconds, ...]
     peak_bytes: tuple[Bytes, ...]
+    costs: tuple[StageCost, ...]
     members: tuple[Position, ...]
     plans: tuple[PlanFile, ...]
     baselines: dict[str, BaselineRow]

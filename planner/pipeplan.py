@@ -16,28 +16,20 @@ from ir import IRError, Mesh, digest
 
 from .account import Collective
 from .baselines import Baseline
-from .emit.pipeline.build import Opened, build_pipeline, opened
+from .emit.pipeline.build import build_pipeline, cut_of, opened
 from .emit.pipeline.layout import Solved
-from .emit.pipeline.rehearsal import Rehearsal, rehearse, solved_of
+from .emit.pipeline.rehearsal import Rehearsal, solved_of
 from .emit.pipeline.runtime import Pipeline
-from .emit.pipeline.stage import staged
 from .emit.pipeline.transfer import split_devices
 from .errors import PlanError
 from .filecheck import check_file
-from .inter.search import table_of
+from .inter.rank import table_of
 from .pipefile import PipelineFile, write_pipeline
 from .plan import Plan, Stage
 from .planfile import PlanFile, decisions_of
 from .show import bytes_text, seconds_text
+from .stages import BoundStages
 from .stop import Stop
-
-
-@dataclass(frozen=True)
-class BoundStages:
-    """A pipeline's loss, cut, with every stage traced."""
-
-    loss: Opened
-    stages: tuple[Rehearsal, ...]
 
 
 @dataclass(frozen=True)
@@ -106,10 +98,10 @@ class PipelinePlan:
         found: list[Stage] = []
         for s, size in enumerate(f.sizes):
             mesh, layers = dict(self._plan_of(s).mesh), (f.cuts[s], f.cuts[s + 1])
-            recompute = "full" if f.recompute else "none"
             found.append(
-                Stage(layers, (start, start + size), mesh, f.stage_s[s], f.peak_bytes[s], recompute)
-            )
+                Stage(layers, (start, start + size), mesh, f.stage_s[s], f.peak_bytes[s],
+                      f.recompute[s])
+            )  # fmt: skip
             start += size
         return tuple(found)
 
@@ -174,7 +166,7 @@ class PipelinePlan:
         lines = [
             f"Plan for {f.name} on {f.cluster.get('name', 'cluster')}",
             f"  pipeline     {len(f.sizes)} stages, {f.microbatches} micro-batches, {f.schedule}, "
-            f"idle {f.bubble:.1%}" + (", forward passes run again" if f.recompute else ""),
+            f"idle {f.bubble:.1%}",
             f"  step         {seconds_text(f.step_s)} simulated",
             f"  memory       {bytes_text(self.peak_bytes)} peak per device of "
             f"{bytes_text(f.limit_bytes)}",
@@ -185,7 +177,7 @@ class PipelinePlan:
             lines.append(
                 f"  stage {s:<6} slots {stage.layers[0]} to {stage.layers[1]} on devices {a} to "
                 f"{b - 1} ({mesh}): busy {seconds_text(stage.step_s)}, "
-                f"{bytes_text(stage.peak_bytes)}"
+                f"{bytes_text(stage.peak_bytes)}" + _again(stage.recompute)
             )
         for name, b in sorted(f.baselines.items(), key=lambda item: item[1].step_s):
             fit = "" if b.fits else ", does not fit"
@@ -247,15 +239,15 @@ class PipelinePlan:
                 f"the plan is of a program of {self.file.cuts[-1]} slots, this one has "
                 f"{len(loss.layers.slots)}", kind="differs", where=self.where, remedy=remedy,
             )  # fmt: skip
-        cut = staged(loss.layers, self.file.cuts)
-        stages = [rehearse(loss, cut, s, optimizer) for s in range(len(self.file.sizes))]
-        for s, stage in enumerate(stages):
+        cut = cut_of(loss, self.file.cuts, self.file.recompute)
+        bound = BoundStages(loss, cut, optimizer)
+        for s, stage in enumerate(bound.stages):
             if digest(stage.traced.graph) != self._plan_of(s).graph_digest:
                 raise PlanError(
                     f"stage {s} of this program is not the one that was planned", kind="differs",
                     where=self.where, remedy=remedy,
                 )  # fmt: skip
-        return PipelinePlan(self.file, BoundStages(loss, tuple(stages)), self.seconds, self.where)
+        return PipelinePlan(self.file, bound, self.seconds, self.where)
 
     def compile(self, *, devices: Sequence[Any] | None = None) -> Pipeline:
         """One callable: (params, opt_state, batch) -> (params, opt_state, loss).
@@ -278,12 +270,11 @@ class PipelinePlan:
                 where=self.where, remedy="plan for the devices there are, or on a CPU set "
                 f"XLA_FLAGS=--xla_force_host_platform_device_count={need} before JAX starts",
             )  # fmt: skip
-        schedule = table_of(f.schedule, len(f.sizes), f.microbatches, again=f.recompute)
+        schedule = table_of(f.schedule, f.microbatches, f.recompute)
         solved = [(stage.program, self._solved(s, stage))
                   for s, stage in enumerate(self.bound.stages)]  # fmt: skip
         groups = split_devices(here, f.sizes)
-        again = (f.recompute,) * len(f.sizes)
-        return build_pipeline(self.bound.loss, f.cuts, schedule, groups, again, solved)
+        return build_pipeline(self.bound.loss, f.cuts, schedule, groups, f.recompute, solved)
 
     def _solved(self, s: int, stage: Rehearsal) -> Solved:
         file = self._plan_of(s)
@@ -296,6 +287,11 @@ class PipelinePlan:
         return self.compile(devices=devices).place(tree, argnum)
 
 
+def _again(recompute: str) -> str:
+    """What a stage computes again, in words."""
+    return "" if recompute == "none" else f", {recompute} recomputation"
+
+
 def check_pipeline(file: PipelineFile, where: str) -> None:
     """Checks a pipeline against itself, and the plan of every stage.
 
@@ -303,7 +299,8 @@ def check_pipeline(file: PipelineFile, where: str) -> None:
         PlanError: says what in the file contradicts what.
     """
     count = len(file.sizes)
-    lengths = {len(file.stage_s), len(file.peak_bytes), len(file.members), len(file.cuts) - 1}
+    rows = (file.stage_s, file.peak_bytes, file.members, file.recompute, file.costs)
+    lengths = {len(file.cuts) - 1, *map(len, rows)}
     try:
         if lengths != {count} or not count:
             raise IRError(f"it has {count} stages, and other numbers of cuts, costs or plans")
@@ -314,7 +311,7 @@ def check_pipeline(file: PipelineFile, where: str) -> None:
         devices = Cluster.from_dict(file.cluster, where="key `cluster`").num_devices
         if sum(file.sizes) > devices:
             raise IRError(f"its stages have {sum(file.sizes)} devices, the cluster {devices}")
-        table_of(file.schedule, count, file.microbatches, again=file.recompute)
+        table_of(file.schedule, file.microbatches, file.recompute)
         for s, m in enumerate(file.members):
             if Mesh(file.plans[m].mesh).num_devices != file.sizes[s]:
                 raise IRError(f"the mesh of stage {s} has not its {file.sizes[s]} devices")

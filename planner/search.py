@@ -9,7 +9,7 @@ from costmodel import Cluster, CollectiveModel, ComputeModel
 
 from .baselines import Baseline
 from .errors import PlanError
-from .mesh_search import Candidate, MeshSearch, Progress, Scope
+from .mesh_search import THOROUGH, Candidate, Effort, MeshSearch, Progress, Scope
 from .meshes import mesh_of, mesh_shapes
 from .options import Options
 from .program import Program
@@ -44,13 +44,16 @@ class Search:
         options: Options,
         progress: Progress,
         memory: Memory | None = None,
+        effort: Effort = THOROUGH,
+        cutoff_s: float = float("inf"),
     ) -> None:
         self.options, self.cluster, self.progress = options, cluster, progress
         self.scope = Scope(
             program, cluster, options, progress,
             float(options.memory_bytes or USABLE * cluster.memory_bytes),
             CollectiveModel(cluster), ComputeModel(cluster),
-            time.monotonic() + options.time_limit_s, memory or memory_of(options),
+            time.monotonic() + options.time_limit_s, memory or memory_of(options), effort,
+            best_s=cutoff_s,
         )  # fmt: skip
 
     @property
@@ -65,7 +68,8 @@ class Search:
             PlanError: if the user's shape has another number of devices.
         """
         if self.options.mesh is None:
-            return mesh_shapes(self.cluster)
+            axes = self.scope.effort.axes
+            return tuple(s for s in mesh_shapes(self.cluster) if len(s) <= axes)
         mesh = mesh_of(self.options.mesh)
         if mesh.num_devices != self.cluster.num_devices or len(mesh.axes) != len(self.options.mesh):
             raise PlanError(
@@ -147,6 +151,11 @@ class Search:
                 f"for instance {mesh}", kind="bad-pin", where="pins",
                 remedy="drop or loosen one of them, or check that the sizes divide",
             )  # fmt: skip
+        if self.scope.beaten:
+            raise PlanError(
+                "no plan is below the step that there is already", kind="not-faster",
+                where=self.cluster.name, remedy="keep that one",
+            )  # fmt: skip
         least = min(self.scope.least, default=float("inf"))
         if least <= self.limit:
             raise PlanError(
@@ -161,5 +170,5 @@ class Search:
             kind="does-not-fit", where=self.cluster.name,
             remedy=f"use about {max(2, round(least / self.limit + 0.5))} times the devices, a "
             f"smaller batch or more micro-batches, jax.checkpoint around layers, or at least "
-            f"{bytes_text(least)} of memory",
+            f"{bytes_text(least)} of memory", needs_bytes=least,
         )  # fmt: skip

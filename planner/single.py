@@ -20,7 +20,7 @@ from .fusion import analyse
 from .inter.price import Phases
 from .intra.facts import Facts
 from .kept import keep_plan, kept_plan, plan_key
-from .mesh_search import Candidate
+from .mesh_search import THOROUGH, Candidate, Effort
 from .options import Options, wishes
 from .outcome import outcome
 from .plan import Plan
@@ -44,12 +44,17 @@ class One:
 
 
 def plan_one(
-    one: One, machine: Cluster, options: Options, say: Callable[[str], None], start: float
+    one: One,
+    machine: Cluster,
+    options: Options,
+    say: Callable[[str], None],
+    start: float,
+    cutoff_s: float = float("inf"),
 ) -> Plan:
-    """Traces one step and plans it.
+    """Traces one step and plans it; only steps below the cutoff are of interest.
 
     Raises:
-        PlanError: if nothing fits, or there is nothing to plan.
+        PlanError: if nothing fits or is below the cutoff, or there is nothing to plan.
         TraceError: if it cannot be traced.
     """
     say("trace")
@@ -66,10 +71,12 @@ def plan_one(
         )  # fmt: skip
     memory = memory_of(options)
     text = show(traced.graph)
-    key = key_of_one(one, traced, machine, options) if memory.store else ""
+    key = key_of_one(one, traced, machine, options, cutoff_s) if memory.store else ""
     file = kept_plan(memory, key, text)
     if file is None:
-        plan, _ = plan_traced(one, traced, machine, options, say, start, begun, memory)
+        plan, _ = plan_traced(
+            one, traced, machine, options, say, start, begun, memory, cutoff_s=cutoff_s
+        )
         keep_plan(memory, key, plan.file)
         return plan
     now = time.monotonic()
@@ -78,22 +85,31 @@ def plan_one(
     return Plan(file, Bound(traced), seconds | spent, cached=True)
 
 
-def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options) -> str:
-    """The name of a step's plan in the plan store."""
+def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options, *more: object) -> str:
+    """The name of a step's plan in the plan store; `more` is what else decides it."""
     parts = (
         show(traced.graph), one.microbatches, one.call.reduction, one.call.warnings,
         traced.warnings, traced.donated, _ties(traced), [i.role for i in traced.graph.inputs],
+        [repr(each) for each in more],
     )  # fmt: skip
     return plan_key(one.name, parts, machine, options)
 
 
-def stage_key(one: One, traced: Traced, phases: Phases, machine: Cluster, options: Options) -> str:
+def stage_key(
+    one: One,
+    traced: Traced,
+    phases: Phases,
+    machine: Cluster,
+    options: Options,
+    effort: Effort,
+) -> str:
     """The name of a pipeline stage in the plan store."""
     parts = (
         phases.loop, sorted(phases.forward), sorted(phases.input_gradient),
         sorted(phases.weight_gradient), list(phases.saved), list(phases.takes),
+        list(phases.sums), list(phases.own),
     )  # fmt: skip
-    return key_of("stage", key_of_one(one, traced, machine, options), parts)
+    return key_of("stage", key_of_one(one, traced, machine, options, effort), parts)
 
 
 def plan_traced(
@@ -105,6 +121,8 @@ def plan_traced(
     start: float,
     begun: float,
     memory: Memory | None = None,
+    effort: Effort = THOROUGH,
+    cutoff_s: float = float("inf"),
 ) -> tuple[Plan, Found]:
     """Plans a traced step.
 
@@ -117,6 +135,8 @@ def plan_traced(
         start: when planning began, for the seconds spent.
         begun: when tracing began.
         memory: the plan store; the one that the options ask for if None.
+        effort: how far it goes.
+        cutoff_s: only steps below are of interest.
 
     Raises:
         PlanError: if nothing fits in memory.
@@ -129,7 +149,7 @@ def plan_traced(
         roles_of([item.role for item in traced.graph.inputs], flat), resolved,
     )  # fmt: skip
     traced_s = time.monotonic() - begun
-    search = Search(program, machine, options, say, memory)
+    search = Search(program, machine, options, say, memory, effort, cutoff_s)
     found = search.run()
     total = time.monotonic() - start
     seconds = {

@@ -37,8 +37,10 @@ PLANNER_FRONT: tuple[str, ...] = (
     "planner/export/loaders/jax_shardings.py",  # a program of its own, copied beside an export
     "planner/microbatch.py",
     "planner/pipeplan.py",
+    "planner/pipesearch.py",
     "planner/plan.py",
     "planner/single.py",
+    "planner/stages.py",
     "planner/step.py",
 )
 
@@ -71,8 +73,10 @@ BASIC: tuple[str, ...] = (
     "planner/emit/pipeline/rehearsal.py",
     "planner/emit/pipeline/runtime.py",
     "planner/emit/pipeline/stage.py",
+    "planner/emit/pipeline/steps.py",
     "planner/emit/pipeline/transfer.py",
     "planner/emit/pipeline/update.py",
+    "planner/emit/pipeline/weigh.py",
     "planner/emit/positions.py",
     "planner/emit/regions.py",
     "planner/emit/rewritten.py",
@@ -86,9 +90,11 @@ BASIC: tuple[str, ...] = (
     "planner/microbatch.py",
     "planner/pipelined.py",
     "planner/pipeplan.py",
+    "planner/pipesearch.py",
     "planner/plan.py",
     "planner/schedule/periodic.py",
     "planner/single.py",
+    "planner/stages.py",
     "planner/step.py",
     "planner/stepcall.py",
     "profiles/measure.py",

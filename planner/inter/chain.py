@@ -22,20 +22,34 @@ class Slot:
     op: what it runs; slots of one loop have the same `number`.
     flops: of the forward pass.
     params: (leaf, bytes) of every parameter that it reads; of a loop, one iteration's share.
+    moved_bytes, saved_bytes, kept_bytes: of the forward pass: read and written, read by the
+        backward pass, kept of that under selective recomputation.
+    again_flops, again_bytes: computed and moved again by it.
+    widest_bytes: most that a single equation reads and writes.
     """
 
     op: str
     number: int
     flops: float
     params: tuple[tuple[int, float], ...]
+    moved_bytes: float = 0.0
+    saved_bytes: float = 0.0
+    kept_bytes: float = 0.0
+    again_flops: float = 0.0
+    again_bytes: float = 0.0
+    widest_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Slots in order; `across[c]` bytes of values made before cut c are read after it."""
+    """Slots in order; `across[c]` bytes of values made before cut c are read after it.
+
+    recomputes: the program says itself what its backward pass computes again.
+    """
 
     slots: tuple[Slot, ...]
     across: tuple[float, ...]
+    recomputes: bool = False
 
     @cached_property
     def work(self) -> tuple[float, ...]:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ir import Graph, Mesh, Sharding, TensorType, replicated
 
 from ..account import moves
@@ -20,6 +22,8 @@ class StagePrice:
     forward_s, input_gradient_s, weight_gradient_s: of one micro-batch, collectives included.
     once_s: of a step beside its micro-batches: sums of gradients, update, gathered parameters.
     held_bytes: at the worst moment, with one micro-batch in flight.
+    static_bytes: of that parameters, the optimizer's state and sums of gradients.
+    update_bytes: at the worst moment outside the micro-batches, most often in the update.
     activation_bytes: what each further micro-batch in flight adds.
     boundary_bytes: the same if the forward pass is run again.
     """
@@ -31,6 +35,8 @@ class StagePrice:
     held_bytes: float
     activation_bytes: float
     boundary_bytes: float
+    static_bytes: float = 0.0
+    update_bytes: float = 0.0
 
     @property
     def microbatch_s(self) -> float:
@@ -45,6 +51,8 @@ class Phases:
     loop: node of the stage's step that runs the micro-batches.
     forward, input_gradient, weight_gradient: its nodes.
     saved, takes: values of the body that live from the forward to the backward pass.
+    sums: values of the body that are sums of gradients.
+    own: positions of the inputs that are parameters or the optimizer's state.
     """
 
     loop: int
@@ -53,6 +61,8 @@ class Phases:
     weight_gradient: Collection[int]
     saved: Sequence[int]
     takes: Sequence[int]
+    sums: Sequence[int] = ()
+    own: Sequence[int] = ()
 
 
 def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StagePrice:
@@ -91,10 +101,25 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
     inner = {v: state for (prefix, v), state in states.items() if prefix == inside}
     saved = _bytes(phases.saved, body.types, inner, best.mesh)
     takes = _bytes(phases.takes, body.types, inner, best.mesh)
+    static = _bytes(phases.sums, body.types, inner, best.mesh)
+    for k in phases.own:
+        node = best.built.value_node[flat.inputs[k]]
+        static += float(best.built.lives.usage[node][choice[node]])
     return StagePrice(
         totals["forward"] / count, totals["input"] / count, totals["weight"] / count,
         totals["once"], max(best.account.peak_bytes, saved + takes), saved + takes, takes,
+        min(static, best.account.peak_bytes), _outside(best, phases),
     )  # fmt: skip
+
+
+def _outside(best: Candidate, phases: Phases) -> float:
+    """Peak of memory before and after the micro-batches."""
+    inside = [op.time for op in best.builder.flat.ops if op.place[:2] == (phases.loop, 0)]
+    memory = best.account.memory
+    if not inside:
+        return float(memory.max(initial=0.0))
+    rest = np.concatenate((memory[: min(inside)], memory[max(inside) + 1 :]))
+    return float(rest.max(initial=0.0))
 
 
 def _phase(place: tuple[int, ...], phases: Phases) -> str:

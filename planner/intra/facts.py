@@ -11,7 +11,7 @@ from ir import FactorSpec, Literal, lookup
 from ..flatten import FlatOp, FlatProgram
 from ..fusion import Traffic
 from ..lifetimes import lifetimes
-from .liveness import any_partial, may_be_partial, uses
+from .liveness import accumulators, any_partial, may_be_partial, uses
 from .records import is_float, operand_types
 
 Span = tuple[int, int]
@@ -74,7 +74,19 @@ class Facts:
             if self.last.get(argument, 0) <= made:
                 found.add(v)
         found |= {link.source for link in flat.links if link.target in found}
+        found |= self._added_up()
         return found - set(flat.inputs)
+
+    def _added_up(self) -> set[int]:
+        """Sums that a loop carries on, each written over the last: nothing else reads that."""
+        ports = set(accumulators(self.flat))
+        readers = Counter(v for op in self.flat.ops for v in op.inputs if v in ports)
+        return {
+            link.source
+            for link in self.flat.links
+            if link.target in ports and readers[link.target] == 1 and link.source in self.maker
+            and link.target in self.flat.ops[self.maker[link.source][0]].inputs
+        }  # fmt: skip
 
     def _read_only(self) -> set[int]:
         links = Counter(link.target for link in self.flat.links)

@@ -27,7 +27,8 @@ from .order import order_of
 from .places import Stack, Where
 from .programs import ChunkPrograms
 from .runtime import Pipeline
-from .stage import Use, staged
+from .stage import Staged, Use, staged
+from .steps import RECOMPUTE
 from .transfer import Devices, whole
 from .update import Update, update_of
 
@@ -91,12 +92,24 @@ def _micro(batch: Any, built: BuiltStep) -> Any:
     return jax.tree.unflatten(tree, found)
 
 
+def cut_of(loss: Opened, cuts: Sequence[int], recompute: Sequence[str] = ()) -> Staged:
+    """The loss in stages; those whose layers are computed again hold the program that does it.
+
+    Args:
+        loss: what is trained.
+        cuts: first slot of every stage, and the number of slots at the end.
+        recompute: of each stage; none if empty.
+    """
+    inside = [kind if kind in RECOMPUTE else "none" for kind in recompute]
+    return staged(loss.layers, cuts, inside, loss.chain.places())
+
+
 def build_pipeline(
     loss: Opened,
     cuts: Sequence[int],
     schedule: Schedule,
     groups: Sequence[Devices],
-    recompute: Sequence[bool] = (),
+    recompute: Sequence[str] = (),
     solved: Sequence[tuple[StageProgram, Solved]] = (),
 ) -> Pipeline:
     """A pipeline with a stage between any two cuts.
@@ -106,14 +119,14 @@ def build_pipeline(
         cuts: first slot of every stage, and the number of slots at the end.
         schedule: with as many stages and micro-batches.
         groups: devices of each device of the schedule.
-        recompute: of each stage, whether it keeps only what comes in; none of them if empty.
+        recompute: of each stage, one of `inter.search.RECOMPUTE`; none if empty.
         solved: the stages' programs with what was decided for them; data parallel if empty.
 
     Raises:
         PlanError: if these do not fit together, or the schedule cannot run.
     """
     _check(loss, cuts, schedule, groups)
-    cut = staged(loss.layers, cuts)
+    cut = cut_of(loss, cuts, recompute)
     count = len(cut.stages)
     programs = [p for p, _ in solved] or [
         stage_program(joint_of(loss.program, cut, s)) for s in range(count)
@@ -123,7 +136,7 @@ def build_pipeline(
     chunks = tuple(
         ChunkPrograms(
             programs[stage], _layout(solved, stage, groups[placement.device[c]]), readers,
-            recompute=bool(recompute) and recompute[stage], name=f"stage{stage}",
+            recompute=bool(recompute) and recompute[stage] == "stage", name=f"stage{stage}",
         )
         for c, stage in enumerate(placement.stage)
     )  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any
 
 from ...inter.chain import Chain, Slot
 from .equations import Equations, Literal, Op, flops, is_heavy, size_bytes
+from .weigh import Weight, recomputes, weigh
 
 
 @dataclass(frozen=True)
@@ -122,14 +123,20 @@ def chain_of(layers: Layers) -> Chain:
     across = _across(layers)
     params = _leaves_of(layers)
     slots: list[Slot] = []
+    w = Weight()
     for s, (i, k) in enumerate(layers.slots):
         op = layers.ops[i]
         share = 1.0 if k < 0 else 1.0 / op.eqn.params["length"]
         own = tuple((p, size * share) for p, size in params[i])
-        slots.append(Slot(op.name, i, flops(op.eqn) * share, own))
+        held = [isinstance(v, Literal) or v in layers.of_params for v in op.ins]
+        w = weigh(op.eqn, held).scaled(share) if k <= 0 else w
+        slots.append(Slot(
+            op.name, i, flops(op.eqn) * share, own, w.moved_bytes, w.saved_bytes, w.kept_bytes,
+            w.again_flops, w.again_bytes, w.widest_bytes,
+        ))  # fmt: skip
         if k > 0:
             across[s] += sum(size_bytes(v.aval) for v in _carry(op))
-    return Chain(tuple(slots), tuple(across))
+    return Chain(tuple(slots), tuple(across), any(recomputes(op.eqn) for op in layers.ops))
 
 
 def _across(layers: Layers) -> list[float]:

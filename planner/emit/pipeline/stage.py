@@ -3,21 +3,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 
 from ir import lookup
 
-from .equations import Array, Equations, Key, Literal, Op, bind
+from .equations import Array, Equations, Key, Literal, Op
 from .layers import Layers
-
-Env = dict[Key, Array]
+from .steps import (
+    Env,
+    Step,
+    apply_op,
+    constant,
+    cut_part,
+    join_parts,
+    layered,
+    run_loop,
+    run_op,
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,7 +57,7 @@ class Stage:
     takes: tuple[Key, ...]
     gives: tuple[Key, ...]
     consts: tuple[tuple[int, Any], ...]
-    steps: tuple[Callable[[Env], None], ...] = field(repr=False)
+    steps: tuple[Step, ...] = field(repr=False)
     keys: tuple[Key, ...] = ()  # of the parameters, in the order of `params`
     batch_keys: tuple[Key, ...] = ()
 
@@ -62,7 +70,7 @@ class Stage:
         env.update(zip(self.batch_keys, batch, strict=True))
         env.update(zip(self.takes, takes, strict=True))
         for step in self.steps:
-            step(env)
+            step.run(env)
         return [env[key] for key in self.gives]
 
 
@@ -87,7 +95,12 @@ class Staged:
         return tuple(stage.number for stage in self.stages if key in stage.takes)
 
 
-def staged(layers: Layers, cuts: Sequence[int]) -> Staged:
+def staged(
+    layers: Layers,
+    cuts: Sequence[int],
+    recompute: Sequence[str] = (),
+    borders: Collection[int] = (),
+) -> Staged:
     """Cuts a program.
 
     A stacked parameter is read in slices if no two stages read the same layer of it.
@@ -95,14 +108,17 @@ def staged(layers: Layers, cuts: Sequence[int]) -> Staged:
     Args:
         layers: of the program.
         cuts: first slot of every stage, and the number of slots at the end.
+        recompute: of each stage, what its layers compute again; nothing if empty.
+        borders: first slots of the layers that are computed again.
     """
-    first = _staged(layers, cuts, frozenset())
+    whole = _Cut(tuple(cuts), tuple(recompute) or ("none",) * (len(cuts) - 1), sorted(borders))
+    first = _staged(layers, whole, frozenset())
     uses: dict[int, list[Use]] = {}
     for stage in first.stages:
         for use in stage.params:
             uses.setdefault(use.leaf, []).append(use)
     shared = frozenset(leaf for leaf, found in uses.items() if not is_clean(found))
-    return _staged(layers, cuts, shared) if shared else first
+    return _staged(layers, whole, shared) if shared else first
 
 
 def is_clean(uses: Sequence[Use]) -> bool:
@@ -113,12 +129,19 @@ def is_clean(uses: Sequence[Use]) -> bool:
     return all(a[1] <= b[0] for a, b in pairwise(spans))
 
 
-def _staged(layers: Layers, cuts: Sequence[int], shared: frozenset[int]) -> Staged:
+@dataclass(frozen=True)
+class _Cut:
+    cuts: tuple[int, ...]
+    recompute: tuple[str, ...]
+    borders: Sequence[int]
+
+    def layer(self, slot: int) -> int:
+        return bisect_right(self.borders, slot)
+
+
+def _staged(layers: Layers, cut: _Cut, shared: frozenset[int]) -> Staged:
     program = layers.program
-    builders = [
-        _Builder(layers, s, _parts(layers, cuts[s], cuts[s + 1]), shared)
-        for s in range(len(cuts) - 1)
-    ]
+    builders = [_Builder(layers, cut, s, shared) for s in range(len(cut.cuts) - 1)]
     home: dict[Key, int] = {}
     pieces: dict[int, list[tuple[Key, int, int]]] = {}
     for builder in builders:
@@ -135,14 +158,14 @@ def _staged(layers: Layers, cuts: Sequence[int], shared: frozenset[int]) -> Stag
     return Staged(tuple(stages), tuple(outputs), _structs(program, stages))
 
 
-def _parts(layers: Layers, low: int, high: int) -> list[tuple[int, int, int]]:
-    """(op, first iteration, end) of the slots of a stage; (op, -1, -1) of a whole op."""
-    parts: list[tuple[int, int, int]] = []
-    for i, k in layers.slots[low:high]:
-        if k >= 0 and parts and parts[-1][0] == i:
-            parts[-1] = (i, parts[-1][1], k + 1)
+def parts_of(layers: Layers, low: int, high: int) -> list[tuple[int, int, int, int]]:
+    """(slot, op, first iteration, end) of the parts of a stage; iterations are -1 of a whole op."""
+    parts: list[tuple[int, int, int, int]] = []
+    for s, (i, k) in enumerate(layers.slots[low:high], low):
+        if k >= 0 and parts and parts[-1][1] == i:
+            parts[-1] = (parts[-1][0], i, parts[-1][2], k + 1)
         else:
-            parts.append((i, k, k + 1 if k >= 0 else -1))
+            parts.append((s, i, k, k + 1 if k >= 0 else -1))
     return parts
 
 
@@ -178,11 +201,13 @@ class _Builder:
     def __init__(
         self,
         layers: Layers,
+        cut: _Cut,
         number: int,
-        parts: list[tuple[int, int, int]],
         shared: frozenset[int],
     ) -> None:
-        self.layers, self.number, self.parts, self.shared = layers, number, parts, shared
+        self.layers, self.cut, self.number, self.shared = layers, cut, number, shared
+        self.recompute = cut.recompute[number]
+        self.layer = 0
         self.program = layers.program
         self.param_of = {v: k for k, v in enumerate(self.program.params)}
         self.batch_of = {v: k for k, v in enumerate(self.program.batch)}
@@ -192,26 +217,30 @@ class _Builder:
         self.uses: dict[Key, Use] = {}
         self.batch: dict[Key, int] = {}
         self.consts: dict[int, Any] = {}
-        self.steps: list[Callable[[Env], None]] = []
+        self.steps: list[Step] = []
 
     def stage(self, taken: set[Key], outputs: Sequence[Key]) -> Stage:
         gives = [key for key in self.made if key in taken]
         gives += [key for key in dict.fromkeys(outputs) if key not in gives]
         uses = sorted(self.uses.items(), key=lambda item: item[1])
         batch = sorted(self.batch.items(), key=lambda item: item[1])
+        steps = layered(self.steps, self.recompute, gives)
         return Stage(
             self.number, tuple(u for _, u in uses), tuple(i for _, i in batch), tuple(self.takes),
-            tuple(gives), tuple(self.consts.items()), tuple(self.steps),
+            tuple(gives), tuple(self.consts.items()), tuple(steps),
             tuple(k for k, _ in uses), tuple(k for k, _ in batch),
         )  # fmt: skip
 
     def build(self) -> None:
-        for i, a, b in self.parts:
+        low, high = self.cut.cuts[self.number : self.number + 2]
+        for slot, i, a, b in parts_of(self.layers, low, high):
+            self.layer = self.cut.layer(slot)
             op = self.layers.ops[i]
             if a < 0 or b - a == op.eqn.params["length"]:
                 for v in op.reads:
                     self.need(v)
-                self.steps.append(_run(op))
+                whole = run_loop(op, op.ins, op.outs, b, self.recompute) if a >= 0 else None
+                self.steps.append(whole or run_op(op, self.layer))
                 self.publish(op.outs)
             else:
                 self.loop(i, op, a, b)
@@ -227,7 +256,7 @@ class _Builder:
             self.need(o)
             return o
         key = ("literal", repr(o.value), str(getattr(o.value, "dtype", "")))
-        self.steps.append(_constant(key, o.value))
+        self.steps.append(constant(key, o.value, self.layer))
         return key
 
     def need(self, v: Key) -> None:
@@ -246,12 +275,12 @@ class _Builder:
             for u in op.reads:
                 self.need(u)
             self.here.update(op.outs)
-            self.steps.append(_run(op))
+            self.steps.append(run_op(op, self.layer))
         elif v in self.pieces:
             keys = [key for key, _, _ in sorted(self.pieces[v], key=lambda piece: piece[1])]
             for key in keys:
                 self.need(key)
-            self.steps.append(_join(v, keys))
+            self.steps.append(join_parts(v, keys, self.layer))
         else:
             self.takes.append(v)
 
@@ -273,7 +302,9 @@ class _Builder:
         ends = b == length
         after = [op.outs[k] if ends else ("carry", i, b, k) for k in range(params["num_carry"])]
         ys = [("ys", i, k, low) for k in range(len(op.outs) - params["num_carry"])]
-        self.steps.append(_part(op, (*consts, *carry, *xs), (*after, *ys), high - low))
+        outs = (*after, *ys)
+        ins = (*consts, *carry, *xs)
+        self.steps.append(run_loop(op, ins, outs, high - low, self.recompute))
         self.publish([*after, *ys])
         for v, key in zip(op.outs[params["num_carry"] :], ys, strict=True):
             self.pieces.setdefault(v, []).append((key, low, high))
@@ -297,10 +328,10 @@ class _Builder:
             for u in ins:
                 if isinstance(u, int):
                     self.need(u)
-            self.steps.append(_apply(op, ins, key))
+            self.steps.append(apply_op(op, ins, key, self.layer))
         else:
             self.need(v)
-            self.steps.append(_cut(v, key, low, high))
+            self.steps.append(cut_part(v, key, low, high, self.layer))
         self.here.add(key)
         return key
 
@@ -313,51 +344,3 @@ class _Builder:
         shapes = {self.program.avals[u].shape for u in op.reads}
         known = lookup(op.name).family == "elementwise"
         return known and shapes <= {shape, ()} and not ({"shape", "jaxpr"} & set(op.eqn.params))
-
-
-def _get(env: Env, v: Any) -> Array:
-    return v.value if isinstance(v, Literal) else env[v]
-
-
-def _run(op: Op) -> Callable[[Env], None]:
-    def step(env: Env) -> None:
-        env.update(zip(op.outs, op.run([_get(env, v) for v in op.ins]), strict=True))
-
-    return step
-
-
-def _apply(op: Op, ins: Sequence[Any], key: Key) -> Callable[[Env], None]:
-    def step(env: Env) -> None:
-        (env[key],) = op.run([_get(env, v) for v in ins])
-
-    return step
-
-
-def _part(op: Op, ins: Sequence[Any], outs: Sequence[Key], length: int) -> Callable[[Env], None]:
-    def step(env: Env) -> None:
-        changed = {"length": length, "unroll": min(op.eqn.params["unroll"], length)}
-        found = bind(op.eqn, [_get(env, v) for v in ins], changed)
-        env.update(zip(outs, found, strict=True))
-
-    return step
-
-
-def _cut(v: Key, key: Key, low: int, high: int) -> Callable[[Env], None]:
-    def step(env: Env) -> None:
-        env[key] = lax.slice_in_dim(env[v], low, high)
-
-    return step
-
-
-def _join(v: Key, keys: Sequence[Key]) -> Callable[[Env], None]:
-    def step(env: Env) -> None:
-        env[v] = jnp.concatenate([env[key] for key in keys])
-
-    return step
-
-
-def _constant(key: Key, value: Any) -> Callable[[Env], None]:
-    def step(env: Env) -> None:
-        env[key] = jnp.asarray(value)
-
-    return step

@@ -12,10 +12,9 @@ import numpy as np
 import optax
 from jax import lax
 
-from planner.emit.pipeline.build import Opened, build_pipeline, opened
+from planner.emit.pipeline.build import Opened, build_pipeline, cut_of, opened
 from planner.emit.pipeline.rehearsal import ROLES, rehearse, solved_of
 from planner.emit.pipeline.runtime import Pipeline
-from planner.emit.pipeline.stage import staged
 from planner.emit.pipeline.transfer import split_devices
 from planner.inter.chain import cuts_by_share
 from planner.options import Options
@@ -69,7 +68,7 @@ def pipeline_of(
     microbatches: int = 4,
     optimizer: Any = CLIPPED,
     shares: Sequence[float] = (),
-    recompute: Sequence[bool] = (),
+    recompute: Sequence[str] = (),
     mesh: tuple[int, ...] | None = None,
     **settings: Any,
 ) -> tuple[Opened, Pipeline]:
@@ -83,7 +82,7 @@ def pipeline_of(
     groups = split_devices(jax.devices(), sizes)
     solved = []
     if mesh is not None:
-        cut = staged(loss.layers, cuts)
+        cut = cut_of(loss, cuts, recompute)
         for s in range(len(cut.stages)):
             stage = rehearse(loss, cut, s, optimizer)
             machine = slow_machine(sizes[table.placement.device[s]])

@@ -19,15 +19,17 @@ from .pipelines import CLIPPED, arguments, assert_equal_steps, everything, pipel
 
 CASES = {
     "gpipe unequal, recomputed": {
-        "schedule": "gpipe", "sizes": (6, 2), "shares": (3.0, 1.0), "recompute": (True, False),
+        "schedule": "gpipe", "sizes": (6, 2), "shares": (3.0, 1.0),
+        "recompute": ("stage", "selective"),
     },
     "split by the planner": {"schedule": "zb-h1", "sizes": (4, 4), "mesh": (2, 2)},
     "zero bubble of four": {"schedule": "zb-h1", "sizes": (2, 2, 2, 2)},
     "two chunks a device": {"schedule": "interleaved", "sizes": (4, 4)},
 }  # fmt: skip
 MORE = {
+    "full recomputation": {"schedule": "1f1b", "sizes": (4, 4), "recompute": ("full", "full")},
     "1f1b": {"schedule": "1f1b", "sizes": (4, 4)},
-    "v shape": {"schedule": "zb-v", "sizes": (1, 3), "recompute": (True,) * 4},
+    "v shape": {"schedule": "zb-v", "sizes": (1, 3), "recompute": ("stage",) * 4},
     "both directions": {"schedule": "chimera", "sizes": (2, 2, 2, 2)},
     "eager": {"schedule": "1f1b-eager", "sizes": (3, 5)},
     "twice the warm-up": {"schedule": "zb-h2", "sizes": (4, 4), "optimizer": optax.adamw(1e-2)},

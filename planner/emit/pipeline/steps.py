@@ -1,0 +1,184 @@
+# pyright: basic
+"""What a stage does, step by step, and which steps its backward pass runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core as jcore
+
+from .equations import Array, Key, Literal, Op, bind
+
+Env = dict[Key, Array]
+RECOMPUTE = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class Step:
+    """Reads some values, writes others.
+
+    layer: steps of one layer are run again together; -1 for those that see to it themselves.
+    """
+
+    run: Callable[[Env], None]
+    reads: tuple[Key, ...]
+    writes: tuple[Key, ...]
+    layer: int = 0
+
+
+def policy_of(recompute: str) -> Any:
+    """What `jax.checkpoint` keeps of a layer.
+
+    selective: results of products with weights and of convolutions, not those of products
+        between activations (attention), nor anything cheap (Korthikanti et al., 2022, section 5).
+    full: nothing but what enters it.
+    """
+    return {"selective": _keeps, "full": jax.checkpoint_policies.nothing_saveable}[recompute]
+
+
+def _keeps(primitive: Any, *_: Any, **params: Any) -> bool:
+    if primitive.name == "dot_general":
+        return not params["dimension_numbers"][1][0]
+    return primitive.name == "conv_general_dilated"
+
+
+def layered(steps: Sequence[Step], recompute: str, gives: Iterable[Key]) -> list[Step]:
+    """The steps with those of a layer joined into one whose derivative runs it again.
+
+    Args:
+        steps: in their order.
+        recompute: one of `RECOMPUTE`.
+        gives: values that are wanted at the end.
+    """
+    if recompute == "none":
+        return list(steps)
+    groups: list[list[Step]] = []
+    for step in steps:
+        if groups and step.layer >= 0 and groups[-1][-1].layer == step.layer:
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    found: list[Step] = []
+    wanted = set(gives)
+    for group in reversed(groups):
+        found.append(_joined(group, recompute, wanted) if group[0].layer >= 0 else group[0])
+        wanted -= set(found[-1].writes)
+        wanted |= set(found[-1].reads)
+    return found[::-1]
+
+
+def _joined(group: Sequence[Step], recompute: str, wanted: set[Key]) -> Step:
+    made: dict[Key, None] = {}
+    reads: dict[Key, None] = {}
+    for step in group:
+        reads.update(dict.fromkeys(key for key in step.reads if key not in made))
+        made.update(dict.fromkeys(step.writes))
+    writes = tuple(key for key in made if key in wanted)
+
+    def body(*ins: Array) -> list[Array]:
+        env = dict(zip(reads, ins, strict=True))
+        for step in group:
+            step.run(env)
+        return [env[key] for key in writes]
+
+    run = jax.checkpoint(body, policy=policy_of(recompute))
+
+    def again(env: Env) -> None:
+        env.update(zip(writes, run(*(env[key] for key in reads)), strict=True))
+
+    return Step(again, tuple(reads), writes, group[0].layer)
+
+
+def get(env: Mapping[Key, Array], v: Any) -> Array:
+    """The value of an operand."""
+    return v.value if isinstance(v, Literal) else env[v]
+
+
+def keys_of(operands: Iterable[Any]) -> tuple[Key, ...]:
+    """Operands that are values, each once."""
+    return tuple(dict.fromkeys(v for v in operands if not isinstance(v, Literal)))
+
+
+def run_op(op: Op, layer: int) -> Step:
+    """An equation as it is."""
+
+    def step(env: Env) -> None:
+        env.update(zip(op.outs, op.run([get(env, v) for v in op.ins]), strict=True))
+
+    return Step(step, keys_of(op.ins), op.outs, layer)
+
+
+def apply_op(op: Op, ins: Sequence[Any], key: Key, layer: int) -> Step:
+    """An equation with one result on other operands."""
+
+    def step(env: Env) -> None:
+        (env[key],) = op.run([get(env, v) for v in ins])
+
+    return Step(step, keys_of(ins), (key,), layer)
+
+
+def run_loop(op: Op, ins: Sequence[Any], outs: Sequence[Key], length: int, recompute: str) -> Step:
+    """Some iterations of a loop over layers; each of them is run again by itself."""
+    params = op.eqn.params
+    changed: dict[str, Any] = {"length": length, "unroll": min(params["unroll"], length)}
+    if recompute == "none":
+
+        def step(env: Env) -> None:
+            found = bind(op.eqn, [get(env, v) for v in ins], changed)
+            env.update(zip(outs, found, strict=True))
+
+        return Step(step, keys_of(ins), tuple(outs), -1)
+    first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+
+    body = jax.checkpoint(
+        jcore.jaxpr_as_fun(params["jaxpr"]), policy=policy_of(recompute),
+        prevent_cse=False,
+    )  # fmt: skip
+
+    def layers(env: Env) -> None:
+        given = [get(env, v) for v in ins]
+        consts = given[:first]
+
+        def one(carry: Any, xs: Any) -> Any:
+            found = body(*consts, *carry, *xs)
+            return found[: last - first], found[last - first :]
+
+        carry, ys = lax.scan(
+            one, given[first:last], given[last:], length=length, reverse=params["reverse"],
+            unroll=changed["unroll"],
+        )  # fmt: skip
+        env.update(zip(outs, (*carry, *ys), strict=True))
+
+    return Step(layers, keys_of(ins), tuple(outs), -1)
+
+
+def cut_part(v: Key, key: Key, low: int, high: int, layer: int) -> Step:
+    """Entries low to high of a stacked value."""
+
+    def step(env: Env) -> None:
+        env[key] = lax.slice_in_dim(env[v], low, high)
+
+    return Step(step, (v,), (key,), layer)
+
+
+def join_parts(v: Key, keys: Sequence[Key], layer: int) -> Step:
+    """A stacked value from its parts."""
+
+    def step(env: Env) -> None:
+        env[v] = jnp.concatenate([env[key] for key in keys])
+
+    return Step(step, tuple(keys), (v,), layer)
+
+
+def constant(key: Key, value: Any, layer: int) -> Step:
+    """A number written into the program."""
+
+    def step(env: Env) -> None:
+        env[key] = jnp.asarray(value)
+
+    return Step(step, (), (key,), layer)

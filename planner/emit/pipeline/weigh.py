@@ -1,0 +1,105 @@
+# pyright: basic
+"""What an equation moves, keeps for its derivative, and would compute again: shares, not prices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend import core as jcore
+
+from ir import lookup
+
+from .equations import CALLS, flops, size_bytes
+
+CHECKPOINTS = ("checkpoint", "remat", "remat2")
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """Bytes and operations of the forward pass.
+
+    moved_bytes: read and written; widest_bytes: by one equation.
+    saved_bytes: results that the backward pass reads.
+    kept_bytes: those of them that selective recomputation keeps.
+    again_flops, again_bytes: what it computes again, and moves for it.
+    """
+
+    moved_bytes: float = 0.0
+    saved_bytes: float = 0.0
+    kept_bytes: float = 0.0
+    again_flops: float = 0.0
+    again_bytes: float = 0.0
+    widest_bytes: float = 0.0
+
+    def __add__(self, other: Weight) -> Weight:
+        return Weight(
+            self.moved_bytes + other.moved_bytes, self.saved_bytes + other.saved_bytes,
+            self.kept_bytes + other.kept_bytes, self.again_flops + other.again_flops,
+            self.again_bytes + other.again_bytes, max(self.widest_bytes, other.widest_bytes),
+        )  # fmt: skip
+
+    def scaled(self, by: float) -> Weight:
+        """Of so many."""
+        return Weight(
+            self.moved_bytes * by, self.saved_bytes * by, self.kept_bytes * by,
+            self.again_flops * by, self.again_bytes * by, self.widest_bytes,
+        )  # fmt: skip
+
+
+def weigh(eqn: Any, held: Sequence[bool]) -> Weight:
+    """Weight of an equation.
+
+    Args:
+        eqn: of a jaxpr.
+        held: which operands depend on parameters alone, and are in memory anyway.
+    """
+    name, params = eqn.primitive.name, eqn.params
+    if name == "cond":
+        found = [_inside(body, held[1:]) for body in params["branches"]]
+        return max(found, key=lambda w: w.moved_bytes)
+    inner = [params[key] for key in (*CALLS, "body_jaxpr") if key in params]
+    if inner:
+        one = _inside(inner[0], held[-len(_jaxpr(inner[0]).invars) :])
+        if name in CHECKPOINTS:
+            ins = [v.aval for v, h in zip(eqn.invars, held, strict=True) if not h]
+            enters = sum(map(size_bytes, ins))
+            return Weight(one.moved_bytes, enters, enters, widest_bytes=one.widest_bytes)
+        return one.scaled(params["length"]) if name == "scan" else one
+    out = sum(size_bytes(v.aval) for v in eqn.outvars)
+    moved = out + sum(size_bytes(v.aval) for v in eqn.invars)
+    family = lookup(name).family
+    if all(held):
+        return Weight(moved, widest_bytes=moved)
+    if name == "dot_general" and not params["dimension_numbers"][1][0]:
+        return Weight(moved, out, out, widest_bytes=moved)
+    if family == "convolution":
+        return Weight(moved, out, out, widest_bytes=moved)
+    return Weight(moved, 0.0 if family == "layout" else out, 0.0, flops(eqn), moved, moved)
+
+
+def recomputes(eqn: Any) -> bool:
+    """Whether an equation says what its derivative computes again."""
+    if eqn.primitive.name in CHECKPOINTS:
+        return True
+    params = eqn.params
+    inner = [params[key] for key in (*CALLS, "body_jaxpr") if key in params]
+    inner += params.get("branches", ())
+    return any(recomputes(e) for body in inner for e in getattr(_jaxpr(body), "eqns", ()))
+
+
+def _jaxpr(body: Any) -> Any:
+    return getattr(body, "jaxpr", body)
+
+
+def _inside(body: Any, held: Sequence[bool]) -> Weight:
+    jaxpr = _jaxpr(body)
+    known = {v for v, h in zip(jaxpr.invars, held, strict=False) if h} | set(jaxpr.constvars)
+    total = Weight()
+    for eqn in jaxpr.eqns:
+        own = [isinstance(v, jcore.Literal) or v in known for v in eqn.invars]
+        total += weigh(eqn, own)
+        if all(own):
+            known.update(eqn.outvars)
+    return total

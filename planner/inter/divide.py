@@ -1,0 +1,178 @@
+"""Stages, their devices and what they compute again, by dynamic programming.
+
+With t_s seconds of stage s for one micro-batch, and m micro-batches, a pipeline takes
+
+    sum of t_s + transfers + (m - 1) * max t_s
+
+and stage s, of which e - 1 come after it, holds min(e, m) micro-batches (1F1B), or all m (GPipe).
+For a limit on max t_s the least sum comes from
+
+    F[e, i, k] = min over j > i, d, kind:  t[d, kind](i, j) + c_i + F[e - 1, j, k - d]
+
+over stages that begin at place i on k devices, all of which fit in memory. Limits are tried from
+the smallest at which there is any answer. Source: Zheng et al., Alpa, OSDI 2022, section 5.2, with
+memory, transfers and recomputation in the recursion.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .estimate import Costs
+
+Floats = NDArray[np.float64]
+# Limits of the slowest stage that are tried: over the least there may be, then near the best.
+LIMITS, SLOWEST, REFINED = 20, 12.0, 6
+
+
+@dataclass(frozen=True)
+class Division:
+    """Stages of a pipeline: places, devices and kind of recomputation, with the estimated step.
+
+    slowest_s: of the slowest stage, for one micro-batch.
+    """
+
+    places: tuple[int, ...]
+    sizes: tuple[int, ...]
+    recompute: tuple[str, ...]
+    step_s: float
+    slowest_s: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices in hosts, and the memory of one.
+
+    sizes: sub-meshes to choose from.
+    """
+
+    devices: int
+    per_host: int
+    sizes: tuple[int, ...]
+    limit_bytes: float
+
+    def fits_at(self, first: int, size: int) -> bool:
+        """Whether a sub-mesh from a device on lies in one host or fills hosts."""
+        at = first % self.per_host
+        return at + size <= self.per_host or not (at or size % self.per_host)
+
+
+def divide(
+    costs: Mapping[tuple[int, str], Costs],
+    transfer_s: Floats,
+    machine: Machine,
+    microbatches: int,
+    *,
+    stages: Sequence[int],
+    all_in_flight: bool = False,
+) -> list[Division]:
+    """The best pipeline for each number of stages that has one.
+
+    Args:
+        costs: of every run of slots by (devices, recomputation).
+        transfer_s: of the values that enter at each place, and of their gradients.
+        machine: what it runs on.
+        microbatches: of a step.
+        stages: numbers of stages to try.
+        all_in_flight: every stage holds all micro-batches.
+    """
+    table = _Table(costs, transfer_s, machine, microbatches, max(stages), all_in_flight)
+    # the devices' time together is no less than that of the whole on its best sub-mesh
+    least = min(one.micro_s[0, -1] * size for (size, _), one in costs.items()) / machine.devices
+    best: dict[int, Division] = {}
+    limits = [least * SLOWEST ** (k / (LIMITS - 1)) for k in range(LIMITS)]
+    for again in (False, True):
+        for limit in _around(limits, best) if again else limits:
+            for count, found in table.under(limit, stages):
+                if count not in best or found.step_s < best[count].step_s:
+                    best[count] = found
+    return [best[count] for count in sorted(best)]
+
+
+def _around(limits: Sequence[float], best: Mapping[int, Division]) -> list[float]:
+    """Limits next to the slowest stage of the best division."""
+    if not best:
+        return []
+    slowest = min(best.values(), key=lambda one: one.step_s).slowest_s
+    low = max((limit for limit in limits if limit < slowest), default=slowest / 2)
+    return [low + (slowest - low) * k / REFINED for k in range(1, REFINED)]
+
+
+class _Table:
+    def __init__(
+        self,
+        costs: Mapping[tuple[int, str], Costs],
+        transfer_s: Floats,
+        machine: Machine,
+        microbatches: int,
+        most: int,
+        all_in_flight: bool,
+    ) -> None:
+        self.machine, self.count, self.most = machine, microbatches, most
+        self.transfer_s = transfer_s
+        self.sizes = tuple(sorted({size for size, _ in costs}))
+        self.kinds = tuple(dict.fromkeys(kind for _, kind in costs))
+        n = len(transfer_s)
+        shape = (most + 1, len(self.sizes), n, n)
+        self.best = np.full(shape, np.inf)
+        self.kind = np.zeros(shape, dtype=np.int8)
+        for e in range(1, most + 1):
+            flight = microbatches if all_in_flight else min(e, microbatches)
+            for (size, kind), one in costs.items():
+                d, k = self.sizes.index(size), self.kinds.index(kind)
+                held = one.held_bytes + (flight - 1) * one.more_bytes
+                seconds = np.where(held <= machine.limit_bytes, one.micro_s, np.inf)
+                better = seconds < self.best[e, d]
+                self.best[e, d] = np.where(better, seconds, self.best[e, d])
+                self.kind[e, d] = np.where(better, k, self.kind[e, d])
+
+    def under(self, limit: float, stages: Sequence[int]) -> list[tuple[int, Division]]:
+        """The best pipelines none of whose stages takes longer than the limit."""
+        n, devices = len(self.transfer_s), self.machine.devices
+        least = np.full((self.most + 1, n, devices + 1), np.inf)
+        least[0, n - 1, 0] = 0.0
+        choice = np.zeros((self.most + 1, n, devices + 1, 2), dtype=np.int16)
+        slow = self.transfer_s > limit
+        unit = math.gcd(*self.sizes)
+        for e in range(1, self.most + 1):
+            for d, size in enumerate(self.sizes):
+                own = np.where(self.best[e, d] <= limit, self.best[e, d], np.inf)
+                if not np.isfinite(own).any():
+                    continue
+                own = own + np.where(slow, np.inf, self.transfer_s)[:, None]
+                for k in range(size, devices + 1, unit):
+                    if not self.machine.fits_at(devices - k, size):
+                        continue
+                    after = least[e - 1, :, k - size]
+                    if not np.isfinite(after).any():
+                        continue
+                    total = own + after[None, :]
+                    j = np.argmin(total, axis=1)
+                    found = total[np.arange(n), j]
+                    better = found < least[e, :, k]
+                    least[e, better, k] = found[better]
+                    choice[e, better, k, 0] = j[better]
+                    choice[e, better, k, 1] = d
+        return [
+            (count, self._lifted(choice, count, float(least[count, 0, devices])))
+            for count in stages
+            if np.isfinite(least[count, 0, devices])
+        ]
+
+    def _lifted(self, choice: NDArray[np.int16], count: int, total: float) -> Division:
+        places, sizes, kinds, slowest = [0], list[int](), list[str](), 0.0
+        i, k = 0, self.machine.devices
+        for e in range(count, 0, -1):
+            j, d = int(choice[e, i, k, 0]), int(choice[e, i, k, 1])
+            slowest = max(slowest, float(self.best[e, d, i, j]), float(self.transfer_s[i]))
+            kinds.append(self.kinds[int(self.kind[e, d, i, j])])
+            sizes.append(self.sizes[d])
+            places.append(j)
+            i, k = j, k - self.sizes[d]
+        step_s = total + (self.count - 1) * slowest
+        return Division(tuple(places), tuple(sizes), tuple(kinds), step_s, slowest)

@@ -1,0 +1,63 @@
+"""What a pipeline may look like on a cluster: sizes of sub-meshes, numbers of micro-batches."""
+
+from __future__ import annotations
+
+import math
+
+from costmodel import Cluster
+
+MOST_STAGES = 16
+SMALL = 16  # devices up to which sub-meshes of every size are looked at
+FEWEST_COUNT = 4
+
+
+def anchors(cluster: Cluster) -> tuple[int, ...]:
+    """Sizes of sub-meshes that the whole program is priced on: even parts of a host, or hosts."""
+    host, hosts, devices = cluster.devices_per_host, cluster.num_hosts, cluster.num_devices
+    inside = [d for d in range(1, host + 1) if host % d == 0]
+    across = [host * k for k in range(2, hosts + 1) if hosts % k == 0]
+    least = devices / (2 * MOST_STAGES)
+    return tuple(d for d in (*inside, *across) if least <= d < devices)
+
+
+def sizes(cluster: Cluster, *, every: bool) -> tuple[int, ...]:
+    """Sizes of sub-meshes to choose from.
+
+    Args:
+        cluster: all devices.
+        every: all sizes that lie in a host or fill hosts, not only even parts.
+    """
+    if not every and cluster.num_devices > SMALL:
+        return anchors(cluster)
+    host, devices = cluster.devices_per_host, cluster.num_devices
+    least = devices / (2 * MOST_STAGES)
+    found = [*range(1, host + 1), *range(2 * host, devices, host)]
+    return tuple(d for d in found if least <= d < devices)
+
+
+def counts(batch: int, asked: int | None) -> tuple[int, ...]:
+    """Numbers of micro-batches to try: divisors of the batch, each about four times the last."""
+    if asked is not None:
+        return (asked,)
+    divisors = [d for d in range(1, batch + 1) if batch % d == 0]
+    found: list[int] = []
+    goal = float(FEWEST_COUNT)
+    while goal <= batch:
+        found.append(min(divisors, key=lambda d: (abs(math.log(d / goal)), -d)))
+        goal *= 4
+    return tuple(dict.fromkeys((*found, batch)))
+
+
+def near(count: int, batch: int) -> tuple[int, ...]:
+    """Divisors of the batch next to half and to twice as many micro-batches."""
+    divisors = [d for d in range(1, batch + 1) if batch % d == 0]
+    found = (
+        min(divisors, key=lambda d: (abs(math.log(d / goal)), -d))
+        for goal in (count / 2, 2 * count)
+    )
+    return tuple(dict.fromkeys(d for d in found if d != count))
+
+
+def stage_counts(cluster: Cluster, layers: int) -> tuple[int, ...]:
+    """Numbers of stages to try."""
+    return tuple(range(2, min(layers, cluster.num_devices, MOST_STAGES) + 1))

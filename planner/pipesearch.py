@@ -1,0 +1,295 @@
+# pyright: basic
+"""The search for a pipeline: divisions are estimated, the best planned stage by stage and ranked.
+
+1. The whole program is planned on a few sizes of sub-mesh and micro-batch (`StagePlanner.whole`).
+2. From these prices a dynamic programme divides it (`inter.divide`), for each number of stages.
+3. The stages of the most promising division are planned themselves and simulated; what they turn
+   out to cost, over what was estimated, corrects the estimates, and 2 runs again.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from costmodel import Cluster
+
+from .emit.pipeline.build import cut_of
+from .errors import PlanError
+from .inter.divide import Division, Machine, divide
+from .inter.estimate import RECOMPUTE, Costs, Ratio, Shares
+from .inter.price import StagePrice
+from .inter.rank import Ranked, Shape, ranked
+from .inter.space import anchors, counts, near, sizes, stage_counts
+from .options import Options
+from .plan import Plan
+from .search import USABLE
+from .show import bytes_text
+from .stages import BoundStages, Say, StagePlanner, Training
+
+# Divisions whose stages are planned, and how far from the best simulated step an estimate may be
+# to be worth it.
+TRIALS = 6
+HOPE = 1.1
+# A sub-mesh that needs so many times the device-seconds of the best is left out.
+WASTE = 2.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """A pipeline whose stages are planned; `across` bytes go from each to the next."""
+
+    ranked: Ranked
+    bound: BoundStages
+    plans: tuple[Plan, ...]
+    prices: tuple[StagePrice, ...]
+    across: tuple[float, ...]
+
+
+@dataclass
+class PipelineSearch:
+    """One search; `least` has what tried pipelines would need at the worst place [byte]."""
+
+    training: Training
+    machine: Cluster
+    options: Options
+    say: Say
+    start: float
+    least: list[float] = field(default_factory=list)
+    wholes: dict[tuple[int, int], StagePrice] = field(default_factory=dict)
+    ratios: dict[tuple[int, int, str], Ratio] = field(default_factory=dict)
+    deadline: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.planner = StagePlanner(
+            self.training, self.machine, self.options, self.say, self.limit
+        )  # fmt: skip
+
+    @property
+    def limit(self) -> float:
+        """Bytes that a plan may use on a device."""
+        return float(self.options.memory_bytes or USABLE * self.machine.memory_bytes)
+
+    def run(self, asked: int | None) -> Found | None:
+        """The fastest pipeline that fits; None if none of those tried does.
+
+        Raises:
+            PlanError: if the number of stages asked for cannot be had.
+        """
+        self.deadline = time.monotonic() + self.options.time_limit_s
+        chain = self.planner.loss(self.options.microbatches or 1).chain
+        self.shares = Shares(chain, self.machine)
+        layers = self.shares.count - 1
+        stages = (asked,) if asked else stage_counts(self.machine, layers)
+        self._check(asked, layers)
+        self.batch = self.options.microbatches or self._examples()
+        grid = counts(self.batch, self.options.microbatches)
+        self._price(grid, asked)
+        best: Found | None = None
+        tried: set[tuple[object, ...]] = set()
+        queue = {count: self._divided(count, stages) for count in grid}
+        for trial in range(2 * TRIALS):
+            late = time.monotonic() > self.deadline and (best or trial > 1)
+            options = [
+                (one.step_s, count, one)
+                for count, found in queue.items() for one in found
+                if (count, one.places, one.sizes, one.recompute) not in tried
+            ]  # fmt: skip
+            if not options or late or (trial >= TRIALS and best):
+                break
+            step_s, count, one = min(options, key=lambda o: (o[0], o[1], o[2].places))
+            if best and step_s > HOPE * best.ranked.step_s:
+                break
+            tried.add((count, one.places, one.sizes, one.recompute))
+            found = self._trial(count, one)
+            if found and (best is None or found.ranked.step_s < best.ranked.step_s):
+                best = found
+                for other in near(count, self.batch) if not self.options.microbatches else ():
+                    queue.setdefault(other, [])
+            queue = {count: self._divided(count, stages) for count in queue}
+        return best
+
+    def _check(self, asked: int | None, layers: int) -> None:
+        if asked is None:
+            return
+        host, devices = self.machine.devices_per_host, self.machine.num_devices
+        if asked > layers:
+            raise PlanError(
+                f"{asked} stages, but the program has {layers} layers between which it can be cut",
+                kind="bad-option", where="pipeline", remedy=f"ask for at most {layers} stages",
+            )  # fmt: skip
+        if asked > devices:
+            raise PlanError(
+                f"{asked} stages cannot share {devices} devices in hosts of {host}",
+                kind="bad-option", where="pipeline", remedy=f"ask for at most {devices} stages",
+            )  # fmt: skip
+
+    def _examples(self) -> int:
+        """Examples in a step, as far as they are to be cut."""
+        for count in (2, 3, 5, 7):
+            try:
+                parts = self.planner.loss(count).built.parts
+            except PlanError as error:
+                if error.kind != "bad-batch" or "divide" not in str(error):
+                    raise
+                continue
+            assert parts is not None
+            return parts.batch
+        return 1
+
+    # --- prices -----------------------------------------------------------------------------
+
+    def _price(self, grid: tuple[int, ...], asked: int | None) -> None:
+        """Prices the program on sub-meshes; from the middle of the grid to both ends."""
+        each = self.machine.num_devices / asked if asked else 0.0
+        found = anchors(self.machine)
+        kept = [d for d in found if not asked or each / 4 <= d <= each * 4] or list(found)
+        middle = len(grid) // 2
+        order = sorted(range(len(grid)), key=lambda i: (abs(i - middle), i))
+        for i in order:
+            spent: dict[int, float] = {}
+            for size in kept:
+                if time.monotonic() > self.deadline - self.options.time_limit_s / 2 and self.wholes:
+                    return
+                self.say(f"{grid[i]} micro-batches on {size} devices")
+                price = self.planner.whole(grid[i], size)
+                if isinstance(price, PlanError):
+                    self.least.append(price.needs_bytes * size / self.machine.num_devices)
+                    continue
+                self.wholes[grid[i], size] = price
+                spent[size] = size * (grid[i] * price.microbatch_s + price.once_s)
+            if spent and i == order[0] and not asked:
+                kept = [d for d in kept if spent.get(d, 0.0) <= WASTE * min(spent.values())]
+
+    def _whole(self, count: int, size: int) -> StagePrice | None:
+        """A price that was worked out, or one between those of neighbours."""
+        found = self.wholes.get((count, size))
+        if found is not None:
+            return found
+        rows = sorted({m for m, d in self.wholes if d == size})
+        low = [m for m in rows if m < count]
+        high = [m for m in rows if m > count]
+        if rows and low and high:
+            a, b = low[-1], high[0]  # seconds are close to linear in the size of a micro-batch
+            share = (1 / count - 1 / b) / (1 / a - 1 / b)
+            return _between(self.wholes[a, size], self.wholes[b, size], share)
+        columns = sorted({d for m, d in self.wholes if m == count})
+        small = [d for d in columns if d < size]
+        large = [d for d in columns if d > size]
+        if not rows and small and large:
+            a, b = small[-1], large[0]
+            share = (1 / size - 1 / b) / (1 / a - 1 / b)
+            return _between(self.wholes[count, a], self.wholes[count, b], share)
+        return None
+
+    def _divided(self, count: int, stages: tuple[int, ...]) -> list[Division]:
+        every = len(stages) == 1
+        chosen = sizes(self.machine, every=every)
+        costs: dict[tuple[int, str], Costs] = {}
+        kinds = ("none", "stage") if self.shares.chain.recomputes else RECOMPUTE
+        for size in chosen:
+            whole = self._whole(count, size)
+            if whole is None:
+                continue
+            for kind in kinds:
+                ratio = self.ratios.get((count, size, kind), Ratio())
+                costs[size, kind] = self.shares.costs(whole, count, kind, ratio)
+        if not costs:
+            return []
+        scale = (self.options.microbatches or 1) / count
+        link = self.machine.network if self.machine.num_hosts > 1 else self.machine.intra_host
+        wide = link.bandwidth_bytes_per_s / link.shared_by_devices * min(d for d, _ in costs)
+        across = self.shares.takes_bytes * scale
+        transfer_s = np.where(across > 0, 2 * (link.latency_s + across / wide), 0.0)
+        machine = Machine(
+            self.machine.num_devices, self.machine.devices_per_host, chosen, self.limit
+        )
+        only = set(self.options.schedules) == {"gpipe"}
+        return divide(costs, transfer_s, machine, count, stages=stages, all_in_flight=only)
+
+    # --- trials -----------------------------------------------------------------------------
+
+    def _trial(self, count: int, one: Division) -> Found | None:
+        """A division with its stages planned, under its best schedule; None if it does not fit."""
+        try:
+            loss = self.planner.loss(count)
+        except PlanError as error:
+            if error.kind == "bad-batch" and self.options.microbatches is None:
+                return None
+            raise
+        cuts = tuple(self.shares.places[j] for j in one.places)
+        shape = Shape(cuts, one.sizes, count, one.recompute)
+        p = len(one.sizes)
+        self.say(f"{p} stages on {'+'.join(map(str, one.sizes))} devices, {count} micro-batches")
+        cut = cut_of(loss, cuts, one.recompute)
+        across = tuple(loss.chain.across[c] for c in cuts[1:-1])
+        plans: list[Plan] = []
+        prices: list[StagePrice] = []
+        only = set(self.options.schedules) == {"gpipe"}
+        for s in range(p):
+            found = self.planner.stage(cut, shape, s, count if only else min(p - s, count))
+            if isinstance(found, PlanError):
+                self.least.append(found.needs_bytes)
+                self._fails(one, count, s, found.needs_bytes)
+                return None
+            plans.append(found[0])
+            prices.append(found[1])
+            self._learn(one, count, s, found[1])
+        order = ranked(shape, prices, across, self.machine, self.limit, self.options.schedules)
+        self.least.append(min(r.worst_bytes for r in order))
+        if order[0].worst_bytes > self.limit:
+            return None
+        bound = BoundStages(loss, cut, self.training.optimizer)
+        return Found(order[0], bound, tuple(plans), tuple(prices), across)
+
+    def _fails(self, one: Division, count: int, s: int, needs_bytes: float) -> None:
+        """Corrects the estimates by a stage that does not fit, and says what it would need."""
+        size, at = one.sizes[s], (one.places[s], one.places[s + 1])
+        whole = self._whole(count, size)
+        assert whole is not None
+        for kind in RECOMPUTE:
+            guess = self.shares.costs(whole, count, kind, Ratio())
+            old = self.ratios.get((count, size, kind), Ratio())
+            held = max(needs_bytes / max(float(guess.held_bytes[at]), 1.0), old.held)
+            if kind == one.recompute[s]:
+                held = max(held, old.held * 1.02)
+            self.ratios[count, size, kind] = replace(old, held=held)
+
+    def _learn(self, one: Division, count: int, s: int, price: StagePrice) -> None:
+        """Corrects the estimates of stages like this one."""
+        size, kind = one.sizes[s], one.recompute[s]
+        key = (count, size, kind)
+        old = self.ratios.get(key, Ratio())
+        whole = self._whole(count, size)
+        assert whole is not None
+        guess = self.shares.costs(whole, count, kind, Ratio())
+        at = (one.places[s], one.places[s + 1])
+        micro = price.microbatch_s + price.once_s / count + (kind == "stage") * price.forward_s
+        more = price.boundary_bytes if kind == "stage" else price.activation_bytes
+        self.ratios[key] = Ratio(
+            max(old.micro if key in self.ratios else 0.0, micro / float(guess.micro_s[at])),
+            max(old.held, price.held_bytes / max(float(guess.held_bytes[at]), 1.0)),
+            more / max(float(guess.more_bytes[at]), 1.0),
+        )
+
+    def refusal(self) -> PlanError:
+        """Why nothing that was asked for fits."""
+        least = min((x for x in self.least if x > self.limit), default=0.0)
+        remedy = "use more devices or micro-batches, or another number of stages"
+        if not least:
+            return PlanError(
+                f"no pipeline was found that fits {bytes_text(self.limit)} on each device, though "
+                "one may exist", kind="does-not-fit", where=self.machine.name, remedy=remedy,
+            )  # fmt: skip
+        return PlanError(
+            f"does not fit: the leanest pipeline tried needs {bytes_text(least)} on some device, "
+            f"{bytes_text(least - self.limit)} more than the limit of {bytes_text(self.limit)}",
+            kind="does-not-fit", where=self.machine.name, remedy=remedy, needs_bytes=least,
+        )  # fmt: skip
+
+
+def _between(a: StagePrice, b: StagePrice, share: float) -> StagePrice:
+    pairs = ((getattr(a, f), getattr(b, f)) for f in StagePrice.__dataclass_fields__)
+    return StagePrice(*(share * x + (1 - share) * y for x, y in pairs))
