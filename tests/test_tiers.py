@@ -37,10 +37,8 @@ PLANNER_FRONT: tuple[str, ...] = (
     "planner/export/loaders/jax_shardings.py",  # a program of its own, copied beside an export
     "planner/microbatch.py",
     "planner/pipeplan.py",
-    "planner/pipesearch.py",
     "planner/plan.py",
     "planner/single.py",
-    "planner/stages.py",
     "planner/step.py",
 )
 
