@@ -84,9 +84,16 @@ def moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[M
             yield move
 
 
-def _state(builder: Builder, choice: tuple[int, ...], v: int) -> Sharding:
-    node, states = builder.source(v)
-    return states[choice[node]]
+def _state(builder: Builder, built: Built, choice: tuple[int, ...], v: int) -> Sharding:
+    """The state in which a value is made; the builder may have built other problems since."""
+    if v in builder.flat.stacked:
+        return _port(builder, built, choice, builder.flat.stacked[v], 1)
+    if v in built.value_node:
+        node = built.value_node[v]
+        return built.refs[node].states[choice[node]]
+    i, position = built.maker[v]
+    node = built.op_node[i]
+    return built.refs[node].menu[choice[node]].results[position]
 
 
 def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
@@ -105,14 +112,14 @@ def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterat
             if isinstance(v, int) and not free[v]:
                 value = flat.values[v]
                 cause = value.name if value.kind == "argument" else label
-                before = _state(builder, choice, v)
+                before = _state(builder, built, choice, v)
                 at = builder.facts.at(op)
                 yield Move(
                     value.type, before, after, op.weight, at, cause, "before", i, waits(v), v
                 )
         for v, before in zip(op.outputs, strategy.results, strict=True):
             if v in built.value_node:
-                after = _state(builder, choice, v)
+                after = _state(builder, built, choice, v)
                 type_ = flat.values[v].type
                 at = builder.facts.at(op)
                 yield Move(type_, before, after, op.weight, at, label, "after", i, waits(v), v)
@@ -123,7 +130,7 @@ def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iter
     for link in flat.links:
         if link.source == link.target or builder.traffic.free[link.source]:
             continue
-        before = _state(builder, choice, link.source)
+        before = _state(builder, built, choice, link.source)
         after = _port(builder, built, choice, link.target, link.lift)
         value = flat.values[link.source]
         cause = value.name if value.kind == "argument" else flat.values[link.target].name
@@ -142,9 +149,9 @@ def _output_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> It
     flat = builder.flat
     for position, v in enumerate(flat.outputs):
         if isinstance(v, int) and not builder.traffic.free[v]:
-            source, states = builder.source(v)
             node = built.out_node[position]
-            before, after = states[choice[source]], built.refs[node].states[choice[node]]
+            before = _state(builder, built, choice, v)
+            after = built.refs[node].states[choice[node]]
             tied = builder.tied_in.get(position)
             cause = flat.values[tied].name if tied is not None else f"result {position}"
             type_ = flat.values[v].type

@@ -6,6 +6,7 @@ from typing import Any
 
 from costmodel import Cluster
 
+from .hiding import overlapped_s
 from .mesh_search import Candidate
 from .options import Options
 from .planfile import BaselineRow, CandidateRow, CollectiveRow, StageRow, rows_of
@@ -37,6 +38,9 @@ def outcome(
         "step_s": sums.step_s,
         "compute_s": sums.compute_s,
         "communication_s": sums.communication_s,
+        "overlapped_s": overlapped_s(best.builder, best.built, best.solution.choice, cluster)
+        if options.overlap
+        else 0.0,
         "peak_bytes": sums.peak_bytes,
         "argument_bytes": sums.argument_bytes,
         "limit_bytes": limit_bytes,

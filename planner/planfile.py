@@ -88,6 +88,7 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_s: Seconds
     compute_s: Seconds
     communication_s: Seconds
+    overlapped_s: Seconds  # with collectives beside compute; 0 if not predicted
     peak_bytes: Bytes
     argument_bytes: Bytes
     limit_bytes: Bytes

@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from .account import account
+from .hiding import overlapped_s
 from .plan import Plan
 from .planfile import CollectiveRow
 from .why import Why
@@ -21,6 +22,7 @@ def reprice(plan: Plan) -> Plan:
     file = plan.file
     why = Why(file, plan.decisions, plan.cluster, plan.where)
     sums = account(why.builder, why.built, why.choice)
+    overlapped = overlapped_s(why.builder, why.built, why.choice, plan.cluster)
     collectives = tuple(
         CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
         for c in sums.collectives
@@ -32,6 +34,7 @@ def reprice(plan: Plan) -> Plan:
     again = msgspec.structs.replace(
         file, step_s=sums.step_s, compute_s=sums.compute_s, communication_s=sums.communication_s,
         peak_bytes=sums.peak_bytes, argument_bytes=sums.argument_bytes, collectives=collectives,
-        stages=stages, lower_bound_s=min(file.lower_bound_s, sums.step_s),
+        stages=stages, overlapped_s=overlapped if file.overlapped_s else 0.0,
+        lower_bound_s=min(file.lower_bound_s, sums.step_s),
     )  # fmt: skip
     return replace(plan, file=again)

@@ -51,6 +51,7 @@ def show_plan(
         f"  step         {seconds_text(file.step_s)} predicted = "
         f"{seconds_text(file.compute_s)} compute + {seconds_text(file.communication_s)} "
         "communication",
+        *_overlapped(file),
         f"  memory       {bytes_text(file.peak_bytes)} peak per device of "
         f"{bytes_text(file.limit_bytes)} (arguments {bytes_text(file.argument_bytes)})",
         f"  lower bound  {seconds_text(file.lower_bound_s)}, gap {max(gap, 0.0):.2%}: "
@@ -70,6 +71,16 @@ def show_plan(
         begin = "taken from the plan store" if cached else "planned"
         lines.append(f"  {begin} in {spent}")
     return "\n".join(map(printable, lines))
+
+
+def _overlapped(file: PlanFile) -> list[str]:
+    if not file.overlapped_s or not file.communication_s:
+        return []
+    hidden = 1.0 - (file.overlapped_s - file.compute_s) / file.communication_s
+    return [
+        f"               {seconds_text(file.overlapped_s)} if collectives run beside compute "
+        f"({max(hidden, 0.0):.0%} of communication hidden)"
+    ]
 
 
 def printable(line: str) -> str:

@@ -39,6 +39,7 @@ def summary_of(
         ],
         "substitutions": [], "warnings": list(f.warnings), "seconds": dict(seconds),
         "compute_s": f.compute_s, "communication_s": f.communication_s,
+        "overlapped_s": f.overlapped_s,
         "origin": f.origin, "cluster": f.cluster.get("name", ""), "name": f.name,
         "limit_bytes": f.limit_bytes, "operations": len(f.ops),
         "decided_operations": f.decided_ops, "cached": cached,

@@ -76,7 +76,7 @@ def test_the_plan_itself_is_accepted_and_right(raw: dict[str, Any], tmp_path: Pa
 # --- numbers -----------------------------------------------------------------------------------
 
 NUMBERS = ("step_s", "compute_s", "communication_s", "peak_bytes", "argument_bytes", "limit_bytes",
-           "lower_bound_s")  # fmt: skip
+           "lower_bound_s", "overlapped_s")  # fmt: skip
 
 
 @pytest.mark.parametrize("key", NUMBERS)
