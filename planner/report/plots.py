@@ -89,6 +89,7 @@ def draw_pareto(file: PlanFile) -> Markup | None:
         el("path", d="M72 8 V222 H392", class_="arc"),
         el("path", d=line, class_="front") if len(front) > 1 else None,
         *(_dot(at(p), p, "dot-other", 4.5) for p in others), _dot(at(this), this, "dot-plan", 6.5),
+        *_labels([(p[0], at(p)) for p in points if not p[0].startswith("mesh ")]),
         el("text", f"step, from {seconds_text(x0)} to {seconds_text(x1)} →", x=72, y=242,
            class_="soft"),
         el("text", bytes_text(y1), x=66, y=18, text_anchor="end", class_="soft"),
@@ -112,6 +113,26 @@ def _dot(
 ) -> Markup:
     said = f"{point[0]}: {seconds_text(point[1])}, {bytes_text(point[2])}"
     return el("circle", el("title", said), cx=place[0], cy=place[1], r=r, class_=look)
+
+
+def _labels(points: Sequence[tuple[str, tuple[float, float]]]) -> list[Markup]:
+    """Names beside their dots, where they have room; the others are in the table."""
+    taken = [(x - 7, y - 7, x + 7, y + 7) for _, (x, y) in points]
+    found: list[Markup] = []
+    for name, (x, y) in points:
+        width = 7.0 * len(name)
+        for left, low in ((x + 9, y + 4), (x - 9 - width, y + 4), (x - width / 2, y - 10)):
+            box = (left, low - 11, left + width, low + 3)
+            inside = box[0] >= 74 and box[2] <= 400 and box[1] >= 0
+            if inside and not any(_meet(box, other) for other in taken):
+                taken.append(box)
+                found.append(el("text", name, x=round(left, 1), y=round(low, 1), class_="soft"))
+                break
+    return found
+
+
+def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

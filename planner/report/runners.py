@@ -47,7 +47,10 @@ def runners(why: Why, groups: Sequence[Group]) -> tuple[Runner, ...]:
 def _verdict(added_s: float, added_bytes: float) -> str:
     if not np.isfinite(added_s):
         return "not possible"
-    each = f"{'+' if added_bytes >= 0 else '-'}{bytes_text(abs(added_bytes))} each"
+    if not added_bytes:
+        each = "no memory"
+    else:
+        each = f"{'+' if added_bytes >= 0 else '-'}{bytes_text(abs(added_bytes))} each"
     if added_s <= 0.0:
         return f"nothing; {each}"
     return f"{seconds_text(added_s)}; {each}"

@@ -242,7 +242,8 @@ def baselines(why: Why) -> Markup:
         shown.append(
             (
                 name, seconds_text(b.step_s), f"{b.step_s / f.step_s:.2f}" if f.step_s else "",
-                bytes_text(b.peak_bytes), b.mesh, bar(b.step_s / slowest), verdict,
+                bytes_text(b.peak_bytes), b.mesh.replace(",", " x "), bar(b.step_s / slowest),
+                verdict,
             )
         )  # fmt: skip
     head = ("plan", "step", "ratio", "peak memory", "mesh", "step, drawn", "why not")

@@ -33,12 +33,16 @@ margin:18px 0 0;padding:0}
 .tile dd{margin:0;font-size:1.3rem;font-weight:600;font-variant-numeric:tabular-nums;
 overflow-wrap:anywhere}
 .tile small{display:block;font-size:.8rem;font-weight:400;color:var(--soft)}
-.scroll{overflow-x:auto;margin:8px 0 4px}
+.scroll{overflow-x:auto;margin:8px 0 4px;
+background:linear-gradient(90deg,var(--bg) 30%,transparent) 0 0/40px 100% no-repeat local,
+linear-gradient(270deg,var(--bg) 30%,transparent) 100% 0/40px 100% no-repeat local,
+linear-gradient(90deg,var(--line),transparent) 0 0/10px 100% no-repeat scroll,
+linear-gradient(270deg,var(--line),transparent) 100% 0/10px 100% no-repeat scroll}
 table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}
 caption{text-align:left;padding:4px 0 6px;font-size:.9rem}
 th,td{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid var(--line);
 vertical-align:top}
-tbody th{font-weight:500;overflow-wrap:anywhere;min-width:11ch}
+tbody th{font-weight:500;overflow-wrap:break-word;min-width:11ch}
 tbody th code{white-space:nowrap}
 td{white-space:nowrap}
 td.wrap{white-space:normal;min-width:22ch}
