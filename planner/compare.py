@@ -8,15 +8,20 @@ from typing import Any
 
 from ir import Graph, Mesh, Sharding
 
+from .account import Collective
 from .differences import differences
+from .pipeplan import PipelinePlan
 from .plan import Plan
-from .planfile import CollectiveRow
 from .show import sharding_text
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One plan in figures; times per step, bytes per device."""
+    """One plan in figures; times per step, bytes per device.
+
+    Of a plan in stages compute and communication are those of its busiest stage, and the mesh says
+    how many stages there are.
+    """
 
     name: str
     cluster: str
@@ -90,15 +95,41 @@ class Comparison:
         }  # fmt: skip
 
 
-def compare(a: Plan, b: Plan) -> Comparison:
+def compare(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> Comparison:
     """Compares two plans, each bound to its function or as loaded from a file."""
-    same, difference = _programs(a, b)
-    return Comparison(
-        _side(a), _side(b), same, difference, _collectives(a, b), _arguments(a, b)
-    )  # fmt: skip
+    if isinstance(a, PipelinePlan) or isinstance(b, PipelinePlan):
+        same, difference = _trained(a, b)
+        arguments: tuple[ArgumentRow, ...] = ()
+    else:
+        same, difference = _programs(a, b)
+        arguments = _arguments(a, b)
+    return Comparison(_side(a), _side(b), same, difference, _collectives(a, b), arguments)
 
 
-def _side(plan: Plan) -> Side:
+def _trained(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> tuple[bool, str]:
+    """Whether two plans, one of them in stages, train the same parameters."""
+    left, right = _parameters(a), _parameters(b)
+    # no stage reads what the loss does not
+    if left == right or (
+        isinstance(a, PipelinePlan) != isinstance(b, PipelinePlan)
+        and (left <= right if isinstance(a, PipelinePlan) else right <= left)
+    ):
+        return True, "stages are split each on its own mesh"
+    some = ", ".join(sorted(left ^ right)[:3])
+    return False, f"only one of them has the parameters {some}"
+
+
+def _parameters(plan: Plan | PipelinePlan) -> set[str]:
+    if isinstance(plan, PipelinePlan):
+        return {name.partition("[")[0] for stage in plan.file.params for name in stage}
+    return {
+        item.name.partition("/")[2] for item in plan.graph.inputs if item.role == "parameter"
+    }  # fmt: skip
+
+
+def _side(plan: Plan | PipelinePlan) -> Side:
+    if isinstance(plan, PipelinePlan):
+        return _side_of_stages(plan)
     file = plan.file
     return Side(
         name=file.name,
@@ -119,6 +150,17 @@ def _side(plan: Plan) -> Side:
     )
 
 
+def _side_of_stages(plan: PipelinePlan) -> Side:
+    file = plan.file
+    busiest = plan.stage_plans[file.stage_s.index(max(file.stage_s))].file
+    return Side(
+        file.name, plan.cluster.name, sum(file.sizes), {"stages": len(file.sizes)}, "pipeline",
+        file.microbatches, file.schedule, file.step_s, busiest.compute_s,
+        busiest.communication_s, plan.peak_bytes, file.limit_bytes, file.lower_bound_s,
+        plan.gap, plan.stop.value,
+    )  # fmt: skip
+
+
 def _programs(a: Plan, b: Plan) -> tuple[bool, str]:
     """Whether the programs are one, and how they differ."""
     if a.file.graph_digest == b.file.graph_digest:
@@ -134,16 +176,15 @@ def _surface(plan: Plan) -> tuple[object, ...]:
     return plan.file.name, graph.inputs, len(graph.outputs)
 
 
-def _collectives(a: Plan, b: Plan) -> tuple[KindRow, ...]:
-    kinds = sorted({row.kind for plan in (a, b) for row in plan.file.collectives})
+def _collectives(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> tuple[KindRow, ...]:
+    kinds = sorted({row.kind for plan in (a, b) for row in plan.collectives})
     rows = [
-        KindRow(kind, _total(kind, a.file.collectives), _total(kind, b.file.collectives))
-        for kind in kinds
+        KindRow(kind, _total(kind, a.collectives), _total(kind, b.collectives)) for kind in kinds
     ]
     return tuple(sorted(rows, key=lambda row: (-max(row.a.seconds, row.b.seconds), row.kind)))
 
 
-def _total(kind: str, rows: Sequence[CollectiveRow]) -> Total:
+def _total(kind: str, rows: Sequence[Collective]) -> Total:
     mine = [row for row in rows if row.kind == kind]
     return Total(
         sum(row.bytes for row in mine),

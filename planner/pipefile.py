@@ -42,6 +42,8 @@ class PipelineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cuts: first slot of every stage, and the number of slots.
     sizes: devices of every stage.
     recompute: of every stage: none; selective or full, layer by layer; stage, all of it at once.
+    params: names of each stage's parameters, in the order of its plan's; a part of a stack of
+        layers says which.
     members: for each stage the number of its plan among `plans`; equal stages share one.
     """
 
@@ -63,6 +65,7 @@ class PipelineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage_s: tuple[Seconds, ...]
     peak_bytes: tuple[Bytes, ...]
     costs: tuple[StageCost, ...]
+    params: tuple[tuple[str, ...], ...]
     members: tuple[Position, ...]
     plans: tuple[PlanFile, ...]
     baselines: dict[str, BaselineRow]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import jax
 from msgspec import structs
 
 from costmodel import Cluster
@@ -126,9 +127,22 @@ def _plan_of(found: Found, search: PipelineSearch, rows: dict[str, BaselineRow])
         PIPELINE_FORMAT, PIPELINE_VERSION, VERSION, search.training.name, machine.to_dict(),
         best.step_s, min(busiest, best.step_s), max(best.bubble, 0.0), search.limit,
         shape.microbatches, best.schedule, shape.recompute, loss.built.reduction, shape.cuts,
-        shape.sizes, best.stage_s, best.peak_bytes, costs, members, tuple(distinct), rows,
-        tuple(dict.fromkeys(loss.built.warnings)),
+        shape.sizes, best.stage_s, best.peak_bytes, costs, _names(found), members,
+        tuple(distinct), rows, tuple(dict.fromkeys(loss.built.warnings)),
     )  # fmt: skip
     total = time.monotonic() - search.start
     cached = all(plan.cached for plan in found.plans)
     return PipelinePlan(file, found.bound, {"inter": total, "total": total}, cached=cached)
+
+
+def _names(found: Found) -> tuple[tuple[str, ...], ...]:
+    """Names of the parameters of every stage."""
+    paths = jax.tree_util.tree_leaves_with_path(found.bound.loss.params)
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+    return tuple(
+        tuple(
+            names[use.leaf] + ("" if use.whole else f"[{use.low}:{use.high}]")
+            for use in stage.params
+        )
+        for stage in found.bound.cut.stages
+    )

@@ -22,14 +22,20 @@ from .emit.pipeline.rehearsal import Rehearsal, solved_of
 from .emit.pipeline.runtime import Pipeline
 from .emit.pipeline.transfer import split_devices
 from .errors import PlanError
+from .export import Written, export_stages
 from .filecheck import check_file
 from .inter.rank import table_of
 from .pipefile import PipelineFile, write_pipeline
+from .pipeview import priced_of
 from .plan import Plan, Stage
 from .planfile import PlanFile, decisions_of
+from .report import pipeline_html
+from .schedule import Priced
 from .show import bytes_text, seconds_text
 from .stages import BoundStages
 from .stop import Stop
+from .trace_file import schedule_trace_json
+from .writing import write_files
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,35 @@ class PipelinePlan:
         """Writes the plan file; the same inputs give the same bytes."""
         write_pipeline(path, self.file)
 
+    def report(self, path: str | Path) -> None:
+        """Writes the plan as one HTML file that needs nothing but itself.
+
+        Raises:
+            PlanError: if the file cannot be written.
+        """
+        write_files([(Path(path), pipeline_html(self.file).encode())])
+
+    def trace(self, path: str | Path) -> None:
+        """Writes the simulated step as a trace that ui.perfetto.dev and Chrome open.
+
+        Raises:
+            PlanError: if the file cannot be written.
+        """
+        write_files([(Path(path), schedule_trace_json(self.simulated.timeline))])
+
+    @cached_property
+    def simulated(self) -> Priced:
+        """The step simulated from the costs in the file, beside other schedules."""
+        return priced_of(self.file)
+
+    def export(self, to: str, path: str | Path) -> Written:
+        """Writes the plan for another runtime: megatron, schedule, shardings or traffic.
+
+        Raises:
+            PlanError: if the format is unknown, cannot say this plan, or cannot be written.
+        """
+        return export_stages(self.file, to, Path(path), self.where)
+
     # --- running --------------------------------------------------------------------------------
 
     def bind(
@@ -299,7 +334,9 @@ def check_pipeline(file: PipelineFile, where: str) -> None:
         PlanError: says what in the file contradicts what.
     """
     count = len(file.sizes)
-    rows = (file.stage_s, file.peak_bytes, file.members, file.recompute, file.costs)
+    rows = (
+        file.stage_s, file.peak_bytes, file.members, file.recompute, file.costs, file.params
+    )  # fmt: skip
     lengths = {len(file.cuts) - 1, *map(len, rows)}
     try:
         if lengths != {count} or not count:

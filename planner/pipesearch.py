@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -37,6 +37,10 @@ HOPE = 1.1
 WASTE = 2.0
 
 
+# Of a planned run: seconds of a micro-batch, None if it does not fit; bytes held; each further one.
+Known = tuple[float | None, float, float]
+
+
 @dataclass(frozen=True)
 class Found:
     """A pipeline whose stages are planned; `across` bytes go from each to the next."""
@@ -60,6 +64,7 @@ class PipelineSearch:
     least: list[float] = field(default_factory=list)
     wholes: dict[tuple[int, int], StagePrice] = field(default_factory=dict)
     ratios: dict[tuple[int, int, str], Ratio] = field(default_factory=dict)
+    exact: dict[tuple[int, int, str], dict[tuple[int, int], Known]] = field(default_factory=dict)
     deadline: float = 0.0
 
     def __post_init__(self) -> None:
@@ -91,7 +96,7 @@ class PipelineSearch:
         tried: set[tuple[object, ...]] = set()
         queue = {count: self._divided(count, stages) for count in grid}
         for trial in range(2 * TRIALS):
-            late = time.monotonic() > self.deadline and (best or trial > 1)
+            late = time.monotonic() > self.deadline and best
             options = [
                 (one.step_s, count, one)
                 for count, found in queue.items() for one in found
@@ -139,6 +144,11 @@ class PipelineSearch:
             return parts.batch
         return 1
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of recomputation; a program that says its own is not asked for another."""
+        return ("none", "stage") if self.shares.chain.recomputes else RECOMPUTE
+
     # --- prices -----------------------------------------------------------------------------
 
     def _price(self, grid: tuple[int, ...], asked: int | None) -> None:
@@ -151,8 +161,6 @@ class PipelineSearch:
         for i in order:
             spent: dict[int, float] = {}
             for size in kept:
-                if time.monotonic() > self.deadline - self.options.time_limit_s / 2 and self.wholes:
-                    return
                 self.say(f"{grid[i]} micro-batches on {size} devices")
                 price = self.planner.whole(grid[i], size)
                 if isinstance(price, PlanError):
@@ -188,14 +196,12 @@ class PipelineSearch:
         every = len(stages) == 1
         chosen = sizes(self.machine, every=every)
         costs: dict[tuple[int, str], Costs] = {}
-        kinds = ("none", "stage") if self.shares.chain.recomputes else RECOMPUTE
         for size in chosen:
             whole = self._whole(count, size)
             if whole is None:
                 continue
-            for kind in kinds:
-                ratio = self.ratios.get((count, size, kind), Ratio())
-                costs[size, kind] = self.shares.costs(whole, count, kind, ratio)
+            for kind in self.kinds:
+                costs[size, kind] = self._costs(count, size, kind, whole)
         if not costs:
             return []
         scale = (self.options.microbatches or 1) / count
@@ -229,10 +235,11 @@ class PipelineSearch:
         prices: list[StagePrice] = []
         only = set(self.options.schedules) == {"gpipe"}
         for s in range(p):
-            found = self.planner.stage(cut, shape, s, count if only else min(p - s, count))
+            flight = count if only else min(p - s, count)
+            found = self.planner.stage(cut, shape, s, flight)
             if isinstance(found, PlanError):
                 self.least.append(found.needs_bytes)
-                self._fails(one, count, s, found.needs_bytes)
+                self._fails(one, count, s, flight, found)
                 return None
             plans.append(found[0])
             prices.append(found[1])
@@ -244,35 +251,58 @@ class PipelineSearch:
         bound = BoundStages(loss, cut, self.training.optimizer)
         return Found(order[0], bound, tuple(plans), tuple(prices), across)
 
-    def _fails(self, one: Division, count: int, s: int, needs_bytes: float) -> None:
-        """Corrects the estimates by a stage that does not fit, and says what it would need."""
-        size, at = one.sizes[s], (one.places[s], one.places[s + 1])
-        whole = self._whole(count, size)
-        assert whole is not None
-        for kind in RECOMPUTE:
-            guess = self.shares.costs(whole, count, kind, Ratio())
-            old = self.ratios.get((count, size, kind), Ratio())
-            held = max(needs_bytes / max(float(guess.held_bytes[at]), 1.0), old.held)
-            if kind == one.recompute[s]:
-                held = max(held, old.held * 1.02)
-            self.ratios[count, size, kind] = replace(old, held=held)
+    def _fails(self, one: Division, count: int, s: int, flight: int, error: PlanError) -> None:
+        """Corrects the estimates by what a stage that does not fit would need."""
+        more = flight - 1 if error.kind == "in-flight" else 0
+        needs = error.needs_bytes / (1 + more)
+        for kind in (one.recompute[s],) if more else self.kinds:
+            self._know(one, count, s, kind, (None, needs, needs if more else 0.0))
 
     def _learn(self, one: Division, count: int, s: int, price: StagePrice) -> None:
         """Corrects the estimates of stages like this one."""
-        size, kind = one.sizes[s], one.recompute[s]
-        key = (count, size, kind)
-        old = self.ratios.get(key, Ratio())
+        kind = one.recompute[s]
+        again = (kind == "stage") * price.forward_s
+        micro = price.microbatch_s + price.once_s / count + again
+        more = price.boundary_bytes if kind == "stage" else price.activation_bytes
+        self._know(one, count, s, kind, (micro, price.held_bytes, more))
+
+    def _know(
+        self,
+        one: Division,
+        count: int,
+        s: int,
+        kind: str,
+        found: Known,
+    ) -> None:
+        """Notes what a run of slots costs: it holds there, its ratio to the guess elsewhere."""
+        size, at = one.sizes[s], (one.places[s], one.places[s + 1])
         whole = self._whole(count, size)
         assert whole is not None
+        self.exact.setdefault((count, size, kind), {})[at] = found
         guess = self.shares.costs(whole, count, kind, Ratio())
-        at = (one.places[s], one.places[s + 1])
-        micro = price.microbatch_s + price.once_s / count + (kind == "stage") * price.forward_s
-        more = price.boundary_bytes if kind == "stage" else price.activation_bytes
-        self.ratios[key] = Ratio(
-            max(old.micro if key in self.ratios else 0.0, micro / float(guess.micro_s[at])),
-            max(old.held, price.held_bytes / max(float(guess.held_bytes[at]), 1.0)),
-            more / max(float(guess.more_bytes[at]), 1.0),
+        rows = self.exact[count, size, kind]
+        micro = [m / float(guess.micro_s[at]) for at, (m, _, _) in rows.items() if m is not None]
+        held = [h / max(float(guess.held_bytes[at]), 1.0) for at, (_, h, _) in rows.items()]
+        more = [a / max(float(guess.more_bytes[at]), 1.0) for at, (_, _, a) in rows.items() if a]
+        self.ratios[count, size, kind] = Ratio(
+            float(np.median(micro or [1.0])),
+            float(np.median(held)),
+            float(np.median(more or [1.0])),
         )
+
+    def _costs(self, count: int, size: int, kind: str, whole: StagePrice) -> Costs:
+        """Estimated costs of every run, and those that are known."""
+        ratio = self.ratios.get((count, size, kind), Ratio())
+        costs = self.shares.costs(whole, count, kind, ratio)
+        known = self.exact.get((count, size, kind), {})
+        if not known:
+            return costs
+        arrays = [np.array(a) for a in (costs.micro_s, costs.held_bytes, costs.more_bytes)]
+        for at, values in known.items():
+            for array, value in zip(arrays, values, strict=True):
+                if value is not None:
+                    array[at] = value
+        return Costs(*arrays)
 
     def refusal(self) -> PlanError:
         """Why nothing that was asked for fits."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from .mesh_search import Effort
 from .options import Options
 from .plan import Plan
 from .remembered import Memory, memory_of
+from .show import bytes_text
 from .single import One, plan_traced, stage_key
 from .stepcall import StepCall
 
@@ -34,9 +36,9 @@ Say = Callable[[str], None]
 FAIR = Effort(SolveOptions(tolerance=1e-3, sweeps=72, price_steps=6, ilp=False))
 # The whole program is priced to tell divisions apart.
 ROUGH = Effort(SolveOptions(tolerance=1e-2, sweeps=40, price_steps=4, ilp=False, rounds=2), axes=2)
-# Shares of the limit that a stage is planned for with one micro-batch in flight, when its plan for
-# the whole of it leaves too little for the others.
-LEVELS = (1.0, 0.75, 0.55, 0.4, 0.25)
+# A stage whose plan leaves too little for further micro-batches in flight is planned again with
+# what they leave, in so many steps of the limit, so that stages still share plans.
+TIGHTENINGS, STEPS, STEEPEST = 2, 64, 0.95
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,13 @@ class StagePlanner:
     def stage(
         self, cut: Staged, shape: Shape, s: int, flight: int
     ) -> tuple[Plan, StagePrice] | PlanError:
-        """Plan and price of a stage such that so many micro-batches in flight fit."""
+        """Plan and price of a stage such that so many micro-batches in flight fit.
+
+        The error's kind is `in-flight` if one alone would.
+        """
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
-        refused: PlanError | None = None
-        for level in LEVELS:
-            room = self.limit_bytes * level
+        room, room_steps, refused = self.limit_bytes, STEPS, None
+        for _ in range(1 + TIGHTENINGS):
             cuts = shape.cuts[s : s + 2]
             found = self._planned(loss, cut, s, shape.sizes[s], room, cuts, kind, FAIR)
             if isinstance(found, PlanError):
@@ -127,7 +131,15 @@ class StagePlanner:
             needs = found[1].held_bytes + (flight - 1) * more
             if needs <= self.limit_bytes:
                 return found
-            refused = PlanError(f"{needs:.6g}", kind="does-not-fit", where=f"stage {s}", remedy="")
+            refused = PlanError(
+                f"stage {s} needs {bytes_text(needs)}", kind="in-flight", needs_bytes=needs
+            )
+            # a leaner plan often keeps less of each micro-batch too
+            left = max(self.limit_bytes - (flight - 1) * more, room * STEEPEST)
+            steps = min(math.ceil(left / self.limit_bytes * STEPS), room_steps - 1)
+            room, room_steps = self.limit_bytes * steps / STEPS, steps
+            if room <= 0:
+                break
         assert refused is not None
         return refused
 

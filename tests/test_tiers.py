@@ -36,6 +36,7 @@ PLANNER_FRONT: tuple[str, ...] = (
     "planner/cli/platforms.py",
     "planner/export/loaders/jax_shardings.py",  # a program of its own, copied beside an export
     "planner/microbatch.py",
+    "planner/pipelined.py",
     "planner/pipeplan.py",
     "planner/plan.py",
     "planner/single.py",
@@ -95,6 +96,7 @@ BASIC: tuple[str, ...] = (
     "planner/stages.py",
     "planner/step.py",
     "planner/stepcall.py",
+    "planner/verify_stages.py",
     "profiles/measure.py",
     "profiles/measure_cases.py",
     "substitutions/extraction/ilp.py",

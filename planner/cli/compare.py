@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from ..api import load_one
+from ..api import load, load_one
 from ..byhand import FORMAT, by_hand, read_shardings
 from ..compare import Comparison, Side, Total, compare
 from ..show import bytes_text, seconds_text
@@ -30,14 +30,14 @@ def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Ans
 
     Exit status: 0 if both are plans of one program, 1 if not, 2 if one cannot be read.
     """
-    first = load_one(a)
     if _is_shardings(b):
+        first = load_one(a)
         wanted = read_shardings(b)
         with progress(as_json=as_json) as say:
             say("price the shardings")
             second = by_hand(first, wanted.arguments, mesh=dict(wanted.mesh))
     else:
-        second = load_one(b)
+        first, second = load(a), load(b)
     found = compare(first, second)
     names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
     return Answer(

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..api import load_one
+from ..api import load, load_one
 from ..compare import compare
 from ..errors import PlanError
+from ..pipefile import is_pipeline
 from ..plan import Plan
 from ..why import Why
 from . import wishes
@@ -76,6 +77,8 @@ def explain_command(
     given = {name: value for name, value in given.items() if value is not None}
     if output is not None:
         _check_output(output, given)
+    if is_pipeline(path):
+        return _stages(path, tensor, given)
     found = load_one(path)
     if given:
         return _what_if(found, tensor, given, output, as_json=as_json)
@@ -94,6 +97,17 @@ def _check_output(output: Path, given: dict[str, Any]) -> None:
             remedy="say what would be different, for instance --devices 16",
         )  # fmt: skip
     wishes.check_writable(output)
+
+
+def _stages(path: Path, tensor: str, given: dict[str, Any]) -> Answer:
+    """The same of a plan in stages; tensors are named STAGE:TENSOR."""
+    if given:
+        raise PlanError(
+            "a plan in stages is not planned again from its file", kind="usage", where=str(path),
+            remedy="plan the target with other options",
+        )  # fmt: skip
+    text = load(path).explain(tensor)
+    return Answer({"name": tensor, "text": text}, lambda _: page(text))
 
 
 def _what_if(

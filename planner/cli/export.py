@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..api import load_one
+from ..api import load
 from ..errors import PlanError
 from ..export import FORMATS, Written, format_called
 from . import wishes
@@ -62,7 +62,7 @@ def export_command(
             f"the format '{to}' needs the function that was planned", kind="usage",
             where="meshwright export", remedy="name it after the options, as FILE.py:NAME",
         )  # fmt: skip
-    found = load_one(path)
+    found = load(path)
     with progress(as_json=as_json) as say:
         if target:
             leave_accelerators()

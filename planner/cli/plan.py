@@ -82,6 +82,20 @@ Microbatches = Annotated[
         metavar="N", help="Parts of a batch, for targets with optimizer=; chosen if not given."
     ),
 ]
+PipelineText = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Stages, for targets with optimizer=: a number; off for one program; "
+        "auto (the default) for a pipeline where it is faster.",
+    ),
+]
+ScheduleNames = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,...", help="Schedules of a pipeline to choose from, such as 1f1b,zb-h1."
+    ),
+]
 NoBaselines = Annotated[
     bool, typer.Option("--no-baselines", help="Do not price the hand-written plans.")
 ]
@@ -122,6 +136,8 @@ def plan_command(
     forbid: ForbidTexts = None,
     mesh: MeshText = None,
     microbatches: Microbatches = None,
+    pipeline: PipelineText = None,
+    schedules: ScheduleNames = None,
     no_baselines: NoBaselines = False,
     no_cache: NoCache = False,
     sweep_texts: SweepTexts = None,
@@ -142,6 +158,8 @@ def plan_command(
         "forbidden": wishes.forbidden(forbid) if forbid else None,
         "mesh": None if mesh is None else wishes.mesh_shape(mesh),
         "microbatches": microbatches,
+        "pipeline": None if pipeline is None else wishes.stages(pipeline),
+        "schedules": None if schedules is None else tuple(schedules.split(",")),
         "baselines": False if no_baselines else None,
         "cache": False if no_cache else None,
     }

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..api import load_one
+from ..api import load
 from ..report import schedule_html
 from ..schedule import price, read_own
 from ..trace_file import schedule_trace_json
@@ -48,7 +48,7 @@ def report_command(
         if is_schedule(path):
             _schedule(path, output, trace)
         else:
-            found = load_one(path)
+            found = load(path)
             found.report(output)
             if trace is not None:
                 found.trace(trace)

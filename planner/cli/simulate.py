@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 import typer
 from rich.text import Text
 
-from ..api import load_one
+from ..api import load, load_one
+from ..pipefile import is_pipeline
+from ..pipeplan import PipelinePlan
 from ..reprice import reprice
 from ..schedule import Priced, price, read_own
 from ..schedule.own import FORMAT
@@ -45,11 +47,29 @@ def simulate_command(path: SimulatePath, as_json: AsJson = False) -> Answer:
     begun = time.monotonic()
     if is_schedule(path):
         return _schedule(path, begun)
+    if is_pipeline(path):
+        return _pipeline(path, begun)
     plan = load_one(path)
     again = reprice(plan)
     data = again.summary() | {"seconds": _seconds(begun), "stored_step_s": plan.step_s}
     change = f"\n  in the file   {seconds_text(plan.step_s)}, {bytes_text(plan.peak_bytes)}"
     return Answer(data, lambda _: page(f"{again}{change}"), 0 if again.fits else 1)
+
+
+def _pipeline(path: Path, begun: float) -> Answer:
+    """A plan in stages: its schedule with the costs of its own stages."""
+    plan = cast("PipelinePlan", load(path))
+    priced = plan.simulated
+    data = plan.summary() | _summary(priced) | {
+        "stages": plan.summary()["stages"], "mesh": plan.summary()["mesh"],
+        "collectives": plan.summary()["collectives"], "stored_step_s": plan.step_s,
+        "schedules": {
+            name: {"step_s": b.step_s, "peak_bytes": b.peak_bytes, "fits": b.fits}
+            for name, b in priced.beside.items()
+        },
+        "baselines": plan.summary()["baselines"], "name": str(path), "seconds": _seconds(begun),
+    }  # fmt: skip
+    return Answer(data, lambda width: _page(priced, str(path), width), 0 if priced.fits else 1)
 
 
 def is_schedule(path: Path) -> bool:

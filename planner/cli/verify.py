@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..api import load_one
+from ..api import load
+from ..pipeplan import PipelinePlan
 from ..verify import verify
+from ..verify_stages import verify_stages
 from .answer import Answer, progress
 from .page import page
 from .parameters import AsJson, PlanPath
@@ -34,7 +36,7 @@ def verify_command(
 
     Nothing is run. Exit status: 0 if they agree, 1 if not, 2 if it cannot be compiled.
     """
-    found = load_one(path)
+    found: Any = load(path)
     if compiler in ("host", "gpu-aot"):
         leave_accelerators()
     loaded = load_target(target)
@@ -42,7 +44,8 @@ def verify_command(
     settings = {k: loaded.settings[k] for k in BOUND if trained and k in loaded.settings}
     with progress(as_json=as_json) as say:
         say("trace")
-        bound = found.bind(loaded.fn, *loaded.args, **settings)
+        bound: Any = found.bind(loaded.fn, *loaded.args, **settings)
         say("compile")
-        checked = verify(bound, compiler=compiler)
+        staged = isinstance(bound, PipelinePlan)
+        checked: Any = (verify_stages if staged else verify)(bound, compiler=compiler)
     return Answer(checked.summary(), lambda _: page(str(checked)), 0 if checked.ok else 1)

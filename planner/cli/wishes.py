@@ -44,6 +44,11 @@ def mesh_shape(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.split("x"))
 
 
+def stages(text: str) -> int | str:
+    """A number of stages, `auto` or `off`."""
+    return int(text) if re.fullmatch(r"\d{1,6}", text) else text
+
+
 def pins(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """(pattern, sharding) of each `PATTERN=SPEC`; the brackets of a sharding may be left out."""
     pairs = (_pair("--pin", text, "'params/*/w1=-,8'") for text in texts)

@@ -27,11 +27,11 @@ def schedule_html(priced: Priced, name: str, memory_bytes: Sequence[float]) -> s
     schedule = timeline.schedule
     title = f"Schedule {schedule.name} of {name}"
     parts = {
-        "Gantt": _gantt(timeline),
-        "Memory": _memory(timeline, memory_bytes),
-        "Devices": _devices(timeline, memory_bytes),
-        "What decides": _critical(timeline),
-        "Other schedules": _others(priced),
+        "Gantt": gantt(timeline),
+        "Memory": memory(timeline, memory_bytes),
+        "Devices": devices(timeline, memory_bytes),
+        "What decides": critical(timeline),
+        "Other schedules": others(priced),
     }
     tiles = [
         ("Step time, simulated", seconds_text(timeline.step_s),
@@ -47,7 +47,8 @@ def schedule_html(priced: Priced, name: str, memory_bytes: Sequence[float]) -> s
     return document(title, tiles, parts, about)
 
 
-def _gantt(timeline: Timeline) -> Markup:
+def gantt(timeline: Timeline) -> Markup:
+    """The tasks of every device over time."""
     lanes = lanes_of_schedule(timeline)
     more = len(lanes) - MOST_LANES
     about = (
@@ -64,7 +65,8 @@ def _gantt(timeline: Timeline) -> Markup:
     )  # fmt: skip
 
 
-def _memory(timeline: Timeline, memory_bytes: Sequence[float]) -> Markup:
+def memory(timeline: Timeline, memory_bytes: Sequence[float]) -> Markup:
+    """What the first devices hold over time, below their limits [byte]."""
     drawn: list[Markup] = []
     for device, curve in enumerate(timeline.memory[:MOST_CURVES]):
         points = list(zip(curve.time_s.tolist(), curve.held_bytes.tolist(), strict=True))
@@ -77,7 +79,8 @@ def _memory(timeline: Timeline, memory_bytes: Sequence[float]) -> Markup:
     return join(drawn)
 
 
-def _devices(timeline: Timeline, memory_bytes: Sequence[float]) -> Markup:
+def devices(timeline: Timeline, memory_bytes: Sequence[float]) -> Markup:
+    """A row for each device."""
     rows = [
         (
             str(d), ", ".join(map(str, timeline.schedule.placement.chunks_on(d))),
@@ -92,7 +95,8 @@ def _devices(timeline: Timeline, memory_bytes: Sequence[float]) -> Markup:
     return table("Devices of the schedule", head, list(rows), numeric="  n nn")
 
 
-def _critical(timeline: Timeline) -> Markup:
+def critical(timeline: Timeline) -> Markup:
+    """What the step waits for."""
     rows = [
         (what, str(count), seconds_text(seconds), bar(seconds / timeline.step_s))
         for what, count, seconds in timeline.critical_shares()
@@ -101,7 +105,8 @@ def _critical(timeline: Timeline) -> Markup:
     return table("What the step waits for", head, list(rows), numeric=" nn")
 
 
-def _others(priced: Priced) -> Markup:
+def others(priced: Priced) -> Markup:
+    """Published schedules with the same costs."""
     if not priced.beside:
         return el("p", "No published schedule takes these stages and devices.")
     ranked = sorted(priced.beside.items(), key=lambda item: item[1].step_s)
