@@ -249,6 +249,14 @@ class MeshSearch:
             return ([fitting] if fitting is not None else []), first.bound
         return [found], first.bound
 
+    def rough(self) -> Candidate | None:
+        """A good plan on this mesh without a proof; None if none was found."""
+        built = self._build(self._wished())
+        if not self._fits_state(built):
+            return None
+        solution = self._solve(built, self.scope.limit, ROUGH)
+        return self._of("search", built, solution) if solution.choice else None
+
     def baselines(self, table: dict[str, Baseline]) -> list[Candidate]:
         """Prices the hand-written plans here; the best mesh of each stays in the table."""
         program = self.scope.program

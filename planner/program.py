@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ir import Graph
+
 from .baselines import Roles
 from .classes import Classes, Kinds
-from .flatten import FlatProgram
+from .flatten import FlatProgram, flatten
+from .fusion import analyse
 from .intra.facts import Facts
-from .options import Wishes
+from .options import Options, Wishes, wishes
 from .repeats import LEAST_OPS, Repeats, repeats_of, worth_folding
 
 
@@ -52,3 +55,24 @@ def roles_of(names: Sequence[str], flat: FlatProgram) -> Roles:
         tuple(by_role.get("batch", ())), tuple(by_role.get("parameter", ())),
         tuple(by_role.get("optimizer-state", ())),
     )  # fmt: skip
+
+
+def program_of(
+    graph: Graph, ties: tuple[tuple[int, int], ...], donated: frozenset[int], options: Options
+) -> Program:
+    """What is searched for a graph.
+
+    Args:
+        graph: of the program.
+        ties: (input of the graph, result) that hold one state.
+        donated: inputs of the graph whose buffers may be reused.
+        options: with the user's wishes.
+
+    Raises:
+        PlanError: if the wishes speak of what the program does not have.
+    """
+    flat = flatten(graph)
+    names = {v: item.name for v, item in zip(flat.inputs, graph.inputs, strict=True)}
+    resolved = wishes(options, names, {v: flat.values[v].type.rank for v in names})
+    facts = Facts(flat, analyse(flat), ties, donated)
+    return Program(facts, roles_of([item.role for item in graph.inputs], flat), resolved)

@@ -1,0 +1,171 @@
+"""Best-first search for rewrites that make the plan of a program faster.
+
+A state is a program, its price that of a quick plan on the mesh that suits the program as written.
+A move applies one rule at all places that look alike: at every layer of a program whose layers are
+written out, once in the body of a loop over layers. States wait in a queue, the cheapest first;
+one that costs more than `RELAXED` times the cheapest seen is not followed. What is priced is
+decided by counts, never by a clock.
+
+Source: Jia et al., TASO, SOSP 2019, section 5; Unger et al., Unity, OSDI 2022, section 6.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ir import Graph, digest
+from substitutions import Draft, Place, apply, find
+
+from .estimate import Estimator, runs_of
+from .rules import SEARCHED
+
+RELAXED = 1.05
+# A rewrite must make the step faster by this share.
+WORTH = 5e-3
+# Classes of places that are looked at in one state, and states in all that are priced.
+MOST_CLASSES = 24
+MOST_PRICED = 12
+# A move that does not shorten the estimate can only pay by saving communication. Such moves are
+# priced where communication takes this share of the step, until so many in a row did not pay.
+MUCH_COMMUNICATION = 0.05
+PATIENCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rule applied at all places that look alike.
+
+    place: the first of them, in the program before this step.
+    count: how many there are.
+    """
+
+    rule: str
+    place: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A rewritten program, and the steps that led to it."""
+
+    draft: Draft
+    steps: tuple[Step, ...]
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A step that was made, not priced yet."""
+
+    step: Step
+    kind: str
+    draft: Draft
+    gain_s: float  # by the estimate
+
+
+@dataclass
+class _State:
+    """A priced program; `moves` are those from it that were not priced yet, the last next."""
+
+    draft: Draft
+    steps: tuple[Step, ...]
+    step_s: float
+    moves: list[_Move]
+    refused: set[str]  # kinds of places that did not pay here or where this state came from
+
+
+@dataclass
+class Hunt:
+    """The search for rewrites of one program.
+
+    price: seconds of a program's step, planned.
+    estimator: seconds without communication.
+    step_s, communication_s: of the plan of the program as written.
+    """
+
+    price: Callable[[Draft], float]
+    estimator: Estimator
+    step_s: float
+    communication_s: float
+    most_priced: int = MOST_PRICED
+    priced: int = 0
+    missed: int = 0
+    seen: set[str] = field(default_factory=set[str])
+
+    def run(self, draft: Draft) -> Rewritten | None:
+        """The cheapest program found; None if no rewrite pays."""
+        self.seen.add(digest(draft.graph))
+        start = _State(draft, (), self.step_s, self._moves(draft, set()), set())
+        best, queue, number = start, [(start.step_s, 0, start)] if start.moves else [], 0
+        while queue and self.priced < self.most_priced:
+            step_s, at, state = heapq.heappop(queue)
+            if step_s > RELAXED * best.step_s:
+                break
+            found = self._follow(state)
+            if state.moves:
+                heapq.heappush(queue, (step_s, at, state))
+            if found is None:
+                continue
+            number += 1
+            if found.moves:
+                heapq.heappush(queue, (found.step_s, number, found))
+            best = found if found.step_s < best.step_s * (1 - WORTH) else best
+        return None if best is start else Rewritten(best.draft, best.steps, best.step_s)
+
+    def _follow(self, state: _State) -> _State | None:
+        """The state after the next move, if it is worth being followed."""
+        move = state.moves.pop()
+        key = digest(move.draft.graph)
+        blind = move.gain_s <= WORTH * self.step_s
+        if key in self.seen or (blind and self.missed >= PATIENCE):
+            return None
+        self.seen.add(key)
+        self.priced += 1
+        step_s = self.price(move.draft)
+        pays = step_s <= state.step_s * (1 - WORTH)
+        self.missed = 0 if pays else self.missed + blind
+        if not pays:
+            state.refused.add(move.kind)
+        if step_s > RELAXED * state.step_s:
+            return None
+        refused = set(state.refused)
+        moves = self._moves(move.draft, refused)
+        return _State(move.draft, (*state.steps, move.step), step_s, moves, refused)
+
+    def _moves(self, draft: Draft, refused: set[str]) -> list[_Move]:
+        """Moves that could pay, the most promising last.
+
+        A move is left out if what it can save at most is too little, or less than it costs.
+        """
+        classes: dict[tuple[str, int], list[Place]] = {}
+        for place in find(draft, SEARCHED):
+            if place.kind not in refused:
+                classes.setdefault((place.kind, len(place.prefix)), []).append(place)
+        hopes = [(*self._hope(draft.graph, members), members) for members in classes.values()]
+        hopes = [hope for hope in hopes if hope[0] + hope[1] > WORTH * self.step_s]
+        largest = sorted(hopes, key=lambda hope: -hope[0] - hope[1])[:MOST_CLASSES]
+        before = self.estimator.seconds(draft.graph) if largest else 0.0
+        found: list[_Move] = []
+        for _, saved_s, members in largest:
+            after, count = apply(draft, members)
+            if not count:
+                continue
+            gain_s = before - self.estimator.seconds(after.graph)
+            if gain_s + saved_s > WORTH * self.step_s:
+                step = Step(members[0].rule, members[0].path, count)
+                found.append(_Move(step, members[0].kind, after, gain_s))
+        return sorted(found, key=lambda move: move.gain_s)
+
+    def _hope(self, graph: Graph, members: list[Place]) -> tuple[float, float]:
+        """The most that rewriting some places can save: of computing, and of communication."""
+        inner, runs = graph, 1.0
+        prefix = members[0].prefix
+        for at, body in zip(prefix[::2], prefix[1::2], strict=True):
+            runs *= runs_of(inner.nodes[at])
+            inner = inner.nodes[at].bodies[body]
+        work_s, moved_s = self.estimator.most_s(inner, members[0].nodes)
+        times = runs * len(members)
+        much = self.communication_s > MUCH_COMMUNICATION * self.step_s
+        return work_s * times, min(moved_s * times, self.communication_s) * much
