@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable
 from costmodel import Cluster
 from ir import FactorSpec, Graph, IRError, Mesh, Sharding, TensorType, check, digest, lookup, parse
 from profiles import ProfileError
+from substitutions import patterns
 
 from .decisions import Decisions
 from .errors import PlanError
@@ -36,6 +37,7 @@ def check_file(file: PlanFile, where: str) -> None:
         graph = _graph(file)
         flat = flatten(graph)
         _check_machine(file, decisions.mesh)
+        _check_substitutions(file)
         _check_arguments(file, graph)
         _check_ends(decisions, graph)
         _check_wishes(file, flat, decisions)
@@ -67,6 +69,14 @@ def _check_machine(file: PlanFile, mesh: Mesh) -> None:
     for stage in file.stages:
         if stage.mesh != dict(mesh.axes) or stage.devices != (0, mesh.num_devices):
             raise IRError(f"a stage on devices {stage.devices}, mesh {stage.mesh} is not {mesh}")
+
+
+def _check_substitutions(file: PlanFile) -> None:
+    for row in file.substitutions:
+        if row.rule not in patterns():
+            raise IRError(f"it names the rule '{row.rule}', which the catalogue does not have")
+    if bool(file.substitutions) != bool(file.traced_digest):
+        raise IRError("it has substitutions without the digest of what they rewrote, or vice versa")
 
 
 def _check_arguments(file: PlanFile, graph: Graph) -> None:

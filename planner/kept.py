@@ -24,10 +24,18 @@ class _Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lower_bound_s: float
 
 
-def kept_plan(memory: Memory, key: str, graph: str) -> PlanFile | None:
-    """A plan of a graph, as it was kept; None if there is none that is sound."""
+def kept_plan(memory: Memory, key: str, graph: str, traced_digest: str) -> PlanFile | None:
+    """A plan of a graph, as it was kept; None if there is none that is sound.
+
+    graph, traced_digest: text and digest of the graph as it was traced; the plan's own graph is
+        another if it was rewritten.
+    """
     file = memory.get("plan", key, PlanFile)
-    return file if file is not None and _sound(file, graph) else None
+    if file is None:
+        return None
+    if file.substitutions:
+        return file if file.traced_digest == traced_digest and _sound(file, file.graph) else None
+    return file if _sound(file, graph) else None
 
 
 def keep_plan(memory: Memory, key: str, file: PlanFile) -> None:

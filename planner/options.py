@@ -38,6 +38,7 @@ class Options:
     emission: shard_map (explicit collectives) or constraints (the compiler's partitioner).
     overlap: also predict the step with collectives beside compute, on devices that run them so;
         what is chosen, and the bound, are for a step that adds everything up.
+    substitutions: rewrite the program by proven rules where that makes its plan faster.
     cache: look plans and solved problems up in the plan store of this user, and keep them there.
     """
 
@@ -54,6 +55,7 @@ class Options:
     schedules: tuple[str, ...] = ("1f1b", "zb-h1", "gpipe")
     emission: str = "shard_map"
     overlap: bool = True
+    substitutions: bool = True
     cache: bool = False
 
     def __post_init__(self) -> None:
@@ -74,6 +76,7 @@ class Options:
             raise _bad("emission", f"must be shard_map or constraints, got {self.emission!r}")
         _check_flag("baselines", self.baselines)
         _check_flag("overlap", self.overlap)
+        _check_flag("substitutions", self.substitutions)
         _check_flag("cache", self.cache)
         if self.baseline is not None and not self.baselines:
             raise _bad("baseline", f"is {self.baseline!r}, but baselines is False")
@@ -135,6 +138,7 @@ _EXAMPLES = {
     "emission": "'shard_map' unless the compiler shall choose the collectives",
     "baselines": "False to skip the hand-written plans",
     "overlap": "False to leave the step with collectives beside compute out",
+    "substitutions": "False to plan the program as it is written",
     "cache": "True to look plans up in the plan store",
     "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",
     "mesh": "sizes whose product is the number of devices, such as (2, 4)",

@@ -32,7 +32,8 @@ from .predicted import predicted
 from .report import report_html
 from .show import show_plan
 from .stop import Stop
-from .summary import fits, summary_of
+from .substitute.replay import as_rewritten
+from .summary import counted, fits, summary_of
 from .trace_file import trace_json
 from .whatif import what_if
 from .why import Why
@@ -136,6 +137,11 @@ class Plan:
             Collective(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
             for c in self.file.collectives
         )
+
+    @property
+    def substitutions(self) -> dict[str, int]:
+        """Proven rules that the program was rewritten by, and how often each was applied."""
+        return counted(self.file)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -270,7 +276,11 @@ class Plan:
         """
         if settings:
             fn, args = step_of(self.file, fn, args, settings)
-        traced = with_state(trace(fn, *args), self.file)
+        traced = trace(fn, *args)
+        if self.file.substitutions:
+            hint = "" if settings else self._hint()
+            traced = as_rewritten(traced, self.file, self.where, hint)
+        traced = with_state(traced, self.file)
         if digest(traced.graph) != self.file.graph_digest:
             raise PlanError(
                 "the plan is for another function or other arguments: "

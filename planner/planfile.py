@@ -16,7 +16,7 @@ from .version import VERSION
 from .writing import reason, what_it_is, write_files
 
 FORMAT = "meshwright-plan"
-FILE_VERSION = 1
+FILE_VERSION = 2
 LARGEST_BYTES = 1 << 30
 
 
@@ -73,6 +73,19 @@ class ValueRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_li
     sharding: str
 
 
+class SubstitutionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule applied at all places that look alike.
+
+    place: the first of them, in the program as the rows before left it: node and body for every
+        level, then the node of the rule's first output, then which reading of it.
+    count: how often it was applied.
+    """
+
+    rule: Annotated[str, Meta(min_length=1, max_length=80)]
+    place: Place
+    count: Count
+
+
 class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that a plan says; see `docs/plan-file.md`."""
 
@@ -111,7 +124,8 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stages: tuple[StageRow, ...]
     baselines: dict[str, BaselineRow]
     collectives: tuple[CollectiveRow, ...]
-    substitutions: tuple[str, ...]
+    substitutions: tuple[SubstitutionRow, ...]
+    traced_digest: str  # of the graph before substitutions; empty if there are none
     warnings: tuple[str, ...]
     ops: tuple[OpRow, ...]
     values: tuple[ValueRow, ...]

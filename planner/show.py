@@ -62,6 +62,8 @@ def show_plan(
             f"               for plans that shard repeated layers alike ({file.decided_ops} of "
             f"{len(file.ops)} operations are decided, the others follow)"
         )
+    if file.substitutions:
+        lines.append(f"  rewritten    {rewrites_text(file)}")
     if file.microbatches > 1:
         lines.append(f"  micro-batches {file.microbatches}")
     lines += _baselines(file) + _collectives(file) + _arguments(inputs)
@@ -81,6 +83,15 @@ def _overlapped(file: PlanFile) -> list[str]:
         f"               {seconds_text(file.overlapped_s)} if collectives run beside compute "
         f"({max(hidden, 0.0):.0%} of communication hidden)"
     ]
+
+
+def rewrites_text(file: PlanFile) -> str:
+    """Proven rules that the program was rewritten by, such as `merge-projections 12 times`."""
+    found: dict[str, int] = {}
+    for row in file.substitutions:
+        found[row.rule] = found.get(row.rule, 0) + row.count
+    times = {1: "once", 2: "twice"}
+    return ", ".join(f"{rule} {times.get(n, f'{n} times')}" for rule, n in found.items())
 
 
 def printable(line: str) -> str:

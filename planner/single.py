@@ -5,30 +5,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
+import msgspec
 
-from costmodel import Cluster
-from ir import IRError, TraceError, check, digest, show
+from costmodel import Cluster, CollectiveModel, ComputeModel
+from ir import IRError, Mesh, TraceError, check, digest, show
 from ir.trace import Traced, trace
+from substitutions import Draft, draft_of
 
 from .binding import Bound
+from .emit.rewritten import retraced
 from .errors import PlanError
-from .flatten import flatten
-from .fusion import analyse
 from .inter.price import Phases
-from .intra.facts import Facts
 from .kept import keep_plan, kept_plan, plan_key
 from .mesh_search import THOROUGH, Candidate, Effort
-from .options import Options, wishes
+from .options import Options
 from .outcome import outcome
 from .plan import Plan
-from .planfile import FILE_VERSION, FORMAT, PlanFile
-from .program import Program, roles_of
+from .planfile import FILE_VERSION, FORMAT, PlanFile, SubstitutionRow
+from .program import Program, program_of
 from .remembered import Memory, key_of, memory_of
 from .search import Found, Search
 from .stepcall import StepCall
+from .substitute.estimate import Estimator
+from .substitute.price import Pricer
+from .substitute.replay import replayed
+from .substitute.search import WORTH, Hunt
 from .version import VERSION
 
 
@@ -72,17 +76,74 @@ def plan_one(
     memory = memory_of(options)
     text = show(traced.graph)
     key = key_of_one(one, traced, machine, options, cutoff_s) if memory.store else ""
-    file = kept_plan(memory, key, text)
+    file = kept_plan(memory, key, text, digest(traced.graph) if memory.store else "")
     if file is None:
         plan, _ = plan_traced(
             one, traced, machine, options, say, start, begun, memory, cutoff_s=cutoff_s
         )
+        if options.substitutions and options.baseline is None:
+            plan = _rewritten(one, plan, traced, machine, options, say, start, memory)
         keep_plan(memory, key, plan.file)
         return plan
+    if file.substitutions:
+        traced = replayed(traced, file.substitutions, "plan store")
     now = time.monotonic()
     seconds = dict.fromkeys(("trace", "substitute", "build", "solve", "inter"), 0.0)
     spent = {"trace": now - begun, "total": now - start}
     return Plan(file, Bound(traced), seconds | spent, cached=True)
+
+
+def _rewritten(
+    one: One,
+    plan: Plan,
+    traced: Traced,
+    machine: Cluster,
+    options: Options,
+    say: Callable[[str], None],
+    start: float,
+    memory: Memory,
+) -> Plan:
+    """The plan of the program rewritten by proven rules, where that is faster; else the plan.
+
+    Rewrites are searched on the mesh of the plan; what is found is planned as a whole. The whole
+    step is rewritten and not the loss before it is differentiated: a traced loss has lost the
+    derivatives that its author wrote for parts of it.
+    """
+    say("substitute")
+    begun, file = time.monotonic(), plan.file
+    pricer = Pricer(machine, options, Mesh(file.mesh), _ties(traced), _donated(traced))
+    estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
+
+    def price(draft: Draft) -> float:
+        return pricer.step_s(draft.graph)
+
+    found = Hunt(price, estimator, file.step_s).run(draft_of(traced.graph))
+    better = plan
+    if found is not None:
+        check(found.draft.graph, after="rewriting")
+        say(f"rewritten by {', '.join(dict.fromkeys(step.rule for step in found.steps))}")
+        rows = tuple(SubstitutionRow(s.rule, s.place, s.count) for s in found.steps)
+        again = replace(options, baselines=False)
+        try:
+            after = retraced(traced, found.draft)
+            better, _ = plan_traced(
+                one, after, machine, again, say, start, begun, memory,
+                cutoff_s=file.step_s * (1 - WORTH),
+            )  # fmt: skip
+        except PlanError:
+            better = plan  # none below the cutoff: the quick plan knew less of memory
+        if better.file.step_s < file.step_s * (1 - WORTH):
+            # the hand-written plans beside it stay those of the program as it was written
+            whole = msgspec.structs.replace(
+                better.file, baselines=file.baselines, substitutions=rows,
+                traced_digest=digest(traced.graph),
+            )  # fmt: skip
+            better = replace(better, file=whole)
+        else:
+            better = plan
+    now = time.monotonic()
+    seconds = plan.seconds | {"substitute": now - begun, "total": now - start}
+    return replace(better, seconds=seconds)
 
 
 def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options, *more: object) -> str:
@@ -141,13 +202,7 @@ def plan_traced(
     Raises:
         PlanError: if nothing fits in memory.
     """
-    flat = flatten(traced.graph)
-    names = {v: i.name for v, i in zip(flat.inputs, traced.graph.inputs, strict=True)}
-    resolved = wishes(options, names, {v: flat.values[v].type.rank for v in names})
-    program = Program(
-        Facts(flat, analyse(flat), _ties(traced), _donated(traced)),
-        roles_of([item.role for item in traced.graph.inputs], flat), resolved,
-    )  # fmt: skip
+    program = program_of(traced.graph, _ties(traced), _donated(traced), options)
     traced_s = time.monotonic() - begun
     search = Search(program, machine, options, say, memory, effort, cutoff_s)
     found = search.run()
@@ -200,6 +255,7 @@ def _file(
         ties=_ties(traced),
         roles=tuple(item.role for item in traced.graph.inputs),
         substitutions=(),
+        traced_digest="",
         warnings=warnings,
         **outcome(found, machine, options, limit, len(traced.graph.nodes)),
     )

@@ -14,6 +14,14 @@ def fits(f: PlanFile) -> bool:
     return f.peak_bytes <= f.limit_bytes * (1 + 1e-9)
 
 
+def counted(f: PlanFile) -> dict[str, int]:
+    """How often each rule was applied, in the order of first use."""
+    found: dict[str, int] = {}
+    for row in f.substitutions:
+        found[row.rule] = found.get(row.rule, 0) + row.count
+    return found
+
+
 def summary_of(
     f: PlanFile, gap: float, seconds: Mapping[str, float], *, cached: bool = False
 ) -> dict[str, Any]:
@@ -37,7 +45,8 @@ def summary_of(
              "bytes": c.bytes, "count": c.count, "seconds": c.seconds, "cause": c.cause}
             for c in f.collectives
         ],
-        "substitutions": [], "warnings": list(f.warnings), "seconds": dict(seconds),
+        "substitutions": [{"rule": r, "count": n} for r, n in counted(f).items()],
+        "warnings": list(f.warnings), "seconds": dict(seconds),
         "compute_s": f.compute_s, "communication_s": f.communication_s,
         "overlapped_s": f.overlapped_s,
         "origin": f.origin, "cluster": f.cluster.get("name", ""), "name": f.name,

@@ -97,6 +97,7 @@ BASIC: tuple[str, ...] = (
     "planner/step.py",
     "planner/stepcall.py",
     "planner/verify_stages.py",
+    "planner/substitute/replay.py",
     "profiles/measure.py",
     "profiles/measure_cases.py",
     "substitutions/extraction/ilp.py",

@@ -99,6 +99,10 @@ ScheduleNames = Annotated[
 NoBaselines = Annotated[
     bool, typer.Option("--no-baselines", help="Do not price the hand-written plans.")
 ]
+NoSubstitutions = Annotated[
+    bool,
+    typer.Option("--no-substitutions", help="Plan the program as it is written, not rewritten."),
+]
 NoCache = Annotated[
     bool,
     typer.Option(
@@ -139,6 +143,7 @@ def plan_command(
     pipeline: PipelineText = None,
     schedules: ScheduleNames = None,
     no_baselines: NoBaselines = False,
+    no_substitutions: NoSubstitutions = False,
     no_cache: NoCache = False,
     sweep_texts: SweepTexts = None,
     jobs: Jobs = None,
@@ -161,6 +166,7 @@ def plan_command(
         "pipeline": None if pipeline is None else wishes.stages(pipeline),
         "schedules": None if schedules is None else tuple(schedules.split(",")),
         "baselines": False if no_baselines else None,
+        "substitutions": False if no_substitutions else None,
         "cache": False if no_cache else None,
     }
     given = {name: value for name, value in given.items() if value is not None}

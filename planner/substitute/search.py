@@ -26,11 +26,13 @@ RELAXED = 1.05
 WORTH = 5e-3
 # Classes of places that are looked at in one state, and states in all that are priced.
 MOST_CLASSES = 24
-MOST_PRICED = 12
-# A move that does not shorten the estimate can only pay by saving communication. Such moves are
-# priced where communication takes this share of the step, until so many in a row did not pay.
-MUCH_COMMUNICATION = 0.05
+MOST_PRICED = 5
+# A move that does not shorten the estimate can only pay by what the estimate leaves out: moving
+# data between devices, and work that they all do alike. Such moves are priced where that takes
+# this share of the step, until so many in a row did not pay; one where a price takes long.
+MUCH_LEFT_OUT = 0.05
 PATIENCE = 2
+LARGE = 4_000  # nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +84,22 @@ class Hunt:
 
     price: seconds of a program's step, planned.
     estimator: seconds without communication.
-    step_s, communication_s: of the plan of the program as written.
+    step_s: of the plan of the program as written.
     """
 
     price: Callable[[Draft], float]
     estimator: Estimator
     step_s: float
-    communication_s: float
     most_priced: int = MOST_PRICED
     priced: int = 0
     missed: int = 0
+    patience: int = PATIENCE
     seen: set[str] = field(default_factory=set[str])
 
     def run(self, draft: Draft) -> Rewritten | None:
         """The cheapest program found; None if no rewrite pays."""
         self.seen.add(digest(draft.graph))
+        self.patience = 1 if draft.graph.count_nodes() > LARGE else PATIENCE
         start = _State(draft, (), self.step_s, self._moves(draft, set()), set())
         best, queue, number = start, [(start.step_s, 0, start)] if start.moves else [], 0
         while queue and self.priced < self.most_priced:
@@ -119,7 +122,7 @@ class Hunt:
         move = state.moves.pop()
         key = digest(move.draft.graph)
         blind = move.gain_s <= WORTH * self.step_s
-        if key in self.seen or (blind and self.missed >= PATIENCE):
+        if key in self.seen or (blind and self.missed >= self.patience):
             return None
         self.seen.add(key)
         self.priced += 1
@@ -143,10 +146,16 @@ class Hunt:
         for place in find(draft, SEARCHED):
             if place.kind not in refused:
                 classes.setdefault((place.kind, len(place.prefix)), []).append(place)
-        hopes = [(*self._hope(draft.graph, members), members) for members in classes.values()]
+        if not classes:
+            return []
+        before = self.estimator.seconds(draft.graph)
+        left_s = max(self.step_s - before, 0.0)
+        left_s = left_s if left_s > MUCH_LEFT_OUT * self.step_s else 0.0
+        hopes = [
+            (*self._hope(draft.graph, members, left_s), members) for members in classes.values()
+        ]
         hopes = [hope for hope in hopes if hope[0] + hope[1] > WORTH * self.step_s]
         largest = sorted(hopes, key=lambda hope: -hope[0] - hope[1])[:MOST_CLASSES]
-        before = self.estimator.seconds(draft.graph) if largest else 0.0
         found: list[_Move] = []
         for _, saved_s, members in largest:
             after, count = apply(draft, members)
@@ -158,8 +167,11 @@ class Hunt:
                 found.append(_Move(step, members[0].kind, after, gain_s))
         return sorted(found, key=lambda move: move.gain_s)
 
-    def _hope(self, graph: Graph, members: list[Place]) -> tuple[float, float]:
-        """The most that rewriting some places can save: of computing, and of communication."""
+    def _hope(self, graph: Graph, members: list[Place], left_s: float) -> tuple[float, float]:
+        """The most that rewriting some places can save: of the estimate, and of what it leaves.
+
+        left_s: what the estimate leaves out of the step.
+        """
         inner, runs = graph, 1.0
         prefix = members[0].prefix
         for at, body in zip(prefix[::2], prefix[1::2], strict=True):
@@ -167,5 +179,5 @@ class Hunt:
             inner = inner.nodes[at].bodies[body]
         work_s, moved_s = self.estimator.most_s(inner, members[0].nodes)
         times = runs * len(members)
-        much = self.communication_s > MUCH_COMMUNICATION * self.step_s
-        return work_s * times, min(moved_s * times, self.communication_s) * much
+        alike_s = work_s * (self.estimator.cluster.num_devices - 1)
+        return work_s * times, min((moved_s + alike_s) * times, left_s)
