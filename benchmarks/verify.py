@@ -2,11 +2,14 @@
 """Predicted beside compiled: collectives and memory of every example under every plan.
 
     python -m benchmarks verify [--quick] [--compiler=gpu-aot|host|gpu] [--devices=8xh100]
+                                [--only=NAME] [--keep=FOLDER]
 
 Each example is planned for eight H100, once freely and once within each hand-written plan, and
 compiled; nothing is run, and no GPU is needed (`pip install 'meshwright[gpu-aot]'`). Bytes on the
 wire are those that each device sends in one call, memory is that of one device. Published sizes
-are used where planning takes seconds, else the small ones; `--quick` uses small ones only.
+are used where planning takes seconds, else the small ones; `--quick` uses small ones only. What
+was planned and compiled is kept in a folder, so that a run may be stopped and continued: what is
+there is not compiled again, only its time and memory are predicted anew.
 """
 
 from __future__ import annotations
@@ -15,10 +18,13 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
-from planner import Plan, PlanError, plan, verify
+from planner import Plan, PlanError, load, plan, verify
 from planner.cli.target import load_target
+from planner.reprice import reprice
 
 CLUSTER = "8xh100"
 # (published, small)
@@ -42,12 +48,15 @@ MESHES = {"megatron": (2, 4), "megatron-sp": (2, 4)}  # the others need one axis
 SAME = 0.01  # of the bytes of a kind
 
 
-def one(target: str, cluster: str, compiler: str | None, baseline: str | None) -> dict[str, object]:
-    """One row: a plan and what the compiler makes of it."""
+def one(
+    target: str, cluster: str, compiler: str | None, baseline: str | None, file: Path
+) -> dict[str, object]:
+    """One row: a plan, kept in `file`, and what the compiler makes of it."""
     loaded = load_target(target)
     start = time.process_time()
     asked = {} if baseline is None else {"baseline": baseline, "mesh": MESHES.get(baseline, (8,))}
     found: Plan = plan(loaded.fn, *loaded.args, cluster=cluster, **asked, **loaded.settings)
+    found.save(file)
     planned = time.process_time()
     checked = verify(found, compiler=compiler)
     return {
@@ -57,18 +66,38 @@ def one(target: str, cluster: str, compiler: str | None, baseline: str | None) -
     }  # fmt: skip
 
 
-def rows_of(target: str, cluster: str, compiler: str) -> list[dict[str, object]]:
+def again(row: dict[str, object], file: Path) -> dict[str, object]:
+    """A kept row with what this version predicts of its plan."""
+    if row.get("skipped"):
+        return row
+    found = reprice(load(file)).file
+    memory = row["memory"]
+    assert isinstance(memory, dict)
+    memory |= {
+        "predicted_peak_bytes": found.peak_bytes, "predicted_argument_bytes": found.argument_bytes,
+    }  # fmt: skip
+    return row | {"memory": memory}
+
+
+def rows_of(target: str, cluster: str, compiler: str, kept: Path) -> list[dict[str, object]]:
     """All rows of one target that can be planned, each in a process of its own."""
     found: list[dict[str, object]] = []
     for baseline in (None, *BASELINES):
-        command = [sys.executable, "-m", "benchmarks.verify", target, cluster, compiler,
-                   baseline or ""]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            row: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+        name = f"{target.rpartition(':')[2]}-{baseline or 'best'}-{cluster}-{compiler}"
+        file, answer = kept / f"{name}.plan.json", kept / f"{name}.row.json"
+        row: dict[str, object]
+        if answer.exists():
+            row = again(json.loads(answer.read_text()), file)
         else:
-            lines = done.stderr.strip().splitlines() or ["no message"]
-            row = {"target": target, "plan": baseline or "best", "error": lines[-1]}
+            command = [sys.executable, "-m", "benchmarks.verify", target, cluster, compiler,
+                       baseline or "", str(file)]  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                row = json.loads(done.stdout.splitlines()[-1])
+                answer.write_text(json.dumps(row))
+            else:
+                lines = done.stderr.strip().splitlines() or ["no message"]
+                row = {"target": target, "plan": baseline or "best", "error": lines[-1]}
         if row.get("skipped"):
             continue
         found.append(row)
@@ -139,21 +168,23 @@ def main(quick: bool) -> list[dict[str, object]]:
     """Prints the table and its summary, which is the last row."""
     compiler, cluster = option("compiler", "gpu-aot"), option("devices", CLUSTER)
     only = option("only", "")
+    kept = Path(option("keep", "") or tempfile.mkdtemp())
+    kept.mkdir(parents=True, exist_ok=True)
     print(HEAD)
     rows: list[dict[str, object]] = []
     for published, small in EXAMPLES:
         target = small if quick else published
         if only in target:
-            rows += rows_of(target, cluster, compiler)
+            rows += rows_of(target, cluster, compiler, kept)
     total = summary(rows)
     print(json.dumps(total, indent=1))
     return [*rows, {"summary": total}]
 
 
 if __name__ == "__main__":
-    wanted, machine, name, within = sys.argv[1:]
+    wanted, machine, name, within, where = sys.argv[1:]
     try:
-        print(json.dumps(one(wanted, machine, name, within or None)))
+        print(json.dumps(one(wanted, machine, name, within or None, Path(where))))
     except PlanError as error:
         if error.kind not in ("does-not-fit", "bad-option"):
             raise
