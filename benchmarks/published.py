@@ -3,10 +3,10 @@
     python -m benchmarks published
 
 Cases are in benchmarks/data, each file with its source. A step is the formula-level estimate of
-benchmarks/transformer_step.py from hand-written degrees, with the closed form of 1F1B; the planner
-is not asked. Where a source leaves a setting out, the best of those that fit is priced, as its
-authors would have tuned it. No constant was fitted to any of these cases: products and collectives
-come from the shipped tables, other constants carry their own sources.
+benchmarks/transformer_step.py from hand-written degrees, pipelines on the schedule simulator; the
+planner is not asked. Where a source leaves a setting out, the best of those that fit is priced, as
+its authors would have tuned it. No constant was fitted to any of these cases: products and
+collectives come from the shipped tables, other constants carry their own sources.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def predict(case: Case) -> tuple[Degrees, Estimate, bool]:
             best = degrees, found
     if best is None:
         raise ValueError(f"{case.source}, {case.name}: no degrees fit the sizes")
-    return *best, best[1].peak_bytes <= limit
+    found = estimate(case.model, best[0], case.batch, cluster, simulated=True)
+    return best[0], found, found.peak_bytes <= limit
 
 
 def candidates(case: Case, cluster: Cluster) -> Iterator[Degrees]:

@@ -82,6 +82,18 @@ def test_a_pipeline_without_communication_is_the_closed_form() -> None:
     assert estimate(model, finer, 32, parse_cluster("4xh100")).step_s < one
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+def test_equal_stages_on_the_simulator_are_the_closed_form(chunks: int) -> None:
+    model = Model(16, 2048, 16, 16, 8192, False, 64, 1024)
+    degrees, machine = Degrees(pipeline=4, chunks=chunks), parse_cluster("4xh100")
+    closed = estimate(model, degrees, 16, machine)
+    run = estimate(model, degrees, 16, machine, simulated=True)
+    assert run.peak_bytes == closed.peak_bytes
+    assert run.step_s == pytest.approx(closed.step_s, rel=0.05)
+    # all that the last stage does, and filling it
+    assert run.step_s > closed.step_s * 0.9
+
+
 def test_degrees_that_do_not_divide_are_refused() -> None:
     model = Model(8, 1024, 8, 8, 4096, False, 64, 256)
     with pytest.raises(ValueError, match="does not divide"):
