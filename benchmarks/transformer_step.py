@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from benchmarks.pipeline_run import cut, run_s
 from costmodel import (
     Cluster,
     CollectiveModel,
@@ -24,7 +25,6 @@ from costmodel import (
     group_for,
     overlapped,
 )
-from planner.schedule import Links, Simulator, StageCosts, build
 from profiles import CollectiveKind
 
 # Bytes of 16-bit traffic per token and hidden element of a layer's forward pass, from the list of
@@ -173,47 +173,13 @@ def estimate(
     last = stage + head
     pipeline_s = micro * last + (d.pipeline - 1) * stage / d.chunks
     if simulated and d.pipeline > 1 and (d.chunks == 1 or micro % d.pipeline == 0):
-        shares = _cut(halves * model.layers, cuts, halves * per_stage)
+        shares = cut(halves * model.layers, cuts, halves * per_stage)
         send = sends / (2.0 * d.chunks)
-        pipeline_s = _run(d, int(micro), shares, one, forward / layer_s, head, send)
+        pipeline_s = run_s(
+            d.pipeline, d.chunks, int(micro), shares, one, forward / layer_s, head, send
+        )
     tail = _gradients_s(model, d, machine, per_stage, backward) + _optimizer_s(model, d, machine)
     return Estimate(pipeline_s + tail, memory_bytes(model, d, batch))
-
-
-def _cut(parts: int, cuts: int, most: float) -> list[float]:
-    """The parts that each cut has, as evenly as they go, as shares of a device's `most`."""
-    base, more = divmod(parts, cuts)
-    return [(base + (cut < more)) / most for cut in range(cuts)]
-
-
-def _run(
-    d: Degrees, micro: int, shares: list[float], one: float, ahead: float, head: float, send: float
-) -> float:
-    """Seconds of 1F1B, interleaved if there are chunks, on the simulator.
-
-    Args:
-        d: degrees.
-        micro: micro-batches.
-        shares: of every cut in the work of the fullest device.
-        one: seconds of the fullest device on one micro-batch, forward and backward.
-        ahead: share of the forward pass in it.
-        head: seconds of logits and loss, forward and backward.
-        send: seconds of a transfer; the sender waits for it.
-    """
-    if d.chunks > 1:
-        schedule = build("interleaved", d.pipeline, micro, chunks=d.chunks)
-    else:
-        schedule = build("1f1b", d.pipeline, micro)
-    extra = [0.0] * (len(shares) - 1) + [head]
-    costs = StageCosts(
-        forward_s=tuple(one * ahead * s + x / 3.0 for s, x in zip(shares, extra, strict=True)),
-        input_gradient_s=tuple(
-            one * (1.0 - ahead) * s + x * 2.0 / 3.0 for s, x in zip(shares, extra, strict=True)
-        ),
-        output_bytes=(1.0,) * len(shares),
-    )
-    links = Links(latency_s=send, overlap=False)
-    return Simulator(schedule).step_s(costs, links)
 
 
 def _tokens(model: Model, d: Degrees) -> float:

@@ -113,7 +113,8 @@ def verify(plan: Plan, *, compiler: str | None = None) -> Verification:
             these that can compile for the plan's machine.
 
     Raises:
-        PlanError: if the compiler is missing or unknown, or does not know the plan's devices.
+        PlanError: if the compiler is missing or unknown, does not know the plan's devices, or
+            cannot compile the program.
     """
     chosen = _usual(plan) if compiler is None else compiler
     if chosen not in COMPILERS:
@@ -129,7 +130,12 @@ def verify(plan: Plan, *, compiler: str | None = None) -> Verification:
             str(error), kind="no-compiler", where=f"compiler {chosen}", remedy=_remedy(chosen)
         ) from error
     program = plan.compile(devices=devices)
-    compiled = compile_for_mesh(program)
+    try:
+        compiled = compile_for_mesh(program)
+    except IRError as error:
+        raise PlanError(
+            str(error), kind="no-compiler", where=f"compiler {chosen}", remedy=_other(chosen)
+        ) from error
     found = collective_instructions(compiled.text, devices=count, unknown_trips=ASSUMED_ITERATIONS)
     rows = compare_collectives(plan.collectives, program.written, plan.mesh, found)
     unexplained = sum(row.unexplained_bytes for row in rows)
@@ -148,6 +154,12 @@ def _usual(plan: Plan) -> str:
     if profile != "host" and gpus_present() >= plan.mesh.num_devices:
         return "gpu"
     return "gpu-aot" if profile in GPU_TARGETS and has_plugin() else "host"
+
+
+def _other(compiler: str) -> str:
+    if compiler == "host":
+        return "use --compiler gpu-aot, or report the program to the makers of XLA"
+    return "use --compiler host, which checks the same collectives"
 
 
 def _remedy(compiler: str) -> str:

@@ -82,11 +82,21 @@ def devices_for(compiler: str, count: int, per_host: int, profile: str) -> Seque
     if not has_plugin():
         raise IRError("XLA's GPU compiler is not installed")
     hosts = -(-count // per_host)
-    described = topologies.get_topology_desc(
-        platform="cuda", target_config=GPU_TARGETS[profile].text(),
-        topology=f"1x{hosts}x{min(count, per_host)}",
-    )  # fmt: skip
+    try:
+        described = topologies.get_topology_desc(
+            platform="cuda", target_config=GPU_TARGETS[profile].text(),
+            topology=f"1x{hosts}x{min(count, per_host)}",
+        )  # fmt: skip
+    except Exception as error:  # the plugin's own, of any kind
+        raise IRError(f"XLA's GPU compiler is installed but does not start: {_short(error)}"
+                      ) from error  # fmt: skip
     return described.devices[:count]
+
+
+def _short(error: Exception) -> str:
+    """The first line of what a compiler says."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
 
 
 def _host_devices(count: int) -> Sequence[Any]:
@@ -98,7 +108,11 @@ def _host_devices(count: int) -> Sequence[Any]:
 
 
 def compile_for_mesh(program: CompiledPlan) -> Compiled:
-    """Compiles a planned function for the devices of its mesh; nothing is allocated or run."""
+    """Compiles a planned function for the devices of its mesh; nothing is allocated or run.
+
+    Raises:
+        IRError: if the compiler gives up.
+    """
     notes: tuple[str, ...] = ()
     with _platform_named():
         lowered = program.lower_as_planned()
@@ -106,7 +120,7 @@ def compile_for_mesh(program: CompiledPlan) -> Compiled:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             if _NO_TILING not in str(error):
-                raise
+                raise IRError(f"the compiler gives up: {_short(error)}") from error
             compiled = lowered.compile(compiler_options=_WITHOUT_TRITON)
             notes = ("compiled with the GPU library's products, as XLA has no tiling for one",)
     memory = compiled.memory_analysis()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import msgspec
 import optax
@@ -129,6 +130,32 @@ def test_without_the_plugin_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         verify(p, compiler="gpu-aot")
     assert error.value.kind == "no-compiler"
     assert verify(p).compiler == "host"
+
+
+def test_a_plugin_that_does_not_start_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(**_: object) -> None:
+        raise RuntimeError("built for another version\nwith details")
+
+    monkeypatch.setattr(compilers, "has_plugin", lambda: True)
+    monkeypatch.setattr(compilers.topologies, "get_topology_desc", broken)
+    p = plan(jnp.tanh, struct(8, 8), cluster="8xh100", baselines=False)
+    with pytest.raises(PlanError, match=r"does not start: built for another version; ") as error:
+        verify(p, compiler="gpu-aot")
+    assert error.value.kind == "no-compiler"
+    assert "--compiler host" in str(error.value.remedy)
+
+
+def test_a_compiler_that_gives_up_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lowered:
+        def compile(self) -> None:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no registers left\nmore")
+
+    monkeypatch.setattr(compilers.CompiledPlan, "lower_as_planned", lambda _: Lowered())
+    p = plan(jnp.tanh, struct(8, 8), cluster="8xhost", baselines=False)
+    with pytest.raises(PlanError, match=r"gives up: RESOURCE_EXHAUSTED: no registers left; ") as e:
+        verify(p, compiler="host")
+    assert e.value.kind == "no-compiler"
+    assert e.value.remedy
 
 
 @pytest.mark.parametrize(
