@@ -9,10 +9,13 @@ from typing import Any
 from ir import Graph, Mesh, Sharding
 
 from .account import Collective
+from .changes import Change, changes
 from .differences import differences
 from .pipeplan import PipelinePlan
 from .plan import Plan
-from .show import sharding_text
+from .show import bytes_text, seconds_text, sharding_text
+
+MOST_CHANGES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Comparison:
     difference: how the programs differ, in one sentence; empty if they are equal.
     collectives: by kind, the one that takes longest in either plan first.
     arguments: those of both programs that are sharded differently.
+    changes: the collectives that make the difference in time.
     """
 
     a: Side
@@ -84,6 +88,27 @@ class Comparison:
     difference: str
     collectives: tuple[KindRow, ...]
     arguments: tuple[ArgumentRow, ...]
+    changes: tuple[Change, ...]
+
+    def verdict(self, names: tuple[str, str] = ("a", "b")) -> str:
+        """The comparison in a sentence.
+
+        Args:
+            names: of the plans.
+        """
+        a, b = self.a, self.b
+        ratio = b.step_s / a.step_s - 1 if a.step_s else 0.0
+        pace = "as fast as" if abs(ratio) < 5e-4 else (
+            f"{abs(ratio):.1%} {'slower' if ratio > 0 else 'faster'} than"
+        )  # fmt: skip
+        parts = [
+            f"{_more(b.communication_s - a.communication_s, a.step_s)} communication",
+            f"{_more(b.compute_s - a.compute_s, a.step_s)} compute",
+        ]
+        memory = b.peak_bytes - a.peak_bytes
+        held = f"{bytes_text(abs(memory))} {'more' if memory > 0 else 'less'} memory"
+        fits = "" if b.peak_bytes <= b.limit_bytes * (1 + 1e-9) else ", which does not fit"
+        return f"{names[1]} is {pace} {names[0]}: {', '.join(parts)}; {held} per device{fits}"
 
     def summary(self) -> dict[str, Any]:
         """The contract of `meshwright compare --json`."""
@@ -92,6 +117,7 @@ class Comparison:
             "a": asdict(self.a), "b": asdict(self.b),
             "collectives": [asdict(row) for row in self.collectives],
             "arguments": [asdict(row) for row in self.arguments],
+            "changes": [asdict(row) for row in self.changes], "verdict": self.verdict(),
         }  # fmt: skip
 
 
@@ -103,7 +129,16 @@ def compare(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> Comparison:
     else:
         same, difference = _programs(a, b)
         arguments = _arguments(a, b)
-    return Comparison(_side(a), _side(b), same, difference, _collectives(a, b), arguments)
+    return Comparison(
+        _side(a), _side(b), same, difference, _collectives(a, b), arguments,
+        changes(a.collectives, b.collectives, MOST_CHANGES),
+    )  # fmt: skip
+
+
+def _more(seconds: float, step_s: float) -> str:
+    if abs(seconds) < 1e-4 * step_s:
+        return "the same"
+    return f"{seconds_text(abs(seconds))} {'less' if seconds < 0 else 'more'}"
 
 
 def _trained(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> tuple[bool, str]:

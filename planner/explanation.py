@@ -6,10 +6,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .account import Account
+from .changes import Change
+from .planfile import PlanFile
 from .show import bytes_text, printable, seconds_text
+from .stop import Stop
 
 MOST_SHOWN = 3
 MOST_NAMED = 9
+MOST_COLLECTIVES = 10
+MOST_OTHERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +24,14 @@ class Alternative:
     added_s, added_bytes: per step and at the peak, more than the plan; None where the option does
         not fit or is not possible.
     gap: of that solution to its bound.
+    because: the collectives that change most.
     """
 
     option: str
     added_s: float | None = None
     added_bytes: float | None = None
     gap: float | None = None
+    because: tuple[Change, ...] = ()
 
     def __str__(self) -> str:
         if self.added_s is None or self.added_bytes is None:
@@ -35,7 +42,9 @@ class Alternative:
         more = "+" if self.added_bytes >= 0 else "-"
         memory = f"{more}{bytes_text(abs(self.added_bytes))} at the peak"
         seconds = f"{sign}{seconds_text(abs(self.added_s))}"
-        return f"  instead  {self.option}: {seconds}, {memory} ({how})"
+        text = f"  instead  {self.option}: {seconds}, {memory} ({how})"
+        reason = ", ".join(map(str, self.because))
+        return f"{text}\n           {reason}" if reason else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class Explanation:
         lines.append(f"  memory   {bytes_text(self.memory_bytes)} per device")
         if not self.alternatives:
             lines.append("  there is no other option: no dimension divides over a mesh axis")
-        lines += map(str, self.alternatives)
+        lines += [line for option in self.alternatives for line in str(option).splitlines()]
         if self.unsolved:
             lines.append(f"  {self.unsolved} further options were not solved")
         return "\n".join(map(printable, lines))
@@ -91,29 +100,61 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Where the time and memory of a whole plan go."""
+    """Where the time and memory of a whole plan go, and what else there was."""
 
     account: Account
-    limit_bytes: float
+    file: PlanFile
 
     def summary(self) -> dict[str, Any]:
         sums = self.account
         return {
             "step_s": sums.step_s, "compute_s": sums.compute_s,
             "communication_s": sums.communication_s, "peak_bytes": sums.peak_bytes,
-            "limit_bytes": self.limit_bytes,
+            "limit_bytes": self.file.limit_bytes,
             "collectives": [asdict(c) for c in sums.collectives],
         }  # fmt: skip
 
     def __str__(self) -> str:
-        sums = self.account
+        sums, file = self.account, self.file
+        free = file.limit_bytes - sums.peak_bytes
+        room = f"{bytes_text(free)} are free" if free >= 0 else f"{bytes_text(-free)} too much"
         lines = [
             f"step {seconds_text(sums.step_s)}: {seconds_text(sums.compute_s)} compute, "
             f"{seconds_text(sums.communication_s)} communication",
-            f"memory {bytes_text(sums.peak_bytes)} of {bytes_text(self.limit_bytes)}",
+            f"memory {bytes_text(sums.peak_bytes)} of {bytes_text(file.limit_bytes)}: {room}",
+            f"bound {seconds_text(file.lower_bound_s)}: no plan that was searched for is faster; "
+            f"{Stop[file.stop].value}",
+            *_others(file),
+            "communication, dearest first",
         ]
         lines += [
-            f"  {c.kind} over {'*'.join(c.axes)} {seconds_text(c.seconds)} for {c.cause}"
-            for c in sums.collectives[:10]
+            f"  {seconds_text(c.seconds):>8}  {c.kind} over {'*'.join(c.axes)}, {c.count:.0f} x, "
+            f"for {c.cause}"
+            for c in sums.collectives[:MOST_COLLECTIVES]
         ]
+        rest = sums.collectives[MOST_COLLECTIVES:]
+        if rest:
+            total = seconds_text(sum(c.seconds for c in rest))
+            lines.append(f"  {total:>8}  in {len(rest)} more")
         return "\n".join(map(printable, lines))
+
+
+def _others(file: PlanFile) -> list[str]:
+    """The next best plans: hand-written ones, and the best of other meshes."""
+    rows = [
+        (b.step_s, name, f"{bytes_text(b.peak_bytes)}{'' if b.fits else ', does not fit'}")
+        for name, b in file.baselines.items()
+        if name != file.origin
+    ]
+    meshes = [(c.step_s, f"mesh {c.mesh}", bytes_text(c.peak_bytes)) for c in file.candidates]
+    rows = [*sorted(rows)[:MOST_OTHERS], *sorted(meshes)[:1]]
+    if not rows or not file.step_s:
+        return []
+    width = max(len(name) for _, name, _ in rows)
+    return [
+        "next best: hand-written plans, and the best on another mesh",
+        *(
+            f"  {seconds_text(step_s):>8}  {name:<{width}}  {step_s / file.step_s - 1:+.1%}, {more}"
+            for step_s, name, more in rows
+        ),
+    ]

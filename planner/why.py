@@ -12,7 +12,8 @@ import numpy as np
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
 from ir import Graph, IRError, Sharding, parse
 
-from .account import account
+from .account import Account, account
+from .changes import changes
 from .classes import Kinds
 from .decisions import Decisions
 from .errors import PlanError
@@ -33,6 +34,7 @@ from .program import Program, roles_of
 # Alternatives are first ranked by what they cost with everything else as planned; so many of the
 # cheapest are then solved for real.
 SECONDS_EACH = 10.0
+MOST_REASONS = 2
 
 
 class Why:
@@ -116,6 +118,11 @@ class Why:
         self.builder.settle(built, choice)
         return tuple(choice)
 
+    @cached_property
+    def account(self) -> Account:
+        """Every collective, second and byte of the plan."""
+        return account(self.builder, self.built, self.choice)
+
     def _foreign(self, what: str) -> PlanError:
         return PlanError(
             f"{what} is not in this planner's space", kind="plan-file", where=self.where,
@@ -168,8 +175,7 @@ class Why:
             PlanError: if nothing in the program is called so.
         """
         if not what:
-            sums = account(self.builder, self.built, self.choice)
-            return Whole(sums, self.file.limit_bytes)
+            return Whole(self.account, self.file)
         found = self.nodes_called(what)
         return Found(
             tuple(self._node(name, node, alternatives) for name, node in found[:MOST_SHOWN]),
@@ -264,7 +270,9 @@ class Why:
         if not answer.choice:
             return Alternative(text)
         extra = problem.peak(answer.choice) - problem.peak(self.choice)
-        return Alternative(text, answer.cost - base, extra, answer.gap)
+        other = account(self.builder, self.built, answer.choice)
+        because = changes(self.account.collectives, other.collectives, MOST_REASONS)
+        return Alternative(text, answer.cost - base, extra, answer.gap, because)
 
 
 def _any(names: Sequence[str], pattern: str) -> bool:

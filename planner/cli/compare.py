@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,8 @@ from rich.text import Text
 
 from ..api import load, load_one
 from ..byhand import FORMAT, by_hand, read_shardings
-from ..compare import Comparison, Side, Total, compare
+from ..compare import ArgumentRow, Comparison, Side, Total, compare
+from ..meshes import AXES
 from ..show import bytes_text, seconds_text
 from .answer import Answer, progress
 from .parameters import AsJson
@@ -30,9 +33,11 @@ def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Ans
 
     Exit status: 0 if both are plans of one program, 1 if not, 2 if one cannot be read.
     """
+    axes: dict[str, str] = {}
     if _is_shardings(b):
         first = load_one(a)
         wanted = read_shardings(b)
+        axes = axis_names(dict(wanted.mesh))
         with progress(as_json=as_json) as say:
             say("price the shardings")
             second = by_hand(first, wanted.arguments, mesh=dict(wanted.mesh))
@@ -42,7 +47,7 @@ def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Ans
     names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
     return Answer(
         found.summary(),
-        lambda width: comparison_page(found, names, width),
+        lambda width: comparison_page(found, names, width, axes),
         0 if found.same_program else 1,
     )
 
@@ -59,17 +64,48 @@ def _is_shardings(path: Path) -> bool:
         return False
 
 
-def comparison_page(found: Comparison, names: tuple[str, str], width: int | None) -> Text:
+def axis_names(mesh: dict[str, int]) -> dict[str, str]:
+    """The planner's names of mesh axes -> those of whoever wrote the shardings."""
+    split = [axis for axis, size in mesh.items() if size > 1]
+    return dict(zip(AXES, split, strict=False))
+
+
+def comparison_page(
+    found: Comparison,
+    names: tuple[str, str],
+    width: int | None,
+    axes: Mapping[str, str] | None = None,
+) -> Text:
+    """Two plans side by side.
+
+    Args:
+        found: the comparison.
+        names: of the plans.
+        width: of the terminal.
+        axes: the second plan's mesh axes -> what they are called there.
+    """
+
+    def theirs(text: str) -> str:
+        return re.sub(r"\b[a-z](?==)", lambda m: (axes or {}).get(m[0], m[0]), text)
+
     head = ("", *names, "b / a")
-    parts = [table(head, _rows(found), width)]
+    parts = [Text(found.verdict(names), style="bold")]
+    parts.append(table(head, _rows(found, theirs), width))
     if found.collectives:
         rows = [
             (row.kind, _total(row.a), _total(row.b), _ratio(row.a.seconds, row.b.seconds))
             for row in found.collectives
         ]
         parts.append(table(("collectives", *head[1:]), rows, width))
+    if found.changes:
+        rows = [
+            (f"{row.kind} for {row.cause}", _spent(row.a_s), _spent(row.b_s),
+             _signed(row.added_s))
+            for row in found.changes
+        ]  # fmt: skip
+        parts.append(table(("what makes the difference", *names, "b - a"), rows, width))
     if found.arguments:
-        rows = [(row.name, row.a, row.b) for row in found.arguments]
+        rows = [(name, a, theirs(b)) for name, a, b in _alike(found.arguments)]
         parts.append(table(("arguments sharded differently", *names), rows, width))
     else:
         parts.append(Text("all arguments that both have are sharded alike"))
@@ -80,7 +116,34 @@ def comparison_page(found: Comparison, names: tuple[str, str], width: int | None
     return Text("\n\n").join(parts)
 
 
-def _rows(found: Comparison) -> list[tuple[str, str, str, str]]:
+def _alike(rows: Sequence[ArgumentRow]) -> list[tuple[str, str, str]]:
+    """Rows whose names differ in one part only, and nothing else, as one with `*` there."""
+    kept: list[tuple[str, str, str]] = []
+    at: dict[tuple[str, str, int, tuple[str, ...]], int] = {}
+    for row in rows:
+        parts = row.name.split("/")
+        keys = [(row.a, row.b, k, (*parts[:k], *parts[k + 1 :])) for k in range(1, len(parts) - 1)]
+        known = next((key for key in keys if key in at), None)
+        if known is None:
+            for key in keys:
+                at[key] = len(kept)
+            kept.append((row.name, row.a, row.b))
+            continue
+        held = kept[at[known]][0].split("/")
+        held[known[2]] = "*"
+        kept[at[known]] = ("/".join(held), row.a, row.b)
+    return kept
+
+
+def _spent(seconds: float) -> str:
+    return seconds_text(seconds) if seconds else "none"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
+
+
+def _rows(found: Comparison, theirs: Callable[[str], str]) -> list[tuple[str, str, str, str]]:
     a, b = found.a, found.b
 
     def row(
@@ -94,7 +157,7 @@ def _rows(found: Comparison) -> list[tuple[str, str, str, str]]:
     return [
         row("program", a.name, b.name),
         row("cluster", a.cluster, b.cluster),
-        row("mesh", _mesh(a), _mesh(b)),
+        row("mesh", _mesh(a), theirs(_mesh(b))),
         row("found by", a.origin, b.origin),
         row("micro-batches", str(a.microbatches), str(b.microbatches)),
         seconds("step", a.step_s, b.step_s),

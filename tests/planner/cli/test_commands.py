@@ -91,8 +91,9 @@ def test_compare_shows_what_differs(run: Run, saved: Path) -> None:
     assert "plan.json" in ran.out
     assert "[-, x=8]" in ran.out
     answer = run("compare", saved, "pinned.json", "--json").answer
+    assert answer["verdict"].startswith("b is ")
     assert answer.keys() == {
-        "same_program", "difference", "a", "b", "collectives", "arguments"
+        "same_program", "difference", "a", "b", "collectives", "arguments", "changes", "verdict"
     }  # fmt: skip
     assert answer["same_program"] is True
     assert answer["a"]["step_s"] <= answer["b"]["step_s"]
