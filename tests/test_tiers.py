@@ -68,6 +68,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/pipeline/holdings.py",
     "planner/emit/pipeline/layers.py",
     "planner/emit/pipeline/layout.py",
+    "planner/emit/pipeline/processes.py",
     "planner/emit/pipeline/programs.py",
     "planner/emit/pipeline/rehearsal.py",
     "planner/emit/pipeline/runtime.py",

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from ...microbatch import Decision, Parts, merged, of_part, wide
+from .processes import away, is_here
 from .transfer import Devices, sent, tiled, whole
 
 Array = Any
@@ -40,6 +41,12 @@ class Feed:
 
     def __call__(self, x: Any) -> Sequence[Array]:
         """Micro-batches of a leaf, wherever it is."""
+        if not is_here(self.devices):
+            shape = list(jnp.shape(x))
+            if self.parts and self.role == "rows":
+                shape[self.parts.axis] //= self.parts.count
+            one = away(shape, x.dtype, whole(self.devices, len(shape)))
+            return [one] * (self.parts.count if self.parts else 1)
         return self._cut(jax.device_put(x, self.sharding(x)))
 
     def sharding(self, x: Any) -> Any:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .places import At, Stack, Where
+from .processes import away, is_here
 from .stage import Use
 from .transfer import Devices, sent, whole
 
@@ -84,6 +85,8 @@ def placed(x: Any, where: Where, groups: Sequence[Devices], sharding: Callable[[
 
 def _put(x: Any, devices: Devices, goal: Any) -> Array:
     goal = goal or whole(devices, np.ndim(x))
+    if not is_here(devices) and not (isinstance(x, jax.Array) and x.committed):
+        return away(x.shape, x.dtype, goal)
     if isinstance(x, jax.Array) and x.committed:
         if x.sharding.is_equivalent_to(goal, x.ndim):
             return x

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from ir.trace import Program
 from .gradient import Slope, StageProgram
 from .layout import Layout
 from .parts import Part, part_of
+from .processes import away, is_here, started
 from .stage import Stage
 
 Array = Any
@@ -28,9 +29,12 @@ class Compiled:
 
     reads: tuple[int, ...]
     call: Any
+    layout: Layout
+    known: dict[Any, Any] = field(default_factory=dict)
 
     def __call__(self, env: Mapping[int, Array]) -> list[Array]:
-        return list(self.call(*(env[v] for v in self.reads)))
+        args = [env[v] for v in self.reads]
+        return list(started(self.call, args, self.layout.devices, self.layout.whole, self.known))
 
 
 class ChunkPrograms:
@@ -61,6 +65,7 @@ class ChunkPrograms:
         light = part_of(traced, _behind(traced, outputs[:gives]), outputs[:gives])
         saves = part_of(traced, _behind(traced, outputs[gives:]), outputs[gives:])
         self._gives = gives
+        self._known: dict[Any, Any] = {}
         self._forward = self._jit(light if recompute else parts.forward, f"{name}_forward")
         self._saves = self._jit(saves, f"{name}_recompute") if recompute else None
         self._backward = self._jit(parts.backward, f"{name}_backward", program.outgoing)
@@ -88,7 +93,7 @@ class ChunkPrograms:
         """A part; `slopes` are results before the sums of gradients, if it makes those."""
         sums = set(self.program.args["sums"])
         added = 0 if slopes is None else len(part.makes) - len(slopes)
-        return Compiled(part.reads, self.layout.jit(part, name, sums, added))
+        return Compiled(part.reads, self.layout.jit(part, name, sums, added), self.layout)
 
     def goals(self, kind: str) -> list[Any]:
         """Shardings that arguments of one kind must have; None where any will do."""
@@ -161,7 +166,7 @@ class ChunkPrograms:
 
     def zeros(self) -> list[Array]:
         """Sums of no gradients."""
-        return list(self._zeros())
+        return list(self._started(self._zeros))
 
     @cached_property
     def _zeros(self) -> Any:
@@ -174,14 +179,20 @@ class ChunkPrograms:
 
     def finish(self, sums: Sequence[Array]) -> list[Array]:
         """Sums over micro-batches as sums over devices too."""
-        return list(self._finish(*sums))
+        return list(self._started(self._finish, *sums))
+
+    def _started(self, call: Any, *args: Array) -> Any:
+        return started(call, args, self.layout.devices, self.layout.whole, self._known)
 
     def seed(self, value: float) -> Array:
         """The gradient of the loss itself, in the loss's stage."""
         v = self.program.args["slopes"][-1]
         type_ = self.program.program.graph.types[v]
         filled = np.full(type_.shape, value).astype(jnp.dtype(type_.dtype))
-        return jax.device_put(filled, self.layout.goal(v) or self.layout.whole(type_.rank))
+        goal = self.layout.goal(v) or self.layout.whole(type_.rank)
+        if not is_here(self.layout.devices):
+            return away(filled.shape, filled.dtype, goal)
+        return jax.device_put(filled, goal)
 
 
 def _behind(program: Program, ends: Sequence[Any]) -> set[int]:

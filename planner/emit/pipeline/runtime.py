@@ -18,9 +18,10 @@ from ...schedule import Kind, Schedule, Task
 from .feed import Feed
 from .holdings import Pieces, placed
 from .places import Stack, Where
+from .processes import started
 from .programs import ChunkPrograms
 from .stage import Use
-from .transfer import Devices, sent
+from .transfer import Devices, sent, whole
 from .update import Update
 
 Array = Any
@@ -229,7 +230,8 @@ class Run:
         for position, (stage, _, join) in enumerate(self.pipeline.finish):
             count = self.pipeline.schedule.microbatches
             target = self._devices(self.pipeline.route[0][stage])
-            found.append(join(*(sent(self.outputs[position, m], target) for m in range(count))))
+            parts = [sent(self.outputs[position, m], target) for m in range(count)]
+            found.append(self._started(join, parts, target))
         self.outputs.clear()
         return found
 
@@ -253,13 +255,18 @@ class Run:
         return found
 
     def _sum(self, terms: list[Array], group: int, leaf: int) -> Array:
+        devices = self.pipeline.groups[group]
         if not terms:
-            return self.pipeline.unread[leaf]()
-        total, *others = [sent(x, self.pipeline.groups[group]) for x in terms]
-        others = [sent(x, self.pipeline.groups[group], total.sharding) for x in others]
-        for x in others:
-            total = _add(total, x)
+            return self._started(self.pipeline.unread[leaf], (), devices)
+        total = sent(terms[0], devices)
+        for x in terms[1:]:
+            x = sent(sent(x, devices), devices, total.sharding)  # only its owner knows how it lies
+            total = self._started(_add, (total, x), devices)
         return total
+
+    def _started(self, call: Any, args: Sequence[Array], devices: Devices) -> Any:
+        """A small program, where its devices are; results elsewhere depend on their operands."""
+        return started(call, args, devices, lambda rank: whole(devices, rank), {})
 
 
 _add = jax.jit(jnp.add, donate_argnums=0)

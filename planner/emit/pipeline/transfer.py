@@ -16,8 +16,13 @@ from itertools import pairwise
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+from ir import IRError
+
+from .processes import away, crossed, is_here, is_one
 
 Array = Any
 Tiles = tuple[int, ...]
@@ -93,18 +98,34 @@ def sent(x: Array, devices: Devices, goal: NamedSharding | None = None) -> Array
     """
     source = devices_of(x.sharding)
     if source == devices:
-        if goal is None or x.sharding.is_equivalent_to(goal, x.ndim):
-            return x
-        return _reshard(goal)(x)
+        return _lying(x, goal)
+    if not is_one((*source, *devices)):
+        return _crossed(x, source, devices, goal)
     wished = tiles_of(x.sharding if goal is None else goal, x.shape)
     between = common(wished, len(source), len(devices))
     here, there = tiled(source, between), tiled(devices, between)
-    if not x.sharding.is_equivalent_to(here, x.ndim):
-        x = _reshard(here)(x)
-    moved = jax.device_put(x, there)
-    if goal is None or moved.sharding.is_equivalent_to(goal, x.ndim):
-        return moved
-    return _reshard(goal)(moved)
+    if not is_here(devices):
+        return away(x.shape, x.dtype, goal or there)
+    return _lying(jax.device_put(_lying(x, here), there), goal)
+
+
+def _lying(x: Array, goal: NamedSharding | None) -> Array:
+    """An array resharded among its own devices."""
+    if goal is None or x.sharding.is_equivalent_to(goal, x.ndim):
+        return x
+    if not is_here(devices_of(goal)):
+        return away(x.shape, x.dtype, goal)
+    return _reshard(goal)(x)
+
+
+def _crossed(x: Array, source: Devices, devices: Devices, goal: NamedSharding | None) -> Array:
+    """The same between processes, each of which knows the goal but not what the others hold."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        raise IRError("keys of random numbers cannot go from process to process between stages")
+    wished = (1,) * x.ndim if goal is None else tiles_of(goal, x.shape)
+    between = common(wished, len(source), len(devices))
+    here, there = tiled(source, between), tiled(devices, between)
+    return _lying(crossed(_lying(x, here), here, there, math.prod(between)), goal)
 
 
 def split_devices(devices: Sequence[Any], sizes: Sequence[int]) -> tuple[Devices, ...]:

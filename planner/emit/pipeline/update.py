@@ -24,7 +24,8 @@ from ..constraints import plain_program
 from ..local_op import literal
 from .parts import part_of
 from .places import REDUCTIONS, RESHAPED, At, Places, Stack, Where, places_of
-from .transfer import Devices, sent
+from .processes import started
+from .transfer import Devices, sent, whole
 
 Array = Any
 Run = Callable[[Sequence[Array]], Sequence[Array]]
@@ -247,6 +248,7 @@ class Update:
     written: Written
     groups: tuple[Devices, ...]
     batches: tuple[Batch, ...]
+    known: dict[Any, Any] = field(default_factory=dict)
 
     def __call__(self, inputs: list[list[Array]]) -> list[list[Array]]:
         """Results, one array for each piece; `inputs` is emptied, its arrays may be donated."""
@@ -254,14 +256,15 @@ class Update:
         for refs, arrays in zip(self.written.inputs, inputs, strict=True):
             env.update(zip(refs, arrays, strict=True))
         inputs.clear()
-        left = self._uses()
+        left, known = self._uses(), self.known
         for batch in self.batches:
             args = [sent(env[ref], self.groups[batch.group]) for ref in batch.ins]
             for ref in batch.ins:
                 left[ref] -= 1
                 if not left[ref]:
                     del env[ref]
-            found = batch.program(*args)
+            group = self.groups[batch.group]
+            found = started(batch.program, args, group, lambda rank, g=group: whole(g, rank), known)
             del args
             env.update(zip(batch.outs, found, strict=True))
         return [[env[ref] for ref in refs] for refs in self.written.outputs]

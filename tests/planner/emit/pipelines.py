@@ -70,18 +70,20 @@ def pipeline_of(
     shares: Sequence[float] = (),
     recompute: Sequence[str] = (),
     mesh: tuple[int, ...] | None = None,
+    planned: bool = False,
     **settings: Any,
 ) -> tuple[Opened, Pipeline]:
     """A pipeline with a stage for every chunk of a schedule, on groups of the given sizes.
 
-    With `mesh` every stage is split as the planner decides for that shape.
+    With `mesh` every stage is split as the planner decides for that shape, with `planned` for the
+    best one.
     """
     loss = opened(loss_fn, params, batch, optimizer, microbatches=microbatches, **settings)
     table = build(schedule, len(sizes), microbatches)
     cuts = cuts_by_share(loss.chain, shares or (1.0,) * table.placement.stages)
     groups = split_devices(jax.devices(), sizes)
     solved = []
-    if mesh is not None:
+    if mesh is not None or planned:
         cut = cut_of(loss, cuts, recompute)
         for s in range(len(cut.stages)):
             stage = rehearse(loss, cut, s, optimizer)

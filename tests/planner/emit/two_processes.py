@@ -1,0 +1,72 @@
+# pyright: basic
+"""One of several processes that run a pipeline together: `... ADDRESS COUNT NUMBER SIZES`.
+
+Each compares what lies on its own devices with the unsharded step, which it runs alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tests.planner.emit.pipelines import pipeline_of, three_steps
+
+
+def main(address: str, count: int, number: int, sizes: tuple[int, ...]) -> None:
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 8 // count)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    jax.distributed.initialize(address, count, number)
+
+    def loss_fn(params: Any, batch: Any) -> Any:
+        """A scanned stack between an embedding and its transpose, which are tied."""
+        x = params["tok"][batch["ids"]]
+        x, _ = lax.scan(lambda x, p: (x + jnp.tanh(x @ p["w"]), None), x, params["layers"])
+        logits = x @ params["tok"].T
+        picked = jnp.take_along_axis(logits, batch["ids"][..., None], axis=-1)[..., 0]
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)
+
+    rng = np.random.default_rng(0)
+    params = {
+        "tok": np.float32(rng.standard_normal((16, 8)) * 0.3),
+        "layers": {"w": np.float32(rng.standard_normal((4, 8, 8)) * 0.3)},
+    }
+    batch = {"ids": rng.integers(0, 16, (8, 4)).astype(np.int32)}
+    mesh = (sizes[0],) if len(set(sizes)) == 1 else None
+    loss, pipeline = pipeline_of(loss_fn, params, batch, sizes=sizes, mesh=mesh, planned=True)
+    with jax.default_device(jax.local_devices()[0]):
+        alone = jax.tree.map(jnp.asarray, params)
+        expected = three_steps(jax.jit(loss.built.fn), alone, loss.built.init(alone), batch)
+    state = jax.tree.map(np.asarray, loss.built.init(params))
+    found = pipeline.place(params, 0), pipeline.place(state, 1)
+    value: Any = None
+    for _ in range(3):
+        held, state, value = pipeline(*found, batch)
+        found = held, state
+    checked = 0
+    pairs = zip(
+        jax.tree.leaves((*found, value)), jax.tree.leaves((*expected[:2], expected[2][-1])),
+        strict=True,
+    )  # fmt: skip
+    for got, wanted in pairs:
+        pieces = getattr(got, "parts", (got,))
+        low = 0
+        for piece in pieces:
+            whole = np.asarray(wanted)
+            part = whole[low : low + piece.shape[0]] if len(pieces) > 1 else whole
+            low += piece.shape[0] if len(pieces) > 1 else 0
+            for shard in piece.addressable_shards:
+                np.testing.assert_allclose(shard.data, part[shard.index], rtol=2e-4, atol=2e-5)
+                checked += 1
+    print(f"process {number}: {checked} shards equal the unsharded step")
+    jax.distributed.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), tuple(map(int, sys.argv[4].split(","))))
