@@ -12,6 +12,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 300
+JOIN = """
+import runpy, sys, jax
+jax.distributed.initialize(sys.argv.pop(1), 2, int(sys.argv.pop(1)))
+runpy.run_module("tests.planner.emit.two_processes", run_name="__main__")
+"""
+ENVIRONMENT = {
+    "XLA_FLAGS": "", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4",
+    "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "false",
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -20,11 +29,10 @@ def test_two_processes_compute_the_unsharded_step(sizes: str):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    flags = {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.planner.emit.two_processes", address, "2", str(n), sizes],
-            cwd=ROOT, env=os.environ | flags, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [sys.executable, "-c", JOIN, address, str(n), sizes], cwd=ROOT,
+            env=os.environ | ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True,
         )
         for n in range(2)

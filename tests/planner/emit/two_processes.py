@@ -1,7 +1,8 @@
 # pyright: basic
-"""One of several processes that run a pipeline together: `... ADDRESS COUNT NUMBER SIZES`.
+"""One of several processes that run a pipeline on groups of the sizes given.
 
-Each compares what lies on its own devices with the unsharded step, which it runs alone.
+They have joined before this is imported, since imports here compute. Each compares what lies on its
+own devices with the unsharded step, which it runs alone.
 """
 
 from __future__ import annotations
@@ -17,13 +18,7 @@ from jax import lax
 from tests.planner.emit.pipelines import pipeline_of, three_steps
 
 
-def main(address: str, count: int, number: int, sizes: tuple[int, ...]) -> None:
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 8 // count)
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-    jax.distributed.initialize(address, count, number)
-
+def main(sizes: tuple[int, ...]) -> None:
     def loss_fn(params: Any, batch: Any) -> Any:
         """A scanned stack between an embedding and its transpose, which are tied."""
         x = params["tok"][batch["ids"]]
@@ -64,9 +59,9 @@ def main(address: str, count: int, number: int, sizes: tuple[int, ...]) -> None:
             for shard in piece.addressable_shards:
                 np.testing.assert_allclose(shard.data, part[shard.index], rtol=2e-4, atol=2e-5)
                 checked += 1
-    print(f"process {number}: {checked} shards equal the unsharded step")
+    print(f"process {jax.process_index()}: {checked} shards equal the unsharded step")
     jax.distributed.shutdown()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), tuple(map(int, sys.argv[4].split(","))))
+    main(tuple(map(int, sys.argv[1].split(","))))
