@@ -20,6 +20,7 @@ from .intra.eliminate import Tables
 from .intra.problem import Floats, IntraProblem, IntraSolution
 from .intra.records import Built, Limits, MenuCache
 from .intra.solve import SolveOptions, solve
+from .intra.within import Cuts, Within, within
 from .meshes import MOST_AXES
 from .options import Options
 from .program import Program
@@ -110,7 +111,8 @@ class MeshSearch:
         reshard = ReshardModel(scope.cluster, mesh, scope.collectives, scope.limit)
         self.builder = self._builder(MenuCache(mesh, reshard, scope.compute))
         self.others: dict[float, Builder] = {}
-        self.tables = Tables()
+        self.built: dict[float, Built] = {}
+        self.cuts, self.tables = Cuts(), Tables()
 
     def _builder(self, cache: MenuCache) -> Builder:
         program = self.scope.program
@@ -128,26 +130,31 @@ class MeshSearch:
             )
         return self.others[room_bytes]
 
-    def _build(self, limits: Limits, builder: Builder | None = None) -> Built:
+    def _build(self, limits: Limits, builder: Builder | None = None) -> Within:
+        """What limits leave of the problem, which is built once."""
         start = time.monotonic()
-        built = (builder or self.builder).build(limits)
+        builder = builder or self.builder
+        room_bytes = builder.cache.reshard.room_bytes
+        if room_bytes not in self.built:
+            self.built[room_bytes] = builder.build()
+        left = within(self.built[room_bytes], builder.facts, limits, self.cuts)
         self.scope.seconds["build"] += time.monotonic() - start
-        return built
+        return left
 
-    def _solve(self, built: Built, limit: float, options: SolveOptions) -> IntraSolution:
+    def _solve(self, left: Within, limit: float, options: SolveOptions) -> IntraSolution:
         """Solves under a limit; moments that break it unwatched are watched from then on."""
         start = time.monotonic()
         while True:
-            left = max(self.scope.deadline - time.monotonic(), 1.0)
-            problem = replace(built.problem, limit=limit)
-            answer = self._answer(problem, replace(options, time_limit_s=left))
+            limit_s = max(self.scope.deadline - time.monotonic(), 1.0)
+            answer = self._answer(left.problem(limit), replace(options, time_limit_s=limit_s))
+            answer, built = left.lifted(answer), left.built
             if built.moments is None or not answer.choice:
                 break
             memory = built.lives.memory(answer.choice)
             worst = int(np.argmax(memory))
             if memory[worst] <= limit * (1 + 1e-9) or worst in built.moments:
                 break
-            built = built.watching(tuple(sorted((*built.moments, worst))))
+            left = left.watching(tuple(sorted((*built.moments, worst))))
         self.scope.seconds["solve"] += time.monotonic() - start
         return answer
 
@@ -161,18 +168,14 @@ class MeshSearch:
         wishes, mesh = self.scope.program.wishes, self.mesh
         return Limits(None, lambda v, sharding: wishes.allows(v, sharding, mesh))
 
-    def _fits_state(self, built: Built) -> bool:
-        """Whether every node has an option; pins on this mesh may leave none."""
-        return all(len(cost) for cost in built.problem.node_cost)
-
-    def _note_blocked(self, built: Built) -> None:
-        for ref, cost in zip(built.refs, built.problem.node_cost, strict=True):
+    def _note_blocked(self, left: Within) -> None:
+        for ref, kept in zip(left.built.refs, left.kept, strict=True):
             name = self.scope.program.wishes.names.get(ref.value)
-            if not len(cost) and name is not None:
+            if kept is not None and not len(kept) and name is not None:
                 self.scope.blocked.setdefault(name, str(self.mesh))
 
     def _fitting(
-        self, name: str, limits: Limits, first: Candidate, options: SolveOptions
+        self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions
     ) -> Candidate | None:
         """A plan that fits, where short-lived buffers of the first one break the limit.
 
@@ -181,31 +184,31 @@ class MeshSearch:
         """
         over = first.account.peak_bytes - self.scope.limit
         if over <= self.scope.limit * SMALL_EXCESS:
-            found = self._under(name, first.built, self.scope.limit - over * 1.05, options)
+            found = self._under(name, left, self.scope.limit - over * 1.05, options)
             if found is not None:
                 return found
         fitting: list[Candidate] = []
         for share in SET_ASIDE:
             builder = self._with_room(self.scope.limit * share)
-            built = self._build(limits, builder)
-            found = self._under(name, built, self.scope.limit, options, builder)
+            narrow = self._build(limits, builder)
+            found = self._under(name, narrow, self.scope.limit, options, builder)
             fitting.extend([found] if found is not None else [])
         return min(fitting, key=lambda c: c.account.step_s, default=None)
 
     def _under(
         self,
         name: str,
-        built: Built,
+        left: Within,
         given: float,
         options: SolveOptions,
         builder: Builder | None = None,
     ) -> Candidate | None:
         """A plan that fits, found under a limit that is tightened while it does not."""
         for _ in range(TIGHTENINGS):
-            solution = self._solve(built, given, options)
+            solution = self._solve(left, given, options)
             if not solution.choice:
                 break
-            found = self._of(name, built, solution, builder)
+            found = self._of(name, left.built, solution, builder)
             over = found.account.peak_bytes - self.scope.limit
             if over <= self.scope.limit * 1e-9:
                 return found
@@ -227,35 +230,35 @@ class MeshSearch:
         buffers that the objective does not see.
         """
         wished = self._wished()
-        built = self._build(wished)
-        if not self._fits_state(built):
-            self._note_blocked(built)
+        left = self._build(wished)
+        if not left.possible:
+            self._note_blocked(left)
             return [], float("inf")
         cutoff = self.scope.best_s * (1 - WORTH)
         first = self._solve(
-            built, self.scope.limit, replace(self.scope.effort.first, cutoff=cutoff)
+            left, self.scope.limit, replace(self.scope.effort.first, cutoff=cutoff)
         )
         self.scope.late |= first.stop is Stop.TIME_LIMIT
         if not first.choice:
             if cutoff < float("inf") and first.bound >= cutoff:
                 self.scope.beaten = True
                 return [], first.bound
-            self.scope.least.append(built.lives.least_peak())
+            self.scope.least.append(left.least_peak())
             return [], first.bound
-        found = self._of("search", built, first)
+        found = self._of("search", left.built, first)
         if found.account.peak_bytes > self.scope.limit:
-            self.scope.least.append(built.lives.least_peak())
-            fitting = self._fitting("search", wished, found, REFINED)
+            self.scope.least.append(left.least_peak())
+            fitting = self._fitting("search", wished, left, found, REFINED)
             return ([fitting] if fitting is not None else []), first.bound
         return [found], first.bound
 
     def rough(self) -> Candidate | None:
         """A good plan on this mesh without a proof; None if none was found."""
-        built = self._build(self._wished())
-        if not self._fits_state(built):
+        left = self._build(self._wished())
+        if not left.possible:
             return None
-        solution = self._solve(built, self.scope.limit, ROUGH)
-        return self._of("search", built, solution) if solution.choice else None
+        solution = self._solve(left, self.scope.limit, ROUGH)
+        return self._of("search", left.built, solution) if solution.choice else None
 
     def baselines(self, table: dict[str, Baseline]) -> list[Candidate]:
         """Prices the hand-written plans here; the best mesh of each stays in the table."""
@@ -298,29 +301,29 @@ class MeshSearch:
 
     def _baseline(self, name: str, limits: Limits) -> tuple[Candidate, bool] | None:
         builder = self.builder
-        built = self._build(limits)
-        if not self._fits_state(built):
+        left = self._build(limits)
+        if not left.possible:
             return None
-        loose = self._solve(built, float("inf"), ROUGH)
+        loose = self._solve(left, float("inf"), ROUGH)
         if not loose.choice:  # not without buffers larger than the memory: it will not fit
             builder = self._with_room(float("inf"))
-            built = self._build(limits, builder)
-            loose = self._solve(built, float("inf"), ROUGH)
+            left = self._build(limits, builder)
+            loose = self._solve(left, float("inf"), ROUGH)
             if not loose.choice:
                 return None
-        found = self._of(name, built, loose, builder)
+        found = self._of(name, left.built, loose, builder)
         if found.account.peak_bytes <= self.scope.limit:
             return found, True
-        if builder is self.builder and built.lives.least_peak() <= self.scope.limit:
-            held = self._held(name, built) or found
+        if builder is self.builder and left.least_peak() <= self.scope.limit:
+            held = self._held(name, left) or found
             if held.account.peak_bytes <= self.scope.limit:
                 return held, True
-            fitting = self._fitting(name, limits, held, ROUGH)
+            fitting = self._fitting(name, limits, left, held, ROUGH)
             if fitting is not None:
                 return fitting, True
         return found, False
 
-    def _held(self, name: str, built: Built) -> Candidate | None:
+    def _held(self, name: str, left: Within) -> Candidate | None:
         """A hand-written plan under the memory limit."""
-        solution = self._solve(built, self.scope.limit, ROUGH)
-        return self._of(name, built, solution) if solution.choice else None
+        solution = self._solve(left, self.scope.limit, ROUGH)
+        return self._of(name, left.built, solution) if solution.choice else None

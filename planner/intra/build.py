@@ -27,7 +27,7 @@ from .edges import edge_table
 from .facts import Facts, Span
 from .lives import Lives
 from .problem import Edge, Floats, IntraProblem
-from .records import Built, Limits, MenuCache, NodeRef, States, operand_types
+from .records import Built, MenuCache, NodeRef, States, operand_types
 
 
 class Builder:
@@ -75,12 +75,8 @@ class Builder:
 
     # --- the problem ---------------------------------------------------------------------
 
-    def build(self, limits: Limits | None = None) -> Built:
-        """The problem under given limits.
-
-        The limits must treat all members of a class alike.
-        """
-        limits = limits or Limits()
+    def build(self) -> Built:
+        """The problem; `within` leaves out what a user or a hand-written plan does not allow."""
         self.refs: list[NodeRef] = []
         self.costs: list[Floats] = []
         self.use: list[Floats] = []
@@ -93,18 +89,18 @@ class Builder:
         self.stacks: list[tuple[int, Link]] = []
         flat, partial = self.flat, self.facts.partial
         for value in flat.inputs:
-            self._value(value, limits, partial=False)
+            self._value(value, partial=False)
         port_of = set(flat.stacked.values())
         for v, value in enumerate(flat.values):
             if value.kind == "port" and v not in flat.stacked:
-                self._value(v, limits, partial=partial[v] and v not in port_of)
+                self._value(v, partial=partial[v] and v not in port_of)
         for i, op in enumerate(flat.ops):
             if self.facts.is_made(op):
-                self._op(i, op, limits)
+                self._op(i, op)
         for link in flat.links:
             if link.source != link.target and not self.traffic.free[link.source]:
                 self._link(link)
-        self._outputs(limits)
+        self._outputs()
         return self._built()
 
     def _built(self) -> Built:
@@ -165,22 +161,18 @@ class Builder:
         if span[1] > span[0]:
             self.lives.append((node, *span))
 
-    def _value(self, v: int, limits: Limits, *, partial: bool) -> int:
+    def _value(self, v: int, *, partial: bool) -> int:
         first = v if self.repeats is None else self.repeats.value[v]
         if first not in self.value_node:
-            self.value_node[first] = self._new_value(v, limits, partial=partial)
+            self.value_node[first] = self._new_value(v, partial=partial)
         node = self.value_node[v] = self.value_node[first]
         self._live(node, self.facts.spans[v])
         return node
 
-    def _new_value(self, v: int, limits: Limits, *, partial: bool) -> int:
+    def _new_value(self, v: int, *, partial: bool) -> int:
         states = self.states(v, partial=partial)
         if v in self.flat.forced:
-            states = states[:1]
-        if limits.state is not None:
-            kept = tuple(s for s in states if limits.state(v, s))
-            key = ("kept", kept)
-            states = self.cache.columns.setdefault(key, kept)
+            states = self.cache.columns.setdefault(("kept", states[:1]), states[:1])
         return self._add(
             NodeRef(-1, v, (), states), self._zeros(len(states)), self._bytes(v, states)
         )
@@ -205,10 +197,10 @@ class Builder:
             self.cache.columns[("keep", id(states))] = states
         return self.cache.vectors[key]
 
-    def _op(self, i: int, op: FlatOp, limits: Limits) -> None:
+    def _op(self, i: int, op: FlatOp) -> None:
         first = i if self.repeats is None else self.repeats.op[i]
         if first not in self.op_node:
-            self.op_node[first] = self._new_op(i, op, limits)
+            self.op_node[first] = self._new_op(i, op)
         node = self.op_node[i] = self.op_node[first]
         self._live(node, self.facts.op_span(op))
         menu = self.refs[node].menu
@@ -220,17 +212,14 @@ class Builder:
             if v in self.facts.shared:
                 states = self._column(menu, "result", position)
                 partial = self.facts.partial[v] and any(s.partial for s in states)
-                target = self._value(v, Limits(), partial=partial)
+                target = self._value(v, partial=partial)
                 self._join(
                     node, states, target, self.refs[target].states, self.flat.values[v].type,
                     op.weight,
                 )  # fmt: skip
 
-    def _new_op(self, i: int, op: FlatOp, limits: Limits) -> int:
+    def _new_op(self, i: int, op: FlatOp) -> int:
         menu, spec = self.menu(op), self.facts.spec(op)
-        if limits.op is not None:
-            kept = limits.op(i, spec, menu)
-            menu = self.cache.menus.setdefault(("kept", kept), kept)
         inner = [v for v in op.outputs if v not in self.facts.shared]
         use = self._op_bytes(op, menu, inner)
         return self._add(NodeRef(i, -1, menu, ()), self._op_cost(i, op, spec, menu), use)
@@ -356,24 +345,21 @@ class Builder:
             place = (u, v, id(table))
             self.edges[place] = table, self.edges.get(place, (table, 0))[1] + 1
 
-    def _outputs(self, limits: Limits) -> None:
+    def _outputs(self) -> None:
         """Tied results go to their argument's node; others get a node of their own."""
         for position, v in enumerate(self.flat.outputs):
             if not isinstance(v, int):
                 continue
             tied = self.tied_in.get(position)
-            node = self._result(position, v, limits) if tied is None else self.value_node[tied]
+            node = self._result(position, v) if tied is None else self.value_node[tied]
             self.out_node[position] = node
             if not self.traffic.free[v] and self.source(v)[0] != node:
                 self._edge(v, node, self.refs[node].states, 1.0)
 
-    def _result(self, position: int, v: int, limits: Limits) -> int:
+    def _result(self, position: int, v: int) -> int:
         key = ("result", position if self.repeats is None else self.repeats.value[v])
         if key not in self.results:
             states = self.states(v, partial=False)
-            if limits.state is not None:
-                kept = tuple(s for s in states if limits.state(-1 - position, s))
-                states = self.cache.columns.setdefault(("kept", kept), kept)
             # a result made of literals alone has no maker to count its bytes
             made = self.traffic.free[v]
             use = self._state_bytes(v, states) if made else self._zeros(len(states))

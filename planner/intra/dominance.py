@@ -45,6 +45,7 @@ def _sift(  # noqa: C901
         widest = max(widest, first[v + 1] - first[v])
         degree = max(degree, at[v + 1] - at[v])
     best = np.zeros((widest, degree), dtype=np.int64)  # of each option on each edge
+    least_cost = np.zeros(widest)  # of each option with its best partners
     for v in range(len(first) - 1):
         size = first[v + 1] - first[v]
         if work <= 0:
@@ -63,8 +64,26 @@ def _sift(  # noqa: C901
                         least = pool[table[e] + i * step + j * stride]
                         best[i, n - at[v]] = j
         for i in range(size):
-            for j in range(size):
+            least_cost[i] = cost[first[v] + i]
+            for n in range(at[v], at[v + 1]):
+                e = edge[n]
+                columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
+                step, stride = (columns, 1) if ends[e, 0] == v else (1, columns)
+                least_cost[i] += pool[table[e] + i * step + best[i, n - at[v]] * stride]
+        # who is cheap at best replaces most of the others: it is looked at first, and only who is
+        # cheaper at best can replace at all
+        order = np.argsort(least_cost[:size], kind="mergesort")
+        for i in range(size):
+            for place in range(size):
+                j = order[place]
+                if least_cost[j] > least_cost[i]:
+                    break
                 if i == j or not held[first[v] + j]:
+                    continue
+                frugal = True
+                for s in range(stretch[v], stretch[v + 1]):
+                    frugal = frugal and use[use_at[s] + j] <= use[use_at[s] + i]
+                if not frugal:
                     continue
                 # a look at i's best partners alone settles most pairs
                 margin = cost[first[v] + i] - cost[first[v] + j]
@@ -75,11 +94,6 @@ def _sift(  # noqa: C901
                     k = best[i, n - at[v]] * stride
                     margin += pool[table[e] + i * step + k] - pool[table[e] + j * step + k]
                 if not margin >= 0.0:
-                    continue
-                frugal = True
-                for s in range(stretch[v], stretch[v + 1]):
-                    frugal = frugal and use[use_at[s] + j] <= use[use_at[s] + i]
-                if not frugal:
                     continue
                 margin = cost[first[v] + i] - cost[first[v] + j]
                 for n in range(at[v], at[v + 1]):

@@ -59,11 +59,13 @@ class Highs:
         )  # fmt: skip
         self._stop = False
         self._ran = False
+        self._looks, self._most = 0, np.inf
         for event in ("cbSimplexInterrupt", "cbIpmInterrupt", "cbMipInterrupt"):
             getattr(self.solver, event).subscribe(self._ask)
 
     def _ask(self, event: Any) -> None:
-        if self._stop:
+        self._looks += 1
+        if self._stop or self._looks > self._most:
             event.interrupt()
 
     def set(self, name: str, value: Any) -> None:
@@ -80,14 +82,22 @@ class Highs:
         kind = np.full(len(self.integral), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
         self.solver.changeColsIntegrality(len(self.integral), self.integral, kind)
 
-    def run(self, deadline: float) -> str:
-        """Solves; returns `optimal`, `infeasible`, or `stopped` for anything else."""
+    def run(self, deadline: float, effort: float = np.inf) -> str:
+        """Solves; returns `optimal`, `infeasible`, or `stopped` for anything else.
+
+        Args:
+            deadline: of `time.monotonic`.
+            effort: how often HiGHS may ask whether to go on: with each iteration of the simplex
+                method, or each relaxation in the tree of an integer programme. Unlike seconds it
+                is the same in every run.
+        """
         left = deadline - time.monotonic()
         if left <= 0:
             return "stopped"
         # its clock runs on from one run to the next
         self.solver.setOptionValue("time_limit", float(self.solver.getRunTime()) + left)
         self._ran = True
+        self._looks, self._most = 0, effort
         thread = threading.Thread(target=self.solver.run, daemon=True)
         thread.start()
         try:

@@ -70,8 +70,14 @@ class Lives:
         return found
 
 
-def watched(problem: IntraProblem, lives: Lives, moments: Sequence[int]) -> IntraProblem:
-    """The problem with memory watched at some moments only; followers come after its nodes."""
+def watched(
+    problem: IntraProblem, lives: Lives, moments: Sequence[int]
+) -> tuple[IntraProblem, tuple[int, ...]]:
+    """The problem with memory watched at some moments only, and whom further nodes follow.
+
+    These come after its own nodes.
+    """
+    followed: list[int] = []
     costs, usage = list(problem.node_cost), [np.zeros(len(c)) for c in problem.node_cost]
     intervals, edges = [(0, 0)] * problem.size, list(problem.edges)
     zeros: dict[int, Floats] = {}
@@ -92,7 +98,9 @@ def watched(problem: IntraProblem, lives: Lives, moments: Sequence[int]) -> Intr
             intervals.append((start, end))
             apart = same.setdefault(size, np.where(np.eye(size, dtype=bool), 0.0, np.inf))
             edges.append(Edge(node, len(costs) - 1, apart))
-    return IntraProblem(tuple(costs), tuple(edges), tuple(usage), tuple(intervals), problem.limit)
+            followed.append(node)
+    found = IntraProblem(tuple(costs), tuple(edges), tuple(usage), tuple(intervals), problem.limit)
+    return found, tuple(followed)
 
 
 def pieces(copies: Sequence[int]) -> list[tuple[int, int, int]]:

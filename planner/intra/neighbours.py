@@ -43,12 +43,13 @@ class Neighbours:
         self.columns = [float(COLUMNS)] * len(self.kinds)
         self.turn = 0
 
-    def improve(self, least: float, time_limit_s: float) -> bool:
+    def improve(self, least: float, time_limit_s: float, effort: float = np.inf) -> bool:
         """Tries one neighbourhood; whether it was all there is and has nothing better.
 
         Args:
             least: by so much a choice must be better.
             time_limit_s: for this neighbourhood.
+            effort: of every run of HiGHS, see `Highs.run`.
         """
         kind = self.turn % len(self.kinds)
         self.turn += 1
@@ -59,8 +60,9 @@ class Neighbours:
         if small.broken:
             return False
         found = solve_ilp(
-            small.flat, time_limit_s=time_limit_s, cutoff=self.cost - least, nodes=NODES
-        )
+            small.flat, time_limit_s=time_limit_s, cutoff=self.cost - least, nodes=NODES,
+            effort=effort,
+        )  # fmt: skip
         easy = found.stop in (Stop.OPTIMAL, Stop.INFEASIBLE)
         self._resize(kind, easy=easy)
         if found.choice is None:

@@ -75,6 +75,7 @@ class Built:
     lives: Lives
     stacks: tuple[tuple[int, Link], ...]  # nodes between stacks and the loops that read them
     moments: tuple[int, ...] | None = None  # at which memory is watched; None: at all
+    followed: tuple[int, ...] = ()  # nodes that the nodes after those of `refs` follow
 
     def watching(self, moments: tuple[int, ...]) -> Built:
         """The same with memory watched at these moments only."""
@@ -84,8 +85,8 @@ class Built:
             tuple(e for e in self.problem.edges if e.u < count and e.v < count),
             self.lives.usage, ((0, 0),) * count, self.problem.limit,
         )  # fmt: skip
-        problem = watched(cut, self.lives, moments)
-        return replace(self, problem=problem, moments=moments)
+        problem, followed = watched(cut, self.lives, moments)
+        return replace(self, problem=problem, moments=moments, followed=followed)
 
     def compute_s(self, choice: Sequence[int]) -> float:
         """Seconds of computing, without communication."""

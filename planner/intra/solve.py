@@ -33,8 +33,9 @@ from .warm import warm
 ILP_COLUMNS = 60_000  # programmes up to this size are tried as a whole
 ILP_SHARE = 0.3  # of the time left
 ROUND_S = 5.0  # for a neighbourhood
-# Where the number of rounds is limited, everything is shorter.
-SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_S, SHORT_ROUND_S = 25_000, 200, 3.0, 0.5
+# Where the number of rounds is limited, everything is shorter, and counted rather than timed.
+SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_EFFORT, SHORT_ROUND_EFFORT = 25_000, 200, 80, 12
+GOOD, FEWER = 5e-4, 0.2  # a gap that is worth a share of the rounds only
 ELIMINATE_NODES = 3_000  # cores up to this size are tried by elimination
 ELIMINATE_ENTRIES = 300_000  # its largest table
 STALE = 25  # steps of prices without progress before something else is tried
@@ -54,7 +55,8 @@ class SolveOptions:
     sweeps, price_steps: their product limits the sweeps of message passing over one problem.
     ilp: whether HiGHS may be used.
     seed: of the neighbourhoods.
-    rounds: at most so many neighbourhoods, and short runs of HiGHS; None to use all the time.
+    rounds: at most so many neighbourhoods, fewer for a small gap, and short runs of HiGHS, so that
+        the time limit alone depends on the machine; None to use all the time.
     interruptible: whether Ctrl-C ends the search with the best choice so far.
     cutoff: only choices below this cost are of interest; the search ends when the bound reaches it.
     """
@@ -65,7 +67,7 @@ class SolveOptions:
     price_steps: int = 14
     ilp: bool = True
     seed: int = 0
-    rounds: int | None = 12
+    rounds: int | None = 60
     interruptible: bool = False
     cutoff: float = float("inf")
 
@@ -241,7 +243,8 @@ class _Search:
                 assert prices.choice is not None
                 self.offer(prices.choice)
             self.raise_bound(prices.best.bound)
-            if self.best is not None and time.monotonic() > until:
+            free = self.options.rounds is None
+            if free and self.best is not None and time.monotonic() > until:
                 break
         prices.rest()
         return prices
@@ -296,12 +299,13 @@ class _Search:
         nothing better: its bound is as exact as the tolerances of its solver.
         """
         left, before = self.deadline - time.monotonic(), self.cost
-        if self.best is not None:
-            left *= ILP_SHARE
         short = self.best is not None and self.options.rounds is not None
+        if self.best is not None and not short:
+            left *= ILP_SHARE
         found = solve_ilp(
-            flat, time_limit_s=min(left, SHORT_ILP_S) if short else left, cutoff=self.wanted,
+            flat, time_limit_s=left, cutoff=self.wanted,
             nodes=SHORT_ILP_NODES if short else None,
+            effort=SHORT_ILP_EFFORT if short else np.inf,
         )  # fmt: skip
         if found.choice is not None:
             self.offer(found.choice)
@@ -319,6 +323,13 @@ class _Search:
             self.done = self.best is None
             self.tried = self.cost  # not again, unless something better is found meanwhile
 
+    @property
+    def _most_rounds(self) -> float:
+        if self.options.rounds is None:
+            return np.inf
+        small = self.cost - self.bound <= GOOD * abs(self.cost)
+        return self.options.rounds * (FEWER if small else 1.0)
+
     def _search(self, prices: Prices) -> None:
         """Neighbourhoods until a good part of the gap is closed."""
         start = self._here(prices)
@@ -328,13 +339,16 @@ class _Search:
             for _ in range(BATCH):
                 if self.settled:
                     return
-                if self.rounds == self.options.rounds:
+                if self.rounds >= self._most_rounds:
                     self.done = True
                     return
                 self.rounds += 1
                 left = self.deadline - time.monotonic()
-                round_s = ROUND_S if self.options.rounds is None else SHORT_ROUND_S
-                proved = around.improve(self.cost - self.wanted, min(left, round_s))
+                short = self.options.rounds is not None
+                proved = around.improve(
+                    self.cost - self.wanted, left if short else min(left, ROUND_S),
+                    SHORT_ROUND_EFFORT if short else np.inf,
+                )  # fmt: skip
                 self.offer(around.choice)
                 if proved and around.cost <= self.cost:
                     self.raise_bound(self.wanted)

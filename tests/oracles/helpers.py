@@ -24,6 +24,7 @@ from planner.intra.facts import Facts
 from planner.intra.problem import IntraSolution
 from planner.intra.records import Built, Limits, MenuCache
 from planner.intra.solve import solve
+from planner.intra.within import Cuts, within
 from planner.menu import Strategy
 from planner.meshes import mesh_of
 from planner.program import roles_of
@@ -214,8 +215,9 @@ class Setting:
                 return False
             return v not in fixed or str(sharding) == fixed[v]
 
-        built = self.builder.build(Limits(op, state))
-        solution = solve(built.problem)
+        built = self.builder.build()
+        left = within(built, self.builder.facts, Limits(op, state), Cuts())
+        solution = left.lifted(solve(left.problem(UNLIMITED_BYTES)))
         sums = account(self.builder, built, solution.choice)
         decisions = decide(built, self.flat, solution.choice, self.mesh)
         return Solved(
