@@ -39,7 +39,10 @@ class Collective:
 
 @dataclass(frozen=True)
 class Account:
-    """Predicted time and memory of one step on one device."""
+    """Predicted time and memory of one step on one device.
+
+    passing_bytes: largest buffer at the peak that exists only while a value changes its state.
+    """
 
     step_s: float
     compute_s: float
@@ -48,6 +51,7 @@ class Account:
     peak_bytes: float
     argument_bytes: float
     memory: NDArray[np.float64]
+    passing_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +163,8 @@ def _output_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> It
             yield Move(type_, before, after, 1.0, flat.clock - 1, cause, holds, value=v)
 
 
-def _passing_bytes(move: Move, steps: tuple[Step, ...], mesh: Mesh) -> int:
-    """Bytes that exist only while a value changes its state: the largest state on the way.
+def _passing_bytes(move: Move, steps: tuple[Step, ...], mesh: Mesh) -> tuple[int, int]:
+    """Bytes that exist only while a value changes its state, and the largest state on the way.
 
     A gather along another dimension than the first writes shard after shard, which is another
     order of the elements: its result is copied into the buffer that the nodes count. A slice is
@@ -173,7 +177,8 @@ def _passing_bytes(move: Move, steps: tuple[Step, ...], mesh: Mesh) -> int:
     if move.holds != "before" and not (steps and _is_strided(steps[-1], move.type)):
         on_the_way = on_the_way[:-1]
     raw = move.before.local_bytes(move.type, mesh) if move.holds == "after" else 0
-    return raw + max(on_the_way, default=0)
+    widest = max(on_the_way, default=0)
+    return raw + widest, widest
 
 
 def _is_strided(step: Step, type_: TensorType) -> bool:
@@ -188,10 +193,17 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     memory = built.lives.memory(choice)
     merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
     communication_s = 0.0
-    for move in moves(builder, built, choice):
+    # what one op moves passes together; ops, and what enters regions, one after the other
+    passing: dict[int, dict[object, int]] = {}
+    widest: dict[int, int] = {}
+    for n, move in enumerate(moves(builder, built, choice)):
         steps = reshard.path(move.type, move.before, move.after)
         if 0 <= move.time < len(memory):
-            memory[move.time] += _passing_bytes(move, steps, mesh)
+            here = passing.setdefault(move.time, {})
+            key = move.op if move.op >= 0 else ("apart", n)
+            passes, wide = _passing_bytes(move, steps, mesh)
+            here[key] = here.get(key, 0) + passes
+            widest[move.time] = max(widest.get(move.time, 0), wide)
             if any(step.collective for step in steps):
                 begin, end = move.waits
                 memory[begin:end] += move.before.local_bytes(move.type, mesh)
@@ -207,6 +219,8 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
             row[1] += move.weight
             row[2] += seconds * move.weight
             communication_s += seconds * move.weight
+    for moment, here in passing.items():
+        memory[moment] += max(here.values())
     collectives = tuple(
         Collective(kind, axes, mesh.product(axes), sent, count, seconds, cause)
         for (kind, axes, cause), (sent, count, seconds) in merged.items()
@@ -218,5 +232,6 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     )
     peak = float(memory.max()) if len(memory) else arguments
     return Account(
-        compute_s + communication_s, compute_s, communication_s, ordered, peak, arguments, memory
-    )
+        compute_s + communication_s, compute_s, communication_s, ordered, peak, arguments, memory,
+        widest.get(int(memory.argmax()), 0) if len(memory) else 0,
+    )  # fmt: skip

@@ -13,6 +13,7 @@ from ir import Mesh, Sharding
 
 from .account import Account, account
 from .baselines import Baseline, Recipes
+from .coarsen import coarsened, joined
 from .decisions import Decisions
 from .intra.build import Builder
 from .intra.decide import decide
@@ -30,11 +31,11 @@ from .stop import Stop
 
 # Buffers that exist only while a value changes its state are not in the objective. Where they
 # break the limit by no more than a small share, a tighter limit is given to the solver, at most so
-# often; else no reshard may pass a buffer of more than a share of the memory.
+# often; else no reshard may pass a buffer as large as the largest of them, again at most so often.
 TIGHTENINGS = 3
 SMALL_EXCESS = 0.1
 STEEPEST = 0.7
-SET_ASIDE = (0.5, 0.2, 0.05)
+NARROWINGS = 4
 WORTH = 1e-3
 # Under a tightened limit the bound is known already.
 REFINED = SolveOptions(tolerance=1e-3, price_steps=8, ilp=False)
@@ -120,7 +121,7 @@ class MeshSearch:
 
     def _with_room(self, room_bytes: float) -> Builder:
         """A builder whose reshards pass no larger buffers; menus and states are shared."""
-        if room_bytes == self.builder.cache.reshard.room_bytes:
+        if room_bytes == self.room_bytes:
             return self.builder
         if room_bytes not in self.others:
             cache = self.builder.cache
@@ -180,19 +181,32 @@ class MeshSearch:
         """A plan that fits, where short-lived buffers of the first one break the limit.
 
         They are not in the objective. A little too much is taken off the limit; else no reshard
-        may pass a buffer of more than a share of the memory, and the best of some shares is kept.
+        may pass a buffer as large as the largest that was too much, until a plan fits.
         """
-        over = first.account.peak_bytes - self.scope.limit
-        if over <= self.scope.limit * SMALL_EXCESS:
-            found = self._under(name, left, self.scope.limit - over * 1.05, options)
+        limit = self.scope.limit
+        over = first.account.peak_bytes - limit
+        if over <= limit * SMALL_EXCESS:
+            found = self._under(name, left, limit - over * 1.05, options)
             if found is not None:
                 return found
         fitting: list[Candidate] = []
-        for share in SET_ASIDE:
-            builder = self._with_room(self.scope.limit * share)
+        widest = first.account.passing_bytes
+        for _ in range(NARROWINGS):
+            if not widest:
+                break
+            builder = self._with_room(widest - 1.0)
             narrow = self._build(limits, builder)
-            found = self._under(name, narrow, self.scope.limit, options, builder)
-            fitting.extend([found] if found is not None else [])
+            solution = self._solve(narrow, limit, options)
+            if not solution.choice:
+                break
+            found = self._of(name, narrow.built, solution, builder)
+            over = found.account.peak_bytes - limit
+            if over <= limit * 1e-9:
+                fitting.append(found)
+                break
+            tight = self._under(name, narrow, limit - over * 1.05, options, builder)
+            fitting.extend([tight] if tight is not None else [])
+            widest = min(found.account.passing_bytes, widest - 1)
         return min(fitting, key=lambda c: c.account.step_s, default=None)
 
     def _under(
@@ -239,16 +253,17 @@ class MeshSearch:
             left, self.scope.limit, replace(self.scope.effort.first, cutoff=cutoff)
         )
         self.scope.late |= first.stop is Stop.TIME_LIMIT
+        if float("inf") > cutoff <= first.bound:
+            self.scope.beaten = True
+            return [], first.bound
         if not first.choice:
-            if cutoff < float("inf") and first.bound >= cutoff:
-                self.scope.beaten = True
-                return [], first.bound
             self.scope.least.append(left.least_peak())
             return [], first.bound
         found = self._of("search", left.built, first)
         if found.account.peak_bytes > self.scope.limit:
             self.scope.least.append(left.least_peak())
-            fitting = self._fitting("search", wished, left, found, REFINED)
+            options = replace(REFINED, cutoff=cutoff)
+            fitting = self._fitting("search", wished, left, found, options)
             return ([fitting] if fitting is not None else []), first.bound
         return [found], first.bound
 
@@ -259,6 +274,27 @@ class MeshSearch:
             return None
         solution = self._solve(left, self.scope.limit, ROUGH)
         return self._of("search", left.built, solution) if solution.choice else None
+
+    def told(self, other: Candidate) -> Candidate | None:
+        """A plan of a finer mesh on this one, if it never takes axes apart that are one here.
+
+        It must cost the same: the account is made anew.
+        """
+        places = joined(other.mesh.sizes, self.mesh.sizes)
+        if places is None or other.builder.cache.reshard.room_bytes != self.room_bytes:
+            return None
+        groups = tuple(tuple(other.mesh.names[a] for a in group) for group in places)
+        built = self._build(Limits()).built
+        choice = coarsened(other.built, other.solution.choice, built, self.mesh.names, groups)
+        if choice is None:
+            return None
+        found = self._of(other.name, built, replace(other.solution, choice=choice))
+        return found if found.account.step_s <= other.account.step_s * (1 + 1e-9) else None
+
+    @property
+    def room_bytes(self) -> float:
+        """Of the largest buffer that a reshard may pass, where nothing is set aside."""
+        return self.builder.cache.reshard.room_bytes
 
     def baselines(self, table: dict[str, Baseline]) -> list[Candidate]:
         """Prices the hand-written plans here; the best mesh of each stays in the table."""

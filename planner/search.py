@@ -1,15 +1,21 @@
-"""The search over mesh shapes: each is built and solved, baselines are priced, the best is kept."""
+"""The search over mesh shapes: the finest are solved, baselines are priced, the best is kept."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from costmodel import Cluster, CollectiveModel, ComputeModel
 
 from .baselines import Baseline
+from .coarsen import finest
 from .errors import PlanError
+<<<<<<< HEAD
 from .mesh_search import THOROUGH, Candidate, Effort, MeshSearch, Progress, Scope
+=======
+from .mesh_search import WORTH, Candidate, MeshSearch, Progress, Scope
+>>>>>>> 13c387a (Only the finest meshes are searched; a plan is told on the coarsest that can say it; short-lived buffers of ops one after the other)
 from .meshes import mesh_of, mesh_shapes
 from .options import Options
 from .program import Program
@@ -93,17 +99,27 @@ class Search:
             self._refuse()
         baselines: dict[str, Baseline] = {}
         searchers: list[MeshSearch] = []
-        for shape in self.shapes():
+        shapes = self.shapes()
+        fine = finest(shapes)
+        # even shapes first: they are fastest more often than not, and then settle the others
+        for shape in sorted(fine, key=lambda s: max(s) / min(s)):
             if searchers and time.monotonic() > self.scope.deadline:
                 bounds.append(0.0)  # nothing is known of a shape that was not looked at
                 self.scope.late = True
                 continue
-            self.progress(f"mesh {'x'.join(map(str, shape))}")
-            searchers.append(MeshSearch(self.scope, mesh_of(shape)))
+            searchers.append(self._searcher(shape))
             best, bound = searchers[-1].best()
             bounds.append(bound)
             found.extend(best)
             self.scope.best_s = min([self.scope.best_s, *(c.account.step_s for c in best)])
+        rest = [self._searcher(shape) for shape in shapes if shape not in fine]
+        for searcher in rest:
+            # all it has is on a finer mesh, but it may be found here where it was not there
+            open_ = self.scope.best_s * (1 - WORTH) > min(bounds)
+            if open_ and time.monotonic() < self.scope.deadline:
+                found.extend(searcher.best()[0])
+                self.scope.best_s = min([self.scope.best_s, *(c.account.step_s for c in found)])
+        searchers = sorted((*rest, *searchers), key=lambda s: shapes.index(s.mesh.sizes))
         for searcher in searchers if self.options.baselines else ():
             if len(searcher.mesh.axes) <= 2 or time.monotonic() < self.scope.deadline:
                 found.extend(searcher.baselines(baselines))
@@ -116,11 +132,25 @@ class Search:
             fitting,
             key=lambda c: (c.account.step_s, c.name != "search", len(c.mesh.axes), c.name),
         )
+        best_one = self._told(best_one, searchers)
         bound = min(bounds) if bounds else 0.0
         bound = min(bound, best_one.account.step_s)
         close = best_one.account.step_s - bound <= 1e-3 * best_one.account.step_s
         stop = Stop.TIME_LIMIT if self.scope.late else Stop.OPTIMAL if close else Stop.GAP
         return Found(best_one, found, baselines, bound, stop, self.scope.seconds)
+
+    def _searcher(self, shape: tuple[int, ...]) -> MeshSearch:
+        self.progress(f"mesh {'x'.join(map(str, shape))}")
+        return MeshSearch(self.scope, mesh_of(shape))
+
+    def _told(self, best: Candidate, searchers: Sequence[MeshSearch]) -> Candidate:
+        """The same plan on the coarsest mesh on which it can be told."""
+        for searcher in searchers:
+            if len(searcher.mesh.axes) < len(best.mesh.axes):
+                told = searcher.told(best)
+                if told is not None and told.account.peak_bytes <= self.limit * (1 + 1e-9):
+                    return told
+        return best
 
     def _only(
         self, name: str, found: list[Candidate], baselines: dict[str, Baseline]

@@ -1,0 +1,111 @@
+"""Meshes that are the same machine with some neighbouring axes joined.
+
+Whatever can be said with axes x and y can be said where they are one axis x*y, as long as they are
+used together: the finer mesh has all plans of the coarser one, at the same price. So only the
+finest meshes are searched; a plan that never takes two axes apart is then told on the coarser one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ir import Sharding
+
+from .intra.records import Built, NodeRef
+
+Groups = tuple[tuple[str, ...], ...]  # for each axis of the coarse mesh, axes of the fine one
+
+
+def joined(fine: Sequence[int], coarse: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
+    """For each axis of a coarse shape the neighbouring axes of a fine one that it joins, or None.
+
+    Axes are given by their places; the first way is taken if there are several.
+    """
+    if not coarse:
+        return () if not fine else None
+    for count in range(1, len(fine) + 1):
+        if math.prod(fine[:count]) == coarse[0]:
+            rest = joined(fine[count:], coarse[1:])
+            if rest is not None:
+                moved = tuple(tuple(axis + count for axis in group) for group in rest)
+                return (tuple(range(count)), *moved)
+    return None
+
+
+def finest(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """The shapes that no other one refines."""
+    return tuple(
+        shape for shape in shapes
+        if not any(len(other) > len(shape) and joined(other, shape) for other in shapes)
+    )  # fmt: skip
+
+
+def coarsened(
+    fine: Built, choice: Sequence[int], coarse: Built, names: Sequence[str], groups: Groups
+) -> tuple[int, ...] | None:
+    """The same choice on a coarser mesh, or None where axes that were joined are used apart.
+
+    Args:
+        fine: the problem on the finer mesh.
+        choice: of its nodes.
+        coarse: the problem of the same program on the coarser mesh.
+        names: axes of the coarser mesh.
+        groups: for each of them, the axes of the finer one that it joins.
+    """
+    found: list[int] = []
+    for mine, theirs, k in zip(fine.refs, coarse.refs, choice, strict=False):
+        place = _place(mine, theirs, k, names, groups)
+        if place is None:
+            return None
+        found.append(place)
+    return tuple(found)
+
+
+def _place(
+    mine: NodeRef, theirs: NodeRef, k: int, names: Sequence[str], groups: Groups
+) -> int | None:
+    if mine.op >= 0:
+        roles = _roles(mine.menu[k].roles, groups)
+        return next((n for n, s in enumerate(theirs.menu) if s.roles == roles), None)
+    state = _state(mine.states[k], names, groups)
+    options = theirs.states
+    begin = 0
+    if mine.value < 0:  # first those without a copy, then those with one
+        half = len(options) // 2
+        begin = half if k >= len(mine.states) // 2 else 0
+        options = options[begin : begin + half]
+    return next((begin + n for n, s in enumerate(options) if s == state), None)
+
+
+def _roles(roles: Sequence[str], groups: Groups) -> tuple[str, ...] | None:
+    left = list(roles)
+    found: list[str] = []
+    for group in groups:
+        mine, left = left[: len(group)], left[len(group) :]
+        if len(set(mine)) > 1:
+            return None
+        found.append(mine[0])
+    return tuple(found)
+
+
+def _state(state: Sharding, names: Sequence[str], groups: Groups) -> Sharding | None:
+    dims = [_axes(axes, names, groups) for axes in state.dims]
+    waiting = _axes(tuple(axis for axis, _ in state.partial), names, groups)
+    if waiting is None or any(axes is None for axes in dims):
+        return None
+    kind = state.partial[0][1] if state.partial else "sum"
+    whole = tuple(axes for axes in dims if axes is not None)
+    return Sharding(whole, tuple((axis, kind) for axis in waiting))
+
+
+def _axes(axes: tuple[str, ...], names: Sequence[str], groups: Groups) -> tuple[str, ...] | None:
+    """Axes that are whole groups, one after the other, as the coarser axes."""
+    found: list[str] = []
+    while axes:
+        at = next((n for n, group in enumerate(groups) if axes[: len(group)] == group), None)
+        if at is None:
+            return None
+        found.append(names[at])
+        axes = axes[len(groups[at]) :]
+    return tuple(found)
