@@ -249,9 +249,7 @@ class MeshSearch:
             self._note_blocked(left)
             return [], float("inf")
         cutoff = self.scope.best_s * (1 - WORTH)
-        first = self._solve(
-            left, self.scope.limit, replace(self.scope.effort.first, cutoff=cutoff)
-        )
+        first = self._solve(left, self.scope.limit, replace(self.scope.effort.first, cutoff=cutoff))
         self.scope.late |= first.stop is Stop.TIME_LIMIT
         if float("inf") > cutoff <= first.bound:
             self.scope.beaten = True

@@ -11,11 +11,7 @@ from costmodel import Cluster, CollectiveModel, ComputeModel
 from .baselines import Baseline
 from .coarsen import finest
 from .errors import PlanError
-<<<<<<< HEAD
-from .mesh_search import THOROUGH, Candidate, Effort, MeshSearch, Progress, Scope
-=======
-from .mesh_search import WORTH, Candidate, MeshSearch, Progress, Scope
->>>>>>> 13c387a (Only the finest meshes are searched; a plan is told on the coarsest that can say it; short-lived buffers of ops one after the other)
+from .mesh_search import THOROUGH, WORTH, Candidate, Effort, MeshSearch, Progress, Scope
 from .meshes import mesh_of, mesh_shapes
 from .options import Options
 from .program import Program
