@@ -39,10 +39,10 @@ class Cuts:
             return array
         key = (id(array), *(id(k) for k in kept))
         if key not in self._arrays:
-            all_of = [
-                np.arange(n) if k is None else k for k, n in zip(kept, array.shape, strict=True)
-            ]
-            self._arrays[key] = np.ascontiguousarray(array[np.ix_(*all_of)])
+            found = array
+            for axis, k in enumerate(kept):
+                found = found if k is None else np.take(found, k, axis=axis)
+            self._arrays[key] = np.ascontiguousarray(found)
             self._held.append(array)
         return self._arrays[key]
 
