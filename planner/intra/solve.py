@@ -24,6 +24,7 @@ from .eliminate import Elimination, Tables
 from .fixing import cheap_enough
 from .flat import Flat, Ints, flatten_problem
 from .ilp import columns, solve_ilp
+from .levels import are_whole, carried_over, some_option_each
 from .neighbours import Neighbours
 from .prices import Prices
 from .problem import Edge, Floats, IntraProblem, IntraSolution, Point
@@ -186,7 +187,7 @@ class _Search:
 
     def run(self) -> None:
         self.original = flatten_problem(self.problem)
-        self.whole = _whole(self.original)
+        self.whole = are_whole(self.original)
         top = reduce(self.original)
         self.levels.append(top)
         if top.broken:
@@ -199,7 +200,7 @@ class _Search:
             prices = self._bound(price)
             if self.settled or not self._fix(prices):
                 continue
-            price = _transferred(prices, self.levels[-1].flat)
+            price = carried_over(prices, self.levels[-1].flat)
 
     def _decided(self, flat: Flat) -> bool:
         """Whether nothing is left to choose, or elimination finds the best."""
@@ -279,7 +280,7 @@ class _Search:
             return False
         margin = self.wanted - prices.best.bound + 1e-9 * abs(self.cost)
         flat, held = cheap_enough(prices.messages, prices.best, margin)
-        below = reduce(flat, held) if _any_options(flat, held) else None
+        below = reduce(flat, held) if some_option_each(flat, held) else None
         if below is None or below.broken:
             self.raise_bound(self.wanted)
             return False
@@ -388,21 +389,3 @@ class _Search:
         optimal = cost - bound <= self.options.tolerance * abs(cost)
         end = Stop.OPTIMAL if optimal else left_open
         return IntraSolution(choice, cost, bound, end, trace, seconds)
-
-
-def _whole(flat: Flat) -> bool:
-    """Whether all costs are whole numbers, so that choices differ by one or more."""
-    finite = np.concatenate((flat.cost, flat.pool))
-    finite = finite[np.isfinite(finite)]
-    return bool((finite == np.floor(finite)).all()) and float(np.abs(finite).max(initial=0)) > 1.0
-
-
-def _any_options(flat: Flat, held: np.ndarray) -> bool:
-    node = np.repeat(np.arange(flat.size), flat.sizes)
-    return bool((np.bincount(node[held], minlength=flat.size) > 0).all())
-
-
-def _transferred(prices: Prices, flat: Flat) -> Floats:
-    """Prices of the moments that a level has, by the level above."""
-    known = dict(zip(prices.flat.moment.tolist(), prices.price.tolist(), strict=True))
-    return np.array([known.get(t, 0.0) for t in flat.moment.tolist()])
