@@ -15,6 +15,7 @@ BENCHES = (
     "costs",
     "extraction",
     "host-steps",
+    "joint",
     "oracles",
     "pipeline-steps",
     "pipelines",

@@ -1,6 +1,7 @@
 """Verdicts on the published rule sets, and on every rule that differs from an accepted one.
 
-A mutant changes one axis, degree, operand or op of an accepted rule. None that has a numeric
+Counterexamples (of false rules, and those that show why a condition is needed) are run in JAX. A
+mutant changes one axis, degree, operand or op of an accepted rule. None that has a numeric
 counterexample may be accepted; accepted ones are tried again on many more instances.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 
 from substitutions import Rule, Verdict, judge_all
 from substitutions.verify.judge import ACCEPTED, judge, refuted_again, renamed
+from tests.substitutions.jax_meaning import reproduces
 from tests.substitutions.mutants import mutants
 from tests.substitutions.published import EQUATIONS, FILES, FLEXFLOW, TASO, rules
 
@@ -38,8 +40,15 @@ def audit(name: str) -> dict[str, Any]:
     seconds = time.process_time() - start
     counts = collections.Counter(item.verdict for item in found)
     print(f"{name}: {len(found)} rules, {dict(counts)}, {seconds:.1f} s", flush=True)
-    good = [rule for rule, item in zip(rules(name), found, strict=True) if item.accepted]
-    return {"file": name, "counts": dict(counts), "cpu_s": seconds, "accepted": good}
+    pairs = list(zip(rules(name), found, strict=True))
+    good = [rule for rule, item in pairs if item.accepted]
+    shown = [(rule, item.counterexample) for rule, item in pairs if item.counterexample]
+    again = sum(reproduces(rule, example) for rule, example in shown)
+    print(f"{name}: {again} of {len(shown)} counterexamples reproduced by JAX", flush=True)
+    return {
+        "file": name, "counts": dict(counts), "cpu_s": seconds, "accepted": good,
+        "counterexamples": len(shown), "reproduced": again,
+    }  # fmt: skip
 
 
 def mutate(name: str, good: list[Rule], most: int | None) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from .landmarks import landmarks
 
 MOST_CYCLES = 200  # rows that are added for one answer
 GRACE_S = 1.0
+SCALE = 1000.0
 RELATIVE = 1e-9
 RELAXED = 0.4  # share of the time for the programme without integers
 
@@ -40,7 +41,7 @@ def solve_ilp(graph: EGraph, limit_s: float = 60.0) -> Extraction:
     best = min((greedy_tree(graph), greedy_dag(graph)), key=lambda found: found.cost)
     if best.stop == "none":
         return NOTHING
-    model, founding = _Model(graph), Founding(graph)
+    model, founding = _Model(graph, best.cost), Founding(graph)
     floor, cuts = landmarks(graph, time.monotonic() + limit_s * RELAXED / 2)
     model.demand(cuts)
     bound, best = _relaxed(graph, model, founding, best, time.monotonic() + limit_s * RELAXED)
@@ -120,14 +121,17 @@ def _cycles(graph: EGraph, choice: dict[int, int], part: Sequence[int]) -> list[
     return sorted(found, key=len)[:MOST_CYCLES]
 
 
+_Row = tuple[list[int], list[float], float, float]  # columns, values, least, most
+
+
 class _Model:
     """The programme; variables are nodes, then classes."""
 
-    def __init__(self, graph: EGraph) -> None:
+    def __init__(self, graph: EGraph, known: float) -> None:
         self.graph = graph
         self.members = graph.members()
         nodes, columns = len(graph.nodes), len(graph.nodes) + graph.classes
-        rows: list[tuple[list[int], list[float], float, float]] = []
+        rows: list[_Row] = []
         for c, group in enumerate(self.members):
             rows.append(([*group, nodes + c], [1.0] * len(group) + [-1.0], 0.0, 0.0))
             below = dict.fromkeys(d for i in group for d in graph.nodes[i].children)
@@ -135,40 +139,52 @@ class _Model:
                 users = [i for i in group if d in graph.nodes[i].children]
                 values = [1.0] * len(users) + [-1.0]
                 rows.append(([*users, nodes + d], values, -math.inf, 0.0))
-        self.highs = highspy.Highs()
-        self.highs.setOptionValue("output_flag", False)
-        self.highs.setOptionValue("threads", 1)
-        self.highs.setOptionValue("random_seed", 1)
-        self.highs.setOptionValue("mip_rel_gap", RELATIVE)
-        self.highs.setOptionValue("mip_abs_gap", 0.0)
         lower = np.zeros(columns)
         lower[[nodes + c for c in graph.roots]] = 1.0
-        cost = np.array([*(n.cost for n in graph.nodes), *([0.0] * graph.classes)])
+        # the solver's tolerances are absolute, so a known answer is made to cost SCALE
+        self.scale = SCALE / known if known > 0 else 1.0
+        cost = np.array([*(n.cost * self.scale for n in graph.nodes), *([0.0] * graph.classes)])
+        self.columns, self.rows, self.cost, self.lower = columns, rows, cost, lower
+        self.whole, self._stop = False, False
+        self.highs = self._loaded()
+
+    def _loaded(self) -> highspy.Highs:
+        """The solver with all rows so far."""
+        highs = highspy.Highs()
+        highs.setOptionValue("output_flag", False)
+        highs.setOptionValue("threads", 1)
+        highs.setOptionValue("random_seed", 1)
+        highs.setOptionValue("mip_rel_gap", RELATIVE)
+        highs.setOptionValue("mip_abs_gap", 0.0)
+        highs.setOptionValue("mip_allow_restart", False)  # HiGHS 1.15 may restart for ever
+        rows = self.rows
         starts = np.cumsum([0, *(len(r[0]) for r in rows)]).astype(np.int32)
-        self.highs.passModel(
-            columns, len(rows), int(starts[-1]), int(highspy.MatrixFormat.kRowwise),
-            int(highspy.ObjSense.kMinimize), 0.0, cost, lower, np.ones(columns),
+        kind = highspy.HighsVarType.kInteger if self.whole else highspy.HighsVarType.kContinuous
+        highs.passModel(
+            self.columns, len(rows), int(starts[-1]), int(highspy.MatrixFormat.kRowwise),
+            int(highspy.ObjSense.kMinimize), 0.0, self.cost, self.lower, np.ones(self.columns),
             np.array([r[2] for r in rows]), np.array([r[3] for r in rows]), starts,
             np.array([i for r in rows for i in r[0]], dtype=np.int32),
             np.array([v for r in rows for v in r[1]]),
-            np.zeros(columns, dtype=np.int32),
+            np.full(self.columns, int(kind), dtype=np.int32),
         )  # fmt: skip
-        self.columns, self.whole = columns, False
-        self._stop = False
         for event in ("cbSimplexInterrupt", "cbIpmInterrupt", "cbMipInterrupt"):
-            getattr(self.highs, event).subscribe(self._ask)
+            getattr(highs, event).subscribe(self._ask)
+        return highs
 
     def _ask(self, event: object) -> None:
         if self._stop:
             event.interrupt()  # type: ignore[attr-defined]
 
     def start_from(self, chosen: Sequence[int]) -> None:
+        """Gives the next run an answer to begin with."""
         solution = highspy.HighsSolution()
-        values = [0.0] * (len(self.graph.nodes) + self.graph.classes)
+        values = [0.0] * self.columns
         for i in chosen:
             values[i] = 1.0
             values[len(self.graph.nodes) + self.graph.nodes[i].owner] = 1.0
         solution.col_value = values
+        self.highs = self._loaded()  # one that ran before may not end after rows were added
         self.highs.setSolution(solution)
 
     def run(self, deadline: float) -> tuple[str, list[float] | None, float]:
@@ -188,7 +204,7 @@ class _Model:
         info = self.highs.getInfo()
         optimal = self.highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
         bound = float(info.mip_dual_bound if self.whole else info.objective_function_value)
-        bound = bound if self.whole or optimal else 0.0
+        bound = bound / self.scale if self.whole or optimal else 0.0
         feasible = info.primal_solution_status == highspy.kSolutionStatusFeasible
         values = list(self.highs.getSolution().col_value) if feasible else None
         return "optimal" if optimal else "time limit", values, bound if bound > 0 else 0.0
@@ -196,9 +212,6 @@ class _Model:
     def make_integral(self) -> None:
         """From now on all variables are 0 or 1."""
         self.whole = True
-        kind = np.full(self.columns, int(highspy.HighsVarType.kInteger), dtype=np.uint8)
-        every = np.arange(self.columns, dtype=np.int32)
-        self.highs.changeColsIntegrality(self.columns, every, kind)
 
     def split(self, values: Sequence[float]) -> tuple[Floats, Floats]:
         """Values of the nodes and of the classes."""
@@ -208,9 +221,8 @@ class _Model:
     def demand(self, cuts: Sequence[Cut]) -> None:
         nodes = len(self.graph.nodes)
         for cut in cuts:
-            index = np.array([*cut.nodes, nodes + cut.needed], dtype=np.int32)
-            value = np.array([1.0] * len(cut.nodes) + [-1.0])
-            self.highs.addRow(0.0, highspy.kHighsInf, len(index), index, value)
+            value = [1.0] * len(cut.nodes) + [-1.0]
+            self._add([*cut.nodes, nodes + cut.needed], value, 0.0, math.inf)
 
     def choice(self, values: Sequence[float]) -> dict[int, int]:
         nodes = self.graph.nodes
@@ -221,7 +233,10 @@ class _Model:
             index: list[int] = []
             for c, d in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
                 index += [i for i in self.members[c] if d in self.graph.nodes[i].children]
-            self.highs.addRow(
-                -highspy.kHighsInf, len(cycle) - 1.0, len(index),
-                np.array(index, dtype=np.int32), np.ones(len(index)),
-            )  # fmt: skip
+            self._add(index, [1.0] * len(index), -math.inf, len(cycle) - 1.0)
+
+    def _add(self, index: list[int], value: list[float], least: float, most: float) -> None:
+        self.rows.append((index, value, least, most))
+        if not self.whole:
+            at, by = np.array(index, dtype=np.int32), np.array(value)
+            self.highs.addRow(least, most, len(index), at, by)

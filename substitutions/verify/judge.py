@@ -112,13 +112,14 @@ def _in_names(found: Verdict, name: str, names: dict[str, str], seconds: float) 
 
 def _renamed_text(text: str, names: dict[str, str]) -> str:
     """Input names stand after a bracket or a space, and before a comma, a bracket or the end."""
+    text += " "
     for old in names:
         for before in "( ":
             for after in (",", ")", " ", "'"):
                 text = text.replace(f"{before}{old}{after}", f"{before}\0{old}{after}")
     for old, new in names.items():
         text = text.replace(f"\0{old}", f"\1{new}")
-    return text.replace("\1", "").replace("\0", "")
+    return text.replace("\1", "").replace("\0", "").removesuffix(" ")
 
 
 def refuted_again(rule: Rule, instances: int) -> bool:

@@ -39,6 +39,16 @@ def test_flexflow_rules_are_rejected_exactly_where_they_break_the_typing() -> No
         assert found.accepted or ill, rule.name
 
 
+def test_a_free_input_is_called_as_in_its_file() -> None:
+    seen = 0
+    for rule, found in zip(rules(FLEXFLOW), verdicts(FLEXFLOW), strict=True):
+        if found.reason.startswith("only one side reads"):
+            named = found.reason.removeprefix("only one side reads ").split(", ")
+            assert sorted(named) == list(rule.free_inputs()), rule.name
+            seen += 1
+    assert seen > 100
+
+
 @pytest.mark.exhaustive
 def test_equations_are_rejected_exactly_where_an_input_is_free() -> None:
     for rule, found in zip(rules(EQUATIONS), verdicts(EQUATIONS), strict=True):

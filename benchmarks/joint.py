@@ -1,0 +1,103 @@
+"""Rewrites and shardings chosen together, beside one after the other, on eight H100.
+
+    python -m benchmarks joint
+
+Forward programs, tokens split over the devices before and after, weights on every device, bf16,
+costs of the planner's own tables, ops not fused. Microseconds. `adapters`: weights with low-rank
+adapters that are added to them where they are used, W + U V, as a program would be written that
+merges them; sizes of Gemma-7B's MLP (3072, 24576) and Llama-3-8B's (4096, 14336).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from costmodel import parse_cluster
+from ir import Mesh, Sharding, TensorType
+from planner.joint import JointProblem, choose_together
+
+MESH = Mesh((("x", 8),))
+ROWS, WHOLE = Sharding((("x",), ())), Sharding(((), ()))
+MODELS = {"Gemma-7B": (3072, 24576), "Llama-3-8B": (4096, 14336)}
+RANK = 64
+TOKENS = (2048, 4096, 8192, 16384)
+VOCABULARY = 65536
+
+
+def _t(*shape: int) -> TensorType:
+    return TensorType(shape, "bfloat16")
+
+
+def adapters(tokens: int, d: int, f: int) -> tuple[dict[str, TensorType], tuple[str, ...]]:
+    """A gated MLP whose three weights have adapters."""
+    up = {"w": _t(d, f), "u": _t(d, RANK), "v": _t(RANK, f)}
+    gate = {"g": _t(d, f), "p": _t(d, RANK), "q": _t(RANK, f)}
+    down = {"z": _t(f, d), "a": _t(f, RANK), "b": _t(RANK, d)}
+    text = (
+        "matmul(mul(relu(matmul(x, add(w, matmul(u, v)))), matmul(x, add(g, matmul(p, q)))), "
+        "add(z, matmul(a, b)))"
+    )
+    return {"x": _t(tokens, d), **up, **gate, **down}, (text,)
+
+
+def chain(tokens: int, d: int, f: int) -> tuple[dict[str, TensorType], tuple[str, ...]]:
+    """Two products of factored weights, written with the weights multiplied first."""
+    inputs = {"x": _t(tokens, d), "u": _t(d, d), "v": _t(d, f), "a": _t(f, d), "b": _t(d, d)}
+    return inputs, ("matmul(relu(matmul(x, matmul(u, v))), matmul(a, b))",)
+
+
+def lookup(tokens: int, d: int, f: int) -> tuple[dict[str, TensorType], tuple[str, ...]]:
+    """Rows of a table, projected."""
+    inputs = {"e": _t(VOCABULARY, d), "i": TensorType((tokens, 1), "int32"), "w": _t(d, d)}
+    return inputs, ("relu(matmul(gather(e, i), w))",)
+
+
+FAMILIES = {"adapters": adapters, "chain": chain, "lookup": lookup}
+
+
+def main(quick: bool = False) -> list[dict[str, Any]]:
+    """Prints the table and returns its rows.
+
+    Args:
+        quick: one size of each.
+    """
+    print("| family | model | tokens | as written | rewrite first | shard first | together |"
+          " bound | saves | forms | s |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    rows: list[dict[str, Any]] = []
+    cluster = parse_cluster("8xh100")
+    for family, make in FAMILIES.items():
+        for model, (d, f) in list(MODELS.items())[: 1 if quick else None]:
+            for tokens in TOKENS[1:2] if quick else TOKENS:
+                inputs, outputs = make(tokens, d, f)
+                split = ("x", "i")
+                placed = {n: ROWS if n in split else WHOLE for n in inputs}
+                start = time.process_time()
+                problem = JointProblem(inputs, outputs, cluster, MESH, placed, (ROWS,))
+                found = choose_together(problem)
+                rows.append({
+                    "family": family, "model": model, "tokens": tokens,
+                    "as_written_s": found.as_written.seconds,
+                    "rewrite_first_s": found.rewrite_first.seconds,
+                    "shard_first_s": found.shard_first.seconds,
+                    "together_s": found.joint.seconds, "bound_s": found.joint.lower_bound_s,
+                    "stop": found.joint.stop, "gain": found.gain, "forms": found.forms,
+                    "saturation": found.saturation, "nodes": found.nodes,
+                    "cpu_s": time.process_time() - start, "ops": found.joint.ops(),
+                })  # fmt: skip
+                print(line(rows[-1]), flush=True)
+    return rows
+
+
+def line(row: dict[str, Any]) -> str:
+    keys = ("as_written_s", "rewrite_first_s", "shard_first_s", "together_s", "bound_s")
+    times = " | ".join(f"{row[key] * 1e6:.1f}" for key in keys)
+    return (
+        f"| {row['family']} | {row['model']} | {row['tokens']} | {times} | {row['gain']:.1%} "
+        f"| {row['forms']} ({row['saturation']}) | {row['cpu_s']:.1f} |"
+    )
+
+
+if __name__ == "__main__":
+    main()
