@@ -24,6 +24,7 @@ BENCHES = (
     "rules",
     "scale",
     "schedules",
+    "substitutions",
     "verify",
 )
 WITH_VALUE = ("--data", "--limit", "--only")  # options of `contest` and `extraction`

@@ -25,7 +25,7 @@ RELAXED = 1.05
 # A rewrite must make the step faster by this share.
 WORTH = 5e-3
 # Classes of places that are looked at in one state, and states in all that are priced.
-MOST_CLASSES = 24
+MOST_CLASSES = 6
 MOST_PRICED = 5
 # A move that does not shorten the estimate can only pay by what the estimate leaves out: moving
 # data between devices, and work that they all do alike. Such moves are priced where that takes

@@ -15,7 +15,7 @@ from .read import FIRST_OPS, READERS
 from .views import View, covers, filled
 
 # Candidates for another output that are tried for each place of the first one.
-MOST_PARTNERS = 12
+MOST_PARTNERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,9 @@ def _match(net: Net, pattern: Pattern, env: Env, roots: tuple[Value, ...]) -> Ma
     views: dict[Term, View] = {}
     items: dict[int, Item] = {}
     for term, seen in env.items():
-        if term.kind and not isinstance(seen.source, Literal) and not seen.only_shape:
-            items[seen.source[0]] = net.items[seen.source[0]]
+        made = None if seen.only_shape or not term.kind else net.maker(seen.source)
+        if made is not None and not isinstance(seen.source, Literal):
+            items[seen.source[0]] = made
         if term.kind and term not in pattern.left:
             continue
         whole = _whole(seen.groups)

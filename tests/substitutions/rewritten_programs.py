@@ -83,7 +83,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Arrays]] = {
     "merge-scale-of-sum": (lambda x, y, s: x * s + y * s, (_a(3, 4), _a(3, 4), _a())),
     "scale-after-sum": (lambda x, s: jnp.sum(x * s, axis=1), (_a(3, 4, 5), _a())),
     "scale-after-batch": (lambda x, y: (x * 0.5) @ y, (_a(2, 3, 4), _a(2, 4, 5))),
-    "column-gain-into-weight": (lambda x, w, g: (x @ w) * g, (_a(2, 3, 4), _a(4, 5), _a(5))),
+    "column-gain-into-weight": (
+        lambda x, w, g: (x @ w) * g, (_a(2, 3, 4), _a(4, 5), _a(1, 1, 5)),
+    ),
     "norm-gain-into-weight": (lambda x, w, g: (x * g) @ w, (_a(2, 3, 4), _a(4, 5), _a(4))),
     "row-norm-after-product": (lambda x, w, r: (x * r[:, :, None]) @ w,
                                (_a(2, 3, 4), _a(4, 5), _a(2, 3))),
