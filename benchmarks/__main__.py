@@ -17,6 +17,7 @@ BENCHES = (
     "host-steps",
     "joint",
     "oracles",
+    "pipeline-plans",
     "pipeline-steps",
     "pipelines",
     "plan-time",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -29,10 +30,10 @@ from .search import USABLE
 from .show import bytes_text
 from .stages import BoundStages, Say, StagePlanner, Training
 
-# Divisions whose stages are planned, and how far from the best simulated step an estimate may be
-# to be worth it.
-TRIALS = 6
-HOPE = 1.1
+# Divisions whose stages are planned, in all and after the first that fits, and how far from the
+# best simulated step an estimate may be to be worth it.
+MOST_TRIALS, TRIALS = 14, 4
+HOPE = 1.0
 # A sub-mesh that needs so many times the device-seconds of the best is left out.
 WASTE = 2.0
 
@@ -72,6 +73,11 @@ class PipelineSearch:
             self.training, self.machine, self.options, self.say, self.limit
         )  # fmt: skip
 
+    @cached_property
+    def shares(self) -> Shares:
+        """What each run of slots is of the whole program."""
+        return Shares(self.planner.loss(self.options.microbatches or 1).chain, self.machine)
+
     @property
     def limit(self) -> float:
         """Bytes that a plan may use on a device."""
@@ -84,8 +90,6 @@ class PipelineSearch:
             PlanError: if the number of stages asked for cannot be had.
         """
         self.deadline = time.monotonic() + self.options.time_limit_s
-        chain = self.planner.loss(self.options.microbatches or 1).chain
-        self.shares = Shares(chain, self.machine)
         layers = self.shares.count - 1
         stages = (asked,) if asked else stage_counts(self.machine, layers)
         self._check(asked, layers)
@@ -95,25 +99,28 @@ class PipelineSearch:
         best: Found | None = None
         tried: set[tuple[object, ...]] = set()
         queue = {count: self._divided(count, stages) for count in grid}
-        for trial in range(2 * TRIALS):
-            late = time.monotonic() > self.deadline and best
+        left = TRIALS
+        for _ in range(MOST_TRIALS):
             options = [
                 (one.step_s, count, one)
                 for count, found in queue.items() for one in found
                 if (count, one.places, one.sizes, one.recompute) not in tried
             ]  # fmt: skip
-            if not options or late or (trial >= TRIALS and best):
+            late = best is not None and time.monotonic() > self.deadline
+            if not options or late or not left:
                 break
             step_s, count, one = min(options, key=lambda o: (o[0], o[1], o[2].places))
             if best and step_s > HOPE * best.ranked.step_s:
                 break
             tried.add((count, one.places, one.sizes, one.recompute))
-            found = self._trial(count, one)
+            found = self.trial(count, one)
+            left -= best is not None
             if found and (best is None or found.ranked.step_s < best.ranked.step_s):
                 best = found
-                for other in near(count, self.batch) if not self.options.microbatches else ():
+            if found and not self.options.microbatches:
+                for other in near(count, self.batch):
                     queue.setdefault(other, [])
-            queue = {count: self._divided(count, stages) for count in queue}
+            queue = {m: self._divided(m, stages) for m in queue}
         return best
 
     def _check(self, asked: int | None, layers: int) -> None:
@@ -217,7 +224,7 @@ class PipelineSearch:
 
     # --- trials -----------------------------------------------------------------------------
 
-    def _trial(self, count: int, one: Division) -> Found | None:
+    def trial(self, count: int, one: Division) -> Found | None:
         """A division with its stages planned, under its best schedule; None if it does not fit."""
         try:
             loss = self.planner.loss(count)
@@ -277,7 +284,8 @@ class PipelineSearch:
         """Notes what a run of slots costs: it holds there, its ratio to the guess elsewhere."""
         size, at = one.sizes[s], (one.places[s], one.places[s + 1])
         whole = self._whole(count, size)
-        assert whole is not None
+        if whole is None:
+            return  # a division that was not found by estimates
         self.exact.setdefault((count, size, kind), {})[at] = found
         guess = self.shares.costs(whole, count, kind, Ratio())
         rows = self.exact[count, size, kind]

@@ -33,7 +33,7 @@ from .stepcall import StepCall
 Say = Callable[[str], None]
 # Stages are ranked, not proved: what a 0/1 programme would still find is less than the shortlist's
 # own error.
-FAIR = Effort(SolveOptions(tolerance=1e-3, sweeps=72, price_steps=6, ilp=False))
+FAIR = Effort(SolveOptions(tolerance=3e-3, sweeps=48, price_steps=4, ilp=False, rounds=3))
 # The whole program is priced to tell divisions apart.
 ROUGH = Effort(SolveOptions(tolerance=1e-2, sweeps=40, price_steps=4, ilp=False, rounds=2), axes=2)
 # A stage whose plan leaves too little for further micro-batches in flight is planned again with
@@ -72,6 +72,7 @@ class BoundStages:
 class StagePlanner:
     """Plans stages; losses by number of micro-batches and plans of equal stages are shared.
 
+    within: the hand-written plan that stages stay within, if any.
     solved: how many were.
     """
 
@@ -83,6 +84,7 @@ class StagePlanner:
     losses: dict[int, Opened] = field(default_factory=dict)
     plans: dict[Any, tuple[Plan, StagePrice] | PlanError] = field(default_factory=dict)
     known: dict[Any, tuple[Rehearsal, str]] = field(default_factory=dict)
+    within: str | None = None
     solved: int = 0
 
     @cached_property
@@ -186,8 +188,8 @@ class StagePlanner:
     ) -> tuple[Plan, StagePrice]:
         self.solved += 1
         options = replace(
-            self.options, baselines=False, memory_bytes=max(int(room), 1), pins=(), forbidden=(),
-            mesh=None, baseline=None, pipeline="off",
+            self.options, baselines=self.within is not None, memory_bytes=max(int(room), 1),
+            pins=(), forbidden=(), mesh=None, baseline=self.within, pipeline="off",
         )  # fmt: skip
         one = One(
             StepCall(stage.joint.run, (), (), "auto"), loss.microbatches, (0, 1), ROLES,
