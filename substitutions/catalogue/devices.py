@@ -101,6 +101,7 @@ COLLECTIVES = (
     _row("no-gather-to-cut", "partition[a, k](combine[a, k](x))", "x", (), True),
     _row("gather-after-relu", "relu(combine[a, k](x))", "combine[a, k](relu(x))", (), True),
     _row("gather-before-relu", "combine[a, k](relu(x))", "relu(combine[a, k](x))", (), True),
+    _row("gather-after-exp", "exp(combine[a, k](x))", "combine[a, k](exp(x))", (), True),
     _row("gather-after-cast", "cast(combine[a, k](x))", "combine[a, k](cast(x))", (), True),
     _row(
         "gather-after-add",
