@@ -2,14 +2,14 @@
 """Predicted beside compiled: collectives and memory of every example under every plan.
 
     python -m benchmarks verify [--quick] [--compiler=gpu-aot|host|gpu] [--devices=8xh100]
-                                [--only=NAME] [--keep=FOLDER]
+                                [--only=NAME] [--keep=FOLDER] [--kept-only]
 
 Each example is planned for eight H100, once freely and once within each hand-written plan, and
 compiled; nothing is run, and no GPU is needed (`pip install 'meshwright[gpu-aot]'`). Bytes on the
 wire are those that each device sends in one call, memory is that of one device. Published sizes
 are used where planning takes seconds, else the small ones; `--quick` uses small ones only. What
 was planned and compiled is kept in a folder, so that a run may be stopped and continued: what is
-there is not compiled again, only its time and memory are predicted anew.
+there is not compiled again, only its memory is predicted anew; `--kept-only` leaves the rest out.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ def rows_of(target: str, cluster: str, compiler: str, kept: Path) -> list[dict[s
         row: dict[str, object]
         if answer.exists():
             row = again(json.loads(answer.read_text()), file)
+        elif "--kept-only" in sys.argv:
+            continue
         else:
             command = [sys.executable, "-m", "benchmarks.verify", target, cluster, compiler,
                        baseline or "", str(file)]  # fmt: skip
