@@ -26,6 +26,7 @@ from profiles import (
 from profiles.measure import measure, present, profile_name
 
 from ..show import bytes_text, seconds_text
+from . import wishes
 from .answer import Answer, progress
 from .parameters import AsJson
 from .table import table
@@ -70,6 +71,8 @@ def profile_command(
             "processor time says nothing about accelerators", where="--shared",
             remedy="leave it out, or measure the CPU with --device host",
         )  # fmt: skip
+    if export is not None:
+        wishes.check_writable(export)
     if merge:
         kept = [_merged(path) for path in merge]
         samples: dict[int, tuple[Sample, ...]] = {}
