@@ -70,8 +70,14 @@ def test_a_plan_for_another_program_is_refused(tmp_path):
 def test_what_cannot_be_had_is_said():
     with pytest.raises(PlanError, match="stages cannot share 4 devices"):
         planned(pipeline=5)
-    with pytest.raises(PlanError, match="does not fit: the leanest"):
+    with pytest.raises(PlanError, match=r"30 stages, but the program has \d+ layers"):
+        planned(pipeline=30, cluster=slow_machine(32))
+    with pytest.raises(PlanError, match="does not fit: the leanest") as caught:
         planned(memory_bytes=1500)
+    assert caught.value.needs_bytes > 1500
+    assert "more than the limit" in caught.value.message
+    with pytest.raises(PlanError, match="8 examples do not divide into 3"):
+        planned(microbatches=3)
     with pytest.raises(PlanError, match=r"Options\.pipeline"):
         planned(pipeline="on")
     with pytest.raises(PlanError, match="only with optimizer="):
