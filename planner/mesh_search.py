@@ -181,12 +181,13 @@ class MeshSearch:
         """A plan that fits, where short-lived buffers of the first one break the limit.
 
         They are not in the objective. A little too much is taken off the limit; else no reshard
-        may pass a buffer as large as the largest that was too much, until a plan fits.
+        may pass a buffer as large as the largest that was too much, until a plan fits; else all
+        that is too much is taken off.
         """
         limit = self.scope.limit
-        over = first.account.peak_bytes - limit
-        if over <= limit * SMALL_EXCESS:
-            found = self._under(name, left, limit - over * 1.05, options)
+        excess = first.account.peak_bytes - limit
+        if excess <= limit * SMALL_EXCESS:
+            found = self._under(name, left, limit - excess * 1.05, options)
             if found is not None:
                 return found
         fitting: list[Candidate] = []
@@ -207,6 +208,8 @@ class MeshSearch:
             tight = self._under(name, narrow, limit - over * 1.05, options, builder)
             fitting.extend([tight] if tight is not None else [])
             widest = min(found.account.passing_bytes, widest - 1)
+        if not fitting and excess > limit * SMALL_EXCESS:  # they are not passed, but waited for
+            return self._under(name, left, limit - excess * 1.05, options)
         return min(fitting, key=lambda c: c.account.step_s, default=None)
 
     def _under(
