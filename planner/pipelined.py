@@ -132,7 +132,9 @@ def _plan_of(found: Found, search: PipelineSearch, rows: dict[str, BaselineRow])
     )  # fmt: skip
     total = time.monotonic() - search.start
     cached = all(plan.cached for plan in found.plans)
-    return PipelinePlan(file, found.bound, {"inter": total, "total": total}, cached=cached)
+    spent = dict.fromkeys(("trace", "substitute", "build", "solve"), 0.0)  # all inside `inter`
+    spent |= {"inter": total, "total": total}
+    return PipelinePlan(file, found.bound, spent, cached=cached)
 
 
 def _names(found: Found) -> tuple[tuple[str, ...], ...]:

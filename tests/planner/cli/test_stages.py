@@ -19,6 +19,7 @@ def test_a_pipeline_goes_through_every_command(run: Run, tmp_path: Path) -> None
     ).answer  # fmt: skip
     assert [stage["devices"] for stage in made["stages"]] == [[0, 1], [1, 2]]
     assert made["microbatches"] == 4
+    assert made["seconds"].keys() == {"trace", "substitute", "build", "solve", "inter", "total"}
     assert made["schedule"] in ("1f1b", "gpipe")
     again = run("simulate", path, "--json").answer
     assert again["step_s"] == pytest.approx(made["step_s"])
