@@ -6,9 +6,9 @@ Three things differ from the order and the names of the program:
                 it is made of: those live until then
     renaming    a reshape of a stored value is that buffer, which lives until the reshape is read
                 for the last time
-    scheduling  a product, and an op that allocates more than it frees, runs when its result is
-                first read: latency-hiding schedulers fill the program from its end; another op
-                runs at once
+    scheduling  a product or convolution, and an op that allocates more than it frees, runs when
+                its result is first read: latency-hiding schedulers fill the program from its
+                end; another op runs at once
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from costmodel import VIEWS
 
 from .flatten import FlatOp, FlatProgram
 
-LATE = ("dot_general",)
+LATE = ("conv_general_dilated", "dot_general")
 
 
 @dataclass(frozen=True, slots=True)
