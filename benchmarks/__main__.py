@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 BENCHES = (
+    "autoparallel",
     "contest",
     "costs",
     "extraction",
@@ -28,7 +29,7 @@ BENCHES = (
     "substitutions",
     "verify",
 )
-WITH_VALUE = ("--data", "--limit", "--only")  # options of `contest` and `extraction`
+WITH_VALUE = ("--checkout", "--data", "--limit", "--only", "--python")  # of single benches
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 
 

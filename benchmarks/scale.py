@@ -1,7 +1,7 @@
 # pyright: basic
 """Planning at scale: published models on 8 to 4,096 devices, scanned and unrolled.
 
-    python -m benchmarks scale [--quick]
+    python -m benchmarks scale [--quick] [--only llama-70b]
 
 Every row is a fresh process. `cpu s` is its processor time with imports, `wall s` its wall time;
 `ops` counts operations of the flat program, `decided` those that are decided apart.
@@ -9,6 +9,7 @@ Every row is a fresh process. `cpu s` is its processor time with imports, `wall 
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import subprocess
@@ -92,9 +93,14 @@ def line(row: Row, found: dict[str, Any]) -> str:
 
 def main(quick: bool) -> list[dict[str, Any]]:
     """Prints the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks scale")
+    parser.add_argument("--only", default="", help="rows whose model or cluster is called so")
+    only = parser.parse_known_args()[0].only
     print(HEAD, flush=True)
     rows: list[dict[str, Any]] = []
     for row in QUICK if quick else ROWS:
+        if only and only not in row[:2]:
+            continue
         command = [sys.executable, "-m", "benchmarks.scale", json.dumps(row)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = done.stdout.splitlines() or [""]
