@@ -81,4 +81,4 @@ def test_it_can_be_left_out_and_the_host_has_none() -> None:
     assert on.step_s == off.step_s
     assert "beside compute" not in str(off)
     with pytest.raises(ValueError, match="overlap"):
-        Options(overlap=1)
+        Options(overlap=1)  # pyright: ignore[reportArgumentType]

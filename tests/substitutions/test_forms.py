@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -40,7 +42,8 @@ PROGRAMS = {
 
 def numbers() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(7)
-    found = {name: np.asarray(rng.normal(size=t.shape)) for name, t in INPUTS.items()}
+    found: dict[str, np.ndarray] = {}
+    found |= {name: np.asarray(rng.normal(size=t.shape)) for name, t in INPUTS.items()}
     for name in "ij":
         found[name] = rng.integers(0, 4, size=INPUTS[name].shape)
     return found
@@ -50,7 +53,7 @@ def value(form: Form, args: list[np.ndarray], given: dict[str, np.ndarray]) -> n
     """What a form computes, in NumPy."""
     if not form.kind:
         return given[form.name]
-    p = dict(form.params)
+    p: dict[str, Any] = dict(form.params)
     plain = {
         "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
         "neg": np.negative, "exp": np.exp, "tanh": np.tanh, "scale": np.multiply,

@@ -141,7 +141,7 @@ def test_what_a_loop_only_reads_is_merged_in_front_of_it() -> None:
     weights = {i.type for i in rewritten.graph.inputs}
     assert any(
         rewritten.graph.type_of(o).size > max(w.size for w in weights if w.rank == 2)
-        for o in loops[0].inputs[: loops[0].attr("num_consts")]
+        for o in loops[0].inputs[: int(str(loops[0].attr("num_consts")))]
     )
     args = tuple(map(numbers, CELLS))
     close(rewritten.compile()(*args), jax.jit(fn)(*args))
