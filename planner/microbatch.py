@@ -180,11 +180,16 @@ def _traced(loss_fn: Any, params: Any, batch: Any, parts: Parts, size: int) -> T
     try:
         return trace(loss_fn, params, jax.tree.unflatten(tree, resized))
     except IRError as error:
-        raise PlanError(
-            f"does not trace with {size} examples in place of {parts.batch}: {error}",
-            kind="bad-loss", where="loss_fn",
-            remedy="take the batch size from the shapes of its arrays, or use microbatches=1",
-        ) from error  # fmt: skip
+        raise untraceable(size, parts.batch, error) from error
+
+
+def untraceable(size: int, batch: int, error: Exception) -> PlanError:
+    """What is said of a loss that does not take as few examples as a micro-batch has."""
+    return PlanError(
+        f"does not trace with {size} examples in place of {batch}: {error}", kind="bad-batch",
+        where="loss_fn", remedy="take the batch size from the shapes of its arrays, or use fewer "
+        "micro-batches",
+    )  # fmt: skip
 
 
 def _loss_reduction(share: Share, asked: str) -> tuple[str, list[str]]:

@@ -144,7 +144,7 @@ class PipelineSearch:
             try:
                 parts = self.planner.loss(count).built.parts
             except PlanError as error:
-                if error.kind != "bad-batch" or "divide" not in str(error):
+                if not _is_size(error):
                     raise
                 continue
             assert parts is not None
@@ -169,7 +169,12 @@ class PipelineSearch:
             spent: dict[int, float] = {}
             for size in kept:
                 self.say(f"{grid[i]} micro-batches on {size} devices")
-                price = self.planner.whole(grid[i], size)
+                try:
+                    price = self.planner.whole(grid[i], size)
+                except PlanError as error:
+                    if self.options.microbatches is not None or not _is_size(error):
+                        raise
+                    break  # the loss cannot be computed on so few examples
                 if isinstance(price, PlanError):
                     self.least.append(price.needs_bytes * size / self.machine.num_devices)
                     continue
@@ -229,7 +234,7 @@ class PipelineSearch:
         try:
             loss = self.planner.loss(count)
         except PlanError as error:
-            if error.kind == "bad-batch" and self.options.microbatches is None:
+            if self.options.microbatches is None and _is_size(error):
                 return None
             raise
         cuts = tuple(self.shares.places[j] for j in one.places)
@@ -331,3 +336,9 @@ class PipelineSearch:
 def _between(a: StagePrice, b: StagePrice, share: float) -> StagePrice:
     pairs = ((getattr(a, f), getattr(b, f)) for f in StagePrice.__dataclass_fields__)
     return StagePrice(*(share * x + (1 - share) * y for x, y in pairs))
+
+
+def _is_size(error: PlanError) -> bool:
+    """Whether a number of micro-batches is refused for the size of its parts."""
+    said = str(error)
+    return error.kind == "bad-batch" and ("divide" in said or "does not trace with" in said)

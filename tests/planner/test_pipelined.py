@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from msgspec import structs
 
@@ -109,4 +110,22 @@ def test_a_pipeline_is_chosen_where_the_network_is_slow():
     single = plan(chained, params, batch, cluster=far_apart(), optimizer=CLIPPED, pipeline="off")
     assert isinstance(auto, PipelinePlan)
     assert auto.step_s < single.step_s
-    assert auto.baselines["one program"].step_s == single.step_s
+    # beside a pipeline that is faster, one program is not searched to the end
+    assert single.step_s <= auto.baselines["one program"].step_s <= single.step_s * 1.01
+
+
+def test_a_loss_that_needs_groups_of_examples_gets_fewer_micro_batches() -> None:
+    def loss(params, batch):
+        x = batch["x"]
+        for w in params:
+            x = x + jnp.tanh(x.reshape(-1, 8, 16) @ w).reshape(x.shape)
+        return jnp.mean((x - batch["y"]) ** 2)
+
+    rows = jax.ShapeDtypeStruct((64, 16), jnp.float32)
+    params = [jax.ShapeDtypeStruct((16, 16), jnp.float32)] * 4
+    found = plan(
+        loss, params, {"x": rows, "y": rows}, cluster="16xh100:8", optimizer=optax.sgd(0.1),
+        pipeline=2, loss_reduction="mean",
+    )  # fmt: skip
+    assert len(found.stages) == 2
+    assert 64 // found.microbatches % 8 == 0

@@ -14,7 +14,7 @@ from ir.trace import Traced, trace
 
 from ...errors import PlanError
 from ...inter.chain import Chain
-from ...microbatch import wide
+from ...microbatch import untraceable, wide
 from ...schedule import Schedule
 from ...step import BuiltStep, build_step
 from .equations import Equations, is_float, open_loss
@@ -72,7 +72,13 @@ def opened(
         loss_reduction=loss_reduction, batch_axis=batch_axis,
     )  # fmt: skip
     params, batch = jax.eval_shape(lambda *trees: trees, params, batch)
-    program = open_loss(loss_fn, params, _micro(batch, built))
+    try:
+        program = open_loss(loss_fn, params, _micro(batch, built))
+    except (TypeError, ValueError) as error:
+        if built.parts is None or isinstance(error, PlanError):
+            raise
+        size = built.parts.batch
+        raise untraceable(size // microbatches, size, error) from error
     layers = layers_of(program)
     return Opened(built, program, layers, chain_of(layers), params, batch, microbatches, has_aux)
 
