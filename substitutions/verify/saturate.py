@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from egglog.bindings import EggSmolError, EGraph
 
@@ -87,19 +88,24 @@ def _rewrites(rule: Rule, axioms: Sequence[Rule]) -> Iterator[str]:
     """The axioms of the rule's kind of tensors, for the degrees that it has."""
     degrees = sorted({op["degree"] for op in (*rule.source, *rule.target) if op.get("degree", 0)})
     for axiom in axioms:
-        if axiom.parallel != rule.parallel:
-            continue
-        letters = sorted(
-            {o["degree"] for o in (*axiom.source, *axiom.target) if o.get("degree", 0)}
+        if axiom.parallel == rule.parallel:
+            yield from _written(axiom, tuple(degrees))
+
+
+@lru_cache(maxsize=4096)
+def _written(axiom: Rule, degrees: tuple[int, ...]) -> tuple[str, ...]:
+    """One axiom for all choices of its degrees."""
+    found: list[str] = []
+    letters = sorted({o["degree"] for o in (*axiom.source, *axiom.target) if o.get("degree", 0)})
+    for chosen in itertools.product(degrees, repeat=len(letters)):
+        values = dict(zip(letters, chosen, strict=True))
+        left, right = (
+            _term(side, ref, bound=True, degrees=values)
+            for side, ref in zip((axiom.source, axiom.target), axiom.outputs[0], strict=True)
         )
-        for chosen in itertools.product(degrees, repeat=len(letters)):
-            values = dict(zip(letters, chosen, strict=True))
-            left, right = (
-                _term(side, ref, bound=True, degrees=values)
-                for side, ref in zip((axiom.source, axiom.target), axiom.outputs[0], strict=True)
-            )
-            if left.startswith("(") and left != right:  # a variable matches all terms
-                yield f"(rewrite {left} {right})"
+        if left.startswith("(") and left != right:  # a variable matches all terms
+            found.append(f"(rewrite {left} {right})")
+    return tuple(found)
 
 
 def _term(side: Side, ref: Ref, *, bound: bool, degrees: dict[int, int] | None = None) -> str:

@@ -1,5 +1,9 @@
 # pyright: basic
-"""Divisibility between sizes and degrees, asked of z3; a time-out counts as no."""
+"""Divisibility between sizes and degrees, asked of z3; what it does not find counts as no.
+
+The limit is z3's own count of steps, each question in a context of its own, so that an answer
+depends neither on the machine's load nor on the questions before.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import z3
 from .expr import Expr
 from .solve import Solver
 
-LIMIT_MS = 200
+STEPS = 1_000_000  # 6 times the most that a rule of the published sets takes; about 0.3 s
 
 
 def implied(solver: Solver, divisor: Expr, number: Expr) -> bool:
@@ -25,25 +29,26 @@ def implied(solver: Solver, divisor: Expr, number: Expr) -> bool:
 def _implied(
     facts: tuple[tuple[Expr, Expr], ...], divisor: Expr, number: Expr, twos: frozenset[str]
 ) -> bool:
+    context = z3.Context()
     names: dict[str, Any] = {}
-    s = z3.Solver()
-    s.set("timeout", LIMIT_MS)
+    s = z3.Solver(ctx=context)
+    s.set("rlimit", STEPS)
     for i, (d, n) in enumerate(facts):
-        quotient = z3.Int(f"quotient {i}")
-        s.add(quotient >= 1, _term(d, names) * quotient == _term(n, names))
-    whole, part = _term(number, names), _term(divisor, names)
-    quotient, rest = z3.Ints("q r")
+        quotient = z3.Int(f"quotient {i}", context)
+        s.add(quotient >= 1, _term(d, names, context) * quotient == _term(n, names, context))
+    whole, part = _term(number, names, context), _term(divisor, names, context)
+    quotient, rest = z3.Ints("q r", context)
     s.add(whole == part * quotient + rest, rest > 0, rest < part, quotient >= 0)
     for name, variable in names.items():
         s.add(variable >= (2 if name in twos else 1))
     return s.check() == z3.unsat
 
 
-def _term(expr: Expr, names: dict[str, Any]) -> Any:
-    total: Any = z3.IntVal(0)
+def _term(expr: Expr, names: dict[str, Any], context: Any) -> Any:
+    total: Any = z3.IntVal(0, context)
     for monomial, c in expr.terms.items():
-        part: Any = z3.IntVal(int(c))
+        part: Any = z3.IntVal(int(c), context)
         for atom in monomial:
-            part = part * names.setdefault(atom.text, z3.Int(atom.text))
+            part = part * names.setdefault(atom.text, z3.Int(atom.text, context))
         total = total + part
     return total
