@@ -37,6 +37,14 @@ class Term:
     params: tuple[tuple[str, str], ...] = ()
     args: tuple[Term, ...] = ()
     part: int = 0
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        held = hash((self.kind, self.name, self.params, self.args, self.part))
+        object.__setattr__(self, "_hash", held)
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def show_term(term: Term) -> str:

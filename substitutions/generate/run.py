@@ -1,31 +1,34 @@
-"""Finds rules: terms of equal fingerprint are proved equal, and kept if no kept rule implies them.
+"""Finds rules: terms of equal fingerprint are equal by rules found before, or proved equal.
 
-Only one term of each class of proved-equal terms is built upon, so that what follows by replacing
-a part is not found again. Decisions are kept in a journal; a run that was interrupted makes the
-same decisions up to its last one without proving them anew.
+Only one term of each class of equal terms is built upon, so that what follows by replacing a part
+is not found again. A candidate is proved only if rewriting does not derive it. Proofs are kept in
+a journal; a run that was interrupted makes the same decisions without proving them anew.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ..errors import RuleError
 from ..rule import Rule
 from ..text import Term, rule_of_text, show_term
-from ..verify.judge import ACCEPTED, PROVED, judge, renamed
+from ..verify.judge import ACCEPTED, PROVED, judge
 from ..verify.saturate import saturates
+from .classes import Class, Classes, Orbit
+from .derive import Rewriter
+from .journal import IMPLIED, KEPT, REJECTED, Decision, Journal
 from .prune import independent
-from .terms import OP_SETS, Made, OpSet, extensions, inputs_of
+from .sets import OP_SETS, OpSet
+from .terms import Enumeration
+from .values import Renamings, Value, input_values
 
 MOST_OPS = 4
 # Limits of the search for a derivation from rules kept before; longer ones are not found.
 ROUNDS, TERMS = 3, 1500
-KEPT, IMPLIED, REJECTED = "kept", "implied", "rejected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,12 @@ class Found:
 
 @dataclass
 class Generated:
-    """What a run found; `counts` has terms, candidates, and candidates by decision."""
+    """What a run found.
+
+    counts: terms made (names aside), classes of them, candidates, and what became of these:
+        derived by rewriting, by verdict, implied (found by saturation after the proof), kept, and
+        dropped because they follow from later ones.
+    """
 
     rules: list[Found] = field(default_factory=list[Found])
     counts: Counter[str] = field(default_factory=Counter[str])
@@ -53,54 +61,11 @@ class _State:
 
     chosen: OpSet
     journal: Journal
-    classes: dict[str, list[Made]] = field(default_factory=dict[str, "list[Made]"])
-    seen: dict[Rule, str] = field(default_factory=dict[Rule, str])
+    classes: Classes
+    rewriter: Rewriter
     kept: list[Rule] = field(default_factory=list[Rule])
     axioms: list[tuple[Rule, ...]] = field(default_factory=list[tuple[Rule, ...]])
     out: Generated = field(default_factory=Generated)
-
-
-class Journal:
-    """Decisions by candidate, appended to a file line by line; a torn last line is forgotten."""
-
-    def __init__(self, path: Path | None, head: str) -> None:
-        self.path, self.known = path, dict[str, tuple[str, str, str]]()
-        if path is None:
-            return
-        lines = path.read_text("utf-8").splitlines() if path.exists() else []
-        if lines and lines[0] != head:
-            raise RuleError(
-                "belongs to another search", where=str(path), remedy="delete it or name another"
-            )
-        for i, line in enumerate(lines[1:]):
-            entry = _entry(line)
-            if entry is None:
-                if i + 2 < len(lines):
-                    raise RuleError(f"line {i + 2} is not a decision", where=str(path))
-                break
-            self.known[entry[0]] = entry[1:]
-        body = [json.dumps([key, *rest]) for key, rest in self.known.items()]
-        path.write_text("\n".join([head, *body]) + "\n", "utf-8")
-
-    def add(self, key: str, decision: tuple[str, str, str]) -> None:
-        self.known[key] = decision
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([key, *decision]) + "\n")
-
-
-def _entry(line: str) -> tuple[str, str, str, str] | None:
-    try:
-        found: Any = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(found, list) or len(cast("list[Any]", found)) != 4:
-        return None
-    key, decision, verdict, condition = cast("list[Any]", found)
-    texts = all(isinstance(item, str) for item in (key, decision, verdict, condition))
-    if not texts or decision not in (KEPT, IMPLIED, REJECTED):
-        return None
-    return key, decision, verdict, condition
 
 
 def generate(
@@ -121,96 +86,110 @@ def generate(
         raise RuleError(f"no op set '{name}'; there are {', '.join(OP_SETS)}", where="generate")
     if not 1 <= ops <= MOST_OPS:
         raise RuleError(f"{ops} ops; between 1 and {MOST_OPS} are possible", where="generate")
-    state = _State(OP_SETS[name], Journal(journal, f"meshwright-rules {name} 1"))
-    known: list[list[Made]] = [inputs_of(state.chosen)]
-    for made in known[0]:
-        state.classes.setdefault(made.print, []).append(made)
+    chosen = OP_SETS[name]
+    classes = Classes(Renamings(chosen))
+    state = _State(chosen, Journal(journal, f"meshwright-rules {name} 2"), classes,
+                   Rewriter(classes))  # fmt: skip
+    made = Enumeration(chosen, classes)
+    made.close(_input_orbits(state))
+    counts = state.out.counts
     for size in range(1, ops + 1):
-        fresh: list[Made] = []
-        for made in extensions(state.chosen, known, size):
-            state.out.counts["terms"] += 1
-            if _is_new(state, made):
-                fresh.append(made)
-            if state.out.counts["terms"] % 500 == 0:
-                tell(f"{size} ops: {state.out.counts['terms']} terms, {len(state.out.rules)} rules")
-        known.append(fresh)
+        fresh: list[Orbit] = []
+        for term, value in made.terms():
+            counts["terms"] += 1
+            if counts["terms"] % 500 == 0:
+                tell(f"{size} ops: {counts['terms']} terms, {len(state.out.rules)} rules")
+            orbit = _placed(state, term, size, value)
+            if orbit is not None:
+                fresh.append(orbit)
+                if size == ops:
+                    orbit.value = None  # nothing is built upon it
+        counts["classes"] += len(fresh)
+        if size < ops:
+            made.close(fresh)
     tell(f"{len(state.out.rules)} rules: which follow from the others")
     texts = [(rule.left, rule.right) for rule in state.out.rules]
-    chosen = independent(texts, state.kept, state.axioms, ROUNDS, TERMS)
-    state.out.counts["follow from later ones"] = len(texts) - len(chosen)
-    state.out.rules = [state.out.rules[i] for i in chosen]
+    left = independent(texts, state.kept, state.axioms, ROUNDS, TERMS)
+    counts["follow from later ones"] = len(texts) - len(left)
+    state.out.rules = [state.out.rules[i] for i in left]
     return state.out
 
 
-def _is_new(state: _State, made: Made) -> bool:
-    """Whether a term is equal to none before it; if it is, the rule is kept or implied."""
-    bucket = state.classes.setdefault(made.print, [])
-    for other in bucket:
-        if _decide(state, made.term, other.term) != REJECTED:
-            return False
-    bucket.append(made)
-    return True
+def _input_orbits(state: _State) -> list[Orbit]:
+    found: list[Orbit] = []
+    for name, value in input_values(state.chosen, state.classes.renamings).items():
+        orbit = state.classes.new_orbit(Term("", name), 0, value)
+        if not any(state.classes.alike(orbit.prints)):
+            state.classes.add(orbit)
+            found.append(orbit)
+    return found
 
 
-def _decide(state: _State, left: Term, right: Term) -> str:
-    rule = _rule(state, left, right)
-    if rule is None:
-        return REJECTED
-    state.out.counts["candidates"] += 1
-    plain = _canonical(rule)
-    if plain in state.seen:
-        state.out.counts["renamed"] += 1
-        return state.seen[plain]
+def _placed(state: _State, term: Term, size: int, value: Value) -> Orbit | None:
+    """The orbit of a term if it is new; else the term joins the one that it is equal to."""
+    orbit = state.classes.new_orbit(term, size, value)
+    for other, renaming in list(state.classes.alike(orbit.prints)):
+        found = other.class_of(renaming)
+        if _decide(state, term, state.classes.least(found), found) != REJECTED:
+            state.classes.join(term, other, renaming)
+            return None
+    renamings = state.classes.renamings
+    for i, each in enumerate(orbit.prints):
+        other_name = renamings.renamed(term, i)
+        if each == orbit.prints[0] and other_name != term:
+            _decide(state, state.classes.normal_parts(other_name), term, None)
+    state.classes.add(orbit)
+    return orbit
+
+
+def _decide(state: _State, left: Term, right: Term, goal: Class | None) -> str:
+    if left == right:
+        return IMPLIED
+    counts = state.out.counts
+    counts["candidates"] += 1
+    if state.rewriter.equal(left, right, goal):
+        counts["derived"] += 1
+        return IMPLIED
     key = f"{show_term(left)} = {show_term(right)}"
-    decision = state.journal.known.get(key)
-    if decision is None:
-        decision = _decision(state, rule)
-        state.journal.add(key, decision)
-    state.seen[plain] = decision[0]
-    state.out.counts[decision[0]] += 1
-    if decision[0] == KEPT:
-        parallel = state.chosen.parallel
-        found = Found(show_term(left), show_term(right), decision[1], decision[2], parallel)
-        state.out.rules.append(found)
+    found = state.journal.known.get(key)
+    rule = _rule(state, left, right)
+    if found is None:
+        found = _decision(state, rule)
+        state.journal.add(key, found)
+    counts[found.verdict] += 1
+    if found.decision != REJECTED:
+        counts[found.decision] += 1
+        state.rewriter.add(left, right, found.ways)
+    if found.decision == KEPT:
+        state.out.rules.append(
+            Found(show_term(left), show_term(right), found.verdict, found.condition,
+                  state.chosen.parallel)
+        )  # fmt: skip
         state.kept.append(rule)
-        state.axioms.append(tuple(_axioms(rule, decision[1])))
-    return decision[0]
+        ways = ((">", rule), ("<", _back(rule)))
+        state.axioms.append(tuple(each for way, each in ways if way in found.ways))
+    return found.decision
 
 
-def _rule(state: _State, left: Term, right: Term) -> Rule | None:
-    ranks = {name: rank for name, rank, _ in state.chosen.inputs}
-    try:
-        return rule_of_text(
-            "", show_term(left), show_term(right), ranks, parallel=state.chosen.parallel
-        )
-    except RuleError:
-        return None
+def _rule(state: _State, left: Term, right: Term) -> Rule:
+    ranks, parallel = state.chosen.ranks, state.chosen.parallel
+    return rule_of_text("", show_term(left), show_term(right), ranks, parallel=parallel)
 
 
-def _decision(state: _State, rule: Rule) -> tuple[str, str, str]:
+def _back(rule: Rule) -> Rule:
+    outputs = tuple((b, a) for a, b in rule.outputs)
+    return replace(rule, source=rule.target, target=rule.source, outputs=outputs)
+
+
+def _decision(state: _State, rule: Rule) -> Decision:
     found = judge(rule)
     if found.verdict not in ACCEPTED:
-        return REJECTED, found.verdict, found.condition
+        return Decision(REJECTED, found.verdict, found.condition, "")
+    ways = ">" if found.verdict == PROVED else ""
+    ways += "<" if judge(_back(rule)).verdict == PROVED else ""
     axioms = [axiom for each in state.axioms for axiom in each]
-    if saturates(rule, axioms, ROUNDS, TERMS):
-        return IMPLIED, found.verdict, found.condition
-    return KEPT, found.verdict, found.condition
-
-
-def _axioms(rule: Rule, verdict: str) -> Iterator[Rule]:
-    """The directions of a kept rule that hold without a condition."""
-    if verdict == PROVED:
-        yield rule
-    back = replace(
-        rule, source=rule.target, target=rule.source, outputs=tuple((b, a) for a, b in rule.outputs)
-    )
-    if judge(back).verdict == PROVED:
-        yield back
-
-
-def _canonical(rule: Rule) -> Rule:
-    names = {ref.name: f"-{i + 1}" for i, ref in enumerate(rule.inputs())}
-    return renamed(rule, names)
+    implied = saturates(rule, axioms, ROUNDS, TERMS)
+    return Decision(IMPLIED if implied else KEPT, found.verdict, found.condition, ways)
 
 
 def catalogue_of(name: str, ops: int, found: Generated) -> Mapping[str, Any]:

@@ -1,127 +1,139 @@
-"""All terms of up to so many ops, with their values on concrete inputs.
+"""All terms of a size over the classes of smaller ones, names of inputs aside.
 
-Values are in a prime field, on tensors whose sizes are all 6, so that most ops apply; what holds
-there only because of the sizes is found out afterwards, by proof.
+Only one term of each class is built upon, and only terms whose inputs are first used in their own
+order are made: the others are renamings of them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from ..rule import SIGNATURES, Op, Ref
-from ..text import Term, show_term
-from ..verify.arrays import Field, NotTypedError, Run, Tensor, tensor
-from ..verify.concrete import apply
+from ..text import Term
+from .classes import Classes, Orbit
+from .sets import OpSet
+from .values import Renamings, Value, applied, exchanged
 
-SIZE = 6
-SALT = 1_000_003
-
-
-@dataclass(frozen=True, slots=True)
-class OpSet:
-    """Ops to build terms of, each with its parameters, and inputs: rank, replicas."""
-
-    ops: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
-    inputs: tuple[tuple[str, int, int], ...]
-    parallel: bool = False
-
-
-def _plain(*names: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
-    return tuple((name, ()) for name in names)
-
-
-OP_SETS: Mapping[str, OpSet] = {
-    "plain": OpSet(
-        (
-            *_plain("add", "mul", "relu", "exp", "scale", "transpose"),
-            ("matmul", (("activation", 0),)),
-            ("concat", (("axis", 0),)),
-            ("concat", (("axis", 1),)),
-            ("split", (("axis", 0),)),
-            ("split", (("axis", 1),)),
-            ("sum", (("axis", 0),)),
-            ("sum", (("axis", 1),)),
-            ("max", (("axis", 0),)),
-        ),
-        (("x", 2, 1), ("y", 2, 1), ("z", 2, 1), ("s", 0, 1)),
-    ),
-    "parallel": OpSet(
-        (
-            *_plain("add", "mul", "relu"),
-            ("linear", (("activation", 0),)),
-            ("concat", (("axis", 1),)),
-            *(
-                (kind, (("degree", 2), ("dim", dim)))
-                for kind in ("partition", "combine")
-                for dim in (1, 2)
-            ),
-            ("replicate", (("degree", 2), ("dim", 0))),
-            ("reduce", (("degree", 2), ("dim", 0))),
-        ),
-        (("x", 2, 1), ("y", 2, 1), ("p", 2, 2)),
-        parallel=True,
-    ),
-}
+Key = tuple[str, tuple[tuple[str, int], ...], tuple[Term, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A term, the ops that it needs, and its value."""
+    """The least term of a class, with the ops that it needs and the order of its inputs."""
 
     term: Term
-    ops: frozenset[str]
-    value: Tensor
+    orbit: Orbit
+    renaming: int
+    ops: frozenset[int]
+    order: tuple[int, ...]
 
-    @property
-    def print(self) -> str:
-        """A fingerprint of the value, its shape and its degrees."""
-        data = np.ascontiguousarray(self.value.data)
-        text = f"{data.shape} {self.value.degrees}".encode()
-        return hashlib.blake2b(text + data.tobytes(), digest_size=12).hexdigest()
-
-
-def inputs_of(chosen: OpSet) -> list[Made]:
-    """The inputs with random values."""
-    found: list[Made] = []
-    for i, (name, rank, replicas) in enumerate(chosen.inputs):
-        rng = np.random.default_rng([SALT, i])
-        shape = (replicas,) + (SIZE,) * rank
-        data = Field(SALT).array(rng.integers(0, 2**31 - 1, size=shape))
-        degrees = (replicas,) + (1,) * rank
-        found.append(Made(Term("", name), frozenset(), tensor(data, degrees)))
-    return found
+    def value(self, renamings: Renamings) -> Value:
+        if self.orbit.value is None:
+            raise AssertionError("values of orbits that are built upon are kept")
+        return exchanged(self.orbit.value, renamings, self.renaming)
 
 
-def extensions(chosen: OpSet, known: Sequence[Sequence[Made]], ops: int) -> Iterator[Made]:
-    """Terms of exactly `ops` ops over known ones, in a fixed order; `known[i]` have i ops each."""
-    run = Run(Field(SALT), chosen.parallel)
-    for kind, params in chosen.ops:
-        arity = SIGNATURES[kind][0]
-        op = Op(kind, tuple(Ref(-1, 0, str(i)) for i in range(arity)), params)
-        for sizes in itertools.product(range(ops), repeat=arity):
-            if max(sizes, default=0) + 1 > ops or sum(sizes) + 1 < ops:
+@dataclass
+class _Level:
+    """Least terms of classes of one size, by the order of their inputs and by their ops."""
+
+    all: list[Made] = field(default_factory=list[Made])
+    by_order: dict[tuple[int, ...], list[Made]] = field(
+        default_factory=lambda: defaultdict[tuple[int, ...], list[Made]](list)
+    )
+    by_op: dict[int, list[Made]] = field(
+        default_factory=lambda: defaultdict[int, list[Made]](list)
+    )
+
+    def add(self, made: Made) -> None:
+        self.all.append(made)
+        self.by_order[made.order].append(made)
+        for op in made.ops:
+            self.by_op[op].append(made)
+
+
+@dataclass
+class Enumeration:
+    """Terms by size; a size is made once all classes of the sizes below are known."""
+
+    chosen: OpSet
+    classes: Classes
+    _levels: list[_Level] = field(default_factory=list[_Level])
+    _ops: dict[Key, int] = field(default_factory=dict[Key, int])
+
+    def close(self, orbits: Iterable[Orbit]) -> None:
+        """Takes the orbits of the next size: all their renamings are built upon."""
+        level = _Level()
+        renamings = self.classes.renamings
+        for orbit in orbits:
+            seen: set[int] = set()
+            for i, found in enumerate(orbit.prints):
+                if found in seen:
+                    continue
+                seen.add(found)
+                term = self.classes.least(orbit.class_of(i))
+                ops = frozenset(self._parts(term))
+                level.add(Made(term, orbit, i, ops, renamings.order(term)))
+        self._levels.append(level)
+
+    def _parts(self, term: Term) -> Iterator[int]:
+        if term.kind:
+            params = tuple((key, int(value)) for key, value in term.params)
+            yield self._number((term.kind, params, term.args))
+            for arg in term.args:
+                yield from self._parts(arg)
+
+    def _number(self, key: Key) -> int:
+        return self._ops.setdefault(key, len(self._ops))
+
+    def terms(self) -> Iterator[tuple[Term, Value]]:
+        """Terms of exactly as many ops as there are closed levels, in a fixed order."""
+        size = len(self._levels)
+        for kind, params in self.chosen.ops:
+            arity = SIGNATURES[kind][0]
+            op = Op(kind, tuple(Ref(-1, 0, str(i)) for i in range(arity)), params)
+            written = tuple((key, str(value)) for key, value in params)
+            for args in self._operands(size, arity):
+                terms = tuple(arg.term for arg in args)
+                needed = frozenset[int]().union(*(arg.ops for arg in args))
+                needed |= {self._number((kind, params, terms))}
+                if len(needed) != size:
+                    continue
+                values = [arg.value(self.classes.renamings) for arg in args]
+                for part, value in enumerate(applied(op, values, parallel=self.chosen.parallel)):
+                    yield Term(kind, "", written, terms, part), value
+
+    def _operands(self, size: int, arity: int) -> Iterator[tuple[Made, ...]]:
+        """Operands that may need `size` - 1 ops in all, inputs in their own order."""
+        ordered = self.classes.renamings.ordered
+        if arity == 1:
+            yield from ((made,) for made in self._levels[size - 1].all if ordered(made.order))
+            return
+        for i, j in itertools.product(range(size), repeat=2):
+            if i + j < size - 1:
                 continue
-            for args in itertools.product(*(known[size] for size in sizes)):
-                yield from _applied(op, args, ops, run)
+            for first in self._levels[i].all:
+                if not ordered(first.order):
+                    continue
+                if i + j == size - 1:
+                    seconds = self._continuing(first, self._levels[j])
+                else:  # some ops are needed by both
+                    near = (made for op in sorted(first.ops) for made in self._levels[j].by_op[op])
+                    seconds = (
+                        made
+                        for made in {id(made): made for made in near}.values()
+                        if len(first.ops | made.ops) < size and self._continues(first, made.order)
+                    )
+                yield from ((first, second) for second in seconds)
 
+    def _continues(self, first: Made, order: tuple[int, ...]) -> bool:
+        both = tuple(dict.fromkeys((*first.order, *order)))
+        return self.classes.renamings.ordered(both)
 
-def _applied(op: Op, args: Sequence[Made], ops: int, run: Run) -> Iterator[Made]:
-    scalars = [arg.value.data.ndim == 1 for arg in args]
-    if scalars != ([False, True] if op.kind == "scale" else [False] * len(args)):
-        return  # laws of numbers are not searched for
-    try:
-        values = apply(op, [arg.value for arg in args], run)
-    except (NotTypedError, ValueError, IndexError):
-        return
-    params = tuple((key, str(value)) for key, value in op.params)
-    for part, value in enumerate(values):
-        term = Term(op.kind, "", params, tuple(arg.term for arg in args), part)
-        whole = show_term(Term(op.kind, "", params, term.args, 0))
-        needed = frozenset[str]().union(*(arg.ops for arg in args)) | {whole}
-        if len(needed) == ops:
-            yield Made(term, needed, value)
+    def _continuing(self, first: Made, level: _Level) -> Iterator[Made]:
+        for order, group in level.by_order.items():
+            if self._continues(first, order):
+                yield from group

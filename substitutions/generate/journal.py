@@ -1,0 +1,71 @@
+"""Decisions on candidates, kept in a file so that an interrupted search need not repeat them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ..errors import RuleError
+
+KEPT, IMPLIED, REJECTED = "kept", "implied", "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What became of a candidate; `ways` has > and < where it holds without a condition."""
+
+    decision: str
+    verdict: str
+    condition: str
+    ways: str
+
+
+class Journal:
+    """Decisions by candidate, appended to a file line by line; a torn last line is forgotten."""
+
+    def __init__(self, path: Path | None, head: str) -> None:
+        self.path, self.known = path, dict[str, Decision]()
+        if path is None:
+            return
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        if lines and lines[0] != head:
+            raise RuleError(
+                "belongs to another search", where=str(path), remedy="delete it or name another"
+            )
+        for i, line in enumerate(lines[1:]):
+            entry = _entry(line)
+            if entry is None:
+                if i + 2 < len(lines):
+                    raise RuleError(f"line {i + 2} is not a decision", where=str(path))
+                break
+            self.known[entry[0]] = entry[1]
+        body = [_line(key, found) for key, found in self.known.items()]
+        path.write_text("\n".join([head, *body]) + "\n", "utf-8")
+
+    def add(self, key: str, found: Decision) -> None:
+        self.known[key] = found
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_line(key, found) + "\n")
+
+
+def _line(key: str, found: Decision) -> str:
+    return json.dumps([key, found.decision, found.verdict, found.condition, found.ways])
+
+
+def _entry(line: str) -> tuple[str, Decision] | None:
+    try:
+        found: Any = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(found, list):
+        return None
+    texts = cast("list[Any]", found)
+    if len(texts) != 5 or not all(isinstance(item, str) for item in texts):
+        return None
+    key, decision, verdict, condition, ways = cast("list[str]", texts)
+    if decision not in (KEPT, IMPLIED, REJECTED) or ways not in ("", ">", "<", "><"):
+        return None
+    return key, Decision(decision, verdict, condition, ways)
