@@ -2,7 +2,8 @@
 
 Counterexamples (of false rules, and those that show why a condition is needed) are run in JAX. A
 mutant changes one axis, degree, operand or op of an accepted rule. None that has a numeric
-counterexample may be accepted; accepted ones are tried again on many more instances.
+counterexample may be accepted; accepted ones are tried again on many more instances. Then rules
+are generated, over all terms of each op set up to a size.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import collections
 import time
 from typing import Any
 
-from substitutions import Rule, Verdict, judge_all
+from substitutions import Rule, Verdict, generate, judge_all
+from substitutions.generate import OP_SETS
 from substitutions.verify.judge import ACCEPTED, judge, refuted_again, renamed
 from tests.substitutions.jax_meaning import reproduces
 from tests.substitutions.mutants import mutants
@@ -19,19 +21,20 @@ from tests.substitutions.published import EQUATIONS, FILES, FLEXFLOW, TASO, rule
 
 INSTANCES = 40  # on which accepted mutants are tried again
 QUICK = 300  # mutants of each file
+OPS, QUICK_OPS = 3, 2  # on a side of generated rules
 
 
 def main(quick: bool = False) -> list[dict[str, Any]]:
-    """Prints both tables and returns their rows.
+    """Prints the tables and returns their rows.
 
     Args:
-        quick: a part of the mutants only.
+        quick: a part of the mutants, and rules of fewer ops.
     """
     rows = [audit(name) for name in FILES]
     accepted = {name: row.pop("accepted") for name, row in zip(FILES, rows, strict=True)}
     for name in (FLEXFLOW, TASO, EQUATIONS):
         rows.append(mutate(name, accepted[name], QUICK if quick else None))
-    return rows
+    return rows + [found(name, QUICK_OPS if quick else OPS) for name in OP_SETS]
 
 
 def audit(name: str) -> dict[str, Any]:
@@ -78,6 +81,21 @@ def mutate(name: str, good: list[Rule], most: int | None) -> dict[str, Any]:
     )
     return {
         "file": name, "mutants": len(chosen), "counts": dict(counts), "wrong": wrong,
+        "cpu_s": seconds,
+    }  # fmt: skip
+
+
+def found(name: str, ops: int) -> dict[str, Any]:
+    """Generates the rules of an op set; counts are explained at `Generated`."""
+    start = time.process_time()
+    rules_found = generate(name, ops)
+    seconds = time.process_time() - start
+    counts = dict(rules_found.counts)
+    print(
+        f"{name}, {ops} ops: {len(rules_found.rules)} rules, {counts}, {seconds:.0f} s", flush=True
+    )
+    return {
+        "set": name, "ops": ops, "rules": len(rules_found.rules), "counts": counts,
         "cpu_s": seconds,
     }  # fmt: skip
 

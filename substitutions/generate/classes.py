@@ -55,9 +55,7 @@ class Classes:
     _buckets: dict[int, list[Orbit]] = field(default_factory=dict[int, list[Orbit]])
     _home: dict[Term, tuple[Orbit, int]] = field(default_factory=dict[Term, tuple[Orbit, int]])
     _least: dict[Class, Term] = field(default_factory=dict[Class, Term])
-    _where: dict[Class, tuple[Orbit, int]] = field(
-        default_factory=dict[Class, tuple[Orbit, int]]
-    )
+    _where: dict[Class, tuple[Orbit, int]] = field(default_factory=dict[Class, tuple[Orbit, int]])
     # What was asked before; classes never change, so that only what is not known may yet be.
     _classes: dict[Term, Class] = field(default_factory=dict[Term, Class])
     _normal: dict[Term, Term] = field(default_factory=dict[Term, Term])

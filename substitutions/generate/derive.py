@@ -94,9 +94,7 @@ class Rewriter:
                     args = (*term.args[:i], found, *term.args[i + 1 :])
                     yield self.classes.normal(Term(term.kind, "", term.params, args, term.part))
 
-    def _at_root(
-        self, term: Term, table: Mapping[Head, list[tuple[Term, Term]]]
-    ) -> Iterator[Term]:
+    def _at_root(self, term: Term, table: Mapping[Head, list[tuple[Term, Term]]]) -> Iterator[Term]:
         for source, target in table.get(_head(term), ()):
             for bound in self._matches(source, term, {}, top=True):
                 yield self.classes.normal(_filled(target, bound))

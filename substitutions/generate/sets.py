@@ -99,7 +99,7 @@ OP_SETS: Mapping[str, OpSet] = {
             ("replicate", (("degree", 2), ("dim", 0))),
             ("reduce", (("degree", 2), ("dim", 0))),
         ),
-        (*_inputs("xyz", 8, 8), *_inputs("p", 8, 8, replicas=2)),
+        (*_inputs("xyz", 8, 8), *_inputs("pq", 8, 8, replicas=2)),
         parallel=True,
     ),
 }

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from ..rule import SIGNATURES, Op, Ref
 from ..text import Term
 from .classes import Classes, Orbit
-from .sets import OpSet
+from .sets import OpSet, Params
 from .values import Renamings, Value, applied, exchanged
 
-Key = tuple[str, tuple[tuple[str, int], ...], tuple[Term, ...]]
+Key = tuple[str, Params, tuple[Term, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,7 @@ class _Level:
     by_order: dict[tuple[int, ...], list[Made]] = field(
         default_factory=lambda: defaultdict[tuple[int, ...], list[Made]](list)
     )
-    by_op: dict[int, list[Made]] = field(
-        default_factory=lambda: defaultdict[int, list[Made]](list)
-    )
+    by_op: dict[int, list[Made]] = field(default_factory=lambda: defaultdict[int, list[Made]](list))
 
     def add(self, made: Made) -> None:
         self.all.append(made)
@@ -90,21 +88,33 @@ class Enumeration:
         return self._ops.setdefault(key, len(self._ops))
 
     def terms(self) -> Iterator[tuple[Term, Value]]:
-        """Terms of exactly as many ops as there are closed levels, in a fixed order."""
+        """Terms of exactly as many ops as there are closed levels, in a fixed order.
+
+        Those of most inputs come first, so that general rules are found before their instances.
+        """
         size = len(self._levels)
-        for kind, params in self.chosen.ops:
-            arity = SIGNATURES[kind][0]
-            op = Op(kind, tuple(Ref(-1, 0, str(i)) for i in range(arity)), params)
-            written = tuple((key, str(value)) for key, value in params)
-            for args in self._operands(size, arity):
-                terms = tuple(arg.term for arg in args)
-                needed = frozenset[int]().union(*(arg.ops for arg in args))
-                needed |= {self._number((kind, params, terms))}
-                if len(needed) != size:
-                    continue
-                values = [arg.value(self.classes.renamings) for arg in args]
-                for part, value in enumerate(applied(op, values, parallel=self.chosen.parallel)):
-                    yield Term(kind, "", written, terms, part), value
+        for inputs in range(len(self.chosen.inputs), 0, -1):
+            for kind, params in self.chosen.ops:
+                yield from self._of(kind, params, size, inputs)
+
+    def _of(
+        self, kind: str, params: Params, size: int, inputs: int
+    ) -> Iterator[tuple[Term, Value]]:
+        """Terms of one op at the root, over so many inputs."""
+        arity = SIGNATURES[kind][0]
+        op = Op(kind, tuple(Ref(-1, 0, str(i)) for i in range(arity)), params)
+        written = tuple((key, str(value)) for key, value in params)
+        for args in self._operands(size, arity):
+            if len({i for arg in args for i in arg.order}) != inputs:
+                continue
+            terms = tuple(arg.term for arg in args)
+            needed = frozenset[int]().union(*(arg.ops for arg in args))
+            needed |= {self._number((kind, params, terms))}
+            if len(needed) != size:
+                continue
+            values = [arg.value(self.classes.renamings) for arg in args]
+            for part, value in enumerate(applied(op, values, parallel=self.chosen.parallel)):
+                yield Term(kind, "", written, terms, part), value
 
     def _operands(self, size: int, arity: int) -> Iterator[tuple[Made, ...]]:
         """Operands that may need `size` - 1 ops in all, inputs in their own order."""
