@@ -24,6 +24,7 @@ from substitutions import (
     judge_row,
     read_rules,
 )
+from substitutions.generate import OP_SETS
 
 from ..errors import PlanError
 from .answer import Answer, progress
@@ -107,7 +108,7 @@ def _verified(found: Sequence[RowVerdict], data: dict[str, Any], width: int | No
     return table(head, rows, width).append(Text(last))
 
 
-SetName = Annotated[str, typer.Option("--set", help="Ops to build of: plain or parallel.")]
+SetName = Annotated[str, typer.Option("--set", help=f"Ops to build of: {', '.join(OP_SETS)}.")]
 MostOps = Annotated[int, typer.Option("--ops", help="The most ops on a side, up to 4.")]
 OutPath = Annotated[
     Path | None, typer.Option("--out", "-o", help="Write the rules to this JSON file.")
