@@ -36,6 +36,8 @@ TIGHTENINGS = 3
 SMALL_EXCESS = 0.1
 STEEPEST = 0.7
 NARROWINGS = 4
+SHARE_OF_EXCESS = 0.5
+LEAST_STEP = 3e-3
 WORTH = 1e-3
 # Under a tightened limit the bound is known already.
 REFINED = SolveOptions(tolerance=1e-3, price_steps=8, ilp=False)
@@ -187,14 +189,14 @@ class MeshSearch:
         limit = self.scope.limit
         excess = first.account.peak_bytes - limit
         if excess <= limit * SMALL_EXCESS:
-            found = self._under(name, left, limit - excess * 1.05, options)
+            found = self._under(name, left, limit - self._step(excess), options)
             if found is not None:
                 return found
         fitting: list[Candidate] = []
-        widest = first.account.passing_bytes
+        over, widest = excess, first.account.passing_bytes
         for _ in range(NARROWINGS):
-            if not widest:
-                break
+            if widest < SHARE_OF_EXCESS * over:
+                break  # it is something else that is too much
             builder = self._with_room(widest - 1.0)
             narrow = self._build(limits, builder)
             solution = self._solve(narrow, limit, options)
@@ -205,12 +207,17 @@ class MeshSearch:
             if over <= limit * 1e-9:
                 fitting.append(found)
                 break
-            tight = self._under(name, narrow, limit - over * 1.05, options, builder)
-            fitting.extend([tight] if tight is not None else [])
+            if over <= limit * SMALL_EXCESS:
+                tight = self._under(name, narrow, limit - self._step(over), options, builder)
+                fitting.extend([tight] if tight is not None else [])
             widest = min(found.account.passing_bytes, widest - 1)
         if not fitting and excess > limit * SMALL_EXCESS:  # they are not passed, but waited for
-            return self._under(name, left, limit - excess * 1.05, options)
+            return self._under(name, left, limit - self._step(excess), options)
         return min(fitting, key=lambda c: c.account.step_s, default=None)
+
+    def _step(self, over: float) -> float:
+        """By how much a limit is tightened where a plan is so much over it."""
+        return max(over * 1.05, over + LEAST_STEP * self.scope.limit)
 
     def _under(
         self,
@@ -229,7 +236,7 @@ class MeshSearch:
             over = found.account.peak_bytes - self.scope.limit
             if over <= self.scope.limit * 1e-9:
                 return found
-            given = max(given - over * 1.05, given * STEEPEST)
+            given = max(given - self._step(over), given * STEEPEST)
         return None
 
     def _of(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 
 import pytest
 from hypothesis import settings
 
+# Processes that tests interrupt must hear of it, also where the tests run in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
 
 os.environ["JAX_ENABLE_X64"] = "0"

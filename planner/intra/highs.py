@@ -49,6 +49,7 @@ class Highs:
         self.solver = highspy.Highs()
         self.solver.setOptionValue("output_flag", False)
         self.solver.setOptionValue("threads", 1)
+        self.solver.setOptionValue("mip_allow_restart", False)  # HiGHS 1.15 may restart for ever
         for name in ("primal_feasibility", "dual_feasibility", "mip_feasibility"):
             self.solver.setOptionValue(f"{name}_tolerance", TOLERANCE)
         self.solver.passModel(
@@ -59,13 +60,11 @@ class Highs:
         )  # fmt: skip
         self._stop = False
         self._ran = False
-        self._looks, self._most = 0, np.inf
         for event in ("cbSimplexInterrupt", "cbIpmInterrupt", "cbMipInterrupt"):
             getattr(self.solver, event).subscribe(self._ask)
 
     def _ask(self, event: Any) -> None:
-        self._looks += 1
-        if self._stop or self._looks > self._most:
+        if self._stop:
             event.interrupt()
 
     def set(self, name: str, value: Any) -> None:
@@ -80,24 +79,17 @@ class Highs:
         """From now on the integral columns are."""
         self._ran = False
         kind = np.full(len(self.integral), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
+        self.solver.clearSolver()  # HiGHS 1.15 may not end when it begins from the relaxation
         self.solver.changeColsIntegrality(len(self.integral), self.integral, kind)
 
-    def run(self, deadline: float, effort: float = np.inf) -> str:
-        """Solves; returns `optimal`, `infeasible`, or `stopped` for anything else.
-
-        Args:
-            deadline: of `time.monotonic`.
-            effort: how often HiGHS may ask whether to go on: with each iteration of the simplex
-                method, or each relaxation in the tree of an integer programme. Unlike seconds it
-                is the same in every run.
-        """
+    def run(self, deadline: float) -> str:
+        """Solves; returns `optimal`, `infeasible`, or `stopped` for anything else."""
         left = deadline - time.monotonic()
         if left <= 0:
             return "stopped"
         # its clock runs on from one run to the next
         self.solver.setOptionValue("time_limit", float(self.solver.getRunTime()) + left)
         self._ran = True
-        self._looks, self._most = 0, effort
         thread = threading.Thread(target=self.solver.run, daemon=True)
         thread.start()
         try:

@@ -35,7 +35,6 @@ from .problem import Floats
 TOP_COST = 1000.0  # the largest cost of a single option or pair, as the solver sees it
 LEVELLING = 10  # sweeps
 MOST_CELLS = 20_000_000
-ITERATIONS = 250  # of the simplex method that the relaxation may take per unit of effort
 WHOLE = 1e-6  # how far from 0 and 1 a value counts as whole
 SPREAD = 1e-6  # a relaxed solution may break a memory row by so much of the limit
 
@@ -70,7 +69,6 @@ def solve_ilp(
     time_limit_s: float,
     cutoff: float = np.inf,
     nodes: int | None = None,
-    effort: float = np.inf,
 ) -> Exact:
     """Solves exactly, or as far as the time limit allows.
 
@@ -79,12 +77,11 @@ def solve_ilp(
         time_limit_s: for everything.
         cutoff: only choices of lower cost are looked for; `INFEASIBLE` where there are none.
         nodes: of the branch-and-bound tree, at most; any number if None.
-        effort: of every run of HiGHS, see `Highs.run`.
     """
     deadline = time.monotonic() + time_limit_s
     if not flat.size or not np.isfinite(flat.constant):
         return _trivial(flat)
-    programme = _Programme(flat, effort)
+    programme = _Programme(flat)
     bound = programme.relax(deadline, cutoff)
     if programme.answer is not None:
         return Exact(programme.answer, bound, Stop.OPTIMAL)
@@ -106,9 +103,8 @@ def _trivial(flat: Flat) -> Exact:
 class _Programme:
     """The rows and columns written so far."""
 
-    def __init__(self, flat: Flat, effort: float) -> None:
+    def __init__(self, flat: Flat) -> None:
         self.flat, self.level = flat, _levelled(flat)
-        self.effort = effort
         self.rows_at: set[int] = set()  # moments that have a memory row
         self.answer: Ints | None = None
         self.highs = self._write()
@@ -166,7 +162,7 @@ class _Programme:
         """
         flat, bound = self.flat, -np.inf
         while True:
-            status = self.highs.run(deadline, self.effort * ITERATIONS)
+            status = self.highs.run(deadline)
             if status == "infeasible":
                 return np.inf
             if status == "stopped":
@@ -195,7 +191,7 @@ class _Programme:
 
     def branch(self, bound: float, cutoff: float, deadline: float) -> Exact | None:
         """Branch and bound; None if its choice does not fit, and is excluded from now on."""
-        status = self.highs.run(deadline, self.effort)
+        status = self.highs.run(deadline)
         if status == "infeasible":
             return Exact(None, cutoff, Stop.INFEASIBLE)
         bound = max(bound, self._real(self.highs.bound()))

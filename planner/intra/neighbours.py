@@ -16,7 +16,7 @@ import numpy as np
 from ..stop import Stop
 from .consistency import incidence
 from .flat import Flat, Ints
-from .ilp import solve_ilp
+from .ilp import columns, solve_ilp
 from .problem import Floats
 from .reduce import reduce
 from .remap import keeping, remap
@@ -42,14 +42,14 @@ class Neighbours:
         self.size = [float(min(FIRST, flat.size))] * len(self.kinds)
         self.columns = [float(COLUMNS)] * len(self.kinds)
         self.turn = 0
+        self.work = 0  # columns of the programmes so far
 
-    def improve(self, least: float, time_limit_s: float, effort: float = np.inf) -> bool:
+    def improve(self, least: float, time_limit_s: float) -> bool:
         """Tries one neighbourhood; whether it was all there is and has nothing better.
 
         Args:
             least: by so much a choice must be better.
             time_limit_s: for this neighbourhood.
-            effort: of every run of HiGHS, see `Highs.run`.
         """
         kind = self.turn % len(self.kinds)
         self.turn += 1
@@ -59,10 +59,10 @@ class Neighbours:
         small = reduce(remap(self.flat, step))
         if small.broken:
             return False
+        self.work += columns(small.flat)
         found = solve_ilp(
-            small.flat, time_limit_s=time_limit_s, cutoff=self.cost - least, nodes=NODES,
-            effort=effort,
-        )  # fmt: skip
+            small.flat, time_limit_s=time_limit_s, cutoff=self.cost - least, nodes=NODES
+        )
         easy = found.stop in (Stop.OPTIMAL, Stop.INFEASIBLE)
         self._resize(kind, easy=easy)
         if found.choice is None:

@@ -34,8 +34,9 @@ from .warm import warm
 ILP_COLUMNS = 60_000  # programmes up to this size are tried as a whole
 ILP_SHARE = 0.3  # of the time left
 ROUND_S = 5.0  # for a neighbourhood
-# Where the number of rounds is limited, everything is shorter, and counted rather than timed.
-SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_EFFORT, SHORT_ROUND_EFFORT = 25_000, 200, 80, 12
+# Where the number of rounds is limited, everything is shorter.
+SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_S, SHORT_ROUND_S = 25_000, 200, 3.0, 0.5
+FREE_WORK = 60_000  # columns of neighbourhoods beyond which only a share of the rounds is run
 GOOD, FEWER = 5e-4, 0.2  # a gap that is worth a share of the rounds only
 ELIMINATE_NODES = 3_000  # cores up to this size are tried by elimination
 ELIMINATE_ENTRIES = 300_000  # its largest table
@@ -56,8 +57,8 @@ class SolveOptions:
     sweeps, price_steps: their product limits the sweeps of message passing over one problem.
     ilp: whether HiGHS may be used.
     seed: of the neighbourhoods.
-    rounds: at most so many neighbourhoods, fewer for a small gap, and short runs of HiGHS, so that
-        the time limit alone depends on the machine; None to use all the time.
+    rounds: at most so many neighbourhoods, fewer for a small gap or where they are
+        large, and short runs of HiGHS; None to use all the time.
     interruptible: whether Ctrl-C ends the search with the best choice so far.
     cutoff: only choices below this cost are of interest; the search ends when the bound reaches it.
     """
@@ -126,7 +127,7 @@ class _Search:
         self.trace: list[Point] = []
         self.levels: list[Reduced] = []
         self.whole = False
-        self.rounds = 0
+        self.rounds, self.work = 0, 0
         self.tried = np.inf  # cost at which the whole programme was given up
 
     # --- what is known ---
@@ -301,12 +302,11 @@ class _Search:
         """
         left, before = self.deadline - time.monotonic(), self.cost
         short = self.best is not None and self.options.rounds is not None
-        if self.best is not None and not short:
-            left *= ILP_SHARE
+        if self.best is not None:
+            left = min(left, SHORT_ILP_S) if short else left * ILP_SHARE
         found = solve_ilp(
             flat, time_limit_s=left, cutoff=self.wanted,
             nodes=SHORT_ILP_NODES if short else None,
-            effort=SHORT_ILP_EFFORT if short else np.inf,
         )  # fmt: skip
         if found.choice is not None:
             self.offer(found.choice)
@@ -328,14 +328,14 @@ class _Search:
     def _most_rounds(self) -> float:
         if self.options.rounds is None:
             return np.inf
-        small = self.cost - self.bound <= GOOD * abs(self.cost)
+        small = self.cost - self.bound <= GOOD * abs(self.cost) or self.work > FREE_WORK
         return self.options.rounds * (FEWER if small else 1.0)
 
     def _search(self, prices: Prices) -> None:
         """Neighbourhoods until a good part of the gap is closed."""
         start = self._here(prices)
         around = Neighbours(prices.flat, start, prices.best.slack, self.options.seed + self.rounds)
-        gap = self.cost - prices.best.bound
+        gap, worked = self.cost - prices.best.bound, 0
         while not self.settled:
             for _ in range(BATCH):
                 if self.settled:
@@ -347,9 +347,10 @@ class _Search:
                 left = self.deadline - time.monotonic()
                 short = self.options.rounds is not None
                 proved = around.improve(
-                    self.cost - self.wanted, left if short else min(left, ROUND_S),
-                    SHORT_ROUND_EFFORT if short else np.inf,
+                    self.cost - self.wanted, min(left, SHORT_ROUND_S if short else ROUND_S)
                 )  # fmt: skip
+                self.work += around.work - worked
+                worked = around.work
                 self.offer(around.choice)
                 if proved and around.cost <= self.cost:
                     self.raise_bound(self.wanted)
