@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-
-from ..errors import PlanError
-
-# Stages may differ by this share of an even one's work if fewer bytes cross then.
-UNEVEN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,43 +62,3 @@ class Chain:
                 found.insert(i, c)
                 at.insert(i, self.work[c])
         return tuple(found)
-
-
-def cuts_by_share(chain: Chain, shares: Sequence[float]) -> tuple[int, ...]:
-    """Cuts at places such that the work of the stages is nearest to the shares asked for.
-
-    Minimises the largest work of a stage over its share, in steps of `UNEVEN`, then the bytes
-    that cross, then that work itself.
-
-    Raises:
-        PlanError: if there are fewer places than stages ask for.
-    """
-    stages = len(shares)
-    places = (0, *chain.places(), len(chain.slots))
-    if len(places) <= stages:
-        raise PlanError(
-            f"{stages} stages, but the program has {len(places) - 1} layers between which it can "
-            "be cut", kind="bad-option", where="pipeline", remedy="ask for fewer stages",
-        )  # fmt: skip
-    count = len(places)
-    infinity = (math.inf, math.inf, math.inf)
-    step = UNEVEN * chain.work[-1] / sum(shares) or 1.0
-    best = [[infinity] * count for _ in range(stages + 1)]
-    back = [[0] * count for _ in range(stages + 1)]
-    best[0][0] = (0.0, 0.0, 0.0)
-    for s in range(1, stages + 1):
-        for j in range(s, count):
-            for i in range(s - 1, j):
-                load = (chain.work[places[j]] - chain.work[places[i]]) / shares[s - 1]
-                _, crossed, worst = best[s - 1][i]
-                if math.isinf(worst):
-                    continue
-                width = chain.across[places[j]] if j < count - 1 else 0.0
-                worst = max(worst, load)
-                priced = (math.ceil(worst / step - 1e-9), crossed + width, worst)
-                if priced < best[s][j]:
-                    best[s][j], back[s][j] = priced, i
-    cuts = [count - 1]
-    for s in range(stages, 0, -1):
-        cuts.append(back[s][cuts[-1]])
-    return tuple(places[j] for j in reversed(cuts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -58,18 +57,6 @@ class Simulator:
         graph, levels = self._graph(links)
         duration_s, _ = self._durations(graph, costs, links)
         return float((longest(levels, duration_s) + duration_s).max(initial=0.0))
-
-    def steps_s(self, costs: Sequence[StageCosts], links: Links | None = None) -> Floats:
-        """The step time for each of many costs, all in one pass.
-
-        Args:
-            costs: each of every stage.
-            links: between devices, the same for all.
-        """
-        graph, levels = self._graph(links)
-        columns = [self._durations(graph, one, links)[0] for one in costs]
-        duration_s = np.stack(columns, axis=1) if columns else np.zeros((graph.size, 0))
-        return (longest(levels, duration_s) + duration_s).max(axis=0, initial=0.0)
 
     def _graph(self, links: Links | None) -> tuple[Graph, Levels]:
         key = (links is not None, links is None or links.overlap)

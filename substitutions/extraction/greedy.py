@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from .egraph import NOTHING, EGraph, Extraction, extraction, needed
 
@@ -14,16 +14,16 @@ def greedy_tree(graph: EGraph) -> Extraction:
     tree(c) = min over nodes n of c of  cost(n) + sum over children d of  tree(d)
     """
     best, choice = [math.inf] * graph.classes, dict[int, int]()
-    uses = parents(graph)
-    work = dict.fromkeys(range(len(graph.nodes)))
-    while work:
-        i = next(iter(work))
-        del work[i]
+
+    def improves(i: int) -> bool:
         node = graph.nodes[i]
         cost = node.cost + math.fsum(best[child] for child in node.children)
-        if cost < best[node.owner]:
-            best[node.owner], choice[node.owner] = cost, i
-            work.update(dict.fromkeys(uses[node.owner]))
+        if cost >= best[node.owner]:
+            return False
+        best[node.owner], choice[node.owner] = cost, i
+        return True
+
+    _settled(graph, improves)
     return _found(graph, choice)
 
 
@@ -41,29 +41,40 @@ def greedy_dag(graph: EGraph, prices: Sequence[float] | None = None) -> Extracti
     price = prices or [node.cost for node in graph.nodes]
     best: list[dict[int, float] | None] = [None] * graph.classes
     sums, choice = [math.inf] * graph.classes, dict[int, int]()
+
+    def improves(i: int) -> bool:
+        node = graph.nodes[i]
+        sets = [best[child] for child in node.children]
+        held = [found for found in sets if found is not None]
+        if len(held) < len(sets):
+            return False
+        if held and price[i] + max(sums[child] for child in node.children) >= sums[node.owner]:
+            return False
+        whole: dict[int, float] = {}
+        for found in sorted(held, key=len, reverse=True):
+            whole = whole | found if whole else dict(found)
+        if node.owner in whole:
+            return False
+        whole[node.owner] = price[i]
+        cost = math.fsum(whole.values())
+        if cost >= sums[node.owner]:
+            return False
+        best[node.owner], sums[node.owner], choice[node.owner] = whole, cost, i
+        return True
+
+    _settled(graph, improves)
+    return _found(graph, choice)
+
+
+def _settled(graph: EGraph, improves: Callable[[int], bool]) -> None:
+    """Looks at nodes, and again at those that use a class that one improved, to the end."""
     uses = parents(graph)
     work = dict.fromkeys(range(len(graph.nodes)))
     while work:
         i = next(iter(work))
         del work[i]
-        node = graph.nodes[i]
-        sets = [best[child] for child in node.children]
-        held = [found for found in sets if found is not None]
-        if len(held) < len(sets):
-            continue
-        if held and price[i] + max(sums[child] for child in node.children) >= sums[node.owner]:
-            continue
-        whole: dict[int, float] = {}
-        for found in sorted(held, key=len, reverse=True):
-            whole = whole | found if whole else dict(found)
-        if node.owner in whole:
-            continue
-        whole[node.owner] = price[i]
-        cost = math.fsum(whole.values())
-        if cost < sums[node.owner]:
-            best[node.owner], sums[node.owner], choice[node.owner] = whole, cost, i
-            work.update(dict.fromkeys(uses[node.owner]))
-    return _found(graph, choice)
+        if improves(i):
+            work.update(dict.fromkeys(uses[graph.nodes[i].owner]))
 
 
 def parents(graph: EGraph) -> list[list[int]]:

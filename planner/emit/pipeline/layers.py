@@ -43,11 +43,6 @@ class Layers:
         """Value -> op that computes it."""
         return {v: i for i, op in enumerate(self.ops) for v in op.outs}
 
-    @cached_property
-    def cut_loops(self) -> frozenset[int]:
-        """Ops with a slot for each iteration."""
-        return frozenset(op for op, k in self.slots if k >= 0)
-
 
 def layers_of(program: Equations) -> Layers:
     """Sorts the equations of a loss."""

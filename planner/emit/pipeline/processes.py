@@ -34,6 +34,17 @@ def is_one(devices: Sequence[Any]) -> bool:
     return len({device.process_index for device in devices}) <= 1
 
 
+def _alone(found: Any, devices: Devices) -> Any:
+    """Results, waited for where programs that talk to one another must not run side by side.
+
+    Collectives of CPU devices hold threads of one pool while they wait; two programs of several
+    processes can hold all of it and wait for each other. GPUs have queues instead.
+    """
+    if jax.process_count() > 1 and devices[0].platform == "cpu":
+        jax.block_until_ready([x for x in jax.tree.leaves(found) if x.addressable_shards])
+    return found
+
+
 def away(shape: Sequence[int], dtype: Any, sharding: Sharding) -> Array:
     """An array on devices of other processes."""
     return jax.make_array_from_single_device_arrays(tuple(shape), sharding, [], dtype=dtype)
@@ -56,7 +67,7 @@ def started(
         known: shapes of results by function, filled in.
     """
     if is_here(devices):
-        return call(*args)
+        return _alone(call(*args), devices)
     if id(call) not in known:
         structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args]
         known[id(call)] = jax.eval_shape(call, *structs)
@@ -123,6 +134,7 @@ def crossed(x: Array, here: NamedSharding, there: NamedSharding, tiles: int) -> 
     ]
     whole = (len(source) + len(target), *shape)
     moved = program(jax.make_array_from_single_device_arrays(whole, sharding, parts))
+    _alone(moved, source)
     if not is_here(target):
         return away(x.shape, x.dtype, there)
     found = {s.device: s.data for s in moved.addressable_shards}

@@ -16,7 +16,7 @@ from planner.emit.pipeline.build import Opened, build_pipeline, cut_of, opened
 from planner.emit.pipeline.rehearsal import ROLES, rehearse, solved_of
 from planner.emit.pipeline.runtime import Pipeline
 from planner.emit.pipeline.transfer import split_devices
-from planner.inter.chain import cuts_by_share
+from planner.inter.chain import Chain
 from planner.options import Options
 from planner.schedule import build
 from planner.single import One, plan_traced
@@ -80,7 +80,7 @@ def pipeline_of(
     """
     loss = opened(loss_fn, params, batch, optimizer, microbatches=microbatches, **settings)
     table = build(schedule, len(sizes), microbatches)
-    cuts = cuts_by_share(loss.chain, shares or (1.0,) * table.placement.stages)
+    cuts = cuts_near(loss.chain, shares or (1.0,) * table.placement.stages)
     groups = split_devices(jax.devices(), sizes)
     solved = []
     if mesh is not None or planned:
@@ -96,6 +96,17 @@ def pipeline_of(
                 (stage.program, solved_of(stage, best.decisions, best.builder.cache.reshard))
             )
     return loss, build_pipeline(loss, cuts, table, groups, recompute, solved)
+
+
+def cuts_near(chain: Chain, shares: Sequence[float]) -> tuple[int, ...]:
+    """Cuts at the places nearest to where the work is divided as the shares say."""
+    places, cuts = list(chain.places()), [0]
+    for s in range(1, len(shares)):
+        wanted = chain.work[-1] * sum(shares[:s]) / sum(shares)
+        left = len(shares) - 1 - s
+        free = [c for c in places if c > cuts[-1]]
+        cuts.append(min(free[: len(free) - left], key=lambda c: abs(chain.work[c] - wanted)))
+    return (*cuts, len(chain.slots))
 
 
 def _quiet(text: str) -> None:

@@ -23,7 +23,7 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", ["4,4", pytest.param("2,6", marks=pytest.mark.exhaustive)])
 def test_two_processes_compute_the_unsharded_step(sizes: str):
     with socket.socket() as free:
