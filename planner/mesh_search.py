@@ -108,11 +108,11 @@ class Candidate:
 class MeshSearch:
     """The search on one mesh."""
 
-    def __init__(self, scope: Scope, mesh: Mesh) -> None:
+    def __init__(self, scope: Scope, mesh: Mesh, cache: MenuCache | None = None) -> None:
         self.scope, self.mesh = scope, mesh
         # a buffer that is larger than the memory has no place at any time
         reshard = ReshardModel(scope.cluster, mesh, scope.collectives, scope.limit)
-        self.builder = self._builder(MenuCache(mesh, reshard, scope.compute))
+        self.builder = self._builder(cache or MenuCache(mesh, reshard, scope.compute))
         self.others: dict[float, Builder] = {}
         self.built: dict[float, Built] = {}
         self.cuts, self.tables = Cuts(), Tables()
@@ -275,9 +275,13 @@ class MeshSearch:
             return ([fitting] if fitting is not None else []), first.bound
         return [found], first.bound
 
-    def rough(self) -> Candidate | None:
-        """A good plan on this mesh without a proof; None if none was found."""
-        left = self._build(self._wished())
+    def rough(self, limits: Limits | None = None) -> Candidate | None:
+        """A good plan on this mesh without a proof; None if none was found.
+
+        limits: on ops, beside the user's wishes.
+        """
+        wished = self._wished()
+        left = self._build(replace(limits, state=wished.state) if limits else wished)
         if not left.possible:
             return None
         solution = self._solve(left, self.scope.limit, ROUGH)

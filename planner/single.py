@@ -11,9 +11,9 @@ import jax
 import msgspec
 
 from costmodel import Cluster, CollectiveModel, ComputeModel
-from ir import IRError, Mesh, TraceError, check, digest, show
+from ir import IRError, TraceError, check, digest, show
 from ir.trace import Traced, trace
-from substitutions import Draft, draft_of
+from substitutions import draft_of
 
 from .binding import Bound
 from .emit.rewritten import retraced
@@ -78,11 +78,11 @@ def plan_one(
     key = key_of_one(one, traced, machine, options, cutoff_s) if memory.store else ""
     file = kept_plan(memory, key, text, digest(traced.graph) if memory.store else "")
     if file is None:
-        plan, _ = plan_traced(
+        plan, found = plan_traced(
             one, traced, machine, options, say, start, begun, memory, cutoff_s=cutoff_s
         )
         if options.substitutions and options.baseline is None:
-            plan = _rewritten(one, plan, traced, machine, options, say, start, memory)
+            plan = _rewritten(one, plan, found.best, traced, machine, options, say, start, memory)
         keep_plan(memory, key, plan.file)
         return plan
     if file.substitutions:
@@ -96,6 +96,7 @@ def plan_one(
 def _rewritten(
     one: One,
     plan: Plan,
+    best: Candidate,
     traced: Traced,
     machine: Cluster,
     options: Options,
@@ -111,13 +112,9 @@ def _rewritten(
     """
     say("substitute")
     begun, file = time.monotonic(), plan.file
-    pricer = Pricer(machine, options, Mesh(file.mesh), _ties(traced), _donated(traced))
+    pricer = Pricer(machine, options, best, _ties(traced), _donated(traced))
     estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
-
-    def price(draft: Draft) -> float:
-        return pricer.step_s(draft.graph)
-
-    found = Hunt(price, estimator, file.step_s).run(draft_of(traced.graph))
+    found = Hunt(pricer.step_s, estimator, file.step_s).run(draft_of(traced.graph))
     better = plan
     if found is not None:
         check(found.draft.graph, after="rewriting")

@@ -5,31 +5,50 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from costmodel import Cluster
-from ir import Graph, Mesh
+from ir import Graph
+from substitutions import Draft
 
-from ..mesh_search import MeshSearch
+from ..mesh_search import Candidate, MeshSearch
 from ..options import Options
 from ..program import program_of
 from ..search import Search
+from .near import limits_near
+
+# In programs of more ops than this, those further away from a change keep the strategy that they
+# have in the plan.
+SMALL, REACH = 64, 1
 
 
 @dataclass(frozen=True)
 class Pricer:
-    """Plans rewritten programs on one mesh, without a proof.
+    """Plans rewritten programs on the mesh of a plan, without a proof.
 
-    ties, donated: of the program as it was traced, in positions of the graph's inputs.
+    best: the plan of the program as it was traced.
+    ties, donated: of that program, in positions of the graph's inputs.
     """
 
     machine: Cluster
     options: Options
-    mesh: Mesh
+    best: Candidate
     ties: tuple[tuple[int, int], ...]
     donated: frozenset[int]
 
-    def step_s(self, graph: Graph) -> float:
-        """Predicted seconds of a step; infinite if no plan was found that fits."""
+    def step_s(self, draft: Draft) -> float:
+        """Predicted seconds of a step; infinite if no plan was found that fits.
+
+        Args:
+            draft: a rewritten program.
+        """
+        searcher = self._searcher(draft.graph)
+        flat, known = searcher.scope.program.flat, self.best.decisions.ops
+        large = len(flat.ops) > SMALL
+        found = searcher.rough(limits_near(draft, flat, known, REACH) if large else None)
+        return float("inf") if found is None else found.account.step_s
+
+    def _searcher(self, graph: Graph) -> MeshSearch:
         program = program_of(graph, self.ties, self.donated, self.options)
         options = replace(self.options, cache=False, baselines=False, baseline=None)
         search = Search(program, self.machine, options, lambda _: None)
-        found = MeshSearch(search.scope, self.mesh).rough()
-        return float("inf") if found is None else found.account.step_s
+        # specs are known by their address, which is theirs only as long as their program lives
+        cache = replace(self.best.builder.cache, forms={})
+        return MeshSearch(search.scope, self.best.mesh, cache)

@@ -22,8 +22,8 @@ from .estimate import Estimator, runs_of
 from .rules import SEARCHED
 
 RELAXED = 1.05
-# A rewrite must make the step faster by this share.
-WORTH = 5e-3
+# A rewrite must make the step faster by this share: prices are not known better.
+WORTH = 1e-2
 # Classes of places that are looked at in one state, and states in all that are priced.
 MOST_CLASSES = 6
 MOST_PRICED = 5
