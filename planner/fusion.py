@@ -15,6 +15,7 @@ from ir import Literal, lookup
 
 from .flatten import FlatOp, FlatProgram
 from .layouts import turned
+from .padding import copied
 
 FUSED = ("elementwise", "layout", "reduction", "random")
 # Ops that cost more to repeat than their result costs to write and read again.
@@ -32,12 +33,14 @@ class Traffic:
     free[v]: value v depends on nothing but literals and can be made in any state at no cost.
     reads[op]: operand positions that the op pays for reading.
     launches[op]: kernels that the op starts: 1 for the first of a fusion and for unfused ops.
+    copied: values that are in memory twice (`padding.py`).
     """
 
     stored: tuple[bool, ...]
     free: tuple[bool, ...]
     reads: tuple[tuple[int, ...], ...]
     launches: tuple[int, ...]
+    copied: frozenset[int] = frozenset()
 
 
 def is_fused(op: FlatOp) -> bool:
@@ -72,7 +75,7 @@ def analyse(flat: FlatProgram) -> Traffic:
         if starts:
             started.add(group[i])
         launches.append(int(starts))
-    return Traffic(tuple(stored), free, tuple(reads), tuple(launches))
+    return Traffic(tuple(stored), free, tuple(reads), tuple(launches), copied(flat))
 
 
 def _stored(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:
@@ -108,7 +111,8 @@ def _at_borders(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:
 def _store_dear(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -> None:
     """Stores what a dear op makes for several fusions, where it is read more than once.
 
-    Of the values between it and where the readers part, the smallest is stored.
+    Of the values between it and where the readers part, the smallest is stored. So is what a dear
+    op computes from, where others read that too.
     """
     first, last = _reads(flat, stored)
     readers: dict[int, list[FlatOp]] = {}
@@ -118,18 +122,27 @@ def _store_dear(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -
     for op in flat.ops:
         if op.node.op not in DEAR:
             continue
+        both = (v for v in (*op.inputs, *op.outputs) if isinstance(v, int) and not free[v])
+        again = {v for v in both if first.get(v) != last.get(v)}
+        for v in again.difference(op.outputs):
+            stored[v] = True
         for v in op.outputs:
-            if free[v] or stored[v] or first.get(v) == last.get(v):
-                continue
-            here = kept = v
-            while len(read := readers.get(here, [])) == 1 and len(read[0].outputs) == 1:
-                after = read[0].outputs[0]
-                if stored[after] or not is_fused(read[0]):
-                    break
-                here = after
-                if flat.values[here].type.nbytes <= flat.values[kept].type.nbytes:
-                    kept = here  # a mask rather than what it is widened to
-            stored[kept] = True
+            if v in again and not stored[v]:
+                stored[_smallest(flat, stored, readers, v)] = True
+
+
+def _smallest(
+    flat: FlatProgram, stored: list[bool], readers: dict[int, list[FlatOp]], v: int
+) -> int:
+    """Of a value and what is made of it alone: a mask rather than what it is widened to."""
+    kept = v
+    while len(read := readers.get(v, [])) == 1 and len(read[0].outputs) == 1:
+        v = read[0].outputs[0]
+        if stored[v] or not is_fused(read[0]):
+            break
+        if flat.values[v].type.nbytes <= flat.values[kept].type.nbytes:
+            kept = v
+    return kept
 
 
 def _reads(flat: FlatProgram, stored: list[bool]) -> tuple[dict[int, int], dict[int, int]]:

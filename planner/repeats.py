@@ -62,7 +62,7 @@ def repeats_of(
             value.type, value.kind, value.weight, traffic.stored[v], traffic.free[v],
             facts.lives.owns[v],
             facts.partial[v], v in facts.shared, v in facts.in_place, v in flat.forced,
-            v in flat.stacked, facts.stacking(v), v in sums, v in results, mark(v),
+            v in flat.stacked, facts.buffers(v), v in sums, v in results, mark(v),
             tuple(kinds.of_dim(v, d) for d in range(value.type.rank)),
         )
         for v, value in enumerate(flat.values)

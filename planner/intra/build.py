@@ -186,7 +186,7 @@ class Builder:
         return self._state_bytes(v, states)
 
     def _state_bytes(self, v: int, states: States) -> Floats:
-        return self._state_bytes_of(self.flat.values[v].type, states, self.facts.stacking(v))
+        return self._state_bytes_of(self.flat.values[v].type, states, self.facts.buffers(v))
 
     def _state_bytes_of(self, type_: TensorType, states: States, factor: int = 1) -> Floats:
         key = ("bytes", type_, id(states), factor)
@@ -225,16 +225,14 @@ class Builder:
         return self._add(NodeRef(i, -1, menu, ()), self._op_cost(i, op, spec, menu), use)
 
     def _op_bytes(self, op: FlatOp, menu: tuple[Strategy, ...], inner: list[int]) -> Floats:
-        counted = tuple(self.facts.counts(op, v) for v in inner)
+        counted = tuple(self.facts.counts(op, v) * self.facts.buffers(v) for v in inner)
         key = ("op-bytes", id(menu), op.node.outputs, counted)
         if key not in self.cache.vectors:
             total = np.zeros(len(menu))
-            for v in inner:
-                position = op.outputs.index(v)
-                if self.facts.counts(op, v):
-                    states = self._column(menu, "result", position)
-                    type_ = self.flat.values[v].type
-                    total = total + [float(s.local_bytes(type_, self.mesh)) for s in states]
+            for v, times in zip(inner, counted, strict=True):
+                if times:
+                    states = self._column(menu, "result", op.outputs.index(v))
+                    total = total + self._state_bytes_of(self.flat.values[v].type, states, times)
             self.cache.vectors[key] = total
             self.cache.menus[("keep", id(menu))] = menu
         return self.cache.vectors[key]

@@ -141,15 +141,15 @@ class Facts:
                 held = self.lives.owns[v] and v not in self.in_place
                 held = held and v not in self.flat.stacked and v not in self.read_only
             if held and not self.traffic.free[v] and end > start:
-                size = value.type.nbytes * self.stacking(v) / devices
+                size = value.type.nbytes * self.buffers(v) / devices
                 change[start] += size
                 change[min(end, len(change) - 1)] -= size
         return float(np.cumsum(change).max())
 
-    def stacking(self, v: int) -> int:
-        """How many slices of a port the stacked value holds; 1 for all other values."""
+    def buffers(self, v: int) -> int:
+        """How many buffers of its size a value has: slices of a stack, padded copies."""
         if v not in self.stack_of:
-            return 1
+            return 2 if v in self.traffic.copied else 1
         outer = self.flat.values[self.stack_of[v]].type.size
         return outer // max(self.flat.values[v].type.size, 1)
 

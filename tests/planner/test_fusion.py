@@ -77,6 +77,18 @@ def test_carries_and_what_enters_a_loop_are_stored() -> None:
     assert not kept["add@4/0/1"]
 
 
+def test_what_a_dear_op_computes_from_is_stored_if_another_kernel_reads_it() -> None:
+    def gelu(x, w):
+        u = (x @ w) * 0.7
+        return jax.lax.erfc(u) @ w, jnp.exp(-u * u) @ w
+
+    wide = jax.ShapeDtypeStruct((16, 16), jnp.float32)
+    kept = stored(of(gelu, jax.ShapeDtypeStruct((8, 16), jnp.float32), wide))
+    assert kept["mul@1"]
+    once = stored(of(lambda x, w: jax.lax.erfc((x @ w) * 0.7), A, W))
+    assert not once["mul@1"]
+
+
 def test_a_carry_that_starts_as_a_constant_is_still_stored() -> None:
     """Its first value is free, but not what the body makes of it."""
 
