@@ -62,7 +62,8 @@ def _case(row: Mapping[str, str]) -> Case:
     counts = ("micro_batch", "data", "tensor", "pipeline", "context", "chunks")
     given: dict[str, Any] = {k: int(row[k]) for k in counts if row[k] != "?"}
     given |= {k: row[k] for k in ("shard", "recompute", "dtype") if row[k] != "?"}
-    given |= {k: row[k] == "1" for k in ("sequence", "flash", "overlap", "async_tensor")}
+    given |= {k: row[k] == "1" for k in ("sequence", "overlap", "async_tensor")}
+    given |= {k: int(row[k]) for k in ("flash", "reduced", "flat") if k in row}
     took = None if row["step_s"] == "OOM" else float(row["step_s"])
     return Case(
         row["source"], row["case"], f"{row['gpus']}x{row['device']}",

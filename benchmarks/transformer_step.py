@@ -35,8 +35,10 @@ NORMS_AND_SUMS_BYTES: Final = 2 * 4 + 2 * 6
 # mask, read by the second product.
 SCORES_BYTES: Final = 2 + 4 + 5 + 2
 # Flash attention's share of the peak, forward and backward together: FlashAttention-2 (Dao 2023)
-# reports 335 of 989 TFLOP/s on H100 and about 200 of 312 on A100.
+# reports 335 of 989 TFLOP/s on H100 and about 200 of 312 on A100, and to be twice as fast as the
+# first one.
 FLASH_SHARE: Final = {"h100": 0.34, "a100": 0.64}
+FIRST_FLASH: Final = 0.5
 # Adam: 32-bit gradient read, parameter and two moments read and written, 16-bit copy written.
 ADAM_BYTES: Final = 4 + 2 * 12 + 2
 # 16-bit weight and gradient, 32-bit master weight and two moments.
@@ -77,6 +79,9 @@ class Degrees:
     chunks: of a pipeline stage (interleaving).
     async_tensor: tensor-parallel collectives run in pieces beside their products.
     recompute: nothing, the attention's scores, every second product, or the layer.
+    flash: generation of flash attention; 0 for scores that reach memory.
+    reduced: bytes of an element of a gradient on the wire.
+    flat: gradients of a layer are joined into one buffer first, as PyTorch's FSDP does.
     """
 
     data: int = 1
@@ -89,9 +94,11 @@ class Degrees:
     sequence: bool = False
     recompute: Literal["none", "selective", "alternate", "full"] = "none"
     dtype: str = "bfloat16"
-    flash: bool = True
+    flash: int = 2
     overlap: bool = True
     async_tensor: bool = False
+    reduced: int = 2
+    flat: bool = False
 
     @property
     def devices(self) -> int:
@@ -225,6 +232,7 @@ def _attention_s(model: Model, d: Degrees, machine: Machine) -> tuple[float, flo
     if d.flash:
         flops = 4.0 * d.micro_batch * heads * rows * s * size / 2.0
         share = FLASH_SHARE.get(machine.cluster.profile.partition("-")[0], FLASH_SHARE["a100"])
+        share *= FIRST_FLASH if d.flash == 1 else 1.0
         forward = flops / (share * machine.compute.peak_flops("bfloat16", tensor=True))
         return forward, 2.5 * forward
     half = "bfloat16" if "float8" in d.dtype else d.dtype
@@ -264,8 +272,10 @@ def _sharded_pass(
     """A micro-batch of ZeRO-3: weights gathered before each layer, twice, gradients scattered."""
     group, size = machine.group(d, "data"), 2.0 * model.layer_parameters / d.tensor
     gather = machine.seconds("all-gather", group, size)
-    scatter = machine.seconds("reduce-scatter", group, size)
+    scatter = machine.seconds("reduce-scatter", group, size * d.reduced / 2)
     layers = math.ceil(count)
+    if d.flat:  # read and written by the join, and again by a widening
+        backward += machine.memory_s(size * (2 + (1 + d.reduced / 2 if d.reduced > 2 else 0)), 2)
     works = [forward] * layers + [backward] * layers
     moves = [Transfer(gather, -1, i, early=1) for i in range(2 * layers)]
     moves += [Transfer(scatter, i, 2 * layers) for i in range(layers, 2 * layers)]

@@ -10,6 +10,7 @@ wire are those that each device sends in one call, memory is that of one device.
 are used where planning takes seconds, else the small ones; `--quick` uses small ones only. What
 was planned and compiled is kept in a folder, so that a run may be stopped and continued: what is
 there is not compiled again, only its memory is predicted anew; `--kept-only` leaves the rest out.
+Plans are kept apart from rows, so that another compiler checks the same ones.
 """
 
 from __future__ import annotations
@@ -55,8 +56,12 @@ def one(
     loaded = load_target(target)
     start = time.process_time()
     asked = {} if baseline is None else {"baseline": baseline, "mesh": MESHES.get(baseline, (8,))}
-    found: Plan = plan(loaded.fn, *loaded.args, cluster=cluster, **asked, **loaded.settings)
-    found.save(file)
+    found: Plan
+    if file.exists():
+        found = load(file).bind(loaded.fn, *loaded.args)
+    else:
+        found = plan(loaded.fn, *loaded.args, cluster=cluster, **asked, **loaded.settings)
+        found.save(file)
     planned = time.process_time()
     checked = verify(found, compiler=compiler)
     return {
@@ -83,9 +88,11 @@ def rows_of(target: str, cluster: str, compiler: str, kept: Path) -> list[dict[s
     """All rows of one target that can be planned, each in a process of its own."""
     found: list[dict[str, object]] = []
     for baseline in (None, *BASELINES):
-        name = f"{target.rpartition(':')[2]}-{baseline or 'best'}-{cluster}-{compiler}"
-        file, answer = kept / f"{name}.plan.json", kept / f"{name}.row.json"
+        name = f"{target.rpartition(':')[2]}-{baseline or 'best'}-{cluster}"
+        file, answer = kept / f"{name}.plan.json", kept / f"{name}-{compiler}.row.json"
         row: dict[str, object]
+        if not file.exists() and any(kept.glob(f"{name}-*.row.json")):
+            continue  # there is no such plan
         if answer.exists():
             row = again(json.loads(answer.read_text()), file)
         elif "--kept-only" in sys.argv:
