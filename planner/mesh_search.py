@@ -21,6 +21,7 @@ from .intra.eliminate import Tables
 from .intra.problem import Floats, IntraProblem, IntraSolution
 from .intra.records import Built, Limits, MenuCache
 from .intra.solve import SolveOptions, solve
+from .intra.stash import stashed
 from .intra.within import Cuts, Within, within
 from .meshes import MOST_AXES
 from .options import Options
@@ -139,7 +140,8 @@ class MeshSearch:
         builder = builder or self.builder
         room_bytes = builder.cache.reshard.room_bytes
         if room_bytes not in self.built:
-            self.built[room_bytes] = builder.build()
+            built, stash = builder.build(), self.scope.program.stash
+            self.built[room_bytes] = stashed(builder, built, stash) if stash else built
         left = within(self.built[room_bytes], builder.facts, limits, self.cuts)
         self.scope.seconds["build"] += time.monotonic() - start
         return left

@@ -52,7 +52,7 @@ class Options:
     baselines: bool = True
     baseline: str | None = None
     pipeline: int | str = "auto"
-    schedules: tuple[str, ...] = ("1f1b", "zb-h1", "gpipe")
+    schedules: tuple[str, ...] = ("1f1b", "1f1b-eager", "zb-h1", "gpipe")
     emission: str = "shard_map"
     overlap: bool = True
     substitutions: bool = True

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,28 +19,31 @@ import numpy as np
 from costmodel import Cluster
 
 from .emit.pipeline.build import cut_of
+from .emit.pipeline.stage import Staged
 from .errors import PlanError
 from .inter.divide import Division, Machine, divide
-from .inter.estimate import RECOMPUTE, Costs, Ratio, Shares
+from .inter.estimate import RECOMPUTE, Costs, Shares
+from .inter.known import Estimates, Known
 from .inter.price import StagePrice
 from .inter.rank import Ranked, Shape, ranked
-from .inter.space import anchors, counts, near, sizes, stage_counts
+from .inter.space import IN_FLIGHT, anchors, counts, families, near, sizes, stage_counts
 from .options import Options
 from .plan import Plan
 from .search import USABLE
 from .show import bytes_text
-from .stages import BoundStages, Say, StagePlanner, Training
+from .stages import BoundStages, Say, StageError, StageFound, StagePlanner, Training
 
 # Divisions whose stages are planned, in all and after the first that fits, and how far from the
 # best simulated step an estimate may be to be worth it.
-MOST_TRIALS, TRIALS = 14, 4
+MOST_TRIALS, TRIALS = 24, 4
 HOPE = 1.0
 # A sub-mesh that needs so many times the device-seconds of the best is left out.
 WASTE = 2.0
-
-
-# Of a planned run: seconds of a micro-batch, None if it does not fit; bytes held; each further one.
-Known = tuple[float | None, float, float]
+# A stage whose plan was made for less room is planned again if all such stages would be worth it,
+# were they faster by the first share, for a step that is faster by the second.
+FASTER, WORTH = 0.05, 3e-3
+# A stage that does not fit needs this share more than there is, if nothing else is known.
+SHORT = 1e-3
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,6 @@ class PipelineSearch:
     say: Say
     start: float
     least: list[float] = field(default_factory=list)
-    wholes: dict[tuple[int, int], StagePrice] = field(default_factory=dict)
-    ratios: dict[tuple[int, int, str], Ratio] = field(default_factory=dict)
-    exact: dict[tuple[int, int, str], dict[tuple[int, int], Known]] = field(default_factory=dict)
     deadline: float = 0.0
 
     def __post_init__(self) -> None:
@@ -77,6 +78,11 @@ class PipelineSearch:
     def shares(self) -> Shares:
         """What each run of slots is of the whole program."""
         return Shares(self.planner.loss(self.options.microbatches or 1).chain, self.machine)
+
+    @cached_property
+    def estimates(self) -> Estimates:
+        """What is known of costs of stages."""
+        return Estimates(self.shares)
 
     @property
     def limit(self) -> float:
@@ -96,31 +102,33 @@ class PipelineSearch:
         self.batch = self.options.microbatches or self._examples()
         grid = counts(self.batch, self.options.microbatches)
         self._price(grid, asked)
+        kinds = families(self.options.schedules)
         best: Found | None = None
         tried: set[tuple[object, ...]] = set()
-        queue = {count: self._divided(count, stages) for count in grid}
+        queue = {(m, kind): self._divided(m, kind, stages) for m in grid for kind in kinds}
         left = TRIALS
         for _ in range(MOST_TRIALS):
             options = [
-                (one.step_s, count, one)
-                for count, found in queue.items() for one in found
-                if (count, one.places, one.sizes, one.recompute) not in tried
+                (one.step_s, count, kind, one)
+                for (count, kind), found in queue.items() for one in found
+                if (count, kind, one.places, one.sizes, one.recompute) not in tried
             ]  # fmt: skip
             late = best is not None and time.monotonic() > self.deadline
             if not options or late or not left:
                 break
-            step_s, count, one = min(options, key=lambda o: (o[0], o[1], o[2].places))
+            step_s, count, kind, one = min(options, key=lambda o: (*o[:3], o[3].places))
             if best and step_s > HOPE * best.ranked.step_s:
                 break
-            tried.add((count, one.places, one.sizes, one.recompute))
-            found = self.trial(count, one)
+            tried.add((count, kind, one.places, one.sizes, one.recompute))
+            found = self.trial(count, one, kind, best.ranked.step_s if best else float("inf"))
             left -= best is not None
             if found and (best is None or found.ranked.step_s < best.ranked.step_s):
                 best = found
+            fresh = {count}
             if found and not self.options.microbatches:
-                for other in near(count, self.batch):
-                    queue.setdefault(other, [])
-            queue = {m: self._divided(m, stages) for m in queue}
+                fresh |= {m for m in near(count, self.batch) if (m, kind) not in queue}
+            for m in sorted(fresh):
+                queue |= {(m, k): self._divided(m, k, stages) for k in kinds}
         return best
 
     def _check(self, asked: int | None, layers: int) -> None:
@@ -178,59 +186,52 @@ class PipelineSearch:
                 if isinstance(price, PlanError):
                     self.least.append(price.needs_bytes * size / self.machine.num_devices)
                     continue
-                self.wholes[grid[i], size] = price
+                self.estimates.wholes[grid[i], size] = price
                 spent[size] = size * (grid[i] * price.microbatch_s + price.once_s)
             if spent and i == order[0] and not asked:
                 kept = [d for d in kept if spent.get(d, 0.0) <= WASTE * min(spent.values())]
 
-    def _whole(self, count: int, size: int) -> StagePrice | None:
-        """A price that was worked out, or one between those of neighbours."""
-        found = self.wholes.get((count, size))
-        if found is not None:
-            return found
-        rows = sorted({m for m, d in self.wholes if d == size})
-        low = [m for m in rows if m < count]
-        high = [m for m in rows if m > count]
-        if rows and low and high:
-            a, b = low[-1], high[0]  # seconds are close to linear in the size of a micro-batch
-            share = (1 / count - 1 / b) / (1 / a - 1 / b)
-            return _between(self.wholes[a, size], self.wholes[b, size], share)
-        columns = sorted({d for m, d in self.wholes if m == count})
-        small = [d for d in columns if d < size]
-        large = [d for d in columns if d > size]
-        if not rows and small and large:
-            a, b = small[-1], large[0]
-            share = (1 / size - 1 / b) / (1 / a - 1 / b)
-            return _between(self.wholes[count, a], self.wholes[count, b], share)
-        return None
-
-    def _divided(self, count: int, stages: tuple[int, ...]) -> list[Division]:
+    def _divided(self, count: int, flights: str, stages: tuple[int, ...]) -> list[Division]:
         every = len(stages) == 1
         chosen = sizes(self.machine, every=every)
         costs: dict[tuple[int, str], Costs] = {}
         for size in chosen:
-            whole = self._whole(count, size)
-            if whole is None:
-                continue
             for kind in self.kinds:
-                costs[size, kind] = self._costs(count, size, kind, whole)
+                found = self.estimates.costs(count, size, kind)
+                if found is not None:
+                    costs[size, kind] = found
         if not costs:
             return []
         scale = (self.options.microbatches or 1) / count
         link = self.machine.network if self.machine.num_hosts > 1 else self.machine.intra_host
-        wide = link.bandwidth_bytes_per_s / link.shared_by_devices * min(d for d, _ in costs)
+        each = link.bandwidth_bytes_per_s / link.shared_by_devices
         across = self.shares.takes_bytes * scale
-        transfer_s = np.where(across > 0, 2 * (link.latency_s + across / wide), 0.0)
+        transfer_s = {
+            d: np.where(across > 0, 2 * (link.latency_s + across / (each * d)), 0.0) for d in chosen
+        }
         machine = Machine(
             self.machine.num_devices, self.machine.devices_per_host, chosen, self.limit
         )
-        only = set(self.options.schedules) == {"gpipe"}
-        return divide(costs, transfer_s, machine, count, stages=stages, all_in_flight=only)
+        return divide(
+            costs, transfer_s, machine, count, stages=stages, in_flight=IN_FLIGHT[flights]
+        )
 
     # --- trials -----------------------------------------------------------------------------
 
-    def trial(self, count: int, one: Division) -> Found | None:
-        """A division with its stages planned, under its best schedule; None if it does not fit."""
+    def trial(
+        self, count: int, one: Division, flights: str = "1f1b", below_s: float = float("inf")
+    ) -> Found | None:
+        """A division with its stages planned, under its best schedule.
+
+        Args:
+            count: micro-batches.
+            one: the division.
+            flights: kind of schedule whose micro-batches in flight have to fit.
+            below_s: only steps below are of interest.
+
+        Returns:
+            None if it does not fit, or is seen not to be below.
+        """
         try:
             loss = self.planner.loss(count)
         except PlanError as error:
@@ -243,79 +244,72 @@ class PipelineSearch:
         self.say(f"{p} stages on {'+'.join(map(str, one.sizes))} devices, {count} micro-batches")
         cut = cut_of(loss, cuts, one.recompute)
         across = tuple(loss.chain.across[c] for c in cuts[1:-1])
-        plans: list[Plan] = []
-        prices: list[StagePrice] = []
-        only = set(self.options.schedules) == {"gpipe"}
-        for s in range(p):
-            flight = count if only else min(p - s, count)
-            found = self.planner.stage(cut, shape, s, flight)
-            if isinstance(found, PlanError):
-                self.least.append(found.needs_bytes)
-                self._fails(one, count, s, flight, found)
-                return None
-            plans.append(found[0])
-            prices.append(found[1])
-            self._learn(one, count, s, found[1])
+        flight = [IN_FLIGHT[flights](p - s, count) for s in range(p)]
+        stages = self._stages(cut, shape, one, flight, below_s)
+        if stages is None:
+            return None
+        plans, prices = zip(*stages, strict=True)
         order = ranked(shape, prices, across, self.machine, self.limit, self.options.schedules)
         self.least.append(min(r.worst_bytes for r in order))
         if order[0].worst_bytes > self.limit:
             return None
         bound = BoundStages(loss, cut, self.training.optimizer)
-        return Found(order[0], bound, tuple(plans), tuple(prices), across)
+        return Found(order[0], bound, plans, prices, across)
 
-    def _fails(self, one: Division, count: int, s: int, flight: int, error: PlanError) -> None:
+    def _stages(
+        self, cut: Staged, shape: Shape, one: Division, flight: Sequence[int], below_s: float
+    ) -> list[StageFound] | None:
+        """Every stage planned; None if one does not fit, or the step is not below.
+
+        Those with most micro-batches in flight come first: equal stages may have their plans.
+        Where these leave room, stages are planned again if the step would gain by it.
+        """
+        count, planner = shape.microbatches, self.planner
+        found: dict[int, StageFound] = {}
+        loose: list[int] = []
+        short = False
+        for s in sorted(range(len(flight)), key=lambda s: -flight[s]):
+            answer = planner.roomier(cut, shape, s, flight[s])
+            if answer is not None:
+                loose.append(s)
+            else:
+                answer = planner.stage(cut, shape, s, flight[s])
+            if isinstance(answer, StageError):
+                self.least.append(answer.needs_bytes)
+                self._fails(one, count, s, flight[s], answer)
+                short = True
+                continue  # the others tell of further divisions
+            found[s] = answer
+            price, size, kind = answer[1], shape.sizes[s], shape.recompute[s]
+            self.estimates.learn(count, size, kind, (one.places[s], one.places[s + 1]), price)
+            seconds = [_micro_s(f[1], shape.recompute[k]) for k, f in found.items()]
+            if not loose and _step_s(seconds, count) > below_s:
+                return None
+        if short:
+            return None
+        seconds = [_micro_s(found[s][1], shape.recompute[s]) for s in range(len(flight))]
+        hoped = [t * (1 - FASTER * (s in loose)) for s, t in enumerate(seconds)]
+        if _step_s(hoped, count) < (1 - WORTH) * _step_s(seconds, count):
+            for s in reversed(loose):
+                answer = planner.stage(cut, shape, s, flight[s])
+                if not isinstance(answer, StageError):
+                    found[s] = min(answer, found[s], key=lambda f: f[0].step_s)
+        return [found[s] for s in range(len(flight))]
+
+    def _fails(self, one: Division, count: int, s: int, flight: int, error: StageError) -> None:
         """Corrects the estimates by what a stage that does not fit would need."""
-        more = flight - 1 if error.kind == "in-flight" else 0
-        needs = error.needs_bytes / (1 + more)
-        for kind in (one.recompute[s],) if more else self.kinds:
-            self._know(one, count, s, kind, (None, needs, needs if more else 0.0))
-
-    def _learn(self, one: Division, count: int, s: int, price: StagePrice) -> None:
-        """Corrects the estimates of stages like this one."""
-        kind = one.recompute[s]
-        again = (kind == "stage") * price.forward_s
-        micro = price.microbatch_s + price.once_s / count + again
-        more = price.boundary_bytes if kind == "stage" else price.activation_bytes
-        self._know(one, count, s, kind, (micro, price.held_bytes, more))
-
-    def _know(
-        self,
-        one: Division,
-        count: int,
-        s: int,
-        kind: str,
-        found: Known,
-    ) -> None:
-        """Notes what a run of slots costs: it holds there, its ratio to the guess elsewhere."""
-        size, at = one.sizes[s], (one.places[s], one.places[s + 1])
-        whole = self._whole(count, size)
-        if whole is None:
-            return  # a division that was not found by estimates
-        self.exact.setdefault((count, size, kind), {})[at] = found
-        guess = self.shares.costs(whole, count, kind, Ratio())
-        rows = self.exact[count, size, kind]
-        micro = [m / float(guess.micro_s[at]) for at, (m, _, _) in rows.items() if m is not None]
-        held = [h / max(float(guess.held_bytes[at]), 1.0) for at, (_, h, _) in rows.items()]
-        more = [a / max(float(guess.more_bytes[at]), 1.0) for at, (_, _, a) in rows.items() if a]
-        self.ratios[count, size, kind] = Ratio(
-            float(np.median(micro or [1.0])),
-            float(np.median(held)),
-            float(np.median(more or [1.0])),
-        )
-
-    def _costs(self, count: int, size: int, kind: str, whole: StagePrice) -> Costs:
-        """Estimated costs of every run, and those that are known."""
-        ratio = self.ratios.get((count, size, kind), Ratio())
-        costs = self.shares.costs(whole, count, kind, ratio)
-        known = self.exact.get((count, size, kind), {})
-        if not known:
-            return costs
-        arrays = [np.array(a) for a in (costs.micro_s, costs.held_bytes, costs.more_bytes)]
-        for at, values in known.items():
-            for array, value in zip(arrays, values, strict=True):
-                if value is not None:
-                    array[at] = value
-        return Costs(*arrays)
+        at, size, kind = (one.places[s], one.places[s + 1]), one.sizes[s], one.recompute[s]
+        over = self.limit * (1 + SHORT)
+        if error.alone is None:  # what is computed again by stage does not help it
+            known = Known(float("inf"), max(error.needs_bytes, over), 0.0, fits=False)
+            for same in ("none", "stage") if kind in ("none", "stage") else (kind,):
+                self.estimates.note(count, size, same, at, known)
+            return
+        price = error.alone
+        micro = _micro_s(price, kind) + price.once_s / count
+        more = max(over - price.held_bytes, 0.0) / (flight - 1)
+        known = Known(micro, price.held_bytes, more, fits=False)
+        self.estimates.note(count, size, kind, at, known)
 
     def refusal(self) -> PlanError:
         """Why nothing that was asked for fits."""
@@ -333,9 +327,14 @@ class PipelineSearch:
         )  # fmt: skip
 
 
-def _between(a: StagePrice, b: StagePrice, share: float) -> StagePrice:
-    pairs = ((getattr(a, f), getattr(b, f)) for f in StagePrice.__dataclass_fields__)
-    return StagePrice(*(share * x + (1 - share) * y for x, y in pairs))
+def _micro_s(price: StagePrice, recompute: str) -> float:
+    """Seconds of a micro-batch on a stage."""
+    return price.microbatch_s + (recompute == "stage") * price.forward_s
+
+
+def _step_s(seconds: Sequence[float], count: int) -> float:
+    """No pipeline of such stages is faster."""
+    return sum(seconds) + (count - 1) * max(seconds)
 
 
 def _is_size(error: PlanError) -> bool:

@@ -28,7 +28,7 @@ def own_of(file: PipelineFile) -> OwnSchedule:
     table = with_optimizer(table_of(file.schedule, file.microbatches, file.recompute))
     links = links_of(file.sizes, Cluster.from_dict(file.cluster))
     limits = (file.limit_bytes,) * len(file.sizes)
-    return OwnSchedule(table, costs_of(file.recompute, prices, across), links, limits)
+    return OwnSchedule(table, costs_of(file.recompute, prices, across, file.sizes), links, limits)
 
 
 def priced_of(file: PipelineFile) -> Priced:

@@ -13,17 +13,22 @@ from .classes import Classes, Kinds
 from .flatten import FlatProgram, flatten
 from .fusion import analyse
 from .intra.facts import Facts
+from .intra.stash import Stash
 from .options import Options, Wishes, wishes
 from .repeats import LEAST_OPS, Repeats, repeats_of, worth_folding
 
 
 @dataclass(frozen=True)
 class Program:
-    """What is searched: the flat program, and what its arguments are."""
+    """What is searched: the flat program, and what its arguments are.
+
+    stash: what is held more often than the program says, if anything.
+    """
 
     facts: Facts
     roles: Roles
     wishes: Wishes
+    stash: Stash | None = None
 
     @property
     def flat(self) -> FlatProgram:
@@ -57,8 +62,35 @@ def roles_of(names: Sequence[str], flat: FlatProgram) -> Roles:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Micro-batches that a stage has begun beside the one that its program runs.
+
+    loop: node that runs the micro-batches; values: of its body, kept for the backward pass.
+    more: further micro-batches.
+    """
+
+    loop: int
+    values: tuple[int, ...]
+    more: int
+
+    def stash(self, flat: FlatProgram) -> Stash | None:
+        """The same said of the flat program."""
+        inside = (self.loop, 0)
+        times = [op.time for op in flat.ops if op.place[:2] == inside]
+        if not times or not self.more:
+            return None
+        kept = (flat.names.get((inside, v)) for v in self.values)
+        values = tuple(v for v in kept if v is not None)
+        return Stash(values, self.more, min(times), max(times) + 1)
+
+
 def program_of(
-    graph: Graph, ties: tuple[tuple[int, int], ...], donated: frozenset[int], options: Options
+    graph: Graph,
+    ties: tuple[tuple[int, int], ...],
+    donated: frozenset[int],
+    options: Options,
+    in_flight: InFlight | None = None,
 ) -> Program:
     """What is searched for a graph.
 
@@ -67,6 +99,7 @@ def program_of(
         ties: (input of the graph, result) that hold one state.
         donated: inputs of the graph whose buffers may be reused.
         options: with the user's wishes.
+        in_flight: of a pipeline stage.
 
     Raises:
         PlanError: if the wishes speak of what the program does not have.
@@ -75,4 +108,5 @@ def program_of(
     names = {v: item.name for v, item in zip(flat.inputs, graph.inputs, strict=True)}
     resolved = wishes(options, names, {v: flat.values[v].type.rank for v in names})
     facts = Facts(flat, analyse(flat), ties, donated)
-    return Program(facts, roles_of([item.role for item in graph.inputs], flat), resolved)
+    stash = in_flight.stash(flat) if in_flight else None
+    return Program(facts, roles_of([item.role for item in graph.inputs], flat), resolved, stash)

@@ -25,7 +25,7 @@ from .options import Options
 from .outcome import outcome
 from .plan import Plan
 from .planfile import FILE_VERSION, FORMAT, PlanFile, SubstitutionRow
-from .program import Program, program_of
+from .program import InFlight, Program, program_of
 from .remembered import Memory, key_of, memory_of
 from .search import Found, Search
 from .stepcall import StepCall
@@ -38,13 +38,14 @@ from .version import VERSION
 
 @dataclass(frozen=True)
 class One:
-    """One step to plan."""
+    """One step to plan; `in_flight` of a pipeline stage."""
 
     call: StepCall
     microbatches: int
     donate: tuple[int, ...]
     roles: tuple[str, ...]
     name: str
+    in_flight: InFlight | None = None
 
 
 def plan_one(
@@ -165,7 +166,7 @@ def stage_key(
     parts = (
         phases.loop, sorted(phases.forward), sorted(phases.input_gradient),
         sorted(phases.weight_gradient), list(phases.saved), list(phases.takes),
-        list(phases.sums), list(phases.own),
+        list(phases.sums), list(phases.own), repr(one.in_flight),
     )  # fmt: skip
     return key_of("stage", key_of_one(one, traced, machine, options, effort), parts)
 
@@ -199,7 +200,7 @@ def plan_traced(
     Raises:
         PlanError: if nothing fits in memory.
     """
-    program = program_of(traced.graph, _ties(traced), _donated(traced), options)
+    program = program_of(traced.graph, _ties(traced), _donated(traced), options, one.in_flight)
     traced_s = time.monotonic() - begun
     search = Search(program, machine, options, say, memory, effort, cutoff_s)
     found = search.run()

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+
+from msgspec import structs
 
 from costmodel import Cluster
 from ir import digest, show
@@ -25,20 +26,21 @@ from .kept import keep_stage, kept_stage
 from .mesh_search import Effort
 from .options import Options
 from .plan import Plan
+from .program import InFlight
 from .remembered import Memory, memory_of
-from .show import bytes_text
 from .single import One, plan_traced, stage_key
 from .stepcall import StepCall
 
 Say = Callable[[str], None]
+StageFound = tuple[Plan, StagePrice]
 # Stages are ranked, not proved: what a 0/1 programme would still find is less than the shortlist's
-# own error.
-FAIR = Effort(SolveOptions(tolerance=3e-3, sweeps=48, price_steps=4, ilp=False, rounds=3))
+# own error. Two axes say nearly all plans of a stage; `THOROUGH` looks for others at the end.
+FAIR = Effort(SolveOptions(tolerance=3e-3, sweeps=48, price_steps=4, ilp=False, rounds=3), axes=2)
 # The whole program is priced to tell divisions apart.
 ROUGH = Effort(SolveOptions(tolerance=1e-2, sweeps=40, price_steps=4, ilp=False, rounds=2), axes=2)
-# A stage whose plan leaves too little for further micro-batches in flight is planned again with
-# what they leave, in so many steps of the limit, so that stages still share plans.
-TIGHTENINGS, STEPS, STEEPEST = 2, 64, 0.95
+THOROUGH = Effort(FAIR.first)
+# A plan is taken for a stage that has more room if it is so close to the bound there.
+NEAR = 3e-3
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,19 @@ class BoundStages:
         return tuple(rehearse(self.loss, self.cut, s, self.optimizer) for s in range(count))
 
 
+@dataclass(frozen=True, slots=True)
+class StageError:
+    """A stage that does not fit, with the price of its plan for one micro-batch in flight."""
+
+    needs_bytes: float
+    alone: StagePrice | None = None
+
+
 @dataclass
 class StagePlanner:
     """Plans stages; losses by number of micro-batches and plans of equal stages are shared.
 
+    groups: plans of stages that are equal but for the micro-batches in flight that they fit.
     within: the hand-written plan that stages stay within, if any.
     solved: how many were.
     """
@@ -82,7 +93,8 @@ class StagePlanner:
     say: Say
     limit_bytes: float
     losses: dict[int, Opened] = field(default_factory=dict)
-    plans: dict[Any, tuple[Plan, StagePrice] | PlanError] = field(default_factory=dict)
+    plans: dict[Any, StageFound | PlanError] = field(default_factory=dict)
+    groups: dict[Any, dict[int, StageFound]] = field(default_factory=dict)
     known: dict[Any, tuple[Rehearsal, str]] = field(default_factory=dict)
     within: str | None = None
     solved: int = 0
@@ -112,57 +124,87 @@ class StagePlanner:
         cuts = (0, len(loss.chain.slots))
         cut = cut_of(loss, cuts)
         room = self.limit_bytes * self.machine.num_devices / size
-        found = self._planned(loss, cut, 0, size, room, cuts, "none", ROUGH)
+        stage, name = self._rehearsed(loss, cut, 0, cuts, "none")
+        found = self._planned(loss, stage, name, 0, size, room, 1, False, ROUGH)
         return found if isinstance(found, PlanError) else found[1]
 
-    def stage(
-        self, cut: Staged, shape: Shape, s: int, flight: int
-    ) -> tuple[Plan, StagePrice] | PlanError:
+    def stage(self, cut: Staged, shape: Shape, s: int, flight: int) -> StageFound | StageError:
         """Plan and price of a stage such that so many micro-batches in flight fit.
 
-        The error's kind is `in-flight` if one alone would.
+        A plan of an equal stage is taken where it cannot be much improved.
         """
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
-        room, room_steps, refused = self.limit_bytes, STEPS, None
-        for _ in range(1 + TIGHTENINGS):
-            cuts = shape.cuts[s : s + 2]
-            found = self._planned(loss, cut, s, shape.sizes[s], room, cuts, kind, FAIR)
-            if isinstance(found, PlanError):
-                return refused or found
-            more = found[1].boundary_bytes if kind == "stage" else found[1].activation_bytes
-            needs = found[1].held_bytes + (flight - 1) * more
-            if needs <= self.limit_bytes:
-                return found
-            refused = PlanError(
-                f"stage {s} needs {bytes_text(needs)}", kind="in-flight", needs_bytes=needs
-            )
-            # a leaner plan often keeps less of each micro-batch too
-            left = max(self.limit_bytes - (flight - 1) * more, room * STEEPEST)
-            steps = min(math.ceil(left / self.limit_bytes * STEPS), room_steps - 1)
-            room, room_steps = self.limit_bytes * steps / STEPS, steps
-            if room <= 0:
-                break
-        assert refused is not None
-        return refused
+        stage, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
+        group = self.groups.setdefault((name, shape.sizes[s], kind), {})
+        known = self._near(group, flight, kind)
+        if known is not None:
+            return known
+        whole = kind == "stage"
+        answer = self._planned(
+            loss, stage, name, s, shape.sizes[s], self.limit_bytes, flight, whole, FAIR
+        )
+        if isinstance(answer, PlanError):
+            alone = answer
+            if flight > 1:
+                alone = self._planned(
+                    loss, stage, name, s, shape.sizes[s], self.limit_bytes, 1, whole, FAIR
+                )
+            if isinstance(alone, PlanError):
+                return StageError(alone.needs_bytes)
+            return StageError(needs_of(alone[1], kind, flight), alone[1])
+        group[flight] = answer
+        return answer
+
+    def _near(self, group: dict[int, StageFound], flight: int, kind: str) -> StageFound | None:
+        """The plan of an equal stage that fits and is close to the best for this one."""
+        bound = max((f[0].lower_bound_s for k, f in group.items() if k <= flight), default=0.0)
+        for at in sorted(group, key=lambda k: (group[k][0].step_s, k)):
+            plan, price = group[at]
+            close = at <= flight or plan.step_s <= bound * (1 + NEAR)
+            if close and needs_of(price, kind, flight) <= self.limit_bytes * (1 + 1e-9):
+                return plan, price
+        return None
+
+    def roomier(self, cut: Staged, shape: Shape, s: int, flight: int) -> StageFound | None:
+        """A plan made for an equal stage with more micro-batches in flight, none for as many."""
+        loss, kind = self.loss(shape.microbatches), shape.recompute[s]
+        _, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
+        group = self.groups.get((name, shape.sizes[s], kind), {})
+        return group[max(group)] if group and max(group) > flight not in group else None
+
+    def better(
+        self, cut: Staged, shape: Shape, s: int, flight: int, below_s: float
+    ) -> StageFound | None:
+        """A plan of a stage on meshes of more axes that is below so many seconds, if there is."""
+        loss, kind = self.loss(shape.microbatches), shape.recompute[s]
+        stage, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
+        found = self._planned(
+            loss, stage, name, s, shape.sizes[s], self.limit_bytes, flight, kind == "stage",
+            THOROUGH, below_s,
+        )  # fmt: skip
+        return None if isinstance(found, PlanError) else found
 
     def _planned(
         self,
         loss: Opened,
-        cut: Staged,
+        stage: Rehearsal,
+        name: str,
         s: int,
         size: int,
         room: float,
-        cuts: Sequence[int],
-        kind: str,
+        flight: int,
+        whole: bool,
         effort: Effort,
-    ) -> tuple[Plan, StagePrice] | PlanError:
-        stage, name = self._rehearsed(loss, cut, s, cuts, kind)
-        key = (name, size, round(room), effort.axes)
+        below_s: float = float("inf"),
+    ) -> StageFound | PlanError:
+        key = (name, size, round(room), effort.axes, flight, whole and flight > 1, below_s)
         if key not in self.plans:
             try:
-                self.plans[key] = self._solve(loss, stage, s, size, room, effort)
+                self.plans[key] = self._solve(
+                    loss, stage, s, size, room, flight, whole, effort, below_s
+                )
             except PlanError as error:
-                if error.kind != "does-not-fit":
+                if error.kind not in ("does-not-fit", "not-faster"):
                     raise
                 self.plans[key] = error
         return self.plans[key]
@@ -184,23 +226,33 @@ class StagePlanner:
         return self.known[key]
 
     def _solve(
-        self, loss: Opened, stage: Rehearsal, s: int, size: int, room: float, effort: Effort
-    ) -> tuple[Plan, StagePrice]:
+        self,
+        loss: Opened,
+        stage: Rehearsal,
+        s: int,
+        size: int,
+        room: float,
+        flight: int,
+        whole: bool,
+        effort: Effort,
+        below_s: float,
+    ) -> StageFound:
         self.solved += 1
         options = replace(
             self.options, baselines=self.within is not None, memory_bytes=max(int(room), 1),
             pins=(), forbidden=(), mesh=None, baseline=self.within, pipeline="off",
         )  # fmt: skip
+        parts = stage.program.parts
+        takes = [v for v in stage.program.args["takes"] if v >= 0]
+        kept = takes if whole else [*parts.saved, *takes]
         one = One(
             StepCall(stage.joint.run, (), (), "auto"), loss.microbatches, (0, 1), ROLES,
-            f"{self.training.name}, stage {s}",
+            f"{self.training.name}, stage {s}", InFlight(stage.loop, tuple(kept), flight - 1),
         )  # fmt: skip
         cluster = self.machine.subset(size)
-        parts = stage.program.parts
         phases = Phases(
             stage.loop, frozenset(parts.forward.nodes), frozenset(parts.input_gradient.nodes),
-            frozenset(parts.weight_gradient.nodes), parts.saved,
-            [v for v in stage.program.args["takes"] if v >= 0],
+            frozenset(parts.weight_gradient.nodes), parts.saved, takes,
             [v for v in stage.program.args["sums"] if v >= 0], (*stage.params, *stage.states),
         )  # fmt: skip
         key = ""
@@ -211,8 +263,18 @@ class StagePlanner:
             return Plan(held[0], Bound(stage.traced), cached=True), held[1]
         now = time.monotonic()
         plan, found = plan_traced(
-            one, stage.traced, cluster, options, self.say, now, now, self.memory, effort
+            one, stage.traced, cluster, options, self.say, now, now, self.memory, effort, below_s
         )
         price = price_of(found.best, phases, stage.body.graph, loss.microbatches)
+        if flight > 1:  # its own program runs one at a time
+            rows = [structs.replace(r, peak_bytes=price.held_bytes) for r in plan.file.stages]
+            file = structs.replace(plan.file, peak_bytes=price.held_bytes, stages=tuple(rows))
+            plan = replace(plan, file=file)
         keep_stage(self.memory, key, plan.file, price, found.lower_bound_s)
         return plan, price
+
+
+def needs_of(price: StagePrice, recompute: str, flight: int) -> float:
+    """Bytes of a stage with so many micro-batches in flight."""
+    more = price.boundary_bytes if recompute == "stage" else price.activation_bytes
+    return price.held_bytes + (flight - 1) * more

@@ -1,23 +1,26 @@
 """Stages, their devices and what they compute again, by dynamic programming.
 
-With t_s seconds of stage s for one micro-batch, and m micro-batches, a pipeline takes
+With t_s seconds of stage s for one micro-batch, c_s seconds of what goes into it and of the
+gradient that leaves it, and m micro-batches, a pipeline takes
 
-    sum of t_s + transfers + (m - 1) * max t_s
+    sum of t_s + sum of c_s + (m - 1) P
+    P = max over s of t_s, c_s, and (t_s + sum over later stages r of t_r + c_r) / h_s
 
-and stage s, of which e - 1 come after it, holds min(e, m) micro-batches (1F1B), or all m (GPipe).
-For a limit on max t_s the least sum comes from
+where stage s holds h_s micro-batches, fewer than m: 1F1B as many as stages are left, and then
+waits for the first to come back. For a limit on P the least sum comes from
 
     F[e, i, k] = min over j > i, d, kind:  t[d, kind](i, j) + c_i + F[e - 1, j, k - d]
 
-over stages that begin at place i on k devices, all of which fit in memory. Limits are tried from
-the smallest at which there is any answer. Source: Zheng et al., Alpa, OSDI 2022, section 5.2, with
-memory, transfers and recomputation in the recursion.
+over e stages that begin at place i on k devices, all of which fit in memory; F[e, i, k] - c_i is
+the round trip of the first of them. Limits are tried from the smallest at which there is any
+answer. Source: Zheng et al., Alpa, OSDI 2022, section 5.2, with memory, transfers and
+recomputation in the recursion; the round trip as in `schedule.formulas`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +37,7 @@ LIMITS, SLOWEST, REFINED = 20, 12.0, 6
 class Division:
     """Stages of a pipeline: places, devices and kind of recomputation, with the estimated step.
 
-    slowest_s: of the slowest stage, for one micro-batch.
+    slowest_s: the pace P at which micro-batches follow each other.
     """
 
     places: tuple[int, ...]
@@ -64,30 +67,35 @@ class Machine:
 
 def divide(
     costs: Mapping[tuple[int, str], Costs],
-    transfer_s: Floats,
+    transfer_s: Mapping[int, Floats],
     machine: Machine,
     microbatches: int,
     *,
     stages: Sequence[int],
-    all_in_flight: bool = False,
+    in_flight: Callable[[int, int], int] = min,
 ) -> list[Division]:
-    """The best pipeline for each number of stages that has one.
+    """The best pipeline, and those of other numbers of stages that were found on the way to it.
 
     Args:
         costs: of every run of slots by (devices, recomputation).
-        transfer_s: of the values that enter at each place, and of their gradients.
+        transfer_s: of the values that enter at each place, and of their gradients, by devices of
+            the stage that they enter.
         machine: what it runs on.
         microbatches: of a step.
         stages: numbers of stages to try.
-        all_in_flight: every stage holds all micro-batches.
+        in_flight: micro-batches that a stage holds, from the stages from it to the last and the
+            micro-batches of a step.
     """
-    table = _Table(costs, transfer_s, machine, microbatches, max(stages), all_in_flight)
+    table = _Table(costs, transfer_s, machine, microbatches, max(stages), in_flight)
     # the devices' time together is no less than that of the whole on its best sub-mesh
     least = min(one.micro_s[0, -1] * size for (size, _), one in costs.items()) / machine.devices
     best: dict[int, Division] = {}
     limits = [least * SLOWEST ** (k / (LIMITS - 1)) for k in range(LIMITS)]
     for again in (False, True):
         for limit in _around(limits, best) if again else limits:
+            fastest = min((one.step_s for one in best.values()), default=math.inf)
+            if (microbatches - 1) * limit >= fastest:
+                break
             for count, found in table.under(limit, stages):
                 if count not in best or found.step_s < best[count].step_s:
                     best[count] = found
@@ -107,22 +115,23 @@ class _Table:
     def __init__(
         self,
         costs: Mapping[tuple[int, str], Costs],
-        transfer_s: Floats,
+        transfer_s: Mapping[int, Floats],
         machine: Machine,
         microbatches: int,
         most: int,
-        all_in_flight: bool,
+        in_flight: Callable[[int, int], int],
     ) -> None:
         self.machine, self.count, self.most = machine, microbatches, most
-        self.transfer_s = transfer_s
         self.sizes = tuple(sorted({size for size, _ in costs}))
+        self.transfer_s = [transfer_s[size] for size in self.sizes]
         self.kinds = tuple(dict.fromkeys(kind for _, kind in costs))
-        n = len(transfer_s)
+        n = len(next(iter(transfer_s.values())))
+        self.flight = [in_flight(e, microbatches) if e else 0 for e in range(most + 1)]
         shape = (most + 1, len(self.sizes), n, n)
         self.best = np.full(shape, np.inf)
         self.kind = np.zeros(shape, dtype=np.int8)
         for e in range(1, most + 1):
-            flight = microbatches if all_in_flight else min(e, microbatches)
+            flight = self.flight[e]
             for (size, kind), one in costs.items():
                 d, k = self.sizes.index(size), self.kinds.index(kind)
                 held = one.held_bytes + (flight - 1) * one.more_bytes
@@ -132,26 +141,28 @@ class _Table:
                 self.kind[e, d] = np.where(better, k, self.kind[e, d])
 
     def under(self, limit: float, stages: Sequence[int]) -> list[tuple[int, Division]]:
-        """The best pipelines none of whose stages takes longer than the limit."""
-        n, devices = len(self.transfer_s), self.machine.devices
+        """The best pipelines whose micro-batches follow each other within the limit."""
+        n, devices = self.best.shape[-1], self.machine.devices
         least = np.full((self.most + 1, n, devices + 1), np.inf)
         least[0, n - 1, 0] = 0.0
         choice = np.zeros((self.most + 1, n, devices + 1, 2), dtype=np.int16)
-        slow = self.transfer_s > limit
         unit = math.gcd(*self.sizes)
         for e in range(1, self.most + 1):
             for d, size in enumerate(self.sizes):
                 own = np.where(self.best[e, d] <= limit, self.best[e, d], np.inf)
                 if not np.isfinite(own).any():
                     continue
-                own = own + np.where(slow, np.inf, self.transfer_s)[:, None]
+                moved = self.transfer_s[d]
+                most = limit * self.flight[e] if self.flight[e] < self.count else np.inf
                 for k in range(size, devices + 1, unit):
                     if not self.machine.fits_at(devices - k, size):
                         continue
                     after = least[e - 1, :, k - size]
                     if not np.isfinite(after).any():
                         continue
-                    total = own + after[None, :]
+                    trip = own + after[None, :]
+                    enters = np.where(moved <= limit, moved, np.inf)[:, None]
+                    total = np.where(trip <= most, trip, np.inf) + enters
                     j = np.argmin(total, axis=1)
                     found = total[np.arange(n), j]
                     better = found < least[e, :, k]
@@ -159,20 +170,23 @@ class _Table:
                     choice[e, better, k, 0] = j[better]
                     choice[e, better, k, 1] = d
         return [
-            (count, self._lifted(choice, count, float(least[count, 0, devices])))
+            (count, self._lifted(choice, count, least))
             for count in stages
             if np.isfinite(least[count, 0, devices])
         ]
 
-    def _lifted(self, choice: NDArray[np.int16], count: int, total: float) -> Division:
+    def _lifted(self, choice: NDArray[np.int16], count: int, least: Floats) -> Division:
         places, sizes, kinds, slowest = [0], list[int](), list[str](), 0.0
         i, k = 0, self.machine.devices
         for e in range(count, 0, -1):
             j, d = int(choice[e, i, k, 0]), int(choice[e, i, k, 1])
-            slowest = max(slowest, float(self.best[e, d, i, j]), float(self.transfer_s[i]))
+            moved = float(self.transfer_s[d][i])
+            slowest = max(slowest, float(self.best[e, d, i, j]), moved)
+            if self.flight[e] < self.count:
+                slowest = max(slowest, (float(least[e, i, k]) - moved) / self.flight[e])
             kinds.append(self.kinds[int(self.kind[e, d, i, j])])
             sizes.append(self.sizes[d])
             places.append(j)
             i, k = j, k - self.sizes[d]
-        step_s = total + (self.count - 1) * slowest
+        step_s = float(least[count, 0, self.machine.devices]) + (self.count - 1) * slowest
         return Division(tuple(places), tuple(sizes), tuple(kinds), step_s, slowest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,32 @@ class Shares:
     @property
     def count(self) -> int:
         return len(self.places)
+
+    @cached_property
+    def _runs(self) -> dict[bytes, list[tuple[int, int]]]:
+        """Runs of equal slots."""
+        kinds: dict[tuple[object, ...], int] = {}
+        number = [
+            kinds.setdefault(
+                (s.op, s.flops, s.moved_bytes, s.saved_bytes, tuple(n for _, n in s.params)),
+                len(kinds),
+            )
+            for s in self.chain.slots
+        ]  # fmt: skip
+        each, found = np.array(number), dict[bytes, list[tuple[int, int]]]()
+        for i in range(self.count - 1):
+            for j in range(i + 1, self.count):
+                key = each[self.places[i] : self.places[j]].tobytes()
+                found.setdefault(key, []).append((i, j))
+        return found
+
+    @cached_property
+    def _alike(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        return {at: runs for runs in self._runs.values() for at in runs}
+
+    def alike(self, at: tuple[int, int]) -> list[tuple[int, int]]:
+        """Runs of slots that are equal to one, itself among them."""
+        return self._alike[at]
 
     def _between(self, values: Sequence[float], *, total: bool = True) -> Floats:
         """Share of each run in a sum over slots; the sum itself without `total`."""

@@ -105,10 +105,11 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
     for k in phases.own:
         node = best.built.value_node[flat.inputs[k]]
         static += float(best.built.lives.usage[node][choice[node]])
+    peak = float((best.account.memory - best.built.lives.held_bytes(choice)).max(initial=0.0))
     return StagePrice(
         totals["forward"] / count, totals["input"] / count, totals["weight"] / count,
-        totals["once"], max(best.account.peak_bytes, saved + takes), saved + takes, takes,
-        min(static, best.account.peak_bytes), _outside(best, phases),
+        totals["once"], max(peak, saved + takes), saved + takes, takes, min(static, peak),
+        _outside(best, phases),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from ..schedule import Links, Schedule, Simulator, StageCosts, build
 from ..schedule.transform import with_optimizer, with_recomputation
 from .price import StagePrice
 
-SCHEDULES = ("1f1b", "zb-h1", "gpipe")
+SCHEDULES = ("1f1b", "1f1b-eager", "zb-h1", "gpipe")
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,19 @@ def ranked(
         limit_bytes: of a device.
         schedules: names.
     """
-    costs = costs_of(shape.recompute, prices, across)
+    costs = costs_of(shape.recompute, prices, across, shape.sizes)
     found = [_simulated(shape, name, costs, prices, cluster) for name in schedules]
     return sorted(found, key=lambda r: (r.worst_bytes > limit_bytes, r.step_s))
 
 
 def costs_of(
-    recompute: Sequence[str], prices: Sequence[StagePrice], across: Sequence[float]
+    recompute: Sequence[str],
+    prices: Sequence[StagePrice],
+    across: Sequence[float],
+    sizes: Sequence[int],
 ) -> StageCosts:
-    """What the simulator asks for; arguments as of `ranked`."""
+    """What the simulator asks for, of one device of each stage; arguments as of `ranked`."""
+    sent = [size / min(a, b) for size, a, b in zip(across, sizes, sizes[1:], strict=False)]
     grow = [
         p.boundary_bytes if kind == "stage" else p.activation_bytes
         for p, kind in zip(prices, recompute, strict=True)
@@ -89,7 +93,7 @@ def costs_of(
         activation_bytes=tuple(grow),
         weight_input_bytes=tuple(grow),
         boundary_bytes=tuple(grow),
-        output_bytes=(*across, 0.0),
+        output_bytes=(*sent, 0.0),
         weight_bytes=tuple(
             max(p.held_bytes - g, 0.0) for p, g in zip(prices, grow, strict=True)
         ),
@@ -113,7 +117,7 @@ def _simulated(
 
 
 def links_of(sizes: Sequence[int], cluster: Cluster) -> Links:
-    """Links between stages: every device of the smaller one sends its part."""
+    """Links between stages, of one device: every device of the smaller one sends its part."""
     starts = [sum(sizes[:s]) for s in range(len(sizes))]
     host = cluster.devices_per_host
     latency: list[tuple[float, ...]] = []
@@ -127,10 +131,7 @@ def links_of(sizes: Sequence[int], cluster: Cluster) -> Links:
         ]
         latency.append(tuple(link.latency_s for link in rows))
         bandwidth.append(
-            tuple(
-                link.bandwidth_bytes_per_s / min(link.shared_by_devices, n) * min(n, m)
-                for link, m in zip(rows, sizes, strict=True)
-            )
+            tuple(link.bandwidth_bytes_per_s / min(link.shared_by_devices, n) for link in rows)
         )
     return Links(latency_s=tuple(latency), bandwidth_bytes_per_s=tuple(bandwidth))
 

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 from costmodel import Cluster
 
 MOST_STAGES = 16
 SMALL = 16  # devices up to which sub-meshes of every size are looked at
 FEWEST_COUNT = 4
+# Micro-batches that a stage holds under a schedule, from the stages from it to the last and the
+# micro-batches of a step.
+IN_FLIGHT: dict[str, Callable[[int, int], int]] = {
+    "1f1b": min,
+    "1f1b-eager": lambda left, count: min(2 * left - 1, count),
+    "gpipe": lambda left, count: count,
+}
+ALIKE = {"zb-h1": "1f1b", "zb-h2": "1f1b-eager"}
+
+
+def families(schedules: Sequence[str]) -> tuple[str, ...]:
+    """Kinds of schedules that stages are planned for; GPipe holds most, and is no faster."""
+    found = dict.fromkeys(ALIKE.get(name, name) for name in schedules)
+    return tuple(name for name in found if name != "gpipe" or len(found) == 1)
 
 
 def anchors(cluster: Cluster) -> tuple[int, ...]:

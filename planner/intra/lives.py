@@ -11,7 +11,7 @@ its choice and use the rest,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,17 @@ PARTS = 3  # of the time line; each is watched where it is worst
 
 @dataclass(frozen=True, eq=False)
 class Lives:
-    """Buffers of a program: node that decides on each, and moments [start, end)."""
+    """Buffers of a program: node that decides on each, and moments [start, end).
+
+    held: what is held beside them (`stash.py`): node, start, end, and bytes by option.
+    """
 
     node: Ints
     start: Ints
     end: Ints
     usage: tuple[Floats, ...]  # per node, of one buffer
     horizon: int
+    held: tuple[tuple[int, int, int, Floats], ...] = ()
 
     def memory(self, choice: Sequence[int]) -> Floats:
         """Bytes in use at every moment."""
@@ -39,7 +43,14 @@ class Lives:
         change = np.zeros(self.horizon + 1)
         np.add.at(change, self.start, used[self.node])
         np.add.at(change, self.end, -used[self.node])
-        return np.cumsum(change)[: self.horizon]
+        return np.cumsum(change)[: self.horizon] + self.held_bytes(choice)
+
+    def held_bytes(self, choice: Sequence[int]) -> Floats:
+        """Of that the bytes of what is held beside the program's own buffers."""
+        found = np.zeros(self.horizon)
+        for node, start, end, use in self.held:
+            found[start:end] += use[choice[node]]
+        return found
 
     def peak(self, choice: Sequence[int]) -> float:
         """Largest use of memory."""
@@ -47,7 +58,11 @@ class Lives:
 
     def least_peak(self) -> float:
         """The peak when every node takes the option that uses least: no choice is below it."""
-        return self.peak([int(u.argmin()) if len(u) else 0 for u in self.usage])
+        choice = [int(u.argmin()) if len(u) else 0 for u in self.usage]
+        least = replace(self, held=()).memory(choice)
+        for _, start, end, use in self.held:
+            least[start:end] += use.min(initial=np.inf)
+        return float(least.max(initial=0.0))
 
     def worst_moments(self) -> tuple[int, ...]:
         """Moments at which memory peaks, whether everything is whole, split, or between."""
@@ -96,6 +111,16 @@ def watched(
             costs.append(zeros.setdefault(size, np.zeros(size)))
             usage.append(times)
             intervals.append((start, end))
+            apart = same.setdefault(size, np.where(np.eye(size, dtype=bool), 0.0, np.inf))
+            edges.append(Edge(node, len(costs) - 1, apart))
+            followed.append(node)
+    for node, start, end, use in lives.held:
+        inside = [n for n, moment in enumerate(moments) if start <= moment < end]
+        if inside:
+            size = len(use)
+            costs.append(zeros.setdefault(size, np.zeros(size)))
+            usage.append(use)
+            intervals.append((inside[0], inside[-1] + 1))
             apart = same.setdefault(size, np.where(np.eye(size, dtype=bool), 0.0, np.inf))
             edges.append(Edge(node, len(costs) - 1, apart))
             followed.append(node)

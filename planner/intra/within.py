@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from ..menu import Strategy
 from .facts import Facts
-from .lives import Lives
 from .problem import Edge, Floats, IntraProblem, IntraSolution
 from .records import Built, Limits
 
@@ -92,7 +91,8 @@ class Within:
         """The peak when every node takes the option left to it that uses least."""
         lives = self.built.lives
         usage = tuple(self.cuts.part(u, k) for u, k in zip(lives.usage, self.kept, strict=True))
-        return Lives(lives.node, lives.start, lives.end, usage, lives.horizon).least_peak()
+        held = tuple((n, a, b, self.cuts.part(u, self.kept[n])) for n, a, b, u in lives.held)
+        return replace(lives, usage=usage, held=held).least_peak()
 
 
 def within(built: Built, facts: Facts, limits: Limits, cuts: Cuts) -> Within:
