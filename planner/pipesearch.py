@@ -48,13 +48,17 @@ SHORT = 1e-3
 
 @dataclass(frozen=True)
 class Found:
-    """A pipeline whose stages are planned; `across` bytes go from each to the next."""
+    """A pipeline whose stages are planned; `across` bytes go from each to the next.
+
+    flight: micro-batches in flight for which each has room.
+    """
 
     ranked: Ranked
     bound: BoundStages
     plans: tuple[Plan, ...]
     prices: tuple[StagePrice, ...]
     across: tuple[float, ...]
+    flight: tuple[int, ...]
 
 
 @dataclass
@@ -129,7 +133,42 @@ class PipelineSearch:
                 fresh |= {m for m in near(count, self.batch) if (m, kind) not in queue}
             for m in sorted(fresh):
                 queue |= {(m, k): self._divided(m, k, stages) for k in kinds}
-        return best
+        return best and self._polished(best)
+
+    def _polished(self, best: Found) -> Found:
+        """The slowest stages planned again, on meshes of more axes, while they gain."""
+        shape, plans, prices = best.ranked.shape, list(best.plans), list(best.prices)
+        tried: set[int] = set()
+        while time.monotonic() < self.deadline:
+            seconds = [_micro_s(p, k) for p, k in zip(prices, shape.recompute, strict=True)]
+            s = max(range(len(seconds)), key=lambda s: seconds[s])
+            if id(plans[s]) in tried:
+                break
+            tried.add(id(plans[s]))
+            below_s = plans[s].step_s * (1 - WORTH)
+            found = self.planner.better(best.bound.cut, shape, s, best.flight[s], below_s)
+            if found is None:
+                break
+            for k, old in enumerate(plans):
+                if old is plans[s] and best.flight[k] <= best.flight[s]:
+                    plans[k], prices[k] = found
+        return self._ranked(best.bound, shape, plans, prices, best.across, best.flight) or best
+
+    def _ranked(
+        self,
+        bound: BoundStages,
+        shape: Shape,
+        plans: Sequence[Plan],
+        prices: Sequence[StagePrice],
+        across: tuple[float, ...],
+        flight: tuple[int, ...],
+    ) -> Found | None:
+        """Planned stages under their best schedule; None if that does not fit."""
+        order = ranked(shape, prices, across, self.machine, self.limit, self.options.schedules)
+        self.least.append(min(r.worst_bytes for r in order))
+        if order[0].worst_bytes > self.limit:
+            return None
+        return Found(order[0], bound, tuple(plans), tuple(prices), across, flight)
 
     def _check(self, asked: int | None, layers: int) -> None:
         if asked is None:
@@ -244,17 +283,13 @@ class PipelineSearch:
         self.say(f"{p} stages on {'+'.join(map(str, one.sizes))} devices, {count} micro-batches")
         cut = cut_of(loss, cuts, one.recompute)
         across = tuple(loss.chain.across[c] for c in cuts[1:-1])
-        flight = [IN_FLIGHT[flights](p - s, count) for s in range(p)]
+        flight = tuple(IN_FLIGHT[flights](p - s, count) for s in range(p))
         stages = self._stages(cut, shape, one, flight, below_s)
         if stages is None:
             return None
         plans, prices = zip(*stages, strict=True)
-        order = ranked(shape, prices, across, self.machine, self.limit, self.options.schedules)
-        self.least.append(min(r.worst_bytes for r in order))
-        if order[0].worst_bytes > self.limit:
-            return None
         bound = BoundStages(loss, cut, self.training.optimizer)
-        return Found(order[0], bound, plans, prices, across)
+        return self._ranked(bound, shape, plans, prices, across, flight)
 
     def _stages(
         self, cut: Staged, shape: Shape, one: Division, flight: Sequence[int], below_s: float

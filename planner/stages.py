@@ -182,7 +182,7 @@ class StagePlanner:
             loss, stage, name, s, shape.sizes[s], self.limit_bytes, flight, kind == "stage",
             THOROUGH, below_s,
         )  # fmt: skip
-        return None if isinstance(found, PlanError) else found
+        return None if isinstance(found, PlanError) or found[0].step_s >= below_s else found
 
     def _planned(
         self,
