@@ -61,8 +61,6 @@ class Move:
     `value` is its flat number and `op` that of the flat op before or after which it happens, -1
     where none reads or makes the value.
     `holds` says which of the two buffers the problem's nodes count already: before, after, both.
-    `waits` are the moments by which the op that makes the value is put off until it is read;
-    a collective on it is not: compilers start those at once, to overlap and combine them.
     """
 
     type: TensorType
@@ -73,7 +71,6 @@ class Move:
     cause: str
     holds: str
     op: int = -1
-    waits: tuple[int, int] = (0, 0)
     value: int = -1
 
 
@@ -102,12 +99,6 @@ def _state(builder: Builder, built: Built, choice: tuple[int, ...], v: int) -> S
 
 def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
     flat, free = builder.flat, builder.traffic.free
-
-    def waits(v: int) -> tuple[int, int]:
-        value, owns = flat.values[v], builder.facts.lives.owns[v]
-        made = builder.facts.lives.made[v]
-        return (value.time, made) if owns and value.kind == "op" else (0, 0)
-
     for i, node in sorted(built.op_node.items()):
         op = flat.ops[i]
         strategy = built.refs[node].menu[choice[node]]
@@ -118,15 +109,13 @@ def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterat
                 cause = value.name if value.kind == "argument" else label
                 before = _state(builder, built, choice, v)
                 at = builder.facts.at(op)
-                yield Move(
-                    value.type, before, after, op.weight, at, cause, "before", i, waits(v), v
-                )
+                yield Move(value.type, before, after, op.weight, at, cause, "before", i, v)
         for v, before in zip(op.outputs, strategy.results, strict=True):
             if v in built.value_node:
                 after = _state(builder, built, choice, v)
                 type_ = flat.values[v].type
                 at = builder.facts.at(op)
-                yield Move(type_, before, after, op.weight, at, label, "after", i, waits(v), v)
+                yield Move(type_, before, after, op.weight, at, label, "after", i, v)
 
 
 def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
@@ -204,9 +193,6 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
             passes, wide = _passing_bytes(move, steps, mesh)
             here[key] = here.get(key, 0) + passes
             widest[move.time] = max(widest.get(move.time, 0), wide)
-            if any(step.collective for step in steps):
-                begin, end = move.waits
-                memory[begin:end] += move.before.local_bytes(move.type, mesh)
         for step in steps:
             kind = step.collective
             if kind is None:

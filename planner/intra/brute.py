@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..stop import Stop
 from .problem import Floats, IntraProblem, IntraSolution
 
-MOST = 2_000_000
+MOST = 2_500_000
 _BLOCK = 1 << 16
 Columns = list[NDArray[np.intp]]  # for each node, its option in each choice of a block
 

@@ -87,6 +87,7 @@ class Builder:
         self.out_node: dict[int, int] = {}
         self.results: dict[object, int] = {}
         self.stacks: list[tuple[int, Link]] = []
+        self.waits: dict[int, int] = {}
         flat, partial = self.flat, self.facts.partial
         for value in flat.inputs:
             self._value(value, partial=False)
@@ -126,6 +127,7 @@ class Builder:
         built = Built(
             problem, tuple(self.refs), self.op_node, self.value_node, self.facts.maker,
             self.out_node, tuple(work), lives, tuple(self.stacks),
+            tuple((node, op) for op, node in self.waits.items()),
         )  # fmt: skip
         return built if self.repeats is None else built.watching(lives.worst_moments())
 
@@ -204,6 +206,8 @@ class Builder:
         node = self.op_node[i] = self.op_node[first]
         self._live(node, self.facts.op_span(op))
         menu = self.refs[node].menu
+        if any(v in self.facts.waits for v in op.outputs):
+            self._wait(i, op, node, menu)
         for position, value in enumerate(op.inputs):
             if isinstance(value, int) and not self.traffic.free[value]:
                 states = self._column(menu, "operand", position)
@@ -223,6 +227,26 @@ class Builder:
         inner = [v for v in op.outputs if v not in self.facts.shared]
         use = self._op_bytes(op, menu, inner)
         return self._add(NodeRef(i, -1, menu, ()), self._op_cost(i, op, spec, menu), use)
+
+    def _wait(self, i: int, op: FlatOp, node: int, menu: tuple[Strategy, ...]) -> None:
+        """A node that follows the op and holds what of its results are partial sums."""
+        if node not in self.waits:
+            which = tuple(v in self.facts.waits for v in op.outputs)
+            key = ("waits", id(menu), op.node.outputs, which)
+            if key not in self.cache.vectors:
+                self.cache.vectors[key] = np.array([self._partial_bytes(op, s) for s in menu])
+                size = len(menu)
+                same = np.where(np.eye(size, dtype=bool), 0.0, np.inf)
+                self.cache.edges.setdefault(("same", size), same)
+            use = self.cache.vectors[key]
+            self.waits[node] = self._add(NodeRef(i, -1, menu, ()), self._zeros(len(use)), use)
+        self._put(node, self.waits[node], self.cache.edges["same", len(menu)])
+        self._live(self.waits[node], (op.time, self.facts.at(op)))
+
+    def _partial_bytes(self, op: FlatOp, strategy: Strategy) -> float:
+        pairs = zip(op.outputs, strategy.results, strict=True)
+        held = [(v, s) for v, s in pairs if s.partial and v in self.facts.waits]
+        return float(sum(s.local_bytes(self.flat.values[v].type, self.mesh) for v, s in held))
 
     def _op_bytes(self, op: FlatOp, menu: tuple[Strategy, ...], inner: list[int]) -> Floats:
         counted = tuple(self.facts.counts(op, v) * self.facts.buffers(v) for v in inner)
@@ -322,12 +346,14 @@ class Builder:
         self._put(stack, node, self.cache.edges[("slices", len(lifted))])
 
     def settle(self, built: Built, choice: list[int]) -> None:
-        """Sets the nodes of stacks to what those around them chose."""
+        """Sets the nodes that only count memory to what those around them chose."""
         for stack, link in built.stacks:
             source, rows = self.source(link.source)
             k, states = choice[self.value_node[link.target]], self.refs[stack].states
             same = rows[choice[source]] == states[k]
             choice[stack] = k if same else k + len(states) // 2
+        for node, op in built.waits:
+            choice[node] = choice[op]
 
     def _edge(self, v: int, node: int, states: States, weight: float) -> None:
         source, source_states = self.source(v)

@@ -45,6 +45,7 @@ def _sift(  # noqa: C901
         widest = max(widest, first[v + 1] - first[v])
         degree = max(degree, at[v + 1] - at[v])
     best = np.zeros((widest, degree), dtype=np.int64)  # of each option on each edge
+    least = np.zeros(widest)  # of each option on one edge
     least_cost = np.zeros(widest)  # of each option with its best partners
     for v in range(len(first) - 1):
         size = first[v + 1] - first[v]
@@ -55,14 +56,22 @@ def _sift(  # noqa: C901
             is_first = ends[e, 0] == v
             columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
             rows = first[ends[e, 0] + 1] - first[ends[e, 0]]
-            step, stride = (columns, 1) if is_first else (1, columns)
-            for i in range(size):
-                least = np.inf
-                best[i, n - at[v]] = 0
-                for j in range(columns if is_first else rows):
-                    if pool[table[e] + i * step + j * stride] < least:
-                        least = pool[table[e] + i * step + j * stride]
-                        best[i, n - at[v]] = j
+            least[:size] = np.inf
+            best[:size, n - at[v]] = 0
+            if is_first:
+                for i in range(size):
+                    row = table[e] + i * columns
+                    for j in range(columns):
+                        if pool[row + j] < least[i]:
+                            least[i] = pool[row + j]
+                            best[i, n - at[v]] = j
+            else:  # in the order of the table
+                for j in range(rows):
+                    row = table[e] + j * columns
+                    for i in range(size):
+                        if pool[row + i] < least[i]:
+                            least[i] = pool[row + i]
+                            best[i, n - at[v]] = j
         for i in range(size):
             least_cost[i] = cost[first[v] + i]
             for n in range(at[v], at[v + 1]):
@@ -102,13 +111,13 @@ def _sift(  # noqa: C901
                     w = ends[e, 1] if is_first else ends[e, 0]
                     columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
                     step, stride = (columns, 1) if is_first else (1, columns)
-                    least = np.inf
+                    worst = np.inf
                     for k in range(first[w + 1] - first[w]):
                         mine = pool[table[e] + i * step + k * stride]
                         if mine < np.inf:
-                            least = min(least, mine - pool[table[e] + j * step + k * stride])
+                            worst = min(worst, mine - pool[table[e] + j * step + k * stride])
                     work -= int(first[w + 1] - first[w])
-                    margin += least
+                    margin += worst
                     if margin == -np.inf:
                         break
                 if margin >= 0.0:

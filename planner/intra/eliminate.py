@@ -23,9 +23,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from .flat import Flat, Ints
 from .problem import Edge, Floats
 
 DEFAULT_ENTRIES = 3_000_000
+# Problems up to this size are tried as a whole, with tables up to that one.
+MOST_NODES, MOST_ENTRIES = 3_000, 300_000
 Scope = tuple[int, ...]
 _Content = dict[tuple[tuple[int, ...], bytes], int]
 
@@ -252,3 +255,23 @@ class Elimination:
                 total = total + self.tables.arrays[table][index]
             choice[v] = int(np.argmin(total))
         return tuple(choice)
+
+
+def eliminated(flat: Flat, tables: Tables, deadline: float) -> Ints | None:
+    """The best choice of a problem without limits; None if it is large or too wide."""
+    if not flat.size:
+        return np.zeros(0, dtype=np.int64)
+    if len(flat.limit) or flat.size > MOST_NODES:
+        return None
+    costs = [flat.cost[a:b] for a, b in zip(flat.first[:-1], flat.first[1:], strict=True)]
+    sizes = flat.sizes
+    shaped: dict[int, Floats] = {}
+    edges: list[Edge] = []
+    for (u, v), at in zip(flat.ends.tolist(), flat.table.tolist(), strict=True):
+        if at not in shaped:
+            cells = flat.pool[at : at + int(sizes[u] * sizes[v])]
+            shaped[at] = cells.reshape(int(sizes[u]), int(sizes[v]))
+        edges.append(Edge(u, v, shaped[at]))
+    state = Elimination(costs, edges, tables)
+    state.run(MOST_ENTRIES, deadline=deadline)
+    return None if state.alive else np.array(state.read_back(), dtype=np.int64)

@@ -30,6 +30,8 @@ class Facts:
         stack_of: port -> the stacked value whose slices it is.
         read_only: ports that a region only reads: the buffer outside, unless in another state.
         spans: moments [start, end) in which a value's own node is alive.
+        waits: results of ops that are put off until they are read, and may be partial sums: those
+            are not put off, since compilers start a reduction as soon as they can, and wait.
     """
 
     def __init__(
@@ -55,6 +57,10 @@ class Facts:
         }  # fmt: skip
         self.read_only = self._read_only()
         self.spans = tuple(self._span(v) for v in range(len(flat.values)))
+        self.waits = {
+            v for op in flat.ops for v in op.outputs
+            if self.partial[v] and self.lives.owns[v] and self.lives.made[v] > op.time
+        }  # fmt: skip
         self._specs: dict[object, FactorSpec] = {}
         self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
 

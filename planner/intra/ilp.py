@@ -58,9 +58,12 @@ def _levelled(flat: Flat) -> Flat:
     return messages.levelled()
 
 
-def columns(flat: Flat) -> int:
-    """Number of variables that the programme would have at most."""
-    return len(flat.cost) + flat.entries
+def columns(flat: Flat, held: np.ndarray | None = None) -> int:
+    """Number of variables that the programme would have at most, with the options held."""
+    if held is None:
+        return len(flat.cost) + flat.entries
+    left = np.add.reduceat(held.astype(np.int64), flat.first[:-1])
+    return int(left.sum() + (left[flat.ends[:, 0]] * left[flat.ends[:, 1]]).sum())
 
 
 def solve_ilp(

@@ -1,15 +1,20 @@
 """Large neighbourhoods: some nodes are chosen anew, exactly, with the others held fixed.
 
 A neighbourhood is solved by the reductions and the 0/1 programme, memory included. Which nodes:
-those around a node in the graph, those next to each other in program order, or those that share
-the tightest moments of memory. Which of their options: those that message passing has nearest to
-the bound. A neighbourhood that was solved with ease is followed by a larger one.
+those around a node in the graph, those next to each other in program order, or those around some
+that share a tight moment of memory. Which of their options: those that message passing has nearest
+to the bound. A neighbourhood that was solved with ease is followed by a larger one. Once every node
+was free several times and nothing better came of it, the search is to begin elsewhere; what it
+ended at before is then a neighbourhood too: the nodes and options in which two choices differ.
 
-Source: Shaw, Using constraint programming and local search methods to solve vehicle routing
-problems, CP 1998.
+Sources: Shaw, Using constraint programming and local search methods to solve vehicle routing
+problems, CP 1998; Rothberg, An evolutionary algorithm for polishing mixed integer programming
+solutions, INFORMS Journal on Computing 19(4), 2007.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,23 +31,37 @@ COLUMNS = 24_000  # cells of the edges within a neighbourhood, before it is redu
 NODES = 60  # of the branch-and-bound tree
 FEWEST_COLUMNS = 1_000
 LEAST, FIRST = 12, 60
+SHARERS = 8  # nodes for each one that is picked because it uses memory
+PATIENCE = 8  # times that every node was free, on average, without anything better
 GROW, SHRINK = 1.15, 0.8
 
 
 class Neighbours:
     """Improves one choice of one problem."""
 
-    def __init__(self, flat: Flat, choice: Ints, slack: Floats, seed: int) -> None:
-        self.flat, self.choice, self.slack = flat, choice, slack
+    def __init__(
+        self, flat: Flat, choice: Ints, slack: Floats, seed: int, others: Sequence[Ints] = ()
+    ) -> None:
+        """Takes the problem, where to begin, options above the bound, and good choices."""
+        self.flat, self.choice, self.slack, self.others = flat, choice, slack, others
         self.cost = flat.price(choice)
         self.random = np.random.default_rng(seed)
         self.at, self.edge = incidence(flat)
         self.node = np.repeat(np.arange(flat.size), flat.sizes)
-        self.kinds = (self._around, self._in_a_row, self._together)
+        self.kinds = [self._around, self._in_a_row, self._together]
+        if others:
+            self.kinds.append(self._between)
         self.size = [float(min(FIRST, flat.size))] * len(self.kinds)
         self.columns = [float(COLUMNS)] * len(self.kinds)
         self.turn = 0
         self.work = 0  # columns of the programmes so far
+        self.freed = 0  # nodes since the choice was last improved
+        self.also = np.zeros(0, dtype=np.int64)  # options to hold beside those near the bound
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it is time to begin elsewhere."""
+        return self.freed > PATIENCE * self.flat.size
 
     def improve(self, least: float, time_limit_s: float) -> bool:
         """Tries one neighbourhood; whether it was all there is and has nothing better.
@@ -53,8 +72,10 @@ class Neighbours:
         """
         kind = self.turn % len(self.kinds)
         self.turn += 1
+        self.also = self.also[:0]
         part = self.kinds[kind](int(self.size[kind]))
         held = self._options(part, self.columns[kind])
+        self.freed += len(part)
         step = keeping(self.flat, held)
         small = reduce(remap(self.flat, step))
         if small.broken:
@@ -70,7 +91,7 @@ class Neighbours:
         choice = step.lift(small.lift(found.choice))
         cost = self.flat.price(choice)
         if cost < self.cost and self.flat.fits(choice):
-            self.choice, self.cost = choice, cost
+            self.choice, self.cost, self.freed = choice, cost, 0
         return False
 
     def _resize(self, kind: int, *, easy: bool) -> None:
@@ -89,6 +110,7 @@ class Neighbours:
         free[part] = True
         chosen = np.zeros(len(flat.cost), dtype=np.bool_)
         chosen[flat.first[:-1] + self.choice] = True
+        chosen[self.also] = True
         mine = free[self.node]
         inner = flat.ends[free[flat.ends].all(axis=1)]
         levels = np.unique(self.slack[mine])
@@ -116,13 +138,16 @@ class Neighbours:
         return int(self.random.choice(self.flat.size, p=doubt / total))
 
     def _around(self, size: int) -> Ints:
-        start = self._doubtful()
+        return self._near([self._doubtful()], size)
+
+    def _near(self, start: list[int], size: int) -> Ints:
+        """Nodes around some others."""
         seen = np.zeros(self.flat.size, dtype=np.bool_)
         seen[start] = True
-        part = [start]
-        for v in part:
+        part = list(start)
+        for n, v in enumerate(part):
             edges = self.edge[self.at[v] : self.at[v + 1]]
-            if len(part) >= size or (len(edges) > HUB and v != start):
+            if len(part) >= size or (len(edges) > HUB and n >= len(start)):
                 continue
             near = self.flat.ends[edges].sum(axis=1) - v
             fresh = self.random.permutation(near[~seen[near]])[: size - len(part)]
@@ -135,7 +160,7 @@ class Neighbours:
         return np.arange(start, min(start + size, self.flat.size))
 
     def _together(self, size: int) -> Ints:
-        """Nodes that use memory at one of the tightest moments."""
+        """Nodes around some that use memory at one of the tightest moments."""
         flat = self.flat
         if not len(flat.limit):
             return self._around(size)
@@ -143,4 +168,16 @@ class Neighbours:
         tight = np.argsort(room, kind="stable")[: max(1, len(room) // 20)]
         moment = int(self.random.choice(tight))
         users = np.unique(flat.owner[(flat.begin <= moment) & (moment < flat.end)])
-        return self.random.permutation(users)[:size] if len(users) else self._around(size)
+        if not len(users):
+            return self._around(size)
+        return self._near(self.random.permutation(users)[: max(2, size // SHARERS)].tolist(), size)
+
+    def _between(self, size: int) -> Ints:
+        """Nodes that another good choice has otherwise."""
+        other = self.others[int(self.random.integers(len(self.others)))]
+        part = np.flatnonzero(other != self.choice)
+        if not len(part):
+            return self._around(size)
+        part = self.random.permutation(part)[:size]
+        self.also = self.flat.first[part] + other[part]
+        return part

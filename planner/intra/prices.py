@@ -64,6 +64,19 @@ class Prices:
         """Reads a choice off the messages; whether it is the best so far."""
         return self.offer(self.descent.improve(self.messages.round()))
 
+    def other(self, random: np.random.Generator, heat: float) -> Ints | None:
+        """A choice read off messages that are a little wrong; None if it does not fit.
+
+        Args:
+            random: says how.
+            heat: by how much each option may seem dearer, on average.
+        """
+        mass = self.messages.mass
+        self.messages.mass = mass + random.exponential(heat, len(mass))
+        found = self.messages.round()
+        self.messages.mass = mass
+        return self.descent.improve(found) if self.flat.fits(found) else None
+
     @property
     def gap(self) -> float:
         """Distance between the choice and the bound; the bound's size if there is no choice."""

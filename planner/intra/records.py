@@ -74,6 +74,7 @@ class Built:
     work: tuple[Floats, ...]  # seconds of computing, per node and option
     lives: Lives
     stacks: tuple[tuple[int, Link], ...]  # nodes between stacks and the loops that read them
+    waits: tuple[tuple[int, int], ...] = ()  # nodes of partial results that wait, and of their ops
     moments: tuple[int, ...] | None = None  # at which memory is watched; None: at all
     followed: tuple[int, ...] = ()  # nodes that the nodes after those of `refs` follow
 

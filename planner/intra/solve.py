@@ -5,8 +5,8 @@
 3. Options and pairs that no better choice can have are left out, and the rest is reduced again;
    if much went, back to 2 with the prices found.
 4. The 0/1 programme, if what is left is small: it finds the optimum or proves it.
-5. Large neighbourhoods of the best choice, solved exactly, larger and larger; when they have
-   closed a good part of the gap, back to 3.
+5. Large neighbourhoods of the best choice, solved exactly, larger and larger, and of other choices
+   once they find nothing more; when they have closed a good part of the gap, back to 3.
 
 The search ends as soon as the gap is within the tolerance.
 """
@@ -20,14 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..stop import Stop
-from .eliminate import Elimination, Tables
+from .eliminate import Tables, eliminated
 from .fixing import cheap_enough
 from .flat import Flat, Ints, flatten_problem
 from .ilp import columns, solve_ilp
 from .levels import are_whole, carried_over, some_option_each
 from .neighbours import Neighbours
 from .prices import Prices
-from .problem import Edge, Floats, IntraProblem, IntraSolution, Point
+from .problem import Floats, IntraProblem, IntraSolution, Point
 from .reduce import Reduced, reduce
 from .warm import warm
 
@@ -36,15 +36,16 @@ ILP_SHARE = 0.3  # of the time left
 ROUND_S = 5.0  # for a neighbourhood
 # Where the number of rounds is limited, everything is shorter.
 SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_S, SHORT_ROUND_S = 25_000, 200, 3.0, 0.5
+SHORT_STALE = 10
 FREE_WORK = 60_000  # columns of neighbourhoods beyond which only a share of the rounds is run
 GOOD, FEWER = 5e-4, 0.2  # a gap that is worth a share of the rounds only
-ELIMINATE_NODES = 3_000  # cores up to this size are tried by elimination
-ELIMINATE_ENTRIES = 300_000  # its largest table
 STALE = 25  # steps of prices without progress before something else is tried
 PRICES_SHARE = 0.15  # of the time left, at most, for prices before anything else is tried
 MUCH = 0.8  # the share of a problem that is left when much of it went
+SMALL, SHRUNK = 100_000, 0.3  # columns; prices of more are left for a share of them
 BATCH = 6  # neighbourhoods between looks at the bound
 STEPS = 4  # of prices after each batch
+MOST_OTHERS = 4  # choices at which neighbourhoods got stuck, to go back to
 EXACT = 1e-9  # relative: what counts as better, where costs are not whole
 ROUNDING = 1e-14  # and where they are
 
@@ -205,29 +206,13 @@ class _Search:
 
     def _decided(self, flat: Flat) -> bool:
         """Whether nothing is left to choose, or elimination finds the best."""
-        choice = np.zeros(0, dtype=np.int64) if not flat.size else self._eliminated(flat)
+        choice = eliminated(flat, self.tables, self.deadline)
         if choice is None:
             return False
         self.offer(choice)
         self.raise_bound(self.cost)
         self.done = True
         return True
-
-    def _eliminated(self, flat: Flat) -> Ints | None:
-        if len(flat.limit) or flat.size > ELIMINATE_NODES:
-            return None
-        costs = [flat.cost[a:b] for a, b in zip(flat.first[:-1], flat.first[1:], strict=True)]
-        sizes = flat.sizes
-        shaped: dict[int, Floats] = {}
-        edges: list[Edge] = []
-        for (u, v), at in zip(flat.ends.tolist(), flat.table.tolist(), strict=True):
-            if at not in shaped:
-                cells = flat.pool[at : at + int(sizes[u] * sizes[v])]
-                shaped[at] = cells.reshape(int(sizes[u]), int(sizes[v]))
-            edges.append(Edge(u, v, shaped[at]))
-        state = Elimination(costs, edges, self.tables)
-        state.run(ELIMINATE_ENTRIES, deadline=self.deadline)
-        return None if state.alive else np.array(state.read_back(), dtype=np.int64)
 
     def _bound(self, price: Floats | None) -> Prices:
         """Message passing on the current level until it stalls."""
@@ -239,17 +224,31 @@ class _Search:
         if self.best is None and prices.round():  # something, however little time is left
             assert prices.choice is not None
             self.offer(prices.choice)
-        while not self.settled and steps > 0 and prices.stale < STALE:
+        free = self.options.rounds is None
+        while not self.settled and steps > 0 and prices.stale < (STALE if free else SHORT_STALE):
             steps -= 1
             if prices.step():
                 assert prices.choice is not None
                 self.offer(prices.choice)
             self.raise_bound(prices.best.bound)
-            free = self.options.rounds is None
+            if self._shrinks(prices):
+                break
             if free and self.best is not None and time.monotonic() > until:
                 break
         prices.rest()
         return prices
+
+    def _shrinks(self, prices: Prices) -> bool:
+        """Whether a large problem has become a small one: what is dear can go at once."""
+        size = columns(prices.flat)
+        if self.best is None or size < SMALL:
+            return False
+        held = prices.best.slack <= self._margin(prices)
+        return columns(prices.flat, held) < SHRUNK * size
+
+    def _margin(self, prices: Prices) -> float:
+        """By how much above the bound a choice of interest may be."""
+        return self.wanted - prices.best.bound + 1e-9 * abs(self.cost)
 
     def _fix(self, prices: Prices) -> bool:
         """Goes one level down, where much can be left out; else tries all else on this one."""
@@ -279,8 +278,7 @@ class _Search:
         """Leaves out what no better choice can have; whether that was much."""
         if self.best is None:
             return False
-        margin = self.wanted - prices.best.bound + 1e-9 * abs(self.cost)
-        flat, held = cheap_enough(prices.messages, prices.best, margin)
+        flat, held = cheap_enough(prices.messages, prices.best, self._margin(prices))
         below = reduce(flat, held) if some_option_each(flat, held) else None
         if below is None or below.broken:
             self.raise_bound(self.wanted)
@@ -346,6 +344,9 @@ class _Search:
                 self.rounds += 1
                 left = self.deadline - time.monotonic()
                 short = self.options.rounds is not None
+                if around.stuck:
+                    around = self._elsewhere(prices, around)
+                    worked = 0
                 proved = around.improve(
                     self.cost - self.wanted, min(left, SHORT_ROUND_S if short else ROUND_S)
                 )  # fmt: skip
@@ -360,6 +361,14 @@ class _Search:
                 prices.step()
             self.raise_bound(prices.best.bound)
             around.slack = prices.best.slack
+
+    def _elsewhere(self, prices: Prices, around: Neighbours) -> Neighbours:
+        """The search from another choice, which knows the last ones that it got stuck at."""
+        seed = self.options.seed + self.rounds
+        others = (*around.others, around.choice)[-MOST_OTHERS:]
+        start = prices.other(np.random.default_rng(seed), prices.gap / prices.flat.size)
+        start = around.choice if start is None else start
+        return Neighbours(prices.flat, start, prices.best.slack, seed, others)
 
     def _here(self, prices: Prices) -> Ints:
         """The best choice, or the one most like it on the current level."""
@@ -379,11 +388,10 @@ class _Search:
     def answer(self, stop: Stop | None) -> IntraSolution:
         trace, seconds = tuple(self.trace), time.monotonic() - self.begin
         if self.infeasible:
-            inf = float("inf")
-            return IntraSolution((), inf, inf, Stop.INFEASIBLE, trace, seconds)
+            return IntraSolution((), np.inf, np.inf, Stop.INFEASIBLE, trace, seconds)
         left_open = stop or (Stop.TIME_LIMIT if self.late else Stop.GAP)
         if self.best is None:
-            return IntraSolution((), float("inf"), self.bound, left_open, trace, seconds)
+            return IntraSolution((), np.inf, self.bound, left_open, trace, seconds)
         choice = tuple(self.best.tolist())
         cost = self.problem.cost(choice)
         bound = min(self.bound, cost)

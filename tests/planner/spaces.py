@@ -43,8 +43,10 @@ class Space:
         return account(self.builder, self.built, tuple(choice))
 
     def draw(self, rng: np.random.Generator) -> tuple[int, ...]:
-        """Any option for every node."""
-        return tuple(int(rng.integers(len(cost))) for cost in self.built.problem.node_cost)
+        """Any option for every node, but those between others do as these ask."""
+        choice = [int(rng.integers(len(cost))) for cost in self.built.problem.node_cost]
+        self.builder.settle(self.built, choice)
+        return tuple(choice)
 
 
 def space(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,3 +140,34 @@ def test_what_a_loop_stacks_is_held() -> None:
     assert stacked
     held = found.account(choice).memory.max() - found.account(choice).argument_bytes
     assert held >= 12 * 32 * 64 * 4
+
+
+@pytest.mark.parametrize("mesh", [(8,), (2, 4)])
+def test_partial_results_wait_for_their_reader(mesh: tuple[int, ...]) -> None:
+    """With clipping by global norm, raw gradients are there until the optimizer reads them."""
+    clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+    call = step_for(
+        mean_loss, (PARAMS, BATCH), optimizer=clipped, microbatches=1, loss_reduction="auto"
+    )
+    found = space(call.fn, *call.args, mesh=mesh, donate=(0, 1))
+    lives, flat = found.builder.facts.lives, found.flat
+    counted, rng, waited = {node for node, _ in found.built.waits}, np.random.default_rng(2), 0
+    usage = [0 * u if n in counted else u for n, u in enumerate(found.built.lives.usage)]
+    without = replace(found.built.lives, usage=tuple(usage))
+    for _ in range(2 * DRAWS):
+        choice = found.draw(rng)
+        held = without.memory(choice)
+        for i, node in found.built.op_node.items():
+            op = flat.ops[i]
+            states = found.built.refs[node].menu[choice[node]].results
+            for v, state in zip(op.outputs, states, strict=True):
+                if state.partial and lives.owns[v] and lives.made[v] > op.time:
+                    size = state.local_bytes(flat.values[v].type, found.mesh)
+                    held[op.time : lives.made[v]] += size
+                    waited += 1
+        problem = found.built.problem.memory(choice)
+        np.testing.assert_allclose(held, problem)
+        quiet = np.ones(len(held), dtype=np.bool_)
+        quiet[[move.time for move in moves(found.builder, found.built, choice)]] = False
+        np.testing.assert_allclose(found.account(choice).memory[quiet], problem[quiet])
+    assert waited > 2 * DRAWS

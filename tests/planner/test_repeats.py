@@ -68,11 +68,14 @@ def lifted(folded: Built, whole: Built, choice: tuple[int, ...]) -> tuple[int, .
         found[node] = choice[folded.value_node[v]]
     for position, node in whole.out_node.items():
         found[node] = choice[folded.out_node[position]]
+    builder((8,), fold=False).settle(whole, found)
     return tuple(found)
 
 
 def draw(built: Built, rng: np.random.Generator) -> tuple[int, ...]:
-    return tuple(int(rng.integers(len(cost))) for cost in built.problem.node_cost)
+    choice = [int(rng.integers(len(cost))) for cost in built.problem.node_cost]
+    builder((8,), fold=True).settle(built, choice)
+    return tuple(choice)
 
 
 def test_layers_are_found_in_an_unrolled_program() -> None:
