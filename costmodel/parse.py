@@ -253,6 +253,9 @@ def _weaker(a: Device, b: Device) -> Device:
         ),
         peak_flops=tuple((t, min(r, rates[t])) for t, r in a.peak_flops if t in rates),
         kernel_launch_s=max(a.kernel_launch_s, b.kernel_launch_s),
+        fresh_bytes_per_s=min(
+            filter(None, (a.fresh_bytes_per_s, b.fresh_bytes_per_s)), default=None
+        ),
         source=a.source if a.source == b.source else f"{a.source}; {b.source}",
         date=max(a.date, b.date),
         evidence=a.evidence if a.evidence == b.evidence else "assumed",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,6 +35,7 @@ from .schedule import Priced
 from .show import bytes_text, seconds_text
 from .stages import BoundStages
 from .stop import Stop
+from .summary import counted
 from .trace_file import schedule_trace_json
 from .writing import write_files
 
@@ -133,6 +135,14 @@ class PipelinePlan:
         return tuple(c for plan in self.stage_plans for c in plan.collectives)
 
     @property
+    def substitutions(self) -> dict[str, int]:
+        """Proven rules that stages were rewritten by, and how often in a micro-batch of them."""
+        found: Counter[str] = Counter()
+        for s in range(len(self.file.sizes)):
+            found.update(counted(self._plan_of(s)))
+        return dict(found)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         return self.file.warnings
 
@@ -162,7 +172,10 @@ class PipelinePlan:
                  "bytes": c.bytes, "count": c.count, "seconds": c.seconds, "cause": c.cause}
                 for c in self.collectives
             ],
-            "substitutions": [], "warnings": list(f.warnings), "seconds": dict(self.seconds),
+            "substitutions": [
+                {"rule": rule, "count": count} for rule, count in self.substitutions.items()
+            ],
+            "warnings": list(f.warnings), "seconds": dict(self.seconds),
             "bubble": f.bubble, "origin": "pipeline", "cluster": f.cluster.get("name", ""),
             "name": f.name, "limit_bytes": f.limit_bytes, "cached": self.cached,
         }  # fmt: skip
@@ -188,6 +201,9 @@ class PipelinePlan:
         for name, b in sorted(f.baselines.items(), key=lambda item: item[1].step_s):
             fit = "" if b.fits else ", does not fit"
             lines.append(f"  {name:<20} {seconds_text(b.step_s)} on {b.mesh}{fit}")
+        if self.substitutions:
+            rules = [f"{rule} {count} times" for rule, count in self.substitutions.items()]
+            lines.append(f"  rewritten    {', '.join(rules)}")
         lines += [f"  warning: {text}" for text in f.warnings]
         if self.seconds:
             spent = ", ".join(f"{k} {v:.2f} s" for k, v in self.seconds.items())
@@ -275,7 +291,8 @@ class PipelinePlan:
                 f"{len(loss.layers.slots)}", kind="differs", where=self.where, remedy=remedy,
             )  # fmt: skip
         cut = cut_of(loss, self.file.cuts, self.file.recompute)
-        bound = BoundStages(loss, cut, optimizer)
+        rows = tuple(self._plan_of(s).substitutions for s in range(len(self.file.sizes)))
+        bound = BoundStages(loss, cut, optimizer, rows if any(rows) else ())
         for s, stage in enumerate(bound.stages):
             if digest(stage.traced.graph) != self._plan_of(s).graph_digest:
                 raise PlanError(

@@ -30,7 +30,7 @@ from .remembered import Memory, key_of, memory_of
 from .search import Found, Search
 from .stepcall import StepCall
 from .substitute.estimate import Estimator
-from .substitute.price import Pricer
+from .substitute.price import Pricer, wall_s
 from .substitute.replay import replayed
 from .substitute.search import WORTH, Hunt
 from .version import VERSION
@@ -115,30 +115,30 @@ def _rewritten(
     begun, file = time.monotonic(), plan.file
     pricer = Pricer(machine, options, best, _ties(traced), _donated(traced))
     estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
-    found = Hunt(pricer.step_s, estimator, file.step_s).run(draft_of(traced.graph))
+    plain_s = wall_s(best.account, machine)
+    found = Hunt(pricer.step_s, estimator, plain_s).run(draft_of(traced.graph))
     better = plan
     if found is not None:
         check(found.draft.graph, after="rewriting")
         say(f"rewritten by {', '.join(dict.fromkeys(step.rule for step in found.steps))}")
         rows = tuple(SubstitutionRow(s.rule, s.place, s.count) for s in found.steps)
         again = replace(options, baselines=False)
+        after = retraced(traced, found.draft)
         try:
-            after = retraced(traced, found.draft)
-            better, _ = plan_traced(
+            other, made = plan_traced(
                 one, after, machine, again, say, start, begun, memory,
                 cutoff_s=file.step_s * (1 - WORTH),
             )  # fmt: skip
         except PlanError:
-            better = plan  # none below the cutoff: the quick plan knew less of memory
-        if better.file.step_s < file.step_s * (1 - WORTH):
-            # the hand-written plans beside it stay those of the program as it was written
-            whole = msgspec.structs.replace(
-                better.file, baselines=file.baselines, substitutions=rows,
-                traced_digest=digest(traced.graph),
-            )  # fmt: skip
-            better = replace(better, file=whole)
+            pass  # none below the cutoff: the quick plan knew less of memory
         else:
-            better = plan
+            if wall_s(made.best.account, machine) < plain_s * (1 - WORTH):
+                # the hand-written plans beside it stay those of the program as it was written
+                whole = msgspec.structs.replace(
+                    other.file, baselines=file.baselines, substitutions=rows,
+                    traced_digest=digest(traced.graph),
+                )  # fmt: skip
+                better = replace(other, file=whole)
     now = time.monotonic()
     seconds = plan.seconds | {"substitute": now - begun, "total": now - start}
     return replace(better, seconds=seconds)

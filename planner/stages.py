@@ -16,7 +16,9 @@ from ir import digest, show
 
 from .binding import Bound
 from .emit.pipeline.build import Opened, cut_of, opened
-from .emit.pipeline.rehearsal import ROLES, Rehearsal, rehearse
+from .emit.pipeline.gradient import joint_of
+from .emit.pipeline.rehearsal import ROLES, Rehearsal, rehearse, rehearsed
+from .emit.pipeline.replaced import traced_joint, with_program
 from .emit.pipeline.stage import Staged, parts_of
 from .errors import PlanError
 from .inter.price import Phases, StagePrice, price_of
@@ -26,10 +28,12 @@ from .kept import keep_stage, kept_stage
 from .mesh_search import Effort
 from .options import Options
 from .plan import Plan
+from .planfile import SubstitutionRow
 from .program import InFlight
 from .remembered import Memory, memory_of
 from .single import One, plan_traced, stage_key
 from .stepcall import StepCall
+from .substitute.replay import replayed
 
 Say = Callable[[str], None]
 StageFound = tuple[Plan, StagePrice]
@@ -57,17 +61,27 @@ class Training:
 
 @dataclass(frozen=True)
 class BoundStages:
-    """A pipeline's loss, cut; its stages are traced when they are asked for."""
+    """A pipeline's loss, cut; its stages are traced when they are asked for.
+
+    rows: the rewrites of each stage; none of any if empty.
+    """
 
     loss: Opened
     cut: Staged
     optimizer: Any
+    rows: tuple[tuple[SubstitutionRow, ...], ...] = ()
 
     @cached_property
     def stages(self) -> tuple[Rehearsal, ...]:
         """Every stage's step."""
-        count = len(self.cut.stages)
-        return tuple(rehearse(self.loss, self.cut, s, self.optimizer) for s in range(count))
+        return tuple(self._stage(s) for s in range(len(self.cut.stages)))
+
+    def _stage(self, s: int) -> Rehearsal:
+        joint = joint_of(self.loss.program, self.cut, s)
+        if self.rows and self.rows[s]:
+            after = replayed(traced_joint(joint), self.rows[s], f"stage {s}")
+            joint = with_program(joint, after)
+        return rehearsed(joint, self.loss.microbatches, self.optimizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +238,17 @@ class StagePlanner:
             stage = rehearse(loss, cut, s, self.training.optimizer)
             self.known[key] = stage, digest(stage.traced.graph)
         return self.known[key]
+
+    def planned(self, stage: Rehearsal, shape: Shape, s: int, flight: int) -> StageFound:
+        """Plan and price of a stage at hand, such as a rewritten one.
+
+        Raises:
+            PlanError: if it does not fit.
+        """
+        loss, whole = self.loss(shape.microbatches), shape.recompute[s] == "stage"
+        return self._solve(
+            loss, stage, s, shape.sizes[s], self.limit_bytes, flight, whole, FAIR, float("inf")
+        )
 
     def _solve(
         self,

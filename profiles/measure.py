@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .database import Sample, cores, machine_name
@@ -52,6 +52,9 @@ PROCESSOR_TIME = "processor time over cores"
 # Runs of one case: so many, or fewer (but three) when they take so long.
 RUNS = {"quick": (7, 0.4), "full": (15, 2.0)}
 PAGE = "SC_PAGE_SIZE"
+# Of an array that the C library takes from the system and gives back each time: more than the
+# 32 MiB that it keeps for itself at most (mallopt(3), M_MMAP_THRESHOLD).
+FRESH_BYTES = 48 << 20
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,10 @@ def measure(
         # Whatever else runs on the machine only ever adds time: the table takes the first quartile.
         rows.append(case.row(low))
     profile = _profile(name, base, devices, rows, PROCESSOR_TIME if shared else "wall time")
+    if devices[0].platform == "cpu":
+        rate = _fresh_bytes_per_s(profile.device, devices, cores_s if shared else wall_s)
+        device = msgspec.structs.replace(profile.device, fresh_bytes_per_s=rate)
+        profile = msgspec.structs.replace(profile, device=device)
     return Measured(profile, len(devices), tuple(samples))
 
 
@@ -214,7 +221,23 @@ def _array(case: Case, position: int, mesh: Mesh, split: P) -> jax.Array:
     else:
         data = rng.uniform(0.1, 0.9, shape).astype(np.float32)
         data = data if case.dtype == "float32" else jnp.asarray(data, case.dtype)
-    return jax.device_put(data, jax.sharding.NamedSharding(mesh, split))
+    return jax.device_put(data, NamedSharding(mesh, split))
+
+
+def _fresh_bytes_per_s(device: Device, devices: list[Any], clock: Clock) -> float | None:
+    """How fast each device fills a result that is a new array every time, copying aside."""
+    sharding = NamedSharding(Mesh(np.array(devices), ("d",)), P("d"))
+    zeros = np.zeros((len(devices), FRESH_BYTES // 4), np.float32)
+    array, program = jax.device_put(zeros, sharding), jax.jit(lambda x: x + 1.0)
+    program(array).block_until_ready()
+    times: list[float] = []
+    for _ in range(7):
+        begun = clock()
+        program(array).block_until_ready()
+        times.append(clock() - begun)
+    copying_s = 2 * FRESH_BYTES / device.memory_bandwidth_bytes_per_s
+    waiting_s = _quartiles(times)[0] - copying_s
+    return FRESH_BYTES / waiting_s if waiting_s > 0 else None
 
 
 def _profile(name: str, base: Profile, devices: list[Any], rows: list[Row], clock: str) -> Profile:

@@ -42,6 +42,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     `peak_flops` pairs a numpy dtype name with dense FLOP/s. `float32` is the vector unit;
     `tensorfloat32`, where present, is the rate of matrix products on float32 operands.
+    `fresh_bytes_per_s` is the rate at which memory is taken from the operating system and first
+    written; None where the runtime keeps its memory, as it does on GPUs.
     """
 
     name: Name
@@ -49,6 +51,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     memory_bandwidth_bytes_per_s: BytesPerS
     peak_flops: tuple[tuple[Name, FlopsPerS], ...]
     kernel_launch_s: Seconds
+    fresh_bytes_per_s: BytesPerS | None = None
     source: Text
     date: Date
     evidence: Evidence

@@ -8,6 +8,7 @@ from costmodel import Cluster
 from ir import Graph
 from substitutions import Draft
 
+from ..account import Account
 from ..mesh_search import Candidate, MeshSearch
 from ..options import Options
 from ..program import program_of
@@ -17,6 +18,9 @@ from .near import limits_near
 # In programs of more ops than this, those further away from a change keep the strategy that they
 # have in the plan.
 SMALL, REACH = 64, 1
+# The largest block of memory that the C library keeps between steps at most; larger ones are taken
+# from the operating system anew each time. Source: mallopt(3), M_MMAP_THRESHOLD, on 64 bits.
+KEPT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Pricer:
     donated: frozenset[int]
 
     def step_s(self, draft: Draft) -> float:
-        """Predicted seconds of a step; infinite if no plan was found that fits.
+        """Predicted seconds of a step as `wall_s` has them; infinite if no plan that fits is found.
 
         Args:
             draft: a rewritten program.
@@ -43,7 +47,7 @@ class Pricer:
         flat, known = searcher.scope.program.flat, self.best.decisions.ops
         large = len(flat.ops) > SMALL
         found = searcher.rough(limits_near(draft, flat, known, REACH) if large else None)
-        return float("inf") if found is None else found.account.step_s
+        return float("inf") if found is None else wall_s(found.account, self.machine)
 
     def _searcher(self, graph: Graph) -> MeshSearch:
         program = program_of(graph, self.ties, self.donated, self.options)
@@ -52,3 +56,13 @@ class Pricer:
         # specs are known by their address, which is theirs only as long as their program lives
         cache = replace(self.best.builder.cache, forms={})
         return MeshSearch(search.scope, self.best.mesh, cache)
+
+
+def wall_s(sums: Account, machine: Cluster) -> float:
+    """Seconds of a step, with those in which a CPU device takes new memory for its temporaries.
+
+    These are no part of the plan's own step, which adds up operations; joined weights, say, are
+    temporaries that live through the whole step, and may cost more than joining them saves.
+    """
+    fresh, rate = sums.peak_bytes - sums.argument_bytes, machine.device.fresh_bytes_per_s
+    return sums.step_s + (fresh / rate if rate is not None and fresh > KEPT_BYTES else 0.0)

@@ -85,21 +85,24 @@ class Hunt:
     price: seconds of a program's step, planned.
     estimator: seconds without communication.
     step_s: of the plan of the program as written.
+    most_priced: programs that are priced.
+    most_missed: moves without a gain by the estimate that are priced without a gain in a row.
     """
 
     price: Callable[[Draft], float]
     estimator: Estimator
     step_s: float
     most_priced: int = MOST_PRICED
+    most_missed: int = PATIENCE
     priced: int = 0
     missed: int = 0
-    patience: int = PATIENCE
     seen: set[str] = field(default_factory=set[str])
 
     def run(self, draft: Draft) -> Rewritten | None:
         """The cheapest program found; None if no rewrite pays."""
         self.seen.add(digest(draft.graph))
-        self.patience = 1 if draft.graph.count_nodes() > LARGE else PATIENCE
+        if draft.graph.count_nodes() > LARGE:
+            self.most_missed = min(self.most_missed, 1)
         start = _State(draft, (), self.step_s, self._moves(draft, set()), set())
         best, queue, number = start, [(start.step_s, 0, start)] if start.moves else [], 0
         while queue and self.priced < self.most_priced:
@@ -122,7 +125,7 @@ class Hunt:
         move = state.moves.pop()
         key = digest(move.draft.graph)
         blind = move.gain_s <= WORTH * self.step_s
-        if key in self.seen or (blind and self.missed >= self.patience):
+        if key in self.seen or (blind and self.missed >= self.most_missed):
             return None
         self.seen.add(key)
         self.priced += 1

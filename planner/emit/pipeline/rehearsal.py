@@ -64,8 +64,18 @@ def rehearse(loss: Opened, cut: Staged, number: int, optimizer: Any) -> Rehearsa
         number: of the stage.
         optimizer: of the stage's parameters.
     """
-    joint = joint_of(loss.program, cut, number)
-    given, count = joint.structs, loss.microbatches
+    return rehearsed(joint_of(loss.program, cut, number), loss.microbatches, optimizer)
+
+
+def rehearsed(joint: Joint, count: int, optimizer: Any) -> Rehearsal:
+    """Traces the step of a stage whose program is at hand.
+
+    Args:
+        joint: the stage.
+        count: micro-batches.
+        optimizer: of the stage's parameters.
+    """
+    given = joint.structs
     moving = [p for p, m in zip(given["params"], joint.moves, strict=True) if m]
     state = jax.eval_shape(optimizer.init, moving)
 

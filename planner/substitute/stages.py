@@ -1,0 +1,109 @@
+# pyright: basic
+"""Rewrites in the stages of a pipeline: each stage's micro-batch, forward and backward pass.
+
+Stages are rewritten after the loss was differentiated and cut, so that derivatives that its author
+wrote are kept, and before the parts that run forward and backward are told apart. What a rule
+makes of weights alone is made in every micro-batch.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import msgspec
+
+from costmodel import CollectiveModel, ComputeModel
+from ir import IRError, check, digest
+from substitutions import Draft, draft_of
+
+from ..emit.pipeline.rehearsal import Rehearsal, rehearsed
+from ..emit.pipeline.replaced import traced_joint, with_program
+from ..emit.rewritten import retraced
+from ..errors import PlanError
+from ..inter.price import StagePrice
+from ..inter.rank import ranked
+from ..pipesearch import Found, PipelineSearch
+from ..plan import Plan
+from ..planfile import SubstitutionRow
+from .estimate import Estimator
+from .search import WORTH, Hunt
+
+# A price is a plan of the stage.
+MOST_PRICED, PATIENCE = 5, 1
+
+
+def rewritten_pipeline(found: Found, search: PipelineSearch) -> tuple[Found, float]:
+    """The pipeline with its stages rewritten where that makes the step faster, and seconds spent.
+
+    Args:
+        found: whose stages are planned.
+        search: that found it.
+    """
+    options, begun = search.options, time.monotonic()
+    if not options.substitutions or options.baseline is not None:
+        return found, 0.0
+    search.say("substitute")
+    plans, prices = list(found.plans), list(found.prices)
+    rows: list[tuple[SubstitutionRow, ...]] = [()] * len(plans)
+    for plan in {id(plan): plan for plan in found.plans}.values():
+        members = [s for s, other in enumerate(found.plans) if other is plan]
+        flight = max(found.flight[s] for s in members)
+        better = _rewritten(found, members[0], flight, search)
+        if better is not None:
+            for s in members:
+                plans[s], prices[s], rows[s] = better
+    if any(rows):
+        order = ranked(
+            found.ranked.shape, prices, found.across, search.machine, search.limit,
+            options.schedules,
+        )  # fmt: skip
+        best = order[0]
+        pays = best.step_s < found.ranked.step_s * (1 - WORTH)
+        if pays and best.worst_bytes <= search.limit:
+            bound = replace(found.bound, rows=tuple(rows))
+            found = replace(
+                found, ranked=best, bound=bound, plans=tuple(plans), prices=tuple(prices)
+            )
+    return found, time.monotonic() - begun
+
+
+def _rewritten(
+    found: Found, s: int, flight: int, search: PipelineSearch
+) -> tuple[Plan, StagePrice, tuple[SubstitutionRow, ...]] | None:
+    """A stage rewritten, planned, with its price and the rules; None if none of them pays."""
+    shape, stage = found.ranked.shape, found.bound.stages[s]
+    traced = traced_joint(stage.joint)
+    known: dict[str, tuple[Plan, StagePrice]] = {}
+
+    def seconds(price: StagePrice) -> float:
+        return price.microbatch_s + price.once_s / shape.microbatches
+
+    def price(draft: Draft) -> float:
+        try:
+            check(draft.graph, after="rewriting")
+            other = _with(stage, found, draft)
+            known[digest(draft.graph)] = search.planner.planned(other, shape, s, flight)
+        except (IRError, PlanError):
+            return float("inf")
+        return seconds(known[digest(draft.graph)][1])
+
+    cluster = search.machine.subset(shape.sizes[s])
+    estimator = Estimator(cluster, ComputeModel(cluster), CollectiveModel(cluster))
+    hunt = Hunt(price, estimator, seconds(found.prices[s]), MOST_PRICED, most_missed=PATIENCE)
+    better = hunt.run(draft_of(traced.graph))
+    if better is None:
+        return None
+    plan, cost = known[digest(better.draft.graph)]
+    rows = tuple(SubstitutionRow(step.rule, step.place, step.count) for step in better.steps)
+    file = msgspec.structs.replace(
+        plan.file, substitutions=rows, traced_digest=digest(traced.graph)
+    )
+    return replace(plan, file=file), cost, rows
+
+
+def _with(stage: Rehearsal, found: Found, draft: Draft) -> Rehearsal:
+    """The stage's step with its micro-batch rewritten."""
+    after = retraced(traced_joint(stage.joint), draft)
+    bound = found.bound
+    return rehearsed(with_program(stage.joint, after), bound.loss.microbatches, bound.optimizer)
