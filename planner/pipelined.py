@@ -124,10 +124,10 @@ def _plan_of(found: Found, search: PipelineSearch, rows: dict[str, BaselineRow])
         )))
         for p, sent in zip(found.prices, (*found.across, 0.0), strict=True)
     )  # fmt: skip
-    busiest = max(best.stage_s)
+    bound = min(search.lower_bound_s(), best.step_s)
     file = PipelineFile(
         PIPELINE_FORMAT, PIPELINE_VERSION, VERSION, search.training.name, machine.to_dict(),
-        best.step_s, min(busiest, best.step_s), max(best.bubble, 0.0), search.limit,
+        best.step_s, bound, max(best.bubble, 0.0), search.limit,
         shape.microbatches, best.schedule, shape.recompute, loss.built.reduction, shape.cuts,
         shape.sizes, best.stage_s, best.peak_bytes, costs, _names(found), members,
         tuple(distinct), rows, tuple(dict.fromkeys(loss.built.warnings)),

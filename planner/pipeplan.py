@@ -73,7 +73,10 @@ class PipelinePlan:
 
     @property
     def lower_bound_s(self) -> float:
-        """No pipeline with these cuts, devices and micro-batches is faster, by the cost model."""
+        """No pipeline is faster by the cost model: the work of a step, at best, on all devices.
+
+        Of the numbers of micro-batches that the search looked at; see `planner.inter.bound`.
+        """
         return self.file.lower_bound_s
 
     @property

@@ -63,7 +63,11 @@ class Found:
 
 @dataclass
 class PipelineSearch:
-    """One search; `least` has what tried pipelines would need at the worst place [byte]."""
+    """One search.
+
+    least: what tried pipelines would need at the worst place [byte].
+    looked_at: numbers of micro-batches.
+    """
 
     training: Training
     machine: Cluster
@@ -71,6 +75,7 @@ class PipelineSearch:
     say: Say
     start: float
     least: list[float] = field(default_factory=list)
+    looked_at: set[int] = field(default_factory=set)
     deadline: float = 0.0
 
     def __post_init__(self) -> None:
@@ -99,7 +104,7 @@ class PipelineSearch:
         Raises:
             PlanError: if the number of stages asked for cannot be had.
         """
-        self.deadline = time.monotonic() + self.options.time_limit_s
+        self.deadline = time.process_time() + self.options.time_limit_s  # of this process
         layers = self.shares.count - 1
         stages = (asked,) if asked else stage_counts(self.machine, layers)
         self._check(asked, layers)
@@ -110,6 +115,7 @@ class PipelineSearch:
         best: Found | None = None
         tried: set[tuple[object, ...]] = set()
         queue = {(m, kind): self._divided(m, kind, stages) for m in grid for kind in kinds}
+        self.looked_at.update(grid)
         left = TRIALS
         for _ in range(MOST_TRIALS):
             options = [
@@ -117,7 +123,7 @@ class PipelineSearch:
                 for (count, kind), found in queue.items() for one in found
                 if (count, kind, one.places, one.sizes, one.recompute) not in tried
             ]  # fmt: skip
-            late = best is not None and time.monotonic() > self.deadline
+            late = best is not None and time.process_time() > self.deadline
             if not options or late or not left:
                 break
             step_s, count, kind, one = min(options, key=lambda o: (*o[:3], o[3].places))
@@ -131,6 +137,7 @@ class PipelineSearch:
             fresh = {count}
             if found and not self.options.microbatches:
                 fresh |= {m for m in near(count, self.batch) if (m, kind) not in queue}
+            self.looked_at |= fresh
             for m in sorted(fresh):
                 queue |= {(m, k): self._divided(m, k, stages) for k in kinds}
         return best and self._polished(best)
@@ -139,7 +146,7 @@ class PipelineSearch:
         """The slowest stages planned again, on meshes of more axes, while they gain."""
         shape, plans, prices = best.ranked.shape, list(best.plans), list(best.prices)
         tried: set[int] = set()
-        while time.monotonic() < self.deadline:
+        while time.process_time() < self.deadline:
             seconds = [_micro_s(p, k) for p, k in zip(prices, shape.recompute, strict=True)]
             s = max(range(len(seconds)), key=lambda s: seconds[s])
             if id(plans[s]) in tried:
@@ -169,6 +176,18 @@ class PipelineSearch:
         if order[0].worst_bytes > self.limit:
             return None
         return Found(order[0], bound, tuple(plans), tuple(prices), across, flight)
+
+    def lower_bound_s(self) -> float:
+        """No pipeline of a number of micro-batches that was looked at is faster."""
+        chosen = sizes(self.machine, every=True)
+        works: list[float] = []
+        for count in sorted(self.looked_at):
+            try:
+                works.append(self.planner.least_work_s(count, chosen))
+            except PlanError as error:
+                if not _is_size(error):
+                    raise
+        return min(works, default=0.0) / self.machine.num_devices
 
     def _check(self, asked: int | None, layers: int) -> None:
         if asked is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from costmodel import Cluster
+from costmodel import Cluster, ComputeModel
 from ir import digest, show
 
 from .binding import Bound
@@ -21,8 +21,12 @@ from .emit.pipeline.rehearsal import ROLES, Rehearsal, rehearse, rehearsed
 from .emit.pipeline.replaced import traced_joint, with_program
 from .emit.pipeline.stage import Staged, parts_of
 from .errors import PlanError
+from .flatten import flatten
+from .fusion import analyse
+from .inter.bound import least_work_s
 from .inter.price import Phases, StagePrice, price_of
 from .inter.rank import Shape
+from .intra.facts import Facts
 from .intra.solve import SolveOptions
 from .kept import keep_stage, kept_stage
 from .mesh_search import Effort
@@ -128,6 +132,19 @@ class StagePlanner:
                 loss_reduction=self.options.loss_reduction, batch_axis=t.batch_axis,
             )  # fmt: skip
         return self.losses[count]
+
+    def least_work_s(self, count: int, sizes: Sequence[int]) -> float:
+        """Device-seconds of a step below which no pipeline comes; see `inter.bound`."""
+        loss = self.loss(count)
+        cuts = (0, len(loss.chain.slots))
+        stage, _ = self._rehearsed(loss, cut_of(loss, cuts), 0, cuts, "none")
+        flat, parts = flatten(stage.traced.graph), stage.program.parts
+        own = {*parts.forward.nodes, *parts.input_gradient.nodes, *parts.weight_gradient.nodes}
+        inside = (stage.loop, 0)
+        ops = [i for i, op in enumerate(flat.ops)
+               if op.place[:2] != inside or op.place[2] in own]  # fmt: skip
+        facts = Facts(flat, analyse(flat), (), frozenset())
+        return least_work_s(facts, ComputeModel(self.machine), sizes, ops)
 
     def whole(self, count: int, size: int) -> StagePrice | PlanError:
         """Price of the whole program on a sub-mesh that would be given its part of it.
