@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from . import plausible
 from .errors import ProfileError
 
 FORMAT_VERSION = 1
@@ -188,6 +189,21 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 f"`domain` must be a multiple of `devices_per_host` = {self.devices_per_host}, "
                 f"found {self.domain}"
             )
+        self._check_rates()
+
+    def _check_rates(self) -> None:
+        device, link = self.device, self.intra_host.bandwidth_bytes_per_s
+        memory = device.memory_bandwidth_bytes_per_s
+        peaks = [rate for _, rate in device.peak_flops]
+        if self.gemm:
+            products = [(2.0 * r.batch * r.m * r.n * r.k, r.seconds) for r in self.gemm.rows]
+            plausible.check_rates("gemm", products, max(peaks), plausible.PRODUCTS, "device's peak")
+        if self.ops:
+            moved = [(r.moved_bytes, r.seconds) for r in self.ops.rows]
+            plausible.check_rates("ops", moved, memory, plausible.MEMORY, "memory bandwidth")
+        if self.collectives:
+            sent = [(r.full_bytes, r.seconds) for r in self.collectives.rows]
+            plausible.check_rates("collectives", sent, link, plausible.LINKS, "link's bandwidth")
 
 
 def digest(record: object) -> str:
@@ -207,6 +223,11 @@ def convert(raw: object, kind: type[Record], where: str) -> Record:
         text, _, path = str(error).partition(" - at `$")
         path = path.rstrip("`").lstrip(".")
         place = f"{where}, key `{path}`" if path else where
+        if path == "version":
+            raise ProfileError(
+                f"is of version {_at(raw, path)!r}, expected {FORMAT_VERSION}", where=place,
+                remedy="export it again with this version of meshwright",
+            ) from error  # fmt: skip
         if "unknown field" in text or "missing required" in text:
             found, remedy = "", f"the keys are {', '.join(_keys_at(kind, path))}"
         else:

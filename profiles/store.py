@@ -137,19 +137,25 @@ def merge_profiles(base: Profile, newer: Profile) -> Profile:
     """`newer`, with the tables' rows of `base` where `newer` has no row for the same key.
 
     Raises:
-        ProfileError: if the two profiles are not of the same machine.
+        ProfileError: if the two profiles are not of the same machine, or contradict each other.
     """
     if base.name != newer.name:
         raise ProfileError(
             f"profiles of {base.name!r} and {newer.name!r} cannot be merged",
             remedy="merge profiles of one machine only",
         )
-    return msgspec.structs.replace(
-        newer,
-        collectives=_merge_tables(base.collectives, newer.collectives),
-        gemm=_merge_tables(base.gemm, newer.gemm),
-        ops=_merge_tables(base.ops, newer.ops),
-    )
+    try:
+        return msgspec.structs.replace(
+            newer,
+            collectives=_merge_tables(base.collectives, newer.collectives),
+            gemm=_merge_tables(base.gemm, newer.gemm),
+            ops=_merge_tables(base.ops, newer.ops),
+        )
+    except ValueError as error:  # a table of one against a figure of the other
+        raise ProfileError(
+            f"profiles of {base.name!r} cannot be merged: {error}",
+            remedy="measure again, or delete the older one",
+        ) from error
 
 
 def _merge_tables(base: Any, newer: CollectiveTable | GemmTable | OpTable | None) -> Any:

@@ -76,7 +76,7 @@ def test_an_unknown_name_gets_the_nearest_ones() -> None:
         (("device", "date"), "yesterday", r"key `device.date`"),
         (("device", "peak_flops"), [["bfloat16", 1e15]], r"must name float32"),
         (("domain",), 12, r"multiple of `devices_per_host` = 8, found 12"),
-        (("version",), 2, r"key `version`"),
+        (("version",), 2, r"key `version`.*is of version 2, expected 1"),
     ],
 )
 def test_a_wrong_value_is_named(path: tuple[str, ...], value: object, message: str) -> None:
@@ -88,6 +88,26 @@ def test_a_wrong_value_is_named(path: tuple[str, ...], value: object, message: s
     with pytest.raises(ProfileError, match=message) as caught:
         convert(raw, Profile, where="lab.json")
     assert str(caught.value).startswith("lab.json")
+
+
+@pytest.mark.parametrize(("name", "table"), [("h100", "gemm"), ("h100", "collectives")])
+@pytest.mark.parametrize("factor", [1e-5, 1e5])
+def test_a_table_in_another_unit_is_named(name: str, table: str, factor: float) -> None:
+    profile = load_profile(name)
+    raw = msgspec.to_builtins(profile)
+    rows = [list(row) for row in raw[table]["rows"]]
+    raw[table]["rows"] = [[*row[:-1], min(row[-1] * factor, 3600.0)] for row in rows]
+    with pytest.raises(ProfileError, match=rf"`{table}.rows.*another unit"):
+        convert(raw, Profile, where="lab.json")
+
+
+def test_one_absurd_timing_is_named() -> None:
+    raw = msgspec.to_builtins(load_profile("h100"))
+    rows = [list(row) for row in raw["gemm"]["rows"]]
+    rows[7][-1] = 1e-30
+    raw["gemm"]["rows"] = rows
+    with pytest.raises(ProfileError, match=r"`gemm.rows\[7\]` implies .* more than 100 times"):
+        convert(raw, Profile, where="lab.json")
 
 
 def test_a_missing_key_is_named() -> None:
