@@ -1,26 +1,35 @@
 # pyright: basic
 """Plans and measured steps with and without substitutions.
 
-    python -m benchmarks substitutions [--quick]
+    python -m benchmarks substitutions [--quick] [--shared] [--only NAME,NAME]
 
 Planned: predicted step of each model on 8 H100s as written and rewritten, and what the search for
 rewrites costs beside planning (processor seconds of one process). Measured: a step on one CPU
 device of this machine, as the fastest of several runs taken in turns, of plain `jax.jit`, of the
 plan without rewrites and of the plan with them; the ratios are to plain `jax.jit`. Plans for the
-CPU are priced by the shipped host profile unless `meshwright profile` has measured the machine.
+CPU are priced by what `meshwright profile` measured, or it is measured first. With `--shared` both
+are processor seconds over the cores, for a machine that others use at the same time. `products`
+are those of the program as traced, as XLA compiles it, and of the rewritten one as traced: where
+the second is smaller than the first, XLA joins products by itself.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from benchmarks.host_steps import cluster_of
 from benchmarks.taso_models import MODELS, step_of
+from costmodel import Cluster
 from planner import Plan, plan
 from planner.cli.target import load_target
+from profiles.measure import cores_s, wall_s
 
 EXAMPLES = (
     ("examples/llama.py:llama3_8b", "8xh100"),
@@ -64,24 +73,27 @@ def _rules(p: Plan) -> str:
     return ", ".join(f"{rule} {count}" for rule, count in p.substitutions.items()) or "none"
 
 
-def arrays(tree: Any) -> Any:
-    """Small random arrays of the given shapes."""
+def arrays(params: Any, batch: Any) -> Any:
+    """Random arrays of the given shapes; parameters keep the scale of what they are applied to."""
     rng = np.random.default_rng(0)
 
-    def one(s: Any) -> Any:
+    def one(s: Any, scale: float) -> Any:
         if np.issubdtype(s.dtype, np.integer):
             return jax.numpy.asarray(rng.integers(0, 1024, s.shape), s.dtype)
-        return jax.numpy.asarray(rng.standard_normal(s.shape) * 0.05, s.dtype)
+        return jax.numpy.asarray(rng.standard_normal(s.shape) * scale, s.dtype)
 
-    return jax.tree.map(one, tree)
+    weights = jax.tree.map(lambda s: one(s, max(np.prod(s.shape[:-1]), 1) ** -0.5), params)
+    return weights, jax.tree.map(lambda s: one(s, 1.0), batch)
 
 
-def measured(name: str, fn: Any, args: Any, rounds: int) -> dict[str, Any]:
+def measured(
+    name: str, fn: Any, args: Any, rounds: int, cluster: Cluster, clock: Callable[[], float]
+) -> dict[str, Any]:
     """A row of the second table."""
-    plain, rewritten, _, _ = both(fn, args, {"cluster": "1xhost", "baselines": False})
-    values = arrays(args)
+    plain, rewritten, _, _ = both(fn, args, {"cluster": cluster, "baselines": False})
+    values = arrays(*args)
     device = jax.devices()[:1]
-    runs = {"jit": jax.jit(fn), "plain": plain.compile(devices=device)}
+    runs: dict[str, Any] = {"jit": jax.jit(fn), "plain": plain.compile(devices=device)}
     if rewritten.substitutions:
         runs["rewritten"] = rewritten.compile(devices=device)
     results = {key: jax.block_until_ready(run(*values)) for key, run in runs.items()}
@@ -89,20 +101,33 @@ def measured(name: str, fn: Any, args: Any, rounds: int) -> dict[str, Any]:
     best = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for key, run in runs.items():
-            start = time.perf_counter()
+            start = clock()
             jax.block_until_ready(run(*values))
-            best[key] = min(best[key], time.perf_counter() - start)
+            best[key] = min(best[key], clock() - start)
+    compiled = jax.jit(fn).lower(*args).compile().as_text() or ""
+    products = (_products(plain), len(re.findall(PRODUCT, compiled)), _products(rewritten))
     row = {
         "model": name, "seconds": best, "predicted_s": plain.step_s,
         "predicted_rewritten_s": rewritten.step_s, "substitutions": rewritten.substitutions,
-        "largest_difference": worst,
+        "largest_difference": worst, "products": products,
     }  # fmt: skip
     ratio = f"{best['rewritten'] / best['jit']:.2f}" if "rewritten" in best else "as written"
     print(
-        f"| {name} | {best['jit'] * 1e3:.2f} | {best['plain'] / best['jit']:.2f} | {ratio} | "
-        f"{rewritten.step_s / plain.step_s:.2f} | {worst:.1e} | {_rules(rewritten)} |", flush=True,
+        f"| {name} | {best['jit'] * 1e3:.2f} | {plain.step_s * 1e3:.2f} | "
+        f"{best['plain'] / best['jit']:.2f} | {ratio} | "
+        f"{rewritten.step_s / plain.step_s:.2f} | {worst:.1e} | {products} | {_rules(rewritten)} |",
+        flush=True,
     )  # fmt: skip
     return row
+
+
+# Products and convolutions in XLA's text, those that are calls of a library included.
+PRODUCT = r"= \S+ (?:dot|convolution)\(|custom_call_target=\"__onednn\$(?:matmul|conv)"
+
+
+def _products(p: Plan) -> int:
+    """Products and convolutions of a program without loops."""
+    return sum(node.op in ("dot_general", "conv_general_dilated") for node in p.graph.nodes)
 
 
 def _difference(left: Any, right: Any) -> float:
@@ -114,6 +139,9 @@ def _difference(left: Any, right: Any) -> float:
 def main(quick: bool = False) -> list[dict[str, Any]]:
     """Prints both tables and returns their rows."""
     names = ("nasrnn", "linear-attention") if quick else tuple(MODELS)
+    shared, only = "--shared" in sys.argv, "--only" in sys.argv
+    if only:
+        names = tuple(sys.argv[sys.argv.index("--only") + 1].split(","))
     print("| model | nodes | step ms | rewritten ms | gain | plan cpu s | with | rules |")
     print("|" + "---|" * 8)
     rows: list[dict[str, Any]] = []
@@ -122,15 +150,19 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
             fn, args = step_of(name, train=train)
             label = f"{name} {'training' if train else 'inference'}"
             rows.append(planned(label, fn, args, {"cluster": "8xh100"}))
-    for target, cluster in () if quick else EXAMPLES:
+    for target, cluster in () if quick or only else EXAMPLES:
         loaded = load_target(target)
         settings = {**loaded.settings, "cluster": cluster}
         rows.append(planned(target.rpartition(":")[2], loaded.fn, loaded.args, settings))
-    print("\n| model | jit ms | plan / jit | rewritten / jit | predicted | differs | rules |")
-    print("|" + "---|" * 7)
+    print(
+        "\n| model | jit ms | predicted ms | plan / jit | rewritten / jit | predicted | differs | "
+        "products | rules |"
+    )
+    print("|" + "---|" * 9)
+    host, clock = cluster_of(1, shared=shared), cores_s if shared else wall_s
     for name in names:
         for train in (False, True):
             fn, args = step_of(name, train=train)
             label = f"{name} {'training' if train else 'inference'}"
-            rows.append(measured(label, fn, args, 5 if quick else ROUNDS))
+            rows.append(measured(label, fn, args, 5 if quick else ROUNDS, host, clock))
     return rows

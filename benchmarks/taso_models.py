@@ -187,6 +187,6 @@ def step_of(name: str, *, train: bool) -> tuple[Callable[..., Any], tuple[Any, A
 
     def train_step(params: Any, batch: Any) -> tuple[Any, Any]:
         value, grads = jax.value_and_grad(loss)(params, batch)
-        return jax.tree.map(lambda p, g: p - 1e-3 * g, params, grads), value
+        return jax.tree.map(lambda p, g: p - g, params, grads), value
 
     return (train_step if train else loss), (params, batch)

@@ -25,12 +25,14 @@ class Match:
     roots: values that the outputs of the rule are.
     views: what each variable and each output stands for.
     items: nodes of the pattern, by the number of the item.
+    swapped: whether all of its products have their factors the other way round, transposed.
     """
 
     pattern: Pattern
     roots: tuple[Value, ...]
     views: Mapping[Term, View]
     items: tuple[tuple[int, Item], ...]
+    swapped: bool = False
 
     def is_there(self, net: Net) -> bool:
         """Whether nothing of it was rewritten since."""
@@ -129,7 +131,17 @@ def _match(net: Net, pattern: Pattern, env: Env, roots: tuple[Value, ...]) -> Ma
         views[term] = View(seen.source, whole, seen.only_shape)
     if any(v not in views or views[v].only_shape for t in pattern.right for v in read_by(t)):
         return None
-    return Match(pattern, roots, views, tuple(sorted(items.items(), key=lambda pair: pair[0])))
+    parts = tuple(sorted(items.items(), key=lambda pair: pair[0]))
+    return Match(pattern, roots, views, parts, _swapped(net, env))
+
+
+def _swapped(net: Net, env: Env) -> bool:
+    ways: set[bool] = set()
+    for term, seen in env.items():
+        item = net.maker(seen.source) if term.kind.endswith("matmul") else None
+        if item is not None and item.node.op == "dot_general":
+            ways.add(item.inputs[1] == env[term.args[0]].source)
+    return ways == {True}
 
 
 def _whole(groups: Partial) -> Groups | None:
