@@ -13,7 +13,7 @@ def are_whole(flat: Flat) -> bool:
     """Whether all costs are whole numbers, so that choices differ by one or more."""
     finite = np.concatenate((flat.cost, flat.pool))
     finite = finite[np.isfinite(finite)]
-    return bool((finite == np.floor(finite)).all()) and float(np.abs(finite).max(initial=0)) > 1.0
+    return bool((finite == np.floor(finite)).all()) and float(np.abs(finite).max(initial=0)) >= 1.0
 
 
 def some_option_each(flat: Flat, held: np.ndarray) -> bool:

@@ -63,10 +63,11 @@ class Reduced:
             self.broken = True
             return False
         step = keeping(self.flat, held)
-        self._take(remap(self.flat, step), step)
+        self.take(remap(self.flat, step), step)
         return True
 
-    def _take(self, flat: Flat, step: Step) -> None:
+    def take(self, flat: Flat, step: Step) -> None:
+        """Goes on with another problem and the step that led to it."""
         self.flat = flat
         self.steps.append(step)
         self.broken |= bool((flat.limit < 0.0).any()) or not np.isfinite(flat.constant)
@@ -75,21 +76,21 @@ class Reduced:
         """Whether any node was merged."""
         step = followers(self.flat)
         if step is not None:
-            self._take(remap(self.flat, step), step)
+            self.take(remap(self.flat, step), step)
         return step is not None
 
     def eliminate(self) -> bool:
         """Whether any node was removed."""
         found = eliminate_series(self.flat)
         if found is not None:
-            self._take(*found)
+            self.take(*found)
             self.tidy()
         return found is not None
 
     def tidy(self) -> None:
         """Merges parallel edges, decides nodes with one option, drops what cannot matter."""
         step = keeping(self.flat, np.ones(len(self.flat.cost), dtype=np.bool_))
-        self._take(remap(self.flat, step), step)
+        self.take(remap(self.flat, step), step)
 
 
 def reduce(flat: Flat, held: np.ndarray | None = None) -> Reduced:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..stop import Stop
+from .components import decide_apart
+from .effort import SolveOptions as SolveOptions
 from .eliminate import Tables, eliminated
 from .fixing import cheap_enough
 from .flat import Flat, Ints, flatten_problem
@@ -48,31 +49,6 @@ STEPS = 4  # of prices after each batch
 MOST_OTHERS = 4  # choices at which neighbourhoods got stuck, to go back to
 EXACT = 1e-9  # relative: what counts as better, where costs are not whole
 ROUNDING = 1e-14  # and where they are
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SolveOptions:
-    """How long and how far to search; the same options give the same answer.
-
-    tolerance: relative gap at which to stop; 0 for a proof.
-    sweeps, price_steps: their product limits the sweeps of message passing over one problem.
-    ilp: whether HiGHS may be used.
-    seed: of the neighbourhoods.
-    rounds: at most so many neighbourhoods, fewer for a small gap or where they are
-        large, and short runs of HiGHS; None to use all the time.
-    interruptible: whether Ctrl-C ends the search with the best choice so far.
-    cutoff: only choices below this cost are of interest; the search ends when the bound reaches it.
-    """
-
-    time_limit_s: float = 60.0
-    tolerance: float = 1e-4
-    sweeps: int = 120
-    price_steps: int = 14
-    ilp: bool = True
-    seed: int = 0
-    rounds: int | None = 60
-    interruptible: bool = False
-    cutoff: float = float("inf")
 
 
 def solve(
@@ -195,6 +171,10 @@ class _Search:
         if top.broken:
             self.infeasible = True
             return
+        found = decide_apart(top.flat, self.tables, self.deadline)
+        if found is not None:
+            top.take(*found)
+            top.tidy()
         if self._decided(top.flat):
             return
         price: Floats | None = None
@@ -395,6 +375,7 @@ class _Search:
         choice = tuple(self.best.tolist())
         cost = self.problem.cost(choice)
         bound = min(self.bound, cost)
-        optimal = cost - bound <= self.options.tolerance * abs(cost)
+        close = max(self.options.tolerance, ROUNDING if self.whole else EXACT)
+        optimal = cost - bound <= close * abs(cost)
         end = Stop.OPTIMAL if optimal else left_open
         return IntraSolution(choice, cost, bound, end, trace, seconds)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from planner.intra.brute import brute_force
+from planner.intra.components import components, decide_apart
 from planner.intra.consistency import consistent
 from planner.intra.dominance import undominated
+from planner.intra.eliminate import Tables
 from planner.intra.flat import Flat, Ints, flatten_problem
 from planner.intra.followers import followers
 from planner.intra.problem import Edge, Floats, IntraProblem
@@ -54,6 +57,30 @@ def removed(flat: Flat) -> tuple[Flat, Step] | None:
     return eliminate_series(flat)
 
 
+def apart(flat: Flat) -> tuple[Flat, Step] | None:
+    if not consistent(flat).all():
+        return None
+    return decide_apart(flat, Tables(), time.monotonic() + 60.0)
+
+
+def islands(seed: int) -> Flat:
+    """Two problems that have nothing to do with each other, one after the other in time."""
+    one, other = instance(seed, nodes=(1, 4), most=20), instance(seed + 9000, nodes=(1, 4), most=20)
+    shift, later = one.size, max((end for _, end in one.intervals), default=0)
+    both = IntraProblem(
+        one.node_cost + other.node_cost,
+        (*one.edges, *(Edge(e.u + shift, e.v + shift, e.cost) for e in other.edges)),
+        one.usage + other.usage,
+        (*one.intervals, *((a + later, b + later) for a, b in other.intervals)),
+        min(one.limit, other.limit),
+    )
+    flat = flatten_problem(both)
+    flat = remap(flat, keeping(flat, np.ones(len(flat.cost), dtype=np.bool_)))
+    held = consistent(flat)
+    found = _kept(flat, held)
+    return flat if found is None else found[0]
+
+
 def functional(seed: int) -> Flat:
     """A problem some of whose edges allow each option of one end with one of the other."""
     flat, rng = small(seed), np.random.default_rng(seed)
@@ -78,6 +105,7 @@ REDUCTIONS: tuple[tuple[Reduction, Callable[[int], Flat], int], ...] = (
     (dominated, small, 40),
     (merged, functional, 20),
     (removed, small, 60),
+    (apart, islands, 20),
 )
 
 
@@ -99,6 +127,20 @@ def test_the_optimum_stays(
         assert best(after) == pytest.approx(least, rel=1e-9, abs=rounding(flat)), seed
         lifted_truthfully(flat, after, step, seed)
     assert found > often
+
+
+def test_components_are_joined_by_edges_and_by_shared_moments() -> None:
+    use, none = np.array([0.0, 2.0]), np.zeros(2)
+    problem = IntraProblem(
+        tuple(np.array([0.0, 1.0]) for _ in range(6)),
+        (Edge(0, 1, np.ones((2, 2))),),
+        (none, none, use, use, use, none),
+        ((0, 0), (0, 0), (0, 2), (1, 3), (3, 5), (0, 9)), 1.0,
+    )  # fmt: skip
+    found = components(flatten_problem(problem)).tolist()
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+    assert len({found[0], found[2], found[4]}) == 3
 
 
 def lifted_truthfully(flat: Flat, after: Flat, step: Step, seed: int) -> None:
