@@ -99,23 +99,28 @@ def _state(builder: Builder, built: Built, choice: tuple[int, ...], v: int) -> S
 
 def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
     flat, free = builder.flat, builder.traffic.free
+    made: dict[int, Sharding] = {}
     for i, node in sorted(built.op_node.items()):
         op = flat.ops[i]
         strategy = built.refs[node].menu[choice[node]]
         label = f"{op.node.op} {op.node.source}".strip()
         for v, after in zip(op.inputs, strategy.operands, strict=True):
             if isinstance(v, int) and not free[v]:
+                before = made.get(v)
+                if before is None:
+                    before = made[v] = _state(builder, built, choice, v)
+                if before == after:
+                    continue
                 value = flat.values[v]
                 cause = value.name if value.kind == "argument" else label
-                before = _state(builder, built, choice, v)
                 at = builder.facts.at(op)
                 yield Move(value.type, before, after, op.weight, at, cause, "before", i, v)
         for v, before in zip(op.outputs, strategy.results, strict=True):
             if v in built.value_node:
                 after = _state(builder, built, choice, v)
-                type_ = flat.values[v].type
-                at = builder.facts.at(op)
-                yield Move(type_, before, after, op.weight, at, label, "after", i, v)
+                if before != after:
+                    type_, at = flat.values[v].type, builder.facts.at(op)
+                    yield Move(type_, before, after, op.weight, at, label, "after", i, v)
 
 
 def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:

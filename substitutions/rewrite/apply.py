@@ -15,7 +15,7 @@ from .match import Match, index_of, matches
 from .net import Draft, Net, finished, net_of
 from .pattern import Pattern
 from .policy import may_apply
-from .regions import with_body
+from .regions import with_bodies
 
 Prefix = tuple[int, ...]  # (node, body) for every level down to the graph of a place
 # Places of one rule in one graph that are looked at; more are left as they are.
@@ -126,23 +126,26 @@ def apply(draft: Draft, places: Sequence[Place]) -> tuple[Draft, int]:
         draft: the program.
         places: of one rule, all at the same depth.
     """
-    by_prefix: dict[Prefix, list[Place]] = {}
-    for place in places:
-        by_prefix.setdefault(place.prefix, []).append(place)
+    pairs = [(place.prefix, place) for place in places]
+    return _within(draft, pairs) if pairs else (draft, 0)
+
+
+def _within(draft: Draft, places: Sequence[tuple[Prefix, Place]]) -> tuple[Draft, int]:
+    """Places by the way to them from a draft on: all of one length."""
+    if not places[0][0]:
+        return _here(draft, [place for _, place in places])
+    inner: dict[tuple[int, int], list[tuple[Prefix, Place]]] = {}
+    for prefix, place in places:
+        inner.setdefault((prefix[0], prefix[1]), []).append((prefix[2:], place))
+    bodies: dict[tuple[int, int], Draft] = {}
     total = 0
-    for prefix in sorted(by_prefix, reverse=True):  # what lies before stays where it is
-        draft, count = _inside(draft, prefix, by_prefix[prefix])
-        total += count
-    return draft, total
-
-
-def _inside(draft: Draft, prefix: Prefix, places: Sequence[Place]) -> tuple[Draft, int]:
-    if not prefix:
-        return _here(draft, places)
-    at, number = prefix[:2]
-    inner = Draft(draft.graph.nodes[at].bodies[number], draft.marks[at].bodies[number])
-    body, count = _inside(inner, prefix[2:], places)
-    return (with_body(draft, (at, number), body), count) if count else (draft, 0)
+    for (at, number), members in inner.items():
+        body = Draft(draft.graph.nodes[at].bodies[number], draft.marks[at].bodies[number])
+        found, count = _within(body, members)
+        if count:
+            bodies[at, number] = found
+            total += count
+    return (with_bodies(draft, bodies), total) if bodies else (draft, 0)
 
 
 def _here(draft: Draft, places: Sequence[Place]) -> tuple[Draft, int]:

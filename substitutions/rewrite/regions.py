@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -10,20 +12,57 @@ from ir import Attrs, Graph, Input, Literal, Node, Operand
 from .net import Draft, Mark
 
 
-def with_body(draft: Draft, place: tuple[int, int], body: Draft) -> Draft:
-    """The graph with another body of one node.
+def with_bodies(draft: Draft, bodies: Mapping[tuple[int, int], Draft]) -> Draft:
+    """The graph with other bodies of some nodes.
 
     Args:
-        draft: the graph around it.
-        place: node, and which of its bodies.
-        body: to take.
+        draft: the graph around them.
+        bodies: what to take, by node and which of its bodies.
     """
-    at, number = place
-    node, mark = draft.graph.nodes[at], draft.marks[at]
+    graph = draft.graph
+    of: dict[int, list[tuple[int, Draft]]] = {}
+    for (at, number), body in sorted(bodies.items(), key=lambda pair: pair[0]):
+        of.setdefault(at, []).append((number, body))
+    # values from firsts[k] on have shifts[k + 1] new ones before them
+    firsts: list[int] = []
+    shifts = [0]
+
+    def later(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+        return tuple(
+            o if isinstance(o, Literal) else o + shifts[bisect_right(firsts, o)] for o in operands
+        )
+
+    nodes: list[Node] = []
+    marks: list[Mark] = []
+    for at, (node, mark) in enumerate(zip(graph.nodes, draft.marks, strict=True)):
+        if firsts:
+            node = replace(node, inputs=later(node.inputs))
+        count = 0
+        for number, body in of.get(at, ()):
+            start = graph.first_value[at] + shifts[-1] + count
+            node, mark, before = _exchanged(start, node, mark, number, body)
+            nodes.extend(n for n, _ in before)
+            marks.extend(m for _, m in before)
+            count += len(before)
+        if count:
+            firsts.append(graph.first_value[at])
+            shifts.append(shifts[-1] + count)
+        nodes.append(node)
+        marks.append(mark)
+    return Draft(Graph(graph.inputs, tuple(nodes), later(graph.outputs)), tuple(marks))
+
+
+def _exchanged(
+    start: int, node: Node, mark: Mark, number: int, body: Draft
+) -> tuple[Node, Mark, list[tuple[Node, Mark]]]:
+    """A node with another body, and the nodes to put before it.
+
+    start: the first value that a node before it would make.
+    """
     before: list[tuple[Node, Mark]] = []
     added: tuple[Operand, ...] = ()
     if node.op == "scan":
-        body, before, added = _hoisted(draft.graph.first_value[at], node, body)
+        body, before, added = _hoisted(start, node, body)
     bodies = tuple(body.graph if k == number else b for k, b in enumerate(node.bodies))
     marks = tuple(body.marks if k == number else b for k, b in enumerate(mark.bodies))
     consts = cast("int", node.attr("num_consts")) if node.op == "scan" else 0
@@ -32,24 +71,7 @@ def with_body(draft: Draft, place: tuple[int, int], body: Draft) -> Draft:
     )
     inputs = (*node.inputs[:consts], *added, *node.inputs[consts:])
     changed = replace(node, inputs=inputs, attrs=attrs, bodies=bodies)
-    return _spliced(draft, at, before, changed, Mark(mark.place, marks))
-
-
-def _spliced(
-    draft: Draft, at: int, before: list[tuple[Node, Mark]], node: Node, mark: Mark
-) -> Draft:
-    """The graph with nodes put before one that is exchanged; values after it are renumbered."""
-    graph, first, count = draft.graph, draft.graph.first_value[at], len(before)
-
-    def later(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-        return tuple(
-            o + count if not isinstance(o, Literal) and o >= first else o for o in operands
-        )
-
-    rest = tuple(replace(n, inputs=later(n.inputs)) for n in graph.nodes[at + 1 :])
-    nodes = (*graph.nodes[:at], *(n for n, _ in before), node, *rest)
-    marks = (*draft.marks[:at], *(m for _, m in before), mark, *draft.marks[at + 1 :])
-    return Draft(Graph(graph.inputs, nodes, later(graph.outputs)), marks)
+    return changed, Mark(mark.place, marks), before
 
 
 def _hoisted(
