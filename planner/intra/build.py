@@ -235,12 +235,13 @@ class Builder:
             key = ("waits", id(menu), op.node.outputs, which)
             if key not in self.cache.vectors:
                 self.cache.vectors[key] = np.array([self._partial_bytes(op, s) for s in menu])
-                size = len(menu)
-                same = np.where(np.eye(size, dtype=bool), 0.0, np.inf)
-                self.cache.edges.setdefault(("same", size), same)
             use = self.cache.vectors[key]
             self.waits[node] = self._add(NodeRef(i, -1, menu, ()), self._zeros(len(use)), use)
-        self._put(node, self.waits[node], self.cache.edges["same", len(menu)])
+        same = ("same", len(menu))
+        if same not in self.cache.edges:  # caches of other rooms share vectors, not edges
+            one = np.eye(len(menu), dtype=bool)
+            self.cache.edges[same] = np.where(one, 0.0, np.inf)
+        self._put(node, self.waits[node], self.cache.edges[same])
         self._live(self.waits[node], (op.time, self.facts.at(op)))
 
     def _partial_bytes(self, op: FlatOp, strategy: Strategy) -> float:
