@@ -80,7 +80,7 @@ def test_stages_split_by_the_planner(name: str, schedule: str, mesh: tuple[int, 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "1f1b-eager", "zb-h1"])
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("name", MODELS)
 def test_three_steps_are_those_of_the_unsharded_program(name: str, sizes: str, schedule: str):
