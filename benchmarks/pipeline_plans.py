@@ -122,9 +122,10 @@ def main(quick: bool = False) -> list[dict[str, object]]:
     if not quick:
         cases += [
             ("Wide-ResNet ours", lambda: ours(RESNET, RESNET_CLUSTER, None)),
-            *((f"Wide-ResNet equal {name}, {p} stages", lambda f=f, p=p: fixed(
-                RESNET, RESNET_CLUSTER, 32, f(p), (32 // p,) * p, None))
-              for p in (4, 8)
+            *((f"Wide-ResNet equal {name}, {p} stages, {m} micro-batches",
+               lambda f=f, p=p, m=m: fixed(
+                   RESNET, RESNET_CLUSTER, m, f(p), (32 // p,) * p, None))
+              for p, m in ((4, 64), (2, 64), (4, 128), (8, 64))
               for name, f in (("layers", equal_layers), ("operations", equal_operations))),
         ]  # fmt: skip
     rows: list[dict[str, object]] = []

@@ -3,11 +3,13 @@
 
     python -m benchmarks pipeline-steps [--quick]
 
-Every example is planned in two and in four stages and run under three schedules. Each task is
-first timed alone, everything else waiting; the simulator then runs the schedule with these times,
-and the step is run as it is meant to be, tasks of different stages side by side. `serial_s` is the
-sum of all tasks, so that `serial_s / step_s` says how much of the work went on at the same time:
-no more than the processor has cores.
+Every example is planned in two and in four stages and run under three schedules. A device computes
+on one thread, as devices of one process share its cores. Each task is first timed alone, everything
+else waiting; the simulator then runs the schedule with these times, and the step is run as it is
+meant to be, tasks of different stages side by side. `serial_s` is the sum of all tasks: the step
+cannot be shorter than that over the number of cores, so that `expected_s` is the larger of the two.
+`overlap` is read off the profiler's trace of a step: the share of the time in which any stage
+computes that two or more do.
 """
 
 from __future__ import annotations
@@ -18,12 +20,17 @@ import time
 from collections import defaultdict
 from typing import Any
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_force_host_platform_device_count=4 --xla_cpu_multi_thread_eigen=false "
+    "intra_op_parallelism_threads=1",
+)
 
 import jax
 import numpy as np
 import optax
 
+from benchmarks.pipeline_trace import at_once, traced
 from examples import gpt, llama
 from planner import plan
 from planner.emit.pipeline.runtime import Pipeline, Run
@@ -87,11 +94,14 @@ def one(name: str, stages: int, schedule: str) -> dict[str, object]:
         params, state, loss = pipeline(params, state, batch)
         jax.block_until_ready((params, state, loss))
         steps.append(time.perf_counter() - begun)
+    seen = at_once(traced(lambda: pipeline(params, state, batch)))
     step, serial = min(steps), sum(map(sum, times.values()))
+    expected = max(simulated, serial / len(os.sched_getaffinity(0)))
     return {
         "example": name, "stages": stages, "schedule": schedule, "step_s": step,
-        "simulated_s": simulated, "ratio": step / simulated, "serial_s": serial,
-        "at_once": serial / step, "planned_s": made.step_s,
+        "simulated_s": simulated, "expected_s": expected, "ratio": step / expected,
+        "serial_s": serial, "at_once": serial / step, "overlap": seen["both_s"] / seen["any_s"],
+        "planned_s": made.step_s,
     }  # fmt: skip
 
 
