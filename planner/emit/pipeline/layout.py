@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ from ..constraints import plain_program
 from ..jit import build_mesh, partition_spec
 from ..local import local_program
 from .parts import Part
-from .transfer import Devices, whole
+from .transfer import Devices, tiled, whole
 
 Array = Any
 
@@ -79,7 +80,7 @@ def _named(run: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Plain:
-    """Parameters whole on every device, examples split; XLA chooses the rest."""
+    """Parameters whole on every device, examples and first dimensions split."""
 
     devices: Devices
 
@@ -87,10 +88,15 @@ class Plain:
         run, consts = plain_program(part.program), part.program.consts
         types = [part.program.graph.type_of(o) for o in part.program.graph.outputs]
         plain = len(types) - added
-        out = (*(None,) * plain, *(self.whole(t.rank) for t in types[plain:]))
+        # left to choose, XLA may split an axis in a way that JAX has no name for
+        out = (*map(self._split, types[:plain]), *(self.whole(t.rank) for t in types[plain:]))
         donated = tuple(k for k, v in enumerate(part.reads) if added and v in sums)
         program = _named(lambda *arrays: run(*consts, *arrays), name)
         return jax.jit(program, donate_argnums=donated, out_shardings=out)
+
+    def _split(self, type_: TensorType) -> NamedSharding:
+        first = [math.gcd(n, len(self.devices)) for n in type_.shape[:1]]
+        return tiled(self.devices, (*first, *(1,) * (type_.rank - len(first))))
 
     def goal(self, value: int) -> None:
         return None
