@@ -243,7 +243,8 @@ class PipelinePlan:
         Raises:
             PlanError: if the file cannot be written.
         """
-        write_files([(Path(path), pipeline_html(self.file).encode())])
+        whys = [Plan(plan, where=self.where)._why for plan in self.file.plans]
+        write_files([(Path(path), pipeline_html(self.file, whys).encode())])
 
     def trace(self, path: str | Path) -> None:
         """Writes the simulated step as a trace that ui.perfetto.dev and Chrome open.

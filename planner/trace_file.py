@@ -13,7 +13,9 @@ from .predicted import COMPUTE, Predicted
 from .schedule import Timeline
 from .why import Why
 
-MICRO = 1e6
+MICRO, NANO = 1e6, 1e9
+# Readers cut microseconds down to whole nanoseconds: a quarter keeps them from falling one below.
+QUARTER = 0.25
 
 
 def trace_json(why: Why, step: Predicted) -> bytes:
@@ -31,16 +33,17 @@ def trace_json(why: Why, step: Predicted) -> bytes:
         lane = event.lane if event.lane == COMPUTE else "*".join(event.axes)
         if lane not in threads:
             threads[lane] = len(threads) + 1
-        events.append(
-            {
-                "ph": "X", "pid": 0, "tid": threads[lane], "name": event.what, "cat": event.lane,
-                "ts": event.start_s * MICRO, "dur": event.seconds * MICRO,
-                "args": {
-                    "cause": event.cause, "runs": event.count, "axes": list(event.axes),
-                    "sent_bytes": event.sent_bytes,
-                },
-            }
-        )  # fmt: skip
+        if span := _span(event.start_s, event.end_s):
+            events.append(
+                {
+                    "ph": "X", "pid": 0, "tid": threads[lane], "name": event.what,
+                    "cat": event.lane, **span,
+                    "args": {
+                        "cause": event.cause, "runs": event.count, "axes": list(event.axes),
+                        "sent_bytes": event.sent_bytes,
+                    },
+                }
+            )  # fmt: skip
     for lane, number in threads.items():
         name = COMPUTE if lane == COMPUTE else f"collectives over {lane}"
         events.append(_meta("thread_name", 0, number, name))
@@ -71,10 +74,11 @@ def schedule_trace_json(timeline: Timeline) -> bytes:
         events.append(_meta("thread_name", device, 1, "tasks"))
         tasks, start, end = timeline.device(device)
         for task, a, b in zip(tasks, start.tolist(), end.tolist(), strict=True):
-            events.append(
-                {"ph": "X", "pid": device, "tid": 1, "name": task.kind.word, "cat": COMPUTE,
-                 "ts": a * MICRO, "dur": (b - a) * MICRO, "args": {"task": str(task)}}
-            )  # fmt: skip
+            if span := _span(a, b):
+                events.append(
+                    {"ph": "X", "pid": device, "tid": 1, "name": task.kind.word, "cat": COMPUTE,
+                     **span, "args": {"task": str(task)}}
+                )  # fmt: skip
         curve = timeline.memory[device]
         for second, held in zip(curve.time_s.tolist(), curve.held_bytes.tolist(), strict=True):
             events.append(
@@ -82,6 +86,18 @@ def schedule_trace_json(timeline: Timeline) -> bytes:
                  "ts": second * MICRO, "args": {"held": held}}
             )  # fmt: skip
     return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events})
+
+
+def _span(start_s: float, end_s: float) -> dict[str, float]:
+    """Start and length in microseconds, both of whole nanoseconds; nothing if they are none.
+
+    Perfetto drops a span that begins before the one ahead of it on its track has ended, and
+    draws empty ones below each other, so neighbours share a rounded border.
+    """
+    start, end = round(start_s * NANO), round(end_s * NANO)
+    if end == start:
+        return {}
+    return {"ts": (start + QUARTER) / 1e3, "dur": (end - start + QUARTER) / 1e3}
 
 
 def _meta(name: str, process: int, thread: int, value: str | int) -> dict[str, Any]:

@@ -12,13 +12,16 @@ from hypothesis import settings
 # Processes that tests interrupt must hear of it, also where the tests run in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
+# Most of the suite is LLVM at work on programs that then run for milliseconds.
+QUICK_FLAG = "--xla_backend_optimization_level=0"
 
 os.environ["JAX_ENABLE_X64"] = "0"
 # What `meshwright profile` measured on this machine must not decide a test.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="meshwright-tests-")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES_FLAG}".strip()
+    flags = os.environ.get("XLA_FLAGS", ""), DEVICES_FLAG, QUICK_FLAG
+    os.environ["XLA_FLAGS"] = " ".join(flags).strip()
 
 # Compilation makes the first example slow, hence no deadline; the same examples in every run.
 settings.register_profile("meshwright", deadline=None, derandomize=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..why import Why
@@ -28,10 +28,11 @@ class Group:
     node: int
 
 
-def groups(why: Why) -> tuple[Group, ...]:
-    """Groups of arguments, the largest first."""
+def groups(why: Why, names: Mapping[str, str] = {}) -> tuple[Group, ...]:
+    """Groups of arguments, the largest first; `names` are told instead of a program's own."""
     found: dict[tuple[str, str, str, str], list[tuple[float, int, str, str]]] = {}
-    for name, type_, role, sharding, local, size, node in _each(why):
+    for own, type_, role, sharding, local, size, node in _each(why):
+        name = names.get(own, own)
         key = (_NUMBER.sub("*", name), type_, role, sharding)
         found.setdefault(key, []).append((size, node, local, name))
     made = [

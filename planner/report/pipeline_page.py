@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ..options import PIPELINES
 from ..pipefile import PipelineFile
 from ..pipeview import priced_of
+from ..predicted import predicted
 from ..show import bytes_text, seconds_text
-from .markup import Child, Markup, bar, el, table
+from ..why import Why
+from .arguments import groups
+from .markup import Child, Markup, bar, el, join, table
 from .page import document
 from .schedule_page import critical, devices, gantt, memory, others
+from .sections import causes, layer, tensors, timeline
 
 
-def pipeline_html(file: PipelineFile) -> str:
-    """The report of a plan in stages."""
+def pipeline_html(file: PipelineFile, plans: Sequence[Why]) -> str:
+    """The report of a plan in stages.
+
+    Args:
+        file: the plan.
+        plans: what `file.plans` are explained from.
+    """
     priced = priced_of(file)
-    timeline = priced.timeline
+    simulated = priced.timeline
     limits = (file.limit_bytes,) * len(file.sizes)
     parts = {
         "Warnings": _warnings(file),
         "Stages": _stages(file),
-        "Gantt": gantt(timeline),
-        "Memory": memory(timeline, limits),
-        "Devices": devices(timeline, limits),
-        "What decides": critical(timeline),
-        "Why not another schedule": others(priced),
+        "Gantt": gantt(simulated),
+        "Memory": memory(simulated, limits),
+        "Devices": devices(simulated, limits),
+        "What decides": critical(simulated),
+        "Inside the stages": join([_inside(file, m, plan) for m, plan in enumerate(plans)]),
+        "Why not another schedule": others(priced, PIPELINES),
         "Baselines": _baselines(file),
     }
     tiles = [
         ("Step time, simulated", seconds_text(file.step_s), f"{len(file.sizes)} stages"),
-        ("Idle", f"{timeline.bubble:.2%}", "of the devices' time in a step"),
+        ("Idle", f"{simulated.bubble:.2%}", "of the devices' time in a step"),
         ("Peak memory of a device", bytes_text(max(file.peak_bytes)),
          f"{max(file.peak_bytes) / file.limit_bytes:.0%} of {bytes_text(file.limit_bytes)}"),
         ("Gap to the lower bound", f"{1 - file.lower_bound_s / file.step_s:.2%}",
@@ -71,9 +84,35 @@ def _stages(file: PipelineFile) -> Markup:
     return table("Stages of the program", head, rows, numeric="     nnnnn")
 
 
+def _span(names: Sequence[str]) -> str:
+    """The first and the last of some names, and how many there are."""
+    if len(names) < 2:
+        return "".join(names) or "no parameters"
+    return f"{names[0]} to {names[-1]}, {len(names)} parameters"
+
+
+def _inside(file: PipelineFile, member: int, why: Why) -> Markup:
+    """The program that some stages run: arguments, repeated part, time line, causes."""
+    stages = [s for s, m in enumerate(file.members) if m == member]
+    names = {f"params/{i}": f"params/{name}" for i, name in enumerate(file.params[stages[0]])}
+    step = predicted(why)
+    numbers = ", ".join(map(str, stages))
+    title = f"Stages {numbers}" if len(stages) > 1 else f"Stage {numbers}"
+    mesh = " x ".join(f"{axis}={size}" for axis, size in why.file.mesh)
+    return el(
+        "details",
+        el("summary", f"{title} on {mesh}: {_span(file.params[stages[0]])}"),
+        el("h3", f"{title}: tensors"), tensors(groups(why, names)),
+        el("h3", f"{title}: repeated layer"), layer(why, step),
+        el("h3", f"{title}: time line, all micro-batches one after another"), timeline(why, step),
+        el("h3", f"{title}: time and bytes by cause"), causes(why, step),
+    )  # fmt: skip
+
+
 def _baselines(file: PipelineFile) -> Markup:
     if not file.baselines:
-        return el("p", "None were priced.")
+        about = "None were priced: they are where a plan may also be of one program."
+        return el("p", about)
     ranked = sorted(file.baselines.items(), key=lambda item: item[1].step_s)
     rows = [
         (name, seconds_text(b.step_s), bytes_text(b.peak_bytes), "yes" if b.fits else "no", b.mesh)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..schedule import Priced, Timeline
 from ..show import bytes_text, seconds_text
@@ -105,14 +105,20 @@ def critical(timeline: Timeline) -> Markup:
     return table("What the step waits for", head, list(rows), numeric=" nn")
 
 
-def others(priced: Priced) -> Markup:
-    """Published schedules with the same costs."""
+def others(priced: Priced, planned: Collection[str] = ()) -> Markup:
+    """Published schedules with the same costs.
+
+    Args:
+        priced: a schedule with those beside it.
+        planned: those that a plan may have, if that is to be told.
+    """
     if not priced.beside:
         return el("p", "No published schedule takes these stages and devices.")
     ranked = sorted(priced.beside.items(), key=lambda item: item[1].step_s)
     rows = [
         (name, seconds_text(b.step_s), bytes_text(b.peak_bytes), "yes" if b.fits else "no")
+        + ((("yes" if name in planned else "no"),) if planned else ())
         for name, b in ranked
     ]
-    head = ("schedule", "step", "peak memory", "fits")
+    head = ("schedule", "step", "peak memory", "fits", *(("may be planned",) if planned else ()))
     return table("Published schedules with the same costs", head, list(rows), numeric=" nn")

@@ -13,9 +13,12 @@ from .costs import Links, StageCosts
 from .own import OwnSchedule
 from .pattern import TOLERANCE, round_of
 from .registry import schedules
+from .rows import rows_of
 from .simulate import simulate
+from .table import Schedule
 from .task import Kind
 from .timeline import Timeline
+from .transform import with_optimizer, with_recomputation
 
 
 @final
@@ -102,7 +105,17 @@ def _beside(own: OwnSchedule, costs: StageCosts) -> dict[str, Beside]:
         same = other.placement.stages == costs.stages and other.slices == schedule.slices
         if not same or bool(other.update_every) != bool(schedule.update_every):
             continue
-        timeline = simulate(other, costs, own.links)
+        timeline = simulate(_alike(other, schedule), costs, own.links)
         fits = within(timeline, own.memory_bytes)
         found[name] = Beside(timeline.step_s, max(timeline.peak_bytes), fits)
     return found
+
+
+def _alike(other: Schedule, schedule: Schedule) -> Schedule:
+    """The other schedule with the work that the first has beside forwards and backwards."""
+    rows = rows_of(schedule)
+    stage = np.array(schedule.placement.stage, np.int64)[rows.chunk]
+    again = {int(s) for s in stage[rows.select(Kind.RECOMPUTE)]}
+    if again and not len(rows_of(other).select(Kind.RECOMPUTE)):
+        other = with_recomputation(other, again)
+    return with_optimizer(other) if len(rows.select(Kind.OPTIMIZER)) else other

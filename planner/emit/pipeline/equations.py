@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 from jax.extend import core as jcore
+from jax.extend.source_info_util import current_name_stack, user_context
 
 from ir import lookup
 
@@ -75,10 +76,11 @@ class Equations:
 
 
 def bind(eqn: Any, operands: Sequence[Array], changed: dict[str, Any]) -> list[Array]:
-    """Runs an equation's primitive with some parameters changed."""
+    """Runs an equation's primitive with some parameters changed, under its own source line."""
     given = eqn.primitive.get_bind_params({**eqn.params, **changed})
     functions, params = given if isinstance(given, tuple) else ((), given)
-    with eqn.ctx.manager:
+    source = user_context(eqn.source_info.traceback, name_stack=current_name_stack())
+    with source, eqn.ctx.manager:
         found = eqn.primitive.bind(*functions, *operands, **params)
     return list(found) if eqn.primitive.multiple_results else [found]
 
