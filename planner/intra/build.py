@@ -235,6 +235,7 @@ class Builder:
             key = ("waits", id(menu), op.node.outputs, which)
             if key not in self.cache.vectors:
                 self.cache.vectors[key] = np.array([self._partial_bytes(op, s) for s in menu])
+                self.cache.menus[("keep", id(menu))] = menu
             use = self.cache.vectors[key]
             self.waits[node] = self._add(NodeRef(i, -1, menu, ()), self._zeros(len(use)), use)
         same = ("same", len(menu))

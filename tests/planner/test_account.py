@@ -11,9 +11,11 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
+from numpy.typing import NDArray
 
 from planner import plan
 from planner.account import moves
+from planner.intra.build import Builder
 from planner.intra.solve import solve
 from planner.stepcall import step_for
 from tests.planner.programs import BATCH, CASES, PARAMS, X, mean_loss, slow_machine, struct
@@ -171,3 +173,16 @@ def test_partial_results_wait_for_their_reader(mesh: tuple[int, ...]) -> None:
         quiet[[move.time for move in moves(found.builder, found.built, choice)]] = False
         np.testing.assert_allclose(found.account(choice).memory[quiet], problem[quiet])
     assert waited > 2 * DRAWS
+
+
+def test_a_builder_with_less_room_counts_what_waits() -> None:
+    """Menus and sizes are shared with the builder that has all room, tables of edges are not."""
+    found = training(1)
+    assert found.built.waits
+    cache = found.builder.cache
+    tight = replace(
+        cache, reshard=cache.reshard.with_room(1e6), edges=dict[object, NDArray[np.float64]]()
+    )
+    again = Builder(found.builder.facts, tight, 1e18).build()
+    assert again.waits == found.built.waits
+    assert again.problem.intervals == found.built.problem.intervals
