@@ -33,6 +33,8 @@ from .reduce import Reduced, reduce
 from .warm import warm
 
 ILP_COLUMNS = 60_000  # programmes up to this size are tried as a whole
+MOST_COLUMNS = 3_000_000  # larger ones are never written down: they take gigabytes
+GUESSES, WARMTHS = 60, 6  # choices off disturbed messages, in place of such a programme
 ILP_SHARE = 0.3  # of the time left
 ROUND_S = 5.0  # for a neighbourhood
 # Where the number of rounds is limited, everything is shorter.
@@ -237,11 +239,25 @@ class _Search:
                 return True
             if not self.options.ilp:
                 self.done = True
+            elif self.best is None and columns(prices.flat) > MOST_COLUMNS:
+                self._guess(prices)
             elif self.best is None or (self._untried and self._small(prices.flat)):
                 self._exact(prices.flat)
             else:
                 self._search(prices)
         return False
+
+    def _guess(self, prices: Prices) -> None:
+        """Something that fits, where nothing was found and the programme would be too large."""
+        random = np.random.default_rng(self.options.seed)
+        for n in range(GUESSES):
+            heat = prices.gap / prices.flat.size * 4.0 ** (n % WARMTHS - 2)
+            choice = prices.other(random, heat)
+            if choice is not None and np.isfinite(prices.flat.price(choice)):
+                self.offer(choice)
+            if self.best is not None or self.late:
+                return
+        self.done = True
 
     @property
     def _untried(self) -> bool:

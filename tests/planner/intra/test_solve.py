@@ -38,6 +38,18 @@ def assert_truthful(problem: IntraProblem, found: IntraSolution, best: IntraSolu
         assert found.cost - found.bound > TOLERANCE * found.cost
 
 
+def test_a_programme_too_large_to_write_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choices off disturbed messages are tried instead; what they do not show stays open."""
+    monkeypatch.setattr("planner.intra.solve.MOST_COLUMNS", -1)
+    open_ = 0
+    for seed in range(200):
+        problem = instance(seed, nodes=(3, 9), most=500)
+        best, found = brute_force(problem), solve(problem)
+        assert_truthful(problem, found, best)
+        open_ += bool(best.choice) and not found.choice
+    assert open_ < 10
+
+
 @pytest.mark.parametrize("seeds", BLOCKS, ids=str)
 def test_equals_brute_force(seeds: range) -> None:
     for seed in seeds:
