@@ -26,7 +26,16 @@ from .inter.estimate import RECOMPUTE, Costs, Shares
 from .inter.known import Estimates, Known
 from .inter.price import StagePrice
 from .inter.rank import Ranked, Shape, ranked
-from .inter.space import IN_FLIGHT, anchors, counts, families, near, sizes, stage_counts
+from .inter.space import (
+    IN_FLIGHT,
+    anchors,
+    check_stages,
+    counts,
+    families,
+    near,
+    sizes,
+    stage_counts,
+)
 from .options import Options
 from .plan import Plan
 from .search import USABLE
@@ -42,8 +51,7 @@ WASTE = 2.0
 # A stage whose plan was made for less room is planned again if all such stages would be worth it,
 # were they faster by the first share, for a step that is faster by the second.
 FASTER, WORTH = 0.05, 3e-3
-# A stage that does not fit needs this share more than there is, if nothing else is known.
-SHORT = 1e-3
+SHORT = 1e-3  # a stage that does not fit needs so much more than there is, if no more is known
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class PipelineSearch:
     """One search.
 
     least: what tried pipelines would need at the worst place [byte].
-    looked_at: numbers of micro-batches.
+    looked_at: numbers of micro-batches; unable: those that the loss cannot be computed on.
     """
 
     training: Training
@@ -76,6 +84,7 @@ class PipelineSearch:
     start: float
     least: list[float] = field(default_factory=list)
     looked_at: set[int] = field(default_factory=set)
+    unable: set[int] = field(default_factory=set)
     deadline: float = 0.0
 
     def __post_init__(self) -> None:
@@ -104,13 +113,12 @@ class PipelineSearch:
         Raises:
             PlanError: if the number of stages asked for cannot be had.
         """
-        self.deadline = time.process_time() + self.options.time_limit_s  # of this process
         layers = self.shares.count - 1
         stages = (asked,) if asked else stage_counts(self.machine, layers)
-        self._check(asked, layers)
+        check_stages(self.machine, asked, layers)
         self.batch = self.options.microbatches or self._examples()
-        grid = counts(self.batch, self.options.microbatches)
-        self._price(grid, asked)
+        grid = self._priced(counts(self.batch, self.options.microbatches), asked)
+        self.deadline = time.process_time() + self.options.time_limit_s  # without prices
         kinds = families(self.options.schedules)
         best: Found | None = None
         tried: set[tuple[object, ...]] = set()
@@ -122,6 +130,7 @@ class PipelineSearch:
                 (one.step_s, count, kind, one)
                 for (count, kind), found in queue.items() for one in found
                 if (count, kind, one.places, one.sizes, one.recompute) not in tried
+                and count not in self.unable
             ]  # fmt: skip
             late = best is not None and time.process_time() > self.deadline
             if not options or late or not left:
@@ -131,7 +140,7 @@ class PipelineSearch:
                 break
             tried.add((count, kind, one.places, one.sizes, one.recompute))
             found = self.trial(count, one, kind, best.ranked.step_s if best else float("inf"))
-            left -= best is not None
+            left -= best is not None and found is not None
             if found and (best is None or found.ranked.step_s < best.ranked.step_s):
                 best = found
             fresh = {count}
@@ -147,7 +156,7 @@ class PipelineSearch:
         shape, plans, prices = best.ranked.shape, list(best.plans), list(best.prices)
         tried: set[int] = set()
         while time.process_time() < self.deadline:
-            seconds = [_micro_s(p, k) for p, k in zip(prices, shape.recompute, strict=True)]
+            seconds = [p.paced_s(k) for p, k in zip(prices, shape.recompute, strict=True)]
             s = max(range(len(seconds)), key=lambda s: seconds[s])
             if id(plans[s]) in tried:
                 break
@@ -189,21 +198,6 @@ class PipelineSearch:
                     raise
         return min(works, default=0.0) / self.machine.num_devices
 
-    def _check(self, asked: int | None, layers: int) -> None:
-        if asked is None:
-            return
-        host, devices = self.machine.devices_per_host, self.machine.num_devices
-        if asked > layers:
-            raise PlanError(
-                f"{asked} stages, but the program has {layers} layers between which it can be cut",
-                kind="bad-option", where="pipeline", remedy=f"ask for at most {layers} stages",
-            )  # fmt: skip
-        if asked > devices:
-            raise PlanError(
-                f"{asked} stages cannot share {devices} devices in hosts of {host}",
-                kind="bad-option", where="pipeline", remedy=f"ask for at most {devices} stages",
-            )  # fmt: skip
-
     def _examples(self) -> int:
         """Examples in a step, as far as they are to be cut."""
         for count in (2, 3, 5, 7):
@@ -224,30 +218,43 @@ class PipelineSearch:
 
     # --- prices -----------------------------------------------------------------------------
 
-    def _price(self, grid: tuple[int, ...], asked: int | None) -> None:
-        """Prices the program on sub-meshes; from the middle of the grid to both ends."""
+    def _priced(self, grid: tuple[int, ...], asked: int | None) -> tuple[int, ...]:
+        """Prices the program on sub-meshes; the micro-batches that it can be computed on.
+
+        Every other number, from the middle, and then those that do not lie between two of them.
+        """
         each = self.machine.num_devices / asked if asked else 0.0
         found = anchors(self.machine)
         kept = [d for d in found if not asked or each / 4 <= d <= each * 4] or list(found)
-        middle = len(grid) // 2
-        order = sorted(range(len(grid)), key=lambda i: (abs(i - middle), i))
+        middle, wholes = len(grid) // 2, self.estimates.wholes
+        order = sorted(range(len(grid)), key=lambda i: (abs(i - middle) % 2, abs(i - middle), i))
         for i in order:
-            spent: dict[int, float] = {}
+            count, around = grid[i], grid[max(i - 1, 0) : i + 2 : 2]
+            try:
+                self.planner.loss(count)
+            except PlanError as error:
+                if self.options.microbatches is not None or not _is_size(error):
+                    raise
+                self.unable.add(count)  # so few examples
+                continue
             for size in kept:
-                self.say(f"{grid[i]} micro-batches on {size} devices")
-                try:
-                    price = self.planner.whole(grid[i], size)
-                except PlanError as error:
-                    if self.options.microbatches is not None or not _is_size(error):
-                        raise
-                    break  # the loss cannot be computed on so few examples
+                if (
+                    (i - middle) % 2
+                    and len(around) == 2
+                    and all((m, size) in wholes for m in around)
+                ):
+                    continue
+                self.say(f"{count} micro-batches on {size} devices")
+                price = self.planner.whole(count, size)
                 if isinstance(price, PlanError):
                     self.least.append(price.needs_bytes * size / self.machine.num_devices)
-                    continue
-                self.estimates.wholes[grid[i], size] = price
-                spent[size] = size * (grid[i] * price.microbatch_s + price.once_s)
-            if spent and i == order[0] and not asked:
-                kept = [d for d in kept if spent.get(d, 0.0) <= WASTE * min(spent.values())]
+                else:
+                    wholes[count, size] = price
+            if i == middle and not asked:
+                spent = {d: d * (count * p.microbatch_s + p.once_s) for (_, d), p in wholes.items()}
+                most = WASTE * min(spent.values(), default=0.0)
+                kept = [d for d in kept if spent.get(d, 0.0) <= most]
+        return tuple(m for m in grid if m not in self.unable)
 
     def _divided(self, count: int, flights: str, stages: tuple[int, ...]) -> list[Division]:
         every = len(stages) == 1
@@ -294,6 +301,7 @@ class PipelineSearch:
             loss = self.planner.loss(count)
         except PlanError as error:
             if self.options.microbatches is None and _is_size(error):
+                self.unable.add(count)
                 return None
             raise
         cuts = tuple(self.shares.places[j] for j in one.places)
@@ -336,12 +344,12 @@ class PipelineSearch:
             found[s] = answer
             price, size, kind = answer[1], shape.sizes[s], shape.recompute[s]
             self.estimates.learn(count, size, kind, (one.places[s], one.places[s + 1]), price)
-            seconds = [_micro_s(f[1], shape.recompute[k]) for k, f in found.items()]
+            seconds = [f[1].paced_s(shape.recompute[k]) for k, f in found.items()]
             if not loose and _step_s(seconds, count) > below_s:
                 return None
         if short:
             return None
-        seconds = [_micro_s(found[s][1], shape.recompute[s]) for s in range(len(flight))]
+        seconds = [found[s][1].paced_s(shape.recompute[s]) for s in range(len(flight))]
         hoped = [t * (1 - FASTER * (s in loose)) for s, t in enumerate(seconds)]
         if _step_s(hoped, count) < (1 - WORTH) * _step_s(seconds, count):
             for s in reversed(loose):
@@ -360,7 +368,7 @@ class PipelineSearch:
                 self.estimates.note(count, size, same, at, known)
             return
         price = error.alone
-        micro = _micro_s(price, kind) + price.once_s / count
+        micro = price.paced_s(kind) + price.once_s / count
         more = max(over - price.held_bytes, 0.0) / (flight - 1)
         known = Known(micro, price.held_bytes, more, fits=False)
         self.estimates.note(count, size, kind, at, known)
@@ -379,11 +387,6 @@ class PipelineSearch:
             f"{bytes_text(least - self.limit)} more than the limit of {bytes_text(self.limit)}",
             kind="does-not-fit", where=self.machine.name, remedy=remedy, needs_bytes=least,
         )  # fmt: skip
-
-
-def _micro_s(price: StagePrice, recompute: str) -> float:
-    """Seconds of a micro-batch on a stage."""
-    return price.microbatch_s + (recompute == "stage") * price.forward_s
 
 
 def _step_s(seconds: Sequence[float], count: int) -> float:

@@ -102,8 +102,7 @@ class Estimates:
             at: first place of the stage, and of the next.
             price: of the stage.
         """
-        again = (kind == "stage") * price.forward_s
-        micro = price.microbatch_s + price.once_s / count + again
+        micro = price.paced_s(kind) + price.once_s / count
         more = price.boundary_bytes if kind == "stage" else price.activation_bytes
         self.note(count, size, kind, at, Known(micro, price.held_bytes, more))
 

@@ -43,6 +43,10 @@ class StagePrice:
         """Forward and backward."""
         return self.forward_s + self.input_gradient_s + self.weight_gradient_s
 
+    def paced_s(self, recompute: str) -> float:
+        """The same with what is computed again."""
+        return self.microbatch_s + (recompute == "stage") * self.forward_s
+
 
 @dataclass(frozen=True)
 class Phases:

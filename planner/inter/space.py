@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 from costmodel import Cluster
 
+from ..errors import PlanError
+
 MOST_STAGES = 16
 SMALL = 16  # devices up to which sub-meshes of every size are looked at
 FEWEST_COUNT = 4
@@ -76,3 +78,24 @@ def near(count: int, batch: int) -> tuple[int, ...]:
 def stage_counts(cluster: Cluster, layers: int) -> tuple[int, ...]:
     """Numbers of stages to try."""
     return tuple(range(2, min(layers, cluster.num_devices, MOST_STAGES) + 1))
+
+
+def check_stages(cluster: Cluster, asked: int | None, layers: int) -> None:
+    """Refuses a number of stages that cannot be had.
+
+    Raises:
+        PlanError: if there are fewer layers or devices.
+    """
+    if asked is None:
+        return
+    host, devices = cluster.devices_per_host, cluster.num_devices
+    if asked > layers:
+        raise PlanError(
+            f"{asked} stages, but the program has {layers} layers between which it can be cut",
+            kind="bad-option", where="pipeline", remedy=f"ask for at most {layers} stages",
+        )  # fmt: skip
+    if asked > devices:
+        raise PlanError(
+            f"{asked} stages cannot share {devices} devices in hosts of {host}",
+            kind="bad-option", where="pipeline", remedy=f"ask for at most {devices} stages",
+        )  # fmt: skip
