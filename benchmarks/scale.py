@@ -33,7 +33,7 @@ ROWS: tuple[Row, ...] = (
     ("llama-8b", "512xh100", False, 512, 0),
     ("llama-8b", "4096xh100", False, 4096, 0),
     ("llama-8b", "64xh100", True, 64, 0),
-    ("llama-70b", "64xh100", False, 64, 0),
+    ("llama-70b", "64xh100", False, 32, 0),
     ("llama-70b", "512xh100", False, 512, 0),
     ("llama-70b", "4096xh100", False, 4096, 0),
     ("llama-70b", "64xh100", True, 16, 0),
