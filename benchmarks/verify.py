@@ -1,16 +1,16 @@
 # pyright: basic
 """Predicted beside compiled: collectives and memory of every example under every plan.
 
-    python -m benchmarks verify [--quick] [--compiler=gpu-aot|host|gpu] [--devices=8xh100]
+    python -m benchmarks verify [--quick] [--compiler=gpu-aot,host,gpu] [--devices=8xh100]
                                 [--only=NAME] [--keep=FOLDER] [--kept-only]
 
 Each example is planned for eight H100, once freely and once within each hand-written plan, and
 compiled; nothing is run, and no GPU is needed (`pip install 'meshwright[gpu-aot]'`). Bytes on the
-wire are those that each device sends in one call, memory is that of one device. Published sizes
-are used where planning takes seconds, else the small ones; `--quick` uses small ones only. What
-was planned and compiled is kept in a folder, so that a run may be stopped and continued: what is
-there is not compiled again, only its memory is predicted anew; `--kept-only` leaves the rest out.
-Plans are kept apart from rows, so that another compiler checks the same ones.
+wire are those that each device sends in one call, memory is that of one device. Examples have
+their published sizes and small ones; `--quick` uses small ones only. What was planned and compiled
+is kept in a folder, so that a run may be stopped and continued: what is there is not compiled
+again, only its memory is predicted anew; `--kept-only` leaves the rest out. Plans are kept apart
+from rows, so that another compiler checks the same ones.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def rows_of(target: str, cluster: str, compiler: str, kept: Path) -> list[dict[s
     """All rows of one target that can be planned, each in a process of its own."""
     found: list[dict[str, object]] = []
     for baseline in (None, *BASELINES):
-        name = f"{target.rpartition(':')[2]}-{baseline or 'best'}-{cluster}"
+        file_name, _, function = target.rpartition(":")
+        name = f"{Path(file_name).stem}-{function}-{baseline or 'best'}-{cluster}"
         file, answer = kept / f"{name}.plan.json", kept / f"{name}-{compiler}.row.json"
         row: dict[str, object]
         if not file.exists() and any(kept.glob(f"{name}-*.row.json")):
@@ -175,19 +176,19 @@ def option(name: str, usual: str) -> str:
 
 def main(quick: bool) -> list[dict[str, object]]:
     """Prints the table and its summary, which is the last row."""
-    compiler, cluster = option("compiler", "gpu-aot"), option("devices", CLUSTER)
-    only = option("only", "")
+    cluster, only = option("devices", CLUSTER), option("only", "")
     kept = Path(option("keep", "") or tempfile.mkdtemp())
     kept.mkdir(parents=True, exist_ok=True)
-    print(HEAD)
-    rows: list[dict[str, object]] = []
-    for published, small in EXAMPLES:
-        target = small if quick else published
-        if only in target:
-            rows += rows_of(target, cluster, compiler, kept)
-    total = summary(rows)
-    print(json.dumps(total, indent=1))
-    return [*rows, {"summary": total}]
+    sizes = slice(1, 2) if quick else slice(0, 2)
+    targets = [target for pair in EXAMPLES for target in pair[sizes]]
+    found: list[dict[str, object]] = []
+    for compiler in option("compiler", "gpu-aot").split(","):
+        print(f"\n{compiler}\n\n{HEAD}")
+        rows = [r for t in targets if only in t for r in rows_of(t, cluster, compiler, kept)]
+        total = summary(rows)
+        print(json.dumps(total, indent=1))
+        found += [*rows, {"compiler": compiler, "summary": total}]
+    return found
 
 
 if __name__ == "__main__":
