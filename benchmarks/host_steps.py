@@ -1,7 +1,7 @@
 # pyright: basic
 """Predicted beside measured step times of many plans on the CPU devices of this machine.
 
-    python -m benchmarks host-steps [--quick] [--shared]
+    python -m benchmarks host-steps [--quick] [--shared] [--only=NAME] [--keep=FOLDER] [--kept-only]
 
 Six examples with small batches and many weights, so that plans differ, on 2 and 4 host devices,
 each under at least eight different plans: the search's own, and others forced through pins and
@@ -9,7 +9,8 @@ mesh shapes.
 Prices come from `meshwright profile` where it has measured so many devices, else they are measured
 first. All plans of an example are timed in turns and the fastest of their runs counts. With
 `--shared` both are processor seconds over the cores and not wall time, for a machine that others
-use at the same time; waiting for each other is then not counted.
+use at the same time; waiting for each other is then not counted. Rows are kept in a folder, so that
+a run may be stopped and continued.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ def plans_of(name: str, cluster: Cluster, least: int = 8) -> tuple[list[tuple[st
     roles = ("parameter", "optimizer-state", "batch")
     settings: dict[str, Any] = {
         "cluster": cluster, "roles": roles, "baselines": False, "time_limit_s": SOLVE_S,
+        "substitutions": False,
     }  # fmt: skip
     base = plan(fn, *args, **settings)
     found: list[tuple[str, Plan]] = []
@@ -168,35 +170,56 @@ def rank_correlation(a: list[float], b: list[float]) -> float:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def main(quick: bool = False) -> list[dict[str, object]]:
+def one(name: str, cluster: Cluster, *, shared: bool) -> dict[str, Any]:
+    """All plans of one example: what they were said to take, and took."""
+    plans, args = plans_of(name, cluster)
+    measured = timed(plans, args, cores_s if shared else wall_s)
+    predicted = [found.step_s for _, found in plans]
+    chosen, fastest = int(np.argmin(predicted)), int(np.argmin(measured))
+    return {
+        "example": name, "devices": cluster.num_devices,
+        "clock": PROCESSOR_TIME if shared else "wall time",
+        "rank_correlation": rank_correlation(predicted, measured),
+        "chosen": plans[chosen][0], "fastest": plans[fastest][0],
+        "chosen_over_fastest": measured[chosen] / measured[fastest],
+        "median_ratio": float(np.median(np.array(measured) / np.array(predicted))),
+        "plans": [
+            {"plan": label, "mesh": str(found.mesh), "predicted_s": p, "measured_s": m}
+            for (label, found), p, m in zip(plans, predicted, measured, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def _lines(row: dict[str, Any]) -> str:
+    head = (
+        f"\n{row['example']} on {row['devices']} devices: rank correlation "
+        f"{row['rank_correlation']:.2f}; chosen `{row['chosen']}`, fastest `{row['fastest']}`\n\n"
+        "| plan | mesh | predicted ms | measured ms |\n|---|---|---|---|"
+    )
+    lines = [head]
+    for p in row["plans"]:
+        said, took = p["predicted_s"] * 1e3, p["measured_s"] * 1e3
+        lines.append(f"| {p['plan']} | {p['mesh']} | {said:.2f} | {took:.2f} |")
+    return "\n".join(lines)
+
+
+def main(quick: bool = False) -> list[dict[str, Any]]:
     """Prints a table per example and the summary."""
     shared = "--shared" in sys.argv
+    given = {a.partition("=")[0]: a.partition("=")[2] for a in sys.argv}
+    only, kept = given.get("--only", ""), Path(given.get("--keep") or tempfile.mkdtemp())
+    kept.mkdir(parents=True, exist_ok=True)
     present("host", max(COUNTS))
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for count in COUNTS:
-        cluster = cluster_of(count, shared=shared)
         for name in QUICK if quick else EXAMPLES:
-            plans, args = plans_of(name, cluster)
-            measured = timed(plans, args, cores_s if shared else wall_s)
-            predicted = [one.step_s for _, one in plans]
-            rho = rank_correlation(predicted, measured)
-            chosen, fastest = int(np.argmin(predicted)), int(np.argmin(measured))
-            print(f"\n{name} on {count} devices: rank correlation {rho:.2f}; chosen "
-                  f"`{plans[chosen][0]}` {measured[chosen] * 1e3:.1f} ms, fastest "
-                  f"`{plans[fastest][0]}` {measured[fastest] * 1e3:.1f} ms\n\n"
-                  "| plan | mesh | predicted ms | measured ms |\n|---|---|---|---|")  # fmt: skip
-            for (label, one), said, took in zip(plans, predicted, measured, strict=True):
-                print(f"| {label} | {one.mesh} | {said * 1e3:.2f} | {took * 1e3:.2f} |", flush=True)
-            rows.append({
-                "example": name, "devices": count, "rank_correlation": rho,
-                "chosen": plans[chosen][0], "fastest": plans[fastest][0],
-                "chosen_over_fastest": measured[chosen] / measured[fastest],
-                "median_ratio": float(np.median(np.array(measured) / np.array(predicted))),
-                "plans": [
-                    {"plan": label, "mesh": str(one.mesh), "predicted_s": p, "measured_s": m}
-                    for (label, one), p, m in zip(plans, predicted, measured, strict=True)
-                ],
-            })  # fmt: skip
+            file = kept / f"{name}-{count}.json"
+            if only in name and not file.exists() and "--kept-only" not in sys.argv:
+                row = one(name, cluster_of(count, shared=shared), shared=shared)
+                file.write_text(json.dumps(row))
+            if file.exists():
+                rows.append(json.loads(file.read_text()))
+                print(_lines(rows[-1]), flush=True)
     _summary(rows)
     return rows
 
