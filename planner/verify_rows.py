@@ -11,7 +11,7 @@ Predicted and written must be equal. Between written and compiled the compiler m
     combined, split    other counts, the same bytes
     as another kind    a reduce-scatter as all-reduce and slice, an all-reduce as reduce-scatter
                        and all-gather, an all-reduce whose result is cut as reduce-scatter
-    widened            16-bit numbers summed in 32 bits
+    widened            16-bit numbers summed in 32 bits; a CPU sends them so too
     left out           equal ones merged, unused ones dropped, a constant one run outside its loop
 
 What compiled has beyond that is unplanned: a reshard that the partitioner added.
@@ -34,6 +34,7 @@ SAME = 1e-3
 Key = tuple[str, int]  # kind, devices of a group
 Sums = dict[Key, tuple[float, float]]  # bytes, count
 PERMUTE = "collective-permute"
+HALVES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ def compare_collectives(
     written: Iterable[Written] | None,
     mesh: Mesh,
     compiled: Iterable[HloInstruction],
+    *,
+    widens: bool = False,
 ) -> tuple[Row, ...]:
     """Rows sorted by kind and group.
 
@@ -67,13 +70,17 @@ def compare_collectives(
         written: steps in the program; None where the compiler's partitioner chooses them.
         mesh: of the plan.
         compiled: instructions of the compiled program.
+        widens: the compiler has no collectives on 16-bit numbers, as that for CPUs.
     """
     said = _predicted(predicted)
-    put = said if written is None else _written(written, mesh)
+    steps = None if written is None else tuple(written)
+    put = said if steps is None else _written(steps, mesh)
     held = _Compiled.of(compiled)
     left = {key: held.bytes_of(key) - put.get(key, (0.0, 0.0))[0] for key in {*put, *held.sums}}
     notes: dict[Key, list[str]] = {key: [] for key in {*said, *left}}
     _widened(held, left, notes)
+    if widens and steps is not None:
+        _sent_wide(_written([w for w in steps if w.type.dtype in HALVES], mesh), left, notes)
     _rewritten(left, notes)
     rows: list[Row] = []
     for key in sorted(notes):
@@ -171,6 +178,14 @@ def _widened(held: _Compiled, left: dict[Key, float], notes: Mapping[Key, list[s
     for key, extra in held.widened.items():
         left[key] -= extra
         notes[key].append("16-bit numbers summed in 32 bits by the compiler")
+
+
+def _sent_wide(halves: Sums, left: dict[Key, float], notes: Mapping[Key, list[str]]) -> None:
+    """Takes out of `left` what is there because exactly the 16-bit numbers take 32."""
+    for key, (sent, _) in halves.items():
+        if sent and _same(left.get(key, 0.0), sent):
+            left[key] -= sent
+            notes[key].append("16-bit numbers sent in 32 bits by the compiler")
 
 
 # (kind written, [(kind compiled, bytes of it per byte written)])

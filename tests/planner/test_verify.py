@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -231,6 +232,18 @@ def test_combined_collectives() -> None:
     found = rows(planned("all-gather", 3), written("[x,-]", "[-,-]", 3),
                  [compiled("all-gather", 3 * FULL)])  # fmt: skip
     assert found["all-gather"].note == "combined by the compiler"
+
+
+def test_sixteen_bits_are_sent_in_thirty_two_by_cpus() -> None:
+    """Exactly twice the bytes are explained, for 16-bit numbers and that compiler only."""
+    half, sent = TensorType(TYPE.shape, "bfloat16"), wire_bytes("all-gather", 8, FULL / 2)
+    put = [dataclasses.replace(GATHER[0], type=half)]
+    said = [Collective("all-gather", ("x",), 8, sent, 1.0, 0.0, "a test")]
+    found = [compiled("all-gather", FULL)]  # 32 bits
+    (cpu,) = compare_collectives(said, put, MESH, found, widens=True)
+    (gpu,) = compare_collectives(said, put, MESH, found)
+    assert (cpu.unexplained_bytes, gpu.unexplained_bytes) == (0.0, sent)
+    assert "32 bits" in cpu.note
 
 
 def test_a_reduce_scatter_as_all_reduce_and_slice() -> None:
