@@ -23,6 +23,7 @@ BENCHES = (
     "pipelines",
     "plan-time",
     "published",
+    "rule-places",
     "rules",
     "scale",
     "schedules",

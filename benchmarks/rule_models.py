@@ -184,7 +184,8 @@ def mixed_precision() -> Any:
         x = _rows(p["table"].astype(BF16), ids) + _rows(p["position"], ids).astype(BF16)
         x = jnp.concatenate([p["cls"].astype(BF16), x.reshape(-1, 8)], axis=0)
         more = jnp.concatenate([p["cls"], p["register"]], axis=0).astype(BF16)
-        x = jnp.concatenate([x, p["register"].astype(BF16), p["prefix"].astype(BF16)], axis=0)
+        state = jnp.concatenate([p["register"].astype(BF16), p["prefix"].astype(BF16)], axis=0)
+        x = jnp.concatenate([x, state], axis=0)
         keys = jnp.concatenate([(x @ p["k"].astype(BF16)).T, more.T], axis=1)
         prefix = p["prefix"].T.astype(BF16) + p["prefix"].astype(BF16).T
         scores = jax.nn.softmax((x @ keys).astype(jnp.float32), axis=-1)
