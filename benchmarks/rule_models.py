@@ -148,6 +148,17 @@ def rep_vgg() -> Any:
     return loss, [[_a(3, 3, 3, 8)] * 2, [_a(3, 3, 8, 8)] * 2], [_a(2, 4, 4, 3)] * 4
 
 
+def skip_init() -> Any:
+    """Residual branches scaled by one learnt number (De and Smith 2020)."""
+
+    def loss(p: Any, x: Any) -> Any:
+        for q in p:
+            x = x + _conv(relu(x), q["w"]) * q["scale"]
+        return jnp.mean(x * x)
+
+    return loss, [{"w": _a(3, 3, 4, 4), "scale": _a()}] * 2, _a(2, 6, 6, 4)
+
+
 def coupling_flow() -> Any:
     """Halves that are joined after one layer and split before the next (Dinh et al. 2017)."""
 
@@ -208,7 +219,7 @@ def layer_scale() -> Any:
 FAMILIES: dict[str, Callable[[], Any]] = {
     "lora": lora, "delta-tuning": delta_tuning, "reglu": reglu, "tree-lstm": tree_lstm,
     "lstm-joined": lstm_joined, "columns": columns, "clip": clip, "sinkhorn": sinkhorn,
-    "squeezenet": squeezenet, "rep-vgg": rep_vgg, "coupling-flow": coupling_flow,
-    "collaborative": collaborative, "mixed-precision": mixed_precision,
-    "layer-scale": layer_scale,
+    "squeezenet": squeezenet, "rep-vgg": rep_vgg, "skip-init": skip_init,
+    "coupling-flow": coupling_flow, "collaborative": collaborative,
+    "mixed-precision": mixed_precision, "layer-scale": layer_scale,
 }  # fmt: skip
