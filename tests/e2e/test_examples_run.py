@@ -29,9 +29,30 @@ def target(name: str):
 
 @cache
 def unsharded(name: str):
-    """Parameters, optimizer state and loss after three unsharded steps."""
-    fn, args, _ = target(name)
-    return run(jax.jit(fn), fresh(args))
+    """Parameters, optimizer state and loss after three unsharded steps, and how they spread.
+
+    The spread of an array is how far rounding may carry it: what becomes of it if parameters are
+    off by 1e-6. Adafactor divides gradients near zero by their own size, which makes the most of
+    it.
+    """
+    fn, (params, state, batch), _ = target(name)
+    step, noise = jax.jit(fn), np.random.default_rng(0)
+
+    def near(x):
+        if not jax.numpy.issubdtype(x.dtype, jax.numpy.floating):
+            return x
+        return x * (1 + 1e-6 * noise.standard_normal(x.shape)).astype(x.dtype)
+
+    found, losses = run(step, fresh((params, state, batch)))
+    other, _ = run(step, fresh((jax.tree.map(near, params), state, batch)))
+    leaves = zip(jax.tree.leaves(found), jax.tree.leaves(other), strict=True)
+    return found, losses, [far(a, b) for a, b in leaves]
+
+
+def far(a, b):
+    """Root of the mean squared difference."""
+    apart = np.asarray(a, np.float64) - np.asarray(b, np.float64)
+    return float(np.sqrt(np.mean(apart**2))) if apart.size else 0.0
 
 
 def fresh(args):
@@ -52,10 +73,14 @@ def run(step, args):
     return jax.device_get((params, state)), losses
 
 
-def assert_same(found, expected, scale_by=1.0):
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+def assert_same(found, expected, spread):
+    """Each element is the same; or an array is as near as rounding lets it be, on the whole."""
+    leaves = jax.tree.leaves(found), jax.tree.leaves(expected), spread
+    for a, b, off in zip(*leaves, strict=True):
+        if far(a, b) <= 4 * off:
+            continue
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        tolerance = ATOL * max(1.0, float(np.abs(b).max(initial=0.0))) * scale_by
+        tolerance = ATOL * max(1.0, float(np.abs(b).max(initial=0.0)))
         np.testing.assert_allclose(a, b, rtol=RTOL, atol=tolerance)
 
 
@@ -77,6 +102,6 @@ def test_three_steps_equal_the_unsharded_ones(name: str, shape: tuple[int, ...])
     assert p.mesh.sizes == shape
     step = p.compile(devices=jax.devices()[:devices])
     state, losses = run(step, fresh(args))
-    expected_state, expected_losses = unsharded(name)
+    expected_state, expected_losses, spread = unsharded(name)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
-    assert_same(state, expected_state)
+    assert_same(state, expected_state, spread)
