@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from . import plausible
 from .errors import ProfileError
+from .plausible import LINKS, MEMORY, PRODUCTS, check_rates
 
 FORMAT_VERSION = 1
 
@@ -197,13 +197,13 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         peaks = [rate for _, rate in device.peak_flops]
         if self.gemm:
             products = [(2.0 * r.batch * r.m * r.n * r.k, r.seconds) for r in self.gemm.rows]
-            plausible.check_rates("gemm", products, max(peaks), plausible.PRODUCTS, "device's peak")
+            check_rates("gemm", products, max(peaks), PRODUCTS, "device's peak")
         if self.ops:
             moved = [(r.moved_bytes, r.seconds) for r in self.ops.rows]
-            plausible.check_rates("ops", moved, memory, plausible.MEMORY, "memory bandwidth")
+            check_rates("ops", moved, memory, MEMORY, "memory bandwidth")
         if self.collectives:
             sent = [(r.full_bytes, r.seconds) for r in self.collectives.rows]
-            plausible.check_rates("collectives", sent, link, plausible.LINKS, "link's bandwidth")
+            check_rates("collectives", sent, link, LINKS, "link's bandwidth")
 
 
 def digest(record: object) -> str:
