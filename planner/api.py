@@ -14,7 +14,7 @@ import jax
 
 from costmodel import Cluster, parse_cluster
 
-from .errors import PlanError
+from .errors import IndivisibleError, PlanError
 from .filecheck import check_file
 from .options import Options
 from .pipefile import is_pipeline, read_pipeline
@@ -205,7 +205,7 @@ def _fewest(
         except PlanError as error:
             if refused is None:
                 raise
-            if error.kind == "bad-batch":
+            if isinstance(error, IndivisibleError):
                 continue  # the batch does not divide by this count
             break  # the loss does not divide at all: the first refusal stands
         try:

@@ -27,3 +27,7 @@ class PlanError(ValueError):
         if remedy:
             parts.append(remedy)
         super().__init__("; ".join(parts))
+
+
+class IndivisibleError(PlanError):
+    """A batch cannot be cut into so many micro-batches, but perhaps into others."""

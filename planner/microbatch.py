@@ -14,7 +14,7 @@ from ir import IRError, TensorType, dtype_kind
 from ir.trace import Traced, trace
 
 from .batchwise import SAME, Share
-from .errors import PlanError
+from .errors import IndivisibleError, PlanError
 from .reduction import Lockstep, reduction_of, shares_of
 
 REMEDY = "pass loss_reduction='mean' or 'sum' to have it so regardless, or microbatches=1"
@@ -103,10 +103,10 @@ def parts_of(batch: Any, count: int, axis: int) -> Parts:
             "pass keys made with jax.random.key",
         )
     if size % count:
-        raise _bad_batch(
-            f"{size} examples do not divide into {count} micro-batches",
-            f"choose a number of micro-batches that divides {size}",
-        )
+        raise IndivisibleError(
+            f"{size} examples do not divide into {count} micro-batches", kind="bad-batch",
+            where="batch", remedy=f"choose a number of micro-batches that divides {size}",
+        )  # fmt: skip
     roles = tuple(
         "rows" if cut else "key" if is_raw or _is_key(leaf) else "same"
         for leaf, cut, is_raw in zip(leaves, plain, raw, strict=True)
@@ -183,9 +183,9 @@ def _traced(loss_fn: Any, params: Any, batch: Any, parts: Parts, size: int) -> T
         raise untraceable(size, parts.batch, error) from error
 
 
-def untraceable(size: int, batch: int, error: Exception) -> PlanError:
+def untraceable(size: int, batch: int, error: Exception) -> IndivisibleError:
     """What is said of a loss that does not take as few examples as a micro-batch has."""
-    return PlanError(
+    return IndivisibleError(
         f"does not trace with {size} examples in place of {batch}: {error}", kind="bad-batch",
         where="loss_fn", remedy="take the batch size from the shapes of its arrays, or use fewer "
         "micro-batches",

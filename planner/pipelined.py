@@ -124,7 +124,9 @@ def _plan_of(found: Found, search: PipelineSearch, rows: dict[str, BaselineRow])
         )))
         for p, sent in zip(found.prices, (*found.across, 0.0), strict=True)
     )  # fmt: skip
-    bound = min(search.lower_bound_s(), best.step_s)
+    bound = search.lower_bound_s(found.bound.stages if found.bound.rows else ())
+    if bound > best.step_s:
+        bound = 0.0  # one that the plan itself is below proves nothing
     file = PipelineFile(
         PIPELINE_FORMAT, PIPELINE_VERSION, VERSION, search.training.name, machine.to_dict(),
         best.step_s, bound, max(best.bubble, 0.0), search.limit,

@@ -75,7 +75,9 @@ class PipelinePlan:
     def lower_bound_s(self) -> float:
         """No pipeline is faster by the cost model: the work of a step, at best, on all devices.
 
-        Of the numbers of micro-batches that the search looked at; see `planner.inter.bound`.
+        Of the numbers of micro-batches that the search looked at, of the program as it is written
+        and, where stages are rewritten, of theirs; 0 if nothing is known. See
+        `planner.inter.bound`.
         """
         return self.file.lower_bound_s
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,8 +20,9 @@ import numpy as np
 from costmodel import Cluster
 
 from .emit.pipeline.build import cut_of
+from .emit.pipeline.rehearsal import Rehearsal
 from .emit.pipeline.stage import Staged
-from .errors import PlanError
+from .errors import IndivisibleError, PlanError
 from .inter.divide import Division, Machine, divide
 from .inter.estimate import RECOMPUTE, Costs, Shares
 from .inter.known import Estimates, Known
@@ -186,16 +188,20 @@ class PipelineSearch:
             return None
         return Found(order[0], bound, tuple(plans), tuple(prices), across, flight)
 
-    def lower_bound_s(self) -> float:
-        """No pipeline of a number of micro-batches that was looked at is faster."""
+    def lower_bound_s(self, rewritten: Sequence[Rehearsal] = ()) -> float:
+        """No pipeline of a number of micro-batches that was looked at is faster.
+
+        Args:
+            rewritten: all stages of the plan, if it has rewrites: then those of what they do now
+                are none the faster either.
+        """
         chosen = sizes(self.machine, every=True)
         works: list[float] = []
         for count in sorted(self.looked_at):
-            try:
+            with suppress(IndivisibleError):
                 works.append(self.planner.least_work_s(count, chosen))
-            except PlanError as error:
-                if not _is_size(error):
-                    raise
+        if rewritten:
+            works.append(sum(self.planner.work_s(stage, chosen) for stage in rewritten))
         return min(works, default=0.0) / self.machine.num_devices
 
     def _examples(self) -> int:
@@ -203,9 +209,7 @@ class PipelineSearch:
         for count in (2, 3, 5, 7):
             try:
                 parts = self.planner.loss(count).built.parts
-            except PlanError as error:
-                if not _is_size(error):
-                    raise
+            except IndivisibleError:
                 continue
             assert parts is not None
             return parts.batch
@@ -232,8 +236,8 @@ class PipelineSearch:
             count, around = grid[i], grid[max(i - 1, 0) : i + 2 : 2]
             try:
                 self.planner.loss(count)
-            except PlanError as error:
-                if self.options.microbatches is not None or not _is_size(error):
+            except IndivisibleError:
+                if self.options.microbatches is not None:
                     raise
                 self.unable.add(count)  # so few examples
                 continue
@@ -299,11 +303,11 @@ class PipelineSearch:
         """
         try:
             loss = self.planner.loss(count)
-        except PlanError as error:
-            if self.options.microbatches is None and _is_size(error):
-                self.unable.add(count)
-                return None
-            raise
+        except IndivisibleError:
+            if self.options.microbatches is not None:
+                raise
+            self.unable.add(count)
+            return None
         cuts = tuple(self.shares.places[j] for j in one.places)
         shape = Shape(cuts, one.sizes, count, one.recompute)
         p = len(one.sizes)
@@ -392,9 +396,3 @@ class PipelineSearch:
 def _step_s(seconds: Sequence[float], count: int) -> float:
     """No pipeline of such stages is faster."""
     return sum(seconds) + (count - 1) * max(seconds)
-
-
-def _is_size(error: PlanError) -> bool:
-    """Whether a number of micro-batches is refused for the size of its parts."""
-    said = str(error)
-    return error.kind == "bad-batch" and ("divide" in said or "does not trace with" in said)

@@ -96,6 +96,26 @@ class StageError:
     alone: StagePrice | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """How a stage is to be planned.
+
+    number: of the stage, for its name.
+    size: devices; room_bytes: of each.
+    flight: micro-batches that it has begun at once.
+    whole: those keep only what enters the stage.
+    below_s: only plans below are of interest.
+    """
+
+    number: int = field(compare=False)
+    size: int
+    room_bytes: int
+    flight: int = 1
+    whole: bool = False
+    effort: Effort = FAIR
+    below_s: float = float("inf")
+
+
 @dataclass
 class StagePlanner:
     """Plans stages; losses by number of micro-batches and plans of equal stages are shared.
@@ -111,7 +131,7 @@ class StagePlanner:
     say: Say
     limit_bytes: float
     losses: dict[int, Opened] = field(default_factory=dict)
-    plans: dict[Any, StageFound | PlanError] = field(default_factory=dict)
+    plans: dict[tuple[int, str, Ask], StageFound | PlanError] = field(default_factory=dict)
     groups: dict[Any, dict[int, StageFound]] = field(default_factory=dict)
     known: dict[Any, tuple[Rehearsal, str]] = field(default_factory=dict)
     within: str | None = None
@@ -138,6 +158,10 @@ class StagePlanner:
         loss = self.loss(count)
         cuts = (0, len(loss.chain.slots))
         stage, _ = self._rehearsed(loss, cut_of(loss, cuts), 0, cuts, "none")
+        return self.work_s(stage, sizes)
+
+    def work_s(self, stage: Rehearsal, sizes: Sequence[int]) -> float:
+        """The same of the part of a step that one stage does."""
         flat, parts = flatten(stage.traced.graph), stage.program.parts
         own = {*parts.forward.nodes, *parts.input_gradient.nodes, *parts.weight_gradient.nodes}
         inside = (stage.loop, 0)
@@ -156,7 +180,7 @@ class StagePlanner:
         cut = cut_of(loss, cuts)
         room = self.limit_bytes * self.machine.num_devices / size
         stage, name = self._rehearsed(loss, cut, 0, cuts, "none")
-        found = self._planned(loss, stage, name, 0, size, room, 1, False, ROUGH)
+        found = self._planned(count, stage, name, Ask(0, size, round(room), effort=ROUGH))
         return found if isinstance(found, PlanError) else found[1]
 
     def stage(self, cut: Staged, shape: Shape, s: int, flight: int) -> StageFound | StageError:
@@ -170,16 +194,13 @@ class StagePlanner:
         known = self._near(group, flight, kind)
         if known is not None:
             return known
-        whole = kind == "stage"
-        answer = self._planned(
-            loss, stage, name, s, shape.sizes[s], self.limit_bytes, flight, whole, FAIR
-        )
+        ask = self._ask(shape, s, flight)
+        answer = self._planned(shape.microbatches, stage, name, ask)
         if isinstance(answer, PlanError):
             alone = answer
             if flight > 1:
-                alone = self._planned(
-                    loss, stage, name, s, shape.sizes[s], self.limit_bytes, 1, whole, FAIR
-                )
+                ask = self._ask(shape, s, 1)
+                alone = self._planned(shape.microbatches, stage, name, ask)
             if isinstance(alone, PlanError):
                 return StageError(alone.needs_bytes)
             return StageError(needs_of(alone[1], kind, flight), alone[1])
@@ -209,31 +230,20 @@ class StagePlanner:
         """A plan of a stage on meshes of more axes that is below so many seconds, if there is."""
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
         stage, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
-        found = self._planned(
-            loss, stage, name, s, shape.sizes[s], self.limit_bytes, flight, kind == "stage",
-            THOROUGH, below_s,
-        )  # fmt: skip
+        ask = replace(self._ask(shape, s, flight), effort=THOROUGH, below_s=below_s)
+        found = self._planned(shape.microbatches, stage, name, ask)
         return None if isinstance(found, PlanError) or found[0].step_s >= below_s else found
 
-    def _planned(
-        self,
-        loss: Opened,
-        stage: Rehearsal,
-        name: str,
-        s: int,
-        size: int,
-        room: float,
-        flight: int,
-        whole: bool,
-        effort: Effort,
-        below_s: float = float("inf"),
-    ) -> StageFound | PlanError:
-        key = (name, size, round(room), effort.axes, flight, whole and flight > 1, below_s)
+    def _ask(self, shape: Shape, s: int, flight: int) -> Ask:
+        whole = shape.recompute[s] == "stage" and flight > 1
+        return Ask(s, shape.sizes[s], round(self.limit_bytes), flight, whole)
+
+    def _planned(self, count: int, stage: Rehearsal, name: str, ask: Ask) -> StageFound | PlanError:
+        """The plan of a stage, or why there is none; equal questions are answered once."""
+        key = (count, name, ask)
         if key not in self.plans:
             try:
-                self.plans[key] = self._solve(
-                    loss, stage, s, size, room, flight, whole, effort, below_s
-                )
+                self.plans[key] = self._solve(count, stage, ask)
             except PlanError as error:
                 if error.kind not in ("does-not-fit", "not-faster"):
                     raise
@@ -262,36 +272,23 @@ class StagePlanner:
         Raises:
             PlanError: if it does not fit.
         """
-        loss, whole = self.loss(shape.microbatches), shape.recompute[s] == "stage"
-        return self._solve(
-            loss, stage, s, shape.sizes[s], self.limit_bytes, flight, whole, FAIR, float("inf")
-        )
+        return self._solve(shape.microbatches, stage, self._ask(shape, s, flight))
 
-    def _solve(
-        self,
-        loss: Opened,
-        stage: Rehearsal,
-        s: int,
-        size: int,
-        room: float,
-        flight: int,
-        whole: bool,
-        effort: Effort,
-        below_s: float,
-    ) -> StageFound:
+    def _solve(self, count: int, stage: Rehearsal, ask: Ask) -> StageFound:
         self.solved += 1
         options = replace(
-            self.options, baselines=self.within is not None, memory_bytes=max(int(room), 1),
+            self.options, baselines=self.within is not None, memory_bytes=max(ask.room_bytes, 1),
             pins=(), forbidden=(), mesh=None, baseline=self.within, pipeline="off",
         )  # fmt: skip
         parts = stage.program.parts
         takes = [v for v in stage.program.args["takes"] if v >= 0]
-        kept = takes if whole else [*parts.saved, *takes]
+        kept = takes if ask.whole else [*parts.saved, *takes]
+        in_flight = InFlight(stage.loop, tuple(kept), ask.flight - 1)
         one = One(
-            StepCall(stage.joint.run, (), (), "auto"), loss.microbatches, (0, 1), ROLES,
-            f"{self.training.name}, stage {s}", InFlight(stage.loop, tuple(kept), flight - 1),
+            StepCall(stage.joint.run, (), (), "auto"), count, (0, 1), ROLES,
+            f"{self.training.name}, stage {ask.number}", in_flight,
         )  # fmt: skip
-        cluster = self.machine.subset(size)
+        cluster = self.machine.subset(ask.size)
         phases = Phases(
             stage.loop, frozenset(parts.forward.nodes), frozenset(parts.input_gradient.nodes),
             frozenset(parts.weight_gradient.nodes), parts.saved, takes,
@@ -299,16 +296,17 @@ class StagePlanner:
         )  # fmt: skip
         key = ""
         if self.memory.store:
-            key = stage_key(one, stage.traced, phases, cluster, options, effort)
+            key = stage_key(one, stage.traced, phases, cluster, options, ask.effort)
         held = kept_stage(self.memory, key, show(stage.traced.graph))
         if held is not None:
             return Plan(held[0], Bound(stage.traced), cached=True), held[1]
         now = time.monotonic()
         plan, found = plan_traced(
-            one, stage.traced, cluster, options, self.say, now, now, self.memory, effort, below_s
-        )
-        price = price_of(found.best, phases, stage.body.graph, loss.microbatches)
-        if flight > 1:  # its own program runs one at a time
+            one, stage.traced, cluster, options, self.say, now, now, self.memory, ask.effort,
+            ask.below_s,
+        )  # fmt: skip
+        price = price_of(found.best, phases, stage.body.graph, count)
+        if ask.flight > 1:  # its own program runs one at a time
             rows = [structs.replace(r, peak_bytes=price.held_bytes) for r in plan.file.stages]
             file = structs.replace(plan.file, peak_bytes=price.held_bytes, stages=tuple(rows))
             plan = replace(plan, file=file)

@@ -12,7 +12,7 @@ from hypothesis import settings
 # Processes that tests interrupt must hear of it, also where the tests run in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
-# Most of the suite is LLVM at work on programs that then run for milliseconds.
+# LLVM would work for seconds on programs that then run for milliseconds.
 QUICK_FLAG = "--xla_backend_optimization_level=0"
 
 os.environ["JAX_ENABLE_X64"] = "0"

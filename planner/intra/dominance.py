@@ -58,20 +58,12 @@ def _sift(  # noqa: C901
             rows = first[ends[e, 0] + 1] - first[ends[e, 0]]
             least[:size] = np.inf
             best[:size, n - at[v]] = 0
-            if is_first:
-                for i in range(size):
-                    row = table[e] + i * columns
-                    for j in range(columns):
-                        if pool[row + j] < least[i]:
-                            least[i] = pool[row + j]
-                            best[i, n - at[v]] = j
-            else:  # in the order of the table
-                for j in range(rows):
-                    row = table[e] + j * columns
-                    for i in range(size):
-                        if pool[row + i] < least[i]:
-                            least[i] = pool[row + i]
-                            best[i, n - at[v]] = j
+            for r in range(rows):  # in the order of the table
+                for c in range(columns):
+                    i, j = (r, c) if is_first else (c, r)
+                    if pool[table[e] + r * columns + c] < least[i]:
+                        least[i] = pool[table[e] + r * columns + c]
+                        best[i, n - at[v]] = j
         for i in range(size):
             least_cost[i] = cost[first[v] + i]
             for n in range(at[v], at[v + 1]):

@@ -111,7 +111,7 @@ def _inside(file: PipelineFile, member: int, why: Why) -> Markup:
 
 def _baselines(file: PipelineFile) -> Markup:
     if not file.baselines:
-        about = "None were priced: they are where a plan may also be of one program."
+        about = "None were priced: no plan in one program was asked for."
         return el("p", about)
     ranked = sorted(file.baselines.items(), key=lambda item: item[1].step_s)
     rows = [

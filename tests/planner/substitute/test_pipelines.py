@@ -72,6 +72,8 @@ def test_stages_are_rewritten_and_it_pays(both) -> None:
     assert sum(rewritten.substitutions.values()) > 1
     assert rewritten.step_s < 0.9 * plain.step_s
     assert plain.substitutions == {}
+    assert 0.0 < rewritten.lower_bound_s <= rewritten.step_s
+    assert rewritten.lower_bound_s <= plain.lower_bound_s
     rows = {row["rule"]: row["count"] for row in rewritten.summary()["substitutions"]}
     assert rows == rewritten.substitutions
     assert "rewritten" in str(rewritten)
