@@ -24,7 +24,8 @@ from costmodel import parse_cluster
 from examples.wide_resnet import WideResNet
 from planner import Options, PlanError, plan
 from planner.inter.divide import Division
-from planner.pipesearch import Found, PipelineSearch
+from planner.pipesearch import PipelineSearch
+from planner.pipetrials import Found
 from planner.stages import Training
 
 GPT_CLUSTER, RESNET_CLUSTER = "64xv100-16gb:8", "32xv100-16gb:8"

@@ -189,7 +189,7 @@ def _side_of_stages(plan: PipelinePlan) -> Side:
     file = plan.file
     busiest = plan.stage_plans[file.stage_s.index(max(file.stage_s))].file
     return Side(
-        file.name, plan.cluster.name, sum(file.sizes), {"stages": len(file.sizes)}, "pipeline",
+        file.name, plan.cluster.name, sum(file.groups), {"stages": len(file.sizes)}, "pipeline",
         file.microbatches, file.schedule, file.step_s, busiest.compute_s,
         busiest.communication_s, plan.peak_bytes, file.limit_bytes, file.lower_bound_s,
         plan.gap, plan.stop.value,

@@ -14,7 +14,7 @@ from .errors import PlanError
 from .meshes import AXES
 
 # Schedules of one chain of stages, which a pipeline that is planned may run.
-PIPELINES = ("1f1b", "1f1b-eager", "gpipe", "zb-h1", "zb-h2")
+PIPELINES = ("1f1b", "1f1b-eager", "gpipe", "interleaved", "zb-h1", "zb-h2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Options:
     baselines: bool = True
     baseline: str | None = None
     pipeline: int | str = "auto"
-    schedules: tuple[str, ...] = ("1f1b", "1f1b-eager", "zb-h1", "gpipe")
+    schedules: tuple[str, ...] = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", "interleaved")
     emission: str = "shard_map"
     overlap: bool = True
     substitutions: bool = True
@@ -69,9 +69,7 @@ class Options:
         if self.pipeline not in ("auto", "off"):
             _check_number("pipeline", self.pipeline)
         object.__setattr__(self, "schedules", tuple(self.schedules))
-        if not self.schedules or set(self.schedules) - {*PIPELINES}:
-            raise _bad("schedules", f"must be some of {', '.join(PIPELINES)}, "
-                       f"got {self.schedules!r}")  # fmt: skip
+        _check_schedules(self.schedules)
         if self.emission not in ("shard_map", "constraints"):
             raise _bad("emission", f"must be shard_map or constraints, got {self.emission!r}")
         _check_flag("baselines", self.baselines)
@@ -145,6 +143,14 @@ _EXAMPLES = {
     "pins": "pairs such as (('params/*', '[-,8]'),)",
     "forbidden": "pairs such as (('params/*', 0),)",
 }
+
+
+def _check_schedules(names: tuple[str, ...]) -> None:
+    if not names or set(names) - {*PIPELINES}:
+        raise _bad("schedules", f"must be some of {', '.join(PIPELINES)}, got {names!r}")
+    if set(names) == {"interleaved"}:
+        raise _bad("schedules", "interleaved stages are those of another schedule, cut again: "
+                   "name another one beside it")  # fmt: skip
 
 
 def _bad(name: str, message: str) -> PlanError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from .errors import PlanError
+from .inter.rank import groups_of
 from .planfile import BaselineRow, Bytes, Count, PlanFile, Position, Seconds, bytes_of
 from .version import VERSION
 from .writing import write_files
@@ -44,6 +46,8 @@ class PipelineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recompute: of every stage: none; selective or full, layer by layer; stage, all of it at once.
     params: names of each stage's parameters, in the order of its plan's; a part of a stack of
         layers says which.
+    chunks: stages on each group of devices: stage s is on group s mod p, all of which are first
+        in `sizes`.
     members: for each stage the number of its plan among `plans`; equal stages share one.
     """
 
@@ -70,6 +74,18 @@ class PipelineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plans: tuple[PlanFile, ...]
     baselines: dict[str, BaselineRow]
     warnings: tuple[str, ...]
+    chunks: Count = 1
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Devices of every group; stage s is on group s mod their number."""
+        return groups_of(self.sizes, self.chunks)
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """First device of every stage, and the one after its last."""
+        found = tuple(pairwise(accumulate(self.groups, initial=0)))
+        return found * self.chunks
 
 
 class _Head(msgspec.Struct):

@@ -17,7 +17,8 @@ from .errors import PlanError
 from .options import Options
 from .pipefile import PIPELINE_FORMAT, PIPELINE_VERSION, PipelineFile, StageCost
 from .pipeplan import PipelinePlan
-from .pipesearch import Found, PipelineSearch
+from .pipesearch import PipelineSearch
+from .pipetrials import Found
 from .plan import Plan
 from .planfile import BaselineRow
 from .stages import Say, Training
@@ -110,7 +111,8 @@ def _tried(search: PipelineSearch) -> tuple[Found | None, str]:
         return None, str(error)
 
 
-def _plan_of(found: Found, search: PipelineSearch, rows: dict[str, BaselineRow]) -> PipelinePlan:
+def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) -> PipelinePlan:
+    rows = {**one, **_by_hand(search)}
     found, substitute_s = rewritten_pipeline(found, search)
     best, machine = found.ranked, search.machine
     files = [plan.file for plan in found.plans]
@@ -132,13 +134,23 @@ def _plan_of(found: Found, search: PipelineSearch, rows: dict[str, BaselineRow])
         best.step_s, bound, max(best.bubble, 0.0), search.limit,
         shape.microbatches, best.schedule, shape.recompute, loss.built.reduction, shape.cuts,
         shape.sizes, best.stage_s, best.peak_bytes, costs, _names(found), members,
-        tuple(distinct), rows, tuple(dict.fromkeys(loss.built.warnings)),
+        tuple(distinct), rows, tuple(dict.fromkeys(loss.built.warnings)), shape.chunks,
     )  # fmt: skip
     total = time.monotonic() - search.start
     cached = all(plan.cached for plan in found.plans)
     spent = dict.fromkeys(("trace", "substitute", "build", "solve"), 0.0)  # all inside `inter`
     spent |= {"substitute": substitute_s, "inter": total - substitute_s, "total": total}
     return PipelinePlan(file, found.bound, spent, cached=cached)
+
+
+def _by_hand(search: PipelineSearch) -> dict[str, BaselineRow]:
+    """Hand-written pipelines that were priced."""
+    rows: dict[str, BaselineRow] = {}
+    for name, r in search.by_hand.items():
+        devices = "+".join(map(str, r.shape.sizes))
+        form = f"{devices} devices, {r.shape.microbatches} micro-batches, {r.schedule}"
+        rows[name] = BaselineRow(r.step_s, r.worst_bytes, True, form)
+    return rows
 
 
 def _names(found: Found) -> tuple[tuple[str, ...], ...]:

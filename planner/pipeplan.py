@@ -107,15 +107,13 @@ class PipelinePlan:
     @property
     def stages(self) -> tuple[Stage, ...]:
         """Slots of the program, devices, mesh and cost of every stage."""
-        f, start = self.file, 0
+        f = self.file
         found: list[Stage] = []
-        for s, size in enumerate(f.sizes):
+        for s, devices in enumerate(f.spans):
             mesh, layers = dict(self._plan_of(s).mesh), (f.cuts[s], f.cuts[s + 1])
             found.append(
-                Stage(layers, (start, start + size), mesh, f.stage_s[s], f.peak_bytes[s],
-                      f.recompute[s])
-            )  # fmt: skip
-            start += size
+                Stage(layers, devices, mesh, f.stage_s[s], f.peak_bytes[s], f.recompute[s])
+            )
         return tuple(found)
 
     @cached_property
@@ -318,7 +316,7 @@ class PipelinePlan:
                 "a loaded plan has no function yet", kind="not-bound", where=self.where,
                 remedy="call load(path).bind(loss_fn, params, batch, optimizer=...) first",
             )  # fmt: skip
-        f, need = self.file, sum(self.file.sizes)
+        f, need = self.file, sum(self.file.groups)
         here = list(devices) if devices is not None else sorted(
             jax.devices(), key=lambda device: (device.process_index, device.id)
         )  # fmt: skip
@@ -328,10 +326,10 @@ class PipelinePlan:
                 where=self.where, remedy="plan for the devices there are, or on a CPU set "
                 f"XLA_FLAGS=--xla_force_host_platform_device_count={need} before JAX starts",
             )  # fmt: skip
-        schedule = table_of(f.schedule, f.microbatches, f.recompute)
+        schedule = table_of(f.schedule, f.microbatches, f.recompute, f.chunks)
         solved = [(stage.program, self._solved(s, stage))
                   for s, stage in enumerate(self.bound.stages)]  # fmt: skip
-        groups = split_devices(here, f.sizes)
+        groups = split_devices(here, f.groups)
         return build_pipeline(self.bound.loss, f.cuts, schedule, groups, f.recompute, solved)
 
     def _solved(self, s: int, stage: Rehearsal) -> Solved:
@@ -368,10 +366,12 @@ def check_pipeline(file: PipelineFile, where: str) -> None:
             raise IRError(f"its cuts {file.cuts} do not rise from 0")
         if any(m >= len(file.plans) for m in file.members):
             raise IRError("a stage names a plan that is not there")
+        if count % file.chunks or file.groups * file.chunks != file.sizes:
+            raise IRError(f"its {count} stages are not {file.chunks} on each group of devices")
         devices = Cluster.from_dict(file.cluster, where="key `cluster`").num_devices
-        if sum(file.sizes) > devices:
-            raise IRError(f"its stages have {sum(file.sizes)} devices, the cluster {devices}")
-        table_of(file.schedule, file.microbatches, file.recompute)
+        if sum(file.groups) > devices:
+            raise IRError(f"its stages have {sum(file.groups)} devices, the cluster {devices}")
+        table_of(file.schedule, file.microbatches, file.recompute, file.chunks)
         for s, m in enumerate(file.members):
             if Mesh(file.plans[m].mesh).num_devices != file.sizes[s]:
                 raise IRError(f"the mesh of stage {s} has not its {file.sizes[s]} devices")

@@ -15,21 +15,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-
 from costmodel import Cluster
 
-from .emit.pipeline.build import cut_of
 from .emit.pipeline.rehearsal import Rehearsal
-from .emit.pipeline.stage import Staged
 from .errors import IndivisibleError, PlanError
-from .inter.divide import Division, Machine, divide
-from .inter.estimate import RECOMPUTE, Costs, Shares
-from .inter.known import Estimates, Known
-from .inter.price import StagePrice
-from .inter.rank import Ranked, Shape, ranked
+from .inter.candidates import Candidates
+from .inter.divide import Division
+from .inter.estimate import RECOMPUTE, Shares
+from .inter.known import Estimates
+from .inter.rank import Ranked
+from .inter.refusal import refusal
 from .inter.space import (
-    IN_FLIGHT,
+    INTERLEAVED,
     anchors,
     check_stages,
     counts,
@@ -39,44 +36,29 @@ from .inter.space import (
     stage_counts,
 )
 from .options import Options
-from .plan import Plan
+from .pipetrials import WORTH, Found, Trials
 from .search import USABLE
-from .show import bytes_text
-from .stages import BoundStages, Say, StageError, StageFound, StagePlanner, Training
+from .stages import Say, StagePlanner, Training
 
 # Divisions whose stages are planned, in all and after the first that fits, and how far from the
 # best simulated step an estimate may be to be worth it.
 MOST_TRIALS, TRIALS = 24, 4
 HOPE = 1.0
+# A hand-written pipeline is priced if this share of its estimate is less than the best step, at so
+# many numbers of micro-batches until one fits.
+DOUBT, COUNTS = 0.8, 3
+# Stages on each group of devices that are tried, if this share of their estimate is less.
+CHUNKS, NEARLY = (2, 4), 0.95
 # A sub-mesh that needs so many times the device-seconds of the best is left out.
 WASTE = 2.0
-# A stage whose plan was made for less room is planned again if all such stages would be worth it,
-# were they faster by the first share, for a step that is faster by the second.
-FASTER, WORTH = 0.05, 3e-3
-SHORT = 1e-3  # a stage that does not fit needs so much more than there is, if no more is known
-
-
-@dataclass(frozen=True)
-class Found:
-    """A pipeline whose stages are planned; `across` bytes go from each to the next.
-
-    flight: micro-batches in flight for which each has room.
-    """
-
-    ranked: Ranked
-    bound: BoundStages
-    plans: tuple[Plan, ...]
-    prices: tuple[StagePrice, ...]
-    across: tuple[float, ...]
-    flight: tuple[int, ...]
 
 
 @dataclass
 class PipelineSearch:
     """One search.
 
-    least: what tried pipelines would need at the worst place [byte].
-    looked_at: numbers of micro-batches; unable: those that the loss cannot be computed on.
+    looked_at: numbers of micro-batches.
+    tried: divisions; by_hand: hand-written pipelines that were priced.
     """
 
     training: Training
@@ -84,9 +66,9 @@ class PipelineSearch:
     options: Options
     say: Say
     start: float
-    least: list[float] = field(default_factory=list)
     looked_at: set[int] = field(default_factory=set)
-    unable: set[int] = field(default_factory=set)
+    tried: set[tuple[object, ...]] = field(default_factory=set)
+    by_hand: dict[str, Ranked] = field(default_factory=dict)
     deadline: float = 0.0
 
     def __post_init__(self) -> None:
@@ -103,6 +85,17 @@ class PipelineSearch:
     def estimates(self) -> Estimates:
         """What is known of costs of stages."""
         return Estimates(self.shares)
+
+    @cached_property
+    def trials(self) -> Trials:
+        """Divisions are planned here."""
+        return Trials(self.planner, self.shares, self.estimates)
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        """Divisions that are worth a plan."""
+        asked = self.options.microbatches or 1
+        return Candidates(self.estimates, self.machine, self.limit, self.kinds, asked)
 
     @property
     def limit(self) -> float:
@@ -121,18 +114,27 @@ class PipelineSearch:
         self.batch = self.options.microbatches or self._examples()
         grid = self._priced(counts(self.batch, self.options.microbatches), asked)
         self.deadline = time.process_time() + self.options.time_limit_s  # without prices
-        kinds = families(self.options.schedules)
         best: Found | None = None
-        tried: set[tuple[object, ...]] = set()
-        queue = {(m, kind): self._divided(m, kind, stages) for m in grid for kind in kinds}
         self.looked_at.update(grid)
+        while True:
+            found = self._searched(best, stages)
+            better = self._beside(found, stages) if found and self.options.baselines else found
+            if better is found:
+                return better and self._interleaved(self._polished(better))
+            best = better
+
+    def _searched(self, best: Found | None, stages: tuple[int, ...]) -> Found | None:
+        """The best of the divisions that are tried, the most promising first."""
+        kinds = families(self.options.schedules)
+        divided = self.candidates.divided
+        queue = {(m, kind): divided(m, kind, stages) for m in self.looked_at for kind in kinds}
         left = TRIALS
         for _ in range(MOST_TRIALS):
             options = [
                 (one.step_s, count, kind, one)
                 for (count, kind), found in queue.items() for one in found
-                if (count, kind, one.places, one.sizes, one.recompute) not in tried
-                and count not in self.unable
+                if (count, kind, one.places, one.sizes, one.recompute) not in self.tried
+                and count not in self.trials.unable
             ]  # fmt: skip
             late = best is not None and time.process_time() > self.deadline
             if not options or late or not left:
@@ -140,7 +142,7 @@ class PipelineSearch:
             step_s, count, kind, one = min(options, key=lambda o: (*o[:3], o[3].places))
             if best and step_s > HOPE * best.ranked.step_s:
                 break
-            tried.add((count, kind, one.places, one.sizes, one.recompute))
+            self.tried.add((count, kind, one.places, one.sizes, one.recompute))
             found = self.trial(count, one, kind, best.ranked.step_s if best else float("inf"))
             left -= best is not None and found is not None
             if found and (best is None or found.ranked.step_s < best.ranked.step_s):
@@ -150,8 +152,29 @@ class PipelineSearch:
                 fresh |= {m for m in near(count, self.batch) if (m, kind) not in queue}
             self.looked_at |= fresh
             for m in sorted(fresh):
-                queue |= {(m, k): self._divided(m, k, stages) for k in kinds}
-        return best and self._polished(best)
+                queue |= {(m, k): divided(m, k, stages) for k in kinds}
+        return best
+
+    def _beside(self, best: Found, stages: tuple[int, ...]) -> Found:
+        """The best, or a hand-written pipeline that is better: these are priced as exactly.
+
+        Of each, at the first number of micro-batches that fits, the most promising first; not
+        those that are far off.
+        """
+        kind = families(self.options.schedules)[0]
+        rows: dict[str, list[tuple[float, int, Division]]] = {}
+        for count in sorted(self.looked_at - self.trials.unable):
+            for name, one in self.candidates.by_hand(count, kind, stages).items():
+                rows.setdefault(name, []).append((one.step_s, count, one))
+        for name in sorted(rows.keys() - self.by_hand.keys()):
+            for step_s, count, one in sorted(rows[name], key=lambda row: row[:2])[:COUNTS]:
+                far = step_s * DOUBT > best.ranked.step_s
+                found = None if far else self.trial(count, one, kind)
+                if found is not None:
+                    self.by_hand[name] = found.ranked
+                    best = min(best, found, key=lambda f: f.ranked.step_s)
+                    break
+        return best
 
     def _polished(self, best: Found) -> Found:
         """The slowest stages planned again, on meshes of more axes, while they gain."""
@@ -170,23 +193,19 @@ class PipelineSearch:
             for k, old in enumerate(plans):
                 if old is plans[s] and best.flight[k] <= best.flight[s]:
                     plans[k], prices[k] = found
-        return self._ranked(best.bound, shape, plans, prices, best.across, best.flight) or best
+        return (
+            self.trials.ranked(best.bound, shape, plans, prices, best.across, best.flight) or best
+        )
 
-    def _ranked(
-        self,
-        bound: BoundStages,
-        shape: Shape,
-        plans: Sequence[Plan],
-        prices: Sequence[StagePrice],
-        across: tuple[float, ...],
-        flight: tuple[int, ...],
-    ) -> Found | None:
-        """Planned stages under their best schedule; None if that does not fit."""
-        order = ranked(shape, prices, across, self.machine, self.limit, self.options.schedules)
-        self.least.append(min(r.worst_bytes for r in order))
-        if order[0].worst_bytes > self.limit:
-            return None
-        return Found(order[0], bound, tuple(plans), tuple(prices), across, flight)
+    def _interleaved(self, best: Found) -> Found:
+        """The best, or stages in turn on its groups of devices, several on each."""
+        groups, count = best.ranked.shape.groups, best.ranked.shape.microbatches
+        for chunks in CHUNKS if INTERLEAVED in self.options.schedules else ():
+            one = self.candidates.interleaved(count, groups, chunks)
+            if one is not None and NEARLY * one.step_s < best.ranked.step_s:
+                found = self.trial(count, one, below_s=best.ranked.step_s)
+                best = min(best, found or best, key=lambda f: f.ranked.step_s)
+        return best
 
     def lower_bound_s(self, rewritten: Sequence[Rehearsal] = ()) -> float:
         """No pipeline of a number of micro-batches that was looked at is faster.
@@ -220,6 +239,12 @@ class PipelineSearch:
         """Kinds of recomputation; a program that says its own is not asked for another."""
         return ("none", "stage") if self.shares.chain.recomputes else RECOMPUTE
 
+    def trial(
+        self, count: int, one: Division, flights: str = "1f1b", below_s: float = float("inf")
+    ) -> Found | None:
+        """A division with its stages planned, under its best schedule; see `Trials.trial`."""
+        return self.trials.trial(count, one, flights, below_s)
+
     # --- prices -----------------------------------------------------------------------------
 
     def _priced(self, grid: tuple[int, ...], asked: int | None) -> tuple[int, ...]:
@@ -239,7 +264,7 @@ class PipelineSearch:
             except IndivisibleError:
                 if self.options.microbatches is not None:
                     raise
-                self.unable.add(count)  # so few examples
+                self.trials.unable.add(count)  # so few examples
                 continue
             for size in kept:
                 if (
@@ -251,148 +276,15 @@ class PipelineSearch:
                 self.say(f"{count} micro-batches on {size} devices")
                 price = self.planner.whole(count, size)
                 if isinstance(price, PlanError):
-                    self.least.append(price.needs_bytes * size / self.machine.num_devices)
+                    self.trials.least.append(price.needs_bytes * size / self.machine.num_devices)
                 else:
                     wholes[count, size] = price
             if i == middle and not asked:
                 spent = {d: d * (count * p.microbatch_s + p.once_s) for (_, d), p in wholes.items()}
                 most = WASTE * min(spent.values(), default=0.0)
                 kept = [d for d in kept if spent.get(d, 0.0) <= most]
-        return tuple(m for m in grid if m not in self.unable)
-
-    def _divided(self, count: int, flights: str, stages: tuple[int, ...]) -> list[Division]:
-        every = len(stages) == 1
-        chosen = sizes(self.machine, every=every)
-        costs: dict[tuple[int, str], Costs] = {}
-        for size in chosen:
-            for kind in self.kinds:
-                found = self.estimates.costs(count, size, kind)
-                if found is not None:
-                    costs[size, kind] = found
-        if not costs:
-            return []
-        scale = (self.options.microbatches or 1) / count
-        link = self.machine.network if self.machine.num_hosts > 1 else self.machine.intra_host
-        each = link.bandwidth_bytes_per_s / link.shared_by_devices
-        across = self.shares.takes_bytes * scale
-        transfer_s = {
-            d: np.where(across > 0, 2 * (link.latency_s + across / (each * d)), 0.0) for d in chosen
-        }
-        machine = Machine(
-            self.machine.num_devices, self.machine.devices_per_host, chosen, self.limit
-        )
-        return divide(
-            costs, transfer_s, machine, count, stages=stages, in_flight=IN_FLIGHT[flights]
-        )
-
-    # --- trials -----------------------------------------------------------------------------
-
-    def trial(
-        self, count: int, one: Division, flights: str = "1f1b", below_s: float = float("inf")
-    ) -> Found | None:
-        """A division with its stages planned, under its best schedule.
-
-        Args:
-            count: micro-batches.
-            one: the division.
-            flights: kind of schedule whose micro-batches in flight have to fit.
-            below_s: only steps below are of interest.
-
-        Returns:
-            None if it does not fit, or is seen not to be below.
-        """
-        try:
-            loss = self.planner.loss(count)
-        except IndivisibleError:
-            if self.options.microbatches is not None:
-                raise
-            self.unable.add(count)
-            return None
-        cuts = tuple(self.shares.places[j] for j in one.places)
-        shape = Shape(cuts, one.sizes, count, one.recompute)
-        p = len(one.sizes)
-        self.say(f"{p} stages on {'+'.join(map(str, one.sizes))} devices, {count} micro-batches")
-        cut = cut_of(loss, cuts, one.recompute)
-        across = tuple(loss.chain.across[c] for c in cuts[1:-1])
-        flight = tuple(IN_FLIGHT[flights](p - s, count) for s in range(p))
-        stages = self._stages(cut, shape, one, flight, below_s)
-        if stages is None:
-            return None
-        plans, prices = zip(*stages, strict=True)
-        bound = BoundStages(loss, cut, self.training.optimizer)
-        return self._ranked(bound, shape, plans, prices, across, flight)
-
-    def _stages(
-        self, cut: Staged, shape: Shape, one: Division, flight: Sequence[int], below_s: float
-    ) -> list[StageFound] | None:
-        """Every stage planned; None if one does not fit, or the step is not below.
-
-        Those with most micro-batches in flight come first: equal stages may have their plans.
-        Where these leave room, stages are planned again if the step would gain by it.
-        """
-        count, planner = shape.microbatches, self.planner
-        found: dict[int, StageFound] = {}
-        loose: list[int] = []
-        short = False
-        for s in sorted(range(len(flight)), key=lambda s: -flight[s]):
-            answer = planner.roomier(cut, shape, s, flight[s])
-            if answer is not None:
-                loose.append(s)
-            else:
-                answer = planner.stage(cut, shape, s, flight[s])
-            if isinstance(answer, StageError):
-                self.least.append(answer.needs_bytes)
-                self._fails(one, count, s, flight[s], answer)
-                short = True
-                continue  # the others tell of further divisions
-            found[s] = answer
-            price, size, kind = answer[1], shape.sizes[s], shape.recompute[s]
-            self.estimates.learn(count, size, kind, (one.places[s], one.places[s + 1]), price)
-            seconds = [f[1].paced_s(shape.recompute[k]) for k, f in found.items()]
-            if not loose and _step_s(seconds, count) > below_s:
-                return None
-        if short:
-            return None
-        seconds = [found[s][1].paced_s(shape.recompute[s]) for s in range(len(flight))]
-        hoped = [t * (1 - FASTER * (s in loose)) for s, t in enumerate(seconds)]
-        if _step_s(hoped, count) < (1 - WORTH) * _step_s(seconds, count):
-            for s in reversed(loose):
-                answer = planner.stage(cut, shape, s, flight[s])
-                if not isinstance(answer, StageError):
-                    found[s] = min(answer, found[s], key=lambda f: f[0].step_s)
-        return [found[s] for s in range(len(flight))]
-
-    def _fails(self, one: Division, count: int, s: int, flight: int, error: StageError) -> None:
-        """Corrects the estimates by what a stage that does not fit would need."""
-        at, size, kind = (one.places[s], one.places[s + 1]), one.sizes[s], one.recompute[s]
-        over = self.limit * (1 + SHORT)
-        if error.alone is None:  # what is computed again by stage does not help it
-            known = Known(float("inf"), max(error.needs_bytes, over), 0.0, fits=False)
-            for same in ("none", "stage") if kind in ("none", "stage") else (kind,):
-                self.estimates.note(count, size, same, at, known)
-            return
-        price = error.alone
-        micro = price.paced_s(kind) + price.once_s / count
-        more = max(over - price.held_bytes, 0.0) / (flight - 1)
-        known = Known(micro, price.held_bytes, more, fits=False)
-        self.estimates.note(count, size, kind, at, known)
+        return tuple(m for m in grid if m not in self.trials.unable)
 
     def refusal(self) -> PlanError:
         """Why nothing that was asked for fits."""
-        least = min((x for x in self.least if x > self.limit), default=0.0)
-        remedy = "use more devices or micro-batches, or another number of stages"
-        if not least:
-            return PlanError(
-                f"no pipeline was found that fits {bytes_text(self.limit)} on each device, though "
-                "one may exist", kind="does-not-fit", where=self.machine.name, remedy=remedy,
-            )  # fmt: skip
-        return PlanError(
-            f"does not fit: the leanest pipeline tried needs {bytes_text(least)} on some device, "
-            f"{bytes_text(least - self.limit)} more than the limit of {bytes_text(self.limit)}",
-            kind="does-not-fit", where=self.machine.name, remedy=remedy, needs_bytes=least,
-        )  # fmt: skip
-
-
-def _step_s(seconds: Sequence[float], count: int) -> float:
-    """No pipeline of such stages is faster."""
-    return sum(seconds) + (count - 1) * max(seconds)
+        return refusal(self.trials.least, self.limit, self.machine.name)

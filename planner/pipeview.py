@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -25,9 +24,9 @@ def own_of(file: PipelineFile) -> OwnSchedule:
         for c in file.costs
     ]  # fmt: skip
     across = [c.sent_bytes for c in file.costs[:-1]]
-    table = with_optimizer(table_of(file.schedule, file.microbatches, file.recompute))
-    links = links_of(file.sizes, Cluster.from_dict(file.cluster))
-    limits = (file.limit_bytes,) * len(file.sizes)
+    table = with_optimizer(table_of(file.schedule, file.microbatches, file.recompute, file.chunks))
+    links = links_of(file.groups, Cluster.from_dict(file.cluster))
+    limits = (file.limit_bytes,) * len(file.groups)
     return OwnSchedule(table, costs_of(file.recompute, prices, across, file.sizes), links, limits)
 
 
@@ -51,8 +50,7 @@ def schedule_file(file: PipelineFile) -> ScheduleFile:
 
 def transfers(file: PipelineFile) -> list[dict[str, Any]]:
     """What goes from stage to stage in a step: values forward, their gradients back."""
-    starts = [sum(file.sizes[:s]) for s in range(len(file.sizes) + 1)]
-    spans = list(pairwise(starts))
+    spans = file.spans
     return [
         {
             "from_devices": list(spans[a]), "to_devices": list(spans[b]), "bytes": size,

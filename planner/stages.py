@@ -190,8 +190,9 @@ class StagePlanner:
         """
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
         stage, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
-        group = self.groups.setdefault((name, shape.sizes[s], kind), {})
-        known = self._near(group, flight, kind)
+        room = self.limit_bytes / shape.chunks
+        group = self.groups.setdefault((name, shape.sizes[s], kind, room), {})
+        known = self._near(group, flight, kind, room)
         if known is not None:
             return known
         ask = self._ask(shape, s, flight)
@@ -207,13 +208,15 @@ class StagePlanner:
         group[flight] = answer
         return answer
 
-    def _near(self, group: dict[int, StageFound], flight: int, kind: str) -> StageFound | None:
+    def _near(
+        self, group: dict[int, StageFound], flight: int, kind: str, room: float
+    ) -> StageFound | None:
         """The plan of an equal stage that fits and is close to the best for this one."""
         bound = max((f[0].lower_bound_s for k, f in group.items() if k <= flight), default=0.0)
         for at in sorted(group, key=lambda k: (group[k][0].step_s, k)):
             plan, price = group[at]
             close = at <= flight or plan.step_s <= bound * (1 + NEAR)
-            if close and needs_of(price, kind, flight) <= self.limit_bytes * (1 + 1e-9):
+            if close and needs_of(price, kind, flight) <= room * (1 + 1e-9):
                 return plan, price
         return None
 
@@ -221,7 +224,7 @@ class StagePlanner:
         """A plan made for an equal stage with more micro-batches in flight, none for as many."""
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
         _, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
-        group = self.groups.get((name, shape.sizes[s], kind), {})
+        group = self.groups.get((name, shape.sizes[s], kind, self.limit_bytes / shape.chunks), {})
         return group[max(group)] if group and max(group) > flight not in group else None
 
     def better(
@@ -236,7 +239,8 @@ class StagePlanner:
 
     def _ask(self, shape: Shape, s: int, flight: int) -> Ask:
         whole = shape.recompute[s] == "stage" and flight > 1
-        return Ask(s, shape.sizes[s], round(self.limit_bytes), flight, whole)
+        room = round(self.limit_bytes / shape.chunks)  # those of a group share its memory
+        return Ask(s, shape.sizes[s], room, flight, whole)
 
     def _planned(self, count: int, stage: Rehearsal, name: str, ask: Ask) -> StageFound | PlanError:
         """The plan of a stage, or why there is none; equal questions are answered once."""

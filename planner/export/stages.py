@@ -51,21 +51,19 @@ def _schedule(file: PipelineFile, where: str) -> Exported:
 def _shardings(file: PipelineFile, where: str) -> Exported:
     """PartitionSpecs of every stage's parameters on its own mesh."""
     stages: list[dict[str, Any]] = []
-    start = 0
-    for s, size in enumerate(file.sizes):
+    for s, devices in enumerate(file.spans):
         plan = file.plans[file.members[s]]
         states = decisions_of(plan, where).inputs
         own = [state for state, role in zip(states, plan.roles, strict=True) if role == "parameter"]
         stages.append(
             {
-                "devices": [start, start + size],
+                "devices": list(devices),
                 "mesh": [[axis, n] for axis, n in plan.mesh],
                 "parameters": {
                     name: spec_of(state) for name, state in zip(file.params[s], own, strict=True)
                 },
             }
         )
-        start += size
     data = {"format": "meshwright-stage-shardings", "version": 1, "stages": stages}
     notes = ("shardings say where parameters lie, not what runs between them",)
     return Exported(json_bytes(data), (), notes)
@@ -105,13 +103,15 @@ def _megatron(file: PipelineFile, where: str) -> Exported:
     kinds = set(file.recompute)
     recompute = kinds.pop() if len(kinds) == 1 else "full"
     one = replace(
-        found[0], pipeline=len(file.sizes), microbatches=file.microbatches,
+        found[0], pipeline=len(file.groups), microbatches=file.microbatches,
         batch=found[0].batch * file.microbatches,
         recompute={"stage": "full"}.get(recompute, recompute),
     )  # fmt: skip
     notes = [*one.notes, f"the schedule is {file.schedule}, Megatron-LM's is 1F1B"]
     if len({b - a for a, b in zip(file.cuts, file.cuts[1:], strict=False)}) > 1:
         notes.append("stages have different numbers of layers; Megatron-LM divides them evenly")
+    if file.chunks > 1:
+        notes.append(f"{file.chunks} stages in turn are on each group of devices")
     if len(set(file.recompute)) > 1:
         notes.append(f"recomputation differs by stage: {', '.join(file.recompute)}")
     data = {

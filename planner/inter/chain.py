@@ -13,7 +13,7 @@ class Slot:
     """The smallest part of a program that a stage may hold.
 
     op: what it runs; slots of one loop have the same `number`.
-    flops: of the forward pass.
+    flops: of the forward pass; products: of its contractions and convolutions.
     params: (leaf, bytes) of every parameter that it reads; of a loop, one iteration's share.
     moved_bytes, saved_bytes, kept_bytes: of the forward pass: read and written, read by the
         backward pass, kept of that under selective recomputation.
@@ -31,6 +31,7 @@ class Slot:
     again_flops: float = 0.0
     again_bytes: float = 0.0
     widest_bytes: float = 0.0
+    products: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,7 @@ class Division:
     """Stages of a pipeline: places, devices and kind of recomputation, with the estimated step.
 
     slowest_s: the pace P at which micro-batches follow each other.
+    chunks: stages on each group of devices, see `rank.Shape`.
     """
 
     places: tuple[int, ...]
@@ -45,6 +47,7 @@ class Division:
     recompute: tuple[str, ...]
     step_s: float
     slowest_s: float
+    chunks: int = 1
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,61 @@ def divide(
                 if count not in best or found.step_s < best[count].step_s:
                     best[count] = found
     return [best[count] for count in sorted(best)]
+
+
+def estimated(
+    places: Sequence[int],
+    sizes: Sequence[int],
+    costs: Mapping[tuple[int, str], Costs],
+    transfer_s: Mapping[int, Floats],
+    machine: Machine,
+    microbatches: int,
+    in_flight: Callable[[int, int], int] = min,
+) -> Division:
+    """A division whose places and sub-meshes are given, with the best recomputation of each stage.
+
+    Where nothing fits, none is taken. Arguments as of `divide`.
+    """
+    p = len(sizes)
+    flight = [in_flight(p - s, microbatches) for s in range(p)]
+    micro, kinds = list[float](), list[str]()
+    for s, at in enumerate(pairwise(places)):
+        fit = [
+            (float(one.micro_s[at]), kind)
+            for (size, kind), one in costs.items()
+            if size == sizes[s]
+            and one.held_bytes[at] + (flight[s] - 1) * one.more_bytes[at] <= machine.limit_bytes
+        ]
+        micro.append(min(fit, default=(float(costs[sizes[s], "none"].micro_s[at]), ""))[0])
+        kinds.append(min(fit)[1] if fit else "none")
+    moved = [float(transfer_s[d][c]) for d, c in zip(sizes, places, strict=False)]
+    trips = [
+        (sum(micro[s:]) + sum(moved[s + 1 :])) / flight[s]
+        for s in range(p) if flight[s] < microbatches
+    ]  # fmt: skip
+    slowest = max(*micro, *moved, *trips)
+    step_s = sum(micro) + sum(moved) + (microbatches - 1) * slowest
+    return Division(tuple(places), tuple(sizes), tuple(kinds), step_s, slowest)
+
+
+def least_most(seconds: Sequence[Floats]) -> tuple[tuple[int, ...], float]:
+    """Places such that the slowest of some stages is as fast as may be, and its seconds.
+
+    Args:
+        seconds: for every stage, of each run between two places [first, last]; infinite if none.
+    """
+    n = len(seconds[0])
+    least = np.full((len(seconds) + 1, n), np.inf)
+    least[-1, n - 1] = 0.0
+    choice = np.zeros((len(seconds), n), dtype=np.int64)
+    for s in reversed(range(len(seconds))):
+        worst = np.maximum(seconds[s], least[s + 1][None, :])
+        choice[s] = worst.argmin(axis=1)
+        least[s] = worst.min(axis=1)
+    places = [0]
+    for s in range(len(seconds)):
+        places.append(int(choice[s, places[-1]]))
+    return tuple(places), float(least[0, 0])
 
 
 def _around(limits: Sequence[float], best: Mapping[int, Division]) -> list[float]:

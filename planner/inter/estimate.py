@@ -1,8 +1,9 @@
 """What any run of slots would cost as a stage, from one price of the whole program.
 
 The whole program is planned once on each size of sub-mesh, and its seconds and bytes are shared
-out among its slots: seconds by what a roofline says of them, parameters and activations by their
-bytes. That is a shortlist, not a price: stages that are chosen are planned themselves.
+out among its slots: seconds as they pass in that plan from one operation to the next, parameters
+and activations by their bytes. That is a shortlist, not a price: stages that are chosen are planned
+themselves.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from costmodel import Cluster
 
 from .chain import Chain
+from .passing import Passing, spent_at
 from .price import StagePrice
 
 Floats = NDArray[np.float64]
@@ -41,11 +43,19 @@ class Costs:
 
 @dataclass(frozen=True)
 class Ratio:
-    """What planned stages turned out to cost, over what was estimated of them."""
+    """What planned stages turned out to hold, over what was estimated of them."""
 
-    micro: float = 1.0
     held: float = 1.0
     more: float = 1.0
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Price of the whole program on a sub-mesh, with the share of every run in its two passes."""
+
+    price: StagePrice
+    forward: Floats
+    back: Floats
 
 
 class Shares:
@@ -62,6 +72,7 @@ class Shares:
         rate = cluster.device.memory_bandwidth_bytes_per_s
         slots = chain.slots
         work = [max(s.flops / peak, s.moved_bytes / rate) for s in slots]
+        self.roofline_s = work
         self.time = self._between(work)
         again = [max(s.again_flops / peak, s.again_bytes / rate) for s in slots]
         self.again = self._between(again, total=False) / (sum(work) or 1.0)
@@ -147,7 +158,15 @@ class Shares:
                 found[i, j] = total
         return found / max(float(found[0, -1]), 1.0)
 
-    def costs(self, whole: StagePrice, microbatches: int, recompute: str, ratio: Ratio) -> Costs:
+    def along(self, pass_: Passing) -> Floats:
+        """Share of every run in the seconds that pass; a roofline's if none do."""
+        spent = spent_at(pass_, [s.products for s in self.chain.slots], self.roofline_s)
+        if not spent[-1] > 0:
+            return self.time
+        at = spent[list(self.places)] / spent[-1]
+        return np.maximum(at[None, :] - at[:, None], 0.0)
+
+    def costs(self, whole: Whole, microbatches: int, recompute: str, ratio: Ratio) -> Costs:
         """Estimated costs of every run.
 
         Args:
@@ -156,13 +175,16 @@ class Shares:
             recompute: one of `RECOMPUTE`.
             ratio: what planned stages said of such estimates.
         """
-        forward, back = whole.forward_s, whole.microbatch_s - whole.forward_s
-        saved = max(whole.activation_bytes, 0.0)
+        price = whole.price
+        forward = price.forward_s * whole.forward
+        back = (price.microbatch_s - price.forward_s - price.sums_s) * whole.back
+        back = back + price.sums_s * self.params
+        saved = max(price.activation_bytes, 0.0)
         local = saved / self.saved_bytes  # bytes on a device for each byte of the program
-        held = whole.static_bytes * self.params + saved * self.saved
-        passing = max(whole.held_bytes - whole.static_bytes - saved, 0.0)
-        held = held + SQUEEZED * passing * self.widest
-        update = whole.update_bytes * self.params
+        held = price.static_bytes * self.params + saved * self.saved
+        brief = max(price.held_bytes - price.static_bytes - saved, 0.0)
+        held = held + SQUEEZED * brief * self.widest
+        update = price.update_bytes * self.params
         takes = np.broadcast_to((local * self.takes_bytes)[:, None], held.shape)
         inner = np.concatenate(([0.0], np.cumsum(self.takes_bytes[1:])))
         layers = takes + local * np.maximum(inner[None, :] - inner[:, None], 0.0)
@@ -170,13 +192,14 @@ class Shares:
         if recompute == "selective":
             kept = local * self.kept_bytes + takes
             held = held - np.maximum(more - kept, 0.0) + saved * self.layer
-            more, again = np.minimum(kept, more), forward * np.minimum(self.again, self.time)
+            more = np.minimum(kept, more)
+            again = np.minimum(price.forward_s * self.again, forward)
         elif recompute == "full":
             held = held - np.maximum(more - layers, 0.0) + saved * self.layer
-            more, again = np.minimum(layers, more), forward * self.time
+            more, again = np.minimum(layers, more), forward
         elif recompute == "stage":
-            more, again = np.minimum(takes, more), forward * self.time
-        micro = (forward + back) * self.time + again + whole.once_s / microbatches * self.params
+            more, again = np.minimum(takes, more), forward
+        micro = forward + back + again + price.once_s / microbatches * self.params
         empty = np.tril(np.ones_like(micro, dtype=bool))
-        micro = np.where(empty, np.inf, micro * ratio.micro)
+        micro = np.where(empty, np.inf, micro)
         return Costs(micro, np.maximum(held, update) * ratio.held, more * ratio.more)

@@ -9,10 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ir import Graph, Mesh, Sharding, TensorType, replicated
+from ir import Graph, Mesh, Sharding, TensorType, flops_of, lookup, replicated
 
 from ..account import moves
+from ..flatten import FlatProgram
+from ..intra.records import operand_types
 from ..mesh_search import Candidate
+from .passing import NO_PASSING, Passing, passing
+
+PRODUCTS = ("contraction", "convolution")  # families of ops
+ADD = ("add", "add_any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,8 @@ class StagePrice:
     held_bytes: at the worst moment, with one micro-batch in flight.
     static_bytes: of that parameters, the optimizer's state and sums of gradients.
     update_bytes: at the worst moment outside the micro-batches, most often in the update.
+    sums_s: seconds of the backward pass in which gradients are added to those of others.
+    forward, back: how the seconds of all micro-batches pass along the program, but for `sums_s`.
     activation_bytes: what each further micro-batch in flight adds.
     boundary_bytes: the same if the forward pass is run again.
     """
@@ -37,6 +45,9 @@ class StagePrice:
     boundary_bytes: float
     static_bytes: float = 0.0
     update_bytes: float = 0.0
+    sums_s: float = 0.0
+    forward: Passing = NO_PASSING
+    back: Passing = NO_PASSING
 
     @property
     def microbatch_s(self) -> float:
@@ -79,17 +90,20 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
         count: micro-batches in the step.
     """
     flat, choice = best.builder.flat, best.solution.choice
-    totals = {"forward": 0.0, "input": 0.0, "weight": 0.0, "once": 0.0, "": 0.0}
+    totals = {"forward": 0.0, "input": 0.0, "weight": 0.0, "sums": 0.0, "once": 0.0, "": 0.0}
+    sums = _sums(phases, body)
+    each = [0.0] * len(flat.ops)
     members = Counter(best.built.op_node.values())
     starts: list[int] = []
     names: list[str] = []
     for i, op in enumerate(flat.ops):
-        phase = _phase(op.place, phases)
+        phase = _phase(op.place, phases, sums)
         starts.append(op.time)
         names.append(phase)
         node = best.built.op_node.get(i)
         if node is not None:
-            totals[phase] += float(best.built.work[node][choice[node]]) / members[node]
+            each[i] = float(best.built.work[node][choice[node]]) / members[node]
+            totals[phase] += each[i]
     reshard = best.builder.cache.reshard
     for move in moves(best.builder, best.built, choice):
         at = max(bisect_right(starts, move.time) - 1, 0)
@@ -100,6 +114,7 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
         )
         phase = names[at] if move.weight >= count or count == 1 else "once"
         totals[phase] += seconds * move.weight
+        each[at] += seconds * move.weight * (phase != "once")
     states = best.decisions.values
     inside = (phases.loop, 0)
     inner = {v: state for (prefix, v), state in states.items() if prefix == inside}
@@ -111,10 +126,35 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
         static += float(best.built.lives.usage[node][choice[node]])
     peak = float((best.account.memory - best.built.lives.held_bytes(choice)).max(initial=0.0))
     return StagePrice(
-        totals["forward"] / count, totals["input"] / count, totals["weight"] / count,
+        totals["forward"] / count, totals["input"] / count,
+        (totals["weight"] + totals["sums"]) / count,
         totals["once"], max(peak, saved + takes), saved + takes, takes, min(static, peak),
-        _outside(best, phases),
+        _outside(best, phases), totals["sums"] / count,
+        _passing(flat, names, each, ("forward",)), _passing(flat, names, each, ("input", "weight")),
     )  # fmt: skip
+
+
+def _passing(
+    flat: FlatProgram, names: Sequence[str], seconds: Sequence[float], wanted: Sequence[str]
+) -> Passing:
+    """How the seconds of some parts pass, in the order of the program.
+
+    Args:
+        flat: the program.
+        names: part of each op.
+        seconds: of each op.
+        wanted: parts that count; the backward pass goes through the program from its end.
+    """
+    blocks: dict[int, tuple[float, float]] = {}  # an op of a micro-batch, or a loop in it
+    for op, name, spent in zip(flat.ops, names, seconds, strict=True):
+        if name in wanted:
+            record, flops = lookup(op.node.op), 0.0
+            if record.family in PRODUCTS:
+                flops = flops_of(record, op.node, operand_types(flat, op)) * op.weight
+            before = blocks.get(op.place[2], (0.0, 0.0))
+            blocks[op.place[2]] = before[0] + flops, before[1] + spent
+    rows = list(blocks.values())
+    return passing(rows if "forward" in wanted else rows[::-1])
 
 
 def _outside(best: Candidate, phases: Phases) -> float:
@@ -127,15 +167,33 @@ def _outside(best: Candidate, phases: Phases) -> float:
     return float(rest.max(initial=0.0))
 
 
-def _phase(place: tuple[int, ...], phases: Phases) -> str:
-    """Part of an op; none for those that are there only to keep results alive."""
+def _sums(phases: Phases, body: Graph) -> set[int]:
+    """Nodes that add gradients to sums, and those that only change the type of such gradients."""
+    known, added, found = set(phases.sums), set[int](), set[int]()
+    for i in reversed(range(len(body.nodes))):
+        node = body.nodes[i]
+        reads = {v for v in node.inputs if isinstance(v, int)}
+        adds = node.op in ADD and not known.isdisjoint(reads)
+        if adds or (node.op == "convert_element_type" and not added.isdisjoint(body.values_of(i))):
+            found.add(i)
+            added |= reads - known
+    return found
+
+
+def _phase(place: tuple[int, ...], phases: Phases, sums: Collection[int]) -> str:
+    """Part of an op; none for those that are there only to keep results alive.
+
+    Nodes in `sums`, of the weight gradient, add gradients to those of other micro-batches.
+    """
     if place[:2] != (phases.loop, 0):
         return "once"
     if place[2] in phases.forward:
         return "forward"
     if place[2] in phases.input_gradient:
         return "input"
-    return "weight" if place[2] in phases.weight_gradient else ""
+    if place[2] in phases.weight_gradient:
+        return "sums" if place[2] in sums else "weight"
+    return ""
 
 
 def _bytes(

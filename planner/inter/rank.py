@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from costmodel import Cluster
 
-from ..schedule import Links, Schedule, Simulator, StageCosts, build
+from ..schedule import Kind, Links, Schedule, Simulator, StageCosts, build
 from ..schedule.transform import with_optimizer, with_recomputation
 from .price import StagePrice
+from .space import INTERLEAVED
 
-SCHEDULES = ("1f1b", "1f1b-eager", "zb-h1", "gpipe")
+SCHEDULES = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", INTERLEAVED)
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,19 @@ class Shape:
     cuts: first slot of every stage, and the number of slots.
     sizes: devices of every stage.
     recompute: of every stage: none; selective or full, by layer; or stage, all of it at once.
+    chunks: stages on each group of devices; with more than one, stage s is on group s mod p.
     """
 
     cuts: tuple[int, ...]
     sizes: tuple[int, ...]
     microbatches: int
     recompute: tuple[str, ...]
+    chunks: int = 1
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Devices of every group."""
+        return groups_of(self.sizes, self.chunks)
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,8 @@ def ranked(
         schedules: names.
     """
     costs = costs_of(shape.recompute, prices, across, shape.sizes)
-    found = [_simulated(shape, name, costs, prices, cluster) for name in schedules]
+    names = [name for name in schedules if (name == INTERLEAVED) == (shape.chunks > 1)]
+    found = [_simulated(shape, name, costs, prices, cluster) for name in names]
     return sorted(found, key=lambda r: (r.worst_bytes > limit_bytes, r.step_s))
 
 
@@ -107,17 +116,18 @@ def _simulated(
     prices: Sequence[StagePrice],
     cluster: Cluster,
 ) -> Ranked:
-    table = with_optimizer(table_of(name, shape.microbatches, shape.recompute))
-    timeline = Simulator(table).run(costs, links_of(shape.sizes, cluster))
+    table = with_optimizer(table_of(name, shape.microbatches, shape.recompute, shape.chunks))
+    timeline = Simulator(table).run(costs, links_of(shape.groups, cluster))
     busy = tuple(
         shape.microbatches * (p.microbatch_s + (kind == "stage") * p.forward_s) + p.once_s
         for p, kind in zip(prices, shape.recompute, strict=True)
     )
-    return Ranked(shape, name, timeline.step_s, timeline.bubble, busy, timeline.peak_bytes)
+    peaks = timeline.peak_bytes * shape.chunks  # of the group that each stage is on
+    return Ranked(shape, name, timeline.step_s, timeline.bubble, busy, peaks)
 
 
 def links_of(sizes: Sequence[int], cluster: Cluster) -> Links:
-    """Links between stages, of one device: every device of the smaller one sends its part."""
+    """Links between groups, of one device: every device of the smaller one sends its part."""
     starts = [sum(sizes[:s]) for s in range(len(sizes))]
     host = cluster.devices_per_host
     latency: list[tuple[float, ...]] = []
@@ -136,8 +146,27 @@ def links_of(sizes: Sequence[int], cluster: Cluster) -> Links:
     return Links(latency_s=tuple(latency), bandwidth_bytes_per_s=tuple(bandwidth))
 
 
-def table_of(name: str, microbatches: int, recompute: Sequence[str]) -> Schedule:
+def groups_of(sizes: Sequence[int], chunks: int) -> tuple[int, ...]:
+    """Devices of every group, from those of every stage."""
+    return tuple(sizes[: len(sizes) // chunks])
+
+
+def flights_of(table: Schedule) -> tuple[int, ...]:
+    """Micro-batches of which each stage has begun the forward and not ended the backward pass."""
+    now, most = [0] * table.placement.chunks, [0] * table.placement.chunks
+    for device in range(table.devices):
+        for task in table.tasks(device):
+            if task.kind is Kind.FORWARD:
+                now[task.chunk] += 1
+                most[task.chunk] = max(most[task.chunk], now[task.chunk])
+            elif task.kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT):
+                now[task.chunk] -= 1
+    return tuple(most)
+
+
+def table_of(name: str, microbatches: int, recompute: Sequence[str], chunks: int = 1) -> Schedule:
     """The schedule that a ranked candidate runs."""
-    table = build(name, len(recompute), microbatches)
+    more = {"chunks": chunks} if chunks > 1 else {}
+    table = build(name, len(recompute) // chunks, microbatches, **more)
     again = [s for s, kind in enumerate(recompute) if kind == "stage"]
     return with_recomputation(table, again) if again else table

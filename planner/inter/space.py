@@ -10,6 +10,7 @@ from costmodel import Cluster
 from ..errors import PlanError
 
 MOST_STAGES = 16
+INTERLEAVED = "interleaved"  # the schedule of several chunks on each group of devices
 SMALL = 16  # devices up to which sub-meshes of every size are looked at
 FEWEST_COUNT = 4
 # Micro-batches that a stage holds under a schedule, from the stages from it to the last and the
@@ -23,8 +24,11 @@ ALIKE = {"zb-h1": "1f1b", "zb-h2": "1f1b-eager"}
 
 
 def families(schedules: Sequence[str]) -> tuple[str, ...]:
-    """Kinds of schedules that stages are planned for; GPipe holds most, and is no faster."""
-    found = dict.fromkeys(ALIKE.get(name, name) for name in schedules)
+    """Kinds of schedules that stages are planned for; GPipe holds most, and is no faster.
+
+    Interleaved 1F1B is made of a division that was found for another.
+    """
+    found = dict.fromkeys(ALIKE.get(name, name) for name in schedules if name != INTERLEAVED)
     return tuple(name for name in found if name != "gpipe" or len(found) == 1)
 
 

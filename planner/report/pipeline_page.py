@@ -26,7 +26,7 @@ def pipeline_html(file: PipelineFile, plans: Sequence[Why]) -> str:
     """
     priced = priced_of(file)
     simulated = priced.timeline
-    limits = (file.limit_bytes,) * len(file.sizes)
+    limits = (file.limit_bytes,) * len(file.groups)
     parts = {
         "Warnings": _warnings(file),
         "Stages": _stages(file),
@@ -63,20 +63,18 @@ def _warnings(file: PipelineFile) -> Markup:
 
 def _stages(file: PipelineFile) -> Markup:
     rows: list[tuple[Child, ...]] = []
-    start = 0
-    for s, size in enumerate(file.sizes):
+    for s, (start, end) in enumerate(file.spans):
         mesh = " x ".join(f"{a}={n}" for a, n in file.plans[file.members[s]].mesh)
         cost = file.costs[s]
         micro = cost.forward_s + cost.input_gradient_s + cost.weight_gradient_s
         rows.append(
             (
-                str(s), f"{file.cuts[s]} to {file.cuts[s + 1]}", f"{start} to {start + size - 1}",
+                str(s), f"{file.cuts[s]} to {file.cuts[s + 1]}", f"{start} to {end - 1}",
                 mesh, file.recompute[s], seconds_text(micro), seconds_text(cost.once_s),
                 bar(file.stage_s[s] / file.step_s), bytes_text(file.peak_bytes[s]),
                 bytes_text(cost.sent_bytes),
             )
         )  # fmt: skip
-        start += size
     head = (
         "stage", "slots", "devices", "mesh", "recomputation", "micro-batch", "once", "busy",
         "peak memory", "sends",
@@ -111,12 +109,12 @@ def _inside(file: PipelineFile, member: int, why: Why) -> Markup:
 
 def _baselines(file: PipelineFile) -> Markup:
     if not file.baselines:
-        about = "None were priced: no plan in one program was asked for."
+        about = "None were priced."
         return el("p", about)
     ranked = sorted(file.baselines.items(), key=lambda item: item[1].step_s)
     rows = [
         (name, seconds_text(b.step_s), bytes_text(b.peak_bytes), "yes" if b.fits else "no", b.mesh)
         for name, b in ranked
     ]
-    head = ("plan", "step", "peak memory", "fits", "mesh")
-    return table("Plans in one program, priced alike", head, list(rows), numeric=" nn")
+    head = ("plan", "step", "peak memory", "fits", "mesh or stages")
+    return table("Other plans, priced alike", head, list(rows), numeric=" nn")

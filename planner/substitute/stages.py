@@ -23,7 +23,8 @@ from ..emit.rewritten import retraced
 from ..errors import PlanError
 from ..inter.price import StagePrice
 from ..inter.rank import ranked
-from ..pipesearch import Found, PipelineSearch
+from ..pipesearch import PipelineSearch
+from ..pipetrials import Found
 from ..plan import Plan
 from ..planfile import SubstitutionRow
 from .estimate import Estimator

@@ -52,13 +52,33 @@ def test_a_pipeline_is_saved_loaded_bound_and_run(tmp_path):
         again.compile()
     params, batch = arguments()
     bound: Any = again.bind(everything, params, batch, optimizer=CLIPPED, has_aux=True)
-    step = bound.compile()
-    loss = bound.bound.loss
+    assert_same_steps(bound)
+
+
+def assert_same_steps(plan: Any) -> None:
+    """Three steps as planned are three steps of the unsharded program."""
+    params, batch = arguments()
+    loss = plan.bound.loss
     state = loss.built.init(params)
     expected = three_steps(jax.jit(loss.built.fn), params, state, batch)
-    found = three_steps(step, params, state, batch)
+    found = three_steps(plan.compile(), params, state, batch)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_stages_in_turn_on_each_group_are_chosen_saved_and_run(tmp_path):
+    made = planned(schedules=("1f1b", "interleaved"))
+    assert made.schedule == "interleaved"
+    assert made.step_s < planned(schedules=("1f1b",)).step_s
+    assert [s.devices for s in made.stages] == [(0, 2), (2, 4)] * made.file.chunks
+    assert made.fits
+    assert made.simulated.timeline.step_s == pytest.approx(made.step_s)
+    made.save(tmp_path / "a.json")
+    params, batch = arguments()
+    again = load(tmp_path / "a.json")
+    bound: Any = again.bind(everything, params, batch, optimizer=CLIPPED, has_aux=True)
+    assert_same_steps(bound)
 
 
 def test_a_plan_for_another_program_is_refused(tmp_path):

@@ -178,15 +178,22 @@ def _equations(body: Any) -> Sequence[Any]:
     )
 
 
-def flops(eqn: Any) -> float:
-    """Floating-point operations: products inside, times the length of loops, else one each."""
+def flops(eqn: Any, *, others: bool = True) -> float:
+    """Floating-point operations: products inside, times the length of loops, else one each.
+
+    Args:
+        eqn: the equation.
+        others: count what is no product too.
+    """
     name, params = eqn.primitive.name, eqn.params
     if name == "cond":
-        return max(sum(map(flops, _equations(b))) for b in params["branches"])
+        return max(sum(flops(e, others=others) for e in _equations(b)) for b in params["branches"])
     inner = [params[key] for key in (*CALLS, "body_jaxpr") if key in params]
     if inner:
         times = params["length"] if name == "scan" else 1
-        return float(times) * sum(flops(e) for body in inner for e in _equations(body))
+        return float(times) * sum(
+            flops(e, others=others) for body in inner for e in _equations(body)
+        )
     out = sum(float(v.aval.size) for v in eqn.outvars if hasattr(v.aval, "size"))
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
@@ -197,7 +204,7 @@ def flops(eqn: Any) -> float:
     if name == "conv_general_dilated":
         kernel, numbers = eqn.invars[1].aval, params["dimension_numbers"].rhs_spec
         return 2.0 * out * kernel.size / max(kernel.shape[numbers[0]], 1)
-    return out
+    return out if others else 0.0
 
 
 def size_bytes(aval: Any) -> float:

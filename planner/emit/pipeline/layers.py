@@ -127,7 +127,7 @@ def chain_of(layers: Layers) -> Chain:
         w = weigh(op.eqn, held).scaled(share) if k <= 0 else w
         slots.append(Slot(
             op.name, i, flops(op.eqn) * share, own, w.moved_bytes, w.saved_bytes, w.kept_bytes,
-            w.again_flops, w.again_bytes, w.widest_bytes,
+            w.again_flops, w.again_bytes, w.widest_bytes, flops(op.eqn, others=False) * share,
         ))  # fmt: skip
         if k > 0:
             across[s] += sum(size_bytes(v.aval) for v in _carry(op))
