@@ -92,6 +92,7 @@ BASIC: tuple[str, ...] = (
     "planner/pipelined.py",
     "planner/pipeplan.py",
     "planner/pipesearch.py",
+    "planner/pipetrials.py",
     "planner/plan.py",
     "planner/schedule/periodic.py",
     "planner/single.py",
