@@ -34,6 +34,10 @@ TRANSCENDENTAL_FLOPS: Final = 24.0
 # Devices whose table covers a full grid: the efficiency of the others is taken from the nearer one.
 REFERENCES: Final = ("b200", "h100")
 
+# The largest block of memory that the C library keeps between steps at most; larger ones are taken
+# from the operating system anew each time. Source: mallopt(3), M_MMAP_THRESHOLD, on 64 bits.
+KEPT_BYTES: Final = 32 << 20
+
 # Types that no unit computes in directly are carried out in the type on the right.
 _CARRIED: Final = {
     "bool": "int8",
@@ -190,9 +194,18 @@ class ComputeModel:
         return np.minimum(product, self.launch_s + self.flops_s(flops, dtype))
 
     def moving_s(self, op: str, moved_bytes: Floats) -> Floats | None:
-        """Time of a measured gather, scatter or reduction over its bytes; None if not measured."""
+        """Time of a measured gather, scatter, reduction or transpose; None if not measured."""
         curve = self._ops.get(op)
         return None if curve is None else curve(moved_bytes)
+
+    def taking_s(self, block_bytes: ArrayLike) -> Floats:
+        """Time to get memory for a block, where the runtime does not keep its memory.
+
+        Args:
+            block_bytes: allocated at once.
+        """
+        size, rate = np.asarray(block_bytes, dtype=np.float64), self.device.fresh_bytes_per_s
+        return np.zeros(size.shape) if rate is None else np.where(size > KEPT_BYTES, size, 0) / rate
 
     def _rate(self, op: str) -> float:
         """Operations per second of a measured op at its best size."""
@@ -279,7 +292,7 @@ def _fits(table: GemmTable) -> dict[str, _Fit]:
 
 # What the time of each op is a curve over: its flops, or the bytes it moves.
 _BY_FLOPS: Final = ("convolution", "elementwise", "transcendental")
-_BY_BYTES: Final = ("gather", "reduce", "scatter")
+_BY_BYTES: Final = ("gather", "reduce", "scatter", "transpose")
 
 
 @functools.lru_cache(maxsize=32)

@@ -11,6 +11,8 @@ States are the nodes of a graph, single collectives its edges:
     mask            read a whole value as a partial sum: all but the first device put zero; free
 
 so that a path is never dearer than gather-then-slice, which is one of the paths.
+
+What puts its operand or result in another order takes that time too (`turning.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -30,10 +33,13 @@ from profiles import CollectiveKind
 
 from .cluster import Cluster
 from .collectives import CollectiveModel, Group, group_for
+from .turning import Turning, turned
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
-Shares = dict[tuple[CollectiveKind | None, tuple[str, ...]], tuple[Indices, Indices, Floats]]
+Shares = dict[
+    tuple[CollectiveKind | None, tuple[str, ...]], tuple[Indices, Indices, Floats, Floats]
+]
 Dims = tuple[tuple[str, ...], ...]
 
 
@@ -85,7 +91,8 @@ class _Space:
 
     states: tuple[Sharding, ...]
     index: dict[Sharding, int]
-    # (collective, axes) -> from, to, and the bytes that it is measured by per byte of the tensor
+    # (collective, axes) -> from, to, and per byte of the tensor the bytes that it is measured by
+    # and those that are put in another order
     moves: Shares
     leaving: dict[int, tuple[tuple[int, Step], ...]]  # from -> (to, step), filled when asked
     share: Floats  # of the tensor that a device holds in each state
@@ -95,7 +102,7 @@ _Spaces = dict[tuple[int, str], _Space]
 _Matrices = dict[tuple[int, str, int], Floats]
 _Forms = dict[Shape, int]
 _Numbers = dict[tuple[tuple[bool, ...], ...], int]
-_Prices = dict[tuple[CollectiveKind, tuple[str, ...], float], float]
+_Prices = dict[tuple[CollectiveKind, tuple[str, ...], float, float], float]
 _Paths = dict[tuple[TensorType, Sharding, Sharding], tuple[Step, ...]]
 
 
@@ -141,6 +148,8 @@ class ReshardModel:
         if shape not in self._forms:
             ways = sorted({self.mesh.product(c) for c in _subsets(self.mesh.names)})
             form = tuple(tuple(size > 0 and size % w == 0 for w in ways) for size in shape)
+            if self._turning.measured:  # which dimensions have one element on each device
+                form += tuple(tuple(size == w for w in (1, *ways)) for size in shape)
             self._forms[shape] = self._numbers.setdefault(form, len(self._numbers))
         return self._forms[shape]
 
@@ -151,11 +160,12 @@ class ReshardModel:
             space = self.space(type_.shape, reduction)
             table = np.full((len(space.states),) * 2, np.inf)
             np.fill_diagonal(table, 0.0)
-            for (kind, axes), (start, end, share) in space.moves.items():
+            for (kind, axes), (start, end, share, order) in space.moves.items():
                 seconds = (
                     np.zeros(len(share))
                     if kind is None
                     else self.collectives.seconds(kind, self.group(axes), share * type_.nbytes)
+                    + self._turning.seconds(order * type_.nbytes)
                 )
                 np.minimum.at(table, (start, end), seconds)
             large = space.share * type_.nbytes > self.room_bytes
@@ -168,7 +178,11 @@ class ReshardModel:
 
     def step_s(self, step: Step, type_: TensorType) -> float:
         """Seconds of one step on a tensor of this type; slice and mask are free."""
-        return self._price(step, type_.nbytes)
+        return self._price(step, type_)
+
+    @cached_property
+    def _turning(self) -> Turning:
+        return Turning(self.cluster)
 
     def path(self, type_: TensorType, start: Sharding, end: Sharding) -> tuple[Step, ...]:
         """The cheapest steps from one state to another; fewest steps among equals.
@@ -204,7 +218,7 @@ class ReshardModel:
             done.add(here)
             for j, step in self._leaving(space, here, reduction_of(start)):
                 if j not in done and np.isfinite(left[j]):
-                    price = seconds + self._price(step, type_.nbytes)
+                    price = seconds + self._price(step, type_)
                     rank = round(price + left[j], 12)  # equal sums in another order are equal
                     heapq.heappush(heap, (rank, count + 1, next(order), j, price, (*steps, step)))
         raise IRError(f"{type_} cannot go from {start} to {end}")
@@ -229,13 +243,16 @@ class ReshardModel:
             space.leaving[here] = tuple(found)
         return space.leaving[here]
 
-    def _price(self, step: Step, nbytes: int) -> float:
+    def _price(self, step: Step, type_: TensorType) -> float:
         kind = step.collective
         if kind is None:
             return 0.0
-        key = (kind, step.axes, _share(step, self.mesh) * nbytes)
+        ends = step.dim, step.to_dim, step.before.dims, step.after.dims
+        order = turned(type_.shape, self.mesh, *ends) * type_.nbytes
+        key = (kind, step.axes, _share(step, self.mesh) * type_.nbytes, order)
         if key not in self._prices:
-            self._prices[key] = float(self.collectives.seconds(kind, self.group(key[1]), key[2]))
+            sent_s = float(self.collectives.seconds(kind, self.group(key[1]), key[2]))
+            self._prices[key] = sent_s + float(self._turning.seconds(np.asarray(order)))
         return self._prices[key]
 
 
@@ -299,19 +316,24 @@ def _build_space(shape: Shape, mesh: Mesh, reduction: str) -> _Space:
         Sharding(dims, tuple((axis, reduction) for axis in partial)) for dims, partial in held
     )
     share = [1.0 / math.prod(mesh.size(axis) for axes in dims for axis in axes) for dims, _ in held]
-    rows: dict[tuple[CollectiveKind | None, tuple[str, ...]], list[tuple[int, int, float]]] = {}
+    rows: dict[
+        tuple[CollectiveKind | None, tuple[str, ...]], list[tuple[int, int, float, float]]
+    ] = {}
     for (dims, partial), i in held.items():
         for move in _moves(dims, partial, mesh.names, reduction):
             j = held.get((move.dims, move.partial))
             if j is not None:
                 gathered = move.kind == "all-gather"
                 sent = share[i] * (mesh.product(move.axes) if gathered else 1.0)
-                rows.setdefault((COLLECTIVE[move.kind], move.axes), []).append((i, j, sent))
+                order = turned(shape, mesh, move.dim, move.to_dim, dims, move.dims)
+                row = (i, j, sent, order if move.kind not in FREE else 0.0)
+                rows.setdefault((COLLECTIVE[move.kind], move.axes), []).append(row)
     moves = {
         key: (
             np.array([r[0] for r in found], dtype=np.intp),
             np.array([r[1] for r in found], dtype=np.intp),
             np.array([r[2] for r in found]),
+            np.array([r[3] for r in found]),
         )
         for key, found in rows.items()
     }

@@ -42,6 +42,7 @@ class Account:
     """Predicted time and memory of one step on one device.
 
     passing_bytes: largest buffer at the peak that exists only while a value changes its state.
+    taking_s: of `compute_s`, in which a CPU takes new memory for results.
     """
 
     step_s: float
@@ -52,6 +53,7 @@ class Account:
     argument_bytes: float
     memory: NDArray[np.float64]
     passing_bytes: int = 0
+    taking_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,5 +226,5 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     peak = float(memory.max()) if len(memory) else arguments
     return Account(
         compute_s + communication_s, compute_s, communication_s, ordered, peak, arguments, memory,
-        widest.get(int(memory.argmax()), 0) if len(memory) else 0,
+        widest.get(int(memory.argmax()), 0) if len(memory) else 0, built.taking_s(choice),
     )  # fmt: skip

@@ -47,6 +47,7 @@ def hidden(builder: Builder, built: Built, choice: Sequence[int]) -> Overlap:
         float(built.work[node][choice[node]]) / shares[node]
         for node in (built.op_node[i] for i in order.ops)
     ]
+    works.append(built.taking_s(choice))  # of the results, at the end
     done = [0.0, *accumulate(works)]
     transfers: list[Transfer] = []
     reshard = builder.cache.reshard

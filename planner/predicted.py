@@ -16,6 +16,7 @@ from .account import Account, Move, account, moves
 from .why import Why
 
 COMPUTE, COLLECTIVE = "compute", "collective"
+TAKING = "new memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Event:
     """Work of one device, all rounds of a loop together.
 
     lane: compute or collective.
-    what: name of the op or kind of the collective.
+    what: name of the op or kind of the collective; `new memory` where results take it anew.
     cause: the op and its source line, or what the collective serves.
     axes: of a collective.
     sent_bytes: by the device in all rounds, ring convention.
@@ -133,6 +134,8 @@ def _pieces(why: Why) -> Iterator[_Piece]:
             yield _compute(why, i)
             for move in after.get(i, ()):
                 yield from _collectives(why, move)
+    seconds = why.built.taking_s(why.choice)
+    yield _Piece(COMPUTE, TAKING, "results", (), seconds, 0.0, 1.0, why.flat.clock, -1)
 
 
 def _compute(why: Why, i: int) -> _Piece:

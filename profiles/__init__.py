@@ -1,4 +1,5 @@
 from .database import Sample as Sample
+from .database import check_storable as check_storable
 from .database import cores as cores
 from .database import database_path as database_path
 from .database import machine_name as machine_name

@@ -170,6 +170,16 @@ def stored_samples(name: str, devices: int, path: Path | None = None) -> tuple[S
     return tuple(Sample(*row) for row in rows)
 
 
+def check_storable(path: Path | None = None) -> None:
+    """Says before anything is measured that it could not be kept.
+
+    Raises:
+        ProfileError: if the file cannot be written, is broken or of another version.
+    """
+    with _opened(path or database_path(), write=True) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+
+
 @contextlib.contextmanager
 def measuring(path: Path | None = None, *, wait_s: float = BUSY_S) -> Generator[None]:
     """Holds the right to measure on this machine: two at once would time each other.

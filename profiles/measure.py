@@ -29,7 +29,7 @@ from jax.sharding import PartitionSpec as P
 
 from .database import Sample, cores, machine_name
 from .errors import ProfileError
-from .measure_cases import Case, Row, collective_cases, local_cases
+from .measure_cases import Case, Row, collective_cases, local_cases, passing_cases
 from .schema import (
     CollectiveRow,
     CollectiveTable,
@@ -51,6 +51,7 @@ LONGEST = 1 << 16  # iterations
 PROCESSOR_TIME = "processor time over cores"
 # Runs of one case: so many, or fewer (but three) when they take so long.
 RUNS = {"quick": (7, 0.4), "full": (15, 2.0)}
+CALLS = 4  # of a program that goes over its arrays once, in a run
 PAGE = "SC_PAGE_SIZE"
 # Of an array that the C library takes from the system and gives back each time: more than the
 # 32 MiB that it keeps for itself at most (mallopt(3), M_MMAP_THRESHOLD).
@@ -123,6 +124,8 @@ def measure(
     samples: list[Sample] = []
     rows: list[Row] = []
     cases = [*local_cases(quick), *collective_cases(len(devices), quick)]
+    if devices[0].platform == "cpu":
+        cases = [*(c for c in cases if c.op != "copy"), *passing_cases()]
     for i, case in enumerate(cases, start=1):
         say(f"{len(devices)} devices, {i} of {len(cases)}: {case.op} {case.sizes}")
         times = _times(case, devices, wall_s if not shared else cores_s,
@@ -158,6 +161,8 @@ def _times(
     case: Case, devices: list[Any], clock: Clock, repeats: int, within_s: float
 ) -> list[float]:
     """Seconds of the body alone, once per run."""
+    if case.passes:
+        return _passing(case, devices, clock, repeats)
     program = _program(case, devices)
 
     def took(length: int) -> float:
@@ -180,6 +185,35 @@ def _times(
         if len(found) >= 3 and time.perf_counter() - begun > within_s:
             break
     return found
+
+
+def _passing(case: Case, devices: list[Any], clock: Clock, repeats: int) -> list[float]:
+    """Seconds of one array, by a program that goes over many; calling it is not counted."""
+    mesh = Mesh(np.array(devices), ("d",))
+    body = jax.vmap(case.body)
+    mapped = jax.shard_map(
+        lambda arrays: [body(a) for a in arrays], mesh=mesh, in_specs=P("d"), out_specs=P("d")
+    )
+    program = jax.jit(mapped)
+
+    def took(shape: tuple[int, ...]) -> Callable[[], float]:
+        array = np.full((len(devices), *shape), 0.5, np.float32)
+        arrays = [jax.device_put(array, NamedSharding(mesh, P("d"))) for _ in range(case.passes)]
+        # A result is held until the next is there, as weights are: what is given back first may go
+        # back to the system, and taking it anew is timed apart.
+        held = [program(arrays)]
+
+        def run() -> float:
+            begun = clock()
+            for _ in range(CALLS):
+                held[0] = jax.block_until_ready(program(arrays))
+            return (clock() - begun) / CALLS
+
+        run()
+        return run
+
+    real, empty = took(case.shapes[0]), took((1, 1))
+    return [max(real() - empty(), 0.0) / case.passes or empty() for _ in range(repeats)]
 
 
 def _program(case: Case, devices: list[Any]) -> Callable[[int], None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,8 @@ class Case:
     body: from the local arrays to any array.
     row: from median seconds to the row of a table.
     groups: of the mesh (outer, inner) whose axes "o" and "i" the body may communicate over.
+    passes: it goes once over so many arrays and writes as many new ones, as a step does, and is not
+        repeated on one array that a cache holds.
     """
 
     op: str
@@ -36,6 +38,7 @@ class Case:
     row: Callable[[float], Row]
     indices: int = 0  # the last array holds indices below it
     groups: tuple[int, int] | None = None
+    passes: int = 0
 
 
 def local_cases(quick: bool) -> Iterator[Case]:
@@ -56,6 +59,14 @@ def local_cases(quick: bool) -> Iterator[Case]:
         yield _op("optimizer", (n,), _adam, 12 * n, 20 * n, shapes=shapes)
     yield from _table_ops(quick)
     yield from _blocks(quick)
+
+
+def passing_cases() -> Iterator[Case]:
+    """Arrays read in order and in another one, and written as new ones."""
+    for side, count in ((64, 64), (256, 64), (1024, 4)):
+        moved = 8 * side * side
+        for op, body in (("copy", lambda x: x + 1.0), ("transpose", lambda x: x.T)):
+            yield replace(_op(op, (side, side), body, 0, moved), passes=count)
 
 
 def _table_ops(quick: bool) -> Iterator[Case]:

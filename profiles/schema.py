@@ -32,7 +32,7 @@ CollectiveKind = Literal[
 ]
 OpKind = Literal[
     "attention", "convolution", "copy", "elementwise", "gather", "optimizer", "reduce", "scatter",
-    "transcendental",
+    "transcendental", "transpose",
 ]  # fmt: skip
 
 Record = TypeVar("Record")

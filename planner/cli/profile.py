@@ -14,6 +14,7 @@ from profiles import (
     Profile,
     ProfileError,
     Sample,
+    check_storable,
     database_path,
     load_profile,
     measuring,
@@ -23,11 +24,12 @@ from profiles import (
     store_profile,
     stored_profiles,
 )
-from profiles.measure import measure, present, profile_name
+from profiles.measure import Measured, measure, present, profile_name
 
 from ..show import bytes_text, seconds_text
 from . import wishes
 from .answer import Answer, progress
+from .failure import profile_message
 from .parameters import AsJson
 from .table import table
 
@@ -107,13 +109,27 @@ def _measured(
     base = load_profile(name if name in profile_aliases() else "host")
     kept: list[tuple[int, Profile]] = []
     samples: dict[int, tuple[Sample, ...]] = {}
+    check_storable()
     with measuring(), progress(as_json=as_json) as say:
         for count in wanted or [n for n in (1, 2, 4, 8) if n <= len(found)]:
             run = measure(name, base, found[:count], quick=quick, shared=shared, say=say)
-            store_profile(run.profile, count, run.samples)
+            _keep(run)
             kept.append((count, run.profile))
             samples[count] = run.samples
     return kept, samples
+
+
+def _keep(run: Measured) -> None:
+    """Stores a measurement; where that fails now, it is written beside and not lost."""
+    try:
+        store_profile(run.profile, run.devices, run.samples)
+    except ProfileError as error:
+        path = Path(f"{run.profile.name}-{run.devices}.profile.json").absolute()
+        save_profile(run.profile, path)
+        raise ProfileError(
+            f"{profile_message(error)}; what was measured is in {path}", where=error.where,
+            remedy=f"take it in with `meshwright profile --merge {path.name}`",
+        ) from error  # fmt: skip
 
 
 def _merged(path: Path) -> tuple[int, Profile]:

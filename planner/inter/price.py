@@ -104,6 +104,7 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
         if node is not None:
             each[i] = float(best.built.work[node][choice[node]]) / members[node]
             totals[phase] += each[i]
+    totals["once"] += best.built.taking_s(choice)
     reshard = best.builder.cache.reshard
     for move in moves(best.builder, best.built, choice):
         at = max(bisect_right(starts, move.time) - 1, 0)

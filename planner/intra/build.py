@@ -46,8 +46,6 @@ class Builder:
         self.no_buffer = facts.in_place | facts.read_only
         self.repeats = repeats
 
-    # --- menus ---------------------------------------------------------------------------
-
     def spec(self, op: FlatOp) -> FactorSpec:
         return self.facts.spec(op)
 
@@ -72,8 +70,6 @@ class Builder:
             splits = sharded_dims(shape, self.mesh)
             self.cache.states[key] = value_states(self.mesh, splits, partial=partial)
         return self.cache.states[key]
-
-    # --- the problem ---------------------------------------------------------------------
 
     def build(self) -> Built:
         """The problem; `within` leaves out what a user or a hand-written plan does not allow."""
@@ -290,8 +286,6 @@ class Builder:
             self.cache.menus[("keep", id(menu))] = menu
         return self.cache.columns[key]
 
-    # --- edges ---------------------------------------------------------------------------
-
     def source(self, v: int) -> tuple[int, States]:
         """Who provides value v: a node and the state of v under each of its options."""
         if v in self.flat.stacked:
@@ -379,18 +373,23 @@ class Builder:
             tied = self.tied_in.get(position)
             node = self._result(position, v) if tied is None else self.value_node[tied]
             self.out_node[position] = node
+            self._taken(node, v)
             if not self.traffic.free[v] and self.source(v)[0] != node:
                 self._edge(v, node, self.refs[node].states, 1.0)
+
+    def _taken(self, node: int, v: int) -> None:
+        """A result that overwrites no argument is a block of memory of its own."""
+        if v not in self.facts.in_place and self.cache.compute.device.fresh_bytes_per_s:
+            use = self._state_bytes_of(self.flat.values[v].type, self.refs[node].states)
+            self.costs[node] = self.costs[node] + self.cache.compute.taking_s(use)
 
     def _result(self, position: int, v: int) -> int:
         key = ("result", position if self.repeats is None else self.repeats.value[v])
         if key not in self.results:
             states = self.states(v, partial=False)
-            # a result made of literals alone has no maker to count its bytes
-            made = self.traffic.free[v]
-            use = self._state_bytes(v, states) if made else self._zeros(len(states))
-            ref = NodeRef(-1, v, (), states)
-            self.results[key] = self._add(ref, self._zeros(len(states)), use)
+            alone = self.traffic.free[v]  # made of literals: no maker counts its bytes
+            use = self._state_bytes(v, states) if alone else self._zeros(len(states))
+            self.results[key] = self._add(NodeRef(-1, v, (), states), self._zeros(len(states)), use)
         if self.traffic.free[v]:
             self._live(self.results[key], (max(0, self.flat.clock - 1), self.flat.clock))
         return self.results[key]

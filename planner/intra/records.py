@@ -71,7 +71,7 @@ class Built:
     value_node: dict[int, int]
     maker: dict[int, tuple[int, int]]  # flat value -> (op, result position)
     out_node: dict[int, int]  # result position -> node
-    work: tuple[Floats, ...]  # seconds of computing, per node and option
+    work: tuple[Floats, ...]  # seconds of computing and of taking memory, per node and option
     lives: Lives
     stacks: tuple[tuple[int, Link], ...]  # nodes between stacks and the loops that read them
     waits: tuple[tuple[int, int], ...] = ()  # nodes of partial results that wait, and of their ops
@@ -92,6 +92,11 @@ class Built:
     def compute_s(self, choice: Sequence[int]) -> float:
         """Seconds of computing, without communication."""
         return sum(float(w[k]) for w, k in zip(self.work, choice, strict=False))
+
+    def taking_s(self, choice: Sequence[int]) -> float:
+        """Of that the seconds in which memory for results is taken: values cost nothing else."""
+        values = (n for n, ref in enumerate(self.refs) if ref.op < 0)
+        return sum(float(self.work[n][choice[n]]) for n in values)
 
 
 def operand_types(flat: FlatProgram, op: FlatOp) -> tuple[TensorType, ...]:

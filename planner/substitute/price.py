@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from costmodel import Cluster
+from costmodel import Cluster, ComputeModel
 from ir import Graph
 from substitutions import Draft
 
@@ -18,9 +18,6 @@ from .near import limits_near
 # In programs of more ops than this, those further away from a change keep the strategy that they
 # have in the plan.
 SMALL, REACH = 64, 1
-# The largest block of memory that the C library keeps between steps at most; larger ones are taken
-# from the operating system anew each time. Source: mallopt(3), M_MMAP_THRESHOLD, on 64 bits.
-KEPT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,8 @@ class Pricer:
 def wall_s(sums: Account, machine: Cluster) -> float:
     """Seconds of a step, with those in which a CPU device takes new memory for its temporaries.
 
-    These are no part of the plan's own step, which adds up operations; joined weights, say, are
-    temporaries that live through the whole step, and may cost more than joining them saves.
+    A plan's own step adds up operations and results; joined weights, say, are temporaries that live
+    through the whole step, and may cost more than joining them saves.
     """
-    fresh, rate = sums.peak_bytes - sums.argument_bytes, machine.device.fresh_bytes_per_s
-    return sums.step_s + (fresh / rate if rate is not None and fresh > KEPT_BYTES else 0.0)
+    taking_s = float(ComputeModel(machine).taking_s(sums.peak_bytes - sums.argument_bytes))
+    return sums.step_s + max(0.0, taking_s - sums.taking_s)

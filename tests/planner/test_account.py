@@ -11,8 +11,10 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
+from msgspec import structs
 from numpy.typing import NDArray
 
+from costmodel import KEPT_BYTES, Cluster
 from planner import plan
 from planner.account import moves
 from planner.intra.build import Builder
@@ -186,3 +188,45 @@ def test_a_builder_with_less_room_counts_what_waits() -> None:
     again = Builder(found.builder.facts, tight, 1e18).build()
     assert again.waits == found.built.waits
     assert again.problem.intervals == found.built.problem.intervals
+
+
+RATE = 1e6  # bytes per second at which memory is taken
+
+
+def taking(count: int, rate: float | None = RATE) -> Cluster:
+    machine = slow_machine(count)
+    return replace(machine, device=structs.replace(machine.device, fresh_bytes_per_s=rate))
+
+
+def test_new_results_cost_what_a_cpu_takes_to_get_memory() -> None:
+    """Large blocks that are returned and overwrite no argument, in the state of the result."""
+
+    def two(x, y):
+        return x * 2, y + 1, x[:64] + 1
+
+    n = 2 * KEPT_BYTES // 4 // 1024  # a half is kept by the C library
+    one = space(two, struct(n, 1024), struct(n, 512), mesh=(4,), cluster=taking(4), donate=(1,))
+    rng, sizes = np.random.default_rng(0), set[float]()
+    for _ in range(DRAWS):
+        choice = one.draw(rng)
+        states = {k: one.built.refs[n].states[choice[n]] for k, n in one.built.out_node.items()}
+        types = {k: one.flat.values[one.outputs[k]].type for k in states}
+        new = [k for k in states if k not in {b for _, b in one.traced.tied}]
+        blocks = [states[k].local_bytes(types[k], one.mesh) for k in new]
+        size = sum(block for block in blocks if block > KEPT_BYTES)
+        sums = one.account(choice)
+        assert sums.taking_s == pytest.approx(size / RATE)
+        if np.isfinite(one.built.problem.cost(choice)):
+            adds_up(one, choice)
+        sizes.add(size)
+    assert len(sizes) > 1
+
+
+def test_what_keeps_its_memory_takes_none() -> None:
+    keeps, takes = (
+        space(lambda x: x * 2, struct(4096, 4096), mesh=(1,), cluster=taking(1, rate))
+        for rate in (None, RATE)
+    )
+    first, second = (one.account([0] * one.built.problem.size) for one in (keeps, takes))
+    assert first.taking_s == 0.0
+    assert second.step_s - first.step_s == pytest.approx(4096 * 4096 * 4 / RATE)

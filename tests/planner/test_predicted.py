@@ -13,7 +13,7 @@ import pytest
 
 from planner import Plan, plan
 from planner.account import account
-from planner.predicted import COLLECTIVE, COMPUTE, predicted
+from planner.predicted import COLLECTIVE, COMPUTE, TAKING, predicted
 from tests.planner.programs import BATCH, CASES, PARAMS, mean_loss, slow_machine
 
 NAMES = ("branch", "captures", "constants", "gathers", "nested", "recomputed", "scanned", "sorts")
@@ -51,6 +51,8 @@ def test_sums_are_those_of_the_account(one: Plan) -> None:
     assert math.fsum(e.seconds for e in moved) == pytest.approx(sums.communication_s, abs=1e-15)
     sent = math.fsum(c.bytes for c in sums.collectives)
     assert math.fsum(e.sent_bytes for e in moved) == pytest.approx(sent)
+    taken = math.fsum(e.seconds for e in step.events if e.what == TAKING)
+    assert taken == pytest.approx(sums.taking_s)
     if step.memory:
         assert max(held for _, held in step.memory) == sums.peak_bytes
 

@@ -7,7 +7,7 @@ import pytest
 from profiles import CollectiveRow, GemmRow, OpRow, ProfileError, load_profile
 from profiles import measure as door
 from profiles.measure import measure, present, profile_name
-from profiles.measure_cases import collective_cases, local_cases
+from profiles.measure_cases import collective_cases, local_cases, passing_cases
 
 
 def few(cases, ops):
@@ -36,11 +36,14 @@ def found():
 def test_every_case_yields_a_row_and_a_spread(found) -> None:
     profile = found.profile
     assert len(profile.gemm.rows) == 1
-    assert len(profile.ops.rows) == 9
+    ops = [row.op for row in profile.ops.rows]
+    assert len(set(ops)) == 10
+    assert ops.count("copy") == ops.count("transpose") == len(list(passing_cases())) / 2
+    assert all(row.seconds > 0 for row in profile.ops.rows)
     assert {row.kind for row in profile.collectives.rows} == {
         "all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter",
     }  # fmt: skip
-    assert len(found.samples) == 15
+    assert len(found.samples) == len(profile.gemm.rows) + len(ops) + 5
     for s in found.samples:
         assert 0.0 < s.low_s <= s.median_s <= s.high_s
         assert s.repeats >= 3
