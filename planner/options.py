@@ -33,7 +33,8 @@ class Options:
     baseline: return the best plan within this hand-written one, such as "fsdp", instead of the
         best of all.
     pipeline: for `optimizer=`: a number of stages; off; or auto, which looks at pipelines where
-        devices talk over more than one kind of link, or where no single program fits.
+        devices talk over more than one kind of link, or where no single program fits, but not
+        with pins, forbidden, mesh or baseline, which are of one program.
     schedules: of pipelines, those to choose from.
     emission: shard_map (explicit collectives) or constraints (the compiler's partitioner).
     overlap: also predict the step with collectives beside compute, on devices that run them so;
@@ -68,8 +69,7 @@ class Options:
             raise _bad("loss_reduction", f"must be auto, mean or sum, got {self.loss_reduction!r}")
         if self.pipeline not in ("auto", "off"):
             _check_number("pipeline", self.pipeline)
-        object.__setattr__(self, "schedules", tuple(self.schedules))
-        _check_schedules(self.schedules)
+        object.__setattr__(self, "schedules", _schedules(self.schedules))
         if self.emission not in ("shard_map", "constraints"):
             raise _bad("emission", f"must be shard_map or constraints, got {self.emission!r}")
         _check_flag("baselines", self.baselines)
@@ -145,12 +145,14 @@ _EXAMPLES = {
 }
 
 
-def _check_schedules(names: tuple[str, ...]) -> None:
+def _schedules(given: Sequence[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
     if not names or set(names) - {*PIPELINES}:
         raise _bad("schedules", f"must be some of {', '.join(PIPELINES)}, got {names!r}")
     if set(names) == {"interleaved"}:
         raise _bad("schedules", "interleaved stages are those of another schedule, cut again: "
                    "name another one beside it")  # fmt: skip
+    return names
 
 
 def _bad(name: str, message: str) -> PlanError:

@@ -50,15 +50,30 @@ def better_pipeline(
     search = PipelineSearch(training, machine, options, say, start)
     if isinstance(options.pipeline, int):
         _check_arguments(training)
+        if ignored := _ignored(options):
+            raise PlanError(
+                f"{ignored} is of one program, a pipeline has one for each stage",
+                kind="bad-option", where=f"Options.{ignored}",
+                remedy=f"leave {ignored} out, or plan with pipeline='off'",
+            )  # fmt: skip
         found = search.run(options.pipeline)
         if found is None:
             raise search.refusal()
         return _plan_of(found, search, {})
-    if options.pipeline == "off":
+    if options.pipeline == "off" or _ignored(options):
         return single(float("inf"))
     if machine.num_devices <= machine.island:
         return _one_if_it_fits(search, single)
     return _faster(search, single)
+
+
+def _ignored(options: Options) -> str:
+    """An option that stages would not follow, if one is given."""
+    given = {
+        "pins": options.pins, "mesh": options.mesh, "forbidden": options.forbidden,
+        "baseline": options.baseline,
+    }  # fmt: skip
+    return next((name for name, value in given.items() if value), "")
 
 
 def _one_if_it_fits(search: PipelineSearch, single: Callable[[float], Plan]) -> Plan | PipelinePlan:

@@ -287,4 +287,5 @@ class PipelineSearch:
 
     def refusal(self) -> PlanError:
         """Why nothing that was asked for fits."""
-        return refusal(self.trials.least, self.limit, self.machine.name)
+        tried = bool(self.tried or self.trials.least)
+        return refusal(self.trials.least, self.limit, self.machine.name, tried=tried)

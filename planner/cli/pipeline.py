@@ -20,6 +20,8 @@ from .failure import profile_message
 from .parameters import AsJson
 from .table import table
 
+MOST_DEVICES = 100_000  # planning takes a millisecond for each
+
 ProfilePath = Annotated[
     Path,
     typer.Argument(
@@ -129,12 +131,17 @@ def _machine(
         raise _missing("--memory", "of a device, such as 16GB")
     if bandwidth is None:
         raise _missing("--bandwidth", "bytes per second, such as 25GB")
-    each = per_host or devices
-    if devices < 1 or each < 1 or devices % each:
+    each = devices if per_host is None else per_host
+    for flag, value in (("--devices", devices), ("--per-host", each)):
+        if not 1 <= value <= MOST_DEVICES:
+            raise PlanError(
+                f"must be 1 to {MOST_DEVICES:,}, got {value}", kind="bad-option", where=flag,
+                remedy="give a whole number of devices",
+            )  # fmt: skip
+    if devices % each:
         raise PlanError(
             f"{devices} devices are no whole number of hosts of {each}", kind="bad-option",
-            where="--per-host" if per_host else "--devices",
-            remedy="choose a divisor of the number of devices",
+            where="--per-host", remedy="choose a divisor of the number of devices",
         )  # fmt: skip
     between = _bytes("--bandwidth", bandwidth)
     inside = _bytes("--host-bandwidth", host_bandwidth) if host_bandwidth else between

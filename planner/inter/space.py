@@ -38,7 +38,10 @@ def anchors(cluster: Cluster) -> tuple[int, ...]:
     inside = [d for d in range(1, host + 1) if host % d == 0]
     across = [host * k for k in range(2, hosts + 1) if hosts % k == 0]
     least = devices / (2 * MOST_STAGES)
-    return tuple(d for d in (*inside, *across) if least <= d < devices)
+    found = [d for d in (*inside, *across) if least <= d < devices]
+    if devices <= SMALL and devices > 2:  # what lies between is read off both ends
+        found.append(max(sizes(cluster, every=True)))
+    return tuple(dict.fromkeys(found))
 
 
 def sizes(cluster: Cluster, *, every: bool) -> tuple[int, ...]:
@@ -93,6 +96,11 @@ def check_stages(cluster: Cluster, asked: int | None, layers: int) -> None:
     if asked is None:
         return
     host, devices = cluster.devices_per_host, cluster.num_devices
+    if asked < 2:
+        raise PlanError(
+            "1 stage is no pipeline", kind="bad-option", where="pipeline",
+            remedy="ask for 2 stages or more, or for 'off'",
+        )  # fmt: skip
     if asked > layers:
         raise PlanError(
             f"{asked} stages, but the program has {layers} layers between which it can be cut",

@@ -73,6 +73,9 @@ def ask(question: Question) -> Outcome:
         return _ask_galvatron(question)
     if aceso.is_database(question.path):
         return _ask_aceso(question)
+    if question.model is not None:
+        raise _bad("--model", f"'{question.model}' is asked for, but the profile is of one model",
+                   "leave it out")  # fmt: skip
     return _ask_graph(question, read_profile(question.path, batch=question.profile_batch))
 
 

@@ -97,12 +97,41 @@ def test_what_cannot_be_had_is_said():
         planned(memory_bytes=1500)
     assert caught.value.needs_bytes > 1500
     assert "more than the limit" in caught.value.message
+    assert "or at least" in caught.value.remedy
+    with pytest.raises(PlanError, match="1 stage is no pipeline"):
+        planned(pipeline=1)
+    with pytest.raises(PlanError, match="mesh is of one program"):
+        planned(mesh=(2, 2))
     with pytest.raises(PlanError, match="8 examples do not divide into 3"):
         planned(microbatches=3)
     with pytest.raises(PlanError, match=r"Options\.pipeline"):
         planned(pipeline="on")
     with pytest.raises(PlanError, match="only with optimizer="):
         plan(jnp.sin, jnp.ones(4), cluster=slow_machine(4), pipeline=2)
+
+
+def test_any_number_of_devices_is_divided():
+    shape = jax.ShapeDtypeStruct
+    params = {"w": [shape((8, 16), jnp.float32)] * 3, "v": [shape((16, 8), jnp.float32)] * 3}
+    for devices, stages in ((7, 2), (6, 3)):
+        made: Any = plan(
+            chained, params, {"x": shape((12, 8), jnp.float32)}, cluster=slow_machine(devices),
+            optimizer=CLIPPED, pipeline=stages, microbatches=2, schedules="1f1b",
+            baselines=False,
+        )  # fmt: skip
+        assert len(made.stages) == stages
+        assert made.stages[-1].devices[1] == devices
+
+
+def test_wishes_for_one_program_are_not_lost_in_stages():
+    shape = jax.ShapeDtypeStruct
+    params = {"w": [shape((32, 512), jnp.float32)] * 4, "v": [shape((512, 32), jnp.float32)] * 4}
+    batch = {"x": shape((64, 32), jnp.float32)}
+    made = plan(
+        chained, params, batch, cluster=far_apart(), optimizer=CLIPPED, mesh=(4,), baselines=False,
+    )  # fmt: skip
+    assert not isinstance(made, PipelinePlan)
+    assert dict(made.mesh.axes) == {"x": 4}
 
 
 def far_apart() -> Any:
