@@ -1,14 +1,15 @@
 """Meshes that are the same machine with some neighbouring axes joined.
 
 Whatever can be said with axes x and y can be said where they are one axis x*y, as long as they are
-used together: the finer mesh has all plans of the coarser one, at the same price. So only the
-finest meshes are searched; a plan that never takes two axes apart is then told on the coarser one.
+used together: the finer mesh has all plans of the coarser one, at the same price. So the search on
+the finest meshes is one over all; it begins with what is quickly found on the coarser ones, and a
+plan that never takes two axes apart is told on the coarsest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ir import Sharding
 
@@ -62,13 +63,49 @@ def coarsened(
     return tuple(found)
 
 
+def refined(
+    coarse: Built, choice: Sequence[int], fine: Built, names: Sequence[str], groups: Groups
+) -> tuple[int, ...] | None:
+    """The same choice on a finer mesh, or None where an option is missing there.
+
+    Args:
+        coarse: the problem on the coarser mesh.
+        choice: of its nodes.
+        fine: the problem of the same program on the finer mesh.
+        names: axes of the coarser mesh.
+        groups: for each of them, the axes of the finer one that it stands for.
+    """
+    axes = dict(zip(names, groups, strict=True))
+    found: list[int] = []
+    for mine, theirs, k in zip(coarse.refs, fine.refs, choice, strict=False):
+        if mine.op >= 0:
+            whole = zip(mine.menu[k].roles, groups, strict=True)
+            roles = tuple(role for role, group in whole for _ in group)
+            place = next((n for n, s in enumerate(theirs.menu) if s.roles == roles), None)
+        else:
+            place = _among(mine, theirs, k, _spread(mine.states[k], axes))
+        if place is None:
+            return None
+        found.append(place)
+    return tuple(found)
+
+
+def _spread(state: Sharding, axes: Mapping[str, tuple[str, ...]]) -> Sharding:
+    dims = tuple(tuple(a for axis in held for a in axes[axis]) for held in state.dims)
+    return Sharding(dims, tuple((a, kind) for axis, kind in state.partial for a in axes[axis]))
+
+
 def _place(
     mine: NodeRef, theirs: NodeRef, k: int, names: Sequence[str], groups: Groups
 ) -> int | None:
     if mine.op >= 0:
         roles = _roles(mine.menu[k].roles, groups)
         return next((n for n, s in enumerate(theirs.menu) if s.roles == roles), None)
-    state = _state(mine.states[k], names, groups)
+    return _among(mine, theirs, k, _state(mine.states[k], names, groups))
+
+
+def _among(mine: NodeRef, theirs: NodeRef, k: int, state: Sharding | None) -> int | None:
+    """Where a state is among the options of a value; k was it among those of the other mesh."""
     options = theirs.states
     begin = 0
     if mine.value < 0:  # first those without a copy, then those with one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from ir import Mesh, Sharding
 
 from .account import Account, account
 from .baselines import Baseline, Recipes
-from .coarsen import coarsened, joined
+from .coarsen import coarsened, joined, refined
 from .decisions import Decisions
 from .intra.build import Builder
 from .intra.decide import decide
@@ -71,8 +71,7 @@ class Scope:
     late: some search was cut short.
     least: smallest peaks of meshes on which nothing fits [byte].
     blocked: argument -> mesh on which its pins leave no sharding.
-    best_s: step of the fastest plan that fits so far; a mesh is left as soon as its bound shows
-        that it has none that is faster by more than `WORTH`; `beaten` says that one was.
+    beaten: some mesh was left because it has no plan faster than one that there is.
     """
 
     program: Program
@@ -89,7 +88,6 @@ class Scope:
     late: bool = False
     least: list[float] = field(default_factory=list[float])
     blocked: dict[str, str] = field(default_factory=dict[str, str])
-    best_s: float = float("inf")
     beaten: bool = False
 
 
@@ -249,19 +247,25 @@ class MeshSearch:
         sums = account(builder, built, solution.choice)
         return Candidate(name, self.mesh, builder, built, solution, decisions, sums)
 
-    def best(self) -> tuple[list[Candidate], float]:
+    def best(
+        self, known: Sequence[Candidate] = (), cutoff: float = float("inf")
+    ) -> tuple[list[Candidate], float]:
         """The best plan on this mesh, if one fits, and a bound for all of them.
 
         The bound is that of the first solve, under the whole limit: what follows only serves the
         buffers that the objective does not see.
+
+        known: plans that fit, also of coarser meshes.
+        cutoff: the mesh is left as soon as its bound shows that it has no step below.
         """
         wished = self._wished()
         left = self._build(wished)
         if not left.possible:
             self._note_blocked(left)
             return [], float("inf")
-        cutoff = self.scope.best_s * (1 - WORTH)
-        first = self._solve(left, self.scope.limit, replace(self.scope.effort.first, cutoff=cutoff))
+        start = self._start(left, known)
+        first = replace(self.scope.effort.first, cutoff=cutoff, start=start)
+        first = self._solve(left, self.scope.limit, first)
         self.scope.late |= first.stop is Stop.TIME_LIMIT
         if float("inf") > cutoff <= first.bound:
             self.scope.beaten = True
@@ -276,6 +280,18 @@ class MeshSearch:
             fitting = self._fitting("search", wished, left, found, options)
             return ([fitting] if fitting is not None else []), first.bound
         return [found], first.bound
+
+    def _start(self, left: Within, known: Sequence[Candidate]) -> tuple[int, ...]:
+        """The fastest of some plans that can be told here, as a choice of what is left."""
+        for other in sorted(known, key=lambda c: c.account.step_s):
+            places = joined(self.mesh.sizes, other.mesh.sizes)
+            if places is not None and other.builder.cache.reshard.room_bytes == self.room_bytes:
+                groups = tuple(tuple(self.mesh.names[a] for a in group) for group in places)
+                names, choice = other.mesh.names, other.solution.choice
+                choice = refined(other.built, choice, left.built, names, groups)
+                if choice is not None and (start := left.lowered(choice)):
+                    return start
+        return ()
 
     def rough(self, limits: Limits | None = None) -> Candidate | None:
         """A good plan on this mesh without a proof; None if none was found.

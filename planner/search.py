@@ -37,7 +37,10 @@ class Found:
 
 
 class Search:
-    """One search; menus, tables and prices are shared by everything on one mesh."""
+    """One search; menus, tables and prices are shared by everything on one mesh.
+
+    known: plans of the same program, on any mesh, to begin with.
+    """
 
     def __init__(
         self,
@@ -48,14 +51,15 @@ class Search:
         memory: Memory | None = None,
         effort: Effort = THOROUGH,
         cutoff_s: float = float("inf"),
+        known: Sequence[Candidate] = (),
     ) -> None:
         self.options, self.cluster, self.progress = options, cluster, progress
+        self.known, self.cutoff_s = known, cutoff_s
         self.scope = Scope(
             program, cluster, options, progress,
             float(options.memory_bytes or USABLE * cluster.memory_bytes),
             CollectiveModel(cluster), ComputeModel(cluster),
             time.monotonic() + options.time_limit_s, memory or memory_of(options), effort,
-            best_s=cutoff_s,
         )  # fmt: skip
 
     @property
@@ -87,53 +91,56 @@ class Search:
         Raises:
             PlanError: if nothing fits in memory, or pins leave no choice.
         """
-        found: list[Candidate] = []
-        bounds: list[float] = []
         least = self.scope.program.facts.least_peak(self.cluster.num_devices)
         if least > self.limit:
             self.scope.least.append(least)
             self._refuse()
         baselines: dict[str, Baseline] = {}
         searchers: list[MeshSearch] = []
+        found, bounds, best_s = list[Candidate](), list[float](), self.cutoff_s
         shapes = self.shapes()
         fine = finest(shapes)
+        # what is quickly found on coarse meshes is where the search on finer ones begins; of these,
         # even shapes first: they are fastest more often than not, and then settle the others
-        for shape in sorted(fine, key=lambda s: max(s) / min(s)):
-            if searchers and time.monotonic() > self.scope.deadline:
+        coarse = sorted((s for s in shapes if s not in fine), key=len)
+        for shape in (*coarse, *sorted(fine, key=lambda s: max(s) / min(s))):
+            if bounds and time.monotonic() > self.scope.deadline:
                 bounds.append(0.0)  # nothing is known of a shape that was not looked at
                 self.scope.late = True
                 continue
-            searchers.append(self._searcher(shape))
-            best, bound = searchers[-1].best()
-            bounds.append(bound)
+            searcher = self._searcher(shape)
+            searchers.append(searcher)
+            if shape in coarse and self.options.baselines:
+                found.extend(searcher.baselines(baselines))
+            # the first of the finest meshes is searched to the end
+            cutoff = self.cutoff_s if shape in fine and not bounds else best_s
+            best, bound = searcher.best((*self.known, *self._fitting(found)), cutoff * (1 - WORTH))
             found.extend(best)
-            self.scope.best_s = min([self.scope.best_s, *(c.account.step_s for c in best)])
-        rest = [self._searcher(shape) for shape in shapes if shape not in fine]
-        for searcher in rest:
-            # all it has is on a finer mesh, but it may be found here where it was not there
-            open_ = self.scope.best_s * (1 - WORTH) > min(bounds)
-            if open_ and time.monotonic() < self.scope.deadline:
-                found.extend(searcher.best()[0])
-                self.scope.best_s = min([self.scope.best_s, *(c.account.step_s for c in found)])
-        searchers = sorted((*rest, *searchers), key=lambda s: shapes.index(s.mesh.sizes))
+            bounds.extend([bound] if shape in fine else [])
+            best_s = min([best_s, *(c.account.step_s for c in best)])
         for searcher in searchers if self.options.baselines else ():
-            if len(searcher.mesh.axes) <= 2 or time.monotonic() < self.scope.deadline:
+            few = len(searcher.mesh.axes) <= 2 or time.monotonic() < self.scope.deadline
+            if searcher.mesh.sizes in fine and few:
                 found.extend(searcher.baselines(baselines))
         if self.options.baseline is not None:
             found = self._only(self.options.baseline, found, baselines)
-        fitting = [c for c in found if c.account.peak_bytes <= self.limit * (1 + 1e-9)]
+        fitting = self._fitting(found)
         if not fitting:
             self._refuse()
         best_one = min(
             fitting,
             key=lambda c: (c.account.step_s, c.name != "search", len(c.mesh.axes), c.name),
         )
+        searchers.sort(key=lambda s: shapes.index(s.mesh.sizes))
         best_one = self._told(best_one, searchers)
         bound = min(bounds) if bounds else 0.0
         bound = min(bound, best_one.account.step_s)
         close = best_one.account.step_s - bound <= 1e-3 * best_one.account.step_s
         stop = Stop.TIME_LIMIT if self.scope.late else Stop.OPTIMAL if close else Stop.GAP
         return Found(best_one, found, baselines, bound, stop, self.scope.seconds)
+
+    def _fitting(self, found: Sequence[Candidate]) -> list[Candidate]:
+        return [c for c in found if c.account.peak_bytes <= self.limit * (1 + 1e-9)]
 
     def _searcher(self, shape: tuple[int, ...]) -> MeshSearch:
         self.progress(f"mesh {'x'.join(map(str, shape))}")

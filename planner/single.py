@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -127,7 +127,7 @@ def _rewritten(
         try:
             other, made = plan_traced(
                 one, after, machine, again, say, start, begun, memory,
-                cutoff_s=file.step_s * (1 - WORTH),
+                cutoff_s=file.step_s * (1 - WORTH), known=pricer.known(found.draft),
             )  # fmt: skip
         except PlanError:
             pass  # none below the cutoff: the quick plan knew less of memory
@@ -182,6 +182,7 @@ def plan_traced(
     memory: Memory | None = None,
     effort: Effort = THOROUGH,
     cutoff_s: float = float("inf"),
+    known: Sequence[Candidate] = (),
 ) -> tuple[Plan, Found]:
     """Plans a traced step.
 
@@ -196,13 +197,14 @@ def plan_traced(
         memory: the plan store; the one that the options ask for if None.
         effort: how far it goes.
         cutoff_s: only steps below are of interest.
+        known: plans of it to begin with.
 
     Raises:
         PlanError: if nothing fits in memory.
     """
     program = program_of(traced.graph, _ties(traced), _donated(traced), options, one.in_flight)
     traced_s = time.monotonic() - begun
-    search = Search(program, machine, options, say, memory, effort, cutoff_s)
+    search = Search(program, machine, options, say, memory, effort, cutoff_s, known)
     found = search.run()
     total = time.monotonic() - start
     seconds = {

@@ -17,6 +17,7 @@ class SolveOptions:
         large, and short runs of HiGHS; None to use all the time.
     interruptible: whether Ctrl-C ends the search with the best choice so far.
     cutoff: only choices below this cost are of interest; the search ends when the bound reaches it.
+    start: a choice that is known already, of every node; taken if it is allowed.
     """
 
     time_limit_s: float = 60.0
@@ -28,3 +29,4 @@ class SolveOptions:
     rounds: int | None = 60
     interruptible: bool = False
     cutoff: float = float("inf")
+    start: tuple[int, ...] = ()

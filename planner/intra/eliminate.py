@@ -16,8 +16,9 @@ Source: Bertele and Brioschi, Nonserial Dynamic Programming, 1972; Jia et al., O
 from __future__ import annotations
 
 import heapq
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +30,7 @@ from .problem import Edge, Floats
 DEFAULT_ENTRIES = 3_000_000
 # Problems up to this size are tried as a whole, with tables up to that one.
 MOST_NODES, MOST_ENTRIES = 3_000, 300_000
+MOST_NEIGHBOURS = 30
 Scope = tuple[int, ...]
 _Content = dict[tuple[tuple[int, ...], bytes], int]
 
@@ -122,6 +124,47 @@ def _slice(array: Floats, positions: tuple[int, ...], k: int, rank: int) -> Floa
     return picked.reshape(shape)
 
 
+def order(
+    sizes: Sequence[int], joined: Mapping[int, Collection[int]], max_entries: int, max_joined: int
+) -> list[int]:
+    """Nodes in the order in which they are removed, smallest table first, while the limits allow.
+
+    Args:
+        sizes: options of each node.
+        joined: the neighbours of each node that is there.
+        max_entries: of a table.
+        max_joined: neighbours of a node that is removed.
+    """
+    left = {v: set(neighbours) for v, neighbours in joined.items()}
+
+    def entries(v: int) -> int:
+        return math.prod(sizes[w] for w in left[v])
+
+    found: list[int] = []
+    heap = [(entries(v), v) for v in left]
+    heapq.heapify(heap)
+    while heap:
+        size, v = heapq.heappop(heap)
+        if v not in left:
+            continue
+        now = entries(v)
+        if now != size:
+            heapq.heappush(heap, (now, v))
+            continue
+        if now > max_entries:
+            break
+        if len(left[v]) > max_joined:
+            continue
+        found.append(v)
+        around = left.pop(v)
+        for w in around:
+            left[w] |= around
+            left[w] -= {v, w}
+        for w in sorted(around):
+            heapq.heappush(heap, (entries(w), w))
+    return found
+
+
 class Elimination:
     """Nodes of a problem being removed; `run` as far as wanted, then `read_back`."""
 
@@ -167,37 +210,20 @@ class Elimination:
         for v in scope:
             self.neighbours[v].update(w for w in scope if w != v)
 
-    def _entries(self, v: int) -> int:
-        size = 1
-        for w in self.neighbours[v]:
-            size *= self.sizes[w]
-        return size
-
     def run(
         self,
         max_entries: int = DEFAULT_ENTRIES,
-        max_neighbours: int = 30,
+        max_neighbours: int = MOST_NEIGHBOURS,
         deadline: float = float("inf"),
     ) -> None:
         """Removes nodes, smallest table first, while the limits allow."""
-        heap = [(self._entries(v), v) for v in self.alive]
-        heapq.heapify(heap)
-        while heap and time.monotonic() < deadline:
-            size, v = heapq.heappop(heap)
-            if v not in self.alive:
-                continue
-            now = self._entries(v)
-            if now != size:
-                heapq.heappush(heap, (now, v))
-                continue
-            if now > max_entries:
+        joined = {v: self.neighbours[v] for v in self.alive}
+        for v in order(self.sizes, joined, max_entries, max_neighbours):
+            if time.monotonic() > deadline:
                 break
-            if len(self.neighbours[v]) > max_neighbours:
-                continue
-            for w in self._remove(v):
-                heapq.heappush(heap, (self._entries(w), w))
+            self._remove(v)
 
-    def _remove(self, v: int) -> list[int]:
+    def _remove(self, v: int) -> None:
         scope = tuple(sorted(self.neighbours[v]))
         position = {w: i + 1 for i, w in enumerate(scope)}
         position[v] = 0
@@ -216,7 +242,6 @@ class Elimination:
                 (self.sizes[v], *(self.sizes[w] for w in scope)),
             )
             self._put(scope, joined)
-        return list(scope)
 
     def core(self) -> tuple[tuple[int, ...], list[Floats], list[Edge]]:
         """What is left, if its factors join at most two nodes: (nodes, costs, edges)."""
@@ -263,8 +288,14 @@ def eliminated(flat: Flat, tables: Tables, deadline: float) -> Ints | None:
         return np.zeros(0, dtype=np.int64)
     if len(flat.limit) or flat.size > MOST_NODES:
         return None
-    costs = [flat.cost[a:b] for a, b in zip(flat.first[:-1], flat.first[1:], strict=True)]
     sizes = flat.sizes
+    joined: dict[int, set[int]] = {v: set() for v in range(flat.size)}
+    for u, v in flat.ends.tolist():
+        joined[u].add(v)
+        joined[v].add(u)
+    if len(order(sizes.tolist(), joined, MOST_ENTRIES, MOST_NEIGHBOURS)) < flat.size:
+        return None
+    costs = [flat.cost[a:b] for a, b in zip(flat.first[:-1], flat.first[1:], strict=True)]
     shaped: dict[int, Floats] = {}
     edges: list[Edge] = []
     for (u, v), at in zip(flat.ends.tolist(), flat.table.tolist(), strict=True):

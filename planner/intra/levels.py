@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from .flat import Flat
+from .flat import Flat, Ints
 from .prices import Prices
 from .problem import Floats
+
+GUESSES, WARMTHS = 60, 6  # choices off disturbed messages
 
 
 def are_whole(flat: Flat) -> bool:
@@ -26,3 +30,13 @@ def carried_over(prices: Prices, flat: Flat) -> Floats:
     """Prices of the moments that a level has, by the level above."""
     known = dict(zip(prices.flat.moment.tolist(), prices.price.tolist(), strict=True))
     return np.array([known.get(t, 0.0) for t in flat.moment.tolist()])
+
+
+def guesses(prices: Prices, seed: int) -> Iterator[Ints]:
+    """Choices that fit, read off disturbed messages, more and less so."""
+    random = np.random.default_rng(seed)
+    for n in range(GUESSES):
+        heat = prices.gap / prices.flat.size * 4.0 ** (n % WARMTHS - 2)
+        choice = prices.other(random, heat)
+        if choice is not None and np.isfinite(prices.flat.price(choice)):
+            yield choice

@@ -22,6 +22,7 @@ FIRST_STEP, SHORTEST_STEP, NEXT_STEP = 0.05, 1e-4, 0.01
 LONGER, SHORTER, COOLER = 1.2, 0.7, 0.7
 HEAT = 0.1  # first temperature, as a share of the bound per node
 MOST_STALE = 200  # steps
+LITTLE = 0.005  # share of the gap
 COLDEST = 1e-6  # of the first temperature
 
 
@@ -48,7 +49,8 @@ class Prices:
         self.state = self.messages.state()
         self.length = FIRST_STEP
         self.heat = HEAT
-        self.stale = 0  # steps since the bound grew by a good part of the gap
+        self.little = LITTLE
+        self.stale = 0  # steps since the bound grew by more than a little of the gap
 
     # --- choices ---
 
@@ -89,7 +91,7 @@ class Prices:
         if not lower.bound > self.best.bound:
             return False
         grown = lower.bound - self.best.bound
-        self.stale = 0 if grown > 0.005 * self.gap else self.stale + 1
+        self.stale = 0 if grown > self.little * self.gap else self.stale + 1
         self.best, self.price, self.state = lower, self.messages.price, self.messages.state()
         return True
 

@@ -25,7 +25,7 @@ from .eliminate import Tables, eliminated
 from .fixing import cheap_enough
 from .flat import Flat, Ints, flatten_problem
 from .ilp import columns, solve_ilp
-from .levels import are_whole, carried_over, some_option_each
+from .levels import are_whole, carried_over, guesses, some_option_each
 from .neighbours import Neighbours
 from .prices import Prices
 from .problem import Floats, IntraProblem, IntraSolution, Point
@@ -34,12 +34,12 @@ from .warm import warm
 
 ILP_COLUMNS = 60_000  # programmes up to this size are tried as a whole
 MOST_COLUMNS = 3_000_000  # larger ones are never written down: they take gigabytes
-GUESSES, WARMTHS = 60, 6  # choices off disturbed messages, in place of such a programme
 ILP_SHARE = 0.3  # of the time left
 ROUND_S = 5.0  # for a neighbourhood
 # Where the number of rounds is limited, everything is shorter.
 SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_S, SHORT_ROUND_S = 25_000, 200, 3.0, 0.5
 SHORT_STALE = 10
+LARGE, SHORT_LARGE = 2_000_000, (3, 0.03)  # columns; steps, share of the gap
 FREE_WORK = 60_000  # columns of neighbourhoods beyond which only a share of the rounds is run
 GOOD, FEWER = 5e-4, 0.2  # a gap that is worth a share of the rounds only
 STALE = 25  # steps of prices without progress before something else is tried
@@ -47,8 +47,7 @@ PRICES_SHARE = 0.15  # of the time left, at most, for prices before anything els
 MUCH = 0.8  # the share of a problem that is left when much of it went
 SMALL, SHRUNK = 100_000, 0.3  # columns; prices of more are left for a share of them
 BATCH = 6  # neighbourhoods between looks at the bound
-STEPS = 4  # of prices after each batch
-MOST_OTHERS = 4  # choices at which neighbourhoods got stuck, to go back to
+STEPS, MOST_OTHERS = 4, 4  # of prices after each batch; choices that were stuck, to go back to
 EXACT = 1e-9  # relative: what counts as better, where costs are not whole
 ROUNDING = 1e-14  # and where they are
 
@@ -168,6 +167,8 @@ class _Search:
     def run(self) -> None:
         self.original = flatten_problem(self.problem)
         self.whole = are_whole(self.original)
+        if self.options.start:
+            self.offer(np.array(self.options.start))
         top = reduce(self.original)
         self.levels.append(top)
         if top.broken:
@@ -206,8 +207,11 @@ class _Search:
         if self.best is None and prices.round():  # something, however little time is left
             assert prices.choice is not None
             self.offer(prices.choice)
-        free = self.options.rounds is None
-        while not self.settled and steps > 0 and prices.stale < (STALE if free else SHORT_STALE):
+        free, most_stale = self.options.rounds is None, STALE
+        if not free:
+            large = columns(flat) > LARGE
+            most_stale, prices.little = SHORT_LARGE if large else (SHORT_STALE, prices.little)
+        while not self.settled and steps > 0 and prices.stale < most_stale:
             steps -= 1
             if prices.step():
                 assert prices.choice is not None
@@ -220,13 +224,13 @@ class _Search:
         prices.rest()
         return prices
 
-    def _shrinks(self, prices: Prices) -> bool:
+    def _shrinks(self, prices: Prices, to: float = SHRUNK) -> bool:
         """Whether a large problem has become a small one: what is dear can go at once."""
         size = columns(prices.flat)
         if self.best is None or size < SMALL:
             return False
         held = prices.best.slack <= self._margin(prices)
-        return columns(prices.flat, held) < SHRUNK * size
+        return columns(prices.flat, held) < to * size
 
     def _margin(self, prices: Prices) -> float:
         """By how much above the bound a choice of interest may be."""
@@ -248,13 +252,9 @@ class _Search:
         return False
 
     def _guess(self, prices: Prices) -> None:
-        """Something that fits, where nothing was found and the programme would be too large."""
-        random = np.random.default_rng(self.options.seed)
-        for n in range(GUESSES):
-            heat = prices.gap / prices.flat.size * 4.0 ** (n % WARMTHS - 2)
-            choice = prices.other(random, heat)
-            if choice is not None and np.isfinite(prices.flat.price(choice)):
-                self.offer(choice)
+        """Something that fits, where the programme would be too large."""
+        for choice in guesses(prices, self.options.seed):
+            self.offer(choice)
             if self.best is not None or self.late:
                 return
         self.done = True
@@ -273,6 +273,9 @@ class _Search:
     def _lower(self, prices: Prices) -> bool:
         """Leaves out what no better choice can have; whether that was much."""
         if self.best is None:
+            return False
+        many = self.options.rounds is not None and columns(prices.flat) > SMALL
+        if many and not self._shrinks(prices, MUCH):
             return False
         flat, held = cheap_enough(prices.messages, prices.best, self._margin(prices))
         below = reduce(flat, held) if some_option_each(flat, held) else None

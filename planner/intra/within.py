@@ -87,6 +87,16 @@ class Within:
         )
         return replace(found, choice=choice)
 
+    def lowered(self, choice: Sequence[int]) -> tuple[int, ...]:
+        """A choice of the nodes of the whole as one of what is left; empty if it is not there."""
+        found: list[int] = []
+        for c, k in zip(choice, self.kept, strict=True):
+            at = c if k is None else int(np.searchsorted(k, c))
+            if k is not None and (at == len(k) or k[at] != c):
+                return ()
+            found.append(at)
+        return (*found, *(found[n] for n in self.built.followed))
+
     def least_peak(self) -> float:
         """The peak when every node takes the option left to it that uses least."""
         lives = self.built.lives

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from costmodel import Cluster, ComputeModel
-from ir import Graph
+from ir import Graph, digest
 from substitutions import Draft
 
 from ..account import Account
@@ -26,6 +26,7 @@ class Pricer:
 
     best: the plan of the program as it was traced.
     ties, donated: of that program, in positions of the graph's inputs.
+    plans: found so far, by the digest of their program.
     """
 
     machine: Cluster
@@ -33,6 +34,7 @@ class Pricer:
     best: Candidate
     ties: tuple[tuple[int, int], ...]
     donated: frozenset[int]
+    plans: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
 
     def step_s(self, draft: Draft) -> float:
         """Predicted seconds of a step as `wall_s` has them; infinite if no plan that fits is found.
@@ -44,7 +46,15 @@ class Pricer:
         flat, known = searcher.scope.program.flat, self.best.decisions.ops
         large = len(flat.ops) > SMALL
         found = searcher.rough(limits_near(draft, flat, known, REACH) if large else None)
-        return float("inf") if found is None else wall_s(found.account, self.machine)
+        if found is None:
+            return float("inf")
+        self.plans[digest(draft.graph)] = found
+        return wall_s(found.account, self.machine)
+
+    def known(self, draft: Draft) -> tuple[Candidate, ...]:
+        """The plan that a program was priced by."""
+        found = self.plans.get(digest(draft.graph))
+        return () if found is None else (found,)
 
     def _searcher(self, graph: Graph) -> MeshSearch:
         program = program_of(graph, self.ties, self.donated, self.options)

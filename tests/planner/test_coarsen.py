@@ -12,9 +12,14 @@ import pytest
 from jax import ShapeDtypeStruct as Shape
 
 from costmodel import parse_cluster
+from ir.trace import trace
 from planner import Options, plan
-from planner.coarsen import finest, joined
-from planner.meshes import mesh_shapes
+from planner.account import account
+from planner.coarsen import coarsened, finest, joined, refined
+from planner.mesh_search import MeshSearch
+from planner.meshes import mesh_of, mesh_shapes
+from planner.program import program_of
+from planner.search import Search
 
 CLUSTERS = ("8xh100", "16xh100", "64xh100", "512xh100", "72xgb200")
 
@@ -78,3 +83,27 @@ def test_a_plan_is_told_on_the_coarsest_mesh_that_can_say_it() -> None:
     )  # fmt: skip
     assert found.mesh.sizes == (8,)
     assert found.gap <= 1e-3
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("fine", "coarse"), [((2, 4), (8,)), ((2, 2, 2), (4, 2))])
+def test_what_is_told_on_a_finer_mesh_costs_the_same(
+    name: str, fine: tuple[int, ...], coarse: tuple[int, ...]
+) -> None:
+    """And told on the coarser one again, it is the same choice."""
+    fn, shapes = PROGRAMS[name]
+    traced = trace(fn, *(Shape(shape, jnp.bfloat16) for shape in shapes))
+    options, machine = Options(baselines=False), parse_cluster("8xh100")
+    program = program_of(traced.graph, (), frozenset(), options)
+    search = Search(program, machine, options, lambda _: None)
+    here, there = (MeshSearch(search.scope, mesh_of(shape)) for shape in (coarse, fine))
+    places = joined(fine, coarse)
+    assert places is not None
+    names, groups = here.mesh.names, [tuple(there.mesh.names[a] for a in g) for g in places]
+    (best,), _ = here.best()
+    built = there.builder.build()
+    choice = refined(best.built, best.solution.choice, built, names, tuple(groups))
+    assert choice is not None
+    assert account(there.builder, built, choice).step_s == pytest.approx(best.account.step_s)
+    again = coarsened(built, choice, best.built, names, tuple(groups))
+    assert again == best.solution.choice[: len(best.built.refs)]

@@ -177,3 +177,26 @@ def test_a_cutoff_ends_the_search_once_nothing_is_below_it() -> None:
         half = best.cost / 2
         below = solve(problem, SolveOptions(cutoff=half))
         assert half <= below.bound <= best.cost * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seeds", BLOCKS[:3], ids=str)
+def test_a_known_choice_is_where_it_begins(seeds: range) -> None:
+    """The best choice stays, a worse one is left, one that is not allowed is not believed."""
+    rng = np.random.default_rng(seeds.start)
+    for seed in seeds:
+        problem = instance(seed, nodes=(1, 9), most=1000)
+        best = brute_force(problem)
+        some = tuple(int(rng.integers(len(c))) for c in problem.node_cost)
+        for start in (some, best.choice):
+            found = solve(problem, SolveOptions(start=start))
+            assert_truthful(problem, found, best)
+            assert found.stop is best.stop, seed
+            assert found.cost <= best.cost * (1 + 1.01 * TOLERANCE), seed
+
+
+def test_it_is_never_worse_than_a_known_choice() -> None:
+    """Not even where there is no time to search."""
+    problem = large(3)
+    known = solve(problem)
+    options = SolveOptions(start=known.choice, sweeps=3, price_steps=1, ilp=False, rounds=1)
+    assert solve(problem, options).cost <= known.cost
