@@ -75,6 +75,7 @@ def ours(model: Any, cluster: str, memory_bytes: int | None, **more: Any) -> dic
         "microbatches": found.microbatches,
         "stages": [[*s.layers, s.devices[1] - s.devices[0], s.recompute] for s in found.stages],
         "meshes": [s.mesh for s in found.stages],
+        "beside": {name: b.step_s for name, b in found.baselines.items()},
         "planned_s": time.process_time() - spent, "wall_s": time.monotonic() - begun,
     }  # fmt: skip
 

@@ -74,6 +74,12 @@ def test_stages_in_turn_on_each_group_are_chosen_saved_and_run(tmp_path):
     assert [s.devices for s in made.stages] == [(0, 2), (2, 4)] * made.file.chunks
     assert made.fits
     assert made.simulated.timeline.step_s == pytest.approx(made.step_s)
+    made.report(tmp_path / "r.html")
+    made.trace(tmp_path / "t.json")
+    for format_ in ("schedule", "shardings", "traffic"):
+        made.export(format_, tmp_path / format_)
+    assert "stage 3" in str(made)
+    assert "compute" in made.explain("3")
     made.save(tmp_path / "a.json")
     params, batch = arguments()
     again = load(tmp_path / "a.json")

@@ -49,6 +49,10 @@ def test_every_division_of_a_small_program_is_above_the_bound(microbatches: int)
                     found = search.trial(microbatches, one)
                     assert found is not None
                     steps.append(found.ranked.step_s)
+    for inner in itertools.combinations(range(1, last), 3):  # two stages in turn on each of two
+        one = Division((0, *inner, last), (2,) * 4, ("none",) * 4, float("inf"), float("inf"), 2)
+        found = search.trial(microbatches, one) if microbatches % 2 == 0 else None
+        steps += [found.ranked.step_s] if found else []
     assert len(steps) >= 4
     assert 0.0 < bound <= min(steps)
     assert bound > 0.2 * min(steps)
