@@ -61,6 +61,8 @@ def main(arguments: list[str]) -> int:
     for name in names:
         print(f"\n{name}\n")
         rows = import_module(f"benchmarks.{name.replace('-', '_')}").main(quick)
+        if rows is None:
+            continue
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"machine": here, "rows": rows}, indent=1, default=str)
         (folder / f"{name}.json").write_text(text + "\n")

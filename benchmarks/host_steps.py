@@ -1,7 +1,8 @@
 # pyright: basic
 """Predicted beside measured step times of many plans on the CPU devices of this machine.
 
-    python -m benchmarks host-steps [--quick] [--shared] [--only=NAME] [--keep=FOLDER] [--kept-only]
+    python -m benchmarks host-steps [--quick] [--shared] [--only=NAME]
+                                    [--keep=FOLDER] [--prepare] [--kept-only]
 
 Six examples with small batches and many weights, so that plans differ, on 2 and 4 host devices,
 each under at least eight different plans: the search's own, and others forced through pins and
@@ -9,8 +10,10 @@ mesh shapes.
 Prices come from `meshwright profile` where it has measured so many devices, else they are measured
 first. All plans of an example are timed in turns and the fastest of their runs counts. With
 `--shared` both are processor seconds over the cores and not wall time, for a machine that others
-use at the same time; waiting for each other is then not counted. Rows are kept in a folder, so that
-a run may be stopped and continued.
+use at the same time; waiting for each other is then not counted. Rows, plans and compiled programs
+are kept in a folder, so that a run may be stopped and continued. Only prices and times need a quiet
+machine: `meshwright profile --quick --devices 2 --devices 4` in quiet, then with one folder
+`--prepare`, which plans and compiles and times nothing, then the same without it in quiet again.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from jax.sharding import NamedSharding
 
 from costmodel import Cluster, parse_cluster
 from examples import gpt, llama, moe, recommender, vit, wide_resnet
-from planner import Plan, PlanError, plan
+from planner import Plan, PlanError, load, plan
 from profiles import load_profile, save_profile
 from profiles.measure import PROCESSOR_TIME, cores_s, measure, present, wall_s
 
@@ -114,9 +117,17 @@ def _spec(rank: int, place: int | None, n: int) -> str:
     return f"[{','.join(str(n) if d == place else '-' for d in range(rank))}]"
 
 
-def plans_of(name: str, cluster: Cluster, least: int = 8) -> tuple[list[tuple[str, Plan]], Any]:
-    """Different plans of one example, and its arguments."""
+def plans_of(
+    name: str, cluster: Cluster, kept: Path, least: int = 8
+) -> tuple[list[tuple[str, Plan]], Any]:
+    """Different plans of one example, made or those of a folder, and its arguments."""
     fn, args, _ = EXAMPLES[name]()
+    stem = f"{name}-{cluster.num_devices}"
+    index = kept / f"{stem}.plans.json"
+    if index.exists():
+        labels = json.loads(index.read_text())
+        files = [kept / f"{stem}-{n}.plan.json" for n in range(len(labels))]
+        return [(s, load(f).bind(fn, *args)) for s, f in zip(labels, files, strict=True)], args
     roles = ("parameter", "optimizer-state", "batch")
     settings: dict[str, Any] = {
         "cluster": cluster, "roles": roles, "baselines": False, "time_limit_s": SOLVE_S,
@@ -126,7 +137,7 @@ def plans_of(name: str, cluster: Cluster, least: int = 8) -> tuple[list[tuple[st
     found: list[tuple[str, Plan]] = []
     seen: set[str] = set()
     for label, extra in wishes(base, cluster.num_devices):
-        if len(found) >= least + 2 and label.startswith("random"):
+        if len(found) >= least and label.startswith("random"):
             break
         try:
             one = base if not extra else plan(fn, *args, **settings, **extra)
@@ -138,13 +149,19 @@ def plans_of(name: str, cluster: Cluster, least: int = 8) -> tuple[list[tuple[st
         if text not in seen:
             seen.add(text)
             found.append((label, one))
+    for n, (_, one) in enumerate(found):
+        one.save(kept / f"{stem}-{n}.plan.json")
+    index.write_text(json.dumps([label for label, _ in found]))
     return found, args
 
 
 def timed(
     plans: list[tuple[str, Plan]], args: Any, clock: Any, rounds: int = ROUNDS
 ) -> list[float]:
-    """Seconds of a step of each plan, the fastest of its runs; all take turns."""
+    """Seconds of a step of each plan, the fastest of its runs; all take turns.
+
+    Without rounds the plans are compiled and run once.
+    """
     runs = []
     for _, one in plans:
         mesh = one._mesh(None)
@@ -171,9 +188,9 @@ def rank_correlation(a: list[float], b: list[float]) -> float:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def one(name: str, cluster: Cluster, *, shared: bool) -> dict[str, Any]:
+def one(name: str, cluster: Cluster, kept: Path, *, shared: bool) -> dict[str, Any]:
     """All plans of one example: what they were said to take, and took."""
-    plans, args = plans_of(name, cluster)
+    plans, args = plans_of(name, cluster, kept)
     measured = timed(plans, args, cores_s if shared else wall_s)
     predicted = [found.step_s for _, found in plans]
     chosen, fastest = int(np.argmin(predicted)), int(np.argmin(measured))
@@ -204,23 +221,32 @@ def _lines(row: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main(quick: bool = False) -> list[dict[str, Any]]:
-    """Prints a table per example and the summary."""
+def main(quick: bool = False) -> list[dict[str, Any]] | None:
+    """Prints a table per example and the summary; nothing is to be kept of a preparation."""
     shared = "--shared" in sys.argv
     given = {a.partition("=")[0]: a.partition("=")[2] for a in sys.argv}
     only, kept = given.get("--only", ""), Path(given.get("--keep") or tempfile.mkdtemp())
     kept.mkdir(parents=True, exist_ok=True)
     present("host", max(COUNTS))
+    jax.config.update("jax_compilation_cache_dir", str(kept / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    prepare = "--prepare" in sys.argv
     rows: list[dict[str, Any]] = []
     for count in COUNTS:
         for name in QUICK if quick else EXAMPLES:
             file = kept / f"{name}-{count}.json"
             if only in name and not file.exists() and "--kept-only" not in sys.argv:
-                row = one(name, cluster_of(count, shared=shared), shared=shared)
-                file.write_text(json.dumps(row))
+                cluster = cluster_of(count, shared=shared)
+                if prepare:
+                    timed(*plans_of(name, cluster, kept), wall_s, rounds=0)
+                    print(f"{name} on {count} devices is prepared", flush=True)
+                    continue
+                file.write_text(json.dumps(one(name, cluster, kept, shared=shared)))
             if file.exists():
                 rows.append(json.loads(file.read_text()))
                 print(_lines(rows[-1]), flush=True)
+    if prepare:
+        return None
     _summary(rows)
     return rows
 
