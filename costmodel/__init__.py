@@ -23,9 +23,11 @@ from .overlap import Overlap as Overlap
 from .overlap import Transfer as Transfer
 from .overlap import overlapped as overlapped
 from .parse import ClusterSummary as ClusterSummary
+from .parse import is_device_name as is_device_name
 from .parse import list_clusters as list_clusters
 from .parse import parse_bytes as parse_bytes
 from .parse import parse_cluster as parse_cluster
+from .parse import shipped_clusters as shipped_clusters
 from .reshard import FREE as FREE
 from .reshard import ReshardModel as ReshardModel
 from .reshard import Step as Step

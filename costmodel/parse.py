@@ -168,7 +168,7 @@ def _from_file(path: Path) -> Cluster:
         raw: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise ProfileError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ProfileError(f"is neither YAML nor JSON: {reason}", where=str(path)) from error
     if isinstance(raw, dict) and "groups" in raw:
@@ -286,9 +286,23 @@ class ClusterSummary:
 
 
 def list_clusters() -> tuple[ClusterSummary, ...]:
-    """What is known about every device that a cluster name may use, measured ones last."""
-    shipped = [_summary(load_profile(name)) for name in profile_names()]
-    return (*shipped, *(_summary(profile) for _, _, profile in stored_profiles()))
+    """What is known about every device that a cluster name may use, measured ones last.
+
+    Raises:
+        ProfileError: if the measurements kept here cannot be read.
+    """
+    return (*shipped_clusters(), *(_summary(profile) for _, _, profile in stored_profiles()))
+
+
+def shipped_clusters() -> tuple[ClusterSummary, ...]:
+    """The same without what was measured here."""
+    return tuple(_summary(load_profile(name)) for name in profile_names())
+
+
+def is_device_name(text: str) -> bool:
+    """Whether a cluster's name can name a device so."""
+    match = _NAME.fullmatch(text)
+    return match is not None and match["device"] == text
 
 
 def _summary(profile: Profile) -> ClusterSummary:

@@ -23,6 +23,7 @@ from .schema import Profile, convert
 SCHEMA_VERSION = 1
 # A writer holds the file for milliseconds; who waits longer waits for something broken.
 BUSY_S = 5.0
+AGAIN = "delete the file and run `meshwright profile` again"
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS profiles (
@@ -237,7 +238,7 @@ def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -
     elif version != SCHEMA_VERSION:
         raise ProfileError(
             f"holds measurements of version {version}, expected {SCHEMA_VERSION}", where=str(path),
-            remedy="delete the file and run `meshwright profile` again",
+            remedy=AGAIN,
         )  # fmt: skip
 
 
@@ -264,18 +265,16 @@ def _unusable(path: Path, error: sqlite3.Error) -> ProfileError:
             remedy="make it writable, or set XDG_CACHE_HOME to another folder",
         )  # fmt: skip
     return ProfileError(
-        f"is no usable database of measurements: {text}", where=str(path),
-        remedy="delete the file and run `meshwright profile` again",
-    )  # fmt: skip
+        f"is no usable database of measurements: {text}", where=str(path), remedy=AGAIN
+    )
 
 
 def _profile_of(text: str, name: str, devices: int, path: Path) -> Profile:
     where = f"{path}, profile {name!r} of {devices} devices"
     try:
         raw = msgspec.json.decode(text)
-    except (msgspec.DecodeError, TypeError) as error:
-        raise ProfileError(
-            f"is not JSON: {error}", where=where,
-            remedy="delete the file and run `meshwright profile` again",
-        ) from error  # fmt: skip
-    return convert(raw, Profile, where=where)
+        return convert(raw, Profile, where=where)
+    except (msgspec.DecodeError, TypeError, RecursionError) as error:
+        raise ProfileError(f"is not JSON: {error}", where=where, remedy=AGAIN) from error
+    except ProfileError as error:
+        raise ProfileError(error.message, where=error.where, remedy=AGAIN) from error

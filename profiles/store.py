@@ -68,7 +68,7 @@ def _read(path: Path) -> Profile:
         raw: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProfileError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(f"is not JSON: {error}", where=str(path)) from error
     if isinstance(raw, dict):
         keys = cast("dict[str, Any]", raw)

@@ -8,7 +8,8 @@ from importlib.metadata import version
 
 from rich.text import Text
 
-from costmodel import ClusterSummary, list_clusters
+from costmodel import ClusterSummary, list_clusters, shipped_clusters
+from profiles import ProfileError
 
 from ..show import bytes_text
 from ..version import VERSION
@@ -24,11 +25,19 @@ _USE = (
 
 def clusters_command(as_json: AsJson = False) -> Answer:
     """List the devices that a cluster may be made of."""
-    found = list_clusters()
+    note = ""
+    try:
+        found = list_clusters()
+    except ProfileError as error:
+        found, note = shipped_clusters(), f"without what was measured here: {error}"
     rows = [_row(item) for item in found]
     head = ("name", "memory", "bf16", "per host", "link", "network", "evidence", "tables")
-    data = {"clusters": [dataclasses.asdict(item) for item in found], "use": _USE}
-    return Answer(data, lambda width: table(head, rows, width).append(f"\n\n{_USE}"))
+    data = {
+        "clusters": [dataclasses.asdict(item) for item in found], "use": _USE,
+        "warnings": [note] if note else [],
+    }  # fmt: skip
+    end = f"\n\n{_USE}" + (f"\n\n{note}" if note else "")
+    return Answer(data, lambda width: table(head, rows, width).append(end))
 
 
 def _row(item: ClusterSummary) -> tuple[str, ...]:

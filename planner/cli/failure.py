@@ -95,5 +95,4 @@ def failure_of(error: BaseException) -> Failure:
 
 def profile_message(error: ProfileError) -> str:
     """The message without the place and the remedy that its text carries."""
-    text = str(error).removeprefix(f"{error.where}: " if error.where else "")
-    return one_line(text.removesuffix(f"; {error.remedy}" if error.remedy else ""))
+    return one_line(error.message)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
+from costmodel import is_device_name
 from profiles import (
     Profile,
     ProfileError,
@@ -140,6 +141,11 @@ def _merged(path: Path) -> tuple[int, Profile]:
         raise ProfileError(
             f"is a profile of {profile.name!r}, whose figures are shipped", where=str(path),
             remedy=f"name the file in a cluster file: `device: {path.name}`",
+        )  # fmt: skip
+    if not is_device_name(profile.name):
+        raise ProfileError(
+            f"is a profile of {profile.name!r}, which no name of a cluster can say",
+            where=str(path), remedy="name it in small letters, digits and hyphens, such as my-gpu",
         )  # fmt: skip
     if profile.device.evidence != "measured":
         raise ProfileError(

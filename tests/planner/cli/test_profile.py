@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from profiles import load_profile, save_profile
+import planner.cli.profile as command
+from profiles import ProfileError, database_path, load_profile, save_profile
 from profiles import measure as door  # pyright: ignore[reportAttributeAccessIssue]
 from profiles.measure_cases import Case, collective_cases, local_cases
 from tests.planner.cli.runner import Run
@@ -59,6 +60,64 @@ def test_wrong_use_is_one_error(run: Run, tmp_path: Path) -> None:
     assert failed.status == 2
     assert "memory_bandwidth_bytes_per_s" in error["where"]
     assert "units are bytes, seconds" in error["remedy"]
+
+
+def test_no_clusters_name_is_one_error(run: Run, tmp_path: Path) -> None:
+    host = load_profile("host")
+    device = msgspec.structs.replace(host.device, name="My GPU!", evidence="measured")
+    named = msgspec.structs.replace(host, name="My GPU!", aliases=(), device=device)
+    save_profile(named, tmp_path / "odd.json")
+    assert "which no name of a cluster can say" in run("profile", "--merge", "odd.json").err
+
+
+def test_deep_nesting_is_one_error(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "deep.yaml").write_text("[" * 5_000)
+    assert "is not JSON" in run("profile", "--merge", "deep.json").err
+    done = run("plan", "step.py:sgd", "-c", "deep.yaml", "-o", "p.json")
+    assert done.status == 2
+    assert "is neither YAML nor JSON" in done.err
+
+
+def test_what_cannot_be_kept_is_said_before_and_not_lost_after(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = database_path()
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"not a database" * 99)
+    timed: list[int] = []
+
+    def measured(*args: object, **settings: object) -> None:
+        timed.append(1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "measure", measured)
+        assert "no usable database" in run("profile", "--quick", "--devices", "1").err
+    assert not timed
+    kept.unlink()
+
+    def full(*args: object) -> None:
+        raise ProfileError("database or disk is full", where=str(kept))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "store_profile", full)
+        failed = run("profile", "--quick", "--devices", "1")
+    assert failed.status == 2
+    assert "what was measured is in" in failed.err
+    assert "disk is full" in failed.err
+    assert run("profile", "--merge", "host-1.profile.json").status == 0
+
+
+def test_clusters_are_listed_without_measurements_that_cannot_be_read(run: Run) -> None:
+    kept = database_path()
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"not a database" * 99)
+    done = run("clusters", "--json")
+    data = json.loads(done.out)
+    assert done.status == 0
+    assert "h100" in {c["name"] for c in data["clusters"]}
+    assert "no usable database" in data["warnings"][0]
+    assert "no usable database" in run("clusters").out
 
 
 def test_an_export_that_cannot_be_written_leaves_nothing(run: Run, tmp_path: Path) -> None:
