@@ -46,7 +46,7 @@ MOST_TRIALS, TRIALS = 24, 4
 HOPE = 1.0
 # A hand-written pipeline is priced if this share of its estimate is less than the best step, at so
 # many numbers of micro-batches until one fits.
-DOUBT, COUNTS = 0.8, 3
+DOUBT, COUNTS = 0.9, 3
 # Stages on each group of devices that are tried, if this share of their estimate is less.
 CHUNKS, NEARLY = (2, 4), 0.95
 # A sub-mesh that needs so many times the device-seconds of the best is left out.

@@ -39,9 +39,9 @@ def anchors(cluster: Cluster) -> tuple[int, ...]:
     across = [host * k for k in range(2, hosts + 1) if hosts % k == 0]
     least = devices / (2 * MOST_STAGES)
     found = [d for d in (*inside, *across) if least <= d < devices]
-    if devices <= SMALL and devices > 2:  # what lies between is read off both ends
-        found.append(max(sizes(cluster, every=True)))
-    return tuple(dict.fromkeys(found))
+    if devices <= SMALL or max(found, default=0) < devices / 2:
+        found.append(max(sizes(cluster, every=True), default=1))  # what lies between is read off
+    return tuple(d for d in dict.fromkeys(found) if d < devices)
 
 
 def sizes(cluster: Cluster, *, every: bool) -> tuple[int, ...]:

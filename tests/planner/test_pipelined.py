@@ -119,14 +119,15 @@ def test_what_cannot_be_had_is_said():
 def test_any_number_of_devices_is_divided():
     shape = jax.ShapeDtypeStruct
     params = {"w": [shape((8, 16), jnp.float32)] * 3, "v": [shape((16, 8), jnp.float32)] * 3}
-    for devices, stages in ((7, 2), (6, 3)):
+    hosts = replace(slow_machine(18), devices_per_host=6, domain=6)
+    for machine, stages in ((slow_machine(7), 2), (slow_machine(6), 3), (hosts, 2)):
         made: Any = plan(
-            chained, params, {"x": shape((12, 8), jnp.float32)}, cluster=slow_machine(devices),
+            chained, params, {"x": shape((12, 8), jnp.float32)}, cluster=machine,
             optimizer=CLIPPED, pipeline=stages, microbatches=2, schedules="1f1b",
             baselines=False,
         )  # fmt: skip
         assert len(made.stages) == stages
-        assert made.stages[-1].devices[1] == devices
+        assert made.stages[-1].devices[1] == machine.num_devices
 
 
 def test_wishes_for_one_program_are_not_lost_in_stages():
