@@ -140,7 +140,9 @@ class ReshardModel:
         """All states a tensor of this shape can have on the way between two shardings."""
         key = (self.form(shape), reduction)
         if key not in self._spaces:
-            self._spaces[key] = _build_space(shape, self.mesh, reduction)
+            self._spaces[key] = _build_space(
+                shape, self.mesh, reduction, turns=self._turning.measured
+            )
         return self._spaces[key]
 
     def form(self, shape: Shape) -> int:
@@ -305,7 +307,7 @@ def sharded_dims(shape: Shape, mesh: Mesh, *, ordered: bool = True) -> Iterator[
             yield from itertools.product(*(tuple(itertools.permutations(d)) for d in dims))
 
 
-def _build_space(shape: Shape, mesh: Mesh, reduction: str) -> _Space:
+def _build_space(shape: Shape, mesh: Mesh, reduction: str, *, turns: bool) -> _Space:
     held: dict[tuple[Dims, tuple[str, ...]], int] = {}
     for dims in sharded_dims(shape, mesh, ordered=False):
         used = {axis for axes in dims for axis in axes}
@@ -325,8 +327,10 @@ def _build_space(shape: Shape, mesh: Mesh, reduction: str) -> _Space:
             if j is not None:
                 gathered = move.kind == "all-gather"
                 sent = share[i] * (mesh.product(move.axes) if gathered else 1.0)
-                order = turned(shape, mesh, move.dim, move.to_dim, dims, move.dims)
-                row = (i, j, sent, order if move.kind not in FREE else 0.0)
+                order = 0.0
+                if turns and move.kind not in FREE:
+                    order = turned(shape, mesh, move.dim, move.to_dim, dims, move.dims)
+                row = (i, j, sent, order)
                 rows.setdefault((COLLECTIVE[move.kind], move.axes), []).append(row)
     moves = {
         key: (

@@ -15,9 +15,13 @@ GUESSES, WARMTHS = 60, 6  # choices off disturbed messages
 
 def are_whole(flat: Flat) -> bool:
     """Whether all costs are whole numbers, so that choices differ by one or more."""
-    finite = np.concatenate((flat.cost, flat.pool))
-    finite = finite[np.isfinite(finite)]
-    return bool((finite == np.floor(finite)).all()) and float(np.abs(finite).max(initial=0)) >= 1.0
+    most = 0.0
+    for costs in (flat.cost, flat.pool):
+        finite = costs[np.isfinite(costs)]
+        if not (finite == np.floor(finite)).all():
+            return False
+        most = max(most, float(np.abs(finite).max(initial=0.0)))
+    return most >= 1.0
 
 
 def some_option_each(flat: Flat, held: np.ndarray) -> bool:
