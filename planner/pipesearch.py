@@ -167,9 +167,10 @@ class PipelineSearch:
             for name, one in self.candidates.by_hand(count, kind, stages).items():
                 rows.setdefault(name, []).append((one.step_s, count, one))
         for name in sorted(rows.keys() - self.by_hand.keys()):
-            for step_s, count, one in sorted(rows[name], key=lambda row: row[:2])[:COUNTS]:
+            for _, count, one in sorted(rows[name], key=lambda row: row[:2])[:COUNTS]:
                 most_s = best.ranked.step_s / DOUBT
-                found = self.trial(count, one, kind, most_s) if step_s < most_s else None
+                hoped_s = one.hoped_s(count)
+                found = self.trial(count, one, kind, most_s) if hoped_s < most_s else None
                 if found is not None:
                     self.by_hand[name] = found.ranked
                     best = min(best, found, key=lambda f: f.ranked.step_s)

@@ -23,7 +23,7 @@ WORK = st.lists(st.floats(1.0, 9.0), min_size=6, max_size=24)
 def shares_of(work: list[float], stack: range = range(0)) -> Shares:
     """Of slots with so much work; those of the stack are iterations of one loop."""
     slots = tuple(
-        Slot("op", stack.start if i in stack else 100 + i, flops, ())
+        Slot("op", stack.start if i in stack else 100 + i, flops, (), products=flops)
         for i, flops in enumerate(work)
     )
     across = (0.0, *(1.0 for _ in work[1:]), 0.0)
