@@ -43,6 +43,7 @@ class Account:
 
     passing_bytes: largest buffer at the peak that exists only while a value changes its state.
     taking_s: of `compute_s`, in which a CPU takes new memory for results.
+    ends_bytes: largest buffer that a value has before or after it changes its state then.
     """
 
     step_s: float
@@ -54,6 +55,7 @@ class Account:
     memory: NDArray[np.float64]
     passing_bytes: int = 0
     taking_s: float = 0.0
+    ends_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     # what one op moves passes together; ops, and what enters regions, one after the other
     passing: dict[int, dict[object, int]] = {}
     widest: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for n, move in enumerate(moves(builder, built, choice)):
         steps = reshard.path(move.type, move.before, move.after)
         if 0 <= move.time < len(memory):
@@ -200,6 +203,8 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
             passes, wide = _passing_bytes(move, steps, mesh)
             here[key] = here.get(key, 0) + passes
             widest[move.time] = max(widest.get(move.time, 0), wide)
+            each = (s.local_bytes(move.type, mesh) for s in (move.before, move.after))
+            ends[move.time] = max(ends.get(move.time, 0), *each)
         for step in steps:
             kind = step.collective
             if kind is None:
@@ -227,4 +232,5 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     return Account(
         compute_s + communication_s, compute_s, communication_s, ordered, peak, arguments, memory,
         widest.get(int(memory.argmax()), 0) if len(memory) else 0, built.taking_s(choice),
+        ends.get(int(memory.argmax()), 0) if len(memory) else 0,
     )  # fmt: skip

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
+from costmodel import ReshardModel
 from ir import Mesh, Sharding
 
-from .account import Account, account
+from .account import account
 from .baselines import Baseline, Recipes
 from .coarsen import coarsened, joined, refined
-from .decisions import Decisions
 from .intra.build import Builder
 from .intra.decide import decide
 from .intra.eliminate import Tables
@@ -22,86 +21,29 @@ from .intra.problem import Floats, IntraProblem, IntraSolution
 from .intra.records import Built, Limits, MenuCache
 from .intra.solve import SolveOptions, solve
 from .intra.stash import stashed
-from .intra.within import Cuts, Within, within
-from .meshes import MOST_AXES
-from .options import Options
-from .program import Program
-from .remembered import Memory
+from .intra.within import Cuts, Within, like, within
+from .scope import Candidate, Scope
 from .solutions import solved
 from .stop import Stop
 
 # Buffers that exist only while a value changes its state are not in the objective. Where they
-# break the limit by no more than a small share, a tighter limit is given to the solver, at most so
-# often; else no reshard may pass a buffer as large as the largest of them, again at most so often.
+# break the limit, as much as they take then is set aside, at most `ASIDES` times. If no plan near
+# the first one fits so and the limit is broken by a small share, a tighter one is given to the
+# solver, at most so often; else no reshard may pass a buffer as large as the largest of them, again
+# at most so often.
 TIGHTENINGS = 3
+ASIDES = 4
 SMALL_EXCESS = 0.1
 STEEPEST = 0.7
 NARROWINGS = 4
 SHARE_OF_EXCESS = 0.5
 LEAST_STEP = 3e-3
-WORTH = 1e-3
 # Under a tightened limit the bound is known already.
 REFINED = SolveOptions(tolerance=1e-3, price_steps=8, ilp=False)
 # Baselines need a fair price, not a proof.
 ROUGH = SolveOptions(tolerance=1e-3, sweeps=72, price_steps=6, ilp=False)
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How far a search goes.
-
-    first: the first solve on a mesh.
-    axes: of meshes that are looked at.
-    """
-
-    first: SolveOptions = field(default_factory=SolveOptions)
-    axes: int = MOST_AXES
-
-
-THOROUGH = Effort()
-
-
-@dataclass
-class Scope:
-    """What the searches on all meshes share, and what they learn.
-
-    memory: the plan store, where solved problems are looked up.
-    seconds: spent building and solving.
-    late: some search was cut short.
-    least: smallest peaks of meshes on which nothing fits [byte].
-    blocked: argument -> mesh on which its pins leave no sharding.
-    beaten: some mesh was left because it has no plan faster than one that there is.
-    """
-
-    program: Program
-    cluster: Cluster
-    options: Options
-    progress: Progress
-    limit: float
-    collectives: CollectiveModel
-    compute: ComputeModel
-    deadline: float
-    memory: Memory
-    effort: Effort
-    seconds: dict[str, float] = field(default_factory=lambda: {"build": 0.0, "solve": 0.0})
-    late: bool = False
-    least: list[float] = field(default_factory=list[float])
-    blocked: dict[str, str] = field(default_factory=dict[str, str])
-    beaten: bool = False
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A solved mesh shape (or baseline on it)."""
-
-    name: str
-    mesh: Mesh
-    builder: Builder
-    built: Built
-    solution: IntraSolution
-    decisions: Decisions
-    account: Account
+# A plan that fits is near enough to one that does not where it is so little slower.
+NEAR = 5e-3
 
 
 class MeshSearch:
@@ -182,38 +124,93 @@ class MeshSearch:
     ) -> Candidate | None:
         """A plan that fits, where short-lived buffers of the first one break the limit.
 
-        They are not in the objective. A little too much is taken off the limit; else no reshard
-        may pass a buffer as large as the largest that was too much, until a plan fits; else all
-        that is too much is taken off.
+        They are not in the objective. Values go ways on which they pass nothing larger than they
+        are, and what passes is set aside where it is too much; else a little too much is taken off
+        the limit; else no reshard may pass a buffer as large as the largest that was too much,
+        until a plan fits; else all that is too much is taken off.
         """
-        limit = self.scope.limit
-        excess = first.account.peak_bytes - limit
+        limit, sums = self.scope.limit, first.account
+        excess, near = sums.peak_bytes - limit, (left, first)
+        if sums.passing_bytes > sums.ends_bytes:
+            near = self._narrowed(name, limits, float(sums.ends_bytes), options) or near
+        beside = self._beside(name, limits, *near, options)
+        if beside is not None and beside.account.step_s <= sums.step_s * (1 + NEAR):
+            return beside
+        fitting = [beside] if beside is not None else []
         if excess <= limit * SMALL_EXCESS:
-            found = self._under(name, left, limit - self._step(excess), options)
-            if found is not None:
-                return found
-        fitting: list[Candidate] = []
-        over, widest = excess, first.account.passing_bytes
-        for _ in range(NARROWINGS):
-            if widest < SHARE_OF_EXCESS * over:
-                break  # it is something else that is too much
-            builder = self._with_room(widest - 1.0)
-            narrow = self._build(limits, builder)
-            solution = self._solve(narrow, limit, options)
-            if not solution.choice:
-                break
-            found = self._of(name, narrow.built, solution, builder)
-            over = found.account.peak_bytes - limit
-            if over <= limit * 1e-9:
-                fitting.append(found)
-                break
-            if over <= limit * SMALL_EXCESS:
-                tight = self._under(name, narrow, limit - self._step(over), options, builder)
-                fitting.extend([tight] if tight is not None else [])
-            widest = min(found.account.passing_bytes, widest - 1)
+            under = self._under(name, left, limit - self._step(excess), options)
+            if under is not None:
+                return min((*fitting, under), key=lambda c: c.account.step_s)
+        fitting.extend(self._narrower(name, limits, first, options))
         if not fitting and excess > limit * SMALL_EXCESS:  # they are not passed, but waited for
             return self._under(name, left, limit - self._step(excess), options)
         return min(fitting, key=lambda c: c.account.step_s, default=None)
+
+    def _narrower(
+        self, name: str, limits: Limits, first: Candidate, options: SolveOptions
+    ) -> Iterator[Candidate]:
+        """Plans that fit, of which no reshard passes a buffer as large as those that were."""
+        limit, widest = self.scope.limit, first.account.passing_bytes
+        over = first.account.peak_bytes - limit
+        for _ in range(NARROWINGS):
+            if widest < SHARE_OF_EXCESS * over:
+                return  # it is something else that is too much
+            narrowed = self._narrowed(name, limits, widest - 1.0, options)
+            if narrowed is None:
+                return
+            narrow, found = narrowed
+            over = found.account.peak_bytes - limit
+            if over <= limit * 1e-9:
+                yield found
+                return
+            if over <= limit * SMALL_EXCESS:
+                given = limit - self._step(over)
+                tight = self._under(name, narrow, given, options, found.builder)
+                if tight is not None:
+                    yield tight
+            widest = min(found.account.passing_bytes, widest - 1)
+
+    def _narrowed(
+        self, name: str, limits: Limits, room_bytes: float, options: SolveOptions
+    ) -> tuple[Within, Candidate] | None:
+        """A plan whose reshards pass no larger buffers, and the problem that it solves."""
+        builder = self._with_room(room_bytes)
+        left = self._build(limits, builder)
+        solution = self._solve(left, self.scope.limit, options)
+        if not solution.choice:
+            return None
+        return left, self._of(name, left.built, solution, builder)
+
+    def _beside(
+        self, name: str, limits: Limits, left: Within, found: Candidate, options: SolveOptions
+    ) -> Candidate | None:
+        """A plan that fits beside what passes: with the same operations, else with any."""
+        near = self._build(like(found.built, found.solution.choice, limits), found.builder)
+        same = self._aside(name, near, found, replace(options, ilp=True))
+        if same is not None and same.account.step_s <= found.account.step_s * (1 + NEAR):
+            return same
+        other = self._aside(name, left, found, options)
+        both = (c for c in (same, other) if c is not None)
+        return min(both, key=lambda c: c.account.step_s, default=None)
+
+    def _aside(
+        self, name: str, left: Within, found: Candidate, options: SolveOptions
+    ) -> Candidate | None:
+        """A plan that fits, with what passes set aside at the moments at which others were over."""
+        aside: dict[int, float] = {}
+        for _ in range(ASIDES):
+            memory = found.account.memory
+            over = np.flatnonzero(memory > self.scope.limit * (1 + 1e-9)).tolist()
+            if not over:
+                return found
+            passing = memory - left.built.lives.memory(found.solution.choice)
+            for t in over:
+                aside[t] = max(aside.get(t, 0.0), float(passing[t]))
+            solution = self._solve(left.beside(aside), self.scope.limit, options)
+            if not solution.choice:
+                return None
+            found = self._of(name, left.built, solution, found.builder)
+        return found if found.account.peak_bytes <= self.scope.limit * (1 + 1e-9) else None
 
     def _step(self, over: float) -> float:
         """By how much a limit is tightened where a plan is so much over it."""

@@ -7,9 +7,9 @@ from typing import Any
 from costmodel import Cluster
 
 from .hiding import overlapped_s
-from .mesh_search import Candidate
 from .options import Options
 from .planfile import BaselineRow, CandidateRow, CollectiveRow, StageRow, rows_of
+from .scope import Candidate
 from .search import Found
 
 

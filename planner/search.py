@@ -11,11 +11,12 @@ from costmodel import Cluster, CollectiveModel, ComputeModel
 from .baselines import Baseline
 from .coarsen import finest
 from .errors import PlanError
-from .mesh_search import THOROUGH, WORTH, Candidate, Effort, MeshSearch, Progress, Scope
+from .mesh_search import MeshSearch
 from .meshes import mesh_of, mesh_shapes
 from .options import Options
 from .program import Program
 from .remembered import Memory, memory_of
+from .scope import THOROUGH, WORTH, Candidate, Effort, Progress, Scope
 from .show import bytes_text
 from .stop import Stop
 

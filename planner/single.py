@@ -20,13 +20,13 @@ from .emit.rewritten import retraced
 from .errors import PlanError
 from .inter.price import Phases
 from .kept import keep_plan, kept_plan, plan_key
-from .mesh_search import THOROUGH, Candidate, Effort
 from .options import Options
 from .outcome import outcome
 from .plan import Plan
 from .planfile import FILE_VERSION, FORMAT, PlanFile, SubstitutionRow
 from .program import InFlight, Program, program_of
 from .remembered import Memory, key_of, memory_of
+from .scope import THOROUGH, Candidate, Effort
 from .search import Found, Search
 from .stepcall import StepCall
 from .substitute.estimate import Estimator

@@ -29,12 +29,12 @@ from .inter.rank import Shape
 from .intra.facts import Facts
 from .intra.solve import SolveOptions
 from .kept import keep_stage, kept_stage
-from .mesh_search import Effort
 from .options import Options
 from .plan import Plan
 from .planfile import SubstitutionRow
 from .program import InFlight
 from .remembered import Memory, memory_of
+from .scope import Effort
 from .single import One, plan_traced, stage_key
 from .stepcall import StepCall
 from .substitute.replay import replayed

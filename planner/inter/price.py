@@ -14,7 +14,7 @@ from ir import Graph, Mesh, Sharding, TensorType, flops_of, lookup, replicated
 from ..account import moves
 from ..flatten import FlatProgram
 from ..intra.records import operand_types
-from ..mesh_search import Candidate
+from ..scope import Candidate
 from .passing import NO_PASSING, Passing, passing
 
 PRODUCTS = ("contraction", "convolution")  # families of ops

@@ -1,14 +1,18 @@
-"""What is asked of a problem between one level of fixing and the next."""
+"""What goes from one level of fixing, and from one search of neighbourhoods, to the next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from .flat import Flat, Ints
+from .neighbours import Neighbours
 from .prices import Prices
 from .problem import Floats
+from .reduce import Reduced
+
+MOST_OTHERS = 4  # choices at which neighbourhoods got stuck, to go back to
 
 GUESSES, WARMTHS = 60, 6  # choices off disturbed messages
 
@@ -44,3 +48,23 @@ def guesses(prices: Prices, seed: int) -> Iterator[Ints]:
         choice = prices.other(random, heat)
         if choice is not None and np.isfinite(prices.flat.price(choice)):
             yield choice
+
+
+def projected(choice: Ints, levels: Sequence[Reduced], prices: Prices) -> Ints:
+    """The best choice of the last level: the one most like a choice of the first, or its own."""
+    for level in levels:
+        choice = level.project(choice)
+    choice = prices.descent.improve(choice)
+    mine = prices.choice
+    fits = prices.flat.fits(choice)
+    if mine is not None and (not fits or prices.cost < prices.flat.price(choice)):
+        return mine
+    return choice
+
+
+def elsewhere(prices: Prices, around: Neighbours, seed: int) -> Neighbours:
+    """The search from another choice, which knows the last ones that it got stuck at."""
+    others = (*around.others, around.choice)[-MOST_OTHERS:]
+    start = prices.other(np.random.default_rng(seed), prices.gap / prices.flat.size)
+    start = around.choice if start is None else start
+    return Neighbours(prices.flat, start, prices.best.slack, seed, others)

@@ -2,8 +2,10 @@
 
 A step follows the smoothed use of memory: every node takes its options in proportion to
 exp(-c / temperature), c what message passing knows of their cost. Only the worst moments of every
-stretch over the limit get a price, so that prices stay sparse. A step that does not raise the bound
-is taken back and the next one is shorter; the temperature falls as steps get short.
+stretch over the limit get a price, so that prices stay sparse. Steps go on from where they led even
+where the bound falls, as messages that climb from elsewhere do not get stuck at the same place.
+After some steps in a row without a better bound, they go on from the best one and are shorter; the
+temperature falls as steps get short.
 
 The bound of any messages and prices is valid, see `messages.py`.
 """
@@ -18,8 +20,9 @@ from .messages import Lower, Messages
 from .problem import Floats
 
 SWEEPS = 3  # per step
-FIRST_STEP, SHORTEST_STEP, NEXT_STEP = 0.05, 1e-4, 0.01
-LONGER, SHORTER, COOLER = 1.2, 0.7, 0.7
+FIRST_STEP, SHORTEST_STEP, NEXT_STEP = 0.05, 1e-3, 0.02
+LONGER, SHORTER, COOLER = 1.2, 0.5, 0.5
+AWAY = 6  # steps in a row without a better bound
 HEAT = 0.1  # first temperature, as a share of the bound per node
 MOST_STALE = 200  # steps
 LITTLE = 0.005  # share of the gap
@@ -51,6 +54,7 @@ class Prices:
         self.heat = HEAT
         self.little = LITTLE
         self.stale = 0  # steps since the bound grew by more than a little of the gap
+        self.away = 0  # steps since it grew at all
 
     # --- choices ---
 
@@ -113,14 +117,17 @@ class Prices:
         norm = float(direction @ direction)
         if norm > 0.0:
             scale = self.length * self.gap / norm
-            self.messages.pay(np.maximum(0.0, self.price + scale * direction))
+            self.messages.pay(np.maximum(0.0, self.messages.price + scale * direction))
         for _ in range(SWEEPS):
             self.messages.sweep()
         if self._take(self.messages.lower()):
+            self.away = 0
             self.length *= LONGER
         else:
             self.stale += 1
-            self._back(moved=norm > 0.0)
+            self.away += 1
+            if self.away >= AWAY:
+                self._back()
         return self.round()
 
     def rest(self) -> None:
@@ -137,16 +144,15 @@ class Prices:
         if not len(self.flat.limit):
             return self.flat.limit
         over = -self._room()
-        direction = np.where(self.price > 0.0, over, 0.0)
+        direction = np.where(self.messages.price > 0.0, over, 0.0)
         peaks = worst(over > 0.0, -over)
         direction[peaks] = over[peaks]
         return direction
 
-    def _back(self, *, moved: bool) -> None:
-        if moved:
-            self.messages.pay(self.price)
-            self.messages.sweep()
-            self._take(self.messages.lower())
+    def _back(self) -> None:
+        """Goes on from the best bound, by shorter steps."""
+        self.rest()
+        self.away = 0
         self.length *= SHORTER
         if self.length < SHORTEST_STEP:
             self.heat = max(self.heat * COOLER, HEAT * COLDEST)

@@ -5,7 +5,8 @@
 3. Options and pairs that no better choice can have are left out, and the rest is reduced again;
    if much went, back to 2 with the prices found.
 4. The 0/1 programme, if what is left is small: it finds the optimum or proves it.
-5. Large neighbourhoods of the best choice, solved exactly, larger and larger, and of other choices
+5. Where the number of rounds is limited, branch and bound over who uses memory (`branches.py`).
+6. Large neighbourhoods of the best choice, solved exactly, larger and larger, and of other choices
    once they find nothing more; when they have closed a good part of the gap, back to 3.
 
 The search ends as soon as the gap is within the tolerance.
@@ -19,13 +20,14 @@ from collections.abc import Callable
 import numpy as np
 
 from ..stop import Stop
+from .branches import Branches
 from .components import decide_apart
 from .effort import SolveOptions as SolveOptions
 from .eliminate import Tables, eliminated
 from .fixing import cheap_enough
 from .flat import Flat, Ints, flatten_problem
 from .ilp import columns, solve_ilp
-from .levels import are_whole, carried_over, guesses, some_option_each
+from .levels import are_whole, carried_over, elsewhere, guesses, projected, some_option_each
 from .neighbours import Neighbours
 from .prices import Prices
 from .problem import Floats, IntraProblem, IntraSolution, Point
@@ -46,8 +48,9 @@ STALE = 25  # steps of prices without progress before something else is tried
 PRICES_SHARE = 0.15  # of the time left, at most, for prices before anything else is tried
 MUCH = 0.8  # the share of a problem that is left when much of it went
 SMALL, SHRUNK = 100_000, 0.3  # columns; prices of more are left for a share of them
-BATCH = 6  # neighbourhoods between looks at the bound
-STEPS, MOST_OTHERS = 4, 4  # of prices after each batch; choices that were stuck, to go back to
+BATCH, STEPS = 6, 4  # neighbourhoods between looks at the bound, steps of prices then
+# Splitting: columns times passes, more for the share of the gap that it closed; a small gap.
+SPLIT_WORK, MORE_WORK, SPLIT_GAP, USUAL_ROUNDS = 1e9, 4e9, 1e-3, 60
 EXACT = 1e-9  # relative: what counts as better, where costs are not whole
 ROUNDING = 1e-14  # and where they are
 
@@ -105,7 +108,7 @@ class _Search:
         self.trace: list[Point] = []
         self.levels: list[Reduced] = []
         self.whole = False
-        self.rounds, self.work = 0, 0
+        self.rounds, self.work, self.branched = 0, 0, False
         self.tried = np.inf  # cost at which the whole programme was given up
 
     # --- what is known ---
@@ -247,8 +250,10 @@ class _Search:
                 self._guess(prices)
             elif self.best is None or (self._untried and self._small(prices.flat)):
                 self._exact(prices.flat)
-            else:
+            elif self.options.rounds is None or self.branched:
                 self._search(prices)
+            else:
+                self._branch(prices)
         return False
 
     def _guess(self, prices: Prices) -> None:
@@ -330,7 +335,8 @@ class _Search:
 
     def _search(self, prices: Prices) -> None:
         """Neighbourhoods until a good part of the gap is closed."""
-        start = self._here(prices)
+        assert self.best is not None
+        start = projected(self.best, self.levels, prices)
         around = Neighbours(prices.flat, start, prices.best.slack, self.options.seed + self.rounds)
         gap, worked = self.cost - prices.best.bound, 0
         while not self.settled:
@@ -344,7 +350,7 @@ class _Search:
                 left = self.deadline - time.monotonic()
                 short = self.options.rounds is not None
                 if around.stuck:
-                    around = self._elsewhere(prices, around)
+                    around = elsewhere(prices, around, self.options.seed + self.rounds)
                     worked = 0
                 proved = around.improve(
                     self.cost - self.wanted, min(left, SHORT_ROUND_S if short else ROUND_S)
@@ -361,26 +367,20 @@ class _Search:
             self.raise_bound(prices.best.bound)
             around.slack = prices.best.slack
 
-    def _elsewhere(self, prices: Prices, around: Neighbours) -> Neighbours:
-        """The search from another choice, which knows the last ones that it got stuck at."""
-        seed = self.options.seed + self.rounds
-        others = (*around.others, around.choice)[-MOST_OTHERS:]
-        start = prices.other(np.random.default_rng(seed), prices.gap / prices.flat.size)
-        start = around.choice if start is None else start
-        return Neighbours(prices.flat, start, prices.best.slack, seed, others)
-
-    def _here(self, prices: Prices) -> Ints:
-        """The best choice, or the one most like it on the current level."""
-        assert self.best is not None
-        choice = self.best
-        for level in self.levels:
-            choice = level.project(choice)
-        choice = prices.descent.improve(choice)
-        mine = prices.choice
-        fits = prices.flat.fits(choice)
-        if mine is not None and (not fits or prices.cost < prices.flat.price(choice)):
-            return mine
-        return choice
+    def _branch(self, prices: Prices) -> None:
+        """Splits the problem by who uses memory, as long as that closes the gap."""
+        self.branched = True
+        sides, before = Branches(prices, lambda: self.wanted, self.offer), self.cost - self.bound
+        effort = (self.options.rounds or 0) / USUAL_ROUNDS
+        while not self.settled and not sides.ended:
+            left = (self.cost - self.bound) / before
+            if sides.work > effort * (SPLIT_WORK + MORE_WORK * (1.0 - left)):
+                break
+            if self.cost - self.bound <= SPLIT_GAP * abs(self.cost):
+                self.done = sides.work > 0.0
+                break
+            sides.split(lambda: self.late)
+            self.raise_bound(sides.bound)
 
     # --- the end ---
 

@@ -5,11 +5,13 @@ What is left is cut out of the arrays that are there, so that a program is built
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ir import FactorSpec
 
 from ..menu import Strategy
 from .facts import Facts
@@ -48,11 +50,15 @@ class Cuts:
 
 @dataclass(frozen=True)
 class Within:
-    """A built problem with the options that each of its nodes may take; None: all."""
+    """A built problem with the options that each of its nodes may take; None: all.
+
+    aside: moments, and bytes that are not to be used then.
+    """
 
     built: Built
     kept: tuple[Ints | None, ...]
     cuts: Cuts
+    aside: tuple[tuple[int, float], ...] = ()
 
     @property
     def possible(self) -> bool:
@@ -63,8 +69,29 @@ class Within:
         """The same with memory watched at these moments only."""
         return replace(self, built=self.built.watching(moments))
 
+    def beside(self, aside: Mapping[int, float]) -> Within:
+        """The same with bytes set aside at some moments."""
+        watched, rows = self.built.moments, tuple(sorted(aside.items()))
+        left = replace(self, aside=rows)
+        if watched is None or set(aside) <= set(watched):
+            return left
+        return left.watching(tuple(sorted({*watched, *aside})))
+
     def problem(self, limit: float) -> IntraProblem:
-        """What is left, under a limit."""
+        """What is left, under a limit; what is set aside is used by nodes of one option."""
+        found = self._cut(limit)
+        if not self.aside:
+            return found
+        watched, one = self.built.moments, (np.zeros(1),) * len(self.aside)
+        at = [t if watched is None else watched.index(t) for t, _ in self.aside]
+        return replace(
+            found,
+            node_cost=(*found.node_cost, *one),
+            usage=(*found.usage, *(np.array([size]) for _, size in self.aside)),
+            intervals=(*found.intervals, *((t, t + 1) for t in at)),
+        )
+
+    def _cut(self, limit: float) -> IntraProblem:
         whole, part = self.built.problem, self.cuts.part
         kept = (*self.kept, *(self.kept[n] for n in self.built.followed))
         if all(k is None for k in kept):
@@ -82,9 +109,8 @@ class Within:
         if not found.choice:
             return found
         kept = (*self.kept, *(self.kept[n] for n in self.built.followed))
-        choice = tuple(
-            c if k is None else int(k[c]) for c, k in zip(found.choice, kept, strict=True)
-        )
+        mine = found.choice[: len(kept)]
+        choice = tuple(c if k is None else int(k[c]) for c, k in zip(mine, kept, strict=True))
         return replace(found, choice=choice)
 
     def lowered(self, choice: Sequence[int]) -> tuple[int, ...]:
@@ -128,6 +154,17 @@ def within(built: Built, facts: Facts, limits: Limits, cuts: Cuts) -> Within:
             options = [k for k, s in enumerate(states) if limits.state(v, s)]
             kept[n] = None if len(options) == len(states) else cuts.kept(options)
     return Within(built, tuple(kept), cuts)
+
+
+def like(built: Built, choice: Sequence[int], limits: Limits) -> Limits:
+    """Every op does what it does in a choice; states of values are as free as before."""
+
+    def allowed(i: int, _spec: FactorSpec, menu: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+        node = built.op_node[i]
+        roles = built.refs[node].menu[choice[node]].roles
+        return tuple(s for s in menu if s.roles == roles)
+
+    return Limits(allowed, limits.state)
 
 
 def _places(built: Built, facts: Facts) -> Iterator[tuple[int, int]]:

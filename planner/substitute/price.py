@@ -9,9 +9,10 @@ from ir import Graph, digest
 from substitutions import Draft
 
 from ..account import Account
-from ..mesh_search import Candidate, MeshSearch
+from ..mesh_search import MeshSearch
 from ..options import Options
 from ..program import program_of
+from ..scope import Candidate
 from ..search import Search
 from .near import limits_near
 

@@ -16,7 +16,7 @@ from examples.gpt import ADAMW, GPT, Block
 from planner import Plan
 from planner.api import plan
 from planner.classes import Classes
-from planner.mesh_search import Candidate
+from planner.scope import Candidate
 from planner.search import Found, Search
 
 # Examples as small as theirs are best left on every device; with this batch they are worth
