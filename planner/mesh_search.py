@@ -33,6 +33,7 @@ from .stop import Stop
 # at most so often.
 TIGHTENINGS = 3
 ASIDES = 4
+WATCHED = 3  # moments at a time, of programs of which only some are watched
 SMALL_EXCESS = 0.1
 STEEPEST = 0.7
 NARROWINGS = 4
@@ -200,11 +201,12 @@ class MeshSearch:
         aside: dict[int, float] = {}
         for _ in range(ASIDES):
             memory = found.account.memory
-            over = np.flatnonzero(memory > self.scope.limit * (1 + 1e-9)).tolist()
-            if not over:
+            worst = np.argsort(-memory, kind="stable")
+            over = worst[memory[worst] > self.scope.limit * (1 + 1e-9)]
+            if not len(over):
                 return found
             passing = memory - left.built.lives.memory(found.solution.choice)
-            for t in over:
+            for t in over.tolist() if left.built.moments is None else over[:WATCHED].tolist():
                 aside[t] = max(aside.get(t, 0.0), float(passing[t]))
             solution = self._solve(left.beside(aside), self.scope.limit, options)
             if not solution.choice:

@@ -160,13 +160,14 @@ def heavy_options(prices: Prices) -> Iterator[np.ndarray] | None:
     The node and cut with the largest are taken.
     """
     flat, slack = prices.flat, prices.best.slack
-    best, node, heavy = 0.0, -1, np.zeros(0, dtype=np.bool_)
+    best, node, heavy = -np.inf, -1, np.zeros(0, dtype=np.bool_)
     for v, paid in payments(flat, prices.price).items():
         order = np.argsort(paid, kind="stable")
         rising, near = paid[order], slack[flat.first[v] : flat.first[v + 1]][order]
         low = np.minimum.accumulate(near)[:-1]
         high = np.minimum.accumulate(near[::-1])[::-1][1:]
-        worth = np.diff(rising) - np.maximum(low, high)
+        apart = np.diff(rising)
+        worth = np.where(apart > 0.0, apart - np.maximum(low, high), -np.inf)
         n = int(np.argmax(worth))
         if worth[n] > best:
             best, node, heavy = float(worth[n]), v, paid > rising[n]

@@ -1,0 +1,146 @@
+"""Branch and bound over who uses memory: its bound holds, and it ends at the best choice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.intra import branches
+from planner.intra.branches import Branches, heavy_options, payments
+from planner.intra.brute import brute_force
+from planner.intra.flat import Flat, Ints, flatten_problem
+from planner.intra.prices import Prices
+from planner.intra.problem import IntraProblem
+from planner.intra.reduce import reduce
+from planner.intra.solve import SolveOptions, solve
+from tests.planner.intra.flats import best, rounding
+from tests.planner.intra.problems import instance, large
+from tests.planner.intra.test_solve import assert_truthful
+
+BLOCKS = [range(start, start + 100) for start in range(0, 600, 100)]
+STEPS = 12  # of prices before the first split
+
+
+def tight(seed: int) -> IntraProblem:
+    """A problem whose best choice does not fit, while another may."""
+    free = instance(seed, nodes=(3, 7), most=300, memory=False)
+    free = replace(free, intervals=tuple((a % 2, a % 2 + 2) for a, _ in free.intervals))
+    loose = brute_force(free)
+    if not loose.choice:
+        return free
+    least = free.peak([int(np.argmin(u)) for u in free.usage])
+    return replace(free, limit=0.5 * (least + free.peak(loose.choice)))
+
+
+def priced(seed: int) -> Prices | None:
+    """A small problem whose memory has a price."""
+    flat = reduce(flatten_problem(tight(seed)))
+    if flat.broken or not flat.flat.size or not len(flat.flat.limit):
+        return None
+    prices = Prices(flat.flat)
+    for _ in range(STEPS):
+        prices.step()
+    prices.rest()
+    return prices if prices.price.any() else None
+
+
+class Kept:
+    """The best choice that was offered."""
+
+    def __init__(self, flat: Flat) -> None:
+        self.flat, self.cost = flat, math.inf
+
+    def wanted(self) -> float:
+        return self.cost - 1e-9 * abs(self.cost) if self.cost < math.inf else math.inf
+
+    def offer(self, choice: Ints) -> None:
+        assert self.flat.fits(choice)
+        self.cost = min(self.cost, self.flat.price(choice))
+
+
+@pytest.mark.parametrize("seeds", BLOCKS, ids=str)
+@pytest.mark.parametrize("programmes", [True, False])
+def test_the_bound_holds_after_every_split(
+    seeds: range, programmes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not programmes:
+        monkeypatch.setattr(branches, "EASY_COLUMNS", 0)
+    split = ended = 0
+    for seed in seeds:
+        prices = priced(seed)
+        if prices is None:
+            continue
+        flat = prices.flat
+        kept, least, error = Kept(flat), best(flat), rounding(flat)
+        if prices.choice is not None:
+            kept.offer(prices.choice)
+        sides = Branches(prices, kept.wanted, kept.offer)
+        for _ in range(200):
+            if sides.ended:
+                break
+            sides.split(lambda: False)
+            split += 1
+            assert min(sides.bound, kept.cost) <= least + error, seed
+        assert kept.cost >= least - error
+        if sides.bound >= kept.wanted():
+            assert kept.cost <= least + 2e-9 * abs(least) + error, seed
+            ended += math.isfinite(least)
+    assert split > 5
+    assert ended > 5
+
+
+def test_a_split_shares_the_options_of_one_node() -> None:
+    seen = 0
+    for seed in range(200):
+        prices = priced(seed)
+        sides = None if prices is None else heavy_options(prices)
+        if prices is None or sides is None:
+            continue
+        seen += 1
+        flat = prices.flat
+        light, heavy = sides
+        node = np.repeat(np.arange(flat.size), flat.sizes)
+        (split,) = np.unique(node[~light])
+        assert (light | heavy).all()
+        assert (node[~(light & heavy)] == split).all()
+        assert (~(light & heavy))[node == split].all()
+        paid = payments(flat, prices.price)[int(split)]
+        assert paid[light[node == split]].max() < paid[heavy[node == split]].min()
+    assert seen > 20
+
+
+@pytest.mark.parametrize("seeds", BLOCKS[:3], ids=str)
+def test_the_portfolio_equals_brute_force_where_it_splits(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without programmes for all that is left, the gap is closed by splitting."""
+    monkeypatch.setattr("planner.intra.solve.SHORT_ILP_COLUMNS", 0)
+    monkeypatch.setattr(branches, "EASY_COLUMNS", 0)
+    far = 0
+    for seed in seeds:
+        problem = tight(seed)
+        least, found = brute_force(problem), solve(problem)
+        assert_truthful(problem, found, least)
+        assert bool(found.choice) == bool(least.choice), seed
+        far += bool(found.choice) and found.cost > least.cost * 1.001
+    assert far <= 2
+
+
+def test_splitting_closes_a_gap_that_prices_leave() -> None:
+    """Few nodes use nearly all of one moment: a knapsack, where prices alone prove little."""
+    rng = np.random.default_rng(0)
+    free = large(5, nodes=40, options=3)
+    usage = tuple(np.array([0.0, 1.0, 2.0]) * size for size in rng.uniform(20, 60, 40))
+    problem = IntraProblem(
+        tuple(np.array([2.0, 1.0, 0.0]) * u[1] / 20 + c for u, c in
+              zip(usage, free.node_cost, strict=True)),
+        free.edges, usage, ((0, 1),) * 40, 333.0,
+    )  # fmt: skip
+    with_, without = (solve(problem, SolveOptions(rounds=n)) for n in (60, 0))
+    assert with_.bound <= with_.cost
+    assert problem.is_feasible(with_.choice)
+    assert with_.gap <= without.gap
+    assert solve(problem, SolveOptions(rounds=60)) == with_
