@@ -12,6 +12,8 @@ from .planfile import BaselineRow, CandidateRow, CollectiveRow, StageRow, rows_o
 from .scope import Candidate
 from .search import Found
 
+ANY_BYTES = 1e18  # more than any device has; files hold no infinity
+
 
 def outcome(
     found: Found, cluster: Cluster, options: Options, limit_bytes: float, nodes: int
@@ -44,7 +46,7 @@ def outcome(
         "peak_bytes": sums.peak_bytes,
         "argument_bytes": sums.argument_bytes,
         "limit_bytes": limit_bytes,
-        "room_bytes": best.builder.cache.reshard.room_bytes,
+        "room_bytes": min(best.builder.cache.reshard.room_bytes, ANY_BYTES),
         "lower_bound_s": max(found.lower_bound_s, 0.0),
         "decided_ops": len(set(best.built.op_node.values())),
         "stop": found.stop.name,
