@@ -101,6 +101,7 @@ class MeshSearch:
             if memory[worst] <= limit * (1 + 1e-9) or worst in built.moments:
                 break
             left = left.watching(tuple(sorted((*built.moments, worst))))
+            options = replace(options, start=left.followed(options.start))
         self.scope.seconds["solve"] += time.monotonic() - start
         return answer
 

@@ -121,7 +121,12 @@ class Within:
             if k is not None and (at == len(k) or k[at] != c):
                 return ()
             found.append(at)
-        return (*found, *(found[n] for n in self.built.followed))
+        return self.followed(found)
+
+    def followed(self, found: Sequence[int]) -> tuple[int, ...]:
+        """A choice of what is left, with that of the nodes that follow others; none if empty."""
+        own = found[: len(self.kept)]
+        return (*own, *(own[n] for n in self.built.followed)) if len(own) else ()
 
     def least_peak(self) -> float:
         """The peak when every node takes the option left to it that uses least."""
