@@ -13,6 +13,7 @@ from jax import lax
 
 from planner.intra.decide import decide
 from planner.intra.stash import Stash, stashed
+from planner.intra.within import Cuts, Within
 from tests.planner.spaces import Space, space
 
 
@@ -70,6 +71,20 @@ def test_solvers_see_it_whether_all_moments_are_watched_or_some(small: Space):
         assert held.problem.peak(whole) == pytest.approx(expected.max())
         some = (*choice, *(choice[n] for n in watched.followed))
         assert watched.problem.peak(some) == pytest.approx(expected[list(moments)].max())
+
+
+def test_a_choice_to_begin_with_is_one_of_the_moments_that_are_watched_later_too(small: Space):
+    held = stashed(small.builder, small.built, stash_of(small, 3)).watching((0,))
+    left = Within(held, (None,) * len(held.refs), Cuts())
+    rng = np.random.default_rng(2)
+    choice = small.draw(rng)
+    start = left.lowered(choice)
+    assert left.problem(float("inf")).cost(start) == small.built.problem.cost(choice)
+    later = left.watching(tuple(range(held.lives.horizon)))
+    more = later.followed(start)
+    assert len(more) > len(start)
+    assert later.problem(float("inf")).cost(more) == small.built.problem.cost(choice)
+    assert later.followed(()) == ()
 
 
 def test_no_choice_is_below_the_least_peak(small: Space):
