@@ -49,8 +49,8 @@ PRICES_SHARE = 0.15  # of the time left, at most, for prices before anything els
 MUCH = 0.8  # the share of a problem that is left when much of it went
 SMALL, SHRUNK = 100_000, 0.3  # columns; prices of more are left for a share of them
 BATCH, STEPS = 6, 4  # neighbourhoods between looks at the bound, steps of prices then
-# Splitting: columns times passes, more for the share of the gap that it closed; a small gap.
-SPLIT_WORK, MORE_WORK, SPLIT_GAP, USUAL_ROUNDS = 1e9, 7e9, 1e-3, 60
+# Splitting: columns times passes, more for the share of a gap that it closed; gaps that are small.
+SPLIT_WORK, MORE_WORK, SPLIT_GAP, NO_GAP, USUAL_ROUNDS = 1e9, 7e9, 3e-3, 1e-3, 60
 EXACT = 1e-9  # relative: what counts as better, where costs are not whole
 ROUNDING = 1e-14  # and where they are
 
@@ -373,11 +373,10 @@ class _Search:
         sides, before = Branches(prices, lambda: self.wanted, self.offer), self.cost - self.bound
         effort = (self.options.rounds or 0) / USUAL_ROUNDS
         while not self.settled and not sides.ended:
-            left = (self.cost - self.bound) / before
-            if sides.work > effort * (SPLIT_WORK + MORE_WORK * (1.0 - left)):
-                break
-            if self.cost - self.bound <= SPLIT_GAP * abs(self.cost):
-                self.done = sides.work > 0.0
+            gap = self.cost - self.bound
+            more = MORE_WORK * (1.0 - gap / before) if gap > SPLIT_GAP * abs(self.cost) else 0.0
+            if gap <= NO_GAP * abs(self.cost) or sides.work > effort * (SPLIT_WORK + more):
+                self.done = sides.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
                 break
             sides.split(lambda: self.late)
             self.raise_bound(sides.bound)
