@@ -34,6 +34,13 @@ def joined(fine: Sequence[int], coarse: Sequence[int]) -> tuple[tuple[int, ...],
     return None
 
 
+def coarser(shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The shapes with neighbouring axes joined to one or two."""
+    cuts = ((math.prod(shape[:k]), math.prod(shape[k:])) for k in range(1, len(shape)))
+    found = dict.fromkeys(((math.prod(shape),), *cuts))
+    return tuple(s for s in found if len(s) < len(shape))
+
+
 def finest(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     """The shapes that no other one refines."""
     return tuple(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from costmodel import Cluster, CollectiveModel, ComputeModel
 
 from .baselines import Baseline
-from .coarsen import finest
+from .coarsen import coarser, finest
 from .errors import PlanError
 from .mesh_search import MeshSearch
 from .meshes import mesh_of, mesh_shapes
@@ -101,6 +101,7 @@ class Search:
         found, bounds, best_s = list[Candidate](), list[float](), self.cutoff_s
         shapes = self.shapes()
         fine = finest(shapes)
+        known = (*self.known, *self._hints())
         # what is quickly found on coarse meshes is where the search on finer ones begins; of these,
         # even shapes first: they are fastest more often than not, and then settle the others
         coarse = sorted((s for s in shapes if s not in fine), key=len)
@@ -115,7 +116,7 @@ class Search:
                 found.extend(searcher.baselines(baselines))
             # the first of the finest meshes is searched to the end
             cutoff = self.cutoff_s if shape in fine and not bounds else best_s
-            best, bound = searcher.best((*self.known, *self._fitting(found)), cutoff * (1 - WORTH))
+            best, bound = searcher.best((*known, *self._fitting(found)), cutoff * (1 - WORTH))
             found.extend(best)
             bounds.extend([bound] if shape in fine else [])
             best_s = min([best_s, *(c.account.step_s for c in best)])
@@ -139,6 +140,15 @@ class Search:
         close = best_one.account.step_s - bound <= 1e-3 * best_one.account.step_s
         stop = Stop.TIME_LIMIT if self.scope.late else Stop.OPTIMAL if close else Stop.GAP
         return Found(best_one, found, baselines, bound, stop, self.scope.seconds)
+
+    def _hints(self) -> list[Candidate]:
+        """Plans on coarser meshes than the one that was asked for, to begin with."""
+        found: list[Candidate] = []
+        for shape in coarser(self.options.mesh or ()):
+            scope = replace(self.scope, least=[], blocked={})  # what fails here may not there
+            searcher = MeshSearch(scope, mesh_of(shape))
+            found.extend(self._fitting(searcher.best(found)[0]))
+        return found
 
     def _fitting(self, found: Sequence[Candidate]) -> list[Candidate]:
         return [c for c in found if c.account.peak_bytes <= self.limit * (1 + 1e-9)]

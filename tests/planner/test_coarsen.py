@@ -15,7 +15,7 @@ from costmodel import parse_cluster
 from ir.trace import trace
 from planner import Options, plan
 from planner.account import account
-from planner.coarsen import coarsened, finest, joined, refined
+from planner.coarsen import coarsened, coarser, finest, joined, refined
 from planner.mesh_search import MeshSearch
 from planner.meshes import mesh_of, mesh_shapes
 from planner.program import program_of
@@ -83,6 +83,14 @@ def test_a_plan_is_told_on_the_coarsest_mesh_that_can_say_it() -> None:
     )  # fmt: skip
     assert found.mesh.sizes == (8,)
     assert found.gap <= 1e-3
+
+
+def test_coarser_shapes_are_the_same_machine() -> None:
+    assert coarser((2, 4, 8)) == ((64,), (2, 32), (8, 8))
+    assert coarser((2, 2, 2, 2)) == ((16,), (2, 8), (4, 4), (8, 2))
+    assert coarser((2, 4)) == ((8,),)
+    assert coarser((8,)) == coarser(()) == ()
+    assert all(joined((2, 4, 8), shape) for shape in coarser((2, 4, 8)))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
