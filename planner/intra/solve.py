@@ -212,7 +212,7 @@ class _Search:
             self.offer(prices.choice)
         free, most_stale = self.options.rounds is None, STALE
         if not free:
-            large = columns(flat) > LARGE
+            large = columns(flat) > LARGE and not len(flat.limit)
             most_stale, prices.little = SHORT_LARGE if large else (SHORT_STALE, prices.little)
         while not self.settled and steps > 0 and prices.stale < most_stale:
             steps -= 1
