@@ -80,6 +80,7 @@ class NoCompute:
 
     launch_s = 0.0
     transcendental_flops = 1.0
+    device = parse_cluster("1xh100").device  # takes no new memory
 
     def gemm_s(self, batch: Any, m: Any, n: Any, k: Any, dtype: str) -> Any:
         return np.zeros(np.broadcast_shapes(*(np.shape(x) for x in (batch, m, n, k))))
