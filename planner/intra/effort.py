@@ -17,7 +17,8 @@ class SolveOptions:
         large, and short runs of HiGHS; None to use all the time.
     interruptible: whether Ctrl-C ends the search with the best choice so far.
     cutoff: only choices below this cost are of interest; the search ends when the bound reaches it.
-    start: a choice that is known already, of every node; taken if it is allowed.
+    start: a choice that is known already, of every node; taken if it is allowed, and memory is
+        limited nowhere.
     """
 
     time_limit_s: float = 60.0

@@ -170,9 +170,9 @@ class _Search:
     def run(self) -> None:
         self.original = flatten_problem(self.problem)
         self.whole = are_whole(self.original)
-        if self.options.start:
-            self.offer(np.array(self.options.start))
         top = reduce(self.original)
+        if self.options.start and not len(top.flat.limit):  # else prices of memory lead further
+            self.offer(np.array(self.options.start))
         self.levels.append(top)
         if top.broken:
             self.infeasible = True

@@ -196,7 +196,7 @@ def test_a_known_choice_is_where_it_begins(seeds: range) -> None:
 
 def test_it_is_never_worse_than_a_known_choice() -> None:
     """Not even where there is no time to search."""
-    problem = large(3)
+    problem = replace(large(3), limit=math.inf)
     known = solve(problem, SolveOptions(sweeps=12, ilp=False, rounds=6))
     options = SolveOptions(start=known.choice, sweeps=3, price_steps=1, ilp=False, rounds=1)
     assert solve(problem, options).cost <= known.cost
