@@ -9,7 +9,7 @@ plan that never takes two axes apart is told on the coarsest.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ir import Sharding
 
@@ -61,13 +61,10 @@ def coarsened(
         names: axes of the coarser mesh.
         groups: for each of them, the axes of the finer one that it joins.
     """
-    found: list[int] = []
-    for mine, theirs, k in zip(fine.refs, coarse.refs, choice, strict=False):
-        place = _place(mine, theirs, k, names, groups)
-        if place is None:
-            return None
-        found.append(place)
-    return tuple(found)
+    return _told(
+        fine, choice, coarse, lambda roles: _roles(roles, groups),
+        lambda state: _state(state, names, groups),
+    )  # fmt: skip
 
 
 def refined(
@@ -83,14 +80,26 @@ def refined(
         groups: for each of them, the axes of the finer one that it stands for.
     """
     axes = dict(zip(names, groups, strict=True))
+
+    def roles(mine: Sequence[str]) -> tuple[str, ...]:
+        return tuple(r for r, group in zip(mine, groups, strict=True) for _ in group)
+
+    return _told(coarse, choice, fine, roles, lambda state: _spread(state, axes))
+
+
+def _told(
+    here: Built, choice: Sequence[int], there: Built,
+    roles: Callable[[Sequence[str]], tuple[str, ...] | None],
+    state: Callable[[Sharding], Sharding | None],
+) -> tuple[int, ...] | None:  # fmt: skip
+    """A choice on another mesh, given how roles and states are said there."""
     found: list[int] = []
-    for mine, theirs, k in zip(coarse.refs, fine.refs, choice, strict=False):
+    for mine, theirs, k in zip(here.refs, there.refs, choice, strict=False):
         if mine.op >= 0:
-            whole = zip(mine.menu[k].roles, groups, strict=True)
-            roles = tuple(role for role, group in whole for _ in group)
-            place = next((n for n, s in enumerate(theirs.menu) if s.roles == roles), None)
+            same = roles(mine.menu[k].roles)
+            place = next((n for n, s in enumerate(theirs.menu) if s.roles == same), None)
         else:
-            place = _among(mine, theirs, k, _spread(mine.states[k], axes))
+            place = _among(mine, theirs, k, state(mine.states[k]))
         if place is None:
             return None
         found.append(place)
@@ -100,15 +109,6 @@ def refined(
 def _spread(state: Sharding, axes: Mapping[str, tuple[str, ...]]) -> Sharding:
     dims = tuple(tuple(a for axis in held for a in axes[axis]) for held in state.dims)
     return Sharding(dims, tuple((a, kind) for axis, kind in state.partial for a in axes[axis]))
-
-
-def _place(
-    mine: NodeRef, theirs: NodeRef, k: int, names: Sequence[str], groups: Groups
-) -> int | None:
-    if mine.op >= 0:
-        roles = _roles(mine.menu[k].roles, groups)
-        return next((n for n, s in enumerate(theirs.menu) if s.roles == roles), None)
-    return _among(mine, theirs, k, _state(mine.states[k], names, groups))
 
 
 def _among(mine: NodeRef, theirs: NodeRef, k: int, state: Sharding | None) -> int | None:

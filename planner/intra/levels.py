@@ -13,7 +13,6 @@ from .problem import Floats
 from .reduce import Reduced
 
 MOST_OTHERS = 4  # choices at which neighbourhoods got stuck, to go back to
-
 GUESSES, WARMTHS = 60, 6  # choices off disturbed messages
 
 
