@@ -25,7 +25,7 @@ from pathlib import Path
 
 from planner import Plan, PlanError, load, plan, verify
 from planner.cli.target import load_target
-from planner.reprice import reprice
+from planner.reprice import predicted_peak_bytes, reprice
 
 CLUSTER = "8xh100"
 # (published, small)
@@ -75,12 +75,13 @@ def again(row: dict[str, object], file: Path) -> dict[str, object]:
     """A kept row with what this version predicts of its plan."""
     if row.get("skipped"):
         return row
-    found = reprice(load(file)).file
+    kept = load(file)
     memory = row["memory"]
     assert isinstance(memory, dict)
     memory |= {
-        "predicted_peak_bytes": found.peak_bytes, "predicted_argument_bytes": found.argument_bytes,
-    }  # fmt: skip
+        "predicted_peak_bytes": predicted_peak_bytes(kept, str(row["compiler"])),
+        "predicted_argument_bytes": reprice(kept).file.argument_bytes,
+    }
     return row | {"memory": memory}
 
 

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from costmodel import Step, full_bytes, wire_bytes
 from ir import Mesh, Sharding, TensorType
 
+from .hostmemory import host_memory, is_host
 from .intra.build import Builder
 from .intra.records import Built
+from .states import port_state, state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +91,6 @@ def moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[M
             yield move
 
 
-def _state(builder: Builder, built: Built, choice: tuple[int, ...], v: int) -> Sharding:
-    """The state in which a value is made; the builder may have built other problems since."""
-    if v in builder.flat.stacked:
-        return _port(builder, built, choice, builder.flat.stacked[v], 1)
-    if v in built.value_node:
-        node = built.value_node[v]
-        return built.refs[node].states[choice[node]]
-    i, position = built.maker[v]
-    node = built.op_node[i]
-    return built.refs[node].menu[choice[node]].results[position]
-
-
 def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
     flat, free = builder.flat, builder.traffic.free
     made: dict[int, Sharding] = {}
@@ -112,7 +102,7 @@ def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterat
             if isinstance(v, int) and not free[v]:
                 before = made.get(v)
                 if before is None:
-                    before = made[v] = _state(builder, built, choice, v)
+                    before = made[v] = state_of(builder, built, choice, v)
                 if before == after:
                     continue
                 value = flat.values[v]
@@ -121,7 +111,7 @@ def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterat
                 yield Move(value.type, before, after, op.weight, at, cause, "before", i, v)
         for v, before in zip(op.outputs, strategy.results, strict=True):
             if v in built.value_node:
-                after = _state(builder, built, choice, v)
+                after = state_of(builder, built, choice, v)
                 if before != after:
                     type_, at = flat.values[v].type, builder.facts.at(op)
                     yield Move(type_, before, after, op.weight, at, label, "after", i, v)
@@ -132,8 +122,8 @@ def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iter
     for link in flat.links:
         if link.source == link.target or builder.traffic.free[link.source]:
             continue
-        before = _state(builder, built, choice, link.source)
-        after = _port(builder, built, choice, link.target, link.lift)
+        before = state_of(builder, built, choice, link.source)
+        after = port_state(built, choice, link.target, link.lift)
         value = flat.values[link.source]
         cause = value.name if value.kind == "argument" else flat.values[link.target].name
         yield Move(
@@ -141,18 +131,12 @@ def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iter
         )
 
 
-def _port(builder: Builder, built: Built, choice: tuple[int, ...], v: int, lift: int) -> Sharding:
-    node = built.value_node[v]
-    state = built.refs[node].states[choice[node]]
-    return Sharding(((), *state.dims), state.partial) if lift else state
-
-
 def _output_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
     flat = builder.flat
     for position, v in enumerate(flat.outputs):
         if isinstance(v, int) and not builder.traffic.free[v]:
             node = built.out_node[position]
-            before = _state(builder, built, choice, v)
+            before = state_of(builder, built, choice, v)
             after = built.refs[node].states[choice[node]]
             tied = builder.tied_in.get(position)
             cause = flat.values[tied].name if tied is not None else f"result {position}"
@@ -219,6 +203,8 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
             communication_s += seconds * move.weight
     for moment, here in passing.items():
         memory[moment] += max(here.values())
+    if is_host(reshard.cluster):  # whose compiler does otherwise
+        memory = host_memory(builder, built, choice)
     collectives = tuple(
         Collective(kind, axes, mesh.product(axes), sent, count, seconds, cause)
         for (kind, axes, cause), (sent, count, seconds) in merged.items()

@@ -60,6 +60,22 @@ class Link:
     time: int
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A node that runs bodies: its moments [start, end), and its ports.
+
+    entered: ports that hold its operands inside; left: values after it that it leaves, its stacks
+    of slices apart, which are `stacks`.
+    """
+
+    place: Place
+    start: int
+    end: int
+    entered: tuple[int, ...]
+    left: tuple[int, ...]
+    stacks: tuple[int, ...] = ()
+
+
 @dataclass
 class FlatProgram:
     """All values and operations of a graph and its bodies."""
@@ -67,6 +83,7 @@ class FlatProgram:
     values: list[FlatValue] = field(default_factory=list[FlatValue])
     ops: list[FlatOp] = field(default_factory=list[FlatOp])
     links: list[Link] = field(default_factory=list[Link])
+    regions: list[Region] = field(default_factory=list[Region])  # inner ones first
     # value of the flat program -> (port, 1): the value is the port with a leading dimension (ys)
     stacked: dict[int, int] = field(default_factory=dict[int, int])
     inputs: list[int] = field(default_factory=list[int])
@@ -227,6 +244,8 @@ def _scan(
     flat.tick()
     _close(flat, ports + made)
     last = _leave(flat, carry_ports, f"scan@{'/'.join(map(str, place))}.carry", weight)
+    stacks = tuple(v for v in results if isinstance(v, int))
+    flat.regions.append(Region(place, begin, flat.clock, tuple(ports), last, stacks))
     return (*last, *results)
 
 
@@ -245,7 +264,7 @@ def _while(
     bodies = dict(zip(names, node.bodies, strict=True))
     cond, body = bodies["cond_jaxpr"], bodies["body_jaxpr"]
     n_cond, n_body = _int(node, "cond_nconsts"), _int(node, "body_nconsts")
-    flat.tick()
+    begin = flat.tick()
     flat.warnings.append(
         f"a while loop ({node.source or 'no source'}) has no known length; it is priced as "
         f"{ASSUMED_ITERATIONS} iterations"
@@ -279,7 +298,9 @@ def _while(
         _renew(flat, value, port, inner)
     flat.tick()
     _close(flat, [*ports, *cond_env, *body_env])
-    return _leave(flat, carry, f"while@{label}.carry", weight)
+    last = _leave(flat, carry, f"while@{label}.carry", weight)
+    flat.regions.append(Region(place, begin, flat.clock, tuple(ports), last))
+    return last
 
 
 def flat_type(flat: FlatProgram, value: int | Literal) -> TensorType:
@@ -293,7 +314,7 @@ def _cond(
     place: Place,
     weight: float,
 ) -> tuple[int | Literal, ...]:
-    flat.tick()
+    begin = flat.tick()
     label = "/".join(map(str, place))
     which = _enter(flat, inputs[0], f"cond@{label}.index", flat_type(flat, inputs[0]), weight, 0)
     flat.forced.add(which)
@@ -316,6 +337,7 @@ def _cond(
             _renew(flat, value, port, inner)
     flat.tick()
     _close(flat, [which, *ports])
+    flat.regions.append(Region(place, begin, flat.clock, (which, *ports), tuple(results)))
     return tuple(results)
 
 

@@ -17,15 +17,14 @@ from costmodel import Cluster, Overlap, Transfer, overlapped
 
 from .account import Move, moves
 from .flatten import FlatProgram, Place
+from .hostmemory import is_host
 from .intra.build import Builder
 from .intra.records import Built
-
-SEQUENTIAL = ("host",)  # machines whose compiler runs one thing after another
 
 
 def overlapped_s(builder: Builder, built: Built, choice: Sequence[int], cluster: Cluster) -> float:
     """Seconds of a step with collectives beside compute; 0 for machines that do not run them so."""
-    if cluster.profile in SEQUENTIAL:
+    if is_host(cluster):  # runs one thing after another
         return 0.0
     return hidden(builder, built, choice).step_s
 

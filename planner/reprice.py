@@ -8,6 +8,7 @@ import msgspec
 
 from .account import account
 from .hiding import overlapped_s
+from .hostmemory import host_memory
 from .plan import Plan
 from .planfile import CollectiveRow
 from .why import Why
@@ -38,3 +39,19 @@ def reprice(plan: Plan) -> Plan:
         lower_bound_s=min(file.lower_bound_s, sums.step_s),
     )  # fmt: skip
     return replace(plan, file=again)
+
+
+def predicted_peak_bytes(plan: Plan, compiler: str) -> float:
+    """Memory of one device under a plan, as a compiler lays it out.
+
+    Args:
+        plan: of one stage.
+        compiler: `host`, XLA's for CPUs; any other is one for the plan's machine.
+
+    Raises:
+        PlanError: if a decision of the file is not in the space of this version.
+    """
+    why = Why(plan.file, plan.decisions, plan.cluster, plan.where)
+    if compiler == "host":
+        return float(host_memory(why.builder, why.built, why.choice).max())
+    return why.account.peak_bytes

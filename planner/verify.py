@@ -19,7 +19,9 @@ from .emit.gpu_targets import GPU_TARGETS
 from .emit.hlo import collective_instructions
 from .errors import PlanError
 from .flatten import ASSUMED_ITERATIONS
+from .hostmemory import is_host
 from .plan import Plan
+from .reprice import predicted_peak_bytes
 from .show import bytes_text
 from .verify_rows import Row, compare_collectives
 
@@ -36,7 +38,7 @@ class Verification:
     ok: the unexplained bytes are below the threshold, and for a GPU the program fits its memory.
     compiler: which one.
     collectives: by kind and group.
-    predicted_peak_bytes, predicted_argument_bytes: of the plan.
+    predicted_peak_bytes, predicted_argument_bytes: of the plan, under this compiler.
     compiled: text and memory of the program.
     limit_bytes: of a device, 0 where the program was not compiled for it.
     """
@@ -143,10 +145,12 @@ def verify(plan: Plan, *, compiler: str | None = None) -> Verification:
     unexplained = sum(row.unexplained_bytes for row in rows)
     allowed = max(FLOOR_BYTES, THRESHOLD * sum(row.predicted_bytes for row in rows))
     limit = 0.0 if chosen == "host" else float(cluster.memory_bytes)
+    elsewhere = chosen == "host" and not is_host(cluster)
+    peak = predicted_peak_bytes(plan, chosen) if elsewhere else plan.peak_bytes
     fits = not limit or compiled.peak_bytes <= limit
     return Verification(
-        unexplained <= allowed and fits, chosen, rows, plan.peak_bytes, plan.file.argument_bytes,
-        compiled, limit,
+        unexplained <= allowed and fits, chosen, rows, peak, plan.file.argument_bytes, compiled,
+        limit,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def array(*shape: int, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), F32)
 
 
-def slow_machine(count: int = 8) -> Cluster:
+def slow_machine(count: int = 8, profile: str = "host") -> Cluster:
     """Devices so slow, and links so fast, that everything is split that can be."""
     base = parse_cluster(f"{count}xhost")
     device = structs.replace(
@@ -34,7 +34,9 @@ def slow_machine(count: int = 8) -> Cluster:
         kernel_launch_s=0.0,
     )  # fmt: skip
     link = structs.replace(base.intra_host, latency_s=0.0, bandwidth_bytes_per_s=1e12)
-    return replace(base, name=f"{count}xslow", device=device, intra_host=link, network=link)
+    return replace(
+        base, name=f"{count}xslow", profile=profile, device=device, intra_host=link, network=link
+    )  # fmt: skip
 
 
 # --- a model to train --------------------------------------------------------------------------

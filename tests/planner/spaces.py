@@ -57,7 +57,7 @@ def space(
     donate: tuple[int, ...] = (),
 ) -> Space:
     """The space of `fn(*args)` without a memory limit."""
-    machine = cluster or slow_machine(math.prod(mesh))
+    machine = cluster or slow_machine(math.prod(mesh), profile="")
     traced = trace(fn, *args, donate_argnums=donate)
     flat = flatten(traced.graph)
     traffic, named = analyse(flat), mesh_of(mesh)

@@ -194,7 +194,7 @@ RATE = 1e6  # bytes per second at which memory is taken
 
 
 def taking(count: int, rate: float | None = RATE) -> Cluster:
-    machine = slow_machine(count)
+    machine = slow_machine(count, profile="")
     return replace(machine, device=structs.replace(machine.device, fresh_bytes_per_s=rate))
 
 

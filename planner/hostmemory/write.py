@@ -1,0 +1,292 @@
+"""A decided program as kernels of XLA's CPU compiler.
+
+Sixteen-bit numbers are computed in 32 bits: a product makes 32 bits and is rounded where several
+kernels read it, what it reads is widened once for all products, a loop's stack or constant is
+widened as a whole before the loop, and collectives send 32 bits. All-reduces of a body that do
+not depend on each other are one. What is gathered of an argument is gathered anew by each reader,
+as the emitter writes it.
+
+Source: as `stored.py`; `WhileLoopInvariantCodeMotion`, `AllReduceCombiner`, `CopyInsertion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from costmodel import VIEWS, Step
+from ir import Sharding, lookup
+
+from ..flatten import Place, Region
+from .decided import Decided, is_fused
+from .kernels import CONSTANT, Body, Kernel
+from .stored import LIBRARY, PLAIN, Stored, wanted_order
+
+Blocks = frozenset[int]
+NONE: Blocks = frozenset()
+# A random draw is a loop over two halves of counters and two of keys, which are there twice; its
+# result is two arrays that are joined where they are read.
+DRAWN, DRAWING = 2, 4
+
+
+def written(program: Decided) -> Body:
+    """The whole program."""
+    top = _Writer(program, Stored(program), ())
+    for position, v in enumerate(program.flat.outputs):
+        if isinstance(v, int) and not program.free[v]:
+            top.body.held |= top.read(program.one(v), program.result(position))
+    return top.body
+
+
+class _Writer:
+    """Writes one body."""
+
+    def __init__(self, program: Decided, stored: Stored, place: Place) -> None:
+        self.program, self.stored, self.place = program, stored, place
+        self.body, self.moment = Body(), 0
+        self.kept: dict[int, Blocks] = {}  # value -> where it is, as it is kept
+        self.moved: dict[Hashable, Blocks] = {}  # (value, state, ...) -> where it is so
+        self.wide: set[int] = set()  # blocks with 32 bits for 16
+        self.zeros: dict[Hashable, int] = {}
+        for item in self._items():
+            if isinstance(item, Region):
+                self.moment = item.start
+                self._region(item)
+            else:
+                self.moment = program.flat.ops[item].time
+                self._op(item)
+
+    def _items(self) -> list[int | Region]:
+        """Ops and regions of the body, in order."""
+        program = self.program
+        ops = [(op.time, i) for i, op in enumerate(program.flat.ops)
+               if program.bodies[i] == self.place]  # fmt: skip
+        regions = [(r.start, r) for p, r in program.regions.items()
+                   if program.body(p) == self.place]  # fmt: skip
+        return [item for _, item in sorted([*ops, *regions], key=lambda pair: pair[0])]
+
+    def _kernel(
+        self,
+        reads: Iterable[int],
+        sizes: Sequence[int],
+        *,
+        overwrites: bool = False,
+        extra_bytes: int = 0,
+        inner: tuple[Body, ...] = (),
+        joins: Hashable = None,
+    ) -> list[int]:
+        """A kernel and the blocks that it writes."""
+        blocks = [self.body.block(size) for size in sizes]
+        read = tuple(sorted(reads)) or (self.body.source(CONSTANT),)
+        self.body.kernels.append(
+            Kernel(self.moment, read, tuple(blocks), overwrites, extra_bytes, inner, joins)
+        )
+        return blocks
+
+    # --- reading --------------------------------------------------------------------------
+
+    def read(self, v: int, wanted: Sharding, by: Hashable = None) -> Blocks:
+        """Blocks that a kernel reads for a value in a state: it, or what it is computed of."""
+        program = self.program
+        if program.free[v]:
+            return NONE
+        if program.steps(v, wanted):
+            return self._gathered(v, wanted, by)
+        if v in self.kept:
+            return self.kept[v]
+        if program.flat.values[v].kind != "op" or self.stored.written[v]:
+            return frozenset({self.body.source(v)})
+        key = ("computed", v)
+        if key not in self.moved:
+            parts = (self.read(u, s, i) for i in (program.makers[v],)
+                     for _, u, s in program.operands(i))  # fmt: skip
+            self.moved[key] = NONE.union(*parts)
+        return self.moved[key]
+
+    def _again(self, v: int, wanted: Sharding, by: Hashable) -> Hashable:
+        """Who reads, where each reader has an array of its own: of what is gathered anew."""
+        argument = self.program.flat.values[v].kind == "argument"
+        gathered = any(s.kind == "all-gather" for s in self.program.steps(v, wanted))
+        return by if argument and gathered else None
+
+    def _gathered(self, v: int, wanted: Sharding, by: Hashable) -> Blocks:
+        key = (v, wanted, self._again(v, wanted, by))
+        if key not in self.moved:
+            before = self.program.state(v)
+            source = self._operand(v, before, PLAIN, by)
+            self.moved[key] = self._collective(v, source, self.program.steps(v, wanted))
+        return self.moved[key]
+
+    def _collective(self, v: int, source: Blocks, steps: Sequence[Step]) -> Blocks:
+        sizes = [self.program.size(v, step.after, wide=True) for step in steps]
+        one = steps[0].axes if len(steps) == 1 and steps[0].collective == "all-reduce" else None
+        (block,) = self._kernel(
+            source, sizes[-1:], extra_bytes=max(sizes[:-1], default=0), joins=one
+        )
+        if self.program.is_half(v):
+            self.wide.add(block)
+        return frozenset({block})
+
+    def _operand(self, v: int, wanted: Sharding, order: Hashable, by: Hashable) -> Blocks:
+        """An operand of a library call: in 32 bits and in one order."""
+        program = self.program
+        if program.free[v]:
+            return NONE
+        key = ("operand", v, wanted, order, self._again(v, wanted, by))
+        if key not in self.moved:
+            source = self.read(v, wanted, by)
+            as_is = order == PLAIN and self._is_array(v, wanted)
+            if program.is_half(v):
+                as_is = as_is and source <= self.wide
+            if not as_is:
+                size = program.size(v, wanted, wide=True)
+                source = frozenset(self._kernel(source, [size]))
+            self.moved[key] = source
+        return self.moved[key]
+
+    def _is_array(self, v: int, wanted: Sharding) -> bool:
+        """Whether a value is in memory, perhaps by another name."""
+        if self.program.steps(v, wanted):
+            return True
+        while not self.stored.written[v]:
+            op = self.program.flat.ops[self.program.makers[v]]
+            source = op.inputs[0] if op.inputs else None
+            if op.node.op not in VIEWS or not isinstance(source, int):
+                return False
+            v = self.program.one(source)
+        return True
+
+    def _zeros(self, size: int, like: Hashable) -> int:
+        """Zeros to write into: a copy of those that all of one shape share."""
+        if like not in self.zeros:
+            (self.zeros[like],) = self._kernel((), [size])
+        (copy,) = self._kernel([self.zeros[like]], [size], overwrites=True)
+        return copy
+
+    # --- operations -----------------------------------------------------------------------
+
+    def _op(self, i: int) -> None:
+        program, op = self.program, self.program.flat.ops[i]
+        if i not in program.strategies or i in program.left_out:
+            return
+        if any(i == scatter for scatter, _ in program.merged.values()):
+            return  # part of the add
+        results = [(v, s) for v, s in program.results(i) if self.stored.written[v]]
+        if not results:
+            return
+        if i in program.merged:
+            self._scatter_into(i)
+        elif not is_fused(op):
+            self._call(i)
+        else:
+            reads = NONE.union(*(self.read(v, s, i) for _, v, s in program.operands(i)))
+            for v, state in results:
+                if op.node.op in VIEWS and self._named(i):
+                    self._made(v, state, reads)
+                else:
+                    blocks = self._kernel(reads, [self._size(v, state)], overwrites=True)
+                    self._made(v, state, blocks)
+
+    def _named(self, i: int) -> bool:
+        """Whether a view is of something in memory."""
+        return any(self.stored.written[v] for _, v, _ in self.program.operands(i))
+
+    def _size(self, v: int, state: Sharding) -> int:
+        """Bytes of a result, none of which writes over its argument."""
+        return 0 if v in self.program.facts.in_place else self.program.size(v, state)
+
+    def _scatter_into(self, i: int) -> None:
+        """An add of a scatter into zeros: the scatter, into the other addend."""
+        program = self.program
+        scatter, position = program.merged[i]
+        ((v, state),) = program.results(i)
+        reads = NONE
+        for k, u, s in program.operands(i):
+            if k != position:
+                reads |= self._addend(i, v, u, s)
+        for _, u, s in program.operands(scatter):
+            reads |= self._operand(u, s, PLAIN, i)
+        size = program.size(v, state, wide=True)
+        size = 0 if v in program.facts.in_place else size
+        self._made(v, state, self._kernel(reads, [size], overwrites=True))
+
+    def _addend(self, i: int, v: int, u: int, state: Sharding) -> Blocks:
+        program = self.program
+        if program.is_half(u) or self._is_array(u, state):
+            return self._operand(u, state, PLAIN, i)
+        size = 0 if v in program.facts.in_place else program.size(u, state)
+        return frozenset(self._kernel(self.read(u, state, i), [size], overwrites=True))
+
+    def _call(self, i: int) -> None:
+        """A library call, a gather or scatter, a sort, a draw of random numbers."""
+        program, op = self.program, self.program.flat.ops[i]
+        family = lookup(op.node.op).family
+        reads = NONE
+        for k, u, s in program.operands(i):
+            order = wanted_order(op, k, program) if family in LIBRARY else PLAIN
+            fused = family == "reduction"
+            reads |= self.read(u, s, i) if fused else self._operand(u, s, order, i)
+        updates = op.node.op.startswith("scatter") or op.node.op == "dynamic_update_slice"
+        into = op.inputs[0] if op.inputs else None
+        if updates and isinstance(into, int) and program.free[into]:
+            state = program.strategies[i].operands[0]
+            like = (program.flat.values[into].type, state)
+            reads |= {self._zeros(program.size(into, state, wide=True), like)}
+        draws = DRAWN if op.node.op == "random_bits" else 1
+        sizes = [self._call_size(v, s, family) * draws for v, s in program.results(i)]
+        extra = DRAWING * sum(sizes) // DRAWN if draws > 1 else 0
+        blocks = self._kernel(reads, sizes, overwrites=updates, extra_bytes=extra)
+        for (v, state), block in zip(program.results(i), blocks, strict=True):
+            if program.is_half(v) and len(self.stored.readers[v]) > 1:
+                (block,) = self._kernel([block], [program.size(v, state)])
+            self._made(v, state, [block])
+
+    def _call_size(self, v: int, state: Sharding, family: str) -> int:
+        if v in self.program.facts.in_place and family not in LIBRARY:
+            return 0 if not self.program.is_half(v) else self.program.size(v, state, wide=True)
+        return self.program.size(v, state, wide=True)
+
+    def _made(self, v: int, made: Sharding, blocks: Iterable[int]) -> None:
+        """Where a value is, once it is in the state in which it is kept."""
+        program, found = self.program, frozenset(blocks)
+        steps = program.steps(v, program.state(v), made)
+        if steps:
+            if program.is_half(v) and not found <= self.wide:
+                found = frozenset(self._kernel(found, [program.size(v, made, wide=True)]))
+            found = self._collective(v, found, steps)
+        self.kept[v] = found
+
+    # --- regions --------------------------------------------------------------------------
+
+    def _region(self, region: Region) -> None:
+        """A loop or a branch, which runs its bodies one after the other."""
+        program, flat = self.program, self.program.flat
+        inner = tuple(
+            _Writer(program, self.stored, place).body for place in self._bodies(region.place)
+        )
+        entered = set(region.entered)
+        reads = NONE
+        for link in flat.links:
+            if link.target not in entered or program.free[link.source]:
+                continue
+            if link.time > region.start + 1:  # what the body hands on
+                continue
+            v = program.one(link.source)
+            state = program.entered(link.target, link.lift)
+            kept = link.lift or link.target in program.facts.read_only
+            if program.is_half(v) and kept:
+                reads |= self._operand(v, state, PLAIN, region.place)
+            else:
+                reads |= self.read(v, state, region.place)
+        sizes = [self._size(v, program.state(v)) for v in region.stacks]
+        for v, size in zip(region.stacks, sizes, strict=True):
+            reads |= {self._zeros(size, (flat.values[v].type, program.state(v)))}
+        left = [v for v in region.left if not program.free[v]]
+        sizes += [self._size(v, program.state(v)) for v in left]
+        blocks = self._kernel(reads, sizes, overwrites=True, inner=inner)
+        for v, block in zip((*region.stacks, *left), blocks, strict=True):
+            self.kept[v] = frozenset({block})
+
+    def _bodies(self, place: Place) -> list[Place]:
+        depth = len(place) + 1
+        bodies = [*self.program.bodies, *map(self.program.body, self.program.regions)]
+        return sorted({b for b in bodies if len(b) == depth and b[: depth - 1] == place})
