@@ -87,6 +87,11 @@ class Decided:
         path = self.builder.cache.reshard.path(self.flat.values[v].type, before, wanted)
         return tuple(step for step in path if step.collective)
 
+    def is_gathered_anew(self, v: int, wanted: Sharding) -> bool:
+        """Whether each reader has a gathered copy of its own: of an argument, as it is emitted."""
+        argument = self.flat.values[v].kind == "argument"
+        return argument and any(step.kind == "all-gather" for step in self.steps(v, wanted))
+
     def operands(self, i: int) -> Iterator[tuple[int, int, Sharding]]:
         """Position, value and wanted state of what an op reads, recipes apart."""
         op = self.flat.ops[i]
@@ -110,6 +115,8 @@ class Decided:
         found: set[int] = set()
         for i, op in enumerate(self.flat.ops):
             if i not in self.strategies or lookup(op.node.op).family == "opaque":
+                continue
+            if any(self.is_gathered_anew(v, state) for _, v, state in self.operands(i)):
                 continue
             operands = tuple(v if isinstance(v, Literal) else self.one(v) for v in op.inputs)
             key = (

@@ -104,9 +104,7 @@ class _Writer:
 
     def _again(self, v: int, wanted: Sharding, by: Hashable) -> Hashable:
         """Who reads, where each reader has an array of its own: of what is gathered anew."""
-        argument = self.program.flat.values[v].kind == "argument"
-        gathered = any(s.kind == "all-gather" for s in self.program.steps(v, wanted))
-        return by if argument and gathered else None
+        return by if self.program.is_gathered_anew(v, wanted) else None
 
     def _gathered(self, v: int, wanted: Sharding, by: Hashable) -> Blocks:
         key = (v, wanted, self._again(v, wanted, by))

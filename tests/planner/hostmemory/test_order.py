@@ -68,9 +68,7 @@ def test_memory_is_what_is_alive(body: Body) -> None:
     assert laid_out(body, rank).in_use().max() <= max(used)
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9)), max_size=12)
-)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9)), max_size=12))
 def test_packing_holds_what_is_alive(rows: list[tuple[int, int, int]]) -> None:
     sizes, first, long = np.array(rows, dtype=np.int64).reshape(-1, 3).T
     layout = Layout(sizes, first, np.minimum(first + long, 9), np.zeros(10, dtype=np.int64))
