@@ -86,7 +86,8 @@ def test_any_choice_has_a_memory(name: str) -> None:
         memory = host_memory(found.builder, found.built, choice)
         arguments = found.account(choice).argument_bytes
         assert len(memory) == max(found.built.lives.horizon, 1)
-        assert np.all(np.isfinite(memory)) and np.all(memory >= arguments * (1 - 1e-12))
+        assert np.all(np.isfinite(memory))
+        assert np.all(memory >= arguments * (1 - 1e-12))
         np.testing.assert_array_equal(memory, host_memory(found.builder, found.built, choice))
 
 

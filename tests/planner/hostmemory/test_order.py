@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_sums_that_are_ready_together_are_one(body: Body) -> None:
     for kernel in scheduled(body, rank):
         origin = set(kernel.reads).union(*(made.get(b, set()) for b in kernel.reads))
         made |= dict.fromkeys(kernel.writes, origin)
-    for a, b in zip(sums, sums[1:], strict=False):
+    for a, b in itertools.pairwise(sums):
         assert any(made[block] & set(a.writes) for block in b.writes)
 
 
