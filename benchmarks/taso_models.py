@@ -175,6 +175,40 @@ def projected_table(rows: int = 32768, width: int = 64, hidden: int = 512) -> Mo
     return loss, params, jax.ShapeDtypeStruct((8, 128), jnp.int32)
 
 
+def adapters(
+    hidden: int = 4096, inner: int = 14336, rank: int = 64, seq: int = 2048, batch: int = 4,
+    heads: int = 32, groups: int = 8,
+) -> Model:  # fmt: skip
+    """A decoder layer of Llama-3-8B's sizes, adapters of all projections added where they are used.
+
+    Source: Hu et al., LoRA, 2021, which adds them to the weight for inference.
+    """
+    head, rows = hidden // heads, heads // groups
+    sizes = {
+        "q": (hidden, hidden), "k": (hidden, groups * head), "v": (hidden, groups * head),
+        "o": (hidden, hidden), "gate": (hidden, inner), "up": (hidden, inner),
+        "down": (inner, hidden),
+    }  # fmt: skip
+
+    def loss(params: Any, x: Any) -> Any:
+        def project(name: str, h: Any) -> Any:
+            p = params[name]
+            return h @ (p["w"] + p["u"] @ p["v"])
+
+        q, k, v = (project(n, x).reshape(batch, seq, -1, head) for n in "qkv")
+        k, v = (jnp.repeat(each, rows, axis=2) for each in (k, v))
+        scores = jnp.einsum("bshd,bthd->bhst", q, k) * head**-0.5
+        y = jnp.einsum("bhst,bthd->bshd", jax.nn.softmax(scores), v)
+        x = x + project("o", y.reshape(batch, seq, hidden))
+        x = x + project("down", jax.nn.silu(project("gate", x)) * project("up", x))
+        return jnp.mean(x * x)
+
+    params = {
+        name: {"w": _a(m, n), "u": _a(m, rank), "v": _a(rank, n)} for name, (m, n) in sizes.items()
+    }
+    return loss, params, _a(batch, seq, hidden)
+
+
 MODELS: dict[str, Callable[[], Model]] = {
     "nasrnn": nasrnn, "bert": bert, "resnext-50": resnext, "nasnet-a": nasnet,
     "linear-attention": linear_attention, "low-rank": low_rank, "projected-table": projected_table,

@@ -33,6 +33,7 @@ from .substitute.estimate import Estimator
 from .substitute.price import Pricer, wall_s
 from .substitute.replay import replayed
 from .substitute.search import WORTH, Hunt
+from .substitute.together import searched
 from .version import VERSION
 
 
@@ -116,7 +117,8 @@ def _rewritten(
     pricer = Pricer(machine, options, best, _ties(traced), _donated(traced))
     estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
     plain_s = wall_s(best.account, machine)
-    found = Hunt(pricer.step_s, estimator, plain_s).run(draft_of(traced.graph))
+    hunt = Hunt(pricer.step_s, estimator, plain_s)
+    found = searched(hunt, draft_of(traced.graph), pricer.on_one_axis)
     better = plan
     if found is not None:
         check(found.draft.graph, after="rewriting")

@@ -6,6 +6,7 @@ from .catalogue import RowVerdict as RowVerdict
 from .catalogue import judge_row as judge_row
 from .errors import RuleError as RuleError
 from .extraction import EXTRACTORS as EXTRACTORS
+from .extraction import Effort as Effort
 from .extraction import EGraph as EGraph
 from .extraction import ENode as ENode
 from .extraction import Extraction as Extraction

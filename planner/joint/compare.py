@@ -50,13 +50,15 @@ class Program:
     lower_bound_s: float
     stop: str
     steps: tuple[Choice, ...]
+    forms: tuple[Form, ...]  # of the steps that are not reshards, in their order
 
     def ops(self) -> tuple[str, ...]:
         """The ops that run, as `kind strategy -> state`, in no particular order."""
+        made = (step for step in self.steps if step.item is not None)
         return tuple(
-            f"{step.form.kind} {' '.join(r or '-' for r in step.strategy.roles)} -> {step.state}"
-            for step in self.steps
-            if step.form is not None and step.strategy is not None
+            f"{form.kind} {' '.join(r or '-' for r in step.strategy.roles)} -> {step.state}"
+            for step, form in zip(made, self.forms, strict=True)
+            if step.strategy is not None
         )
 
 
@@ -107,12 +109,13 @@ def choose_together(
     useful = written | _no_joins_of_own_parts(forms)
 
     def best(only: frozenset[Form], kept: Kept | None = None) -> Program:
-        return _best(product(forms, prices, problem.placed, wish, only, kept), limit_s)
+        return _best(*product(forms, prices, problem.placed, wish, only, kept), limit_s)
 
-    everything = product(forms, prices, problem.placed, wish, useful)
+    everything, names = product(forms, prices, problem.placed, wish, useful)
     as_written = best(written)
+    alone = _cheapest_alone(problem, forms, wish, useful, limit_s)
     return Joint(
-        _best(everything, limit_s), best(_cheapest_alone(problem, forms, wish, useful, limit_s)),
+        _best(everything, names, limit_s), best(alone),
         best(useful, _made(as_written)), as_written,
         len(forms), len(everything.graph.nodes), done.stop,
     )  # fmt: skip
@@ -157,14 +160,15 @@ def _prices(problem: JointProblem, mesh: Mesh) -> Prices:
     return Prices(mesh, ComputeModel(problem.cluster), reshard)
 
 
-def _best(found: Product, limit_s: float) -> Program:
+def _best(found: Product, names: Sequence[Form], limit_s: float) -> Program:
     best: Extraction | None = extract(found.graph, "ilp", limit_s)
     if best is None or best.stop == "none":
         raise PlanError(
             "no way to compute the program as wanted", kind="joint", where="wanted", remedy=""
         )
     steps = tuple(c for i in best.chosen if (c := found.choices[i]) is not None)
-    return Program(best.cost, best.lower_bound, best.stop, steps)
+    used = tuple(names[step.item.name] for step in steps if step.item is not None)
+    return Program(best.cost, best.lower_bound, best.stop, steps, used)
 
 
 def _cheapest_alone(
@@ -174,14 +178,14 @@ def _cheapest_alone(
     mesh = Mesh(tuple((name, 1) for name in problem.mesh.names))
     whole = {name: Sharding(((),) * len(t.shape)) for name, t in problem.inputs.items()}
     anyhow = Wish(wish.values, (None,) * len(wish.values))
-    alone = _best(product(forms, _prices(problem, mesh), whole, anyhow, useful), limit_s)
-    return frozenset(step.form for step in alone.steps if step.form is not None)
+    alone = _best(*product(forms, _prices(problem, mesh), whole, anyhow, useful), limit_s)
+    return frozenset(alone.forms)
 
 
 def _made(plan: Program) -> Kept:
     """The shardings in which a plan makes its values."""
     found: dict[int, frozenset[Sharding]] = {}
     for step in plan.steps:
-        if step.form is not None:
+        if step.item is not None:
             found[step.value] = found.get(step.value, frozenset()) | {step.state}
     return found

@@ -23,19 +23,36 @@ from ir import Mesh, Sharding, TensorType
 from substitutions import EGraph, ENode, Form, Forms
 
 from ..menu import Strategy, strategies
-from .ops import work_of
+from .ops import Work, work_of
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A way to make a value: an op on values, or (without work) a value that lies somewhere.
+
+    name: for the caller.
+    args: (operand, value) for the operands that are values.
+    runs: how often it runs.
+    """
+
+    name: int
+    value: int
+    args: tuple[tuple[int, int], ...] = ()
+    work: Work | None = None
+    placed: Sharding | None = None
+    runs: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a node of the product stands for: a form under a strategy, or a reshard.
+    """What a node of the product stands for: an item under a strategy, or a reshard.
 
-    form: None for a reshard.
+    item: None for a reshard.
     """
 
     value: int
     state: Sharding
-    form: Form | None = None
+    item: Item | None = None
     strategy: Strategy | None = None
     start: Sharding | None = None
 
@@ -62,16 +79,24 @@ class Prices:
     def ways(
         self, form: Form, types: tuple[TensorType, ...], result: TensorType
     ) -> tuple[tuple[Strategy, float], ...]:
-        """The strategies of an op, each with its seconds; the cheapest of equal states."""
-        key = (form.kind, form.params, types, result)
+        """The strategies of an op of rules, each with its seconds; the cheapest of equal states."""
+        return self.ways_of(work_of(form, types, result), len(form.args))
+
+    def ways_of(self, work: Work, args: int) -> tuple[tuple[Strategy, float], ...]:
+        """The strategies of an op, each with its seconds; the cheapest of equal states.
+
+        args: how many operands are looked at.
+        """
+        node = work.node
+        key = (
+            node.op, repr(node.attrs), node.outputs, work.types, work.reads, work.writes,
+            work.launches, args,
+        )  # fmt: skip
         if key not in self._known:
-            self._known[key] = self._ways(form, types, result)
+            self._known[key] = self._ways(work, args)
         return self._known[key]
 
-    def _ways(
-        self, form: Form, types: tuple[TensorType, ...], result: TensorType
-    ) -> tuple[tuple[Strategy, float], ...]:
-        work = work_of(form, types, result)
+    def _ways(self, work: Work, args: int) -> tuple[tuple[Strategy, float], ...]:
         spec = work.spec()
         menu = strategies(spec, self.mesh, work.passing())
         axes = [s.factor_axes(self.mesh) for s in menu]
@@ -82,7 +107,7 @@ class Prices:
         seconds = np.broadcast_to(op_seconds(work.priced(spec), ways, self.compute), len(menu))
         best: dict[object, tuple[Strategy, float]] = {}
         for strategy, price in zip(menu, seconds, strict=True):
-            states = (strategy.operands[: len(form.args)], strategy.results[0])
+            states = (strategy.operands[:args], strategy.results[0])
             if states not in best or price < best[states][1]:
                 best[states] = (strategy, float(price))
         return tuple(best.values())
@@ -112,8 +137,8 @@ Kept = Mapping[int, frozenset[Sharding]]
 def product(
     forms: Forms, prices: Prices, placed: Mapping[str, Sharding], wish: Wish,
     only: frozenset[Form] | None = None, kept: Kept | None = None,
-) -> Product:  # fmt: skip
-    """The product of equal forms and shardings.
+) -> tuple[Product, Sequence[Form]]:  # fmt: skip
+    """The product of equal forms and shardings, and the forms that its items are named by.
 
     Args:
         forms: equal programs.
@@ -123,26 +148,54 @@ def product(
         only: forms that may be used; None for all.
         kept: shardings in which the values of these classes may be made; others are free.
     """
-    return _Builder(forms, prices, placed, only, kept or {}).build(wish)
+    items: list[Item] = []
+    names: list[Form] = []
+    for form, value in forms:
+        if only is not None and form not in only:
+            continue
+        if form.kind:
+            args = tuple(forms.find(c) for c in form.args)
+            work = work_of(form, tuple(forms.types[c] for c in args), forms.types[value])
+            items.append(Item(len(names), value, tuple(enumerate(args)), work))
+        else:
+            items.append(Item(len(names), value, placed=placed[form.name]))
+        names.append(form)
+    asked = Wish(tuple(forms.find(v) for v in wish.values), wish.states)
+    return product_of(items, forms.types, prices, asked, kept), names
+
+
+def product_of(
+    items: Sequence[Item], types: Sequence[TensorType], prices: Prices, wish: Wish,
+    kept: Kept | None = None, runs: Mapping[int, float] | None = None,
+) -> Product:  # fmt: skip
+    """The product of items and shardings.
+
+    Args:
+        items: ways to make values.
+        types: of the values, by number.
+        prices: of the mesh.
+        wish: what must come out.
+        kept: shardings in which these values may be made; others are free.
+        runs: how often a value is made, and resharded; once if it does not say.
+    """
+    return _Builder(types, prices, kept or {}, runs or {}).build(items, wish)
 
 
 class _Builder:
     def __init__(
-        self, forms: Forms, prices: Prices, placed: Mapping[str, Sharding],
-        only: frozenset[Form] | None, kept: Kept,
-    ) -> None:  # fmt: skip
-        self.forms, self.prices, self.placed = forms, prices, placed
-        self.only, self.kept = only, kept
+        self, types: Sequence[TensorType], prices: Prices, kept: Kept, runs: Mapping[int, float]
+    ) -> None:
+        self.types, self.prices = types, prices
+        self.kept, self.runs = kept, runs
         self.number: dict[tuple[str, int, Sharding], int] = {}
         self.nodes: list[ENode] = []
         self.choices: list[Choice | None] = []
         self.made: dict[int, dict[Sharding, None]] = {}
         self.had: dict[int, dict[Sharding, None]] = {}
 
-    def build(self, wish: Wish) -> Product:
-        for form, value in self.forms:
-            if self.only is None or form in self.only:
-                self._form(form, value)
+    def build(self, items: Sequence[Item], wish: Wish) -> Product:
+        for item in items:
+            self._item(item)
         roots = [self._root(v, s) for v, s in zip(wish.values, wish.states, strict=True)]
         for value, states in self.had.items():
             for state in states:
@@ -165,17 +218,16 @@ class _Builder:
             self.nodes.append(ENode(owner, seconds, tuple(sorted(set(children)))))
             self.choices.append(choice)
 
-    def _form(self, form: Form, value: int) -> None:
-        if not form.kind:
-            choice = Choice(value, self.placed[form.name], form)
-            self._make(choice, 0.0, ())
+    def _item(self, item: Item) -> None:
+        if item.work is None:
+            assert item.placed is not None
+            self._make(Choice(item.value, item.placed, item), 0.0, ())
             return
-        args = tuple(self.forms.find(c) for c in form.args)
-        types = tuple(self.forms.types[c] for c in args)
-        for strategy, seconds in self.prices.ways(form, types, self.forms.types[value]):
-            needs = list(zip(args, strategy.operands, strict=False))
-            choice = Choice(value, strategy.results[0], form, strategy)
-            self._make(choice, seconds, needs)
+        operands = 1 + max((k for k, _ in item.args), default=-1)
+        for strategy, seconds in self.prices.ways_of(item.work, operands):
+            needs = [(value, strategy.operands[k]) for k, value in item.args]
+            choice = Choice(item.value, strategy.results[0], item, strategy)
+            self._make(choice, seconds * item.runs, needs)
 
     def _make(self, choice: Choice, seconds: float, needs: Sequence[tuple[int, Sharding]]) -> None:
         value, state = choice.value, choice.state
@@ -190,12 +242,11 @@ class _Builder:
         self._add(owner, seconds, tuple(children), choice)
 
     def _root(self, value: int, state: Sharding | None) -> tuple[int, tuple[int, ...]]:
-        value = self.forms.find(value)
         if state is not None:
             self.had.setdefault(value, {})[state] = None
             return self._class("had", value, state), ()
         ends = [s for s in self.made.get(value, {}) if not s.partial]
-        whole = Sharding(((),) * len(self.forms.types[value].shape))
+        whole = Sharding(((),) * len(self.types[value].shape))
         ends = list(dict.fromkeys([*ends, whole]))
         for end in ends:
             self.had.setdefault(value, {})[end] = None
@@ -205,6 +256,11 @@ class _Builder:
     def _reshards(self, value: int, state: Sharding) -> None:
         owner = self._class("had", value, state)
         for start in self.made.get(value, {}):
-            seconds = self.prices.reshard_s(self.forms.types[value], start, state)
+            seconds = self.prices.reshard_s(self.types[value], start, state)
             child = self._class("made", value, start)
-            self._add(owner, seconds, (child,), Choice(value, state, start=start))
+            self._add(
+                owner,
+                seconds * self.runs.get(value, 1.0),
+                (child,),
+                Choice(value, state, start=start),
+            )

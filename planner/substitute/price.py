@@ -10,6 +10,7 @@ from substitutions import Draft
 
 from ..account import Account
 from ..mesh_search import MeshSearch
+from ..meshes import mesh_of
 from ..options import Options
 from ..program import program_of
 from ..scope import Candidate
@@ -56,6 +57,19 @@ class Pricer:
         """The plan that a program was priced by."""
         found = self.plans.get(digest(draft.graph))
         return () if found is None else (found,)
+
+    def on_one_axis(self, draft: Draft) -> Candidate | None:
+        """A plan of the program as it was traced with all devices in one axis; None if none is.
+
+        Args:
+            draft: that program.
+        """
+        if len(self.best.mesh.axes) == 1:
+            return self.best
+        if self.options.mesh is not None:
+            return None
+        scope = self._searcher(draft.graph).scope
+        return MeshSearch(scope, mesh_of((self.machine.num_devices,))).rough()
 
     def _searcher(self, graph: Graph) -> MeshSearch:
         program = program_of(graph, self.ties, self.donated, self.options)

@@ -145,30 +145,42 @@ class Hunt:
 
         A move is left out if what it can save at most is too little, or less than it costs.
         """
+        found: list[_Move] = []
+        before: float | None = None
+        for saved_s, members in self.hopeful(draft, refused)[:MOST_CLASSES]:
+            after, count = apply(draft, members)
+            if not count:
+                continue
+            before = self.estimator.seconds(draft.graph) if before is None else before
+            gain_s = before - self.estimator.seconds(after.graph)
+            if gain_s + saved_s > WORTH * self.step_s:
+                step = Step(members[0].rule, members[0].path, count)
+                found.append(_Move(step, members[0].kind, after, gain_s))
+        return sorted(found, key=lambda move: move.gain_s)
+
+    def hopeful(self, draft: Draft, refused: set[str]) -> list[tuple[float, list[Place]]]:
+        """Places that look alike and could pay, the most promising first.
+
+        Each with the most that it can save of what the estimate leaves out.
+
+        Args:
+            draft: a program.
+            refused: kinds of places that are left out.
+        """
         classes: dict[tuple[str, int], list[Place]] = {}
         for place in find(draft, SEARCHED):
             if place.kind not in refused:
                 classes.setdefault((place.kind, len(place.prefix)), []).append(place)
         if not classes:
             return []
-        before = self.estimator.seconds(draft.graph)
-        left_s = max(self.step_s - before, 0.0)
+        left_s = max(self.step_s - self.estimator.seconds(draft.graph), 0.0)
         left_s = left_s if left_s > MUCH_LEFT_OUT * self.step_s else 0.0
         hopes = [
             (*self._hope(draft.graph, members, left_s), members) for members in classes.values()
         ]
         hopes = [hope for hope in hopes if hope[0] + hope[1] > WORTH * self.step_s]
-        largest = sorted(hopes, key=lambda hope: -hope[0] - hope[1])[:MOST_CLASSES]
-        found: list[_Move] = []
-        for _, saved_s, members in largest:
-            after, count = apply(draft, members)
-            if not count:
-                continue
-            gain_s = before - self.estimator.seconds(after.graph)
-            if gain_s + saved_s > WORTH * self.step_s:
-                step = Step(members[0].rule, members[0].path, count)
-                found.append(_Move(step, members[0].kind, after, gain_s))
-        return sorted(found, key=lambda move: move.gain_s)
+        hopes.sort(key=lambda hope: -hope[0] - hope[1])
+        return [(saved_s, members) for _, saved_s, members in hopes]
 
     def _hope(self, graph: Graph, members: list[Place], left_s: float) -> tuple[float, float]:
         """The most that rewriting some places can save: of the estimate, and of what it leaves.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from ..errors import RuleError
 from .brute import brute_force
 from .decomposition import solve_by_decomposition
 from .egraph import NOTHING, EGraph, Extraction, extraction
 from .greedy import greedy_dag, greedy_tree
-from .ilp import solve_ilp
+from .ilp import Effort, solve_ilp
 from .simplify import simplify
 
 # Every one takes an e-graph and a time limit in seconds; None: it does not fit.
@@ -26,14 +27,16 @@ EXTRACTORS: Mapping[str, Extractor] = {
 
 
 def extract(
-    graph: EGraph, method: str = "ilp", limit_s: float = 60.0, *, simplified: bool = True
-) -> Extraction | None:
+    graph: EGraph, method: str = "ilp", limit_s: float = 60.0, *, simplified: bool = True,
+    effort: Effort | None = None,
+) -> Extraction | None:  # fmt: skip
     """The extraction that a method finds; None if the e-graph is too wide for it.
 
     Args:
         graph: what to extract from.
         method: a name of `EXTRACTORS`.
         limit_s: time for the ILP.
+        effort: of the ILP, counted, in place of time.
         simplified: whether the e-graph is made smaller first, which keeps the optimum.
 
     Raises:
@@ -43,12 +46,13 @@ def extract(
         raise RuleError(
             f"no extractor '{method}'; there are {', '.join(EXTRACTORS)}", where="extract"
         )
+    run = partial(solve_ilp, effort=effort) if method == "ilp" else EXTRACTORS[method]
     if not simplified:
-        return EXTRACTORS[method](graph, limit_s)
+        return run(graph, limit_s)
     small = simplify(graph)
     if not small.possible:
         return NOTHING
-    found = EXTRACTORS[method](small.graph, limit_s)
+    found = run(small.graph, limit_s)
     if found is None or found.stop == "none":
         return found
     choice = {graph.nodes[i].owner: i for i in small.lift(found.chosen)}

@@ -19,6 +19,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import highspy
 import numpy as np
@@ -26,7 +27,7 @@ import numpy as np
 from .egraph import NOTHING, EGraph, Extraction, components, extraction, needed
 from .founded import Cut, Floats, Founding
 from .greedy import greedy_dag, greedy_tree
-from .landmarks import landmarks
+from .landmarks import MOST_LANDMARKS, landmarks
 
 MOST_CYCLES = 200  # rows that are added for one answer
 GRACE_S = 1.0
@@ -35,45 +36,74 @@ RELATIVE = 1e-9
 RELAXED = 0.4  # share of the time for the programme without integers
 
 
-def solve_ilp(graph: EGraph, limit_s: float = 60.0) -> Extraction:
-    """The best extraction, or the best found within the limit with a bound."""
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How far an exact extraction goes: counts, so that its answer does not depend on a clock.
+
+    rounds: programmes that are solved, first without integers and then with them.
+    branches: of one programme with integers.
+    landmarks: cuts to begin with.
+    """
+
+    rounds: int
+    branches: int
+    landmarks: int
+
+
+UNCOUNTED = Effort(2**31 - 1, 2**31 - 1, MOST_LANDMARKS)
+FOREVER_S = 1e6  # where counts alone decide
+
+
+def solve_ilp(graph: EGraph, limit_s: float = 60.0, effort: Effort | None = None) -> Extraction:
+    """The best extraction, or the best found within the limit with a bound.
+
+    Args:
+        graph: what to extract from.
+        limit_s: seconds, if no effort is given.
+        effort: limits that are counts.
+    """
+    ended = "time limit" if effort is None else "effort limit"
+    limit_s, effort = (limit_s, UNCOUNTED) if effort is None else (FOREVER_S, effort)
     deadline = time.monotonic() + limit_s
     best = min((greedy_tree(graph), greedy_dag(graph)), key=lambda found: found.cost)
     if best.stop == "none":
         return NOTHING
-    model, founding = _Model(graph, best.cost), Founding(graph)
-    floor, cuts = landmarks(graph, time.monotonic() + limit_s * RELAXED / 2)
+    model, founding = _Model(graph, best.cost, effort.branches), Founding(graph)
+    floor, cuts = landmarks(graph, time.monotonic() + limit_s * RELAXED / 2, effort.landmarks)
     model.demand(cuts)
-    bound, best = _relaxed(graph, model, founding, best, time.monotonic() + limit_s * RELAXED)
+    relaxed_s = time.monotonic() + limit_s * RELAXED
+    bound, best = _relaxed(graph, model, founding, best, relaxed_s, effort.rounds)
     bound = max(bound, floor)
     model.make_integral()
     part = components(graph)
-    while True:
+    for _ in range(effort.rounds):
         if best.cost - bound <= RELATIVE * best.cost:
             return _finished(best, best.cost, "optimal")
         model.start_from(best.chosen)
         status, values, found = model.run(deadline)
         bound = max(bound, found)
         if values is None:
-            return _finished(best, bound, "time limit")
+            return _finished(best, bound, ended)
         choice = model.choice(values)
         cyclic = needed(graph, choice) is None
         fresh = _repaired(graph, values) if cyclic else extraction(graph, choice, 0.0, "heuristic")
         best = min(best, fresh, key=lambda e: e.cost)
         if status != "optimal":
-            return _finished(best, bound, "time limit")
+            return _finished(best, bound, ended)
         if not cyclic:
             return _finished(best, best.cost, "optimal")
         model.forbid(_cycles(graph, choice, part))
         model.demand(founding.cuts(*model.split(values)))
+    return _finished(best, bound, ended)
 
 
 def _relaxed(
-    graph: EGraph, model: _Model, founding: Founding, best: Extraction, deadline: float
-) -> tuple[float, Extraction]:
+    graph: EGraph, model: _Model, founding: Founding, best: Extraction, deadline: float,
+    rounds: int,
+) -> tuple[float, Extraction]:  # fmt: skip
     """Bound of the linear programme with the cuts that it needs, and what it suggests."""
     bound = 0.0
-    while True:
+    for _ in range(rounds):
         status, values, found = model.run(deadline)
         if status != "optimal" or values is None:
             return bound, best
@@ -83,6 +113,7 @@ def _relaxed(
         if not cuts or best.cost - bound <= RELATIVE * best.cost:
             return bound, best
         model.demand(cuts)
+    return bound, best
 
 
 def _finished(best: Extraction, bound: float, stop: str) -> Extraction:
@@ -127,8 +158,8 @@ _Row = tuple[list[int], list[float], float, float]  # columns, values, least, mo
 class _Model:
     """The programme; variables are nodes, then classes."""
 
-    def __init__(self, graph: EGraph, known: float) -> None:
-        self.graph = graph
+    def __init__(self, graph: EGraph, known: float, branches: int) -> None:
+        self.graph, self.branches = graph, branches
         self.members = graph.members()
         nodes, columns = len(graph.nodes), len(graph.nodes) + graph.classes
         rows: list[_Row] = []
@@ -156,6 +187,7 @@ class _Model:
         highs.setOptionValue("random_seed", 1)
         highs.setOptionValue("mip_rel_gap", RELATIVE)
         highs.setOptionValue("mip_abs_gap", 0.0)
+        highs.setOptionValue("mip_max_nodes", self.branches)
         highs.setOptionValue("mip_allow_restart", False)  # HiGHS 1.15 may restart for ever
         rows = self.rows
         starts = np.cumsum([0, *(len(r[0]) for r in rows)]).astype(np.int32)

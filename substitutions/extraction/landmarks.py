@@ -26,17 +26,20 @@ from .greedy import parents
 MOST_LANDMARKS = 5000
 
 
-def landmarks(graph: EGraph, deadline: float = math.inf) -> tuple[float, list[Cut]]:
+def landmarks(
+    graph: EGraph, deadline: float = math.inf, most: int = MOST_LANDMARKS
+) -> tuple[float, list[Cut]]:
     """The bound, and cuts that prove it; a class of the roots is needed for each.
 
     Args:
         graph: where the roots can be built.
         deadline: of `time.monotonic`, after which no more are looked for.
+        most: cuts.
     """
     cost = [node.cost for node in graph.nodes]
     members, uses = graph.members(), parents(graph)
     bound, cuts = 0.0, list[Cut]()
-    while len(cuts) < MOST_LANDMARKS and time.monotonic() < deadline:
+    while len(cuts) < most and time.monotonic() < deadline:
         far = critical_paths(graph, cost, uses)
         root = max(graph.roots, key=lambda c: far[c])
         if far[root] <= 0.0 or math.isinf(far[root]):
