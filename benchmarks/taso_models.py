@@ -176,10 +176,10 @@ def projected_table(rows: int = 32768, width: int = 64, hidden: int = 512) -> Mo
 
 
 def adapters(
-    hidden: int = 4096, inner: int = 14336, rank: int = 64, seq: int = 2048, batch: int = 4,
-    heads: int = 32, groups: int = 8,
+    hidden: int = 512, inner: int = 2048, rank: int = 16, seq: int = 256, batch: int = 4,
+    heads: int = 8, groups: int = 2,
 ) -> Model:  # fmt: skip
-    """A decoder layer of Llama-3-8B's sizes, adapters of all projections added where they are used.
+    """A decoder layer of Llama's kind, adapters of all projections added where they are used.
 
     Source: Hu et al., LoRA, 2021, which adds them to the weight for inference.
     """
@@ -212,7 +212,13 @@ def adapters(
 MODELS: dict[str, Callable[[], Model]] = {
     "nasrnn": nasrnn, "bert": bert, "resnext-50": resnext, "nasnet-a": nasnet,
     "linear-attention": linear_attention, "low-rank": low_rank, "projected-table": projected_table,
+    "adapters": adapters,
 }  # fmt: skip
+
+
+def adapters_8b(batch: int) -> Model:
+    """The layer with the sizes of Llama-3-8B."""
+    return adapters(4096, 14336, 64, 2048, batch, 32, 8)
 
 
 def step_of(name: str, *, train: bool) -> tuple[Callable[..., Any], tuple[Any, Any]]:

@@ -14,9 +14,6 @@ from ..joint.ops import Work
 from ..joint.product import Item, Prices, Wish
 from .equal import Equal, Form
 
-# Programs of fewer ops are chosen anew as a whole.
-SMALL = 64
-
 
 class Part:
     """Ops that are chosen anew; the others do what they do in the plan.
@@ -86,8 +83,6 @@ def _opened(forms: Sequence[Form], gone: set[tuple[int, ...]]) -> list[int]:
     """Ops that rules made, that they leave out, and those that share a value with them."""
     core = {k for k, form in enumerate(forms) if not form.place or form.place in gone}
     able = [k for k, form in enumerate(forms) if not form.node.bodies and len(form.outs) == 1]
-    if len(able) <= SMALL:
-        return able
     near = {c for k in core for c in (*forms[k].args, *forms[k].outs)}
     return [k for k in able if k in core or near & {*forms[k].args, *forms[k].outs}]
 

@@ -78,6 +78,10 @@ class _State:
     refused: set[str]  # kinds of places that did not pay here or where this state came from
 
 
+# Places that look alike, and the most that they can save of what the estimate leaves out.
+Hope = tuple[float, list[Place]]
+
+
 @dataclass
 class Hunt:
     """The search for rewrites of one program.
@@ -87,6 +91,7 @@ class Hunt:
     step_s: of the plan of the program as written.
     most_priced: programs that are priced.
     most_missed: moves without a gain by the estimate that are priced without a gain in a row.
+    first: what could pay in the program as written, once the search has begun.
     """
 
     price: Callable[[Draft], float]
@@ -97,13 +102,15 @@ class Hunt:
     priced: int = 0
     missed: int = 0
     seen: set[str] = field(default_factory=set[str])
+    first: list[Hope] = field(default_factory=list[Hope])
 
     def run(self, draft: Draft) -> Rewritten | None:
         """The cheapest program found; None if no rewrite pays."""
         self.seen.add(digest(draft.graph))
         if draft.graph.count_nodes() > LARGE:
             self.most_missed = min(self.most_missed, 1)
-        start = _State(draft, (), self.step_s, self._moves(draft, set()), set())
+        self.first = self.hopeful(draft, set())
+        start = _State(draft, (), self.step_s, self._moves(draft, self.first), set())
         best, queue, number = start, [(start.step_s, 0, start)] if start.moves else [], 0
         while queue and self.priced < self.most_priced:
             step_s, at, state = heapq.heappop(queue)
@@ -137,17 +144,17 @@ class Hunt:
         if step_s > RELAXED * state.step_s:
             return None
         refused = set(state.refused)
-        moves = self._moves(move.draft, refused)
+        moves = self._moves(move.draft, self.hopeful(move.draft, refused))
         return _State(move.draft, (*state.steps, move.step), step_s, moves, refused)
 
-    def _moves(self, draft: Draft, refused: set[str]) -> list[_Move]:
+    def _moves(self, draft: Draft, hopes: list[Hope]) -> list[_Move]:
         """Moves that could pay, the most promising last.
 
         A move is left out if what it can save at most is too little, or less than it costs.
         """
         found: list[_Move] = []
         before: float | None = None
-        for saved_s, members in self.hopeful(draft, refused)[:MOST_CLASSES]:
+        for saved_s, members in hopes[:MOST_CLASSES]:
             after, count = apply(draft, members)
             if not count:
                 continue
@@ -158,10 +165,8 @@ class Hunt:
                 found.append(_Move(step, members[0].kind, after, gain_s))
         return sorted(found, key=lambda move: move.gain_s)
 
-    def hopeful(self, draft: Draft, refused: set[str]) -> list[tuple[float, list[Place]]]:
-        """Places that look alike and could pay, the most promising first.
-
-        Each with the most that it can save of what the estimate leaves out.
+    def hopeful(self, draft: Draft, refused: set[str]) -> list[Hope]:
+        """What could pay, the most promising first.
 
         Args:
             draft: a program.

@@ -1,18 +1,18 @@
 """Rewrites and shardings of a small part of a program chosen together, in one exact extraction.
 
 The search in `search.py` prices one program after the other. Here every rewrite that could pay is
-made by itself, and those that it makes possible after it; the programs are held together as
-classes of equal values (`equal.py`), and the cheapest choice of forms and shardings is extracted
-(`planner/joint`). Ops that no rewrite touches or reads from stay as they are in the plan. What was
-chosen is a set of moves, which are made one after the other: the answer is a chain of rules at
-places, as that of the search is. Prices here know nothing of fusion inside a part or of memory, so
-that the answer is a candidate and no more; all devices are one axis of the mesh, since meshes of
-several have too many shardings for an exact choice. All limits are counts.
+made by itself; the programs are held together as classes of equal values (`equal.py`), and the
+cheapest choice of forms and shardings is extracted (`planner/joint`). Ops that no rewrite touches
+or is next to stay as they are in the plan (`part.py`). What was chosen is a set of moves, which are
+made one after the other: the answer is a chain of rules at places, as that of the search is. Prices
+here know little of fusion and nothing of memory, and all devices are one axis of the mesh, since
+meshes of several have too many shardings for an exact choice: the answer is a candidate and no
+more. All limits are counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ir import digest
@@ -22,14 +22,13 @@ from ..joint.product import Prices, product_of
 from ..scope import Candidate
 from .equal import Equal, Seen
 from .part import Part
-from .rules import SEARCHED
 from .search import WORTH, Hunt, Rewritten, Step
 
 # A program of more nodes is left to the search, and so is one with fewer rewrites to choose from.
-MOST_GRAPH, LEAST_MOVES = 1200, 2
-# Rewrites that are made; rewrites after one another; nodes of the product with shardings.
-MOST_MOVES, MOST_DEPTH, MOST_PRODUCT = 16, 3, 4000
-EFFORT = Effort(rounds=40, branches=200, landmarks=500)
+MOST_GRAPH, LEAST_MOVES = 600, 2
+# Rewrites that are made; nodes of the product with shardings.
+MOST_MOVES, MOST_PRODUCT = 16, 3500
+EFFORT = Effort(passes=8, rounds=40, branches=200, landmarks=500)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +36,15 @@ class Move:
     """A rule at a place that stands for all that look alike.
 
     nodes: of the place, by the classes of their results.
-    before: numbers of the moves that must be made before.
     """
 
     rule: str
     nodes: frozenset[int]
-    before: tuple[int, ...]
 
 
 @dataclass
 class Moves:
-    """Rewrites of a program, made by themselves and after one another."""
+    """Rewrites of a program, each made by itself."""
 
     hunt: Hunt
     equal: Equal = field(default_factory=Equal)
@@ -55,39 +52,22 @@ class Moves:
     gone: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
 
     def explore(self, draft: Draft) -> None:
-        """Makes the moves of a program, the most promising first."""
+        """Makes the moves of a program, the most promising first, if there are some to choose."""
+        groups = [members for _, members in self.hunt.first]
+        if len(groups) < LEAST_MOVES:
+            return
         first = self.equal.add(draft)
-        queue: list[tuple[Draft, Seen, tuple[int, ...]]] = [(draft, first, ())]
-        while queue:
-            before, seen, path = queue.pop(0)
-            for members in self._groups(before, seen, path):
-                if len(self.found) >= MOST_MOVES:
-                    return
-                after, count = apply(before, members[:1])
-                if not count:
-                    continue
-                number, known = len(self.found), len(self.equal.made)
-                self.found.append(Move(members[0].rule, _classes(seen, members[0]), path))
-                fresh = self.equal.add(after, number)
+        for members in groups[:MOST_MOVES]:
+            after, count = apply(draft, members[:1])
+            if count:
+                self.found.append(Move(members[0].rule, _classes(first, members[0])))
+                fresh = self.equal.add(after, len(self.found) - 1)
                 self.gone |= first.traced - fresh.traced
-                if len(self.equal.made) > known and len(path) + 1 < MOST_DEPTH:
-                    queue.append((after, fresh, (*path, number)))
-
-    def _groups(self, draft: Draft, seen: Seen, path: Sequence[int]) -> list[list[Place]]:
-        """Places that look alike; after a move, those that it made possible."""
-        if not path:
-            return [members for _, members in self.hunt.hopeful(draft, set())]
-        groups: dict[tuple[str, int], list[Place]] = {}
-        for place in find(draft, SEARCHED):
-            if any((*place.prefix, n) in seen.new for n in place.nodes):
-                groups.setdefault((place.kind, len(place.prefix)), []).append(place)
-        return list(groups.values())
 
     def chain(self, draft: Draft, wanted: set[int]) -> tuple[Draft, tuple[Step, ...]]:
         """The program after some moves, each at all places that look alike, and the steps."""
-        todo = sorted(wanted.union(*(self.found[m].before for m in wanted)))
         steps: list[Step] = []
-        for number in todo:
+        for number in sorted(wanted):
             move = self.found[number]
             nodes = {self.equal.find(c) for c in move.nodes}
             seen, places = self.equal.add(draft, number), find(draft, [move.rule])

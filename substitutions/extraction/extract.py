@@ -49,7 +49,7 @@ def extract(
     run = partial(solve_ilp, effort=effort) if method == "ilp" else EXTRACTORS[method]
     if not simplified:
         return run(graph, limit_s)
-    small = simplify(graph)
+    small = simplify(graph) if effort is None else simplify(graph, effort.passes)
     if not small.possible:
         return NOTHING
     found = run(small.graph, limit_s)

@@ -28,6 +28,7 @@ from .egraph import NOTHING, EGraph, Extraction, components, extraction, needed
 from .founded import Cut, Floats, Founding
 from .greedy import greedy_dag, greedy_tree
 from .landmarks import MOST_LANDMARKS, landmarks
+from .simplify import MOST_PASSES
 
 MOST_CYCLES = 200  # rows that are added for one answer
 GRACE_S = 1.0
@@ -40,17 +41,19 @@ RELAXED = 0.4  # share of the time for the programme without integers
 class Effort:
     """How far an exact extraction goes: counts, so that its answer does not depend on a clock.
 
+    passes: of the simplification.
     rounds: programmes that are solved, first without integers and then with them.
     branches: of one programme with integers.
     landmarks: cuts to begin with.
     """
 
+    passes: int
     rounds: int
     branches: int
     landmarks: int
 
 
-UNCOUNTED = Effort(2**31 - 1, 2**31 - 1, MOST_LANDMARKS)
+UNCOUNTED = Effort(MOST_PASSES, 2**31 - 1, 2**31 - 1, MOST_LANDMARKS)
 FOREVER_S = 1e6  # where counts alone decide
 
 

@@ -57,15 +57,15 @@ class _State:
         return [node for group in self.members for node in group]
 
 
-def simplify(graph: EGraph) -> Simplified:
-    """The e-graph after all steps, repeated until none helps."""
+def simplify(graph: EGraph, passes: int = MOST_PASSES) -> Simplified:
+    """The e-graph after all steps, repeated until none helps, at most so often."""
     members: list[list[_Node]] = [[] for _ in range(graph.classes)]
     for i, node in enumerate(graph.nodes):
         fresh = _Node(node.owner, node.cost, set(node.children), frozenset((i,)))
         members[node.owner].append(fresh)
     state = _State(members, set(graph.roots))
     before = None
-    for _ in range(MOST_PASSES):
+    for _ in range(passes):
         if not _drop_impossible(state):
             return Simplified(graph, (), 0.0, frozenset(), possible=False)
         _drop_unreached(state)

@@ -166,7 +166,7 @@ def test_small_programs_match_every_assignment(
     found = choose_together(asked, RULES)
     in_order(found)
     best = oracle(asked)
-    once = [step.value for step in found.joint.steps if step.form is not None]
+    once = [step.value for step in found.joint.steps if step.item is not None]
     assert found.joint.seconds <= best * (1 + 1e-9)
     if len(set(once)) == len(once):  # the product may also make a value twice
         assert found.joint.seconds == pytest.approx(best, rel=1e-9)

@@ -23,11 +23,10 @@ from substitutions import draft_of
 from tests.planner.substitute.programs import CELLS, added, cells, low_rank, numbers
 
 S = jax.ShapeDtypeStruct
-SMALL = {"hidden": 512, "inner": 2048, "rank": 16, "seq": 256, "batch": 4, "heads": 8, "groups": 2}
 
 
 def layer():
-    loss, params, batch = adapters(**SMALL)
+    loss, params, batch = adapters()
     return loss, (params, batch)
 
 
@@ -38,6 +37,7 @@ def explored(fn, args):
     estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
     draft = draft_of(traced.graph)
     hunt = Hunt(lambda _: float("inf"), estimator, 2 * estimator.seconds(draft.graph))
+    hunt.first = hunt.hopeful(draft, set())
     moves = Moves(hunt)
     moves.explore(draft)
     return traced, draft, moves
