@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .errors import IRError
 from .types import TensorType
@@ -139,6 +140,11 @@ class Graph:
                     uses[operand].append((i, position))
         return tuple(tuple(items) for items in uses)
 
+    @cached_property
+    def canonical(self) -> str:
+        """Hash of the content without source lines, the same in every process."""
+        return hashlib.sha256(_canonical(self).encode()).hexdigest()
+
     def count_nodes(self) -> int:
         """Nodes, those inside bodies included."""
         return sum(1 + sum(body.count_nodes() for body in node.bodies) for node in self.nodes)
@@ -146,7 +152,7 @@ class Graph:
 
 def digest(graph: Graph) -> str:
     """A content hash that is stable across processes; source lines do not count."""
-    return hashlib.sha256(_canonical(graph).encode()).hexdigest()
+    return graph.canonical
 
 
 def _canonical(graph: Graph) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,7 +75,13 @@ def tensor_type(aval: Any) -> TensorType:
         return TensorType((), "token")
     if not all(isinstance(size, (int, np.integer)) for size in shape):
         raise TraceError(f"shape {shape} is not made of whole numbers; export with fixed sizes")
-    return TensorType(tuple(int(size) for size in shape), _dtype_name(dtype))
+    return _type(tuple(int(size) for size in shape), dtype)
+
+
+@functools.cache
+def _type(shape: tuple[int, ...], dtype: Any) -> TensorType:
+    """One object for all values of a type."""
+    return TensorType(shape, _dtype_name(dtype))
 
 
 class _Objects:

@@ -19,6 +19,7 @@ from .consistency import incidence
 from .flat import Flat, Ints
 from .problem import Floats
 
+ROUNDING = 1e-9  # relative: a margin below it is negative, however it is added up
 MOST_WORK = 200_000_000  # cells looked at in one call; what is left is looked at by the next one
 
 
@@ -87,30 +88,40 @@ def _sift(  # noqa: C901
                 if not frugal:
                     continue
                 # a look at i's best partners alone settles most pairs
-                margin = cost[first[v] + i] - cost[first[v] + j]
+                most = cost[first[v] + i] - cost[first[v] + j]
                 for n in range(at[v], at[v + 1]):
                     e = edge[n]
                     columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
                     step, stride = (columns, 1) if ends[e, 0] == v else (1, columns)
                     k = best[i, n - at[v]] * stride
-                    margin += pool[table[e] + i * step + k] - pool[table[e] + j * step + k]
-                if not margin >= 0.0:
+                    most += pool[table[e] + i * step + k] - pool[table[e] + j * step + k]
+                if not most >= 0.0:
                     continue
+                # then all partners, edge by edge, as long as those after may make up for it
                 margin = cost[first[v] + i] - cost[first[v] + j]
+                hopeless = -ROUNDING * abs(least_cost[i])
                 for n in range(at[v], at[v + 1]):
                     e = edge[n]
                     is_first = ends[e, 0] == v
                     w = ends[e, 1] if is_first else ends[e, 0]
                     columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
                     step, stride = (columns, 1) if is_first else (1, columns)
+                    k = best[i, n - at[v]] * stride
+                    most -= pool[table[e] + i * step + k] - pool[table[e] + j * step + k]
                     worst = np.inf
                     for k in range(first[w + 1] - first[w]):
                         mine = pool[table[e] + i * step + k * stride]
                         if mine < np.inf:
-                            worst = min(worst, mine - pool[table[e] + j * step + k * stride])
+                            more = mine - pool[table[e] + j * step + k * stride]
+                            if more < worst:
+                                worst = more
+                                if most + worst < hopeless:
+                                    break
                     work -= int(first[w + 1] - first[w])
                     margin += worst
-                    if margin == -np.inf:
+                    most += worst
+                    if most < hopeless or margin == -np.inf:
+                        margin = -np.inf
                         break
                 if margin >= 0.0:
                     held[first[v] + i] = False

@@ -49,24 +49,24 @@ def _forbid(
     first: Ints, ends: Ints, table: Ints, pool: Floats, into: Ints, message: Floats,
     mass: Floats, place: Ints, out: Floats, margin: float,
 ) -> None:  # fmt: skip
-    count = len(first) - 1
-    lowest = np.empty(count)
-    for v in range(count):
-        least = np.inf
-        for i in range(first[v], first[v + 1]):
-            least = min(least, mass[i])
-        lowest[v] = least
+    lowest = np.empty(len(first) - 1)
+    for v in range(len(lowest)):
+        lowest[v] = mass[first[v] : first[v + 1]].min()
     for e in range(len(ends)):
         u, v = ends[e, 0], ends[e, 1]
         rows, columns = first[u + 1] - first[u], first[v + 1] - first[v]
+        given, other = message[into[e, 1] : into[e, 1] + columns], mass[first[v] : first[v + 1]]
         least = np.inf
         for i in range(rows):
+            row = pool[table[e] + i * columns : table[e] + (i + 1) * columns]
+            mine = message[into[e, 0] + i]
             for j in range(columns):
-                left = pool[table[e] + i * columns + j] - message[into[e, 0] + i]
-                least = min(least, left - message[into[e, 1] + j])
+                left = row[j] - mine - given[j]
+                least = left if left < least else least
         for i in range(rows):
+            row = pool[table[e] + i * columns : table[e] + (i + 1) * columns]
+            made = out[place[e] + i * columns : place[e] + (i + 1) * columns]
             above = mass[first[u] + i] - lowest[u] - message[into[e, 0] + i] - least
             for j in range(columns):
-                cost = pool[table[e] + i * columns + j]
-                total = above + mass[first[v] + j] - lowest[v] + cost - message[into[e, 1] + j]
-                out[place[e] + i * columns + j] = cost if total <= margin else np.inf
+                total = above + other[j] - lowest[v] + row[j] - given[j]
+                made[j] = row[j] if total <= margin else np.inf

@@ -124,6 +124,9 @@ class Messages:
         )  # fmt: skip
 
 
+# Rows are views in these kernels, and minima comparisons: compilers turn both into wide instructions.
+
+
 @compiled
 def _pass(  # noqa: C901
     forward: bool, first: Ints, ends: Ints, table: Ints, pool: Floats, at: Ints, edge: Ints,
@@ -133,8 +136,8 @@ def _pass(  # noqa: C901
     count = len(first) - 1
     for step in range(count):
         v = step if forward else count - 1 - step
-        size = first[v + 1] - first[v]
-        base = first[v]
+        own = mass[first[v] : first[v + 1]]
+        size = len(own)
         ahead = 0
         for n in range(at[v], at[v + 1]):
             e = edge[n]
@@ -144,28 +147,30 @@ def _pass(  # noqa: C901
                 ahead += 1
                 continue
             width = first[w + 1] - first[w]
-            mine, theirs = into[e, side], into[e, 1 - side]
+            cells = pool[table[e] : table[e] + size * width]
+            mine = message[into[e, side] : into[e, side] + size]
+            theirs = message[into[e, 1 - side] : into[e, 1 - side] + width]
             if side == 0:
                 for i in range(size):
+                    row = cells[i * width : (i + 1) * width]
                     least = np.inf
-                    cell = table[e] + i * width
                     for j in range(width):
-                        least = min(least, pool[cell + j] - message[theirs + j])
-                    mass[base + i] += least - message[mine + i]
-                    message[mine + i] = least
+                        left = row[j] - theirs[j]
+                        least = left if left < least else least
+                    own[i] += least - mine[i]
+                    mine[i] = least
             else:
                 for i in range(size):
-                    mass[base + i] -= message[mine + i]
-                    message[mine + i] = np.inf
+                    own[i] -= mine[i]
+                    mine[i] = np.inf
                 for j in range(width):
-                    cell = table[e] + j * size
-                    given = message[theirs + j]
+                    row, given = cells[j * size : (j + 1) * size], theirs[j]
                     for i in range(size):
-                        message[mine + i] = min(message[mine + i], pool[cell + i] - given)
+                        left = row[i] - given
+                        mine[i] = left if left < mine[i] else mine[i]
                 for i in range(size):
-                    mass[base + i] += message[mine + i]
-        for i in range(size):
-            seen[base + i] = mass[base + i]
+                    own[i] += mine[i]
+        seen[first[v] : first[v + 1]] = own
         if not ahead:
             continue
         for n in range(at[v], at[v + 1]):
@@ -173,11 +178,11 @@ def _pass(  # noqa: C901
             side = 0 if ends[e, 0] == v else 1
             if (ends[e, 1 - side] < v) == forward:
                 continue
-            mine = into[e, side]
+            mine = message[into[e, side] : into[e, side] + size]
             for i in range(size):
-                message[mine + i] -= mass[base + i] * share[v]
+                mine[i] -= own[i] * share[v]
         for i in range(size):
-            mass[base + i] -= mass[base + i] * share[v] * ahead
+            own[i] -= own[i] * share[v] * ahead
 
 
 @compiled
@@ -186,37 +191,41 @@ def _bound(
     mass: Floats, slack: Floats,
 ) -> float:  # fmt: skip
     total = 0.0
-    for v in range(len(first) - 1):
-        least = np.inf
-        for i in range(first[v], first[v + 1]):
-            least = min(least, mass[i])
-        total += least
-        for i in range(first[v], first[v + 1]):
-            slack[i] = mass[i] - least
     widest = 1
     for v in range(len(first) - 1):
-        widest = max(widest, first[v + 1] - first[v])
+        own, above = mass[first[v] : first[v + 1]], slack[first[v] : first[v + 1]]
+        widest = max(widest, len(own))
+        least = own.min()
+        total += least
+        for i in range(len(own)):
+            above[i] = own[i] - least
     columns_least = np.empty(widest)
     rows_least = np.empty(widest)
     for e in range(len(ends)):
         u, v = ends[e, 0], ends[e, 1]
-        rows, columns = first[u + 1] - first[u], first[v + 1] - first[v]
-        columns_least[:columns] = np.inf
+        above, beside = slack[first[u] : first[u + 1]], slack[first[v] : first[v + 1]]
+        rows, columns = len(above), len(beside)
+        cells = pool[table[e] : table[e] + rows * columns]
+        given = message[into[e, 1] : into[e, 1] + columns]
+        low = columns_least[:columns]
+        low[:] = np.inf
         least = np.inf
         for i in range(rows):
+            row, mine = cells[i * columns : (i + 1) * columns], message[into[e, 0] + i]
             here = np.inf
             for j in range(columns):
-                left = pool[table[e] + i * columns + j] - message[into[e, 1] + j]
-                left -= message[into[e, 0] + i]
-                here = min(here, left)
-                columns_least[j] = min(columns_least[j], left)
+                left = row[j] - given[j] - mine
+                low[j] = left if left < low[j] else low[j]
+            for j in range(columns):  # apart: each of the loops is a wide one
+                left = row[j] - given[j] - mine
+                here = left if left < here else here
             rows_least[i] = here
             least = min(least, here)
         total += least
         for i in range(rows):
-            slack[first[u] + i] += rows_least[i] - least
+            above[i] += rows_least[i] - least
         for j in range(columns):
-            slack[first[v] + j] += columns_least[j] - least
+            beside[j] += low[j] - least
     return float(total)
 
 
@@ -227,25 +236,25 @@ def _levelled(
 ) -> float:  # fmt: skip
     total = 0.0
     for v in range(len(first) - 1):
-        least = np.inf
-        for i in range(first[v], first[v + 1]):
-            least = min(least, mass[i])
+        own, level = mass[first[v] : first[v + 1]], cost[first[v] : first[v + 1]]
+        least = own.min()
         total += least
-        for i in range(first[v], first[v + 1]):
-            cost[i] = mass[i] - least
+        for i in range(len(own)):
+            level[i] = own[i] - least
     for e in range(len(ends)):
         u, v = ends[e, 0], ends[e, 1]
         rows, columns = first[u + 1] - first[u], first[v + 1] - first[v]
-        least = np.inf
+        given = message[into[e, 1] : into[e, 1] + columns]
+        made = out[place[e] : place[e] + rows * columns]
         for i in range(rows):
+            row = pool[table[e] + i * columns : table[e] + (i + 1) * columns]
+            mine, left = message[into[e, 0] + i], made[i * columns : (i + 1) * columns]
             for j in range(columns):
-                left = pool[table[e] + i * columns + j] - message[into[e, 0] + i]
-                left -= message[into[e, 1] + j]
-                out[place[e] + i * columns + j] = left
-                least = min(least, left)
+                left[j] = row[j] - mine - given[j]
+        least = made.min()
         total += least
         for n in range(rows * columns):
-            out[place[e] + n] -= least
+            made[n] -= least
     return float(total)
 
 

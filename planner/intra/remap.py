@@ -25,6 +25,7 @@ from .memory import settle, stretches
 from .problem import Floats
 
 NONE = -1
+BLOCK = 16  # rows that are turned at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +201,7 @@ def _add_loops(
 
 
 @compiled
-def _add_pairs(
+def _add_pairs(  # noqa: C901
     firsts: Ints, place: Ints, group: Ints, members: Ints, u: Ints, v: Ints, a: Ints, b: Ints,
     table: Ints, pool: Floats, sizes: Ints, at: Ints, option: Ints, counts: Ints, out: Floats,
 ) -> None:  # fmt: skip
@@ -208,10 +209,25 @@ def _add_pairs(
         for m in range(group[firsts[n]], group[firsts[n] + 1]):
             e = members[m]
             x, y = u[e], v[e]
-            turned = a[e] > b[e]
-            step, stride = (1, counts[x]) if turned else (counts[y], 1)
-            for i in range(counts[x]):
-                row = table[e] + option[at[x] + i] * sizes[y]
-                for j in range(counts[y]):
-                    cell = pool[row + option[at[y] + j]]
-                    out[place[n] + i * step + j * stride] += cell
+            rows, columns = option[at[x] : at[x] + counts[x]], option[at[y] : at[y] + counts[y]]
+            wide, high, size = len(columns), len(rows), sizes[y]
+            made = out[place[n] : place[n] + high * wide]
+            if a[e] <= b[e]:
+                whole = wide == size
+                for j in range(wide):
+                    whole = whole and columns[j] == j
+                for i in range(high):
+                    row = pool[table[e] + rows[i] * size : table[e] + (rows[i] + 1) * size]
+                    line = made[i * wide : (i + 1) * wide]
+                    if whole:
+                        for j in range(wide):
+                            line[j] += row[j]
+                    else:
+                        for j in range(wide):
+                            line[j] += row[columns[j]]
+                continue
+            for begin in range(0, high, BLOCK):  # rows become columns, some at a time
+                end = min(begin + BLOCK, high)
+                for j in range(wide):
+                    for i in range(begin, end):
+                        made[j * high + i] += pool[table[e] + rows[i] * size + columns[j]]
