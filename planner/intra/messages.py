@@ -124,7 +124,7 @@ class Messages:
         )  # fmt: skip
 
 
-# Rows are views in these kernels, and minima comparisons: compilers turn both into wide instructions.
+# Rows are views here and minima comparisons: compilers turn both into wide instructions.
 
 
 @compiled
