@@ -28,6 +28,8 @@ class Decided:
         left_out: ops whose results are there already.
         merged: adds -> (scatter into zeros that they read, its position): the compiler scatters
             into the other addend instead.
+        squares: higher powers -> op that makes the square of the same value, out of which the
+            compiler computes them.
     """
 
     def __init__(self, builder: Builder, built: Built, choice: Sequence[int]) -> None:
@@ -41,8 +43,10 @@ class Decided:
         self.bodies = [self.body(op.place) for op in self.flat.ops]
         self._states: dict[int, Sharding] = {}
         self.same: dict[int, int] = {}
+        self.squares: dict[int, int] = {}
         self.left_out = self._left_out()
         self.merged = dict(self._merged())
+        self.squares = dict(self._squares())
 
     def body(self, place: Place) -> Place:
         """The body that runs a node; what is recomputed is in the one that recomputes it."""
@@ -50,6 +54,17 @@ class Decided:
             if place[: k - 1] in self.regions:
                 return place[:k]
         return ()
+
+    def backwards(self) -> list[int]:
+        """Ops that are in the program, each after all that read it."""
+        order = [i for i in reversed(range(len(self.flat.ops)))
+                 if i in self.strategies and i not in self.left_out]  # fmt: skip
+        for square in dict.fromkeys(self.squares.values()):
+            first = min(i for i, j in self.squares.items() if j == square)
+            if first < square:
+                order.remove(square)
+                order.insert(order.index(first) + 1, square)
+        return order
 
     @cached_property
     def makers(self) -> dict[int, int]:
@@ -93,11 +108,14 @@ class Decided:
         return argument and any(step.kind == "all-gather" for step in self.steps(v, wanted))
 
     def operands(self, i: int) -> Iterator[tuple[int, int, Sharding]]:
-        """Position, value and wanted state of what an op reads, recipes apart."""
+        """Position, value and wanted state of what an op reads, recipes apart; a square last."""
         op = self.flat.ops[i]
         for k, (v, state) in enumerate(zip(op.inputs, self.strategies[i].operands, strict=True)):
             if isinstance(v, int) and not self.free[v]:
                 yield k, self.one(v), state
+        if i in self.squares:
+            ((square, state),) = self.results(self.squares[i])
+            yield len(op.inputs), square, state
 
     def results(self, i: int) -> list[tuple[int, Sharding]]:
         """Values and the states in which an op makes them, recipes apart."""
@@ -139,6 +157,20 @@ class Decided:
                 if isinstance(u, int) and read.get(u) == 1 and self._scattered(i, k, u):
                     yield i, (self.makers[u], k)
                     break
+
+    def _squares(self) -> Iterator[tuple[int, int]]:
+        powers = [(i, op.node.attr("y")) for i, op in enumerate(self.flat.ops)
+                  if op.node.op == "integer_pow" and i in self.strategies
+                  and i not in self.left_out]  # fmt: skip
+        made = {self._power_of(i): i for i, y in powers if y == 2}
+        for i, y in powers:
+            if isinstance(y, int) and y > 2 and self._power_of(i) in made:
+                yield i, made[self._power_of(i)]
+
+    def _power_of(self, i: int) -> Hashable:
+        v = self.flat.ops[i].inputs[0]
+        one = v if isinstance(v, Literal) else self.one(v)
+        return self.bodies[i], one, self.strategies[i].roles
 
     def _scattered(self, i: int, k: int, u: int) -> bool:
         """Whether an addend is a scatter into zeros, in the state in which it is added."""

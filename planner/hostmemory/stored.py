@@ -5,6 +5,7 @@ It computes what is cheap again in every kernel that reads it. It stores
     what a library call, a gather or scatter makes or reads, and what leaves a body or is sent
     what is dear to compute, if several kernels read it: exp, division, roots, rounding to 16 bits
     what is reduced and read elsewhere, as sums and maxima run in calls that nothing is fused into
+    the square of which higher powers are computed, as any other value
 
 A product reads each operand in one order of its dimensions, in 32 bits: a copy, unless the
 operand is stored so.
@@ -31,6 +32,7 @@ DEAR_HERE = frozenset(DEAR) | {
 }  # fmt: skip
 LIBRARY = ("contraction", "convolution")
 REDUCED = ("reduce_sum", "reduce_max")
+REDUCED_BY = "reduced"  # how a sum reads
 PLAIN: Hashable = "plain"  # an operand in the order of its dimensions
 Reader = tuple[str, Hashable]  # how it reads, and what tells it from others that do
 Dims = tuple[int, ...]
@@ -52,8 +54,8 @@ class Stored:
             if not program.free[link.source]:
                 self._leaves(link.source, link.target)
         into = {j for j, _ in program.merged.values()}
-        for i in reversed(range(len(flat.ops))):
-            if i in program.strategies and i not in program.left_out and i not in into:
+        for i in program.backwards():
+            if i not in into:
                 self._visit(i)
 
     def _leaves(self, v: int, where: Hashable) -> None:
@@ -81,7 +83,7 @@ class Stored:
                     for u in op.outputs:
                         self.readers[v] |= self.readers[u]
             elif op.node.op in REDUCED:
-                self.readers[v].add(("reduced", i))
+                self.readers[v].add((REDUCED_BY, i))
             else:
                 self.readers[v].add(("operand", (v, wanted_order(op, k, program))))
                 self.written[v] |= not program.is_half(v)
@@ -90,9 +92,27 @@ class Stored:
         """Whether a value that could be computed again is stored."""
         if op.node.op in VIEWS or lookup(op.node.op).family != "elementwise":
             return False
-        dear = op.node.op in DEAR_HERE or self.program.is_half(v)
-        reduced = any(how == "reduced" for how, _ in self.readers[v])
+        dear = op.node.op in DEAR_HERE or (
+            self.program.is_half(v) and not _widens(op, self.program)
+        )
+        reduced = any(how == REDUCED_BY for how, _ in self.readers[v])
         return (dear or reduced) and len(self.readers[v]) > 1
+
+
+def is_row_sum(op: FlatOp, program: Decided) -> bool:
+    """Whether an op is a sum or maximum along the last dimension alone, which a library does."""
+    v = op.inputs[0] if op.inputs else None
+    if op.node.op not in REDUCED or not isinstance(v, int):
+        return False
+    return op.node.attr("axes") == (program.flat.values[v].type.rank - 1,)
+
+
+def _widens(op: FlatOp, program: Decided) -> bool:
+    """Whether an op makes numbers of truth values or integers, which is no rounding."""
+    v = op.inputs[0]
+    if op.node.op != "convert_element_type" or not isinstance(v, int):
+        return False
+    return "float" not in program.flat.values[v].type.dtype
 
 
 def wanted_order(op: FlatOp, position: int, program: Decided) -> Hashable:

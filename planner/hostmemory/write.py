@@ -4,7 +4,8 @@ Sixteen-bit numbers are computed in 32 bits: a product makes 32 bits and is roun
 kernels read it, what it reads is widened once for all products, a loop's stack or constant is
 widened as a whole before the loop, and collectives send 32 bits. All-reduces of a body that do
 not depend on each other are one. What is gathered of an argument is gathered anew by each reader,
-as the emitter writes it.
+as the emitter writes it. A sum along the last dimension takes in what is computed for it alone; a
+smaller operand that is spread out for it and for others is a whole array.
 
 Source: as `stored.py`; `WhileLoopInvariantCodeMotion`, `AllReduceCombiner`, `CopyInsertion`.
 """
@@ -19,7 +20,7 @@ from ir import Sharding, lookup
 from ..flatten import Place, Region
 from .decided import Decided, is_fused
 from .kernels import CONSTANT, Body, Kernel
-from .stored import LIBRARY, PLAIN, Stored, wanted_order
+from .stored import LIBRARY, PLAIN, REDUCED_BY, Stored, is_row_sum, wanted_order
 
 Blocks = frozenset[int]
 NONE: Blocks = frozenset()
@@ -47,6 +48,16 @@ class _Writer:
         self.moved: dict[Hashable, Blocks] = {}  # (value, state, ...) -> where it is so
         self.wide: set[int] = set()  # blocks with 32 bits for 16
         self.zeros: dict[Hashable, int] = {}
+        self.spread_by: dict[int, list[int]] = {}
+        for i, op in enumerate(program.flat.ops):
+            if i in program.strategies and i not in program.left_out and program.bodies[i] == place:
+                for _, u, _ in program.operands(i):
+                    if (
+                        program.flat.values[u].type.size
+                        < program.flat.values[op.outputs[0]].type.size
+                    ):
+                        self.spread_by.setdefault(u, []).append(i)
+        self.squares = {i for i in program.squares.values() if program.bodies[i] == place}
         for item in self._items():
             if isinstance(item, Region):
                 self.moment = item.start
@@ -91,6 +102,8 @@ class _Writer:
             return NONE
         if program.steps(v, wanted):
             return self._gathered(v, wanted, by)
+        if v not in self.kept and program.makers.get(v) in self.squares:
+            self._op(program.makers[v])
         if v in self.kept:
             return self.kept[v]
         if program.flat.values[v].kind != "op" or self.stored.written[v]:
@@ -169,20 +182,32 @@ class _Writer:
         if any(i == scatter for scatter, _ in program.merged.values()):
             return  # part of the add
         results = [(v, s) for v, s in program.results(i) if self.stored.written[v]]
-        if not results:
+        if not results or results[0][0] in self.kept:
             return
         if i in program.merged:
             self._scatter_into(i)
         elif not is_fused(op):
             self._call(i)
         else:
-            reads = NONE.union(*(self.read(v, s, i) for _, v, s in program.operands(i)))
+            summed = any(self._in_row_sum(v) for v, _ in results)
+            if summed and lookup(op.node.op).family == "elementwise":
+                reads = self._taken_in(i, i)
+            else:
+                reads = NONE.union(*(self.read(v, s, i) for _, v, s in program.operands(i)))
             for v, state in results:
                 if op.node.op in VIEWS and self._named(i):
                     self._made(v, state, reads)
                 else:
                     blocks = self._kernel(reads, [self._size(v, state)], overwrites=True)
                     self._made(v, state, blocks)
+
+    def _in_row_sum(self, v: int) -> bool:
+        """Whether a value is computed in the call of a sum along the last dimension."""
+        flat = self.program.flat
+        return any(
+            how == REDUCED_BY and isinstance(i, int) and is_row_sum(flat.ops[i], self.program)
+            for how, i in self.stored.readers[v]
+        )
 
     def _named(self, i: int) -> bool:
         """Whether a view is of something in memory."""
@@ -221,8 +246,12 @@ class _Writer:
         reads = NONE
         for k, u, s in program.operands(i):
             order = wanted_order(op, k, program) if family in LIBRARY else PLAIN
-            fused = family == "reduction"
-            reads |= self.read(u, s, i) if fused else self._operand(u, s, order, i)
+            if is_row_sum(op, program):
+                reads |= self._reduced(u, s, i)
+            elif family == "reduction":
+                reads |= self.read(u, s, i)
+            else:
+                reads |= self._operand(u, s, order, i)
         updates = op.node.op.startswith("scatter") or op.node.op == "dynamic_update_slice"
         into = op.inputs[0] if op.inputs else None
         if updates and isinstance(into, int) and program.free[into]:
@@ -237,6 +266,52 @@ class _Writer:
             if program.is_half(v) and len(self.stored.readers[v]) > 1:
                 (block,) = self._kernel([block], [program.size(v, state)])
             self._made(v, state, [block])
+
+    def _reduced(self, v: int, wanted: Sharding, by: int) -> Blocks:
+        """What a sum reads, with the chain that it is computed of; smaller parts are spread out."""
+        program, written = self.program, self.stored.written
+        i = program.makers.get(v, -1)
+        if program.steps(v, wanted) or v in self.kept or i < 0 or written[v]:
+            return self.read(v, wanted, by)
+        spreads = program.flat.ops[i].node.op == "broadcast_in_dim"
+        if not spreads and lookup(program.flat.ops[i].node.op).family != "elementwise":
+            return self.read(v, wanted, by)
+        return self._taken_in(i, by)
+
+    def _taken_in(self, i: int, by: int) -> Blocks:
+        """What an op reads that is computed in the call of a sum."""
+        program = self.program
+        reads, v = NONE, program.flat.ops[i].outputs[0]
+        shape = program.flat.values[v].type.shape
+        spreads = program.flat.ops[i].node.op == "broadcast_in_dim"
+        times = program.flat.ops[i].node.op == "mul"
+        for _, u, s in program.operands(i):
+            if program.flat.values[u].type.shape == shape and not spreads:
+                reads |= self._reduced(u, s, by)
+            elif not times or not self._is_shared(u, shape):
+                reads |= self.read(u, s, by)
+            else:
+                reads |= self._spread(u, s, v, by)
+        return reads
+
+    def _is_shared(self, u: int, shape: tuple[int, ...]) -> bool:
+        """Whether several ops read a smaller value spread over one shape: no sum takes it in."""
+        flat = self.program.flat
+        found = [i for i in self.spread_by.get(u, ())
+                 if flat.values[flat.ops[i].outputs[0]].type.shape == shape]  # fmt: skip
+        return len(found) > 1 and flat.values[u].type.size > 1
+
+    def _spread(self, u: int, state: Sharding, over: int, by: int) -> Blocks:
+        """A smaller operand as a whole array of the shape of what is computed of it."""
+        program = self.program
+        type_ = program.flat.values[over].type
+        key = ("spread", u, state, type_.shape)
+        if key not in self.moved:
+            share = program.flat.values[u].type.nbytes // program.flat.values[u].type.size
+            size = program.state(over).local_bytes(type_, program.mesh)
+            size = size // (type_.nbytes // type_.size) * max(share, 4)
+            self.moved[key] = frozenset(self._kernel(self.read(u, state, by), [size]))
+        return self.moved[key]
 
     def _call_size(self, v: int, state: Sharding, family: str) -> int:
         if v in self.program.facts.in_place and family not in LIBRARY:
