@@ -145,6 +145,26 @@ def _output_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> It
             yield Move(type_, before, after, 1.0, flat.clock - 1, cause, holds, value=v)
 
 
+def _taken_up(
+    builder: Builder, built: Built, choice: tuple[int, ...]
+) -> Iterator[tuple[int, int, int]]:
+    """Moments [start, end) and bytes of partial sums that are counted as waiting, but do not.
+
+    The problem's nodes know what makes them, not how they are read, and count them as if they
+    were reduced.
+    """
+    facts, flat = builder.facts, builder.flat
+    for v, (j, k) in facts.taken_up.items():
+        i, position = facts.maker[v]
+        if i not in built.op_node or j not in built.op_node:
+            continue
+        made = built.refs[built.op_node[i]].menu[choice[built.op_node[i]]].results[position]
+        read = built.refs[built.op_node[j]].menu[choice[built.op_node[j]]].operands[k]
+        if made.partial and made == read:
+            size = made.local_bytes(flat.values[v].type, builder.mesh)
+            yield flat.ops[i].time, facts.at(flat.ops[i]), size
+
+
 def _passing_bytes(move: Move, steps: tuple[Step, ...], mesh: Mesh) -> tuple[int, int]:
     """Bytes that exist only while a value changes its state, and the largest state on the way.
 
@@ -173,6 +193,8 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     mesh = builder.mesh
     compute_s = built.compute_s(choice)
     memory = built.lives.memory(choice)
+    for start, end, size in _taken_up(builder, built, choice):
+        memory[start:end] -= size
     merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
     communication_s = 0.0
     # what one op moves passes together; ops, and what enters regions, one after the other

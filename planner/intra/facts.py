@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -32,6 +33,9 @@ class Facts:
         spans: moments [start, end) in which a value's own node is alive.
         waits: results of ops that are put off until they are read, and may be partial sums: those
             are not put off, since compilers start a reduction as soon as they can, and wait.
+        taken_up: of these, those read once, by an op that writes over an argument -> that op and
+            the position at which it reads. If it reads the partial sum as it is, nothing waits:
+            the sum is made when the argument is written over, which can be at once.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Facts:
             v for op in flat.ops for v in op.outputs
             if self.partial[v] and self.lives.owns[v] and self.lives.made[v] > op.time
         }  # fmt: skip
+        self.taken_up = dict(self._taken_up())
         self._specs: dict[object, FactorSpec] = {}
         self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
 
@@ -82,6 +87,13 @@ class Facts:
         found |= {link.source for link in flat.links if link.target in found}
         found |= self._added_up()
         return found - set(flat.inputs)
+
+    def _taken_up(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        for j, op in enumerate(self.flat.ops):
+            if all(v in self.in_place for v in op.outputs):
+                for k, v in enumerate(op.inputs):
+                    if isinstance(v, int) and v in self.waits and self.uses.get(v) == 1:
+                        yield v, (j, k)
 
     def _added_up(self) -> set[int]:
         """Sums that a loop carries on, each written over the last: nothing else reads that."""

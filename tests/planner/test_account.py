@@ -230,3 +230,24 @@ def test_what_keeps_its_memory_takes_none() -> None:
     first, second = (one.account([0] * one.built.problem.size) for one in (keeps, takes))
     assert first.taking_s == 0.0
     assert second.step_s - first.step_s == pytest.approx(4096 * 4096 * 4 / RATE)
+
+
+def test_partial_sums_that_are_added_as_they_are_do_not_wait() -> None:
+    """Gradients of tables, summed over devices in the momentum: scattered into it, one by one."""
+    tables = [struct(4096, 256)] * 4
+    optimizer = optax.sgd(0.1, momentum=0.9)
+
+    def loss(tables, ids):
+        return sum(jnp.mean(jnp.tanh(table[ids[:, k]])) for k, table in enumerate(tables))
+
+    def train(tables, state, ids):
+        updates, state = optimizer.update(jax.grad(loss)(tables, ids), state, tables)
+        return optax.apply_updates(tables, updates), state
+
+    found = plan(
+        train, tables, jax.eval_shape(optimizer.init, tables), struct(64, 4, dtype=jnp.int32),
+        cluster="8xh100", mesh=(8,), baseline="data-parallel", donate_argnums=(0, 1),
+    )  # fmt: skip
+    one = 4096 * 256 * 4
+    assert found.file.argument_bytes > 8 * one
+    assert found.peak_bytes - found.file.argument_bytes < 3 * one
