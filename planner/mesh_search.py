@@ -54,7 +54,7 @@ class MeshSearch:
         self.scope, self.mesh = scope, mesh
         # a buffer that is larger than the memory has no place at any time
         reshard = ReshardModel(scope.cluster, mesh, scope.collectives, scope.limit)
-        self.builder = self._builder(cache or MenuCache(mesh, reshard, scope.compute))
+        self.builder = self._builder(cache or scope.menus.on(reshard, scope.compute))
         self.others: dict[float, Builder] = {}
         self.built: dict[float, Built] = {}
         self.cuts, self.tables = Cuts(), Tables()

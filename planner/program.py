@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ir import Graph
@@ -23,12 +23,14 @@ class Program:
     """What is searched: the flat program, and what its arguments are.
 
     stash: what is held more often than the program says, if anything.
+    like: the same with nothing held, which knows what does not depend on that.
     """
 
     facts: Facts
     roles: Roles
     wishes: Wishes
     stash: Stash | None = None
+    like: Program | None = None
 
     @property
     def flat(self) -> FlatProgram:
@@ -37,18 +39,28 @@ class Program:
     @cached_property
     def kinds(self) -> Kinds:
         """What the dimensions of the program are."""
+        if self.like is not None:
+            return self.like.kinds
         specs = [self.facts.spec(op) for op in self.flat.ops]
         return Kinds(Classes(self.flat, specs), specs, self.roles.batch, self.roles.parameters)
 
     @cached_property
     def repeats(self) -> Repeats | None:
         """Repeated blocks, if there are enough of them to plan them as one."""
+        if self.like is not None:
+            return self.like.repeats
         if len(self.flat.ops) < LEAST_OPS:
             return None
         role = {v: name for name, members in self.roles.named() for v in members}
         asked = {v: self.wishes.asked(v) for v in self.flat.inputs}
         found = repeats_of(self.facts, self.kinds, lambda v: (role.get(v), asked.get(v)))
         return found if worth_folding(found) else None
+
+    def holding(self, in_flight: InFlight | None) -> Program:
+        """The same with micro-batches in flight."""
+        if in_flight is None:
+            return self
+        return replace(self, stash=in_flight.stash(self.flat), like=self)
 
 
 def roles_of(names: Sequence[str], flat: FlatProgram) -> Roles:
@@ -90,7 +102,6 @@ def program_of(
     ties: tuple[tuple[int, int], ...],
     donated: frozenset[int],
     options: Options,
-    in_flight: InFlight | None = None,
 ) -> Program:
     """What is searched for a graph.
 
@@ -99,7 +110,6 @@ def program_of(
         ties: (input of the graph, result) that hold one state.
         donated: inputs of the graph whose buffers may be reused.
         options: with the user's wishes.
-        in_flight: of a pipeline stage.
 
     Raises:
         PlanError: if the wishes speak of what the program does not have.
@@ -108,5 +118,4 @@ def program_of(
     names = {v: item.name for v, item in zip(flat.inputs, graph.inputs, strict=True)}
     resolved = wishes(options, names, {v: flat.values[v].type.rank for v in names})
     facts = Facts(flat, analyse(flat), ties, donated)
-    stash = in_flight.stash(flat) if in_flight else None
-    return Program(facts, roles_of([item.role for item in graph.inputs], flat), resolved, stash)
+    return Program(facts, roles_of([item.role for item in graph.inputs], flat), resolved)

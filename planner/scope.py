@@ -13,7 +13,7 @@ from .decisions import Decisions
 from .intra.build import Builder
 from .intra.effort import SolveOptions
 from .intra.problem import IntraSolution
-from .intra.records import Built
+from .intra.records import Built, Menus
 from .meshes import MOST_AXES
 from .options import Options
 from .program import Program
@@ -43,6 +43,7 @@ class Scope:
     """What the searches on all meshes share, and what they learn.
 
     memory: the plan store, where solved problems are looked up.
+    menus: on the meshes of the cluster.
     seconds: spent building and solving.
     late: some search was cut short.
     least: smallest peaks of meshes on which nothing fits [byte].
@@ -60,6 +61,7 @@ class Scope:
     deadline: float
     memory: Memory
     effort: Effort
+    menus: Menus = field(default_factory=Menus)
     seconds: dict[str, float] = field(default_factory=lambda: {"build": 0.0, "solve": 0.0})
     late: bool = False
     least: list[float] = field(default_factory=list[float])

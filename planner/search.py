@@ -11,6 +11,7 @@ from costmodel import Cluster, CollectiveModel, ComputeModel
 from .baselines import Baseline
 from .coarsen import coarser, finest
 from .errors import PlanError
+from .intra.records import Menus
 from .mesh_search import MeshSearch
 from .meshes import mesh_of, mesh_shapes
 from .options import Options
@@ -41,6 +42,7 @@ class Search:
     """One search; menus, tables and prices are shared by everything on one mesh.
 
     known: plans of the same program, on any mesh, to begin with.
+    menus: that other searches on the same machine made.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Search:
         effort: Effort = THOROUGH,
         cutoff_s: float = float("inf"),
         known: Sequence[Candidate] = (),
+        menus: Menus | None = None,
     ) -> None:
         self.options, self.cluster, self.progress = options, cluster, progress
         self.known, self.cutoff_s = known, cutoff_s
@@ -61,6 +64,7 @@ class Search:
             float(options.memory_bytes or USABLE * cluster.memory_bytes),
             CollectiveModel(cluster), ComputeModel(cluster),
             time.monotonic() + options.time_limit_s, memory or memory_of(options), effort,
+            menus or Menus(),
         )  # fmt: skip
 
     @property

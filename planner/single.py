@@ -19,6 +19,7 @@ from .binding import Bound
 from .emit.rewritten import retraced
 from .errors import PlanError
 from .inter.price import Phases
+from .intra.records import Menus
 from .kept import keep_plan, kept_plan, plan_key
 from .options import Options
 from .outcome import outcome
@@ -185,6 +186,8 @@ def plan_traced(
     effort: Effort = THOROUGH,
     cutoff_s: float = float("inf"),
     known: Sequence[Candidate] = (),
+    program: Program | None = None,
+    menus: Menus | None = None,
 ) -> tuple[Plan, Found]:
     """Plans a traced step.
 
@@ -200,13 +203,15 @@ def plan_traced(
         effort: how far it goes.
         cutoff_s: only steps below are of interest.
         known: plans of it to begin with.
+        program: what is searched, where that was worked out before.
+        menus: of the machine's meshes, where other searches have some.
 
     Raises:
         PlanError: if nothing fits in memory.
     """
-    program = program_of(traced.graph, _ties(traced), _donated(traced), options, one.in_flight)
+    program = (program or searched(traced, options)).holding(one.in_flight)
     traced_s = time.monotonic() - begun
-    search = Search(program, machine, options, say, memory, effort, cutoff_s, known)
+    search = Search(program, machine, options, say, memory, effort, cutoff_s, known, menus)
     found = search.run()
     total = time.monotonic() - start
     seconds = {
@@ -215,6 +220,11 @@ def plan_traced(
     }  # fmt: skip
     file = _file(one, traced, machine, options, found, program, search.limit)
     return Plan(file, Bound(traced), seconds), found
+
+
+def searched(traced: Traced, options: Options) -> Program:
+    """What is searched for a traced step."""
+    return program_of(traced.graph, _ties(traced), _donated(traced), options)
 
 
 def _ties(traced: Traced) -> tuple[tuple[int, int], ...]:

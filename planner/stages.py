@@ -27,15 +27,16 @@ from .inter.bound import least_work_s
 from .inter.price import Phases, StagePrice, price_of
 from .inter.rank import Shape
 from .intra.facts import Facts
+from .intra.records import Menus
 from .intra.solve import SolveOptions
 from .kept import keep_stage, kept_stage
 from .options import Options
 from .plan import Plan
 from .planfile import SubstitutionRow
-from .program import InFlight
+from .program import InFlight, Program
 from .remembered import Memory, memory_of
 from .scope import Effort
-from .single import One, plan_traced, stage_key
+from .single import One, plan_traced, searched, stage_key
 from .stepcall import StepCall
 from .substitute.replay import replayed
 
@@ -122,6 +123,7 @@ class StagePlanner:
 
     groups: plans of stages that are equal but for the micro-batches in flight that they fit.
     within: the hand-written plan that stages stay within, if any.
+    programs, menus: that stages which are equal, or on equal sub-meshes, are searched with.
     solved: how many were.
     """
 
@@ -134,6 +136,8 @@ class StagePlanner:
     plans: dict[tuple[int, str, Ask], StageFound | PlanError] = field(default_factory=dict)
     groups: dict[Any, dict[int, StageFound]] = field(default_factory=dict)
     known: dict[Any, tuple[Rehearsal, str]] = field(default_factory=dict)
+    programs: dict[tuple[int, str], Program] = field(default_factory=dict[tuple[int, str], Program])
+    menus: dict[int, Menus] = field(default_factory=dict[int, Menus])
     within: str | None = None
     solved: int = 0
 
@@ -247,7 +251,7 @@ class StagePlanner:
         key = (count, name, ask)
         if key not in self.plans:
             try:
-                self.plans[key] = self._solve(count, stage, ask)
+                self.plans[key] = self._solve(count, stage, ask, name)
             except PlanError as error:
                 if error.kind not in ("does-not-fit", "not-faster"):
                     raise
@@ -278,7 +282,16 @@ class StagePlanner:
         """
         return self._solve(shape.microbatches, stage, self._ask(shape, s, flight))
 
-    def _solve(self, count: int, stage: Rehearsal, ask: Ask) -> StageFound:
+    def _searched(self, count: int, stage: Rehearsal, options: Options, name: str) -> Program:
+        """What is searched for a stage; its name, if it may be asked for again."""
+        if not name or (count, name) not in self.programs:
+            found = searched(stage.traced, options)
+            if not name:
+                return found
+            self.programs[count, name] = found
+        return self.programs[count, name]
+
+    def _solve(self, count: int, stage: Rehearsal, ask: Ask, name: str = "") -> StageFound:
         self.solved += 1
         options = replace(
             self.options, baselines=self.within is not None, memory_bytes=max(ask.room_bytes, 1),
@@ -301,13 +314,14 @@ class StagePlanner:
         key = ""
         if self.memory.store:
             key = stage_key(one, stage.traced, phases, cluster, options, ask.effort)
-        held = kept_stage(self.memory, key, show(stage.traced.graph))
+        held = kept_stage(self.memory, key, show(stage.traced.graph)) if key else None
         if held is not None:
             return Plan(held[0], Bound(stage.traced), cached=True), held[1]
         now = time.monotonic()
         plan, found = plan_traced(
             one, stage.traced, cluster, options, self.say, now, now, self.memory, ask.effort,
-            ask.below_s,
+            ask.below_s, (), self._searched(count, stage, options, name),
+            self.menus.setdefault(ask.size, Menus()),
         )  # fmt: skip
         price = price_of(found.best, phases, stage.body.graph, count)
         if ask.flight > 1:  # its own program runs one at a time

@@ -61,6 +61,34 @@ class MenuCache:
     forms: dict[int, Hashable] = field(default_factory=dict[int, Hashable])
 
 
+@dataclass
+class Menus:
+    """The caches of all meshes of one machine, shared by searches over programs that are alike."""
+
+    known: dict[tuple[Mesh, float], MenuCache] = field(
+        default_factory=dict[tuple[Mesh, float], MenuCache]
+    )
+
+    def on(self, reshard: ReshardModel, compute: ComputeModel) -> MenuCache:
+        """The cache of a mesh for a new program; what does not depend on it is there already.
+
+        Args:
+            reshard: prices on the mesh, with the room that its paths may take.
+            compute: prices of the machine's devices.
+        """
+        mesh, room_bytes = reshard.mesh, reshard.room_bytes
+        if (mesh, room_bytes) not in self.known:
+            made = MenuCache(mesh, reshard, compute)
+            for (other, _), held in self.known.items():
+                if other == mesh:
+                    reshard, edges = held.reshard.with_room(room_bytes), dict[object, Floats]()
+                    made = replace(held, reshard=reshard, edges=edges)
+                    break
+            self.known[mesh, room_bytes] = made
+        # factor specs are known by their address, which is theirs as long as their program lives
+        return replace(self.known[mesh, room_bytes], forms=dict[int, Hashable]())
+
+
 @dataclass(frozen=True)
 class Built:
     """A problem and the way back."""
