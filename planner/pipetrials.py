@@ -117,13 +117,13 @@ class Trials:
             found[s] = answer
             self._learns(one, count, s, answer[1])
             seconds = [f[1].paced_s(shape.recompute[k]) for k, f in found.items()]
-            if not loose and _step_s(seconds, count) > below_s:
+            if not loose and least_s(seconds, count) > below_s:
                 return None
         if short:
             return None
         seconds = [found[s][1].paced_s(shape.recompute[s]) for s in range(len(flight))]
         hoped = [t * (1 - FASTER * (s in loose)) for s, t in enumerate(seconds)]
-        if _step_s(hoped, count) < (1 - WORTH) * _step_s(seconds, count):
+        if least_s(hoped, count) < (1 - WORTH) * least_s(seconds, count):
             for s in reversed(loose):
                 answer = planner.stage(cut, shape, s, flight[s])
                 if not isinstance(answer, StageError):
@@ -177,6 +177,6 @@ class Trials:
         return Found(order[0], bound, tuple(plans), tuple(prices), across, flight)
 
 
-def _step_s(seconds: Sequence[float], count: int) -> float:
+def least_s(seconds: Sequence[float], count: int) -> float:
     """No pipeline of such stages is faster."""
     return sum(seconds) + (count - 1) * max(seconds)

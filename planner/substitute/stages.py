@@ -24,7 +24,7 @@ from ..errors import PlanError
 from ..inter.price import StagePrice
 from ..inter.rank import ranked
 from ..pipesearch import PipelineSearch
-from ..pipetrials import Found
+from ..pipetrials import Found, least_s
 from ..plan import Plan
 from ..planfile import SubstitutionRow
 from .estimate import Estimator
@@ -32,6 +32,8 @@ from .search import WORTH, Hunt
 
 # A price is a plan of the stage.
 MOST_PRICED, PATIENCE = 5, 1
+# Share of a stage that its rewrites are hoped to save at most.
+MOST_SAVED = 0.2
 
 
 def rewritten_pipeline(found: Found, search: PipelineSearch) -> tuple[Found, float]:
@@ -45,15 +47,24 @@ def rewritten_pipeline(found: Found, search: PipelineSearch) -> tuple[Found, flo
     if not options.substitutions or options.baseline is not None:
         return found, 0.0
     search.say("substitute")
-    plans, prices = list(found.plans), list(found.prices)
+    plans, prices, shape = list(found.plans), list(found.prices), found.ranked.shape
     rows: list[tuple[SubstitutionRow, ...]] = [()] * len(plans)
-    for plan in {id(plan): plan for plan in found.plans}.values():
-        members = [s for s, other in enumerate(found.plans) if other is plan]
-        flight = max(found.flight[s] for s in members)
-        better = _rewritten(found, members[0], flight, search)
+    paced = [p.paced_s(kind) for p, kind in zip(prices, shape.recompute, strict=True)]
+    first = {id(plan): k for k, plan in reversed([*enumerate(found.plans)])}
+    of = [first[id(plan)] for plan in found.plans]  # the first stage with the same plan
+    left = set(of)
+    while left:
+        hoped = [t * (1 - MOST_SAVED * (k in left)) for t, k in zip(paced, of, strict=True)]
+        if least_s(hoped, shape.microbatches) > (1 - WORTH) * least_s(paced, shape.microbatches):
+            break  # slower stages pace these
+        s = max(left, key=lambda k: (paced[k], -k))
+        left.remove(s)
+        members = [k for k, other in enumerate(of) if other == s]
+        better = _rewritten(found, s, max(found.flight[k] for k in members), search)
         if better is not None:
-            for s in members:
-                plans[s], prices[s], rows[s] = better
+            for k in members:
+                plans[k], prices[k], rows[k] = better
+                paced[k] = prices[k].paced_s(shape.recompute[k])
     if any(rows):
         order = ranked(
             found.ranked.shape, prices, found.across, search.machine, search.limit,

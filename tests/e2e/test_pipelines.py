@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from examples.llama import Llama
 from examples.moe import MoE
 from examples.unet import UNet
 from examples.wide_resnet import WideResNet
-from tests.planner.emit.pipelines import assert_equal_steps
+from tests.planner.emit.pipelines import assert_equal_steps, unsharded_steps
 
 
 class AnyBatchUNet(UNet):
@@ -55,6 +56,12 @@ def values(model: Any) -> tuple[Any, Any]:
     return jax.tree_util.tree_map_with_path(value, shapes)
 
 
+@functools.cache
+def unsharded(name: str) -> Any:
+    """What all pipelines of a model have to compute."""
+    return unsharded_steps(MODELS[name].loss, *values(MODELS[name]), loss_reduction="mean")
+
+
 PLANNED = (
     ("moe", "1f1b", (2, 2)), ("encoder-decoder", "zb-h1", (4,)), ("llama", "gpipe", (2, 2)),
     ("unet", "1f1b", (4,)), ("wide-resnet", "1f1b", (4,)), ("gpt scanned", "zb-h1", (2, 2)),
@@ -75,7 +82,7 @@ def test_stages_split_by_the_planner(name: str, schedule: str, mesh: tuple[int, 
     model = MODELS[name]
     assert_equal_steps(
         model.loss, *values(model), schedule=schedule, sizes=(4, 4), mesh=mesh,
-        loss_reduction="mean",
+        loss_reduction="mean", expected=unsharded(name),
     )  # fmt: skip
 
 
@@ -88,4 +95,5 @@ def test_three_steps_are_those_of_the_unsharded_program(name: str, sizes: str, s
     assert_equal_steps(
         model.loss, *values(model), schedule=schedule, sizes=SIZES[sizes],
         loss_reduction="mean",  # batch statistics make a Wide-ResNet's loss neither
+        expected=unsharded(name),
     )  # fmt: skip

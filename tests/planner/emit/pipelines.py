@@ -20,6 +20,7 @@ from planner.inter.chain import Chain
 from planner.options import Options
 from planner.schedule import build
 from planner.single import One, plan_traced
+from planner.step import build_step
 from planner.stepcall import StepCall
 from tests.planner.programs import slow_machine
 
@@ -122,14 +123,43 @@ def three_steps(step: Any, params: Any, state: Any, batch: Any) -> tuple[Any, An
     return params, state, found
 
 
+def unsharded_steps(
+    loss_fn: Any,
+    params: Any,
+    batch: Any,
+    *,
+    optimizer: Any = CLIPPED,
+    microbatches: int = 4,
+    **settings: Any,
+) -> tuple[Any, Any, list[Any]]:
+    """Three steps of the unsharded program; settings as of `build_step`."""
+    built = build_step(loss_fn, params, batch, optimizer, microbatches=microbatches, **settings)
+    return three_steps(jax.jit(built.fn), params, built.init(params), batch)
+
+
 def assert_equal_steps(
-    loss_fn: Any, params: Any, batch: Any, *, optimizer: Any = CLIPPED, **settings: Any
+    loss_fn: Any,
+    params: Any,
+    batch: Any,
+    *,
+    optimizer: Any = CLIPPED,
+    expected: tuple[Any, Any, list[Any]] | None = None,
+    **settings: Any,
 ) -> None:
-    """Three steps of a pipeline are three steps of the unsharded program."""
+    """Three steps of a pipeline are three steps of the unsharded program.
+
+    Args:
+        loss_fn: what is trained.
+        params: of it.
+        batch: of every step.
+        optimizer: of the parameters.
+        expected: `unsharded_steps`, where they are known.
+        settings: of `pipeline_of`.
+    """
     loss, pipeline = pipeline_of(loss_fn, params, batch, optimizer=optimizer, **settings)
-    plain = jax.jit(loss.built.fn)
     state = loss.built.init(params)
-    expected = three_steps(plain, params, state, batch)
+    if expected is None:
+        expected = three_steps(jax.jit(loss.built.fn), params, state, batch)
     found = three_steps(pipeline, params, state, batch)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         b = np.asarray(b)
