@@ -14,7 +14,8 @@ import jax
 
 from costmodel import Cluster, parse_cluster
 
-from .errors import IndivisibleError, PlanError
+from .errors import PlanError
+from .fewest import fewest
 from .filecheck import check_file
 from .options import Options
 from .pipefile import is_pipeline, read_pipeline
@@ -99,7 +100,7 @@ def plan(
     training = Training(fn, args, optimizer, has_aux, batch_axis, name)
     found = better_pipeline(
         training, machine, wanted, say, start,
-        lambda cutoff_s: _fewest(build, counts, machine, wanted, say, start, cutoff_s),
+        lambda cutoff_s: fewest(build, counts, machine, wanted, say, start, cutoff_s),
     )  # fmt: skip
     return cast("Plan", found)  # a PipelinePlan has the surface of a Plan
 
@@ -180,39 +181,3 @@ def _check_roles(roles: Sequence[str], donate: Sequence[int], count: int) -> Non
             f"must be positions of arguments, got {donate}", kind="bad-argument",
             where="donate_argnums", remedy="write for example donate_argnums=(0, 1)",
         )  # fmt: skip
-
-
-def _fewest(
-    build: Callable[[int], One],
-    counts: Sequence[int],
-    machine: Cluster,
-    options: Options,
-    say: Callable[[str], None],
-    start: float,
-    cutoff_s: float,
-) -> Plan:
-    """The plan with the fewest micro-batches that fits; its bound and gap are for that count.
-
-    If none is below the cutoff, that is said instead. Each further micro-batch starts every kernel
-    and gathers every split parameter once more.
-    """
-    refused: PlanError | None = None
-    for count in counts:
-        if count > 1:
-            say(f"{count} micro-batches")
-        try:
-            one = build(count)
-        except PlanError as error:
-            if refused is None:
-                raise
-            if isinstance(error, IndivisibleError):
-                continue  # the batch does not divide by this count
-            break  # the loss does not divide at all: the first refusal stands
-        try:
-            return plan_one(one, machine, options, say, start, cutoff_s)
-        except PlanError as error:
-            if error.kind != "does-not-fit":
-                raise
-            refused = refused or error
-    assert refused is not None
-    raise refused

@@ -29,5 +29,12 @@ class PlanError(ValueError):
         super().__init__("; ".join(parts))
 
 
+class ShortError(PlanError):
+    """No plan can fit: what all of them hold at once is more than there is.
+
+    That is `needs_bytes`, were everything split over all devices.
+    """
+
+
 class IndivisibleError(PlanError):
     """A batch cannot be cut into so many micro-batches, but perhaps into others."""

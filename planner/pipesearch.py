@@ -1,7 +1,7 @@
 # pyright: basic
 """The search for a pipeline: divisions are estimated, the best planned stage by stage and ranked.
 
-1. The whole program is planned on a few sizes of sub-mesh and micro-batch (`StagePlanner.whole`).
+1. The whole program is planned on a few sizes of sub-mesh and micro-batch (`pipeprices`).
 2. From these prices a dynamic programme divides it (`inter.divide`), for each number of stages.
 3. The stages of the most promising division are planned themselves and simulated; what they turn
    out to cost, over what was estimated, corrects the estimates, and 2 runs again.
@@ -27,7 +27,6 @@ from .inter.rank import Ranked
 from .inter.refusal import refusal
 from .inter.space import (
     INTERLEAVED,
-    anchors,
     check_stages,
     counts,
     families,
@@ -36,8 +35,9 @@ from .inter.space import (
     stage_counts,
 )
 from .options import Options
+from .pipeprices import Prices
 from .pipetrials import WORTH, Found, Trials
-from .search import USABLE
+from .search import limit_of
 from .stages import Say, StagePlanner, Training
 
 # Divisions whose stages are planned, in all and after the first that fits, and how far from the
@@ -49,8 +49,6 @@ HOPE = 1.0
 DOUBT, COUNTS = 0.9, 3
 # Stages on each group of devices that are tried, if this share of their estimate is less.
 CHUNKS, NEARLY = (2, 4), 0.95
-# A sub-mesh that needs so many times the device-seconds of the best is left out.
-WASTE = 2.0
 
 
 @dataclass
@@ -100,7 +98,7 @@ class PipelineSearch:
     @property
     def limit(self) -> float:
         """Bytes that a plan may use on a device."""
-        return float(self.options.memory_bytes or USABLE * self.machine.memory_bytes)
+        return limit_of(self.options, self.machine)
 
     def run(self, asked: int | None) -> Found | None:
         """The fastest pipeline that fits; None if none of those tried does.
@@ -112,16 +110,27 @@ class PipelineSearch:
         stages = (asked,) if asked else stage_counts(self.machine, layers)
         check_stages(self.machine, asked, layers)
         self.batch = self.options.microbatches or self._examples()
-        grid = self._priced(counts(self.batch, self.options.microbatches), asked)
+        grid = counts(self.batch, self.options.microbatches)
+        self.prices = Prices.begun(self.trials, self.machine, grid, asked)
+        self.prices.spread(lambda found: self._fastest(found, stages))
         self.deadline = time.process_time() + self.options.time_limit_s  # without prices
         best: Found | None = None
-        self.looked_at.update(grid)
+        self.looked_at.update(self.prices.counts)
         while True:
             found = self._searched(best, stages)
             better = self._beside(found, stages) if found and self.options.baselines else found
             if better is found:
                 return better and self._interleaved(self._polished(better))
             best = better
+
+    def _fastest(self, found: Sequence[int], stages: tuple[int, ...]) -> int | None:
+        """Of some numbers of micro-batches the one that is estimated to be fastest, if any fits."""
+        kinds = families(self.options.schedules)
+        rows = [
+            (one.step_s, m) for m in found for kind in kinds
+            for one in self.candidates.divided(m, kind, stages)
+        ]  # fmt: skip
+        return min(rows)[1] if rows else None
 
     def _searched(self, best: Found | None, stages: tuple[int, ...]) -> Found | None:
         """The best of the divisions that are tried, the most promising first."""
@@ -152,6 +161,7 @@ class PipelineSearch:
                 fresh |= {m for m in near(count, self.batch) if (m, kind) not in queue}
             self.looked_at |= fresh
             for m in sorted(fresh):
+                self.prices.reach(m)
                 queue |= {(m, k): divided(m, k, stages) for k in kinds}
         return best
 
@@ -245,46 +255,6 @@ class PipelineSearch:
     ) -> Found | None:
         """A division with its stages planned, under its best schedule; see `Trials.trial`."""
         return self.trials.trial(count, one, flights, below_s)
-
-    # --- prices -----------------------------------------------------------------------------
-
-    def _priced(self, grid: tuple[int, ...], asked: int | None) -> tuple[int, ...]:
-        """Prices the program on sub-meshes; the micro-batches that it can be computed on.
-
-        Every other number, from the middle, and then those that do not lie between two of them.
-        """
-        each = self.machine.num_devices / asked if asked else 0.0
-        found = anchors(self.machine)
-        kept = [d for d in found if not asked or each / 4 <= d <= each * 4] or list(found)
-        middle, wholes = len(grid) // 2, self.estimates.wholes
-        order = sorted(range(len(grid)), key=lambda i: (abs(i - middle) % 2, abs(i - middle), i))
-        for i in order:
-            count, around = grid[i], grid[max(i - 1, 0) : i + 2 : 2]
-            try:
-                self.planner.loss(count)
-            except IndivisibleError:
-                if self.options.microbatches is not None:
-                    raise
-                self.trials.unable.add(count)  # so few examples
-                continue
-            for size in kept:
-                if (
-                    (i - middle) % 2
-                    and len(around) == 2
-                    and all((m, size) in wholes for m in around)
-                ):
-                    continue
-                self.say(f"{count} micro-batches on {size} devices")
-                price = self.planner.whole(count, size)
-                if isinstance(price, PlanError):
-                    self.trials.least.append(price.needs_bytes * size / self.machine.num_devices)
-                else:
-                    wholes[count, size] = price
-            if i == middle and not asked:
-                spent = {d: d * (count * p.microbatch_s + p.once_s) for (_, d), p in wholes.items()}
-                most = WASTE * min(spent.values(), default=0.0)
-                kept = [d for d in kept if spent.get(d, 0.0) <= most]
-        return tuple(m for m in grid if m not in self.trials.unable)
 
     def refusal(self) -> PlanError:
         """Why nothing that was asked for fits."""

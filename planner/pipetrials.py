@@ -111,6 +111,8 @@ class Trials:
                 answer = planner.stage(cut, shape, s, flight[s])
             if isinstance(answer, StageError):
                 self.least.append(answer.needs_bytes)
+                if one.chunks > 1:
+                    return None  # which tells nothing of others
                 self._fails(one, count, s, flight[s], answer)
                 short = True
                 continue  # the others tell of further divisions
@@ -138,8 +140,6 @@ class Trials:
 
     def _fails(self, one: Division, count: int, s: int, flight: int, error: StageError) -> None:
         """Corrects the estimates by what a stage that does not fit would need."""
-        if one.chunks > 1:
-            return
         at, size, kind = (one.places[s], one.places[s + 1]), one.sizes[s], one.recompute[s]
         over = self.planner.limit_bytes * (1 + SHORT)
         if error.alone is None:  # what is computed again by stage does not help it

@@ -10,7 +10,7 @@ from costmodel import Cluster, CollectiveModel, ComputeModel
 
 from .baselines import Baseline
 from .coarsen import coarser, finest
-from .errors import PlanError
+from .errors import PlanError, ShortError
 from .intra.records import Menus
 from .mesh_search import MeshSearch
 from .meshes import mesh_of, mesh_shapes
@@ -24,6 +24,11 @@ from .stop import Stop
 # Share of a device's memory that a plan may count on: the rest is for the allocator, collective
 # buffers and what the compiler keeps longer than the program's order asks for.
 USABLE = 0.9
+
+
+def limit_of(options: Options, cluster: Cluster) -> float:
+    """Bytes that a plan may use on a device."""
+    return float(options.memory_bytes or USABLE * cluster.memory_bytes)
 
 
 @dataclass
@@ -61,7 +66,7 @@ class Search:
         self.known, self.cutoff_s = known, cutoff_s
         self.scope = Scope(
             program, cluster, options, progress,
-            float(options.memory_bytes or USABLE * cluster.memory_bytes),
+            limit_of(options, cluster),
             CollectiveModel(cluster), ComputeModel(cluster),
             time.monotonic() + options.time_limit_s, memory or memory_of(options), effort,
             menus or Menus(),
@@ -99,7 +104,7 @@ class Search:
         least = self.scope.program.facts.least_peak(self.cluster.num_devices)
         if least > self.limit:
             self.scope.least.append(least)
-            self._refuse()
+            self._refuse(ShortError)
         baselines: dict[str, Baseline] = {}
         searchers: list[MeshSearch] = []
         found, bounds, best_s = list[Candidate](), list[float](), self.cutoff_s
@@ -188,7 +193,7 @@ class Search:
             )  # fmt: skip
         return kept
 
-    def _refuse(self) -> None:
+    def _refuse(self, error: type[PlanError] = PlanError) -> None:
         if not self.scope.least and self.scope.blocked:
             name, mesh = next(iter(self.scope.blocked.items()))
             asked = [
@@ -212,7 +217,7 @@ class Search:
                 remedy="raise the time limit or the memory limit, or loosen the pins",
             )  # fmt: skip
         over = least - self.limit
-        raise PlanError(
+        raise error(
             f"does not fit: the leanest plan needs {bytes_text(least)} on each device, "
             f"{bytes_text(over)} more than the limit of {bytes_text(self.limit)}",
             kind="does-not-fit", where=self.cluster.name,

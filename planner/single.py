@@ -33,7 +33,7 @@ from .stepcall import StepCall
 from .substitute.estimate import Estimator
 from .substitute.price import Pricer, wall_s
 from .substitute.replay import replayed
-from .substitute.search import WORTH, Hunt
+from .substitute.search import MOST_SAVED, WORTH, Hunt
 from .substitute.together import searched
 from .version import VERSION
 
@@ -84,7 +84,8 @@ def plan_one(
         plan, found = plan_traced(
             one, traced, machine, options, say, start, begun, memory, cutoff_s=cutoff_s
         )
-        if options.substitutions and options.baseline is None:
+        near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
+        if options.substitutions and options.baseline is None and near:
             plan = _rewritten(one, plan, found.best, traced, machine, options, say, start, memory)
         keep_plan(memory, key, plan.file)
         return plan

@@ -21,12 +21,9 @@ from .emit.pipeline.rehearsal import ROLES, Rehearsal, rehearse, rehearsed
 from .emit.pipeline.replaced import traced_joint, with_program
 from .emit.pipeline.stage import Staged, parts_of
 from .errors import PlanError
-from .flatten import flatten
-from .fusion import analyse
 from .inter.bound import least_work_s
 from .inter.price import Phases, StagePrice, price_of
 from .inter.rank import Shape
-from .intra.facts import Facts
 from .intra.records import Menus
 from .intra.solve import SolveOptions
 from .kept import keep_stage, kept_stage
@@ -136,7 +133,7 @@ class StagePlanner:
     plans: dict[tuple[int, str, Ask], StageFound | PlanError] = field(default_factory=dict)
     groups: dict[Any, dict[int, StageFound]] = field(default_factory=dict)
     known: dict[Any, tuple[Rehearsal, str]] = field(default_factory=dict)
-    programs: dict[tuple[int, str], Program] = field(default_factory=dict[tuple[int, str], Program])
+    programs: dict[str, Program] = field(default_factory=dict[str, Program])
     menus: dict[int, Menus] = field(default_factory=dict[int, Menus])
     within: str | None = None
     solved: int = 0
@@ -161,17 +158,17 @@ class StagePlanner:
         """Device-seconds of a step below which no pipeline comes; see `inter.bound`."""
         loss = self.loss(count)
         cuts = (0, len(loss.chain.slots))
-        stage, _ = self._rehearsed(loss, cut_of(loss, cuts), 0, cuts, "none")
-        return self.work_s(stage, sizes)
+        stage, name = self._rehearsed(loss, cut_of(loss, cuts), 0, cuts, "none")
+        return self.work_s(stage, sizes, name)
 
-    def work_s(self, stage: Rehearsal, sizes: Sequence[int]) -> float:
-        """The same of the part of a step that one stage does."""
-        flat, parts = flatten(stage.traced.graph), stage.program.parts
+    def work_s(self, stage: Rehearsal, sizes: Sequence[int], name: str = "") -> float:
+        """The same of the part of a step that one stage does; its name, if it was planned."""
+        facts, parts = self._searched(stage, name).facts, stage.program.parts
+        flat = facts.flat
         own = {*parts.forward.nodes, *parts.input_gradient.nodes, *parts.weight_gradient.nodes}
         inside = (stage.loop, 0)
         ops = [i for i, op in enumerate(flat.ops)
                if op.place[:2] != inside or op.place[2] in own]  # fmt: skip
-        facts = Facts(flat, analyse(flat), (), frozenset())
         return least_work_s(facts, ComputeModel(self.machine), sizes, ops)
 
     def whole(self, count: int, size: int) -> StagePrice | PlanError:
@@ -282,14 +279,14 @@ class StagePlanner:
         """
         return self._solve(shape.microbatches, stage, self._ask(shape, s, flight))
 
-    def _searched(self, count: int, stage: Rehearsal, options: Options, name: str) -> Program:
+    def _searched(self, stage: Rehearsal, name: str) -> Program:
         """What is searched for a stage; its name, if it may be asked for again."""
-        if not name or (count, name) not in self.programs:
-            found = searched(stage.traced, options)
-            if not name:
-                return found
-            self.programs[count, name] = found
-        return self.programs[count, name]
+        if name in self.programs:
+            return self.programs[name]
+        found = searched(stage.traced, replace(self.options, pins=(), forbidden=()))
+        if name:
+            self.programs[name] = found
+        return found
 
     def _solve(self, count: int, stage: Rehearsal, ask: Ask, name: str = "") -> StageFound:
         self.solved += 1
@@ -320,7 +317,7 @@ class StagePlanner:
         now = time.monotonic()
         plan, found = plan_traced(
             one, stage.traced, cluster, options, self.say, now, now, self.memory, ask.effort,
-            ask.below_s, (), self._searched(count, stage, options, name),
+            ask.below_s, (), self._searched(stage, name),
             self.menus.setdefault(ask.size, Menus()),
         )  # fmt: skip
         price = price_of(found.best, phases, stage.body.graph, count)

@@ -24,6 +24,8 @@ from .rules import SEARCHED
 RELAXED = 1.05
 # A rewrite must make the step faster by this share: prices are not known better.
 WORTH = 1e-2
+# Share of a program that its rewrites are hoped to save at most.
+MOST_SAVED = 0.2
 # Classes of places that are looked at in one state, and states in all that are priced.
 MOST_CLASSES = 6
 MOST_PRICED = 5

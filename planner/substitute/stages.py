@@ -28,12 +28,10 @@ from ..pipetrials import Found, least_s
 from ..plan import Plan
 from ..planfile import SubstitutionRow
 from .estimate import Estimator
-from .search import WORTH, Hunt
+from .search import MOST_SAVED, WORTH, Hunt
 
 # A price is a plan of the stage.
 MOST_PRICED, PATIENCE = 5, 1
-# Share of a stage that its rewrites are hoped to save at most.
-MOST_SAVED = 0.2
 
 
 def rewritten_pipeline(found: Found, search: PipelineSearch) -> tuple[Found, float]:

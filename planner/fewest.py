@@ -1,0 +1,73 @@
+"""The plan of a training step with the fewest micro-batches that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from costmodel import Cluster
+
+from .errors import IndivisibleError, PlanError, ShortError
+from .options import Options
+from .plan import Plan
+from .search import limit_of
+from .single import One, plan_one
+
+ROUNDED = 1e-2  # share of what is held: padding does not fall evenly
+
+
+def fewest(
+    build: Callable[[int], One],
+    counts: Sequence[int],
+    machine: Cluster,
+    options: Options,
+    say: Callable[[str], None],
+    start: float,
+    cutoff_s: float,
+) -> Plan:
+    """The plan with the fewest micro-batches that fits; its bound and gap are for that count.
+
+    If none is below the cutoff, that is said instead. Each further micro-batch starts every kernel
+    and gathers every split parameter once more.
+    """
+    refused: PlanError | None = None
+    short: list[tuple[int, float]] = []
+    for count in counts:
+        if least_needed(short, count) > limit_of(options, machine):
+            continue
+        if count > 1:
+            say(f"{count} micro-batches")
+        try:
+            one = build(count)
+        except PlanError as error:
+            if refused is None:
+                raise
+            if isinstance(error, IndivisibleError):
+                continue  # the batch does not divide by this count
+            break  # the loss does not divide at all: the first refusal stands
+        try:
+            return plan_one(one, machine, options, say, start, cutoff_s)
+        except PlanError as error:
+            if error.kind != "does-not-fit":
+                raise
+            refused = refused or error
+            if isinstance(error, ShortError) and count > 1:  # one has no sums of gradients
+                short.append((count, error.needs_bytes))
+    assert refused is not None
+    raise refused
+
+
+def least_needed(short: Sequence[tuple[int, float]], count: int) -> float:
+    """Bytes that a step needs at least, from what fewer micro-batches did.
+
+    What is held at a moment is c + a / m with m micro-batches, so that the most of all moments is
+    convex in 1 / m, and beyond two points lies above the line through them.
+
+    Args:
+        short: micro-batches and bytes that they need at least, of two or more smaller numbers.
+        count: micro-batches.
+    """
+    if len(short) < 2:
+        return 0.0
+    (m, more), (n, less) = short[-2:]
+    slope = (more - less) / (1 / m - 1 / n)
+    return (less - slope * (1 / n - 1 / count)) * (1 - ROUNDED)
