@@ -77,9 +77,10 @@ def plan_one(
             where="plan", remedy="pass the arguments after the function: plan(fn, *args, ...)",
         )  # fmt: skip
     memory = memory_of(options)
-    text = show(traced.graph)
-    key = key_of_one(one, traced, machine, options, cutoff_s) if memory.store else ""
-    file = kept_plan(memory, key, text, digest(traced.graph) if memory.store else "")
+    file, key = None, ""
+    if memory.store:
+        key = key_of_one(one, traced, machine, options, cutoff_s)
+        file = kept_plan(memory, key, show(traced.graph), digest(traced.graph))
     if file is None:
         plan, found = plan_traced(
             one, traced, machine, options, say, start, begun, memory, cutoff_s=cutoff_s
@@ -214,13 +215,28 @@ def plan_traced(
     traced_s = time.monotonic() - begun
     search = Search(program, machine, options, say, memory, effort, cutoff_s, known, menus)
     found = search.run()
-    total = time.monotonic() - start
+    return planned(one, traced, search, found, start, traced_s), found
+
+
+def planned(
+    one: One, traced: Traced, search: Search, found: Found, start: float, traced_s: float
+) -> Plan:
+    """What a search found, as a plan.
+
+    Args:
+        one: the step.
+        traced: its program.
+        search: that was run.
+        found: by it.
+        start: when planning began.
+        traced_s: seconds of tracing.
+    """
+    file = _file(one, traced, search, found)
     seconds = {
         "trace": traced_s, "substitute": 0.0, "build": found.seconds["build"],
-        "solve": found.seconds["solve"], "inter": 0.0, "total": total,
+        "solve": found.seconds["solve"], "inter": 0.0, "total": time.monotonic() - start,
     }  # fmt: skip
-    file = _file(one, traced, machine, options, found, program, search.limit)
-    return Plan(file, Bound(traced), seconds), found
+    return Plan(file, Bound(traced), seconds)
 
 
 def searched(traced: Traced, options: Options) -> Program:
@@ -239,17 +255,11 @@ def _donated(traced: Traced) -> frozenset[int]:
     return frozenset(a + heads for a in traced.donated)
 
 
-def _file(
-    one: One,
-    traced: Traced,
-    machine: Cluster,
-    options: Options,
-    found: Found,
-    program: Program,
-    limit: float,
-) -> PlanFile:
+def _file(one: One, traced: Traced, search: Search, found: Found) -> PlanFile:
+    machine, options = search.cluster, search.options
     warnings = (
-        *traced.warnings, *one.call.warnings, *dict.fromkeys(program.flat.warnings),
+        *traced.warnings, *one.call.warnings,
+        *dict.fromkeys(search.scope.program.flat.warnings),
         *_idle(found.best, machine),
     )  # fmt: skip
     return PlanFile(
@@ -270,7 +280,7 @@ def _file(
         substitutions=(),
         traced_digest="",
         warnings=warnings,
-        **outcome(found, machine, options, limit, len(traced.graph.nodes)),
+        **outcome(found, machine, options, search.limit, len(traced.graph.nodes)),
     )
 
 

@@ -33,7 +33,8 @@ from .planfile import SubstitutionRow
 from .program import InFlight, Program
 from .remembered import Memory, memory_of
 from .scope import Effort
-from .single import One, plan_traced, searched, stage_key
+from .search import Search
+from .single import One, planned, searched, stage_key
 from .stepcall import StepCall
 from .substitute.replay import replayed
 
@@ -121,6 +122,7 @@ class StagePlanner:
     groups: plans of stages that are equal but for the micro-batches in flight that they fit.
     within: the hand-written plan that stages stay within, if any.
     programs, menus: that stages which are equal, or on equal sub-meshes, are searched with.
+    uncut: whole programs, as one stage, by number of micro-batches.
     solved: how many were.
     """
 
@@ -135,6 +137,7 @@ class StagePlanner:
     known: dict[Any, tuple[Rehearsal, str]] = field(default_factory=dict)
     programs: dict[str, Program] = field(default_factory=dict[str, Program])
     menus: dict[int, Menus] = field(default_factory=dict[int, Menus])
+    uncut: dict[int, tuple[Rehearsal, str]] = field(default_factory=dict)
     within: str | None = None
     solved: int = 0
 
@@ -156,10 +159,16 @@ class StagePlanner:
 
     def least_work_s(self, count: int, sizes: Sequence[int]) -> float:
         """Device-seconds of a step below which no pipeline comes; see `inter.bound`."""
-        loss = self.loss(count)
-        cuts = (0, len(loss.chain.slots))
-        stage, name = self._rehearsed(loss, cut_of(loss, cuts), 0, cuts, "none")
+        stage, name = self._uncut(count)
         return self.work_s(stage, sizes, name)
+
+    def _uncut(self, count: int) -> tuple[Rehearsal, str]:
+        """The whole program as one stage."""
+        if count not in self.uncut:
+            loss = self.loss(count)
+            cuts = (0, len(loss.chain.slots))
+            self.uncut[count] = self._rehearsed(loss, cut_of(loss, cuts), 0, cuts, "none")
+        return self.uncut[count]
 
     def work_s(self, stage: Rehearsal, sizes: Sequence[int], name: str = "") -> float:
         """The same of the part of a step that one stage does; its name, if it was planned."""
@@ -176,13 +185,14 @@ class StagePlanner:
 
         It may use the memory of as many such sub-meshes as there are.
         """
-        loss = self.loss(count)
-        cuts = (0, len(loss.chain.slots))
-        cut = cut_of(loss, cuts)
         room = self.limit_bytes * self.machine.num_devices / size
-        stage, name = self._rehearsed(loss, cut, 0, cuts, "none")
-        found = self._planned(count, stage, name, Ask(0, size, round(room), effort=ROUGH))
-        return found if isinstance(found, PlanError) else found[1]
+        stage, name = self._uncut(count)
+        try:
+            return self._price(count, stage, Ask(0, size, round(room), effort=ROUGH), name)
+        except PlanError as error:
+            if error.kind != "does-not-fit":
+                raise
+            return error
 
     def stage(self, cut: Staged, shape: Shape, s: int, flight: int) -> StageFound | StageError:
         """Plan and price of a stage such that so many micro-batches in flight fit.
@@ -290,36 +300,17 @@ class StagePlanner:
 
     def _solve(self, count: int, stage: Rehearsal, ask: Ask, name: str = "") -> StageFound:
         self.solved += 1
-        options = replace(
-            self.options, baselines=self.within is not None, memory_bytes=max(ask.room_bytes, 1),
-            pins=(), forbidden=(), mesh=None, baseline=self.within, pipeline="off",
-        )  # fmt: skip
-        parts = stage.program.parts
-        takes = [v for v in stage.program.args["takes"] if v >= 0]
-        kept = takes if ask.whole else [*parts.saved, *takes]
-        in_flight = InFlight(stage.loop, tuple(kept), ask.flight - 1)
-        one = One(
-            StepCall(stage.joint.run, (), (), "auto"), count, (0, 1), ROLES,
-            f"{self.training.name}, stage {ask.number}", in_flight,
-        )  # fmt: skip
-        cluster = self.machine.subset(ask.size)
-        phases = Phases(
-            stage.loop, frozenset(parts.forward.nodes), frozenset(parts.input_gradient.nodes),
-            frozenset(parts.weight_gradient.nodes), parts.saved, takes,
-            [v for v in stage.program.args["sums"] if v >= 0], (*stage.params, *stage.states),
-        )  # fmt: skip
+        one, options, phases = self._one(count, stage, ask), self._options(ask), phases_of(stage)
+        cluster, now = self.machine.subset(ask.size), time.monotonic()
         key = ""
         if self.memory.store:
             key = stage_key(one, stage.traced, phases, cluster, options, ask.effort)
         held = kept_stage(self.memory, key, show(stage.traced.graph)) if key else None
         if held is not None:
             return Plan(held[0], Bound(stage.traced), cached=True), held[1]
-        now = time.monotonic()
-        plan, found = plan_traced(
-            one, stage.traced, cluster, options, self.say, now, now, self.memory, ask.effort,
-            ask.below_s, (), self._searched(stage, name),
-            self.menus.setdefault(ask.size, Menus()),
-        )  # fmt: skip
+        search = self._search(one, options, cluster, stage, ask, name)
+        found = search.run()
+        plan = planned(one, stage.traced, search, found, now, 0.0)
         price = price_of(found.best, phases, stage.body.graph, count)
         if ask.flight > 1:  # its own program runs one at a time
             rows = [structs.replace(r, peak_bytes=price.held_bytes) for r in plan.file.stages]
@@ -327,6 +318,49 @@ class StagePlanner:
             plan = replace(plan, file=file)
         keep_stage(self.memory, key, plan.file, price, found.lower_bound_s)
         return plan, price
+
+    def _price(self, count: int, stage: Rehearsal, ask: Ask, name: str) -> StagePrice:
+        """The price of a plan that nobody will run."""
+        if self.memory.store:
+            return self._solve(count, stage, ask, name)[1]
+        self.solved += 1
+        one, cluster = self._one(count, stage, ask), self.machine.subset(ask.size)
+        search = self._search(one, self._options(ask), cluster, stage, ask, name)
+        return price_of(search.run().best, phases_of(stage), stage.body.graph, count)
+
+    def _search(
+        self, one: One, options: Options, cluster: Cluster, stage: Rehearsal, ask: Ask, name: str
+    ) -> Search:
+        return Search(
+            self._searched(stage, name).holding(one.in_flight), cluster, options, self.say,
+            self.memory, ask.effort, ask.below_s, (), self.menus.setdefault(ask.size, Menus()),
+        )  # fmt: skip
+
+    def _options(self, ask: Ask) -> Options:
+        return replace(
+            self.options, baselines=self.within is not None, memory_bytes=max(ask.room_bytes, 1),
+            pins=(), forbidden=(), mesh=None, baseline=self.within, pipeline="off",
+        )  # fmt: skip
+
+    def _one(self, count: int, stage: Rehearsal, ask: Ask) -> One:
+        takes = [v for v in stage.program.args["takes"] if v >= 0]
+        kept = takes if ask.whole else [*stage.program.parts.saved, *takes]
+        in_flight = InFlight(stage.loop, tuple(kept), ask.flight - 1)
+        return One(
+            StepCall(stage.joint.run, (), (), "auto"), count, (0, 1), ROLES,
+            f"{self.training.name}, stage {ask.number}", in_flight,
+        )  # fmt: skip
+
+
+def phases_of(stage: Rehearsal) -> Phases:
+    """Which nodes of a stage's loop belong to which part."""
+    parts, args = stage.program.parts, stage.program.args
+    return Phases(
+        stage.loop, frozenset(parts.forward.nodes), frozenset(parts.input_gradient.nodes),
+        frozenset(parts.weight_gradient.nodes), parts.saved,
+        [v for v in args["takes"] if v >= 0], [v for v in args["sums"] if v >= 0],
+        (*stage.params, *stage.states),
+    )  # fmt: skip
 
 
 def needs_of(price: StagePrice, recompute: str, flight: int) -> float:

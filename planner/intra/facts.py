@@ -67,6 +67,7 @@ class Facts:
         }  # fmt: skip
         self.taken_up = dict(self._taken_up())
         self._specs: dict[object, FactorSpec] = {}
+        self._of_op: dict[int, tuple[FlatOp, FactorSpec]] = {}
         self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
 
     def _in_place(self, ties: list[tuple[int, int]]) -> set[int]:
@@ -173,6 +174,12 @@ class Facts:
 
     def spec(self, op: FlatOp) -> FactorSpec:
         """Factors of an op; equal ops share one object."""
+        held = self._of_op.get(id(op))
+        if held is None or held[0] is not op:
+            held = self._of_op[id(op)] = (op, self._spec(op))
+        return held[1]
+
+    def _spec(self, op: FlatOp) -> FactorSpec:
         types = operand_types(self.flat, op)
         key = (op.node.op, types, op.node.outputs, op.node.attrs)
         if key not in self._specs:

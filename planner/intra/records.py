@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -59,6 +59,7 @@ class MenuCache:
     columns: dict[object, States] = field(default_factory=dict[object, States])
     index: _Index = field(default_factory=_Index)
     forms: dict[int, Hashable] = field(default_factory=dict[int, Hashable])
+    ways: dict[int, Mapping[str, Floats]] = field(default_factory=dict[int, Mapping[str, Floats]])
 
 
 @dataclass
