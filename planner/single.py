@@ -211,7 +211,7 @@ def plan_traced(
     Raises:
         PlanError: if nothing fits in memory.
     """
-    program = (program or searched(traced, options)).holding(one.in_flight)
+    program = (program or program_for(traced, options)).holding(one.in_flight)
     traced_s = time.monotonic() - begun
     search = Search(program, machine, options, say, memory, effort, cutoff_s, known, menus)
     found = search.run()
@@ -239,7 +239,7 @@ def planned(
     return Plan(file, Bound(traced), seconds)
 
 
-def searched(traced: Traced, options: Options) -> Program:
+def program_for(traced: Traced, options: Options) -> Program:
     """What is searched for a traced step."""
     return program_of(traced.graph, _ties(traced), _donated(traced), options)
 

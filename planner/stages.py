@@ -34,7 +34,7 @@ from .program import InFlight, Program
 from .remembered import Memory, memory_of
 from .scope import Effort
 from .search import Search
-from .single import One, planned, searched, stage_key
+from .single import One, planned, program_for, stage_key
 from .stepcall import StepCall
 from .substitute.replay import replayed
 
@@ -293,7 +293,7 @@ class StagePlanner:
         """What is searched for a stage; its name, if it may be asked for again."""
         if name in self.programs:
             return self.programs[name]
-        found = searched(stage.traced, replace(self.options, pins=(), forbidden=()))
+        found = program_for(stage.traced, replace(self.options, pins=(), forbidden=()))
         if name:
             self.programs[name] = found
         return found

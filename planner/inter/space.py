@@ -106,6 +106,11 @@ def check_stages(cluster: Cluster, asked: int | None, layers: int) -> None:
             f"{asked} stages, but the program has {layers} layers between which it can be cut",
             kind="bad-option", where="pipeline", remedy=f"ask for at most {layers} stages",
         )  # fmt: skip
+    if devices < 2:
+        raise PlanError(
+            "1 device has no room for stages", kind="bad-option", where="pipeline",
+            remedy="use 2 devices or more, or ask for 'off'",
+        )  # fmt: skip
     if asked > devices:
         raise PlanError(
             f"{asked} stages cannot share {devices} devices in hosts of {host}",

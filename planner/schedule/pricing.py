@@ -71,7 +71,10 @@ def price(own: OwnSchedule) -> Priced:
     timeline = simulate(own.schedule, own.costs, own.links)
     fits = within(timeline, own.memory_bytes)
     beside = _beside(own, own.costs)
-    return Priced(timeline, own.costs, fits, _bound_s(own, own.costs, own.links), beside)
+    # one that does not fit is held against orders that need as much
+    memory_bytes = own.memory_bytes if fits else ()
+    bound_s = _bound_s(own.schedule, own.costs, own.links, memory_bytes)
+    return Priced(timeline, own.costs, fits, bound_s, beside)
 
 
 def within(timeline: Timeline, memory_bytes: Sequence[float]) -> bool:
@@ -82,14 +85,13 @@ def within(timeline: Timeline, memory_bytes: Sequence[float]) -> bool:
     return all(peak <= limit * (1 + TOLERANCE) for peak, limit in pairs)
 
 
-def _bound_s(own: OwnSchedule, costs: StageCosts, links: Links | None) -> float:
+def _bound_s(
+    schedule: Schedule, costs: StageCosts, links: Links | None, memory_bytes: Sequence[float]
+) -> float:
     """A bound for synchronous training; blocked senders only make it less tight."""
-    schedule = own.schedule
     if schedule.slices > 1 or schedule.update_every or not schedule.trains:
         return 0.0
-    round_ = round_of(
-        schedule.placement, costs, split=True, links=links, memory_bytes=own.memory_bytes
-    )
+    round_ = round_of(schedule.placement, costs, split=True, links=links, memory_bytes=memory_bytes)
     each = np.bincount(schedule.route, minlength=len(schedule.placement.routes))
     return round_.lower_bound_s(int(each[0])) if len(set(each.tolist())) == 1 else 0.0
 

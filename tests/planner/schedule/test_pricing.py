@@ -61,6 +61,7 @@ def test_transfers_and_limits_come_from_the_file(tmp_path: Path) -> None:
     priced = price(read_own(priced_file(tmp_path, links=slow, memory_bytes=[1.0] * 4)))
     assert priced.timeline.step_s > 33.0
     assert not priced.fits
+    assert 0 < priced.lower_bound_s <= priced.timeline.step_s  # of orders that need as much
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
