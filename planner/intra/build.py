@@ -15,8 +15,6 @@ is that of all members, and so is that of the edges between two classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from costmodel import OpWork, op_seconds, sharded_dims
@@ -271,22 +269,11 @@ class Builder:
         )  # fmt: skip
         if key not in self.cache.vectors:
             work = OpWork(op.node, lookup(op.node.op), types, spec, reads, writes, launches)
-            seconds = op_seconds(work, self._ways(spec, menu), self.cache.compute)
+            seconds = op_seconds(work, self.cache.parts(spec, menu), self.cache.compute)
             seconds = np.broadcast_to(seconds, (len(menu),))
             self.cache.vectors[key] = np.ascontiguousarray(seconds) * op.weight
             self.cache.menus[("keep", id(menu))] = menu
         return self.cache.vectors[key]
-
-    def _ways(self, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Mapping[str, Floats]:
-        """Parts of every factor under each strategy; specs of one menu have the same factors."""
-        if id(menu) not in self.cache.ways:
-            ways = {name: np.ones(len(menu)) for name in spec.names}
-            for k, strategy in enumerate(menu):
-                for name, axes in strategy.factor_axes(self.mesh).items():
-                    ways[name][k] = self.mesh.product(axes)
-            self.cache.ways[id(menu)] = ways
-            self.cache.menus[("keep", id(menu))] = menu
-        return self.cache.ways[id(menu)]
 
     def _column(self, menu: tuple[Strategy, ...], side: str, position: int) -> States:
         key = (id(menu), side, position)

@@ -61,6 +61,17 @@ class MenuCache:
     forms: dict[int, Hashable] = field(default_factory=dict[int, Hashable])
     ways: dict[int, Mapping[str, Floats]] = field(default_factory=dict[int, Mapping[str, Floats]])
 
+    def parts(self, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Mapping[str, Floats]:
+        """Parts of every factor under each strategy; specs of one menu have the same factors."""
+        if id(menu) not in self.ways:
+            ways = {name: np.ones(len(menu)) for name in spec.names}
+            for k, strategy in enumerate(menu):
+                for name, axes in strategy.factor_axes(self.mesh).items():
+                    ways[name][k] = self.mesh.product(axes)
+            self.ways[id(menu)] = ways
+            self.menus[("keep", id(menu))] = menu
+        return self.ways[id(menu)]
+
 
 @dataclass
 class Menus:
