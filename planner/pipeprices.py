@@ -1,4 +1,3 @@
-# pyright: basic
 """Prices of the whole program, from which divisions into stages are estimated.
 
 It is planned on each size of sub-mesh for some numbers of micro-batches: of a grid of these every
