@@ -51,7 +51,7 @@ SAME, VALID = 0, 1  # values of `padding`
 PLAIN, RELU = 0, 2  # values of `activation`
 
 LARGEST_PARAMETER = 64
-MOST_OPS = 32
+MOST_OPS = MOST_OUTPUTS = 16  # a side; published rules have 3 ops
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,6 +114,9 @@ class Rule:
             _check_side(self.name, side)
         if not self.outputs:
             raise RuleError("the rule maps no output", where=self.name)
+        if len(self.outputs) > MOST_OUTPUTS:
+            text = f"{len(self.outputs)} outputs; at most {MOST_OUTPUTS} are read"
+            raise RuleError(text, where=self.name)
         for pair in self.outputs:
             for ref, side in zip(pair, (self.source, self.target), strict=True):
                 _check_ref(self.name, ref, side, len(side))

@@ -18,6 +18,7 @@ from .names import FLEXFLOW_OPS, FLEXFLOW_PARAMETERS
 
 _RANKS = dict.fromkeys(range(1, 7), 2)
 _LARGEST = 2**31
+_LONGEST_NAME = 200
 
 
 def read_flexflow(data: bytes, where: str) -> tuple[Rule, ...]:
@@ -53,8 +54,9 @@ def _bound_depth(data: bytes, where: str) -> None:
 def _rule(item: Any, where: str) -> Rule:
     record = _record(item, "Rule", where)
     name = record.get("name")
-    if not isinstance(name, str):
-        raise RuleError("a rule has no name", where=where)
+    if not isinstance(name, str) or not name.isprintable() or len(name) > _LONGEST_NAME:
+        text = f"a rule's name is printable text of at most {_LONGEST_NAME} characters"
+        raise RuleError(text, where=where)
     sides = [
         tuple(_op(op, f"{where}, {key} {i}") for i, op in enumerate(_list(record, key, where)))
         for key in ("srcOp", "dstOp")

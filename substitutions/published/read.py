@@ -24,8 +24,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
         RuleError: if the file cannot be read, is too large, or has another form.
     """
     data = _content(path)
-    head = data.lstrip()[:1]
-    if head == b"{":
+    if data.lstrip()[:1] in (b"{", b"["):
         return read_flexflow(data, path.name)
     if path.name.removesuffix(".gz").endswith(".pb") or b"\0" in data[:4096]:
         return read_taso(data, path.name)

@@ -12,13 +12,17 @@ from .types import Type, Typing, resolved
 
 Breaks = tuple[tuple[Expr, ...], ...]
 
+MOST_PLACES = 128
+
 
 def ordered(places: Sequence[Expr]) -> tuple[Expr, ...]:
     """Places in increasing order, each once.
 
     Raises:
-        UndecidedError: if the order depends on the sizes.
+        UndecidedError: if the order depends on the sizes, or there are too many.
     """
+    if len(places) > MOST_PLACES:
+        raise UndecidedError(f"{len(places)} joined parts")
     found: list[Expr] = []
     for place in places:
         at = 0

@@ -13,6 +13,8 @@ from ..rule import RELU, SAME, Op, Side
 from .arrays import Array, Cut, NotTypedError, Run, Tensor, need
 from .concrete_reductions import REDUCTION_OPS
 
+MOST_ELEMENTS = 1_000_000  # of one value
+
 
 def evaluate(
     side: Side, inputs: Mapping[str, Tensor], run: Run, shapes: Mapping[int, tuple[int, ...]]
@@ -39,6 +41,7 @@ def evaluate(
             made.append((Tensor(data[None], (1,) * (len(shape) + 1), (None,) * (len(shape) + 1)),))
         else:
             made.append(_OPS[op.kind](op, args, run))
+        need(all(t.data.size <= MOST_ELEMENTS for t in made[-1]), f"a {op.kind} is too large")
     return made
 
 

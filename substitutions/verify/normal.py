@@ -14,6 +14,7 @@ from fractions import Fraction
 from .expr import ONE, ZERO, Atom, Expr, call, substitute
 from .solve import UndecidedError
 from .values import (
+    MOST_MONOMIALS,
     Factor,
     Labels,
     Monomial,
@@ -26,7 +27,6 @@ from .values import (
 
 # Orders of bound labels that are tried for the least text; more makes the prover say unknown.
 MOST_ORDERS = 5040
-MOST_MONOMIALS = 4096
 
 
 def normal_form(value: Value, labels: Labels, names: Mapping[Atom, Expr]) -> dict[str, str]:
@@ -306,6 +306,7 @@ def _product_text(
 
 
 def _factor_text(factor: Factor, labels: Labels, names: Mapping[Atom, Expr], depth: int) -> str:
+    labels.spend(1)
     at = [substitute(e, names) for e in factor.at]
     if factor.kind == "eq" and _negative(at[0]):
         at[0] = -at[0]

@@ -22,7 +22,12 @@ class Meaning:
     values: Mapping[str, ValueOf]
 
     def at(self, ref: Ref, replica: Expr, index: Indices) -> Value:
-        """The element at a position."""
+        """The element at a position.
+
+        Raises:
+            UndecidedError: if too many are read: what is read twice is written out twice.
+        """
+        self.labels.spend(1)
         if ref.op < 0:
             places = (replica, *(i.at for i in index))
             return times(constant(ONE), (Factor("in", places, f"x{ref.name}"),))

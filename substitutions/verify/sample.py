@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -157,9 +158,9 @@ class Domain:
 
 def number_of(expr: Expr, values: Mapping[Atom, int]) -> int | None:
     """The value of a size, None if it is not a whole number."""
-    total = 0.0
+    total: Fraction | int = 0
     for monomial, c in expr.terms.items():
-        part = float(c)
+        part: Fraction | int = c
         for atom in monomial:
             value = values.get(atom) if not atom.args else _call(atom, values)
             if value is None:

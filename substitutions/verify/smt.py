@@ -15,6 +15,8 @@ import z3
 from .expr import Expr
 from .solve import Solver
 
+MOST_UNANSWERED = 4  # questions of one rule; after that, the answer is no without asking
+MOST_NAMES = 60  # in all monomials of a question; z3 counts too few steps for larger ones
 STEPS = 1_000_000  # 6 times the most that a rule of the published sets takes; about 0.3 s
 
 
@@ -22,13 +24,20 @@ def implied(solver: Solver, divisor: Expr, number: Expr) -> bool:
     """Whether the known divisibilities imply that divisor divides number, for positive names."""
     facts = tuple((solver.resolve(d), solver.resolve(n)) for d, n in solver.divisible)
     twos = frozenset(atom.text for atom in solver.at_least_2)
-    return _implied(facts, divisor, number, twos)
+    if solver.unanswered >= MOST_UNANSWERED:
+        return False
+    every = [expr for fact in facts for expr in fact] + [divisor, number]
+    large = sum(len(monomial) for expr in every for monomial in expr.terms) > MOST_NAMES
+    answer = None if large else _implied(facts, divisor, number, twos)
+    solver.unanswered += answer is None
+    return answer is True
 
 
 @lru_cache(maxsize=4096)
 def _implied(
     facts: tuple[tuple[Expr, Expr], ...], divisor: Expr, number: Expr, twos: frozenset[str]
-) -> bool:
+) -> bool | None:
+    """The answer; None if it was given up."""
     context = z3.Context()
     names: dict[str, Any] = {}
     s = z3.Solver(ctx=context)
@@ -41,7 +50,8 @@ def _implied(
     s.add(whole == part * quotient + rest, rest > 0, rest < part, quotient >= 0)
     for name, variable in names.items():
         s.add(variable >= (2 if name in twos else 1))
-    return s.check() == z3.unsat
+    answer = s.check()
+    return None if answer == z3.unknown else answer == z3.unsat
 
 
 def _term(expr: Expr, names: dict[str, Any], context: Any) -> Any:

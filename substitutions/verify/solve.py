@@ -29,6 +29,7 @@ class Solver:
     """Equations in solved form, and what could not be solved.
 
     conditions: equations and divisibilities of the target that the source does not imply.
+    unanswered: questions of divisibility that were given up.
     """
 
     values: dict[Atom, Expr] = field(default_factory=dict[Atom, Expr])
@@ -38,6 +39,7 @@ class Solver:
     at_least_2: set[Atom] = field(default_factory=set[Atom])
     conditions: list[str] = field(default_factory=list[str])
     recording: bool = False
+    unanswered: int = 0
     implied: Callable[[Solver, Expr, Expr], bool] | None = None
     _fresh: int = 0
 

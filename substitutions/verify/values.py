@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .expr import ONE, ZERO, Atom, Expr, as_expr, call, substitute, symbol
+from .solve import UndecidedError
 
 LABEL = "@"
+MOST_MONOMIALS = 4096
+MOST_WORK = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +85,21 @@ Value = tuple[Monomial, ...]
 
 @dataclass
 class Labels:
-    """Fresh labels and the sizes of their ranges."""
+    """Fresh labels and the sizes of their ranges, and a count of the work of a proof."""
 
     sizes: dict[Atom, Expr | None] = field(default_factory=dict[Atom, "Expr | None"])
+    work: int = 0
     _count: itertools.count[int] = field(default_factory=itertools.count)
+
+    def spend(self, work: int) -> None:
+        """Counts work.
+
+        Raises:
+            UndecidedError: if it is too much.
+        """
+        self.work += work
+        if self.work > MOST_WORK:
+            raise UndecidedError("the sides are too large when written out")
 
     def make(self, size: Expr | None) -> tuple[str, Expr]:
         """A label over [0, size), or over all integers; 0 where the size is 1."""
@@ -105,6 +119,8 @@ def constant(value: Expr) -> Value:
 
 
 def product(a: Value, b: Value) -> Value:
+    if len(a) * len(b) > MOST_MONOMIALS:
+        raise UndecidedError(f"{len(a) * len(b)} monomials")
     return tuple(
         Monomial(x.coefficient * y.coefficient, x.bound + y.bound, x.factors + y.factors)
         for x in a

@@ -62,11 +62,8 @@ def test_a_file_cut_short_is_refused_or_shorter(name: str, share: float, tmp_pat
     assert found == rules(name)[: len(found)]
 
 
-RULE = {
-    "_t": "Rule", "name": "r", "dstOp": [], "mappedOutput": [
-        {"_t": "MapOutput", "srcOpId": 0, "srcTsId": 0, "dstOpId": 0, "dstTsId": 0}
-    ],
-}  # fmt: skip
+MAPPED = {"_t": "MapOutput", "srcOpId": 0, "srcTsId": 0, "dstOpId": 0, "dstTsId": 0}
+RULE = {"_t": "Rule", "name": "r", "dstOp": [], "mappedOutput": [MAPPED]}
 
 
 def with_op(**changes: object) -> bytes:
@@ -84,6 +81,11 @@ HOSTILE = {
     "list.json": b'{"_t": "RuleCollection", "rule": 7}',
     "unknown.json": with_op(type="OP_FFT"),
     "number.json": with_op(type=3),
+    "array.json": b"[1, 2]",
+    "name.json": with_op().replace(b'"name": "r"', b'"name": "\\u001b[31m"'),
+    "outputs.json": with_op().replace(
+        b'"mappedOutput": [', b'"mappedOutput": [' + 20 * (json.dumps(MAPPED) + ",").encode()
+    ),
     "self.json": with_op(input=[{"_t": "Tensor", "opId": 0, "tsId": 0}]),
     "later.json": with_op(input=[{"_t": "Tensor", "opId": 9, "tsId": 0}]),
     "huge.json": with_op(input=[{"_t": "Tensor", "opId": -1, "tsId": 10**30}]),
