@@ -116,12 +116,15 @@ def _widens(op: FlatOp, program: Decided) -> bool:
 
 
 def wanted_order(op: FlatOp, position: int, program: Decided) -> Hashable:
-    """The order of dimensions in which a product reads an operand.
+    """The order of dimensions in which a product or convolution reads an operand.
 
-    Batch first, then (free, summed) on the left and (summed, free) on the right; the library
-    also takes the other two of these where they are one dimension each.
+    Of a product: batch first, then (free, summed) on the left and (summed, free) on the right;
+    the library also takes the other two of these where they are one dimension each. Of a
+    convolution: (batch, space, channels), and the window as (space, in, out).
     """
     v = op.inputs[position]
+    if op.node.op == "conv_general_dilated":
+        return _conv_order(op, position)
     if op.node.op != "dot_general" or not isinstance(v, int):
         return PLAIN
     summed, batch = (side[position] for side in cast("Sides", op.node.attr("dimension_numbers")))
@@ -135,3 +138,10 @@ def wanted_order(op: FlatOp, position: int, program: Decided) -> Hashable:
     if batch and swapped == plain and len(rest) <= 1 and len(summed) <= 1:
         return PLAIN
     return order
+
+
+def _conv_order(op: FlatOp, position: int) -> Hashable:
+    sides = dict(cast("tuple[tuple[str, Dims], ...]", op.node.attr("dimension_numbers")))
+    outer, inner, *space = sides["lhs_spec" if position == 0 else "rhs_spec"]
+    order = (outer, *space, inner) if position == 0 else (*space, inner, outer)
+    return PLAIN if order == tuple(range(len(order))) else order

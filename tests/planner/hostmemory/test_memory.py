@@ -38,6 +38,14 @@ def normed(ws: Any, x: Any) -> Any:
     return jnp.mean(x.astype(jnp.float32) ** 2)
 
 
+def convolved(windows: Any, x: Any) -> Any:
+    for w in windows:
+        x = jax.nn.relu(jax.lax.conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        ))  # fmt: skip
+    return jnp.mean(x**2)
+
+
 def looked_up(table: Any, ids: Any) -> Any:
     return jnp.mean(table[ids] ** 2)
 
@@ -53,6 +61,7 @@ CASES_OF_LOSSES: dict[str, tuple[Callable[..., Any], Any, Any]] = {
         scanned, struct(LAYERS, WIDTH, WIDTH, dtype=jnp.bfloat16),
         struct(ROWS, WIDTH, dtype=jnp.bfloat16),
     ),
+    "convolutions": (convolved, [struct(3, 3, 32, 32)] * LAYERS, struct(32, 16, 16, 32)),
     "norms": (normed, weights(jnp.float32), struct(ROWS, WIDTH)),
     "rows of a table": (looked_up, struct(WORDS, WIDTH), struct(ROWS, dtype=jnp.int32)),
 }  # fmt: skip
