@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from ..intra.compiled import compiled
 from .convention import Convention, StageCost
 from .machine import Machine
 from .problem import PipelinePlan, Stage
@@ -26,7 +27,6 @@ Ints = npt.NDArray[np.int64]
 # Beyond this many devices only powers of two and multiples of a 32nd are tried.
 EVERY_COUNT = 64
 SLACK = 1 + 1e-12
-CHUNK = 4096
 
 
 @dataclass(slots=True)
@@ -132,7 +132,8 @@ class _Search:
         if not labels:
             return None
         joined, trace = np.concatenate(labels), np.concatenate(traces)
-        front = pareto(joined)
+        # the number of stages counts only where it is limited
+        front = pareto(joined, joined.shape[1] - (self.space.stages is None))
         ids = np.arange(len(front)) + len(self.trace)
         self.trace.extend(tuple(row) for row in trace[front].tolist())
         return joined[front], ids
@@ -208,24 +209,34 @@ class _Search:
         return PipelinePlan(tuple(stages), self.machine, self.microbatches, complete)
 
 
-def pareto(labels: Floats) -> Ints:
-    """Rows that no other row beats or equals in every column; of equal rows the first."""
+def pareto(labels: Floats, columns: int | None = None) -> Ints:
+    """Rows that no other row beats or equals in every column; of equal rows the first.
+
+    Args:
+        labels: the rows.
+        columns: that count; those behind only say which of equal rows is first. All if None.
+    """
     order = np.lexsort(labels.T[::-1])
-    ranked = labels[order]
-    kept = np.zeros(0, dtype=np.int64)
-    for start in range(0, len(ranked), CHUNK):
-        at = np.arange(start, min(start + CHUNK, len(ranked)))
-        if len(kept):
-            at = at[~_beaten(ranked[at], ranked[kept])]
-        while len(at):
-            first = at[:1]
-            kept = np.concatenate([kept, first])
-            at = at[~_beaten(ranked[at], ranked[first])]
-    return order[kept]
+    count = labels.shape[1] if columns is None else columns
+    return order[_front(np.ascontiguousarray(labels[order, :count]))]
 
 
-def _beaten(rows: Floats, by: Floats) -> npt.NDArray[np.bool_]:
-    beaten = np.zeros(len(rows), dtype=bool)
-    for row in by:
-        beaten |= (row <= rows).all(axis=1)
-    return beaten
+@compiled
+def _front(rows: Floats) -> Ints:
+    """Places of rows, in rising order, that none before them beats or equals."""
+    kept = np.empty(len(rows), dtype=np.int64)
+    count = 0
+    for i in range(len(rows)):
+        beaten = False
+        for k in range(count):
+            beaten = True
+            for c in range(rows.shape[1]):
+                if rows[kept[k], c] > rows[i, c]:
+                    beaten = False
+                    break
+            if beaten:
+                break
+        if not beaten:
+            kept[count] = i
+            count += 1
+    return kept[:count].copy()

@@ -120,6 +120,17 @@ def _plain(problem: Problem) -> Problem:
     return replace(problem, graphs=graphs)
 
 
+def test_pareto_takes_the_least_of_rows_that_are_equal_where_it_counts() -> None:
+    rows = np.random.default_rng(1).integers(0, 4, size=(200, 3)).astype(float)
+    kept = rows[pareto(rows, 2)]
+    both = rows[pareto(rows[:, :2])][:, :2]
+    assert {tuple(row) for row in kept[:, :2]} == {tuple(row) for row in both}
+    assert len(kept) == len(both)
+    for row in kept:
+        same = rows[(rows[:, :2] == row[:2]).all(axis=1)]
+        assert row[2] == same[:, 2].min()
+
+
 def test_pareto_keeps_what_nothing_beats() -> None:
     rows = np.random.default_rng(0).integers(0, 6, size=(300, 3)).astype(float)
     kept = rows[pareto(rows)]
