@@ -7,6 +7,7 @@ batch"), and so do the baselines.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from ir import FactorSpec, Literal, lookup
 
@@ -17,47 +18,58 @@ Factor = tuple[int, str]  # flat op, factor
 
 
 class Classes:
-    """Union of dimensions and factors over a flat program."""
+    """Union of dimensions and factors over a flat program; a class is a number."""
 
     def __init__(self, flat: FlatProgram, specs: Sequence[FactorSpec]) -> None:
-        self.parent: dict[object, object] = {}
         self.flat = flat
+        ranks = [value.type.rank for value in flat.values]
+        self._dim = list(accumulate(ranks, initial=0))  # number of the first dimension of a value
+        counts = [len(spec.sizes) for spec in specs]
+        self._factor = list(accumulate(counts, initial=self._dim[-1]))  # of the first factor
+        known: dict[int, dict[str, int]] = {}  # equal ops share one spec
+        self._names = [
+            known.get(id(spec)) or known.setdefault(id(spec), _numbered(spec)) for spec in specs
+        ]
+        self.parent = list(range(self._factor[-1]))
         for i, (op, spec) in enumerate(zip(flat.ops, specs, strict=True)):
-            tensors = list(zip(op.inputs, spec.operands, strict=True))
-            tensors += list(zip(op.outputs, spec.results, strict=True))
+            names, first = self._names[i], self._factor[i]
+            tensors = (*zip(op.inputs, spec.operands, strict=True),
+                       *zip(op.outputs, spec.results, strict=True))  # fmt: skip
             for value, dims in tensors:
                 if isinstance(value, Literal):
                     continue
-                for d, dim in enumerate(dims):
+                for number, dim in enumerate(dims, self._dim[value]):
                     if dim:
                         # of a compound only the major factor: what is split of it comes first
-                        self._join(("v", value, d), ("f", i, dim[0]))
-        for link in flat.links:
-            for d in range(flat.values[link.target].type.rank):
-                self._join(("v", link.source, d + link.lift), ("v", link.target, d))
-        for outer, port in flat.stacked.items():
-            for d in range(flat.values[port].type.rank):
-                self._join(("v", outer, d + 1), ("v", port, d))
+                        self._join(number, first + names[dim[0]])
+        pairs = [(link.source, link.target, link.lift) for link in flat.links]
+        pairs += [(outer, port, 1) for outer, port in flat.stacked.items()]
+        for outer, inner, lift in pairs:
+            for d in range(ranks[inner]):
+                self._join(self._dim[outer] + d + lift, self._dim[inner] + d)
 
-    def _find(self, key: object) -> object:
-        root = key
-        while (up := self.parent.get(root, root)) != root:
-            root = up
-        while (up := self.parent.get(key, key)) != root:
-            self.parent[key] = root
-            key = up
-        return root
+    def _find(self, number: int) -> int:
+        parent = self.parent
+        while parent[number] != number:
+            parent[number] = parent[parent[number]]
+            number = parent[number]
+        return number
 
-    def _join(self, a: object, b: object) -> None:
-        ra, rb = self._find(a), self._find(b)
-        if ra != rb:
-            self.parent[rb] = ra
+    def _join(self, a: int, b: int) -> None:
+        self.parent[self._find(b)] = self._find(a)
 
-    def of_dim(self, value: int, dim: int) -> object:
-        return self._find(("v", value, dim))
+    def of_dim(self, value: int, dim: int) -> int:
+        """The class of a dimension."""
+        return self._find(self._dim[value] + dim)
 
-    def of_factor(self, op: int, factor: str) -> object:
-        return self._find(("f", op, factor))
+    def of_factor(self, op: int, factor: str) -> int:
+        """The class of a factor; -1 for what is none of the op's."""
+        number = self._names[op].get(factor)
+        return -1 if number is None else self._find(self._factor[op] + number)
+
+
+def _numbered(spec: FactorSpec) -> dict[str, int]:
+    return {name: n for n, (name, _) in enumerate(spec.sizes)}
 
 
 class Kinds:
@@ -94,10 +106,8 @@ class Kinds:
         return self._names.get(self.classes.of_factor(op, factor), "")
 
 
-def _expert_classes(
-    classes: Classes, specs: Sequence[FactorSpec], weights: set[int]
-) -> set[object]:
-    found: set[object] = set()
+def _expert_classes(classes: Classes, specs: Sequence[FactorSpec], weights: set[int]) -> set[int]:
+    found: set[int] = set()
     for i, (op, spec) in enumerate(zip(classes.flat.ops, specs, strict=True)):
         if op.node.op == "dot_general" and any(v in weights for v in op.inputs):
             lhs, rhs = ({f for dim in dims for f in dim} for dims in spec.operands)

@@ -63,13 +63,16 @@ def lifetimes(flat: FlatProgram, stored: Sequence[bool], reused: Collection[int]
         entered = flat.values[link.source].time < link.time
         read(link.source, link.time, max(link.time, end if entered else 0))
     roots = _roots(flat, owns)
+    sizes = [value.type.nbytes for value in flat.values]
 
     def waits(op: FlatOp, begin: int) -> bool:
         """Whether an op runs at `begin`, where its result is first read, and not in its place."""
+        if begin <= op.time or op.node.op in LATE:
+            return begin > op.time
         sources = frozenset[int]().union(*(roots[v] for v in op.inputs if isinstance(v, int)))
-        kept = sum(flat.values[v].type.nbytes for v in sources if needed.get(v, -1) < begin)
-        made = sum(flat.values[v].type.nbytes for v in op.outputs if v not in reused)
-        return begin > op.time and (made > kept or op.node.op in LATE)
+        kept = sum([sizes[v] for v in sources if needed.get(v, -1) < begin])
+        made = sum([sizes[v] for v in op.outputs if v not in reused])
+        return made > kept
 
     for op in reversed(flat.ops):
         sources = dict.fromkeys(v for v in op.inputs if isinstance(v, int))

@@ -15,7 +15,6 @@ from .account import account
 from .baselines import Baseline, Recipes
 from .coarsen import coarsened, joined, refined
 from .intra.build import Builder
-from .intra.decide import decide
 from .intra.eliminate import Tables
 from .intra.problem import Floats, IntraProblem, IntraSolution
 from .intra.records import Built, Limits, MenuCache
@@ -243,9 +242,8 @@ class MeshSearch:
         self, name: str, built: Built, solution: IntraSolution, builder: Builder | None = None
     ) -> Candidate:
         builder = builder or self.builder
-        decisions = decide(built, self.scope.program.flat, solution.choice, self.mesh)
         sums = account(builder, built, solution.choice)
-        return Candidate(name, self.mesh, builder, built, solution, decisions, sums)
+        return Candidate(name, self.mesh, builder, built, solution, sums)
 
     def best(
         self, known: Sequence[Candidate] = (), cutoff: float = float("inf")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from costmodel import Cluster, CollectiveModel, ComputeModel
 from ir import Mesh
@@ -11,6 +12,7 @@ from ir import Mesh
 from .account import Account
 from .decisions import Decisions
 from .intra.build import Builder
+from .intra.decide import decide
 from .intra.effort import SolveOptions
 from .intra.problem import IntraSolution
 from .intra.records import Built, Menus
@@ -78,5 +80,9 @@ class Candidate:
     builder: Builder
     built: Built
     solution: IntraSolution
-    decisions: Decisions
     account: Account
+
+    @cached_property
+    def decisions(self) -> Decisions:
+        """What the choice stands for."""
+        return decide(self.built, self.builder.flat, self.solution.choice, self.mesh)

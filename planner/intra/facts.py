@@ -13,7 +13,8 @@ from ..flatten import FlatOp, FlatProgram
 from ..fusion import Traffic
 from ..lifetimes import lifetimes
 from .liveness import accumulators, any_partial, may_be_partial, uses
-from .records import is_float, operand_types
+from .records import is_float
+from .specs import Groups, Specs
 
 Span = tuple[int, int]
 
@@ -48,7 +49,8 @@ class Facts:
         self.flat, self.traffic = flat, traffic
         self.tied_in = {out: flat.inputs[a] for a, out in ties}
         self.maker = {v: (i, k) for i, op in enumerate(flat.ops) for k, v in enumerate(op.outputs)}
-        self.partial = may_be_partial(flat)
+        self.specs = Specs(flat)
+        self.partial = may_be_partial(flat, self.specs)
         self.uses = uses(flat)
         reused = {v for a, k in ties if a in donated and isinstance(v := flat.outputs[k], int)}
         self.lives = lifetimes(flat, traffic.stored, reused)
@@ -66,9 +68,6 @@ class Facts:
             if self.partial[v] and self.lives.owns[v] and self.lives.made[v] > op.time
         }  # fmt: skip
         self.taken_up = dict(self._taken_up())
-        self._specs: dict[object, FactorSpec] = {}
-        self._of_op: dict[int, tuple[FlatOp, FactorSpec]] = {}
-        self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
 
     def _in_place(self, ties: list[tuple[int, int]]) -> set[int]:
         """Results written into the buffer of their donated argument, dead by then.
@@ -174,27 +173,11 @@ class Facts:
 
     def spec(self, op: FlatOp) -> FactorSpec:
         """Factors of an op; equal ops share one object."""
-        held = self._of_op.get(id(op))
-        if held is None or held[0] is not op:
-            held = self._of_op[id(op)] = (op, self._spec(op))
-        return held[1]
+        return self.specs.of(op)
 
-    def _spec(self, op: FlatOp) -> FactorSpec:
-        types = operand_types(self.flat, op)
-        key = (op.node.op, types, op.node.outputs, op.node.attrs)
-        if key not in self._specs:
-            record = lookup(op.node.op)
-            found = record.factors(types, op.node.outputs, dict(op.node.attrs))
-            groups = record.linear
-            self._specs[key] = found
-            self._groups[id(found)] = (
-                () if groups is None else groups(types, op.node.outputs, dict(op.node.attrs))
-            )
-        return self._specs[key]
-
-    def groups(self, op: FlatOp) -> tuple[tuple[int, ...], ...]:
+    def groups(self, op: FlatOp) -> Groups:
         """Operands in which the op is linear, together."""
-        return self._groups[id(self.spec(op))]
+        return self.specs.groups(op)
 
     def passing(self, op: FlatOp) -> tuple[int, ...]:
         """Linear groups through which partial sums may pass."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ir import lookup
 
 from ..flatten import FlatOp, FlatProgram
-from .records import is_float, operand_types
+from .records import is_float
+from .specs import Specs
 
 
 def uses(flat: FlatProgram) -> dict[int, int]:
@@ -26,7 +27,7 @@ def uses(flat: FlatProgram) -> dict[int, int]:
     return uses
 
 
-def may_be_partial(flat: FlatProgram) -> list[bool]:
+def may_be_partial(flat: FlatProgram, specs: Specs) -> list[bool]:
     """Values that some strategy leaves as partial sums worth keeping."""
     partial = [False] * len(flat.values)
     for target in accumulators(flat):
@@ -34,7 +35,7 @@ def may_be_partial(flat: FlatProgram) -> list[bool]:
     for op in flat.ops:
         if all(is_float(t) for t in op.node.outputs):
             for k, v in enumerate(op.outputs):
-                partial[v] = _leaves_partial(flat, op, k) or _lets_through(flat, op, partial)
+                partial[v] = _leaves_partial(specs, op, k) or _lets_through(specs, op, partial)
     return partial
 
 
@@ -51,22 +52,21 @@ def accumulators(flat: FlatProgram) -> list[int]:
     return found
 
 
-def _leaves_partial(flat: FlatProgram, op: FlatOp, result: int) -> bool:
+def _leaves_partial(specs: Specs, op: FlatOp, result: int) -> bool:
     """Whether a summed factor is missing in the result."""
-    types = operand_types(flat, op)
-    spec = lookup(op.node.op).factors(types, op.node.outputs, dict(op.node.attrs))
+    spec = specs.of(op)
+    if not spec.kinds:
+        return False
     here = {f for dim in spec.results[result] for f in dim}
     return any(
         kind == "sum" and name not in here and spec.size(name) > 1 for name, kind in spec.kinds
     )
 
 
-def _lets_through(flat: FlatProgram, op: FlatOp, partial: list[bool]) -> bool:
-    record = lookup(op.node.op)
-    if record.linear is None or record.family in ("contraction", "convolution"):
+def _lets_through(specs: Specs, op: FlatOp, partial: list[bool]) -> bool:
+    if lookup(op.node.op).family in ("contraction", "convolution"):
         return False
-    groups = record.linear(operand_types(flat, op), op.node.outputs, dict(op.node.attrs))
-    return any(any_partial(op, members, partial) for members in groups)
+    return any(any_partial(op, members, partial) for members in specs.groups(op))
 
 
 def any_partial(op: FlatOp, members: tuple[int, ...], partial: list[bool]) -> bool:

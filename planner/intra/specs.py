@@ -1,0 +1,42 @@
+"""Factors of the ops of a flat program; equal ops share one object."""
+
+from __future__ import annotations
+
+from ir import FactorSpec, lookup
+
+from ..flatten import FlatOp, FlatProgram
+from .records import operand_types
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+class Specs:
+    """What the record of an op says of its operands and results, worked out once for equal ops."""
+
+    def __init__(self, flat: FlatProgram) -> None:
+        self.flat = flat
+        self._at: dict[int, tuple[FactorSpec, Groups]] = {}  # by the op's place in time
+        self._known: dict[object, tuple[FactorSpec, Groups]] = {}
+
+    def of(self, op: FlatOp) -> FactorSpec:
+        """Factors of an op."""
+        return self._of(op)[0]
+
+    def groups(self, op: FlatOp) -> Groups:
+        """Operands in which the op is linear, together."""
+        return self._of(op)[1]
+
+    def _of(self, op: FlatOp) -> tuple[FactorSpec, Groups]:
+        found = self._at.get(op.time)
+        if found is None:
+            node, types = op.node, operand_types(self.flat, op)
+            key = (node.op, types, node.outputs, node.attrs)
+            found = self._known.get(key)
+            if found is None:
+                record, attrs = lookup(node.op), dict(node.attrs)
+                spec = record.factors(types, node.outputs, attrs)
+                linear = record.linear
+                groups = () if linear is None else linear(types, node.outputs, attrs)
+                found = self._known[key] = spec, groups
+            self._at[op.time] = found
+        return found
