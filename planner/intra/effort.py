@@ -27,7 +27,7 @@ class SolveOptions:
     price_steps: int = 14
     ilp: bool = True
     seed: int = 0
-    rounds: int | None = 60
+    rounds: int | None = 120
     interruptible: bool = False
     cutoff: float = float("inf")
     start: tuple[int, ...] = ()

@@ -42,15 +42,15 @@ ROUND_S = 5.0  # for a neighbourhood
 SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_S, SHORT_ROUND_S = 25_000, 200, 3.0, 0.5
 SHORT_STALE = 10
 LARGE, SHORT_LARGE = 2_000_000, (6, 0.02)  # columns; steps, share of the gap
-FREE_WORK = 60_000  # columns of neighbourhoods beyond which only a share of the rounds is run
-GOOD, FEWER = 5e-4, 0.2  # a gap that is worth a share of the rounds only
+FREE_WORK = 400_000  # columns of neighbourhoods beyond which only a share of the rounds is run
+GOOD, FEWER = 1e-3, 0.1  # a gap that is worth a share of the rounds only
 STALE = 25  # steps of prices without progress before something else is tried
 PRICES_SHARE = 0.15  # of the time left, at most, for prices before anything else is tried
 MUCH = 0.8  # the share of a problem that is left when much of it went
 SMALL, SHRUNK = 100_000, 0.3  # columns; prices of more are left for a share of them
 BATCH, STEPS = 6, 4  # neighbourhoods between looks at the bound, steps of prices then
 # Splitting: columns times passes, more for the share of a gap that it closed; gaps that are small.
-SPLIT_WORK, MORE_WORK, SPLIT_GAP, NO_GAP, USUAL_ROUNDS = 1e9, 7e9, 3e-3, 1e-3, 60
+SPLIT_WORK, MORE_WORK, SPLIT_GAP, NO_GAP, USUAL_ROUNDS = 1e9, 7e9, 3e-3, 1e-3, 120
 EXACT = 1e-9  # relative: what counts as better, where costs are not whole
 ROUNDING = 1e-14  # and where they are
 
