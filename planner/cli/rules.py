@@ -125,6 +125,10 @@ def generate_command(
 
     With -o, decisions are kept in FILE.journal, and an interrupted search goes on from there.
     """
+    if out is not None and (out.is_dir() or not out.name):
+        raise PlanError(
+            "is a folder", kind="rules", where=str(out), remedy="name a file to write the rules to"
+        )
     journal = out.with_name(f"{out.name}.journal") if out else None
     try:
         with progress(as_json=as_json) as tell:

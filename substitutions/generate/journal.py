@@ -29,7 +29,13 @@ class Journal:
         self.path, self.known = path, dict[str, Decision]()
         if path is None:
             return
-        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        try:
+            lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise RuleError(
+                f"is no journal of a search: {error}", where=str(path),
+                remedy="delete it or name another",
+            ) from None  # fmt: skip
         if lines and lines[0] != head:
             raise RuleError(
                 "belongs to another search", where=str(path), remedy="delete it or name another"
@@ -42,7 +48,13 @@ class Journal:
                 break
             self.known[entry[0]] = entry[1]
         body = [_line(key, found) for key, found in self.known.items()]
-        path.write_text("\n".join([head, *body]) + "\n", "utf-8")
+        part = path.with_name(f"{path.name}.part")
+        try:
+            part.write_text("\n".join([head, *body]) + "\n", "utf-8")
+            part.replace(path)
+        except OSError as error:
+            text = f"cannot be written: {error.strerror}"
+            raise RuleError(text, where=str(path), remedy="name another file") from None
 
     def add(self, key: str, found: Decision) -> None:
         self.known[key] = found

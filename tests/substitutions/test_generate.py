@@ -92,6 +92,14 @@ def test_a_foreign_journal_is_refused(text: str, tmp_path: Path) -> None:
         assert generate("plain", 1, journal).rules
 
 
+def test_a_journal_that_cannot_be_read_or_written_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "binary.journal").write_bytes(b"\xff\xfe\0")
+    (tmp_path / "folder.journal").mkdir()
+    for name in ("binary.journal", "folder.journal", "none/found.journal"):
+        with pytest.raises(RuleError, match=r"\.journal"):
+            generate("plain", 1, tmp_path / name)
+
+
 @pytest.mark.parametrize(("name", "ops"), [("plain", 0), ("plain", 5), ("fancy", 2)])
 def test_wrong_use_is_one_error(name: str, ops: int) -> None:
     with pytest.raises(RuleError):
