@@ -6,16 +6,25 @@ Forward programs, tokens split over the devices before and after, weights on eve
 costs of the planner's own tables, ops not fused. Microseconds. `adapters`: weights with low-rank
 adapters that are added to them where they are used, W + U V, as a program would be written that
 merges them; sizes of Gemma-7B's MLP (3072, 24576) and Llama-3-8B's (4096, 14336).
+
+Then what the exact choice gives inside `plan()`: predicted milliseconds of a decoder layer with
+adapters, float32, as written, with the search for rewrites alone, and with the exact choice.
 """
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
+from benchmarks.taso_models import adapters as layer
+from benchmarks.taso_models import adapters_8b
 from costmodel import parse_cluster
 from ir import Mesh, Sharding, TensorType
+from planner import plan
 from planner.joint import JointProblem, choose_together
+from planner.substitute import together
 
 MESH = Mesh((("x", 8),))
 ROWS, WHOLE = Sharding((("x",), ())), Sharding(((), ()))
@@ -87,6 +96,31 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
                     "cpu_s": time.process_time() - start, "ops": found.joint.ops(),
                 })  # fmt: skip
                 print(line(rows[-1]), flush=True)
+    return rows + inside(quick)
+
+
+LAYERS = {
+    "width 512, 1,024 tokens": layer,
+    "Llama-3-8B, 2,048 tokens": partial(adapters_8b, 1),
+    "Llama-3-8B, 8,192 tokens": partial(adapters_8b, 4),
+}
+
+
+def inside(quick: bool) -> list[dict[str, Any]]:
+    """Plans as written, by the search alone, and with the exact choice."""
+    print("\n| layer | as written | search alone | exact choice | rules |\n|---|---|---|---|---|")
+    rows: list[dict[str, Any]] = []
+    for name, make in list(LAYERS.items())[: 1 if quick else None]:
+        loss, params, batch = make()
+        ask = partial(plan, loss, params, batch, cluster="8xh100")
+        with patch.object(together, "MOST_GRAPH", 0):
+            searched = ask()
+        plans = {"as_written": ask(substitutions=False), "search": searched, "together": ask()}
+        rows.append({"layer": name, "rules": plans["together"].substitutions}
+                    | {f"{key}_s": p.step_s for key, p in plans.items()})  # fmt: skip
+        times = " | ".join(f"{p.step_s * 1e3:.3f}" for p in plans.values())
+        rules = ", ".join(f"{rule} {count}" for rule, count in rows[-1]["rules"].items())
+        print(f"| {name} | {times} | {rules} |", flush=True)
     return rows
 
 
