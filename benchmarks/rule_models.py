@@ -188,6 +188,18 @@ def collaborative() -> Any:
     return loss, params, _i(8)
 
 
+def ranking() -> Any:
+    """An item that was chosen and one that was not, of one table (BPR, Rendle et al. 2009)."""
+
+    def loss(p: Any, b: Any) -> Any:
+        user = _rows(p["user"], b["user"])
+        chosen, other = _rows(p["item"], b["chosen"]), _rows(p["item"], b["other"])
+        return -jnp.mean(jax.nn.log_sigmoid(jnp.sum(user * (chosen - other), axis=1)))
+
+    params = {"user": _a(16, 4), "item": _a(24, 4)}
+    return loss, params, {name: _i(8) for name in ("user", "chosen", "other")}
+
+
 def mixed_precision() -> Any:
     """Casts where libraries place them: tables, tokens and keys in 16 bits, a scaled loss."""
 
@@ -220,6 +232,6 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "lora": lora, "delta-tuning": delta_tuning, "reglu": reglu, "tree-lstm": tree_lstm,
     "lstm-joined": lstm_joined, "columns": columns, "clip": clip, "sinkhorn": sinkhorn,
     "squeezenet": squeezenet, "rep-vgg": rep_vgg, "skip-init": skip_init,
-    "coupling-flow": coupling_flow, "collaborative": collaborative,
+    "coupling-flow": coupling_flow, "collaborative": collaborative, "ranking": ranking,
     "mixed-precision": mixed_precision, "layer-scale": layer_scale,
 }  # fmt: skip
