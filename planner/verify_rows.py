@@ -80,7 +80,8 @@ def compare_collectives(
     notes: dict[Key, list[str]] = {key: [] for key in {*said, *left}}
     _widened(held, left, notes)
     if widens and steps is not None:
-        _sent_wide(_written([w for w in steps if w.type.dtype in HALVES], mesh), left, notes)
+        halves = _written([w for w in steps if w.type.dtype in HALVES], mesh)
+        _sent_wide(halves, held.widened, left, notes)
     _rewritten(left, notes)
     rows: list[Row] = []
     for key in sorted(notes):
@@ -180,11 +181,18 @@ def _widened(held: _Compiled, left: dict[Key, float], notes: Mapping[Key, list[s
         notes[key].append("16-bit numbers summed in 32 bits by the compiler")
 
 
-def _sent_wide(halves: Sums, left: dict[Key, float], notes: Mapping[Key, list[str]]) -> None:
-    """Takes out of `left` what is there because exactly the 16-bit numbers take 32."""
+def _sent_wide(
+    halves: Sums, summed: Mapping[Key, float], left: dict[Key, float],
+    notes: Mapping[Key, list[str]],
+) -> None:  # fmt: skip
+    """Takes out of `left` what is there because exactly the 16-bit numbers take 32.
+
+    Those that are `summed` in 32 bits are out already.
+    """
     for key, (sent, _) in halves.items():
-        if sent and _same(left.get(key, 0.0), sent):
-            left[key] -= sent
+        others = sent - summed.get(key, 0.0)
+        if others > SAME * sent and _same(left.get(key, 0.0), others):
+            left[key] -= others
             notes[key].append("16-bit numbers sent in 32 bits by the compiler")
 
 

@@ -246,6 +246,17 @@ def test_sixteen_bits_are_sent_in_thirty_two_by_cpus() -> None:
     assert "32 bits" in cpu.note
 
 
+def test_of_sums_in_thirty_two_bits_only_some_are_marked() -> None:
+    half, sent = TensorType(TYPE.shape, "bfloat16"), wire_bytes("all-reduce", 8, FULL / 2)
+    put = [dataclasses.replace(REDUCE[0], type=half, count=2.0)]
+    said = [Collective("all-reduce", ("x",), 8, 2 * sent, 2.0, 0.0, "a test")]
+    marked, plain = (compiled("all-reduce", FULL, promoted=known) for known in (True, False))
+    (row,) = compare_collectives(said, put, MESH, [marked, plain], widens=True)
+    assert row.unexplained_bytes == 0.0
+    (third,) = compare_collectives(said, put, MESH, [marked, plain, plain], widens=True)
+    assert third.unexplained_bytes > 0.0
+
+
 def test_a_reduce_scatter_as_all_reduce_and_slice() -> None:
     found = rows(planned("reduce-scatter"), SCATTER, [compiled("all-reduce", FULL)])
     assert "became all-reduce and slice" in found["reduce-scatter"].note
