@@ -2,10 +2,12 @@
 
 A step follows the smoothed use of memory: every node takes its options in proportion to
 exp(-c / temperature), c what message passing knows of their cost. Only the worst moments of every
-stretch over the limit get a price, so that prices stay sparse. Steps go on from where they led even
-where the bound falls, as messages that climb from elsewhere do not get stuck at the same place.
-After some steps in a row without a better bound, they go on from the best one and are shorter; the
-temperature falls as steps get short.
+stretch over the limit get a price, so that prices stay sparse. Steps are bold or careful. Bold ones
+go on from where they led even where the bound falls, as messages that climb from elsewhere do not
+get stuck at the same place; after some in a row without a better bound, they go on from the best
+one and are shorter. They raise the bound soonest. A careful one that does not raise the bound is
+taken back and the next is a little shorter: choices on the way are better, for who has the time.
+The temperature falls as steps get short.
 
 The bound of any messages and prices is valid, see `messages.py`.
 """
@@ -20,8 +22,9 @@ from .messages import Lower, Messages
 from .problem import Floats
 
 SWEEPS = 3  # per step
-FIRST_STEP, SHORTEST_STEP, NEXT_STEP = 0.05, 1e-3, 0.02
-LONGER, SHORTER, COOLER = 1.2, 0.5, 0.5
+FIRST_STEP, LONGER = 0.05, 1.2
+# Of bold and of careful steps.
+SHORTEST_STEP, NEXT_STEP, SHORTER, COOLER = (1e-3, 1e-4), (0.02, 0.01), (0.5, 0.7), (0.5, 0.7)
 AWAY = 6  # steps in a row without a better bound
 HEAT = 0.1  # first temperature, as a share of the bound per node
 MOST_STALE = 200  # steps
@@ -53,6 +56,7 @@ class Prices:
         self.length = FIRST_STEP
         self.heat = HEAT
         self.little = LITTLE
+        self.careful = False
         self.stale = 0  # steps since the bound grew by more than a little of the gap
         self.away = 0  # steps since it grew at all
 
@@ -126,7 +130,7 @@ class Prices:
         else:
             self.stale += 1
             self.away += 1
-            if self.away >= AWAY:
+            if self.careful or self.away >= AWAY:
                 self._back()
         return self.round()
 
@@ -150,13 +154,18 @@ class Prices:
         return direction
 
     def _back(self) -> None:
-        """Goes on from the best bound, by shorter steps."""
-        self.rest()
+        """Goes on from the best prices, and from their messages if bold, by shorter steps."""
+        if self.careful:
+            self.messages.pay(self.price)
+            self.messages.sweep()
+            self._take(self.messages.lower())
+        else:
+            self.rest()
         self.away = 0
-        self.length *= SHORTER
-        if self.length < SHORTEST_STEP:
-            self.heat = max(self.heat * COOLER, HEAT * COLDEST)
-            self.length = NEXT_STEP
+        self.length *= SHORTER[self.careful]
+        if self.length < SHORTEST_STEP[self.careful]:
+            self.heat = max(self.heat * COOLER[self.careful], HEAT * COLDEST)
+            self.length = NEXT_STEP[self.careful]
 
 
 def worst(over: np.ndarray, room: Floats) -> list[int]:

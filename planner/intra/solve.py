@@ -211,6 +211,7 @@ class _Search:
             assert prices.choice is not None
             self.offer(prices.choice)
         free, most_stale = self.options.rounds is None, STALE
+        prices.careful = free
         if not free:
             large = columns(flat) > LARGE and not len(flat.limit)
             most_stale, prices.little = SHORT_LARGE if large else (SHORT_STALE, prices.little)
