@@ -77,9 +77,10 @@ class _Walk:
         self.line += 1
 
     def _node(self, node: Node, operands: tuple[TensorType, ...]) -> None:
-        key = None if node.bodies else (node.op, operands, node.outputs, repr(node.attrs))
-        if key is None or key not in self.sound:
+        key = (node.op, operands, node.outputs, repr(node.attrs))
+        if node.bodies or key not in self.sound:
             _check_node(node, operands)
+        if not node.bodies:
             self.sound.add(key)
 
 

@@ -141,8 +141,8 @@ class Graph:
         return tuple(tuple(items) for items in uses)
 
     @cached_property
-    def canonical(self) -> str:
-        """Hash of the content without source lines, the same in every process."""
+    def digest(self) -> str:
+        """See `digest`; worked out once."""
         return hashlib.sha256(_canonical(self).encode()).hexdigest()
 
     def count_nodes(self) -> int:
@@ -152,7 +152,7 @@ class Graph:
 
 def digest(graph: Graph) -> str:
     """A content hash that is stable across processes; source lines do not count."""
-    return graph.canonical
+    return graph.digest
 
 
 def _canonical(graph: Graph) -> str:
