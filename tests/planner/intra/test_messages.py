@@ -103,16 +103,20 @@ def test_the_same_problem_in_other_costs(seed: int) -> None:
         assert level.price(choice) == pytest.approx(expected, rel=1e-9, abs=rounding(flat))
 
 
+@pytest.mark.parametrize("careful", [False, True])
 @pytest.mark.parametrize("seeds", BLOCKS[:2], ids=str)
-def test_prices_bound_what_fits_and_find_it(seeds: range) -> None:
+def test_prices_bound_what_fits_and_find_it(seeds: range, careful: bool) -> None:
     near = seen = 0
     for seed in seeds:
         flat = usable(seed)
         if flat is None or best(flat) == math.inf:
             continue
         state = Prices(flat)
+        state.careful = careful
         for _ in range(25):
             state.step()
+            if careful:  # no step is left standing that did not raise the bound
+                np.testing.assert_array_equal(state.messages.price, state.price)
         seen += 1
         assert state.best.bound <= best(flat) + rounding(flat), seed
         if state.choice is not None:
