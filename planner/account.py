@@ -18,8 +18,9 @@ from ir import Mesh, Sharding, TensorType
 
 from .hostmemory import host_memory, is_host
 from .intra.build import Builder
+from .intra.outline import Sites
 from .intra.records import Built
-from .states import port_state, state_of
+from .states import state_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Move:
     """A value that changes its state on the way to its reader.
 
     `value` is its flat number and `op` that of the flat op before or after which it happens, -1
-    where none reads or makes the value.
+    where none reads or makes the value; `join` is that of the outline.
     `holds` says which of the two buffers the problem's nodes count already: before, after, both.
     """
 
@@ -78,71 +79,49 @@ class Move:
     holds: str
     op: int = -1
     value: int = -1
+    join: int = -1
 
 
 def moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
-    """Every change of state in one step."""
-    for move in (
-        *_op_moves(builder, built, choice),
-        *_link_moves(builder, built, choice),
-        *_output_moves(builder, built, choice),
-    ):
-        if move.before != move.after:
-            yield move
+    """Every change of state in one step.
+
+    What is joined alike changes alike: only the places of joins that change anything are visited.
+    """
+    outline = built.outline
+    states = [
+        (state_at(built, choice, join.source), state_at(built, choice, join.target))
+        if join.how == "reshard"
+        else None
+        for join in outline.joins
+    ]
+    changes = np.array([pair is not None and pair[0] != pair[1] for pair in states], dtype=np.bool_)
+    for n in np.flatnonzero(changes[outline.sites.join]).tolist():
+        join = int(outline.sites.join[n])
+        pair = states[join]
+        assert pair is not None
+        yield _move(builder, outline.sites, n, outline.joins[join].weight, *pair)
 
 
-def _op_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
-    flat, free = builder.flat, builder.traffic.free
-    made: dict[int, Sharding] = {}
-    for i, node in sorted(built.op_node.items()):
-        op = flat.ops[i]
-        strategy = built.refs[node].menu[choice[node]]
+def _move(
+    builder: Builder, sites: Sites, n: int, weight: float, before: Sharding, after: Sharding
+) -> Move:
+    """What happens at one of the places at which a value may change its state."""
+    flat, i, v = builder.flat, int(sites.op[n]), int(sites.value[n])
+    value, link, output = flat.values[v], int(sites.link[n]), int(sites.output[n])
+    argument = value.name if value.kind == "argument" else ""
+    if i >= 0:
+        op, made = flat.ops[i], bool(sites.made[n])
         label = f"{op.node.op} {op.node.source}".strip()
-        for v, after in zip(op.inputs, strategy.operands, strict=True):
-            if isinstance(v, int) and not free[v]:
-                before = made.get(v)
-                if before is None:
-                    before = made[v] = state_of(builder, built, choice, v)
-                if before == after:
-                    continue
-                value = flat.values[v]
-                cause = value.name if value.kind == "argument" else label
-                at = builder.facts.at(op)
-                yield Move(value.type, before, after, op.weight, at, cause, "before", i, v)
-        for v, before in zip(op.outputs, strategy.results, strict=True):
-            if v in built.value_node:
-                after = state_of(builder, built, choice, v)
-                if before != after:
-                    type_, at = flat.values[v].type, builder.facts.at(op)
-                    yield Move(type_, before, after, op.weight, at, label, "after", i, v)
-
-
-def _link_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
-    flat = builder.flat
-    for link in flat.links:
-        if link.source == link.target or builder.traffic.free[link.source]:
-            continue
-        before = state_of(builder, built, choice, link.source)
-        after = port_state(built, choice, link.target, link.lift)
-        value = flat.values[link.source]
-        cause = value.name if value.kind == "argument" else flat.values[link.target].name
-        yield Move(
-            value.type, before, after, link.weight, link.time, cause, "both", value=link.source
-        )
-
-
-def _output_moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
-    flat = builder.flat
-    for position, v in enumerate(flat.outputs):
-        if isinstance(v, int) and not builder.traffic.free[v]:
-            node = built.out_node[position]
-            before = state_of(builder, built, choice, v)
-            after = built.refs[node].states[choice[node]]
-            tied = builder.tied_in.get(position)
-            cause = flat.values[tied].name if tied is not None else f"result {position}"
-            type_ = flat.values[v].type
-            holds = "before" if tied is None else "both"
-            yield Move(type_, before, after, 1.0, flat.clock - 1, cause, holds, value=v)
+        time, cause = builder.facts.at(op), label if made else argument or label
+        holds = "after" if made else "before"
+    elif link >= 0:
+        target, time = flat.links[link].target, flat.links[link].time
+        cause, holds = argument or flat.values[target].name, "both"
+    else:
+        tied, time = builder.tied_in.get(output), flat.clock - 1
+        cause = f"result {output}" if tied is None else flat.values[tied].name
+        holds = "before" if tied is None else "both"
+    return Move(value.type, before, after, weight, time, cause, holds, i, v, int(sites.join[n]))
 
 
 def _taken_up(
@@ -187,6 +166,35 @@ def _is_strided(step: Step, type_: TensorType) -> bool:
     return step.kind == "all-gather" and math.prod(type_.shape[: step.dim]) > 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """What a change of state costs.
+
+    passes, widest: as `_passing_bytes` has them; ends: the larger one of its two states [byte].
+    runs: kind, axes, bytes and seconds of its collectives, all runs together.
+    """
+
+    passes: int
+    widest: int
+    ends: int
+    runs: tuple[tuple[str, tuple[str, ...], float, float], ...]
+
+
+def _priced(builder: Builder, move: Move) -> _Priced:
+    reshard, mesh = builder.cache.reshard, builder.mesh
+    steps = reshard.path(move.type, move.before, move.after)
+    runs: list[tuple[str, tuple[str, ...], float, float]] = []
+    for step in steps:
+        kind = step.collective
+        if kind is not None:
+            n = mesh.product(step.axes)
+            sent = wire_bytes(kind, n, full_bytes(step, move.type, mesh))
+            seconds = reshard.step_s(step, move.type)
+            runs.append((kind, step.axes, sent * move.weight, seconds * move.weight))
+    ends = max(s.local_bytes(move.type, mesh) for s in (move.before, move.after))
+    return _Priced(*_passing_bytes(move, steps, mesh), ends, tuple(runs))
+
+
 def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
     """Adds everything up."""
     reshard = builder.cache.reshard
@@ -197,32 +205,27 @@ def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
         memory[start:end] -= size
     merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
     communication_s = 0.0
+    priced: dict[tuple[int, str], _Priced] = {}
     # what one op moves passes together; ops, and what enters regions, one after the other
     passing: dict[int, dict[object, int]] = {}
     widest: dict[int, int] = {}
     ends: dict[int, int] = {}
     for n, move in enumerate(moves(builder, built, choice)):
-        steps = reshard.path(move.type, move.before, move.after)
+        each = priced.get((move.join, move.holds))
+        if each is None:
+            each = priced[move.join, move.holds] = _priced(builder, move)
         if 0 <= move.time < len(memory):
             here = passing.setdefault(move.time, {})
             key = move.op if move.op >= 0 else ("apart", n)
-            passes, wide = _passing_bytes(move, steps, mesh)
-            here[key] = here.get(key, 0) + passes
-            widest[move.time] = max(widest.get(move.time, 0), wide)
-            each = (s.local_bytes(move.type, mesh) for s in (move.before, move.after))
-            ends[move.time] = max(ends.get(move.time, 0), *each)
-        for step in steps:
-            kind = step.collective
-            if kind is None:
-                continue
-            n = mesh.product(step.axes)
-            sent = wire_bytes(kind, n, full_bytes(step, move.type, mesh))
-            seconds = reshard.step_s(step, move.type)
-            row = merged.setdefault((kind, step.axes, move.cause), [0.0, 0.0, 0.0])
-            row[0] += sent * move.weight
+            here[key] = here.get(key, 0) + each.passes
+            widest[move.time] = max(widest.get(move.time, 0), each.widest)
+            ends[move.time] = max(ends.get(move.time, 0), each.ends)
+        for kind, axes, sent, seconds in each.runs:
+            row = merged.setdefault((kind, axes, move.cause), [0.0, 0.0, 0.0])
+            row[0] += sent
             row[1] += move.weight
-            row[2] += seconds * move.weight
-            communication_s += seconds * move.weight
+            row[2] += seconds
+            communication_s += seconds
     for moment, here in passing.items():
         memory[moment] += max(here.values())
     if is_host(reshard.cluster):  # whose compiler does otherwise

@@ -60,7 +60,7 @@ class MeshSearch:
 
     def _builder(self, cache: MenuCache) -> Builder:
         program = self.scope.program
-        return Builder(program.facts, cache, self.scope.limit, program.repeats)
+        return Builder(program.facts, cache, self.scope.limit, program.outline)
 
     def _with_room(self, room_bytes: float) -> Builder:
         """A builder whose reshards pass no larger buffers; menus and states are shared."""

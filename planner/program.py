@@ -13,6 +13,8 @@ from .classes import Classes, Kinds
 from .flatten import FlatProgram, flatten
 from .fusion import analyse
 from .intra.facts import Facts
+from .intra.outline import Outline
+from .intra.outliner import outline_of
 from .intra.stash import Stash
 from .options import Options, Wishes, wishes
 from .repeats import LEAST_OPS, Repeats, repeats_of, worth_folding
@@ -55,6 +57,11 @@ class Program:
         asked = {v: self.wishes.asked(v) for v in self.flat.inputs}
         found = repeats_of(self.facts, self.kinds, lambda v: (role.get(v), asked.get(v)))
         return found if worth_folding(found) else None
+
+    @cached_property
+    def outline(self) -> Outline:
+        """What its problems have in common on all meshes."""
+        return self.like.outline if self.like else outline_of(self.facts, self.repeats)
 
     def holding(self, in_flight: InFlight | None) -> Program:
         """The same with micro-batches in flight."""

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ir import Sharding
 
-from .intra.build import Builder
+from .intra.outline import End
 from .intra.records import Built
 
 
-def state_of(builder: Builder, built: Built, choice: tuple[int, ...], v: int) -> Sharding:
-    """The state in which a value is made; the builder may have built other problems since."""
-    if v in builder.flat.stacked:
-        return port_state(built, choice, builder.flat.stacked[v], 1)
-    if v in built.value_node:
-        node = built.value_node[v]
-        return built.refs[node].states[choice[node]]
-    i, position = built.maker[v]
-    node = built.op_node[i]
-    return built.refs[node].menu[choice[node]].results[position]
+def state_of(built: Built, choice: Sequence[int], v: int) -> Sharding:
+    """The state in which a value is made."""
+    return state_at(built, choice, built.outline.end_of(v))
 
 
-def port_state(built: Built, choice: tuple[int, ...], v: int, lift: int) -> Sharding:
+def port_state(built: Built, choice: Sequence[int], v: int, lift: int) -> Sharding:
     """The state of a port; lifted, that of the stack whose slices it holds."""
-    node = built.value_node[v]
-    state = built.refs[node].states[choice[node]]
-    return Sharding(((), *state.dims), state.partial) if lift else state
+    return state_at(built, choice, End(built.value_node[v], "lifted" if lift else "states"))
+
+
+def state_at(built: Built, choice: Sequence[int], end: End) -> Sharding:
+    """The state in which a node has a value."""
+    ref, option = built.refs[end.node], choice[end.node]
+    if end.how == "operand":
+        return ref.menu[option].operands[end.position]
+    if end.how == "result":
+        return ref.menu[option].results[end.position]
+    state = ref.states[option]
+    return Sharding(((), *state.dims), state.partial) if end.how == "lifted" else state

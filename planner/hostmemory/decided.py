@@ -74,7 +74,7 @@ class Decided:
     def state(self, v: int) -> Sharding:
         """As which a value is kept."""
         if v not in self._states:
-            self._states[v] = state_of(self.builder, self.built, self.choice, v)
+            self._states[v] = state_of(self.built, self.choice, v)
         return self._states[v]
 
     def entered(self, port: int, lift: int) -> Sharding:

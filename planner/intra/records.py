@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from costmodel import ComputeModel, ReshardModel
 from ir import FactorSpec, Literal, Mesh, Sharding, TensorType
 
-from ..flatten import FlatOp, FlatProgram, Link
+from ..flatten import FlatOp, FlatProgram
 from ..menu import Strategy
 from .lives import Lives, watched
+from .outline import Outline
 from .problem import Floats, IntraProblem
 
 States = tuple[Sharding, ...]
@@ -107,16 +108,32 @@ class Built:
 
     problem: IntraProblem
     refs: tuple[NodeRef, ...]
-    op_node: dict[int, int]
-    value_node: dict[int, int]
+    outline: Outline
     maker: dict[int, tuple[int, int]]  # flat value -> (op, result position)
-    out_node: dict[int, int]  # result position -> node
     work: tuple[Floats, ...]  # seconds of computing and of taking memory, per node and option
     lives: Lives
-    stacks: tuple[tuple[int, Link], ...]  # nodes between stacks and the loops that read them
-    waits: tuple[tuple[int, int], ...] = ()  # nodes of partial results that wait, and of their ops
     moments: tuple[int, ...] | None = None  # at which memory is watched; None: at all
     followed: tuple[int, ...] = ()  # nodes that the nodes after those of `refs` follow
+
+    @property
+    def op_node(self) -> dict[int, int]:
+        """Flat op -> node."""
+        return self.outline.op_node
+
+    @property
+    def value_node(self) -> dict[int, int]:
+        """Flat value -> node, of values that have their own."""
+        return self.outline.value_node
+
+    @property
+    def out_node(self) -> dict[int, int]:
+        """Position of a result of the program -> node."""
+        return self.outline.out_node
+
+    @property
+    def waits(self) -> tuple[tuple[int, int], ...]:
+        """Nodes of partial results that wait, and those of their ops."""
+        return self.outline.waits
 
     def watching(self, moments: tuple[int, ...]) -> Built:
         """The same with memory watched at these moments only."""

@@ -21,6 +21,7 @@ from planner.intra.build import Builder
 from planner.intra.decide import decide
 from planner.intra.facts import Facts
 from planner.intra.lives import pieces
+from planner.intra.outliner import outline_of
 from planner.intra.records import Built, MenuCache
 from planner.meshes import mesh_of
 from planner.program import roles_of
@@ -56,7 +57,7 @@ def builder(mesh: tuple[int, ...], *, fold: bool) -> Builder:
     machine, named = parse_cluster("8xh100"), mesh_of(mesh)
     reshard = ReshardModel(machine, named, CollectiveModel(machine))
     menus = MenuCache(named, reshard, ComputeModel(machine))
-    return Builder(facts()[0], menus, 1e18, folding() if fold else None)
+    return Builder(facts()[0], menus, 1e18, outline_of(facts()[0], folding() if fold else None))
 
 
 def lifted(folded: Built, whole: Built, choice: tuple[int, ...]) -> tuple[int, ...]:
