@@ -98,7 +98,6 @@ class Graph:
     outputs: tuple[Operand, ...]
     types: tuple[TensorType, ...] = field(init=False, compare=False, repr=False)
     first_value: tuple[int, ...] = field(init=False, compare=False, repr=False)
-    _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         types: list[TensorType] = [item.type for item in self.inputs]
@@ -114,7 +113,10 @@ class Graph:
             raise IRError(f"the graph returns {late}, which no node defines")
         object.__setattr__(self, "types", tuple(types))
         object.__setattr__(self, "first_value", tuple(first))
-        object.__setattr__(self, "_hash", hash((self.inputs, self.nodes, self.outputs)))
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.inputs, self.nodes, self.outputs))
 
     def __hash__(self) -> int:
         return self._hash

@@ -21,6 +21,7 @@ from jax.extend import core as jcore
 
 from .errors import TraceError
 from .graph import Attr, Graph, Input, Literal, Node, Operand
+from .sources import Sources
 from .types import DTYPES, TensorType
 
 # Calls whose body means the same inlined; the value is the parameter that holds the body.
@@ -87,11 +88,13 @@ def _type(shape: tuple[int, ...], dtype: Any) -> TensorType:
 class _Objects:
     """Numbers for the objects among parameters that are not data, such as functions.
 
-    Two of them are told apart, so that nodes that call different functions differ.
+    Two of them are told apart, so that nodes that call different functions differ. `sources` are
+    the lines of the same program.
     """
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
+        self.sources = Sources()
         self.alive: list[Any] = []  # the number of an object must not pass to a later one
 
     def show(self, value: Any) -> str:
@@ -158,7 +161,7 @@ def _content(const: Any) -> str:
 def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tuple[Operand, ...]:
     for eqn in jaxpr.eqns:
         operands = tuple(_read(var, env) for var in eqn.invars)
-        here = _source(eqn) or source
+        here = walk.objects.sources.of(eqn) or source
         name = eqn.primitive.name
         if name in INLINED and INLINED[name] in eqn.params:
             results = _inline(eqn.params[INLINED[name]], operands, walk, here)
@@ -337,18 +340,6 @@ class _Encoder:
         except TypeError:
             return self.objects.show(value)
         return name if name in DTYPES else f"<{name}>"
-
-
-def _source(eqn: Any) -> str:
-    """The user's file and line that made this equation."""
-    traceback = getattr(eqn.source_info, "traceback", None)
-    if traceback is None:
-        return ""
-    skipped = ("/jax/", "/jaxlib/", "/optax/", "/flax/", "/equinox/")
-    for frame in traceback.frames:
-        if not any(part in frame.file_name for part in skipped):
-            return f"{frame.file_name.rpartition('/')[2]}:{frame.line_num}"
-    return ""
 
 
 # --- dead code --------------------------------------------------------------------------------

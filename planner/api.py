@@ -14,6 +14,7 @@ import jax
 
 from costmodel import Cluster, parse_cluster
 
+from .collecting import seldom_collected
 from .errors import PlanError
 from .fewest import fewest
 from .filecheck import check_file
@@ -32,6 +33,7 @@ MICROBATCHES = range(1, 65)
 TRAINING_ROLES = ("parameter", "optimizer-state", "batch")
 
 
+@seldom_collected()
 def plan(
     fn: Callable[..., Any],
     *args: Any,

@@ -68,18 +68,21 @@ def repeats_of(
         for v, value in enumerate(flat.values)
     ]  # fmt: skip
 
+    known: dict[Hashable, int] = {}
+    alike = [known.setdefault(value, len(known)) for value in values]
+
     def seen(op: FlatOp) -> Hashable:
-        return tuple(v.type if isinstance(v, Literal) else values[v] for v in op.inputs)
+        return tuple(v.type if isinstance(v, Literal) else alike[v] for v in op.inputs)
 
     ops: list[Hashable] = [
         (
             op.node.op, id(facts.spec(op)), op.weight, traffic.reads[i], traffic.launches[i],
-            facts.is_made(op), seen(op), tuple(values[v] for v in op.outputs),
+            facts.is_made(op), seen(op), tuple(alike[v] for v in op.outputs),
             tuple(kinds.of_factor(i, f) for f in facts.spec(op).names),
         )
         for i, op in enumerate(flat.ops)
     ]  # fmt: skip
-    return Repeats(*refine(ops, values, _incidence(facts), depth))
+    return Repeats(*refine(ops, alike, _incidence(facts), depth))
 
 
 def worth_folding(found: Repeats) -> bool:
