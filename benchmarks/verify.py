@@ -9,8 +9,9 @@ compiled; nothing is run, and no GPU is needed (`pip install 'meshwright[gpu-aot
 wire are those that each device sends in one call, memory is that of one device. Examples have
 their published sizes and small ones; `--quick` uses small ones only. What was planned and compiled
 is kept in a folder, so that a run may be stopped and continued: what is there is not compiled
-again, only its memory is predicted anew; `--kept-only` leaves the rest out. Plans are kept apart
-from rows, so that another compiler checks the same ones.
+again, only predicted anew; where this version predicts other collectives than those that were
+compiled, the same plan is compiled again. With `--kept-only` nothing is compiled: what is not there
+is left out. Plans are kept apart from rows, so that another compiler checks the same ones.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from planner import Plan, PlanError, load, plan, verify
 from planner.cli.target import load_target
 from planner.reprice import predicted_peak_bytes, reprice
+from planner.verify_rows import predicted_sums
 
 CLUSTER = "8xh100"
 # (published, small)
@@ -72,15 +74,24 @@ def one(
 
 
 def again(row: dict[str, object], file: Path) -> dict[str, object]:
-    """A kept row with what this version predicts of its plan."""
+    """A kept row with what this version predicts of its plan; an error if other collectives."""
     if row.get("skipped"):
         return row
-    kept = load(file)
-    memory = row["memory"]
+    now = reprice(load(file))
+    collectives, memory = row["collectives"], row["memory"]
+    assert isinstance(collectives, list)
     assert isinstance(memory, dict)
+    then = {(c["kind"], c["group_size"]): c["predicted_bytes"] for c in collectives}
+    said = {key: sent for key, (sent, _) in predicted_sums(now.collectives).items()}
+    for key in sorted(said.keys() | then.keys()):
+        sent, before = said.get(key, 0.0), then.get(key, 0.0)
+        if abs(sent - before) > SAME * max(sent, before):
+            text = f"{key[0]} over {key[1]}: {sent:.0f} bytes predicted, {before:.0f} when compiled"
+            return {"target": row["target"], "plan": row["plan"], "error": text}
+    on_host = row["compiler"] == "host"
     memory |= {
-        "predicted_peak_bytes": predicted_peak_bytes(kept, str(row["compiler"])),
-        "predicted_argument_bytes": reprice(kept).file.argument_bytes,
+        "predicted_peak_bytes": predicted_peak_bytes(now, "host") if on_host else now.peak_bytes,
+        "predicted_argument_bytes": now.file.argument_bytes,
     }
     return row | {"memory": memory}
 
@@ -92,14 +103,14 @@ def rows_of(target: str, cluster: str, compiler: str, kept: Path) -> list[dict[s
         file_name, _, function = target.rpartition(":")
         name = f"{Path(file_name).stem}-{function}-{baseline or 'best'}-{cluster}"
         file, answer = kept / f"{name}.plan.json", kept / f"{name}-{compiler}.row.json"
-        row: dict[str, object]
+        row: dict[str, object] = {}
         if not file.exists() and any(kept.glob(f"{name}-*.row.json")):
             continue  # there is no such plan
         if answer.exists():
             row = again(json.loads(answer.read_text()), file)
         elif "--kept-only" in sys.argv:
             continue
-        else:
+        if (not row or "error" in row) and "--kept-only" not in sys.argv:
             command = [sys.executable, "-m", "benchmarks.verify", target, cluster, compiler,
                        baseline or "", str(file)]  # fmt: skip
             done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -14,6 +14,7 @@ from .compute import ComputeModel as ComputeModel
 from .compute import item_bytes as item_bytes
 from .fit import Curve as Curve
 from .fit import fit_curve as fit_curve
+from .gaps import missing_sizes as missing_sizes
 from .group import Group as Group
 from .group import group_for as group_for
 from .opcost import VIEWS as VIEWS

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import jax
 import msgspec
 
-from costmodel import Cluster, CollectiveModel, ComputeModel
+from costmodel import Cluster, CollectiveModel, ComputeModel, missing_sizes
 from ir import IRError, TraceError, check, digest, show
 from ir.trace import Traced, trace
 from substitutions import draft_of
@@ -260,7 +260,7 @@ def _file(one: One, traced: Traced, search: Search, found: Found) -> PlanFile:
     warnings = (
         *traced.warnings, *one.call.warnings,
         *dict.fromkeys(search.scope.program.flat.warnings),
-        *_idle(found.best, machine),
+        *_idle(found.best, machine), *missing_sizes(machine),
     )  # fmt: skip
     return PlanFile(
         format=FORMAT,

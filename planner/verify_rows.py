@@ -72,7 +72,7 @@ def compare_collectives(
         compiled: instructions of the compiled program.
         widens: the compiler has no collectives on 16-bit numbers, as that for CPUs.
     """
-    said = _predicted(predicted)
+    said = predicted_sums(predicted)
     steps = None if written is None else tuple(written)
     put = said if steps is None else _written(steps, mesh)
     held = _Compiled.of(compiled)
@@ -128,7 +128,8 @@ def _add(sums: Sums, key: Key, sent: float, count: float) -> None:
     sums[key] = (have[0] + sent, have[1] + count)
 
 
-def _predicted(collectives: Iterable[Collective]) -> Sums:
+def predicted_sums(collectives: Iterable[Collective]) -> Sums:
+    """Bytes and counts of a plan's collectives by kind and devices of a group."""
     sums: Sums = {}
     for c in collectives:
         if c.group_size > 1:

@@ -25,6 +25,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Size = Annotated[int, Meta(ge=1, le=2**62)]
 Name = Annotated[str, Meta(min_length=1, max_length=80)]
 Text = Annotated[str, Meta(min_length=1)]
+SOME = Meta(min_length=1)
 Date = Annotated[str, Meta(pattern=r"^\d{4}(-\d{2}){0,2}$")]
 Evidence = Literal["published", "measured", "assumed"]
 CollectiveKind = Literal[
@@ -105,7 +106,7 @@ class CollectiveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     source: Text
     date: Date
     licence: Text
-    rows: tuple[CollectiveRow, ...]
+    rows: Annotated[tuple[CollectiveRow, ...], SOME]
 
     @property
     def digest(self) -> str:
@@ -130,7 +131,7 @@ class GemmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     source: Text
     date: Date
     licence: Text
-    rows: tuple[GemmRow, ...]
+    rows: Annotated[tuple[GemmRow, ...], SOME]
 
     @property
     def digest(self) -> str:
@@ -157,7 +158,7 @@ class OpTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     source: Text
     date: Date
     licence: Text
-    rows: tuple[OpRow, ...]
+    rows: Annotated[tuple[OpRow, ...], SOME]
 
     @property
     def digest(self) -> str:
@@ -230,6 +231,8 @@ def convert(raw: object, kind: type[Record], where: str) -> Record:
             ) from error  # fmt: skip
         if "unknown field" in text or "missing required" in text:
             found, remedy = "", f"the keys are {', '.join(_keys_at(kind, path))}"
+        elif path.endswith("rows") and "length" in text:
+            found, remedy = ", found none", "leave the table out where nothing was timed"
         else:
             found = "" if "found" in text else f", found {_at(raw, path)!r}"
             remedy = "units are bytes, seconds, bytes/s and FLOP/s"

@@ -9,6 +9,7 @@ import functools
 import gzip
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from .errors import ProfileError
 from .schema import CollectiveRow, CollectiveTable, GemmRow, GemmTable, OpTable, Profile, convert
 
 DATA = Path(__file__).parent / "data"
+COMPLETE = "take a complete file, as `meshwright profile --export` writes it"
 
 
 @functools.lru_cache(maxsize=1)
@@ -67,13 +69,16 @@ def _read(path: Path) -> Profile:
     try:
         raw: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ProfileError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        raise ProfileError(
+            f"cannot be read: {error.strerror}", where=str(path),
+            remedy="name a file that is there and may be read",
+        ) from error  # fmt: skip
     except (ValueError, RecursionError) as error:
-        raise ProfileError(f"is not JSON: {error}", where=str(path)) from error
+        raise ProfileError(f"is not JSON: {error}", where=str(path), remedy=COMPLETE) from error
     if isinstance(raw, dict):
         keys = cast("dict[str, Any]", raw)
         raw = {key: _with_rows(value, path) for key, value in keys.items()}
-    return convert(raw, Profile, where=path.name)
+    return convert(raw, Profile, where=str(path))
 
 
 def _with_rows(value: Any, path: Path) -> Any:
@@ -90,8 +95,12 @@ def _csv_rows(path: Path) -> list[list[str | int | float]]:
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="") as stream:
             first, *rest = csv.reader(stream)
-    except (OSError, EOFError, ValueError) as error:
-        raise ProfileError(f"cannot be read as .csv.gz: {error}", where=str(path)) from error
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ProfileError(
+            f"cannot be read as .csv.gz: {text}", where=str(path),
+            remedy="put the table beside the profile, or its rows inside",
+        ) from error  # fmt: skip
     record = header.get(first[0] if first else "")
     if record is None or tuple(first) != record.__struct_fields__:
         raise ProfileError(

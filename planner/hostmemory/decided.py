@@ -102,6 +102,12 @@ class Decided:
         path = self.builder.cache.reshard.path(self.flat.values[v].type, before, wanted)
         return tuple(step for step in path if step.collective)
 
+    def is_turned(self, v: int, step: Step) -> bool:
+        """Whether what a collective gathers lies in another order than the tensor it is of."""
+        shape, dims = self.flat.values[v].type.shape, step.after.dims
+        before = zip(shape[: max(step.dim, 0)], dims, strict=False)
+        return any(n > self.mesh.product(axes) for n, axes in before)
+
     def is_gathered_anew(self, v: int, wanted: Sharding) -> bool:
         """Whether each reader has a gathered copy of its own: of an argument, as it is emitted."""
         argument = self.flat.values[v].kind == "argument"
@@ -173,14 +179,18 @@ class Decided:
         return self.bodies[i], one, self.strategies[i].roles
 
     def _scattered(self, i: int, k: int, u: int) -> bool:
-        """Whether an addend is a scatter into zeros, in the state in which it is added."""
+        """Whether an addend is a scatter into zeros, in the state in which it is added.
+
+        Zeros into which partial sums are scattered are chosen by device: no compiler sees zeros.
+        """
         j = self.makers.get(u, -1)
         if j not in self.strategies or self.flat.ops[j].node.op != "scatter-add":
             return False
         into = self.flat.ops[j].inputs[0]
         made, wanted = self.strategies[j].results[0], self.strategies[i].operands[k]
         from_zeros = isinstance(into, Literal) or self.free[into]
-        return from_zeros and made == self.state(u) == wanted
+        seen = self.strategies[j].operands[0].partial == made.partial
+        return from_zeros and seen and made == self.state(u) == wanted
 
 
 def is_fused(op: FlatOp) -> bool:

@@ -1,7 +1,8 @@
 """When kernels run, how long blocks live, and how they are packed.
 
 XLA's CPU compiler runs what is ready first in, first out: arguments and constants, then whatever
-has all its operands. Blocks are packed largest first, each where it fits best.
+has all its operands. Blocks are packed largest first, or longest first, each where it fits best.
+How long a block lives is counted in blocks that come and go meanwhile.
 
 Source: `BFScheduler` and `GlobalDecreasingSizeBestFitHeap` of XLA.
 """
@@ -41,11 +42,19 @@ class Layout:
 
     def packed_bytes(self) -> int:
         """Bytes that all blocks together take: the better of two orders."""
-        long = self.last - self.first
+        long = self._changes()
         return min(
             self._best_fit(np.lexsort((self.first, -long, -self.sizes))),
             self._best_fit(np.lexsort((self.first, -self.sizes, -long))),
         )
+
+    def _changes(self) -> Ints:
+        """How many blocks come or go from the begin of each block to its end."""
+        count = len(self.sizes)
+        times, ends = np.concatenate((self.first, self.last)), np.repeat((0, 1), count)
+        rank = np.empty(2 * count, dtype=np.int64)
+        rank[np.lexsort((ends, times))] = np.arange(2 * count)
+        return rank[count:] - rank[:count]
 
     def _best_fit(self, order: Ints) -> int:
         """Each block goes into the smallest gap that holds it, among those alive with it."""

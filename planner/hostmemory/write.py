@@ -4,8 +4,10 @@ Sixteen-bit numbers are computed in 32 bits: a product makes 32 bits and is roun
 kernels read it, what it reads is widened once for all products, a loop's stack or constant is
 widened as a whole before the loop, and collectives send 32 bits. All-reduces of a body that do
 not depend on each other are one. What is gathered of an argument is gathered anew by each reader,
-as the emitter writes it. A sum along the last dimension takes in what is computed for it alone; a
-smaller operand that is spread out for it and for others is a whole array.
+as the emitter writes it; parts along an inner dimension are put in another order for it, and back.
+A slice of a stack is an array where a call reads it. A sum along the last dimension takes in what
+is computed for it alone; a smaller operand that is spread out for it and for others is a whole
+array.
 
 Source: as `stored.py`; `WhileLoopInvariantCodeMotion`, `AllReduceCombiner`, `CopyInsertion`.
 """
@@ -48,6 +50,8 @@ class _Writer:
         self.moved: dict[Hashable, Blocks] = {}  # (value, state, ...) -> where it is so
         self.wide: set[int] = set()  # blocks with 32 bits for 16
         self.zeros: dict[Hashable, int] = {}
+        self.sliced = {link.target for link in program.flat.links if link.lift}
+        self.slices: dict[int, int] = {}  # source of a slice of a stack -> the slice
         self.spread_by: dict[int, list[int]] = {}
         for i, op in enumerate(program.flat.ops):
             if i in program.strategies and i not in program.left_out and program.bodies[i] == place:
@@ -107,7 +111,10 @@ class _Writer:
         if v in self.kept:
             return self.kept[v]
         if program.flat.values[v].kind != "op" or self.stored.written[v]:
-            return frozenset({self.body.source(v)})
+            source = self.body.source(v)
+            if v in self.sliced:
+                self.slices[source] = v
+            return frozenset({source})
         key = ("computed", v)
         if key not in self.moved:
             parts = (self.read(u, s, i) for i in (program.makers[v],)
@@ -128,12 +135,18 @@ class _Writer:
         return self.moved[key]
 
     def _collective(self, v: int, source: Blocks, steps: Sequence[Step]) -> Blocks:
-        sizes = [self.program.size(v, step.after, wide=True) for step in steps]
+        program = self.program
+        sizes = [program.size(v, step.after, wide=True) for step in steps]
         one = steps[0].axes if len(steps) == 1 and steps[0].collective == "all-reduce" else None
+        turned = not program.is_half(v) and program.is_turned(v, steps[-1])
+        if turned:
+            source = frozenset(self._kernel(source, [program.size(v, steps[0].before)]))
         (block,) = self._kernel(
             source, sizes[-1:], extra_bytes=max(sizes[:-1], default=0), joins=one
         )
-        if self.program.is_half(v):
+        if turned:
+            (block,) = self._kernel([block], sizes[-1:])
+        if program.is_half(v):
             self.wide.add(block)
         return frozenset({block})
 
@@ -151,8 +164,21 @@ class _Writer:
             if not as_is:
                 size = program.size(v, wanted, wide=True)
                 source = frozenset(self._kernel(source, [size]))
-            self.moved[key] = source
+            self.moved[key] = self._cut(source)
         return self.moved[key]
+
+    def _cut(self, reads: Blocks) -> Blocks:
+        """What a call reads, slices of stacks as arrays of their own."""
+        return frozenset(self._slice(b) if b in self.slices else b for b in reads)
+
+    def _slice(self, source: int) -> int:
+        key = ("slice", source)
+        if key not in self.moved:
+            v = self.slices[source]
+            size = self.program.size(v, self.program.state(v), wide=True)
+            self.moved[key] = frozenset(self._kernel([source], [size]))
+        (block,) = self.moved[key]
+        return block
 
     def _is_array(self, v: int, wanted: Sharding) -> bool:
         """Whether a value is in memory, perhaps by another name."""
@@ -247,9 +273,9 @@ class _Writer:
         for k, u, s in program.operands(i):
             order = wanted_order(op, k, program) if family in LIBRARY else PLAIN
             if is_row_sum(op, program):
-                reads |= self._reduced(u, s, i)
+                reads |= self._cut(self._reduced(u, s, i))
             elif family == "reduction":
-                reads |= self.read(u, s, i)
+                reads |= self._cut(self.read(u, s, i))
             else:
                 reads |= self._operand(u, s, order, i)
         updates = op.node.op.startswith("scatter") or op.node.op == "dynamic_update_slice"

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import profiles
 from profiles import (
     CollectiveRow,
     CollectiveTable,
@@ -130,6 +132,27 @@ def test_a_broken_file_is_one_error(tmp_path: Path, content: str, message: str) 
     path.write_text(content)
     with pytest.raises(ProfileError, match=message):
         load_profile(path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "headless"])
+def test_a_damaged_table_is_one_error(tmp_path: Path, damage: str) -> None:
+    data = Path(profiles.__file__).parent / "data"
+    for path in data.glob("h100.*"):
+        shutil.copy(path, tmp_path / path.name.replace(".json", "-here.json"))
+    table = tmp_path / "h100.gemm.csv.gz"
+    whole = table.read_bytes()
+    damaged = {"cut": whole[:900], "changed": whole[:900] + bytes(9) + whole[909:], "empty": b""}
+    table.write_bytes(damaged.get(damage, whole[5:]))
+    with pytest.raises(ProfileError, match=r"h100.gemm.csv.gz.*(read as .csv.gz|first line)"):
+        load_profile(tmp_path / "h100-here.json")
+
+
+@pytest.mark.parametrize("table", ["gemm", "collectives"])
+def test_a_table_without_timings_is_named(table: str) -> None:
+    raw = msgspec.to_builtins(load_profile("h100"))
+    raw[table]["rows"] = []
+    with pytest.raises(ProfileError, match=rf"key `{table}.rows`.*found none; leave the table out"):
+        convert(raw, Profile, where="lab.json")
 
 
 def test_a_missing_file_is_one_error(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def weights(dtype: Any) -> Any:
 CASES_OF_LOSSES: dict[str, tuple[Callable[..., Any], Any, Any]] = {
     "chain": (chain, weights(jnp.float32), struct(ROWS, WIDTH)),
     "chain of halves": (chain, weights(jnp.bfloat16), struct(ROWS, WIDTH, dtype=jnp.bfloat16)),
+    "scan": (scanned, struct(8, WIDTH, WIDTH), struct(ROWS, WIDTH)),
     "scan of halves": (
         scanned, struct(LAYERS, WIDTH, WIDTH, dtype=jnp.bfloat16),
         struct(ROWS, WIDTH, dtype=jnp.bfloat16),
