@@ -236,10 +236,10 @@ def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -
     if version == 0 and tables == 0 and write:
         connection.executescript(f"{_TABLES} PRAGMA user_version = {SCHEMA_VERSION};")
     elif version != SCHEMA_VERSION:
-        raise ProfileError(
-            f"holds measurements of version {version}, expected {SCHEMA_VERSION}", where=str(path),
-            remedy=AGAIN,
-        )  # fmt: skip
+        found = f"holds measurements of version {version}, expected {SCHEMA_VERSION}"
+        if not tables:
+            found = "is empty, expected measurements"
+        raise ProfileError(found, where=str(path), remedy=AGAIN)
 
 
 def _folder(path: Path) -> None:

@@ -115,6 +115,15 @@ def test_a_truncated_file_is_one_error(path: Path) -> None:
         stored_profile("host", 4)
 
 
+def test_an_empty_file_is_one_error(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(ProfileError, match=r"is empty, expected measurements; delete the file"):
+        stored_profile("host", 4)
+    store_profile(measured(), 4)
+    assert stored_profile("host", 4) == measured()
+
+
 def test_a_file_of_another_version_is_one_error(path: Path) -> None:
     store_profile(measured(), 4)
     with sqlite3.connect(path) as connection:
