@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ir import Literal
@@ -14,7 +14,7 @@ from .build import Build, NoFitError, as_root
 from .match import Match, index_of, matches
 from .net import Draft, Net, finished, net_of
 from .pattern import Pattern
-from .policy import may_apply
+from .policy import may_apply, may_begin
 from .regions import with_bodies
 
 Prefix = tuple[int, ...]  # (node, body) for every level down to the graph of a place
@@ -65,11 +65,14 @@ def pattern_of(rule: str) -> Pattern:
 def find(draft: Draft, rules: Iterable[str]) -> list[Place]:
     """All places of some rules, bodies included."""
     wanted = [pattern_of(rule) for rule in rules]
-    return [
-        place
-        for prefix, graph, path in _graphs(draft, (), ())
-        for place in _places(net_of(graph), wanted, prefix, path)
-    ]
+    known: dict[tuple[str, tuple[str, ...]], list[Place]] = {}  # of equal bodies
+    found: list[Place] = []
+    for prefix, graph, path in _graphs(draft, (), ()):
+        key = graph.graph.digest, path
+        if key not in known:
+            known[key] = list(_places(net_of(graph), wanted, path))
+        found += [replace(place, prefix=prefix) for place in known[key]]
+    return found
 
 
 def _graphs(
@@ -83,13 +86,12 @@ def _graphs(
             yield from _graphs(inner, (*prefix, i, b), (*ops, f"{node.op}.{b}"))
 
 
-def _places(
-    net: Net, wanted: Sequence[Pattern], prefix: Prefix, path: tuple[str, ...]
-) -> Iterator[Place]:
+def _places(net: Net, wanted: Sequence[Pattern], path: tuple[str, ...]) -> Iterator[Place]:
+    """Places in one graph, as if it were the program itself."""
     index = index_of(net)
     for pattern in wanted:
         counts: dict[int, int] = {}
-        for total, found in enumerate(matches(net, pattern, index)):
+        for total, found in enumerate(matches(net, pattern, index, may_begin)):
             if total >= MOST_PLACES:
                 break
             root = found.roots[0][0]
@@ -97,7 +99,7 @@ def _places(
             counts[root] = number + 1
             if may_apply(net, found):
                 nodes = tuple(n for n, _ in found.items)
-                yield Place(pattern.name, prefix, root, number, _kind(net, found, path), nodes)
+                yield Place(pattern.name, (), root, number, _kind(net, found, path), nodes)
 
 
 def _kind(net: Net, found: Match, path: tuple[str, ...]) -> str:
@@ -161,7 +163,7 @@ def _here(draft: Draft, places: Sequence[Place]) -> tuple[Draft, int]:
 def _chosen(net: Net, pattern: Pattern, wanted: set[tuple[int, int]]) -> list[Match]:
     counts: dict[int, int] = {}
     chosen: list[Match] = []
-    for total, found in enumerate(matches(net, pattern, index_of(net))):
+    for total, found in enumerate(matches(net, pattern, index_of(net), may_begin)):
         if total >= MOST_PLACES or len(chosen) == len(wanted):
             break
         root = found.roots[0][0]

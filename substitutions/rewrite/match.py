@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ir import Literal
+from ir import Literal, TensorType
 
 from ..text import Term
 from .look import Env, Groups, Look, Partial
@@ -53,19 +53,27 @@ def index_of(net: Net) -> dict[str, list[int]]:
     return index
 
 
-def matches(net: Net, pattern: Pattern, index: Mapping[str, list[int]]) -> Iterator[Match]:
+def matches(
+    net: Net,
+    pattern: Pattern,
+    index: Mapping[str, list[int]],
+    begins: Callable[[str, TensorType], bool],
+) -> Iterator[Match]:
     """Instances of a rule in the order of their first output.
 
     Args:
         net: where to look.
         pattern: the rule.
         index: items by their op.
+        begins: whether those of a rule whose first output has a type are wanted.
     """
     look = Look(net, pattern, READERS)
     seen: set[object] = set()
     first = pattern.left[0]
     for n in sorted(n for op in FIRST_OPS[first.kind] for n in index.get(op, ())):
-        for k in range(len(net.items[n].node.outputs)):
+        for k, type_ in enumerate(net.items[n].node.outputs):
+            if not begins(pattern.name, type_):
+                continue
             for env in _all_known(look, first, (n, k), {}):
                 for full, roots in _others(look, env, ((n, k),)):
                     found = _match(net, pattern, full, roots)

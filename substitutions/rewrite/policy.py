@@ -30,6 +30,11 @@ MOVES = frozenset({
 ROUNDS_LESS = frozenset({"merge-batch-k", "merge-convolution-inputs", "merge-k"})
 
 
+def may_begin(rule: str, type_: TensorType) -> bool:
+    """Whether a rule may be applied where its first output has this type."""
+    return rule in MOVES or _allowed(rule, type_)
+
+
 def may_apply(net: Net, match: Match) -> bool:
     """Whether the element types at this place are among those of the rule."""
     if match.pattern.name in MOVES:
