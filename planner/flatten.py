@@ -24,7 +24,10 @@ Place = tuple[int, ...]  # node index, then (body index, node index) for each le
 
 @dataclass(frozen=True, slots=True)
 class FlatOp:
-    """An operation at its place; values are numbers of the flat program."""
+    """An operation at its place; values are numbers of the flat program.
+
+    reads: values among the inputs, each once.
+    """
 
     node: Node
     place: Place
@@ -32,6 +35,7 @@ class FlatOp:
     outputs: tuple[int, ...]
     weight: float  # how often it runs in one call
     time: int
+    reads: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,8 @@ def _op(
         flat.new(type_, f"{node.op}@{label}" + (f".{k}" if k else ""), "op", weight, time)
         for k, type_ in enumerate(node.outputs)
     )
-    flat.ops.append(FlatOp(node, place, inputs, outputs, weight, time))
+    reads = tuple(dict.fromkeys([v for v in inputs if isinstance(v, int)]))
+    flat.ops.append(FlatOp(node, place, inputs, outputs, weight, time, reads))
     if lookup(node.op).family == "opaque":
         where = f" ({node.source})" if node.source else ""
         flat.warnings.append(f"'{node.op}'{where} has no record and runs whole on every device")

@@ -117,7 +117,7 @@ def _store_dear(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -
     first, last = _reads(flat, stored)
     readers: dict[int, list[FlatOp]] = {}
     for op in flat.ops:
-        for v in dict.fromkeys(v for v in op.inputs if isinstance(v, int)):
+        for v in op.reads:
             readers.setdefault(v, []).append(op)
     for op in flat.ops:
         if op.node.op not in DEAR:
@@ -151,7 +151,10 @@ def _reads(flat: FlatProgram, stored: list[bool]) -> tuple[dict[int, int], dict[
     last: dict[int, int] = {}
 
     def read(v: int, begin: int, end: int) -> None:
-        first[v], last[v] = min(first.get(v, begin), begin), max(last.get(v, end), end)
+        if first.get(v, begin) >= begin:
+            first[v] = begin
+        if last.get(v, end) <= end:
+            last[v] = end
 
     for v in flat.outputs:
         if isinstance(v, int):
@@ -162,7 +165,7 @@ def _reads(flat: FlatProgram, stored: list[bool]) -> tuple[dict[int, int], dict[
         through = [v for v in op.outputs if not stored[v] and v in first]
         begin = min((first[v] for v in through), default=op.time)
         end = max((last[v] for v in through), default=op.time)
-        for v in dict.fromkeys(v for v in op.inputs if isinstance(v, int)):
+        for v in op.reads:
             read(v, begin, end)
     return first, last
 
@@ -170,7 +173,7 @@ def _reads(flat: FlatProgram, stored: list[bool]) -> tuple[dict[int, int], dict[
 def _free(flat: FlatProgram) -> tuple[bool, ...]:
     free = [False] * len(flat.values)
     for op in flat.ops:
-        sources = [value for value in op.inputs if isinstance(value, int)]
+        sources = op.reads
         if op.node.op in ("iota", "constant", "broadcast_in_dim") and not sources:
             ok = True
         else:

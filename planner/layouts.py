@@ -36,11 +36,10 @@ class _Orders:
     known: dict[int, tuple[Order, int]] = field(default_factory=dict[int, tuple[Order, int]])
 
     def __post_init__(self) -> None:
-        self.known.update({v: (self.plain(v), -1) for v in self.flat.inputs})
         self.maker = {v: op for op in self.flat.ops for v in op.outputs}
         self.readers: dict[int, list[FlatOp]] = {}
         for op in self.flat.ops:
-            for v in dict.fromkeys(v for v in op.inputs if isinstance(v, int)):
+            for v in op.reads:
                 self.readers.setdefault(v, []).append(op)
 
     def plain(self, v: int) -> Order:
@@ -49,6 +48,7 @@ class _Orders:
     def run(self) -> bool:
         """Goes through the program; says whether values were found whose order does not fit."""
         before = len(self.turned)
+        self.known = {v: (self.plain(v), -1) for v in self.flat.inputs}
         for i, op in enumerate(self.flat.ops):
             if not op.outputs or self.free[op.outputs[0]]:
                 continue
@@ -81,7 +81,7 @@ class _Orders:
         """Operands of the shape of the result whose orders are known."""
         shape = self.flat.values[op.outputs[0]].type.shape
         return [
-            v for v in dict.fromkeys(v for v in op.inputs if isinstance(v, int))
+            v for v in op.reads
             if v in self.known and self.flat.values[v].type.shape == shape and not self.free[v]
         ]  # fmt: skip
 
@@ -165,8 +165,9 @@ def turned(flat: FlatProgram, free: Sequence[bool]) -> frozenset[int]:
         free: values that depend on nothing but literals and have any order.
     """
     found: dict[int, Order] = {}
+    orders = _Orders(flat, free, found)
     for _ in range(ROUNDS):
-        if not _Orders(flat, free, found).run():
+        if not orders.run():
             break
     return frozenset(found)
 

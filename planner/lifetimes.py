@@ -51,8 +51,10 @@ def lifetimes(flat: FlatProgram, stored: Sequence[bool], reused: Collection[int]
     needed: dict[int, int] = {}
 
     def read(v: int, at: int, until: int) -> None:
-        first[v] = min(first.get(v, at), at)
-        needed[v] = max(needed.get(v, until), until)
+        if first.get(v, at) >= at:
+            first[v] = at
+        if needed.get(v, until) <= until:
+            needed[v] = until
 
     for v in flat.outputs:
         if isinstance(v, int):
@@ -69,20 +71,19 @@ def lifetimes(flat: FlatProgram, stored: Sequence[bool], reused: Collection[int]
         """Whether an op runs at `begin`, where its result is first read, and not in its place."""
         if begin <= op.time or op.node.op in LATE:
             return begin > op.time
-        sources = frozenset[int]().union(*(roots[v] for v in op.inputs if isinstance(v, int)))
+        sources = frozenset[int]().union(*(roots[v] for v in op.reads))
         kept = sum([sizes[v] for v in sources if needed.get(v, -1) < begin])
         made = sum([sizes[v] for v in op.outputs if v not in reused])
         return made > kept
 
     for op in reversed(flat.ops):
-        sources = dict.fromkeys(v for v in op.inputs if isinstance(v, int))
         through = [v for v in op.outputs if not owns[v]]
         begin = min((first.get(v, op.time) for v in op.outputs), default=op.time)
         at = begin if through or waits(op, begin) else op.time
         until = max((needed.get(v, at) for v in through), default=at)
         for v in op.outputs:
             made[v] = at
-        for v in sources:
+        for v in op.reads:
             read(v, at, until)
     return Lifetimes(tuple(owns), tuple(made), needed)
 
@@ -92,9 +93,8 @@ def _owners(flat: FlatProgram, stored: Sequence[bool]) -> list[bool]:
     owns = list(stored)
     has_memory = list(stored)
     for op in flat.ops:
-        sources = [v for v in op.inputs if isinstance(v, int)]
-        if op.node.op in VIEWS and sources:
-            renamed = has_memory[sources[0]]
+        if op.node.op in VIEWS and op.reads:
+            renamed = has_memory[op.reads[0]]
             for v in op.outputs:
                 has_memory[v] = renamed or stored[v]
                 owns[v] = stored[v] and not renamed
@@ -108,8 +108,7 @@ def _roots(flat: FlatProgram, owns: Sequence[bool]) -> list[frozenset[int]]:
         for v, value in enumerate(flat.values)
     ]
     for op in flat.ops:
-        sources = [found[v] for v in op.inputs if isinstance(v, int)]
         for v in op.outputs:
             if not owns[v]:
-                found[v] = frozenset[int]().union(*sources)
+                found[v] = frozenset[int]().union(*(found[u] for u in op.reads))
     return found

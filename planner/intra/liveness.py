@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ir import lookup
 
 from ..flatten import FlatOp, FlatProgram
@@ -11,19 +13,9 @@ from .specs import Specs
 
 def uses(flat: FlatProgram) -> dict[int, int]:
     """How often every value is read."""
-    uses: dict[int, int] = {}
-
-    def use(v: int) -> None:
-        uses[v] = uses.get(v, 0) + 1
-
-    for op in flat.ops:
-        for v in dict.fromkeys(v for v in op.inputs if isinstance(v, int)):
-            use(v)
-    for link in flat.links:
-        use(link.source)
-    for v in flat.outputs:
-        if isinstance(v, int):
-            use(v)
+    uses = Counter(v for op in flat.ops for v in op.reads)
+    uses.update(link.source for link in flat.links)
+    uses.update(v for v in flat.outputs if isinstance(v, int))
     return uses
 
 
