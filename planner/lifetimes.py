@@ -51,10 +51,8 @@ def lifetimes(flat: FlatProgram, stored: Sequence[bool], reused: Collection[int]
     needed: dict[int, int] = {}
 
     def read(v: int, at: int, until: int) -> None:
-        if first.get(v, at) >= at:
-            first[v] = at
-        if needed.get(v, until) <= until:
-            needed[v] = until
+        first[v] = min(first.get(v, at), at)
+        needed[v] = max(needed.get(v, until), until)
 
     for v in flat.outputs:
         if isinstance(v, int):
