@@ -83,7 +83,8 @@ class Node:
         raise IRError(f"{self.op} has no attribute '{name}'; it has {[k for k, _ in self.attrs]}")
 
     def has_attr(self, name: str) -> bool:
-        return any(key == name for key, _ in self.attrs)
+        """Whether it has an attribute of that name."""
+        return name in dict(self.attrs)
 
 
 @dataclass(frozen=True)

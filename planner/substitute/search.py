@@ -132,9 +132,11 @@ class Hunt:
     def _follow(self, state: _State) -> _State | None:
         """The state after the next move, if it is worth being followed."""
         move = state.moves.pop()
-        key = digest(move.draft.graph)
         blind = move.gain_s <= WORTH * self.step_s
-        if key in self.seen or (blind and self.missed >= self.most_missed):
+        if blind and self.missed >= self.most_missed:
+            return None
+        key = digest(move.draft.graph)
+        if key in self.seen:
             return None
         self.seen.add(key)
         self.priced += 1

@@ -162,16 +162,24 @@ def net_of(draft: Draft) -> Net:
 def _first_equal(net: Net) -> dict[Value, Value]:
     """For results of an op that was run before on equal values, those of the first run."""
     found: dict[Value, Value] = {}
-    seen: dict[object, int] = {}
+    seen: dict[object, list[int]] = {}  # runs of one op on the same values
     for n, item in net.items.items():
         node = item.node
         if node.bodies or node.has_attr("effect") or node.op in _APART:
             continue
-        inputs = tuple(s if isinstance(s, Literal) else found.get(s, s) for s in item.inputs)
-        first = seen.setdefault((node.op, inputs, node.outputs, repr(node.attrs)), n)
-        if first != n:
+        inputs = tuple([s if isinstance(s, Literal) else found.get(s, s) for s in item.inputs])
+        runs = seen.setdefault((node.op, inputs), [])
+        first = next((k for k in runs if _runs_alike(net.items[k].node, node)), None)
+        if first is None:
+            runs.append(n)
+        else:
             found |= {(n, k): (first, k) for k in range(len(node.outputs))}
     return found
+
+
+def _runs_alike(left: Node, right: Node) -> bool:
+    """Whether two nodes of one op do the same to the same values."""
+    return left.outputs == right.outputs and repr(left.attrs) == repr(right.attrs)
 
 
 def marked(graph: Graph, prefix: tuple[int, ...] = ()) -> tuple[Mark, ...]:
@@ -263,7 +271,10 @@ def _numbered(net: Net, order: Sequence[int]) -> Draft:
     count = len(net.inputs)
     for n in order:
         item = net.items[n]
-        nodes.append(replace(item.node, inputs=operands(item.inputs, values)))
+        node, inputs = item.node, operands(item.inputs, values)
+        if inputs != node.inputs:
+            node = Node(node.op, inputs, node.outputs, node.attrs, node.bodies, node.source)
+        nodes.append(node)
         for k in range(len(item.node.outputs)):
             values[n, k] = count
             count += 1
@@ -273,4 +284,4 @@ def _numbered(net: Net, order: Sequence[int]) -> Draft:
 
 def operands(sources: Sequence[Source], values: Mapping[Value, int]) -> tuple[int | Literal, ...]:
     """Sources as operands of a graph."""
-    return tuple(s if isinstance(s, Literal) else values[s] for s in sources)
+    return tuple([s if isinstance(s, Literal) else values[s] for s in sources])
