@@ -352,9 +352,9 @@ def prune(program: Program) -> Program:
     keep: list[int] = []
     for i in reversed(range(len(graph.nodes))):
         node = graph.nodes[i]
-        if node.has_attr("effect") or any(v in wanted for v in graph.values_of(i)):
+        if not wanted.isdisjoint(graph.values_of(i)) or node.has_attr("effect"):
             keep.append(i)
-            wanted.update(o for o in node.inputs if isinstance(o, int))
+            wanted.update([o for o in node.inputs if isinstance(o, int)])
     keep.reverse()
     if len(keep) == len(graph.nodes):
         return program
@@ -363,8 +363,8 @@ def prune(program: Program) -> Program:
     next_value = len(graph.inputs)
     for i in keep:
         node = graph.nodes[i]
-        inputs = tuple(renamed[o] if isinstance(o, int) else o for o in node.inputs)
-        nodes.append(dataclasses.replace(node, inputs=inputs))
+        inputs = tuple([renamed[o] if isinstance(o, int) else o for o in node.inputs])
+        nodes.append(Node(node.op, inputs, node.outputs, node.attrs, node.bodies, node.source))
         for value in graph.values_of(i):
             renamed[value] = next_value
             next_value += 1

@@ -58,6 +58,18 @@ class Classes:
     def _join(self, a: int, b: int) -> None:
         self.parent[self._find(b)] = self._find(a)
 
+    def members(self) -> list[int]:
+        """The class of every dimension, then of every factor, by number."""
+        return [self._find(number) for number in range(len(self.parent))]
+
+    def dims(self, value: int) -> tuple[int, int]:
+        """Numbers of the dimensions of a value, from the first to behind the last."""
+        return self._dim[value], self._dim[value + 1]
+
+    def factors(self, op: int) -> tuple[int, int]:
+        """The same of the factors of an op."""
+        return self._factor[op], self._factor[op + 1]
+
     def of_dim(self, value: int, dim: int) -> int:
         """The class of a dimension."""
         return self._find(self._dim[value] + dim)
@@ -96,10 +108,19 @@ class Kinds:
         self.experts = experts - self.batch - self.sequence
         groups = (("batch", self.batch), ("sequence", self.sequence), ("experts", self.experts))
         self._names = {member: name for name, members in groups for member in members}
+        self._named = [self._names.get(member, "") for member in classes.members()]
 
     def of_dim(self, value: int, dim: int) -> str:
         """batch, sequence, experts or nothing."""
         return self._names.get(self.classes.of_dim(value, dim), "")
+
+    def of_value(self, value: int) -> tuple[str, ...]:
+        """The same for all dimensions of a value."""
+        return tuple(self._named[slice(*self.classes.dims(value))])
+
+    def of_op(self, op: int) -> tuple[str, ...]:
+        """The same for all factors of an op."""
+        return tuple(self._named[slice(*self.classes.factors(op))])
 
     def of_factor(self, op: int, factor: str) -> str:
         """The same for a factor."""

@@ -135,8 +135,10 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def rows_of(decisions: Decisions) -> tuple[tuple[OpRow, ...], tuple[ValueRow, ...]]:
     """Decisions in a stable order."""
     ops = tuple(OpRow(place, roles) for place, roles in sorted(decisions.ops.items()))
+    each = {id(state): state for state in decisions.values.values()}
+    shown = {key: str(state) for key, state in each.items()}
     values = tuple(
-        ValueRow(place, number, str(state))
+        ValueRow(place, number, shown[id(state)])
         for (place, number), state in sorted(decisions.values.items())
     )
     return ops, values

@@ -63,7 +63,7 @@ def repeats_of(
             facts.lives.owns[v], v in facts.waits,
             facts.partial[v], v in facts.shared, v in facts.in_place, v in flat.forced,
             v in flat.stacked, facts.buffers(v), v in sums, v in results, mark(v),
-            tuple(kinds.of_dim(v, d) for d in range(value.type.rank)),
+            kinds.of_value(v),
         )
         for v, value in enumerate(flat.values)
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def repeats_of(
         (
             op.node.op, id(facts.spec(op)), op.weight, traffic.reads[i], traffic.launches[i],
             facts.is_made(op), seen(op), tuple(alike[v] for v in op.outputs),
-            tuple(kinds.of_factor(i, f) for f in facts.spec(op).names),
+            kinds.of_op(i),
         )
         for i, op in enumerate(flat.ops)
     ]  # fmt: skip

@@ -46,8 +46,7 @@ class Join(NamedTuple):
     weight: float
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """What a node stands for.
 
     kind: "op" i; "value" v; "wait" for results of op i; "stack" that link i enters; "result" v.
