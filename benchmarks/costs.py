@@ -5,19 +5,26 @@
 A point is left out of its series and predicted from the others; `>= 1 MiB` and `>= 8 MiB` are the
 bytes of the whole tensor of a collective. Knots are then twice as far apart as in use, so that the
 error in use is smaller.
+
+Two more rows say how much of the error is in the timings. `on smooth series` leaves out collectives
+with a doubling of the size nearby that no link explains: a shorter time, or one more than twice as
+long. `against its transpose` is how much the times of two products of the same work differ, m and n
+changed over: there the choice of a kernel decides, and not the size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 
 from costmodel import Residual, collective_residuals, gemm_residuals
-from profiles import load_profile, profile_names
+from profiles import CollectiveTable, GemmTable, load_profile, profile_names
 
 HEAD = "| table | what | points | median | 90th percentile |\n|---|---|---|---|---|"
 SIZES = ((1 << 20, "1 MiB"), (8 << 20, "8 MiB"))
+SAME = 0.02  # slopes of log seconds over log size that may be noise
 
 
 def rows() -> list[Residual]:
@@ -33,8 +40,43 @@ def rows() -> list[Residual]:
         ]
         found += [_pool(name, f"collectives >= {text}", some) for name, some in each]
         found.append(_pool("all", f"collectives >= {text}", [r for _, some in each for r in some]))
+    found += [_smooth(table) for _, table in sorted(collectives.items())]
     singles = [r for _, table in sorted(products.items()) for r in gemm_residuals(table)]
-    return [*found, *singles, _pool("all", "products", singles)]
+    twins = [r for _, table in sorted(products.items()) for r in _transposed(table)]
+    return [*found, *singles, _pool("all", "products", singles), *twins]
+
+
+def _smooth(table: CollectiveTable) -> Residual:
+    """The error over the sizes of at least 1 MiB whose timings grow as those of a link."""
+    errors: list[float] = []
+    series = sorted({(r.kind, r.group_size, r.stride) for r in table.rows})
+    for key in series:
+        kept = [r for r in table.rows if (r.kind, r.group_size, r.stride) == key]
+        size = sorted({r.full_bytes for r in kept})
+        seconds = [np.median([r.seconds for r in kept if r.full_bytes == x]) for x in size]
+        slope = np.diff(np.log(seconds)) / np.diff(np.log(size))
+        odd = (slope < -SAME) | (slope > 1 + SAME)
+        scored = [i for i, x in enumerate(size[:-1]) if x >= SIZES[0][0]]
+        alone = collective_residuals(msgspec.structs.replace(table, rows=tuple(kept)))
+        found = [e for r in alone for e in r.errors]
+        errors += [
+            e for i, e in zip(scored, found, strict=True) if not odd[max(i - 2, 0) : i + 2].any()
+        ]
+    return Residual(table.name, "collectives >= 1 MiB on smooth series", tuple(errors))
+
+
+def _transposed(table: GemmTable) -> list[Residual]:
+    """How much products of equal work differ in time."""
+    found: list[Residual] = []
+    for dtype in sorted({row.dtype for row in table.rows}):
+        at = {(r.batch, r.m, r.n, r.k): r.seconds for r in table.rows if r.dtype == dtype}
+        pairs = [
+            (s, at[b, n, m, k]) for (b, m, n, k), s in at.items() if m < n and (b, n, m, k) in at
+        ]
+        if pairs:
+            errors = tuple(abs(x / y - 1.0) for x, y in pairs)
+            found.append(Residual(table.name, f"product of {dtype} against its transpose", errors))
+    return found
 
 
 def _pool(table: str, what: str, residuals: Iterable[Residual]) -> Residual:
