@@ -12,8 +12,9 @@ first. All plans of an example are timed in turns and the fastest of their runs 
 `--shared` both are processor seconds over the cores and not wall time, for a machine that others
 use at the same time; waiting for each other is then not counted. Rows, plans and compiled programs
 are kept in a folder, so that a run may be stopped and continued. Only prices and times need a quiet
-machine: `meshwright profile --quick --devices 2 --devices 4` in quiet, then with one folder
-`--prepare`, which plans and compiles and times nothing, then the same without it in quiet again.
+machine: with one folder `--prepare`, which plans and compiles and times nothing, then in quiet
+`meshwright profile --quick --devices 2 --devices 4`, then the benchmark without `--prepare`, which
+prices the kept plans by what was measured last.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 import yaml
 from jax.sharding import NamedSharding
@@ -34,6 +37,7 @@ from jax.sharding import NamedSharding
 from costmodel import Cluster, parse_cluster
 from examples import gpt, llama, moe, recommender, vit, wide_resnet
 from planner import Plan, PlanError, load, plan
+from planner.reprice import reprice
 from profiles import load_profile, save_profile
 from profiles.measure import PROCESSOR_TIME, cores_s, measure, present, wall_s
 
@@ -127,7 +131,8 @@ def plans_of(
     if index.exists():
         labels = json.loads(index.read_text())
         files = [kept / f"{stem}-{n}.plan.json" for n in range(len(labels))]
-        return [(s, load(f).bind(fn, *args)) for s, f in zip(labels, files, strict=True)], args
+        priced = [_priced(load(f), cluster).bind(fn, *args) for f in files]
+        return list(zip(labels, priced, strict=True)), args
     roles = ("parameter", "optimizer-state", "batch")
     settings: dict[str, Any] = {
         "cluster": cluster, "roles": roles, "baselines": False, "time_limit_s": SOLVE_S,
@@ -153,6 +158,12 @@ def plans_of(
         one.save(kept / f"{stem}-{n}.plan.json")
     index.write_text(json.dumps([label for label, _ in found]))
     return found, args
+
+
+def _priced(kept: Plan, cluster: Cluster) -> Plan:
+    """The same decisions by the prices of now."""
+    file = msgspec.structs.replace(kept.file, cluster=cluster.to_dict())
+    return reprice(replace(kept, file=file))
 
 
 def timed(
