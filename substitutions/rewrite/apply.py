@@ -12,7 +12,7 @@ from ..catalogue import CATALOGUE
 from ..errors import RuleError
 from .build import Build, NoFitError, as_root
 from .match import Match, index_of, matches
-from .net import Draft, Net, finished, net_of
+from .net import Draft, Net, finished
 from .pattern import Pattern
 from .policy import may_apply, may_begin
 from .regions import with_bodies
@@ -70,7 +70,7 @@ def find(draft: Draft, rules: Iterable[str]) -> list[Place]:
     for prefix, graph, path in _graphs(draft, (), ()):
         key = graph.graph.digest, path
         if key not in known:
-            known[key] = list(_places(net_of(graph), wanted, path))
+            known[key] = list(_places(graph.net, wanted, path))
         found += [replace(place, prefix=prefix) for place in known[key]]
     return found
 
@@ -81,8 +81,8 @@ def _graphs(
     """The graph and its bodies, with the ops that they are bodies of."""
     yield prefix, draft, ops
     for i, node in enumerate(draft.graph.nodes):
-        for b, body in enumerate(node.bodies):
-            inner = Draft(body, draft.marks[i].bodies[b])
+        for b in range(len(node.bodies)):
+            inner = draft.body(i, b)
             yield from _graphs(inner, (*prefix, i, b), (*ops, f"{node.op}.{b}"))
 
 
@@ -142,8 +142,7 @@ def _within(draft: Draft, places: Sequence[tuple[Prefix, Place]]) -> tuple[Draft
     bodies: dict[tuple[int, int], Draft] = {}
     total = 0
     for (at, number), members in inner.items():
-        body = Draft(draft.graph.nodes[at].bodies[number], draft.marks[at].bodies[number])
-        found, count = _within(body, members)
+        found, count = _within(draft.body(at, number), members)
         if count:
             bodies[at, number] = found
             total += count
@@ -151,7 +150,7 @@ def _within(draft: Draft, places: Sequence[tuple[Prefix, Place]]) -> tuple[Draft
 
 
 def _here(draft: Draft, places: Sequence[Place]) -> tuple[Draft, int]:
-    net = net_of(draft)
+    net = draft.net.copy()
     wanted = {(place.root, place.number) for place in places}
     count = 0
     for found in _chosen(net, pattern_of(places[0].rule), wanted):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ir import Attrs, Graph, Input, Literal, Node, TensorType
 
@@ -27,12 +28,30 @@ class Mark:
     like: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Draft:
     """A graph, and for each of its nodes where it comes from."""
 
     graph: Graph
     marks: tuple[Mark, ...]
+
+    @cached_property
+    def net(self) -> Net:
+        """The graph as a net, which is not to be changed."""
+        return _net_of(self)
+
+    def body(self, at: int, number: int) -> Draft:
+        """A body of a node as a draft."""
+        key = at, number
+        if key not in self._bodies:
+            self._bodies[key] = Draft(
+                self.graph.nodes[at].bodies[number], self.marks[at].bodies[number]
+            )
+        return self._bodies[key]
+
+    @cached_property
+    def _bodies(self) -> dict[tuple[int, int], Draft]:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +75,14 @@ class Net:
     made: dict[object, int] = field(default_factory=dict[object, int])
     first: dict[Value, Value] = field(default_factory=dict[Value, Value])
     count: int = 0
+
+    def copy(self) -> Net:
+        """A net that can be changed while this one stays."""
+        users = {value: dict(readers) for value, readers in self.users.items()}
+        return Net(
+            self.inputs, dict(self.items), list(self.outputs), users, dict(self.made), self.first,
+            self.count,
+        )  # fmt: skip
 
     def equal(self, left: Source, right: Source) -> bool:
         """Whether two values are one, or made by the same ops from the same values."""
@@ -142,7 +169,7 @@ class Net:
         return -1 if order is None else order
 
 
-def net_of(draft: Draft) -> Net:
+def _net_of(draft: Draft) -> Net:
     """A graph as a net; items are numbered as its nodes are."""
     graph = draft.graph
     net = Net(list(graph.inputs))
@@ -204,7 +231,7 @@ def finished(net: Net) -> Draft | None:
     """
     alive = _alive(net)
     keys = _keys(net, alive)
-    needs = {n: set(_makers(net.items[n])) for n in alive}
+    needs = {n: set(makers) for n, makers in alive.items()}
     last: int | None = None
     for n in sorted(alive, key=keys.__getitem__):
         if net.items[n].node.has_attr("effect"):
@@ -233,24 +260,25 @@ def _makers(item: Item) -> list[int]:
     return [s[0] for s in item.inputs if not isinstance(s, Literal) and s[0] >= 0]
 
 
-def _alive(net: Net) -> set[int]:
+def _alive(net: Net) -> dict[int, list[int]]:
+    """Items that are needed, and who makes what each reads."""
     stack = [s[0] for s in net.outputs if not isinstance(s, Literal) and s[0] >= 0]
     stack += [n for n, item in net.items.items() if item.node.has_attr("effect")]
-    alive: set[int] = set()
+    alive: dict[int, list[int]] = {}
     while stack:
         n = stack.pop()
         if n not in alive:
-            alive.add(n)
-            stack.extend(_makers(net.items[n]))
+            alive[n] = _makers(net.items[n])
+            stack.extend(alive[n])
     return alive
 
 
-def _keys(net: Net, alive: set[int]) -> dict[int, tuple[int, int]]:
+def _keys(net: Net, alive: Mapping[int, list[int]]) -> dict[int, tuple[int, int]]:
     """Where each item wants to stand: (number of an old item, new ones before it)."""
     end = len(net.items)
     readers: dict[int, set[int]] = {}
-    for n in alive:
-        for maker in _makers(net.items[n]):
+    for n, makers in alive.items():
+        for maker in makers:
             readers.setdefault(maker, set()).add(n)
     keys: dict[int, tuple[int, int]] = {}
     for n in sorted(alive):
