@@ -1,0 +1,54 @@
+# pyright: basic
+"""Bodies that are equal: each has its places, and rewriting leaves what was found as it was."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from ir.trace import trace
+from substitutions import apply, draft_of, find, patterns
+
+LAYERS = 3
+
+
+def layer(x, p):
+    return jnp.tanh((x @ p["q"]) + (x @ p["k"])) @ p["out"]
+
+
+def stacked(x, params):
+    for p in params:
+        x = jax.checkpoint(layer)(x, p)
+    return x
+
+
+def draft():
+    struct = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    params = [{"q": struct, "k": struct, "out": struct} for _ in range(LAYERS)]
+    return draft_of(trace(stacked, struct, params).graph)
+
+
+def test_equal_bodies_have_the_same_places_each_at_its_own() -> None:
+    whole = draft()
+    bodies = [i for i, node in enumerate(whole.graph.nodes) if node.bodies]
+    assert len(bodies) == LAYERS
+    assert len({whole.graph.nodes[i].bodies[0].digest for i in bodies}) == 1
+    found = find(whole, patterns())
+    own = {i: [p for p in found if p.prefix == (i, 0)] for i in bodies}
+    first = [(p.rule, p.root, p.number, p.kind, p.nodes) for p in own[bodies[0]]]
+    assert first
+    for i in bodies:
+        assert [(p.rule, p.root, p.number, p.kind, p.nodes) for p in own[i]] == first
+        alone = find(whole.body(i, 0), patterns())
+        assert {(p.rule, p.root, p.number) for p in alone} == {p[:3] for p in first}
+
+
+def test_rewriting_leaves_the_draft_as_it_was() -> None:
+    whole, again = draft(), draft()
+    found = find(whole, patterns())
+    for place in found:
+        alike = [p for p in found if (p.rule, p.kind) == (place.rule, place.kind)]
+        once, twice = apply(whole, alike), apply(whole, alike)
+        assert once == twice == apply(draft(), alike)
+        assert whole == again
+        assert find(whole, patterns()) == found
