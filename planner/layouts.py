@@ -36,6 +36,7 @@ class _Orders:
     known: dict[int, tuple[Order, int]] = field(default_factory=dict[int, tuple[Order, int]])
 
     def __post_init__(self) -> None:
+        self.family = [lookup(op.node.op).family for op in self.flat.ops]
         self.maker = {v: op for op in self.flat.ops for v in op.outputs}
         self.readers: dict[int, list[FlatOp]] = {}
         for op in self.flat.ops:
@@ -64,7 +65,7 @@ class _Orders:
         return len(self.turned) > before
 
     def _order(self, op: FlatOp, i: int) -> tuple[Order, int] | None:
-        family = lookup(op.node.op).family
+        family = self.family[i]
         source = op.inputs[0] if op.inputs else None
         known = self.known.get(source) if isinstance(source, int) else None
         if family == "elementwise":

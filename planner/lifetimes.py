@@ -20,6 +20,7 @@ from costmodel import VIEWS
 
 from .flatten import FlatOp, FlatProgram
 
+_NONE: frozenset[int] = frozenset()
 LATE = ("conv_general_dilated", "dot_general")
 
 
@@ -69,7 +70,7 @@ def lifetimes(flat: FlatProgram, stored: Sequence[bool], reused: Collection[int]
         """Whether an op runs at `begin`, where its result is first read, and not in its place."""
         if begin <= op.time or op.node.op in LATE:
             return begin > op.time
-        sources = frozenset[int]().union(*(roots[v] for v in op.reads))
+        sources = _NONE.union(*(roots[v] for v in op.reads))
         kept = sum([sizes[v] for v in sources if needed.get(v, -1) < begin])
         made = sum([sizes[v] for v in op.outputs if v not in reused])
         return made > kept
@@ -102,11 +103,12 @@ def _owners(flat: FlatProgram, stored: Sequence[bool]) -> list[bool]:
 def _roots(flat: FlatProgram, owns: Sequence[bool]) -> list[frozenset[int]]:
     """The values with buffers, arguments left out, out of which each value is computed."""
     found = [
-        frozenset({v}) if owns[v] and value.kind != "argument" else frozenset[int]()
+        frozenset({v}) if owns[v] and value.kind != "argument" else _NONE
         for v, value in enumerate(flat.values)
     ]
     for op in flat.ops:
         for v in op.outputs:
             if not owns[v]:
-                found[v] = frozenset[int]().union(*(found[u] for u in op.reads))
+                sources = [found[u] for u in op.reads]
+                found[v] = sources[0] if len(sources) == 1 else _NONE.union(*sources)
     return found

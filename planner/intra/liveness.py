@@ -8,7 +8,7 @@ from ir import lookup
 
 from ..flatten import FlatOp, FlatProgram
 from .records import is_float
-from .specs import Specs
+from .specs import Groups, Specs
 
 
 def uses(flat: FlatProgram) -> dict[int, int]:
@@ -24,11 +24,29 @@ def may_be_partial(flat: FlatProgram, specs: Specs) -> list[bool]:
     partial = [False] * len(flat.values)
     for target in accumulators(flat):
         partial[target] = True
+    known: dict[int, tuple[tuple[bool, ...], Groups]] = {}  # equal ops share one spec
     for op in flat.ops:
-        if all(is_float(t) for t in op.node.outputs):
-            for k, v in enumerate(op.outputs):
-                partial[v] = _leaves_partial(specs, op, k) or _lets_through(specs, op, partial)
+        spec = specs.of(op)
+        found = known.get(id(spec))
+        if found is None:
+            found = known[id(spec)] = _partial_results(specs, op)
+        leaves, groups = found
+        passes = any(any_partial(op, members, partial) for members in groups)
+        for leaf, v in zip(leaves, op.outputs, strict=False):
+            partial[v] = leaf or passes
     return partial
+
+
+def _partial_results(specs: Specs, op: FlatOp) -> tuple[tuple[bool, ...], Groups]:
+    """Whether each result lacks a summed factor, and the operands whose partial sums pass.
+
+    Nothing at all of ops whose results cannot be added up.
+    """
+    if not all(is_float(t) for t in op.node.outputs):
+        return (), ()
+    heavy = lookup(op.node.op).family in ("contraction", "convolution")
+    leaves = tuple(_leaves_partial(specs, op, k) for k in range(len(op.outputs)))
+    return leaves, () if heavy else specs.groups(op)
 
 
 def accumulators(flat: FlatProgram) -> list[int]:
@@ -53,12 +71,6 @@ def _leaves_partial(specs: Specs, op: FlatOp, result: int) -> bool:
     return any(
         kind == "sum" and name not in here and spec.size(name) > 1 for name, kind in spec.kinds
     )
-
-
-def _lets_through(specs: Specs, op: FlatOp, partial: list[bool]) -> bool:
-    if lookup(op.node.op).family in ("contraction", "convolution"):
-        return False
-    return any(any_partial(op, members, partial) for members in specs.groups(op))
 
 
 def any_partial(op: FlatOp, members: tuple[int, ...], partial: list[bool]) -> bool:
