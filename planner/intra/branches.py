@@ -15,6 +15,7 @@ Source: Geoffrion, Lagrangean relaxation for integer programming, Mathematical P
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ from .reduce import Reduced, reduce
 PATIENCE = 10  # steps of prices that bring little
 MOST_STEPS = 40  # of a problem before something is left out of it
 SHRUNK, MUCH = 0.7, 0.9  # shares of a problem that are left when enough of it went
-EASY_COLUMNS, EASY_S, EASY_NODES = 12_000, 2.0, 100  # of a programme that is tried
+EASY_COLUMNS, EASY_NODES, EASY_WORK = 12_000, 100, 8e5  # of a programme that is tried
 SWEPT = 8  # passes over all columns in a step of prices
 
 
@@ -49,16 +50,18 @@ class Branches:
     """The search below one problem; `bound` holds for what of it is of interest."""
 
     def __init__(
-        self, prices: Prices, wanted: Callable[[], float], offer: Callable[[Ints], None]
-    ) -> None:
+        self, prices: Prices, wanted: Callable[[], float], offer: Callable[[Ints], None],
+        deadline: float,
+    ) -> None:  # fmt: skip
         """Takes the problem with its prices, what a choice must cost less than, and who wants it.
 
         Args:
             prices: of the problem, at rest.
             wanted: only choices below this cost are of interest.
             offer: takes choices of the problem that fit.
+            deadline: by the monotonic clock.
         """
-        self.wanted, self.offer = wanted, offer
+        self.wanted, self.offer, self.deadline = wanted, offer, deadline
         self.open: list[tuple[float, int, Side]] = []
         self.closed = np.inf  # least bound of the sides that are split no further
         self.count = 0
@@ -75,7 +78,11 @@ class Branches:
         """Whether splitting cannot raise the bound any more."""
         return not self.open or self.closed <= self.open[0][0]
 
-    def split(self, late: Callable[[], bool]) -> None:
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def split(self) -> None:
         """Splits the side with the least bound."""
         _, _, side = heapq.heappop(self.open)
         if side.bound >= self.wanted():
@@ -85,7 +92,7 @@ class Branches:
             self.closed = min(self.closed, side.bound)
             return
         for held in part:
-            below = self._below(side, held, late)
+            below = self._below(side, held)
             if below is not None:
                 self._push(below)
 
@@ -93,7 +100,7 @@ class Branches:
         self.count += 1
         heapq.heappush(self.open, (side.bound, self.count, side))
 
-    def _below(self, side: Side, held: np.ndarray, late: Callable[[], bool]) -> Side | None:
+    def _below(self, side: Side, held: np.ndarray) -> Side | None:
         """A side of a side; None if it has no choice of interest."""
         flat, bound, prices, levels = side.prices.flat, side.bound, side.prices, side.levels
         while True:
@@ -105,7 +112,7 @@ class Branches:
                 self._found(levels, np.zeros(0, dtype=np.int64))
                 return None
             prices = Prices(below.flat, carried_over(prices, below.flat), self.wanted())
-            self._climb(prices, levels, late)
+            self._climb(prices, levels)
             bound = max(bound, prices.best.bound)
             if bound >= self.wanted():
                 return None
@@ -114,10 +121,10 @@ class Branches:
             flat, held = cheap_enough(prices.messages, prices.best, margin)
             if size <= EASY_COLUMNS:
                 return self._exact(Side(bound, prices, levels))
-            if late() or columns(flat, held) > MUCH * size:
+            if self.late or columns(flat, held) > MUCH * size:
                 return Side(bound, prices, levels)
 
-    def _climb(self, prices: Prices, levels: tuple[Reduced, ...], late: Callable[[], bool]) -> None:
+    def _climb(self, prices: Prices, levels: tuple[Reduced, ...]) -> None:
         """Steps of prices until they bring little or much can be left out."""
         size = columns(prices.flat)
         for _ in range(MOST_STEPS):
@@ -126,7 +133,7 @@ class Branches:
                 assert prices.choice is not None
                 self._found(levels, prices.choice)
             left = self.wanted() - prices.best.bound
-            if left <= 0.0 or prices.stale >= PATIENCE or late():
+            if left <= 0.0 or prices.stale >= PATIENCE or self.late:
                 break
             if columns(prices.flat, prices.best.slack <= left) < SHRUNK * size:
                 break
@@ -135,8 +142,9 @@ class Branches:
     def _exact(self, side: Side) -> Side | None:
         """A small side by the 0/1 programme."""
         found = solve_ilp(
-            side.prices.flat, time_limit_s=EASY_S, cutoff=self.wanted(), nodes=EASY_NODES
-        )
+            side.prices.flat, time_limit_s=max(self.deadline - time.monotonic(), 0.0),
+            cutoff=self.wanted(), nodes=EASY_NODES, work=EASY_WORK,
+        )  # fmt: skip
         if found.choice is not None:
             self._found(side.levels, found.choice)
         bound = max(side.bound, found.bound)

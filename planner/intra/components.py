@@ -19,7 +19,7 @@ from .flat import Flat, Ints, ranges
 from .ilp import columns, solve_ilp
 from .remap import keeping, remap
 
-EASY_COLUMNS, EASY_S = 2_000, 2.0
+EASY_COLUMNS, EASY_WORK = 2_000, 1e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,8 +86,7 @@ def _easy(flat: Flat, tables: Tables, deadline: float) -> Ints | None:
     choice = eliminated(flat, tables, deadline)
     if choice is not None or columns(flat) > EASY_COLUMNS:
         return choice
-    left = min(EASY_S, deadline - time.monotonic())
-    found = solve_ilp(flat, time_limit_s=left)
+    found = solve_ilp(flat, time_limit_s=deadline - time.monotonic(), work=EASY_WORK)
     return found.choice if found.stop is Stop.OPTIMAL else None
 
 

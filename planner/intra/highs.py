@@ -60,11 +60,18 @@ class Highs:
         )  # fmt: skip
         self._stop = False
         self._ran = False
-        for event in ("cbSimplexInterrupt", "cbIpmInterrupt", "cbMipInterrupt"):
+        self._asks: float = np.inf  # that branch and bound has left
+        for event in ("cbSimplexInterrupt", "cbIpmInterrupt"):
             getattr(self.solver, event).subscribe(self._ask)
+        self.solver.cbMipInterrupt.subscribe(self._ask_branching)
 
     def _ask(self, event: Any) -> None:
         if self._stop:
+            event.interrupt()
+
+    def _ask_branching(self, event: Any) -> None:
+        self._asks -= 1
+        if self._stop or self._asks < 0:
             event.interrupt()
 
     def set(self, name: str, value: Any) -> None:
@@ -82,8 +89,15 @@ class Highs:
         self.solver.clearSolver()  # HiGHS 1.15 may not end when it begins from the relaxation
         self.solver.changeColsIntegrality(len(self.integral), self.integral, kind)
 
-    def run(self, deadline: float) -> str:
-        """Solves; returns `optimal`, `infeasible`, or `stopped` for anything else."""
+    def run(self, deadline: float, asks: float = np.inf) -> str:
+        """Solves; returns `optimal`, `infeasible`, or `stopped` for anything else.
+
+        Args:
+            deadline: by the monotonic clock.
+            asks: how often branch and bound may ask whether to go on. It asks at fixed places, with
+                one thread at the same ones each time: a measure of work that no clock enters.
+        """
+        self._asks = asks
         left = deadline - time.monotonic()
         if left <= 0:
             return "stopped"

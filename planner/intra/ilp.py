@@ -36,6 +36,7 @@ TOP_COST = 1000.0  # the largest cost of a single option or pair, as the solver 
 LEVELLING = 10  # sweeps
 MOST_CELLS = 20_000_000
 WHOLE = 1e-6  # how far from 0 and 1 a value counts as whole
+FEWEST_ASKS = 8
 SPREAD = 1e-6  # a relaxed solution may break a memory row by so much of the limit
 
 
@@ -72,6 +73,7 @@ def solve_ilp(
     time_limit_s: float,
     cutoff: float = np.inf,
     nodes: int | None = None,
+    work: float = np.inf,
 ) -> Exact:
     """Solves exactly, or as far as the time limit allows.
 
@@ -80,6 +82,7 @@ def solve_ilp(
         time_limit_s: for everything.
         cutoff: only choices of lower cost are looked for; `INFEASIBLE` where there are none.
         nodes: of the branch-and-bound tree, at most; any number if None.
+        work: of branch and bound, at most [columns times how often it asks whether to go on].
     """
     deadline = time.monotonic() + time_limit_s
     if not flat.size or not np.isfinite(flat.constant):
@@ -91,8 +94,9 @@ def solve_ilp(
     if bound >= cutoff:
         return Exact(None, bound, Stop.INFEASIBLE)
     programme.make_integral(cutoff, nodes)
+    asks = max(FEWEST_ASKS, work / max(programme.highs.columns, 1))
     while True:
-        found = programme.branch(bound, cutoff, deadline)
+        found = programme.branch(bound, cutoff, deadline, asks)
         if found is not None:
             return found
 
@@ -192,9 +196,9 @@ class _Programme:
         if cutoff < np.inf:
             self.highs.set("objective_bound", (cutoff - self.level.constant) / self.unit)
 
-    def branch(self, bound: float, cutoff: float, deadline: float) -> Exact | None:
+    def branch(self, bound: float, cutoff: float, deadline: float, asks: float) -> Exact | None:
         """Branch and bound; None if its choice does not fit, and is excluded from now on."""
-        status = self.highs.run(deadline)
+        status = self.highs.run(deadline, asks)
         if status == "infeasible":
             return Exact(None, cutoff, Stop.INFEASIBLE)
         bound = max(bound, self._real(self.highs.bound()))

@@ -113,14 +113,18 @@ class Messages:
         constant = flat.constant + total
         return replace(flat, cost=cost, table=table, pool=pool, constant=constant)
 
-    def round(self) -> Ints:
-        """A choice: nodes in order, each the best that fits, given the earlier ones."""
+    def round(self, limit: Floats | None = None) -> Ints:
+        """A choice: nodes in order, each the best that fits, given the earlier ones.
+
+        limit: of memory at each moment, that of the problem if None.
+        """
         flat = self.flat
+        room = flat.limit if limit is None else limit
         stretch = np.searchsorted(flat.owner, np.arange(flat.size + 1))
         return _round(
             flat.first, flat.ends, flat.table, flat.pool, self.at, self.edge, self.into,
             self.message, self.mass, stretch, flat.begin, flat.end, flat.use_at, flat.use,
-            flat.limit.copy(),
+            room.copy(),
         )  # fmt: skip
 
 

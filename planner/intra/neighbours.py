@@ -63,12 +63,13 @@ class Neighbours:
         """Whether it is time to begin elsewhere."""
         return self.freed > PATIENCE * self.flat.size
 
-    def improve(self, least: float, time_limit_s: float) -> bool:
+    def improve(self, least: float, time_limit_s: float, work: float) -> bool:
         """Tries one neighbourhood; whether it was all there is and has nothing better.
 
         Args:
             least: by so much a choice must be better.
             time_limit_s: for this neighbourhood.
+            work: of branch and bound on it, see `solve_ilp`.
         """
         kind = self.turn % len(self.kinds)
         self.turn += 1
@@ -82,7 +83,7 @@ class Neighbours:
             return False
         self.work += columns(small.flat)
         found = solve_ilp(
-            small.flat, time_limit_s=time_limit_s, cutoff=self.cost - least, nodes=NODES
+            small.flat, time_limit_s=time_limit_s, cutoff=self.cost - least, nodes=NODES, work=work
         )
         easy = found.stop in (Stop.OPTIMAL, Stop.INFEASIBLE)
         self._resize(kind, easy=easy)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,13 +26,15 @@ from .components import decide_apart
 from .effort import SolveOptions as SolveOptions
 from .eliminate import Tables, eliminated
 from .fixing import cheap_enough
-from .flat import Flat, Ints, flatten_problem
+from .flat import Flat, flatten_problem
+from .focus import Focus
 from .ilp import columns, solve_ilp
+from .incumbent import EXACT, Incumbent
 from .levels import are_whole, carried_over, elsewhere, guesses, projected, some_option_each
 from .neighbours import Neighbours
 from .prices import Prices
 from .problem import Floats, IntraProblem, IntraSolution, Point
-from .reduce import Reduced, reduce
+from .reduce import reduce
 from .warm import warm
 
 ILP_COLUMNS = 60_000  # programmes up to this size are tried as a whole
@@ -39,7 +42,7 @@ MOST_COLUMNS = 3_000_000  # larger ones are never written down: they take gigaby
 ILP_SHARE = 0.3  # of the time left
 ROUND_S = 5.0  # for a neighbourhood
 # Where the number of rounds is limited, everything is shorter.
-SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_S, SHORT_ROUND_S = 25_000, 200, 3.0, 0.5
+SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_WORK, SHORT_ROUND_WORK = 25_000, 200, 6e5, 3e5
 SHORT_STALE = 10
 LARGE, SHORT_LARGE = 2_000_000, (6, 0.02)  # columns; steps, share of the gap
 FREE_WORK = 400_000  # columns of neighbourhoods beyond which only a share of the rounds is run
@@ -51,8 +54,11 @@ SMALL, SHRUNK = 100_000, 0.3  # columns; prices of more are left for a share of 
 BATCH, STEPS = 6, 4  # neighbourhoods between looks at the bound, steps of prices then
 # Splitting: columns times passes, more for the share of a gap that it closed; gaps that are small.
 SPLIT_WORK, MORE_WORK, SPLIT_GAP, NO_GAP, USUAL_ROUNDS = 1e9, 7e9, 3e-3, 1e-3, 120
-EXACT = 1e-9  # relative: what counts as better, where costs are not whole
-ROUNDING = 1e-14  # and where they are
+# What prices play with, of problems of more columns: steps of prices before it is solved again, how
+# often, rounds, tolerance, and what must come of it to go on.
+WIDE, LOOK, LOOKS, LOOK_ROUNDS, LOOK_GAP, BETTER = 300_000, 8, 2, 10, 1e-3, 1e-3
+INNER_ILP_COLUMNS = 12_000
+TOO_WIDE = 1_500_000  # columns: more than this is neither split nor searched beside that
 
 
 def solve(
@@ -76,101 +82,45 @@ def solve(
     if not problem.size:
         return IntraSolution((), 0.0, 0.0, Stop.OPTIMAL)
     warm()
-    search = _Search(problem, options, tables or Tables(), watch)
+    search = _Search(options, tables or Tables(), watch)
     stop = None
     try:
-        search.run()
+        search.run(flatten_problem(problem))
     except KeyboardInterrupt:
         if not options.interruptible:
             raise
         stop = Stop.INTERRUPTED
-    return search.answer(stop)
+    return search.answer(problem, stop)
 
 
-class _Search:
-    """The best choice and bound so far, and the levels of fixing that led to them."""
+class _Search(Incumbent):
+    """The steps of the portfolio on one problem."""
 
     def __init__(
         self,
-        problem: IntraProblem,
         options: SolveOptions,
         tables: Tables,
-        watch: Callable[[Point], None] | None,
+        watch: Callable[[Point], None] | None = None,
     ) -> None:
-        self.problem, self.options, self.tables = problem, options, tables
-        self.watch = watch
-        self.begin = time.monotonic()
-        self.deadline = self.begin + options.time_limit_s
-        self.best: Ints | None = None
-        self.cost, self.bound = np.inf, -np.inf
-        self.infeasible = False
-        self.done = False  # proved, or nothing left to try
-        self.trace: list[Point] = []
-        self.levels: list[Reduced] = []
-        self.whole = False
+        super().__init__(options, watch)
+        self.tables = tables
+        self.inner = False  # whether it is a step of another search
         self.rounds, self.work, self.branched = 0, 0, False
         self.tried = np.inf  # cost at which the whole programme was given up
 
-    # --- what is known ---
-
-    @property
-    def late(self) -> bool:
-        return time.monotonic() > self.deadline
-
-    @property
-    def settled(self) -> bool:
-        return self.done or self.infeasible or self.late or self.close
-
-    @property
-    def close(self) -> bool:
-        """Whether the best choice is within the tolerance of the bound."""
-        gap = self.cost - self.bound
-        return self.best is not None and gap <= self.options.tolerance * abs(self.cost)
-
-    @property
-    def wanted(self) -> float:
-        """Only choices below this cost are of interest."""
-        if self.best is None:
-            return np.inf
-        least = max(self.options.tolerance, ROUNDING if self.whole else EXACT) * abs(self.cost) / 2
-        better = self.cost - (max(0.5, least) if self.whole else least)
-        return min(better, self.options.cutoff)
-
-    def offer(self, choice: Ints) -> None:
-        """Keeps a choice of the current level if it is better."""
-        for level in reversed(self.levels):
-            choice = level.lift(choice)
-        cost = self.original.price(choice)
-        if cost < self.cost and self.original.fits(choice):
-            self.best, self.cost = choice, cost
-            self._note()
-
-    def raise_bound(self, bound: float) -> None:
-        """Notes a bound on the choices that are of interest."""
-        if self.best is not None and bound >= self.wanted:  # nothing better is left
-            next_best = self.whole and self.cost - self.wanted < 1.0
-            bound = self.cost if next_best else self.wanted
-            self.done = True
-        elif self.whole and np.isfinite(bound):
-            bound = float(np.ceil(bound - 1e-9 * abs(bound) - 1e-6))
-        if bound >= self.options.cutoff:
-            self.done = True
-        if bound > self.bound:
-            self.bound = min(bound, self.cost)
-            self._note()
-
-    def _note(self) -> None:
-        point = (time.monotonic() - self.begin, self.cost, self.bound)
-        self.trace.append(point)
-        if self.watch is not None:
-            self.watch(point)
-
     # --- the search ---
 
-    def run(self) -> None:
-        self.original = flatten_problem(self.problem)
-        self.whole = are_whole(self.original)
-        top = reduce(self.original)
+    def run(self, flat: Flat, held: np.ndarray | None = None, known: Prices | None = None) -> None:
+        """Searches a problem.
+
+        Args:
+            flat: the problem.
+            held: options to consider, all if None.
+            known: prices of the same problem, whose prices of memory are where to begin.
+        """
+        self.original = flat
+        self.whole = are_whole(flat)
+        top = reduce(flat, held)
         if self.options.start and not len(top.flat.limit):  # else prices of memory lead further
             self.offer(np.array(self.options.start))
         self.levels.append(top)
@@ -183,7 +133,7 @@ class _Search:
             top.tidy()
         if self._decided(top.flat):
             return
-        price: Floats | None = None
+        price = None if known is None else carried_over(known, top.flat)
         while not self.settled:
             prices = self._bound(price)
             if self.settled or not self._fix(prices):
@@ -212,7 +162,9 @@ class _Search:
             self.offer(prices.choice)
         free, most_stale = self.options.rounds is None, STALE
         prices.careful = free
+        focus = None
         if not free:
+            focus = Focus(flat, self.options.seed) if self._is_wide(flat) else None
             large = columns(flat) > LARGE and not len(flat.limit)
             most_stale, prices.little = SHORT_LARGE if large else (SHORT_STALE, prices.little)
         while not self.settled and steps > 0 and prices.stale < most_stale:
@@ -221,12 +173,45 @@ class _Search:
                 assert prices.choice is not None
                 self.offer(prices.choice)
             self.raise_bound(prices.best.bound)
+            if focus is not None and not self.settled:
+                stalls = prices.stale >= most_stale
+                if stalls or (steps % LOOK == 0 and not focus.vain(LOOKS)):
+                    self._look(focus, prices)
             if self._shrinks(prices):
                 break
             if free and self.best is not None and time.monotonic() > until:
                 break
         prices.rest()
         return prices
+
+    def _is_wide(self, flat: Flat) -> bool:
+        return not self.inner and columns(flat) > WIDE
+
+    def _look(self, focus: Focus, prices: Prices) -> None:
+        """The best choice among the options that prices play with; a better one is progress."""
+        focus.look(prices)
+        inner = _Search(
+            replace(
+                self.options, rounds=LOOK_ROUNDS, start=(), cutoff=prices.cost,
+                tolerance=max(self.options.tolerance, LOOK_GAP),
+                time_limit_s=max(self.deadline - time.monotonic(), 0.0),
+            ),
+            self.tables,
+        )  # fmt: skip
+        inner.inner, inner.original, margin = True, prices.flat, np.inf
+        if self.best is not None:
+            margin = self._margin(prices)
+            start = projected(self.best, self.levels, prices)
+            focus.also(start)
+            inner.offer(start)
+        inner.run(prices.flat, focus.held(prices, margin), prices)
+        before = self.cost
+        if inner.best is not None:
+            prices.offer(inner.best)
+            self.offer(inner.best)
+        focus.worth.append(self.cost < before - BETTER * abs(before))
+        if focus.worth[-1]:
+            prices.stale = 0
 
     def _shrinks(self, prices: Prices, to: float = SHRUNK) -> bool:
         """Whether a large problem has become a small one: what is dear can go at once."""
@@ -251,6 +236,8 @@ class _Search:
                 self._guess(prices)
             elif self.best is None or (self._untried and self._small(prices.flat)):
                 self._exact(prices.flat)
+            elif self.options.rounds is not None and columns(prices.flat) > TOO_WIDE:
+                self.done = True
             elif self.options.rounds is None or self.branched:
                 self._search(prices)
             else:
@@ -273,6 +260,8 @@ class _Search:
         return self.cost - self.bound < MUCH / 2 * (self.tried - self.bound)
 
     def _small(self, flat: Flat) -> bool:
+        if self.inner:
+            return columns(flat) <= INNER_ILP_COLUMNS
         free = self.options.rounds is None
         return columns(flat) <= (ILP_COLUMNS if free else SHORT_ILP_COLUMNS)
 
@@ -280,9 +269,10 @@ class _Search:
         """Leaves out what no better choice can have; whether that was much."""
         if self.best is None:
             return False
-        many = self.options.rounds is not None and columns(prices.flat) > SMALL
-        if many and not self._shrinks(prices, MUCH):
-            return False
+        if self.options.rounds is not None and columns(prices.flat) > SMALL:
+            held = prices.best.slack <= self._margin(prices)
+            if columns(prices.flat, held) > min(MUCH * columns(prices.flat), TOO_WIDE):
+                return False
         flat, held = cheap_enough(prices.messages, prices.best, self._margin(prices))
         below = reduce(flat, held) if some_option_each(flat, held) else None
         if below is None or below.broken:
@@ -306,10 +296,10 @@ class _Search:
         left, before = self.deadline - time.monotonic(), self.cost
         short = self.best is not None and self.options.rounds is not None
         if self.best is not None:
-            left = min(left, SHORT_ILP_S) if short else left * ILP_SHARE
+            left = left if short else left * ILP_SHARE
         found = solve_ilp(
             flat, time_limit_s=left, cutoff=self.wanted,
-            nodes=SHORT_ILP_NODES if short else None,
+            nodes=SHORT_ILP_NODES if short else None, work=SHORT_ILP_WORK if short else np.inf,
         )  # fmt: skip
         if found.choice is not None:
             self.offer(found.choice)
@@ -354,7 +344,8 @@ class _Search:
                     around = elsewhere(prices, around, self.options.seed + self.rounds)
                     worked = 0
                 proved = around.improve(
-                    self.cost - self.wanted, min(left, SHORT_ROUND_S if short else ROUND_S)
+                    self.cost - self.wanted, left if short else min(left, ROUND_S),
+                    SHORT_ROUND_WORK if short else np.inf,
                 )  # fmt: skip
                 self.work += around.work - worked
                 worked = around.work
@@ -371,7 +362,10 @@ class _Search:
     def _branch(self, prices: Prices) -> None:
         """Splits the problem by who uses memory, as long as that closes the gap."""
         self.branched = True
-        sides, before = Branches(prices, lambda: self.wanted, self.offer), self.cost - self.bound
+        sides, before = (
+            Branches(prices, lambda: self.wanted, self.offer, self.deadline),
+            self.cost - self.bound,
+        )
         effort = (self.options.rounds or 0) / USUAL_ROUNDS
         while not self.settled and not sides.ended:
             gap = self.cost - self.bound
@@ -379,22 +373,5 @@ class _Search:
             if gap <= NO_GAP * abs(self.cost) or sides.work > effort * (SPLIT_WORK + more):
                 self.done = sides.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
                 break
-            sides.split(lambda: self.late)
+            sides.split()
             self.raise_bound(sides.bound)
-
-    # --- the end ---
-
-    def answer(self, stop: Stop | None) -> IntraSolution:
-        trace, seconds = tuple(self.trace), time.monotonic() - self.begin
-        if self.infeasible:
-            return IntraSolution((), np.inf, np.inf, Stop.INFEASIBLE, trace, seconds)
-        left_open = stop or (Stop.TIME_LIMIT if self.late else Stop.GAP)
-        if self.best is None:
-            return IntraSolution((), np.inf, self.bound, left_open, trace, seconds)
-        choice = tuple(self.best.tolist())
-        cost = self.problem.cost(choice)
-        bound = min(self.bound, cost)
-        close = max(self.options.tolerance, ROUNDING if self.whole else EXACT)
-        optimal = cost - bound <= close * abs(cost)
-        end = Stop.OPTIMAL if optimal else left_open
-        return IntraSolution(choice, cost, bound, end, trace, seconds)

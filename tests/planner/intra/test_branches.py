@@ -77,11 +77,11 @@ def test_the_bound_holds_after_every_split(
         kept, least, error = Kept(flat), best(flat), rounding(flat)
         if prices.choice is not None:
             kept.offer(prices.choice)
-        sides = Branches(prices, kept.wanted, kept.offer)
+        sides = Branches(prices, kept.wanted, kept.offer, math.inf)
         for _ in range(200):
             if sides.ended:
                 break
-            sides.split(lambda: False)
+            sides.split()
             split += 1
             assert min(sides.bound, kept.cost) <= least + error, seed
         assert kept.cost >= least - error

@@ -142,7 +142,7 @@ def test_changes_keep_what_fits_and_do_not_make_it_dearer(seed: int) -> None:
     around = Neighbours(flat, better, passed(flat, seed).lower().slack, seed)
     proved = False
     for _ in range(12):
-        proved = around.improve(rounding(flat), 10.0)
+        proved = around.improve(rounding(flat), 10.0, math.inf)
         assert flat.fits(around.choice)
         assert around.cost == flat.price(around.choice)
     assert around.cost <= flat.price(better)
