@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -77,7 +78,7 @@ def test_the_bound_holds_after_every_split(
         kept, least, error = Kept(flat), best(flat), rounding(flat)
         if prices.choice is not None:
             kept.offer(prices.choice)
-        sides = Branches(prices, kept.wanted, kept.offer, math.inf)
+        sides = Branches(prices, kept.wanted, kept.offer, time.monotonic() + 600.0)
         for _ in range(200):
             if sides.ended:
                 break
