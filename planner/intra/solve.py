@@ -4,6 +4,8 @@
 2. Message passing with prices of memory: a bound from below, and a choice at every step.
 3. Options and pairs that no better choice can have are left out, and the rest is reduced again;
    if much went, back to 2 with the prices found.
+   Of wide problems, the options that prices play with are solved as a problem of their own
+   (`focus.py`), again and again as prices become better.
 4. The 0/1 programme, if what is left is small: it finds the optimum or proves it.
 5. Where the number of rounds is limited, branch and bound over who uses memory (`branches.py`).
 6. Large neighbourhoods of the best choice, solved exactly, larger and larger, and of other choices
@@ -54,11 +56,12 @@ SMALL, SHRUNK = 100_000, 0.3  # columns; prices of more are left for a share of 
 BATCH, STEPS = 6, 4  # neighbourhoods between looks at the bound, steps of prices then
 # Splitting: columns times passes, more for the share of a gap that it closed; gaps that are small.
 SPLIT_WORK, MORE_WORK, SPLIT_GAP, NO_GAP, USUAL_ROUNDS = 1e9, 7e9, 3e-3, 1e-3, 120
-# What prices play with, of problems of more columns: steps of prices before it is solved again, how
-# often, rounds, tolerance, and what must come of it to go on.
+# What prices play with is solved for problems of more columns: each so many steps of prices, until
+# it was in vain so often in a row; rounds, gap, and what of the cost must come of it.
 WIDE, LOOK, LOOKS, LOOK_ROUNDS, LOOK_GAP, BETTER = 300_000, 8, 2, 10, 1e-3, 1e-3
 INNER_ILP_COLUMNS = 12_000
-TOO_WIDE = 1_500_000  # columns: more than this is neither split nor searched beside that
+# Columns: more is not split, nor searched by neighbourhoods.
+TOO_WIDE, SEARCHED = 6_000_000, 1_000_000
 
 
 def solve(
@@ -236,13 +239,17 @@ class _Search(Incumbent):
                 self._guess(prices)
             elif self.best is None or (self._untried and self._small(prices.flat)):
                 self._exact(prices.flat)
-            elif self.options.rounds is not None and columns(prices.flat) > TOO_WIDE:
+            elif self._too_wide(prices.flat):
                 self.done = True
             elif self.options.rounds is None or self.branched:
                 self._search(prices)
             else:
                 self._branch(prices)
         return False
+
+    def _too_wide(self, flat: Flat) -> bool:
+        most = np.inf if self.options.rounds is None else SEARCHED if self.branched else TOO_WIDE
+        return columns(flat) > most
 
     def _guess(self, prices: Prices) -> None:
         """Something that fits, where the programme would be too large."""
