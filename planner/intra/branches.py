@@ -33,7 +33,7 @@ from .reduce import Reduced, reduce
 PATIENCE = 10  # steps of prices that bring little
 MOST_STEPS = 40  # of a problem before something is left out of it
 SHRUNK, MUCH = 0.7, 0.9  # shares of a problem that are left when enough of it went
-EASY_COLUMNS, EASY_NODES, EASY_WORK = 12_000, 100, 8e5  # of a programme that is tried
+EASY_COLUMNS, EASY_NODES, EASY_WORK = 12_000, 100, 3e5  # of a programme that is tried
 SWEPT = 8  # passes over all columns in a step of prices
 
 

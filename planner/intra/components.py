@@ -19,7 +19,7 @@ from .flat import Flat, Ints, ranges
 from .ilp import columns, solve_ilp
 from .remap import keeping, remap
 
-EASY_COLUMNS, EASY_WORK = 2_000, 1e6
+EASY_COLUMNS, EASY_WORK = 2_000, 1e5
 
 
 @dataclass(frozen=True, slots=True, eq=False)

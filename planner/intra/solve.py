@@ -44,7 +44,7 @@ MOST_COLUMNS = 3_000_000  # larger ones are never written down: they take gigaby
 ILP_SHARE = 0.3  # of the time left
 ROUND_S = 5.0  # for a neighbourhood
 # Where the number of rounds is limited, everything is shorter.
-SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_WORK, SHORT_ROUND_WORK = 25_000, 200, 6e5, 3e5
+SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_WORK, SHORT_ROUND_WORK = 25_000, 200, 2e5, 1e5
 SHORT_STALE = 10
 LARGE, SHORT_LARGE = 2_000_000, (6, 0.02)  # columns; steps, share of the gap
 FREE_WORK = 400_000  # columns of neighbourhoods beyond which only a share of the rounds is run
