@@ -12,6 +12,7 @@ from itertools import accumulate
 from ir import FactorSpec, Literal, lookup
 
 from .flatten import FlatProgram
+from .unions import find
 
 Dim = tuple[int, int]  # flat value, dimension
 Factor = tuple[int, str]  # flat op, factor
@@ -49,11 +50,7 @@ class Classes:
                 self._join(self._dim[outer] + d + lift, self._dim[inner] + d)
 
     def _find(self, number: int) -> int:
-        parent = self.parent
-        while parent[number] != number:
-            parent[number] = parent[parent[number]]
-            number = parent[number]
-        return number
+        return find(self.parent, number)
 
     def _join(self, a: int, b: int) -> None:
         self.parent[self._find(b)] = self._find(a)

@@ -16,6 +16,7 @@ from ir import Literal, lookup
 from .flatten import FlatOp, FlatProgram
 from .layouts import turned
 from .padding import copied
+from .unions import find
 
 FUSED = ("elementwise", "layout", "reduction", "random")
 # Ops that cost more to repeat than their result costs to write and read again.
@@ -188,16 +189,9 @@ def _free(flat: FlatProgram) -> tuple[bool, ...]:
 def _groups(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -> list[int]:
     """Fusion of each op: ops joined by values that are not stored."""
     parent = list(range(len(flat.ops)))
-
-    def find(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
     maker = {value: i for i, op in enumerate(flat.ops) for value in op.outputs}
     for i, op in enumerate(flat.ops):
         for value in op.inputs:
             if isinstance(value, int) and value in maker and not (stored[value] or free[value]):
-                parent[find(i)] = find(maker[value])
-    return [find(i) for i in range(len(flat.ops))]
+                parent[find(parent, i)] = find(parent, maker[value])
+    return [find(parent, i) for i in range(len(flat.ops))]

@@ -112,7 +112,7 @@ class Builder:
         problem = IntraProblem(
             tuple(costs), tuple(edges), tuple(self.use), tuple(spans), self.limit_bytes
         )
-        built = Built(problem, tuple(self.refs), outline, self.facts.maker, tuple(work), lives)
+        built = Built(problem, tuple(self.refs), outline, tuple(work), lives)
         return built.watching(lives.worst_moments()) if outline.folded else built
 
     def _multiplied(self, costs: list[Floats]) -> list[Floats]:

@@ -6,6 +6,7 @@ from ir import Literal, Mesh, Sharding
 
 from ..decisions import Decisions, ValueKey
 from ..flatten import FlatProgram, Place
+from ..states import state_at
 from .records import Built
 
 
@@ -16,17 +17,8 @@ def decide(built: Built, flat: FlatProgram, choice: tuple[int, ...], mesh: Mesh)
         ops[flat.ops[i].place] = built.refs[node].menu[choice[node]].roles
 
     def state(v: int) -> Sharding | None:
-        if v in flat.stacked:
-            inner = state(flat.stacked[v])
-            return None if inner is None else Sharding(((), *inner.dims), inner.partial)
-        if v in built.value_node:
-            node = built.value_node[v]
-            return built.refs[node].states[choice[node]]
-        if v not in built.maker or built.maker[v][0] not in built.op_node:
-            return None
-        i, position = built.maker[v]
-        node = built.op_node[i]
-        return built.refs[node].menu[choice[node]].results[position]
+        end = built.outline.ends[v]
+        return None if end is None else state_at(built, choice, end)
 
     values: dict[ValueKey, Sharding] = {}
     for key, v in flat.names.items():

@@ -109,7 +109,6 @@ class Built:
     problem: IntraProblem
     refs: tuple[NodeRef, ...]
     outline: Outline
-    maker: dict[int, tuple[int, int]]  # flat value -> (op, result position)
     work: tuple[Floats, ...]  # seconds of computing and of taking memory, per node and option
     lives: Lives
     moments: tuple[int, ...] | None = None  # at which memory is watched; None: at all

@@ -28,7 +28,7 @@ from .components import decide_apart
 from .effort import SolveOptions as SolveOptions
 from .eliminate import Tables, eliminated
 from .fixing import cheap_enough
-from .flat import Flat, flatten_problem
+from .flat import Flat, Ints, flatten_problem
 from .focus import Focus
 from .ilp import columns, solve_ilp
 from .incumbent import EXACT, Incumbent
@@ -104,25 +104,36 @@ class _Search(Incumbent):
         options: SolveOptions,
         tables: Tables,
         watch: Callable[[Point], None] | None = None,
+        *,
+        inner: bool = False,
     ) -> None:
+        """Takes how far to go; `inner` says that it is a step of another search."""
         super().__init__(options, watch)
-        self.tables = tables
-        self.inner = False  # whether it is a step of another search
+        self.tables, self.inner = tables, inner
         self.rounds, self.work, self.branched = 0, 0, False
         self.tried = np.inf  # cost at which the whole programme was given up
 
     # --- the search ---
 
-    def run(self, flat: Flat, held: np.ndarray | None = None, known: Prices | None = None) -> None:
+    def run(
+        self,
+        flat: Flat,
+        held: np.ndarray | None = None,
+        known: Prices | None = None,
+        best: Ints | None = None,
+    ) -> None:
         """Searches a problem.
 
         Args:
             flat: the problem.
             held: options to consider, all if None.
             known: prices of the same problem, whose prices of memory are where to begin.
+            best: a choice to be better than.
         """
         self.original = flat
         self.whole = are_whole(flat)
+        if best is not None:
+            self.offer(best)
         top = reduce(flat, held)
         if self.options.start and not len(top.flat.limit):  # else prices of memory lead further
             self.offer(np.array(self.options.start))
@@ -193,21 +204,17 @@ class _Search(Incumbent):
     def _look(self, focus: Focus, prices: Prices) -> None:
         """The best choice among the options that prices play with; a better one is progress."""
         focus.look(prices)
-        inner = _Search(
-            replace(
-                self.options, rounds=LOOK_ROUNDS, start=(), cutoff=prices.cost,
-                tolerance=max(self.options.tolerance, LOOK_GAP),
-                time_limit_s=max(self.deadline - time.monotonic(), 0.0),
-            ),
-            self.tables,
-        )  # fmt: skip
-        inner.inner, inner.original, margin = True, prices.flat, np.inf
+        best, margin = None, np.inf
         if self.best is not None:
-            margin = self._margin(prices)
-            start = projected(self.best, self.levels, prices)
-            focus.also(start)
-            inner.offer(start)
-        inner.run(prices.flat, focus.held(prices, margin), prices)
+            best, margin = projected(self.best, self.levels, prices), self._margin(prices)
+            focus.also(best)
+        options = replace(
+            self.options, rounds=LOOK_ROUNDS, start=(), cutoff=prices.cost,
+            tolerance=max(self.options.tolerance, LOOK_GAP),
+            time_limit_s=max(self.deadline - time.monotonic(), 0.0),
+        )  # fmt: skip
+        inner = _Search(options, self.tables, inner=True)
+        inner.run(prices.flat, focus.held(prices, margin), prices, best)
         before = self.cost
         if inner.best is not None:
             prices.offer(inner.best)
@@ -216,13 +223,14 @@ class _Search(Incumbent):
         if focus.worth[-1]:
             prices.stale = 0
 
-    def _shrinks(self, prices: Prices, to: float = SHRUNK) -> bool:
+    def _shrinks(self, prices: Prices) -> bool:
         """Whether a large problem has become a small one: what is dear can go at once."""
         size = columns(prices.flat)
-        if self.best is None or size < SMALL:
-            return False
-        held = prices.best.slack <= self._margin(prices)
-        return columns(prices.flat, held) < to * size
+        return self.best is not None and size >= SMALL and self._left(prices) < SHRUNK * size
+
+    def _left(self, prices: Prices) -> int:
+        """Columns without what is too dear."""
+        return columns(prices.flat, prices.best.slack <= self._margin(prices))
 
     def _margin(self, prices: Prices) -> float:
         """By how much above the bound a choice of interest may be."""
@@ -276,16 +284,16 @@ class _Search(Incumbent):
         """Leaves out what no better choice can have; whether that was much."""
         if self.best is None:
             return False
-        if self.options.rounds is not None and columns(prices.flat) > SMALL:
-            held = prices.best.slack <= self._margin(prices)
-            if columns(prices.flat, held) > min(MUCH * columns(prices.flat), TOO_WIDE):
-                return False
+        size = columns(prices.flat)
+        many = self.options.rounds is not None and size > SMALL
+        if many and self._left(prices) > min(MUCH * size, TOO_WIDE):
+            return False
         flat, held = cheap_enough(prices.messages, prices.best, self._margin(prices))
         below = reduce(flat, held) if some_option_each(flat, held) else None
         if below is None or below.broken:
             self.raise_bound(self.wanted)
             return False
-        if columns(below.flat) > MUCH * columns(prices.flat):
+        if columns(below.flat) > MUCH * size:
             return False
         self.levels.append(below)
         if not below.flat.size:
@@ -302,8 +310,8 @@ class _Search(Incumbent):
         """
         left, before = self.deadline - time.monotonic(), self.cost
         short = self.best is not None and self.options.rounds is not None
-        if self.best is not None:
-            left = left if short else left * ILP_SHARE
+        if self.best is not None and not short:
+            left *= ILP_SHARE
         found = solve_ilp(
             flat, time_limit_s=left, cutoff=self.wanted,
             nodes=SHORT_ILP_NODES if short else None, work=SHORT_ILP_WORK if short else np.inf,
@@ -369,10 +377,8 @@ class _Search(Incumbent):
     def _branch(self, prices: Prices) -> None:
         """Splits the problem by who uses memory, as long as that closes the gap."""
         self.branched = True
-        sides, before = (
-            Branches(prices, lambda: self.wanted, self.offer, self.deadline),
-            self.cost - self.bound,
-        )
+        sides = Branches(prices, lambda: self.wanted, self.offer, self.deadline)
+        before = self.cost - self.bound
         effort = (self.options.rounds or 0) / USUAL_ROUNDS
         while not self.settled and not sides.ended:
             gap = self.cost - self.bound

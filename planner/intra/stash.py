@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ir import Sharding
-
 from .build import Builder
 from .problem import Edge, Floats, IntraProblem
 from .records import Built
@@ -33,12 +31,11 @@ class Stash:
 
 
 def stashed(builder: Builder, built: Built, stash: Stash) -> Built:
-    """A built problem with further copies of some values."""
+    """The problem that a builder has just built, with further copies of some values."""
     use: dict[int, Floats] = {}
     for v in stash.values:
-        found = _states(built, builder, v)
-        if found is not None:
-            node, states = found
+        if built.outline.ends[v] is not None:  # else it is made of literals alone
+            node, states = builder.source(v)
             type_ = builder.flat.values[v].type
             sizes = np.array([float(s.local_bytes(type_, builder.mesh)) for s in states])
             use[node] = use.get(node, 0.0) + stash.copies * sizes
@@ -49,24 +46,6 @@ def stashed(builder: Builder, built: Built, stash: Stash) -> Built:
     return replace(
         more, problem=_with_followers(built.problem, rows), followed=tuple(row[0] for row in rows)
     )
-
-
-def _states(built: Built, builder: Builder, v: int) -> tuple[int, Sequence[Sharding]] | None:
-    """The node that decides on a value, and the value's state under each of its options."""
-    flat = builder.flat
-    if v in flat.stacked:
-        found = _states(built, builder, flat.stacked[v])
-        if found is None:
-            return None
-        return found[0], [Sharding(((), *s.dims), s.partial) for s in found[1]]
-    if v in built.value_node:
-        node = built.value_node[v]
-        return node, built.refs[node].states
-    made = built.maker.get(v)
-    if made is None or made[0] not in built.op_node:
-        return None
-    node = built.op_node[made[0]]
-    return node, [s.results[made[1]] for s in built.refs[node].menu]
 
 
 def _with_followers(

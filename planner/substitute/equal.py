@@ -14,6 +14,7 @@ from typing import cast
 from ir import Graph, Literal, Node, TensorType
 from substitutions import Draft, Mark
 
+from ..unions import find
 from .estimate import runs_of
 
 Place = tuple[int, ...]
@@ -76,10 +77,7 @@ class Equal:
 
     def find(self, c: int) -> int:
         """The number that stands for a class now."""
-        while self._parent[c] != c:
-            self._parent[c] = self._parent[self._parent[c]]
-            c = self._parent[c]
-        return c
+        return find(self._parent, c)
 
     def add(self, draft: Draft, move: int = -1) -> Seen:
         """Takes a program in: first the traced one, then those that rules made of it."""

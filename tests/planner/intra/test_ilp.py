@@ -81,3 +81,20 @@ def test_columns_count_options_and_pairs() -> None:
     table = np.zeros((2, 2))
     edges = (Edge(0, 1, table), Edge(1, 0, table), Edge(1, 1, table))
     assert columns(flatten_problem(replace(pair(1.0), edges=edges))) == 2 + 2 + 4 + 4
+
+
+def test_a_programme_that_is_stopped_after_so_many_questions_ends_where_it_did_before() -> None:
+    """No clock enters: HiGHS asks at fixed places, and what it has found by then is the same."""
+    problem = large(3, nodes=24, options=5)
+    least = problem.peak([int(np.argmin(use)) for use in problem.usage])
+    most = problem.peak([int(np.argmin(costs)) for costs in problem.node_cost])
+    flat = flatten_problem(replace(problem, limit=least + 0.4 * (most - least)))
+    ends: list[Stop] = []
+    for work in (0.0, 2e4, 1e5, math.inf):
+        first, again = (solve_ilp(flat, time_limit_s=60.0, work=work) for _ in range(2))
+        assert (first.stop, first.bound) == (again.stop, again.bound)
+        assert (first.choice is None) == (again.choice is None)
+        assert first.choice is None or (first.choice == again.choice).all()
+        ends.append(first.stop)
+    assert ends[0] is Stop.GAP
+    assert ends[-1] is Stop.OPTIMAL
