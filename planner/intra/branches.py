@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,10 @@ MOST_STEPS = 40  # of a problem before something is left out of it
 SHRUNK, MUCH = 0.7, 0.9  # shares of a problem that are left when enough of it went
 EASY_COLUMNS, EASY_NODES, EASY_WORK = 12_000, 100, 3e5  # of a programme that is tried
 SWEPT = 8  # passes over all columns in a step of prices
+# Sides of problems of more columns are not reduced. They are probed by so many steps, and by so
+# many more as long as each closes so much of the gap.
+WHOLE, PROBED, STRIDE, GROWING = 1_000_000, 2, 3, 2e-3
+DEAR = 2.0  # what is not theirs costs more by so many gaps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +48,8 @@ class Side:
     bound: float
     prices: Prices
     levels: tuple[Reduced, ...]
+    held: np.ndarray | None = None  # options that are left, all if None
+    growing: bool = False  # whether more steps of prices may raise the bound
 
 
 class Branches:
@@ -51,7 +57,7 @@ class Branches:
 
     def __init__(
         self, prices: Prices, wanted: Callable[[], float], offer: Callable[[Ints], None],
-        deadline: float,
+        deadline: float, seen: Callable[[Prices], None] | None = None,
     ) -> None:  # fmt: skip
         """Takes the problem with its prices, what a choice must cost less than, and who wants it.
 
@@ -60,8 +66,9 @@ class Branches:
             wanted: only choices below this cost are of interest.
             offer: takes choices of the problem that fit.
             deadline: by the monotonic clock.
+            seen: told of the prices of each side of a large problem.
         """
-        self.wanted, self.offer, self.deadline = wanted, offer, deadline
+        self.wanted, self.offer, self.deadline, self.seen = wanted, offer, deadline, seen
         self.open: list[tuple[float, int, Side]] = []
         self.closed = np.inf  # least bound of the sides that are split no further
         self.count = 0
@@ -87,18 +94,51 @@ class Branches:
         _, _, side = heapq.heappop(self.open)
         if side.bound >= self.wanted():
             return
-        part = heavy_options(side.prices)
+        whole = columns(side.prices.flat) > WHOLE
+        if side.growing:
+            self._push(self._further(side, STRIDE))
+            return
+        part = heavy_options(side.prices, self.wanted() - side.bound, side.held)
         if part is None:
             self.closed = min(self.closed, side.bound)
             return
         for held in part:
-            below = self._below(side, held)
-            if below is not None:
-                self._push(below)
+            self._push(self._beside(side, held) if whole else self._below(side, held))
 
-    def _push(self, side: Side) -> None:
-        self.count += 1
-        heapq.heappush(self.open, (side.bound, self.count, side))
+    def _push(self, side: Side | None) -> None:
+        if side is not None:
+            self.count += 1
+            heapq.heappush(self.open, (side.bound, self.count, side))
+
+    # --- sides of large sides: the same problem where what is not theirs is too dear ---
+
+    def _beside(self, side: Side, held: np.ndarray) -> Side | None:
+        """A side of a large side; None if it has no choice of interest."""
+        held = held if side.held is None else held & side.held
+        if not some_option_each(side.prices.flat, held):
+            return None
+        wanted = self.wanted()
+        most = wanted - side.bound if np.isfinite(wanted) else abs(side.bound)
+        prices = side.prices.beside(np.where(held, 0.0, DEAR * most))
+        return self._further(Side(side.bound, prices, side.levels, held), PROBED)
+
+    def _further(self, side: Side, steps: int) -> Side | None:
+        """The same side after some steps of prices."""
+        prices, before = side.prices, side.prices.best.bound
+        for _ in range(steps):
+            self.work += SWEPT * columns(prices.flat)
+            if prices.step():
+                assert prices.choice is not None
+                self._found(side.levels, prices.choice)
+            if prices.best.bound >= self.wanted():
+                return None
+        if self.seen is not None:
+            self.seen(prices)
+        bound = max(side.bound, prices.best.bound)
+        growing = prices.best.bound - before > GROWING * steps * (self.wanted() - before)
+        return replace(side, bound=bound, growing=growing)
+
+    # --- sides of others: problems of their own ---
 
     def _below(self, side: Side, held: np.ndarray) -> Side | None:
         """A side of a side; None if it has no choice of interest."""
@@ -157,7 +197,9 @@ class Branches:
         self.offer(choice)
 
 
-def heavy_options(prices: Prices) -> Iterator[np.ndarray] | None:
+def heavy_options(
+    prices: Prices, margin: float = np.inf, held: np.ndarray | None = None
+) -> Iterator[np.ndarray] | None:
     """The options of either side where one node is split; None where none uses memory.
 
     With p_v(i) what option i of node v pays for memory and s_v(i) how far above the bound it is, a
@@ -165,9 +207,17 @@ def heavy_options(prices: Prices) -> Iterator[np.ndarray] | None:
 
         b - a - max( min s_v(i) : p_v(i) <= a,  min s_v(i) : p_v(i) >= b )
 
-    The node and cut with the largest are taken.
+    The node and cut with the largest are taken. Of a problem that was reduced all options are left.
+
+    Args:
+        prices: of the problem, at rest.
+        margin: how far above the bound an option may be.
+        held: options that are left, all if None.
     """
-    flat, slack = prices.flat, prices.best.slack
+    flat = prices.flat
+    slack = np.where(prices.best.slack <= margin, prices.best.slack, np.inf)
+    if held is not None:
+        slack[~held] = np.inf
     best, node, heavy = -np.inf, -1, np.zeros(0, dtype=np.bool_)
     for v, paid in payments(flat, prices.price).items():
         order = np.argsort(paid, kind="stable")

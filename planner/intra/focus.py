@@ -3,7 +3,8 @@
 Near good prices of memory a large problem is decided but for some options. Which ones is asked by
 reading many choices off the messages, at several shares of the prices, a little wrong, and with
 memory limited or not: at low prices they are faster than what fits, at high ones leaner. All
-options that were ever read make a small problem that is solved for itself. More are read as prices
+options that were ever read make a small problem. Its own prices take no time and give a choice;
+once its bound is near that of the whole problem, it is searched for itself. More are read as prices
 become better, so that it grows where it matters.
 
 Source: Angelelli, Mansini and Speranza, Kernel search: a general heuristic for the
@@ -12,15 +13,20 @@ multi-dimensional knapsack problem, Computers and Operations Research 37, 2010.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .flat import Flat, Ints
+from .levels import carried_over
 from .prices import Prices
+from .reduce import reduce
 
 SHARES = (1.0, 0.96, 0.9, 0.84, 0.78, 0.7, 1.06)  # of the prices
-SWEEPS = 6  # of messages at each share
+SWEEPS = 2  # of messages at each share
 READ = 8  # choices at each share
 FITTING = 4  # one in so many is asked to fit
+NEAR_STEPS, NEAR_STALE = 80, 10  # of prices of the options read; in vain
 COOLEST = 4  # the least wrong messages are wrong by the gap per node over 4 to this power
 
 
@@ -31,33 +37,59 @@ class Focus:
         self.flat = flat
         self.random = np.random.default_rng(seed)
         self.read = np.zeros(len(flat.cost), dtype=np.bool_)
-        self.worth: list[bool] = []  # of each look, whether a much better choice came of it
-
-    def vain(self, times: int) -> bool:
-        """Whether so many looks in a row were worth nothing."""
-        return len(self.worth) >= times and not any(self.worth[-times:])
+        self.free = np.full(len(flat.limit), np.inf)  # as much memory as is wanted
 
     def also(self, choice: Ints) -> None:
         """Takes the options of a choice."""
         self.read[self.flat.first[:-1] + choice] = True
 
+    def read_off(self, prices: Prices) -> None:
+        """Reads choices at some prices, of this problem or of a part of it."""
+        messages, mass = prices.messages, prices.messages.mass
+        heat = prices.gap / self.flat.size
+        for n in range(READ):
+            wrong = heat * 4.0 ** (n % (COOLEST + 1) - COOLEST) if n else 0.0
+            messages.mass = mass + self.random.exponential(wrong, len(mass))
+            fitting = n % FITTING == FITTING - 1
+            self.also(messages.round(None if fitting else self.free))
+        messages.mass = mass
+
     def look(self, prices: Prices) -> None:
         """Reads choices near some prices, which go on from where they were."""
-        messages, flat = prices.messages, self.flat
+        messages = prices.messages
         state, price = messages.state(), messages.price
-        heat = prices.gap / flat.size
+        way = messages.way
         for share in SHARES:
             messages.restore(state)
             messages.pay(price * share)
             for _ in range(SWEEPS if share != 1.0 else 0):
                 messages.sweep()
-            mass = messages.mass
-            for n in range(READ):
-                wrong = heat * 4.0 ** (n % (COOLEST + 1) - COOLEST) if n else 0.0
-                messages.mass = mass + self.random.exponential(wrong, len(mass))
-                fitting = n % FITTING == FITTING - 1
-                self.also(messages.round(None if fitting else np.full(len(flat.limit), np.inf)))
+            self.read_off(prices)
         messages.restore(state)
+        messages.way = way
+
+    def near(
+        self, prices: Prices, held: np.ndarray, ceiling: float, offer: Callable[[Ints], None]
+    ) -> Prices | None:
+        """Prices of the problem with the options held only; None where it is none.
+
+        Args:
+            prices: of the whole problem.
+            held: options of it.
+            ceiling: the cost of a choice known elsewhere.
+            offer: takes choices of the whole problem.
+        """
+        below = reduce(self.flat, held)
+        if below.broken or not below.flat.size:
+            return None
+        found = Prices(below.flat, carried_over(prices, below.flat), ceiling)
+        for _ in range(NEAR_STEPS):
+            if found.step():
+                assert found.choice is not None
+                offer(below.lift(found.choice))
+            if found.stale >= NEAR_STALE:
+                break
+        return found
 
     def held(self, prices: Prices, margin: float) -> np.ndarray:
         """The options read so far that may be part of a choice so far above the bound."""

@@ -57,6 +57,10 @@ class Incumbent:
         better = self.cost - (max(0.5, least) if self.whole else least)
         return min(better, self.options.cutoff)
 
+    def margin(self, bound: float) -> float:
+        """By how much above a bound a choice of interest may be."""
+        return self.wanted - bound + 1e-9 * abs(self.cost)
+
     def offer(self, choice: Ints) -> None:
         """Keeps a choice of the current level if it is better."""
         for level in reversed(self.levels):

@@ -12,36 +12,54 @@ and for any messages and any p >= 0
 bounds every choice that fits from below: it is a dual solution of the linear relaxation. Every
 step of a sweep can only raise it.
 
-Source: Kolmogorov, A new look at reweighted message passing, IEEE TPAMI 37(5), 2015 (SRMP).
+Sweeps creep where problems are long, as each raises the bound by a little less than the last one
+in much the same direction. So messages go on by a growing share of what the last sweep changed
+before the next one, and begin anew once that leads astray. Any messages give a valid bound.
+
+Source: Kolmogorov, A new look at reweighted message passing, IEEE TPAMI 37(5), 2015 (SRMP);
+Beck and Teboulle, A fast iterative shrinkage-thresholding algorithm, SIAM J. Imaging Sci. 2(1),
+2009, section 4; O'Donoghue and Candes, Adaptive restart for accelerated gradient schemes, Found.
+Comput. Math. 15, 2015, section 3.2.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
-from .compiled import compiled
 from .consistency import incidence
 from .flat import Flat, Ints, ranges
+from .loops import Cells, bound_of, levelled, pass_over, rounded, slack_of, turn
 from .problem import Floats
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Lower:
-    """A bound, and for every option and pair how far above it any choice with it is, at least."""
-
-    bound: float
-    slack: Floats
-
-
 State = tuple[Floats, Floats, Floats]  # messages, masses, prices
+Way = tuple[float, Floats, Floats]  # pace, and the next change of messages and masses
+
+
+class Lower:
+    """A bound, and for every option how far above it any choice with it is, at least."""
+
+    def __init__(self, messages: Messages, bound: float) -> None:
+        self.bound, self.state = bound, messages.state()
+        self._of = messages
+
+    @cached_property
+    def slack(self) -> Floats:
+        return self._of.slack(self.state)
 
 
 class Messages:
     """Message passing on one problem; every pair must be finite for some option at either end."""
 
-    def __init__(self, flat: Flat) -> None:
+    def __init__(self, flat: Flat, *, single: bool = False) -> None:
+        """Takes the problem.
+
+        single: messages are computed in single precision, in half the time. Bounds are not.
+        """
         self.flat = flat
         sizes = flat.sizes
         u, v = flat.ends[:, 0], flat.ends[:, 1]
@@ -50,23 +68,43 @@ class Messages:
             (np.cumsum(sizes[u]) - sizes[u], sizes[u].sum() + np.cumsum(sizes[v]) - sizes[v]),
             axis=1,
         ).astype(np.int64)
-        self.message = np.zeros(int(sizes[u].sum() + sizes[v].sum()))
-        self.mass = flat.cost.copy()
+        self.message: Floats = np.zeros(int(sizes[u].sum() + sizes[v].sum()))
+        self.mass: Floats = flat.cost.copy()
         self.seen = flat.cost.copy()  # what a node knew of its options when it was last passed
         self.price = np.zeros(len(flat.limit))
         self.at, self.edge = incidence(flat)
         ahead = np.bincount(u, minlength=flat.size)
         behind = np.bincount(v, minlength=flat.size)
         self.share = 1.0 / np.maximum(np.maximum(ahead, behind), 1)
+        # tables row by row and column by column: loops over the options of either end are wide
+        self.cells: Cells = flat.pool.astype(np.float32) if single else flat.pool
+        self.turned: Cells = np.empty_like(self.cells)
+        _, once = np.unique(flat.table, return_index=True)
+        turn(once, flat.first, flat.ends, flat.table, self.cells, self.turned)
+        self.way: Way = self.still()
+
+    def still(self) -> Way:
+        """The way of messages that are not going anywhere."""
+        return 1.0, np.zeros_like(self.message), np.zeros_like(self.mass)
 
     def sweep(self) -> None:
-        """One pass over the nodes and back."""
-        flat = self.flat
+        """One pass over the nodes and back, from a little further the way of the last ones."""
+        flat, known, mass = self.flat, self.message, self.mass
+        pace, message_change, mass_change = self.way
+        begin = known + message_change
+        self.message, self.mass = begin.copy(), mass + mass_change
         for forward in (True, False):
-            _pass(
-                forward, flat.first, flat.ends, flat.table, flat.pool, self.at, self.edge,
-                self.into, self.share, self.message, self.mass, self.seen,
+            pass_over(
+                forward, flat.first, flat.ends, flat.table, self.cells, self.turned, self.at,
+                self.edge, self.into, self.share, self.message, self.mass, self.seen,
             )  # fmt: skip
+        moved = self.message - known
+        if float(((begin - self.message) * moved).sum()) > 0.0:  # too far
+            self.way = self.still()
+            return
+        longer = (1.0 + math.sqrt(1.0 + 4.0 * pace**2)) / 2.0
+        share = (pace - 1.0) / longer
+        self.way = longer, share * moved, share * (self.mass - mass)
 
     def pay(self, price: Floats) -> None:
         """Changes the prices of memory."""
@@ -80,14 +118,33 @@ class Messages:
         )  # fmt: skip
         self.price = price
 
+    def dearer(self, more: Floats) -> Messages:
+        """The same messages and prices where options cost more."""
+        other = copy(self)
+        other.flat = replace(self.flat, cost=self.flat.cost + more)
+        other.message = self.message.copy()
+        other.mass, other.seen = self.mass + more, self.seen + more
+        other.way = self.still()
+        return other
+
     def lower(self) -> Lower:
         """The bound of these messages and prices."""
         flat = self.flat
-        slack = np.empty(len(flat.cost))
-        total = _bound(
-            flat.first, flat.ends, flat.table, flat.pool, self.into, self.message, self.mass, slack
+        total = bound_of(
+            flat.first, flat.ends, flat.table, flat.pool, self.into, self.message, self.mass
         )
-        return Lower(total + flat.constant - float(self.price @ flat.limit), slack)
+        return Lower(self, total + flat.constant - float(self.price @ flat.limit))
+
+    def slack(self, state: State) -> Floats:
+        """For every option how far above a bound any choice with it is, at least.
+
+        s_v(i) = c'_v(i) - min c'_v
+                 + sum_u ( min_j ( e'_uv(i, j) + c'_u(j) - min c'_u ) - min e'_uv )
+        """
+        flat, found = self.flat, np.empty(len(self.flat.cost))
+        message, mass, _ = state
+        slack_of(flat.first, flat.ends, flat.table, flat.pool, self.into, message, mass, found)
+        return found
 
     def state(self) -> State:
         """What may be gone back to."""
@@ -96,6 +153,7 @@ class Messages:
     def restore(self, state: State) -> None:
         """Goes back."""
         self.message, self.mass, self.price = state[0].copy(), state[1].copy(), state[2]
+        self.way = self.still()
 
     def levelled(self) -> Flat:
         """The same problem in re-parametrised costs, without prices; their least is about zero."""
@@ -106,7 +164,7 @@ class Messages:
         table = np.cumsum(wide) - wide
         pool = np.empty(int(wide.sum()))
         cost = np.empty(len(flat.cost))
-        total = _levelled(
+        total = levelled(
             flat.first, flat.ends, flat.table, flat.pool, self.into, self.message, self.mass,
             table, cost, pool,
         )  # fmt: skip
@@ -121,185 +179,8 @@ class Messages:
         flat = self.flat
         room = flat.limit if limit is None else limit
         stretch = np.searchsorted(flat.owner, np.arange(flat.size + 1))
-        return _round(
+        return rounded(
             flat.first, flat.ends, flat.table, flat.pool, self.at, self.edge, self.into,
             self.message, self.mass, stretch, flat.begin, flat.end, flat.use_at, flat.use,
             room.copy(),
         )  # fmt: skip
-
-
-# Rows are views here and minima comparisons: compilers turn both into wide instructions.
-
-
-@compiled
-def _pass(  # noqa: C901
-    forward: bool, first: Ints, ends: Ints, table: Ints, pool: Floats, at: Ints, edge: Ints,
-    into: Ints, share: Floats, message: Floats, mass: Floats, seen: Floats,
-) -> None:  # fmt: skip
-    """At each node: draw in what the edges behind can give, hand it to the edges ahead."""
-    count = len(first) - 1
-    for step in range(count):
-        v = step if forward else count - 1 - step
-        own = mass[first[v] : first[v + 1]]
-        size = len(own)
-        ahead = 0
-        for n in range(at[v], at[v + 1]):
-            e = edge[n]
-            side = 0 if ends[e, 0] == v else 1
-            w = ends[e, 1 - side]
-            if (w < v) != forward:
-                ahead += 1
-                continue
-            width = first[w + 1] - first[w]
-            cells = pool[table[e] : table[e] + size * width]
-            mine = message[into[e, side] : into[e, side] + size]
-            theirs = message[into[e, 1 - side] : into[e, 1 - side] + width]
-            if side == 0:
-                for i in range(size):
-                    row = cells[i * width : (i + 1) * width]
-                    least = np.inf
-                    for j in range(width):
-                        left = row[j] - theirs[j]
-                        least = left if left < least else least
-                    own[i] += least - mine[i]
-                    mine[i] = least
-            else:
-                for i in range(size):
-                    own[i] -= mine[i]
-                    mine[i] = np.inf
-                for j in range(width):
-                    row, given = cells[j * size : (j + 1) * size], theirs[j]
-                    for i in range(size):
-                        left = row[i] - given
-                        mine[i] = left if left < mine[i] else mine[i]
-                for i in range(size):
-                    own[i] += mine[i]
-        seen[first[v] : first[v + 1]] = own
-        if not ahead:
-            continue
-        for n in range(at[v], at[v + 1]):
-            e = edge[n]
-            side = 0 if ends[e, 0] == v else 1
-            if (ends[e, 1 - side] < v) == forward:
-                continue
-            mine = message[into[e, side] : into[e, side] + size]
-            for i in range(size):
-                mine[i] -= own[i] * share[v]
-        for i in range(size):
-            own[i] -= own[i] * share[v] * ahead
-
-
-@compiled
-def _bound(
-    first: Ints, ends: Ints, table: Ints, pool: Floats, into: Ints, message: Floats,
-    mass: Floats, slack: Floats,
-) -> float:  # fmt: skip
-    total = 0.0
-    widest = 1
-    for v in range(len(first) - 1):
-        own, above = mass[first[v] : first[v + 1]], slack[first[v] : first[v + 1]]
-        widest = max(widest, len(own))
-        least = own.min()
-        total += least
-        for i in range(len(own)):
-            above[i] = own[i] - least
-    columns_least = np.empty(widest)
-    rows_least = np.empty(widest)
-    for e in range(len(ends)):
-        u, v = ends[e, 0], ends[e, 1]
-        above, beside = slack[first[u] : first[u + 1]], slack[first[v] : first[v + 1]]
-        rows, columns = len(above), len(beside)
-        cells = pool[table[e] : table[e] + rows * columns]
-        given = message[into[e, 1] : into[e, 1] + columns]
-        low = columns_least[:columns]
-        low[:] = np.inf
-        least = np.inf
-        for i in range(rows):
-            row, mine = cells[i * columns : (i + 1) * columns], message[into[e, 0] + i]
-            here = np.inf
-            for j in range(columns):
-                left = row[j] - given[j] - mine
-                low[j] = left if left < low[j] else low[j]
-            for j in range(columns):  # apart: each of the loops is a wide one
-                left = row[j] - given[j] - mine
-                here = left if left < here else here
-            rows_least[i] = here
-            least = min(least, here)
-        total += least
-        for i in range(rows):
-            above[i] += rows_least[i] - least
-        for j in range(columns):
-            beside[j] += low[j] - least
-    return float(total)
-
-
-@compiled
-def _levelled(
-    first: Ints, ends: Ints, table: Ints, pool: Floats, into: Ints, message: Floats,
-    mass: Floats, place: Ints, cost: Floats, out: Floats,
-) -> float:  # fmt: skip
-    total = 0.0
-    for v in range(len(first) - 1):
-        own, level = mass[first[v] : first[v + 1]], cost[first[v] : first[v + 1]]
-        least = own.min()
-        total += least
-        for i in range(len(own)):
-            level[i] = own[i] - least
-    for e in range(len(ends)):
-        u, v = ends[e, 0], ends[e, 1]
-        rows, columns = first[u + 1] - first[u], first[v + 1] - first[v]
-        given = message[into[e, 1] : into[e, 1] + columns]
-        made = out[place[e] : place[e] + rows * columns]
-        for i in range(rows):
-            row = pool[table[e] + i * columns : table[e] + (i + 1) * columns]
-            mine, left = message[into[e, 0] + i], made[i * columns : (i + 1) * columns]
-            for j in range(columns):
-                left[j] = row[j] - mine - given[j]
-        least = made.min()
-        total += least
-        for n in range(rows * columns):
-            made[n] -= least
-    return float(total)
-
-
-@compiled
-def _round(  # noqa: C901
-    first: Ints, ends: Ints, table: Ints, pool: Floats, at: Ints, edge: Ints, into: Ints,
-    message: Floats, mass: Floats, stretch: Ints, begin: Ints, end: Ints, use_at: Ints,
-    use: Floats, room: Floats,
-) -> Ints:  # fmt: skip
-    count = len(first) - 1
-    choice = np.zeros(count, dtype=np.int64)
-    widest = 1
-    for v in range(count):
-        widest = max(widest, first[v + 1] - first[v])
-    total = np.empty(widest)
-    over = np.empty(widest)
-    for v in range(count):
-        size = first[v + 1] - first[v]
-        for i in range(size):
-            total[i] = mass[first[v] + i]
-            over[i] = 0.0
-        for n in range(at[v], at[v + 1]):
-            e = edge[n]
-            side = 0 if ends[e, 0] == v else 1
-            w = ends[e, 1 - side]
-            if w > v:
-                continue
-            for i in range(size):
-                total[i] += pool[table[e] + choice[w] * size + i] - message[into[e, side] + i]
-        for s in range(stretch[v], stretch[v + 1]):
-            least = np.inf
-            for t in range(begin[s], end[s]):
-                least = min(least, room[t])
-            for i in range(size):
-                over[i] = max(over[i], use[use_at[s] + i] - least)
-        best = 0
-        for i in range(1, size):
-            if over[i] < over[best] or (over[i] == over[best] and total[i] < total[best]):
-                best = i
-        choice[v] = best
-        for s in range(stretch[v], stretch[v + 1]):
-            for t in range(begin[s], end[s]):
-                room[t] -= use[use_at[s] + best]
-    return choice

@@ -5,14 +5,18 @@ exp(-c / temperature), c what message passing knows of their cost. Only the wors
 stretch over the limit get a price, so that prices stay sparse. Steps are bold or careful. Bold ones
 go on from where they led even where the bound falls, as messages that climb from elsewhere do not
 get stuck at the same place; after some in a row without a better bound, they go on from the best
-one and are shorter. They raise the bound soonest. A careful one that does not raise the bound is
-taken back and the next is a little shorter: choices on the way are better, for who has the time.
-The temperature falls as steps get short.
+one and are shorter. No price goes more than twice as far as the last time, nor more than half as
+far where it turns: around the best price the way shrinks. They raise the bound soonest. A careful
+one that does not raise the bound is taken back and the next is a little shorter: choices on the way
+are better, for who has the time. The temperature falls as steps get short, and with every bold
+stretch that led nowhere.
 
 The bound of any messages and prices is valid, see `messages.py`.
 """
 
 from __future__ import annotations
+
+from copy import copy
 
 import numpy as np
 
@@ -25,6 +29,7 @@ SWEEPS = 3  # per step
 FIRST_STEP, LONGER = 0.05, 1.2
 # Of bold and of careful steps.
 SHORTEST_STEP, NEXT_STEP, SHORTER, COOLER = (1e-3, 1e-4), (0.02, 0.01), (0.5, 0.7), (0.5, 0.7)
+TURNED, FURTHER = 0.5, 2.0  # by how much prices move, as shares of the last time
 AWAY = 6  # steps in a row without a better bound
 HEAT = 0.1  # first temperature, as a share of the bound per node
 MOST_STALE = 200  # steps
@@ -35,10 +40,20 @@ COLDEST = 1e-6  # of the first temperature
 class Prices:
     """Bounds and choices of one problem, better with every step."""
 
-    def __init__(self, flat: Flat, known: Floats | None = None, ceiling: float = np.inf) -> None:
-        """Takes the problem, prices to start from, and the cost of a choice known elsewhere."""
+    def __init__(
+        self, flat: Flat, known: Floats | None = None, ceiling: float = np.inf, *,
+        messages: Messages | None = None,
+    ) -> None:  # fmt: skip
+        """Takes the problem.
+
+        Args:
+            flat: the problem.
+            known: prices to start from.
+            ceiling: the cost of a choice known elsewhere.
+            messages: of the problem, that go on; new ones if None.
+        """
         self.flat = flat
-        self.messages = Messages(flat)
+        self.messages = messages or Messages(flat)
         self.descent = Descent(flat)
         self.counts = flat.sizes[flat.owner]
         self.use = flat.use[ranges(flat.use_at, self.counts)]
@@ -51,14 +66,22 @@ class Prices:
             self.messages.pay(known)
         self.messages.sweep()
         self.best = self.messages.lower()
-        self.price = self.messages.price
-        self.state = self.messages.state()
         self.length = FIRST_STEP
         self.heat = HEAT
         self.little = LITTLE
         self.careful = False
+        self.moved = np.zeros(len(flat.limit))  # how prices changed, each when it last did
         self.stale = 0  # steps since the bound grew by more than a little of the gap
         self.away = 0  # steps since it grew at all
+
+    def beside(self, more: Floats) -> Prices:
+        """Prices of the same problem where options cost more, which go on from the best ones."""
+        self.rest()
+        found = copy(self)
+        found.messages = self.messages.dearer(more)
+        found.best = found.messages.lower()
+        found.stale = found.away = 0
+        return found
 
     # --- choices ---
 
@@ -88,6 +111,11 @@ class Prices:
         return self.descent.improve(found) if self.flat.fits(found) else None
 
     @property
+    def price(self) -> Floats:
+        """Prices of the best bound."""
+        return self.best.state[2]
+
+    @property
     def gap(self) -> float:
         """Distance between the choice and the bound; the bound's size if there is no choice."""
         scale = max(abs(self.best.bound), 1e-300)
@@ -100,7 +128,7 @@ class Prices:
             return False
         grown = lower.bound - self.best.bound
         self.stale = 0 if grown > self.little * self.gap else self.stale + 1
-        self.best, self.price, self.state = lower, self.messages.price, self.messages.state()
+        self.best = lower
         return True
 
     def _room(self) -> Floats:
@@ -120,8 +148,7 @@ class Prices:
         direction = self._direction()
         norm = float(direction @ direction)
         if norm > 0.0:
-            scale = self.length * self.gap / norm
-            self.messages.pay(np.maximum(0.0, self.messages.price + scale * direction))
+            self._move(self.length * self.gap / norm * direction)
         for _ in range(SWEEPS):
             self.messages.sweep()
         if self._take(self.messages.lower()):
@@ -134,9 +161,19 @@ class Prices:
                 self._back()
         return self.round()
 
+    def _move(self, change: Floats) -> None:
+        """Changes prices; of bold steps none by much more than the last time, less if it turns."""
+        known, last = self.messages.price, self.moved
+        change = np.maximum(change, -known)
+        if not self.careful:
+            most = np.where(change * last < 0.0, TURNED, FURTHER) * np.abs(last)
+            change = np.where(last != 0.0, np.clip(change, -most, most), change)
+            self.moved = np.where(change != 0.0, change, last)
+        self.messages.pay(known + change)
+
     def rest(self) -> None:
         """Goes back to the messages of the best bound."""
-        self.messages.restore(self.state)
+        self.messages.restore(self.best.state)
 
     @property
     def improving(self) -> bool:
@@ -163,6 +200,8 @@ class Prices:
             self.rest()
         self.away = 0
         self.length *= SHORTER[self.careful]
+        if not self.careful:
+            self.heat = max(self.heat * COOLER[0], HEAT * COLDEST)
         if self.length < SHORTEST_STEP[self.careful]:
             self.heat = max(self.heat * COOLER[self.careful], HEAT * COLDEST)
             self.length = NEXT_STEP[self.careful]

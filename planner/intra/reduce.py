@@ -15,7 +15,9 @@ from .remap import keeping, remap
 from .series import eliminate_series
 
 ROUNDS = 12
-SETTLED = 0.01  # rounds end when one takes away less than this share of the options
+# Rounds end when one takes away less than this share of the options and pairs; of many, each round
+# takes as long as many steps of prices.
+SETTLED, SETTLED_MANY, MANY = 0.01, 0.04, 1_000_000
 
 
 class Step(Protocol):
@@ -121,6 +123,7 @@ def reduce(flat: Flat, held: np.ndarray | None = None) -> Reduced:
             pass
         if state.broken or not state.flat.size:
             break
-        if len(state.flat.cost) + state.flat.entries > (1 - SETTLED) * before:
+        settled = SETTLED if before < MANY else SETTLED_MANY
+        if len(state.flat.cost) + state.flat.entries > (1 - settled) * before:
             break
     return state

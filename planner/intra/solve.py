@@ -5,7 +5,7 @@
 3. Options and pairs that no better choice can have are left out, and the rest is reduced again;
    if much went, back to 2 with the prices found.
    Of wide problems, the options that prices play with are solved as a problem of their own
-   (`focus.py`), again and again as prices become better.
+   (`looks.py`), again and again as prices become better.
 4. The 0/1 programme, if what is left is small: it finds the optimum or proves it.
 5. Where the number of rounds is limited, branch and bound over who uses memory (`branches.py`).
 6. Large neighbourhoods of the best choice, solved exactly, larger and larger, and of other choices
@@ -18,21 +18,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
 from ..stop import Stop
-from .branches import Branches
+from .branches import WHOLE, Branches
 from .components import decide_apart
 from .effort import SolveOptions as SolveOptions
 from .eliminate import Tables, eliminated
 from .fixing import cheap_enough
 from .flat import Flat, Ints, flatten_problem
-from .focus import Focus
 from .ilp import columns, solve_ilp
 from .incumbent import EXACT, Incumbent
 from .levels import are_whole, carried_over, elsewhere, guesses, projected, some_option_each
+from .looks import LOOK, Looks
+from .messages import Messages
 from .neighbours import Neighbours
 from .prices import Prices
 from .problem import Floats, IntraProblem, IntraSolution, Point
@@ -51,17 +51,15 @@ FREE_WORK = 400_000  # columns of neighbourhoods beyond which only a share of th
 GOOD, FEWER = 1e-3, 0.1  # a gap that is worth a share of the rounds only
 STALE = 25  # steps of prices without progress before something else is tried
 PRICES_SHARE = 0.15  # of the time left, at most, for prices before anything else is tried
-MUCH = 0.8  # the share of a problem that is left when much of it went
+MUCH, HALF = 0.8, 0.5  # the share of a problem that is left when much of it went, of wide ones
 SMALL, SHRUNK = 100_000, 0.3  # columns; prices of more are left for a share of them
 BATCH, STEPS = 6, 4  # neighbourhoods between looks at the bound, steps of prices then
 # Splitting: columns times passes, more for the share of a gap that it closed; gaps that are small.
 SPLIT_WORK, MORE_WORK, SPLIT_GAP, NO_GAP, USUAL_ROUNDS = 1e9, 7e9, 3e-3, 1e-3, 120
-# What prices play with is solved for problems of more columns: each so many steps of prices, until
-# it was in vain so often in a row; rounds, gap, and what of the cost must come of it.
-WIDE, LOOK, LOOKS, LOOK_ROUNDS, LOOK_GAP, BETTER = 300_000, 8, 2, 10, 1e-3, 1e-3
+WIDE_WORK, WIDE_GAP = 1.6e10, 5e-3  # of wide problems
+WIDE = 300_000  # columns: of more, what prices play with is looked at on the way
 INNER_ILP_COLUMNS = 12_000
-# Columns: more is not split, nor searched by neighbourhoods.
-TOO_WIDE, SEARCHED = 6_000_000, 1_000_000
+SEARCHED = 1_000_000  # columns: more is not searched by neighbourhoods
 
 
 def solve(
@@ -169,16 +167,16 @@ class _Search(Incumbent):
         begin = time.monotonic()
         until = begin + PRICES_SHARE * (self.deadline - begin)
         flat = self.levels[-1].flat
-        prices = Prices(flat, price, self.wanted)
+        wide = self._is_wide(flat)
+        prices = Prices(flat, price, self.wanted, messages=Messages(flat, single=wide))
         steps = self.options.sweeps * self.options.price_steps // 3
         if self.best is None and prices.round():  # something, however little time is left
             assert prices.choice is not None
             self.offer(prices.choice)
         free, most_stale = self.options.rounds is None, STALE
         prices.careful = free
-        focus = None
+        looks = Looks(self, prices, self._part) if wide else None
         if not free:
-            focus = Focus(flat, self.options.seed) if self._is_wide(flat) else None
             large = columns(flat) > LARGE and not len(flat.limit)
             most_stale, prices.little = SHORT_LARGE if large else (SHORT_STALE, prices.little)
         while not self.settled and steps > 0 and prices.stale < most_stale:
@@ -187,11 +185,10 @@ class _Search(Incumbent):
                 assert prices.choice is not None
                 self.offer(prices.choice)
             self.raise_bound(prices.best.bound)
-            if focus is not None and not self.settled:
-                stalls = prices.stale >= most_stale
-                if stalls or (steps % LOOK == 0 and not focus.vain(LOOKS)):
-                    self._look(focus, prices)
-            if self._shrinks(prices):
+            stalls, due = prices.stale >= most_stale, steps % LOOK == 0
+            if looks and not self.settled and (stalls or (due and not looks.vain)):
+                looks.look(last=stalls)
+            if (due or not wide) and self._shrinks(prices):
                 break
             if free and self.best is not None and time.monotonic() > until:
                 break
@@ -199,29 +196,15 @@ class _Search(Incumbent):
         return prices
 
     def _is_wide(self, flat: Flat) -> bool:
-        return not self.inner and columns(flat) > WIDE
+        return self.options.rounds is not None and not self.inner and columns(flat) > WIDE
 
-    def _look(self, focus: Focus, prices: Prices) -> None:
-        """The best choice among the options that prices play with; a better one is progress."""
-        focus.look(prices)
-        best, margin = None, np.inf
-        if self.best is not None:
-            best, margin = projected(self.best, self.levels, prices), self._margin(prices)
-            focus.also(best)
-        options = replace(
-            self.options, rounds=LOOK_ROUNDS, start=(), cutoff=prices.cost,
-            tolerance=max(self.options.tolerance, LOOK_GAP),
-            time_limit_s=max(self.deadline - time.monotonic(), 0.0),
-        )  # fmt: skip
+    def _part(
+        self, options: SolveOptions, flat: Flat, held: np.ndarray, near: Prices, best: Ints | None
+    ) -> Ints | None:
+        """The best choice found of some options of a problem."""
         inner = _Search(options, self.tables, inner=True)
-        inner.run(prices.flat, focus.held(prices, margin), prices, best)
-        before = self.cost
-        if inner.best is not None:
-            prices.offer(inner.best)
-            self.offer(inner.best)
-        focus.worth.append(self.cost < before - BETTER * abs(before))
-        if focus.worth[-1]:
-            prices.stale = 0
+        inner.run(flat, held, near, best)
+        return inner.best
 
     def _shrinks(self, prices: Prices) -> bool:
         """Whether a large problem has become a small one: what is dear can go at once."""
@@ -230,11 +213,7 @@ class _Search(Incumbent):
 
     def _left(self, prices: Prices) -> int:
         """Columns without what is too dear."""
-        return columns(prices.flat, prices.best.slack <= self._margin(prices))
-
-    def _margin(self, prices: Prices) -> float:
-        """By how much above the bound a choice of interest may be."""
-        return self.wanted - prices.best.bound + 1e-9 * abs(self.cost)
+        return columns(prices.flat, prices.best.slack <= self.margin(prices.best.bound))
 
     def _fix(self, prices: Prices) -> bool:
         """Goes one level down, where much can be left out; else tries all else on this one."""
@@ -256,8 +235,8 @@ class _Search(Incumbent):
         return False
 
     def _too_wide(self, flat: Flat) -> bool:
-        most = np.inf if self.options.rounds is None else SEARCHED if self.branched else TOO_WIDE
-        return columns(flat) > most
+        limited = self.options.rounds is not None
+        return limited and self.branched and columns(flat) > SEARCHED
 
     def _guess(self, prices: Prices) -> None:
         """Something that fits, where the programme would be too large."""
@@ -286,9 +265,9 @@ class _Search(Incumbent):
             return False
         size = columns(prices.flat)
         many = self.options.rounds is not None and size > SMALL
-        if many and self._left(prices) > min(MUCH * size, TOO_WIDE):
+        if many and self._left(prices) > (HALF if size > WIDE else MUCH) * size:
             return False
-        flat, held = cheap_enough(prices.messages, prices.best, self._margin(prices))
+        flat, held = cheap_enough(prices.messages, prices.best, self.margin(prices.best.bound))
         below = reduce(flat, held) if some_option_each(flat, held) else None
         if below is None or below.broken:
             self.raise_bound(self.wanted)
@@ -377,14 +356,20 @@ class _Search(Incumbent):
     def _branch(self, prices: Prices) -> None:
         """Splits the problem by who uses memory, as long as that closes the gap."""
         self.branched = True
-        sides = Branches(prices, lambda: self.wanted, self.offer, self.deadline)
         before = self.cost - self.bound
         effort = (self.options.rounds or 0) / USUAL_ROUNDS
+        wide = columns(prices.flat) > WHOLE
+        looks = Looks(self, prices, self._part)
+        seen = looks.focus.read_off if wide else None
+        sides = Branches(prices, lambda: self.wanted, self.offer, self.deadline, seen)
         while not self.settled and not sides.ended:
             gap = self.cost - self.bound
             more = MORE_WORK * (1.0 - gap / before) if gap > SPLIT_GAP * abs(self.cost) else 0.0
-            if gap <= NO_GAP * abs(self.cost) or sides.work > effort * (SPLIT_WORK + more):
+            most = effort * (WIDE_WORK if wide else SPLIT_WORK + more)
+            if gap <= (WIDE_GAP if wide else NO_GAP) * abs(self.cost) or sides.work > most:
                 self.done = sides.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
                 break
             sides.split()
             self.raise_bound(sides.bound)
+        if wide and not self.settled and sides.work > 0.0:
+            looks.search()

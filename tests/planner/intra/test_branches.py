@@ -17,7 +17,8 @@ from planner.intra.prices import Prices
 from planner.intra.problem import IntraProblem
 from planner.intra.reduce import reduce
 from planner.intra.solve import SolveOptions, solve
-from tests.planner.intra.flats import best, rounding
+from tests.planner.intra.flats import best, choices, rounding
+from tests.planner.intra.flats import prices as costs_of
 from tests.planner.intra.problems import instance, large
 from tests.planner.intra.test_solve import assert_truthful
 
@@ -63,13 +64,14 @@ class Kept:
 
 
 @pytest.mark.parametrize("seeds", BLOCKS, ids=str)
-@pytest.mark.parametrize("programmes", [True, False])
+@pytest.mark.parametrize("changed", ["", "EASY_COLUMNS", "WHOLE"])
 def test_the_bound_holds_after_every_split(
-    seeds: range, programmes: bool, monkeypatch: pytest.MonkeyPatch
+    seeds: range, changed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not programmes:
-        monkeypatch.setattr(branches, "EASY_COLUMNS", 0)
-    split = ended = 0
+    """With programmes for small sides, without, and without reducing sides."""
+    if changed:
+        monkeypatch.setattr(branches, changed, 0)
+    split = ended = raised = 0
     for seed in seeds:
         prices = priced(seed)
         if prices is None:
@@ -89,8 +91,10 @@ def test_the_bound_holds_after_every_split(
         if sides.bound >= kept.wanted():
             assert kept.cost <= least + 2e-9 * abs(least) + error, seed
             ended += math.isfinite(least)
+        raised += min(sides.bound, kept.cost) > prices.best.bound + 10 * error
     assert split > 5
-    assert ended > 5
+    assert raised > 5
+    assert ended > 5 or changed == "WHOLE"  # its sides are never programmes
 
 
 def test_a_split_shares_the_options_of_one_node() -> None:
@@ -113,13 +117,42 @@ def test_a_split_shares_the_options_of_one_node() -> None:
     assert seen > 20
 
 
+def test_sides_of_a_whole_problem_leave_out_what_is_not_theirs() -> None:
+    """Two sides that are not reduced: each one's bound holds for the choices on it."""
+    seen = 0
+    for seed in range(300):
+        prices = priced(seed)
+        parts = None if prices is None else heavy_options(prices)
+        if prices is None or parts is None:
+            continue
+        flat, every = prices.flat, choices(prices.flat)
+        cost, before = costs_of(flat), prices.best.bound
+        if not np.isfinite(cost).any():
+            continue
+        seen += 1
+        for held in parts:
+            side = prices.beside(np.where(held, 0.0, float(cost[np.isfinite(cost)].max())))
+            assert side.best.bound >= before - rounding(flat)
+            for _ in range(6):
+                side.step()
+            mine = held[flat.first[:-1] + every].all(axis=1)
+            least = cost[mine].min(initial=math.inf)
+            assert side.best.bound <= least + rounding(flat), seed
+    assert seen > 20
+
+
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("seeds", BLOCKS[:3], ids=str)
 def test_the_portfolio_equals_brute_force_where_it_splits(
-    seeds: range, monkeypatch: pytest.MonkeyPatch
+    seeds: range, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without programmes for all that is left, the gap is closed by splitting."""
     monkeypatch.setattr("planner.intra.solve.SHORT_ILP_COLUMNS", 0)
     monkeypatch.setattr(branches, "EASY_COLUMNS", 0)
+    if whole:
+        monkeypatch.setattr(branches, "WHOLE", -1)
+        monkeypatch.setattr("planner.intra.solve.WHOLE", -1)
+        monkeypatch.setattr("planner.intra.solve.WIDE_GAP", 0.0)
     far = 0
     for seed in seeds:
         problem = tight(seed)

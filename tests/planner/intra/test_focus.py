@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from planner.intra.brute import brute_force
-from planner.intra.flat import flatten_problem
+from planner.intra.effort import SolveOptions
+from planner.intra.flat import Flat, Ints, flatten_problem
 from planner.intra.focus import Focus
+from planner.intra.incumbent import Incumbent
+from planner.intra.looks import Looks
 from planner.intra.prices import Prices
 from planner.intra.reduce import reduce
 from planner.intra.solve import solve
@@ -65,20 +68,27 @@ def test_what_is_held_is_read_and_near_the_bound() -> None:
     assert (focus.held(prices, np.inf) == focus.read).all()
 
 
+def nothing(
+    options: SolveOptions, flat: Flat, held: np.ndarray, near: Prices, best: Ints | None
+) -> Ints | None:
+    return None
+
+
 def test_looks_are_in_vain_only_in_a_row() -> None:
-    focus = Focus(reduce(flatten_problem(large(0, nodes=5))).flat, 0)
-    assert not focus.vain(2)
-    focus.worth.extend([True, False])
-    assert not focus.vain(2)
-    focus.worth.append(False)
-    assert focus.vain(2)
+    prices = Prices(reduce(flatten_problem(large(0, nodes=5))).flat)
+    looks = Looks(Incumbent(SolveOptions(), None), prices, nothing)
+    assert not looks.vain
+    looks.worth.extend([True, False])
+    assert not looks.vain
+    looks.worth.append(False)
+    assert looks.vain
 
 
 def test_small_problems_searched_as_wide_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every problem is wide here, and its programme is too large to be tried as a whole."""
     for name, value in (("WIDE", -1), ("LOOK", 2), ("SHORT_ILP_COLUMNS", 0)):
         monkeypatch.setattr(f"planner.intra.solve.{name}", value)
-    monkeypatch.setattr("planner.intra.solve.TOO_WIDE", -1)
+    monkeypatch.setattr("planner.intra.solve.SEARCHED", -1)
     far = missed = looked = 0
     look = Focus.look
 

@@ -10,10 +10,11 @@ import pytest
 from planner.intra.consistency import consistent
 from planner.intra.descent import Descent
 from planner.intra.fixing import cheap_enough
-from planner.intra.flat import Flat
+from planner.intra.flat import Flat, flatten_problem
 from planner.intra.messages import Messages
 from planner.intra.neighbours import Neighbours
 from planner.intra.prices import Prices
+from planner.intra.problem import Edge, IntraProblem
 from planner.intra.remap import keeping, remap
 from tests.planner.intra.flats import best, choices, prices, rounding, small
 
@@ -63,17 +64,68 @@ def test_bound_and_slack_hold_for_every_choice_that_fits(seeds: range) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_every_sweep_raises_the_bound(seed: int) -> None:
+def test_every_sweep_from_a_rest_raises_the_bound(seed: int) -> None:
     flat = usable(seed)
     if flat is None:
         return
     state = passed(flat, seed)
     bound = state.lower().bound
     for _ in range(8):
+        state.way = state.still()
         state.sweep()
         after = state.lower().bound
         assert after >= bound - rounding(flat)
         bound = after
+
+
+def chain(count: int) -> Flat:
+    """A long chain with loops that ends on either side want differently."""
+    rng = np.random.default_rng(3)
+    cost = [rng.random(6) for _ in range(count)]
+    edges = [Edge(v, v + d, rng.random((6, 6))) for v in range(count) for d in (1, 2)
+             if v + d < count]  # fmt: skip
+    problem = IntraProblem(
+        tuple(cost), tuple(edges), (np.zeros(6),) * count, ((0, 0),) * count, math.inf
+    )
+    return flatten_problem(problem)
+
+
+def test_going_on_the_same_way_is_faster_than_sweeps_alone() -> None:
+    flat, bounds = chain(80), dict[bool, float]()
+    for alone in (False, True):
+        state = Messages(flat)
+        for _ in range(40):
+            state.sweep()
+            if alone:
+                state.way = state.still()
+        bounds[alone] = state.lower().bound
+    longer = Messages(flat)
+    for _ in range(400):
+        longer.sweep()
+        longer.way = longer.still()
+    most = longer.lower().bound
+    assert bounds[True] < bounds[False] <= most * 1.001
+    assert most - bounds[False] < 0.5 * (most - bounds[True])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_single_precision_is_only_a_little_worse(seed: int) -> None:
+    """The bound itself is in double precision: it holds."""
+    flat = usable(seed)
+    if flat is None or best(flat) == math.inf:
+        return
+    found: list[float] = []
+    for single in (False, True):
+        state = Messages(flat, single=single)
+        for _ in range(6):
+            state.sweep()
+        found.append(state.lower().bound)
+    scale = float(
+        np.abs(flat.cost).max(initial=0.0)
+        + np.abs(flat.pool[np.isfinite(flat.pool)]).max(initial=0.0)
+    )
+    assert found[1] == pytest.approx(found[0], rel=1e-4, abs=1e-4 * scale * flat.size)
+    assert found[1] <= best(flat) + rounding(flat)
 
 
 @pytest.mark.parametrize("seeds", BLOCKS, ids=str)
