@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -29,27 +29,15 @@ from .levels import carried_over, some_option_each
 from .prices import Prices
 from .problem import Floats
 from .reduce import Reduced, reduce
+from .sides import SWEPT, Side, at_once, further, side_of
 
 PATIENCE = 10  # steps of prices that bring little
 MOST_STEPS = 40  # of a problem before something is left out of it
 SHRUNK, MUCH = 0.7, 0.9  # shares of a problem that are left when enough of it went
 EASY_COLUMNS, EASY_NODES, EASY_WORK = 12_000, 100, 3e5  # of a programme that is tried
-SWEPT = 8  # passes over all columns in a step of prices
-# Sides of problems of more columns are not reduced. They are probed by so many steps, and by so
-# many more as long as each closes so much of the gap.
-WHOLE, PROBED, STRIDE, GROWING = 1_000_000, 2, 3, 2e-3
-DEAR = 2.0  # what is not theirs costs more by so many gaps
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Side:
-    """A part of all choices: its bound, its problem with prices, and the way to it."""
-
-    bound: float
-    prices: Prices
-    levels: tuple[Reduced, ...]
-    held: np.ndarray | None = None  # options that are left, all if None
-    growing: bool = False  # whether more steps of prices may raise the bound
+# Sides of problems of more columns stay whole. They are probed by so many steps, and go on by so
+# many more as long as that raises the bound, so many of them at once.
+WHOLE, PROBED, STRIDE, ABREAST = 1_000_000, 2, 3, 2
 
 
 class Branches:
@@ -94,51 +82,45 @@ class Branches:
         _, _, side = heapq.heappop(self.open)
         if side.bound >= self.wanted():
             return
-        whole = columns(side.prices.flat) > WHOLE
         if side.growing:
-            self._push(self._further(side, STRIDE))
+            self._further([side, *self._others()], STRIDE)
             return
         part = heavy_options(side.prices, self.wanted() - side.bound, side.held)
         if part is None:
             self.closed = min(self.closed, side.bound)
-            return
-        for held in part:
-            self._push(self._beside(side, held) if whole else self._below(side, held))
+        elif columns(side.prices.flat) > WHOLE:
+            wanted = self.wanted()
+            parts = (side_of(side, held, wanted) for held in part)
+            self._further([each for each in parts if each is not None], PROBED)
+        else:
+            for held in part:
+                self._push(self._below(side, held))
+
+    def _others(self) -> Iterator[Side]:
+        """Further sides that still grow."""
+        for _ in range(ABREAST - 1):
+            if self.open and self.open[0][2].growing and self.open[0][0] < self.wanted():
+                yield heapq.heappop(self.open)[2]
+
+    def _further(self, sides: Sequence[Side], steps: int) -> None:
+        """Some steps on sides of large problems, at once: what they find is offered afterwards."""
+        wanted = self.wanted()
+        for side, done in zip(
+            sides, at_once([partial(further, side, steps, wanted) for side in sides]), strict=True
+        ):
+            self.work += done.work
+            for choice in done.found:
+                self._found(side.levels, choice)
+            if self.seen is not None and done.side is not None:
+                self.seen(side.prices)
+            self._push(done.side)
 
     def _push(self, side: Side | None) -> None:
         if side is not None:
             self.count += 1
             heapq.heappush(self.open, (side.bound, self.count, side))
 
-    # --- sides of large sides: the same problem where what is not theirs is too dear ---
-
-    def _beside(self, side: Side, held: np.ndarray) -> Side | None:
-        """A side of a large side; None if it has no choice of interest."""
-        held = held if side.held is None else held & side.held
-        if not some_option_each(side.prices.flat, held):
-            return None
-        wanted = self.wanted()
-        most = wanted - side.bound if np.isfinite(wanted) else abs(side.bound)
-        prices = side.prices.beside(np.where(held, 0.0, DEAR * most))
-        return self._further(Side(side.bound, prices, side.levels, held), PROBED)
-
-    def _further(self, side: Side, steps: int) -> Side | None:
-        """The same side after some steps of prices."""
-        prices, before = side.prices, side.prices.best.bound
-        for _ in range(steps):
-            self.work += SWEPT * columns(prices.flat)
-            if prices.step():
-                assert prices.choice is not None
-                self._found(side.levels, prices.choice)
-            if prices.best.bound >= self.wanted():
-                return None
-        if self.seen is not None:
-            self.seen(prices)
-        bound = max(side.bound, prices.best.bound)
-        growing = prices.best.bound - before > GROWING * steps * (self.wanted() - before)
-        return replace(side, bound=bound, growing=growing)
-
-    # --- sides of others: problems of their own ---
+    # --- sides that are problems of their own ---
 
     def _below(self, side: Side, held: np.ndarray) -> Side | None:
         """A side of a side; None if it has no choice of interest."""

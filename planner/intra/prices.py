@@ -79,7 +79,7 @@ class Prices:
         self.rest()
         found = copy(self)
         found.messages = self.messages.dearer(more)
-        found.best = found.messages.lower()
+        found.best = Lower(found.messages, self.best.bound)
         found.stale = found.away = 0
         return found
 

@@ -38,3 +38,4 @@ def warm() -> None:
     state.lift(np.zeros(flat.size, dtype=np.int64))
     cheap_enough(prices.messages, prices.best, np.inf)
     Messages(flat).levelled()
+    Messages(flat, single=True).sweep()
