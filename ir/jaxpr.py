@@ -96,6 +96,10 @@ class _Objects:
         self.numbers: dict[Any, int] = {}
         self.sources = Sources()
         self.alive: list[Any] = []  # the number of an object must not pass to a later one
+        # Layers that are written out have equal bodies: each is read once if it is one jaxpr (which
+        # is kept alive), and equal graphs are one object, of which the digest, say, is made once.
+        self.read: dict[int, tuple[Any, Program]] = {}
+        self.graphs: dict[Graph, Graph] = {}
 
     def show(self, value: Any) -> str:
         """A name for `value`, the same for equal objects of one program."""
@@ -312,10 +316,18 @@ class _Encoder:
         return tuple(self(item) for item in value)
 
     def _body(self, value: Any) -> str:
+        known = self.objects.read
+        if id(value) not in known:
+            known[id(value)] = value, self._read(value)
+        self.bodies.append(known[id(value)][1])
+        return f"body {len(self.bodies) - 1}"
+
+    def _read(self, value: Any) -> Program:
         jaxpr, consts = _open(value)
         inputs = [Input(f"in{i}", tensor_type(v.aval), "body") for i, v in enumerate(jaxpr.invars)]
-        self.bodies.append(read_jaxpr(jaxpr, consts, inputs, self.objects))
-        return f"body {len(self.bodies) - 1}"
+        found = read_jaxpr(jaxpr, consts, inputs, self.objects)
+        graph = self.objects.graphs.setdefault(found.graph, found.graph)
+        return dataclasses.replace(found, graph=graph)
 
     def _object(self, value: Any) -> Attr:
         if isinstance(value, (np.ndarray, jax.Array)):

@@ -27,6 +27,7 @@ class Estimator:
     compute: ComputeModel
     collectives: CollectiveModel
     known: dict[object, float] = field(default_factory=dict[object, float])
+    totals: dict[str, float] = field(default_factory=dict[str, float])
 
     def seconds(self, graph: Graph) -> float:
         """Seconds on all devices together, kernel starts on each."""
@@ -37,11 +38,17 @@ class Estimator:
         total = 0.0
         for i, node in enumerate(graph.nodes):
             if node.bodies:
-                parts = [self.seconds(body) for body in node.bodies]
+                parts = [self._body(body) for body in node.bodies]
                 total += runs_of(node) * (max(parts) if node.op == "cond" else sum(parts))
             elif not _is_fused(node) or any(v in needed for v in graph.values_of(i)):
                 total += self._node(node, tuple(graph.type_of(o) for o in node.inputs))
         return total
+
+    def _body(self, graph: Graph) -> float:
+        """The same of a body; equal ones, such as those of layers, are gone through once."""
+        if graph.digest not in self.totals:
+            self.totals[graph.digest] = self.seconds(graph)
+        return self.totals[graph.digest]
 
     def most_s(self, graph: Graph, nodes: Iterable[int]) -> tuple[float, float]:
         """What some nodes can cost at most: computing, and one exchange of all they touch.

@@ -10,6 +10,7 @@ from ir import Literal
 
 from ..catalogue import CATALOGUE
 from ..errors import RuleError
+from .alike import taken_over
 from .build import Build, NoFitError, as_root
 from .match import Match, index_of, matches
 from .net import Draft, Net, finished
@@ -140,9 +141,16 @@ def _within(draft: Draft, places: Sequence[tuple[Prefix, Place]]) -> tuple[Draft
     for prefix, place in places:
         inner.setdefault((prefix[0], prefix[1]), []).append((prefix[2:], place))
     bodies: dict[tuple[int, int], Draft] = {}
+    known: dict[object, tuple[Draft, Draft, int]] = {}  # of equal bodies and places
     total = 0
     for (at, number), members in inner.items():
-        found, count = _within(draft.body(at, number), members)
+        body = draft.body(at, number)
+        key = id(body.graph), tuple([(way, p.root, p.number) for way, p in members])
+        before, after, count = known.get(key, (body, body, 0))
+        found = taken_over(after, before, body) if key in known else None
+        if found is None:
+            found, count = _within(body, members)
+            known.setdefault(key, (body, found, count))
         if count:
             bodies[at, number] = found
             total += count

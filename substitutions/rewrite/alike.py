@@ -1,0 +1,43 @@
+"""Equal bodies are rewritten once: the result of one is that of another, coming from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .net import Draft, Mark
+
+Path = tuple[int, ...]
+
+
+def taken_over(done: Draft, before: Draft, other: Draft) -> Draft | None:
+    """What rewriting `other` gives where the same rewrite made `done` of `before`.
+
+    Args:
+        done: the rewritten graph.
+        before: what was rewritten.
+        other: the same graph, with marks of its own.
+
+    Returns:
+        None if nodes that come from one place in `before` come from several in `other`.
+    """
+    places: dict[Path, Path] = {(): ()}
+    if not _paired(before.marks, other.marks, places):
+        return None
+    return Draft(done.graph, _moved(done.marks, places))
+
+
+def _paired(left: Sequence[Mark], right: Sequence[Mark], places: dict[Path, Path]) -> bool:
+    """Notes which place of the right marks is which of the left ones; False if it is not one."""
+    return all(
+        places.setdefault(a.place, b.place) == b.place
+        and places.setdefault(a.like, b.like) == b.like
+        and all(_paired(x, y, places) for x, y in zip(a.bodies, b.bodies, strict=True))
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def _moved(marks: Sequence[Mark], places: Mapping[Path, Path]) -> tuple[Mark, ...]:
+    return tuple(
+        Mark(places[m.place], tuple(_moved(b, places) for b in m.bodies), places[m.like])
+        for m in marks
+    )
