@@ -84,7 +84,10 @@ class Node:
 
     def has_attr(self, name: str) -> bool:
         """Whether it has an attribute of that name."""
-        return name in dict(self.attrs)
+        for key, _ in self.attrs:  # asked of every node: quicker than `any`
+            if key == name:
+                return True
+        return False
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ class Graph:
         types: list[TensorType] = [item.type for item in self.inputs]
         first: list[int] = []
         for i, node in enumerate(self.nodes):
-            late = [j for j in node.inputs if isinstance(j, int) and not 0 <= j < len(types)]
+            count = len(types)
+            late = [j for j in node.inputs if isinstance(j, int) and not 0 <= j < count]
             if late:
                 raise IRError(f"node {i} ({node.op}) reads {late}, defined later or never")
             first.append(len(types))

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 from ir import Attrs, Graph, Input, Literal, Node, TensorType
 
@@ -231,13 +232,25 @@ def finished(net: Net) -> Draft | None:
     """
     alive = _alive(net)
     keys = _keys(net, alive)
+    wanted = sorted(sorted(alive), key=keys.__getitem__)
+    place = {n: i for i, n in enumerate(wanted)}
+    if all(place[maker] < place[n] for n, makers in alive.items() for maker in makers):
+        return _numbered(net, wanted)
+    order = _in_order(net, alive, keys, wanted)
+    return _numbered(net, order) if len(order) == len(alive) else None
+
+
+def _in_order(
+    net: Net,
+    alive: Mapping[int, list[int]],
+    keys: Mapping[int, tuple[int, int]],
+    wanted: Sequence[int],
+) -> list[int]:
+    """Items after those that they need, otherwise by their keys; some are missing in a circle."""
     needs = {n: set(makers) for n, makers in alive.items()}
-    last: int | None = None
-    for n in sorted(alive, key=keys.__getitem__):
-        if net.items[n].node.has_attr("effect"):
-            if last is not None:
-                needs[n].add(last)
-            last = n
+    effects = [n for n in wanted if net.items[n].node.has_attr("effect")]
+    for before, after in pairwise(effects):
+        needs[after].add(before)
     waiting = {n: len(found) for n, found in needs.items()}
     readers: dict[int, list[int]] = {}
     for n, found in needs.items():
@@ -253,7 +266,7 @@ def finished(net: Net) -> Draft | None:
             waiting[reader] -= 1
             if not waiting[reader]:
                 heapq.heappush(ready, (keys[reader], reader))
-    return _numbered(net, order) if len(order) == len(alive) else None
+    return order
 
 
 def _makers(item: Item) -> list[int]:
@@ -275,20 +288,20 @@ def _alive(net: Net) -> dict[int, list[int]]:
 
 def _keys(net: Net, alive: Mapping[int, list[int]]) -> dict[int, tuple[int, int]]:
     """Where each item wants to stand: (number of an old item, new ones before it)."""
-    end = len(net.items)
-    readers: dict[int, set[int]] = {}
-    for n, makers in alive.items():
-        for maker in makers:
-            readers.setdefault(maker, set()).add(n)
+    end, items = len(net.items), net.items
+    fresh = [n for n in sorted(alive, reverse=True) if items[n].order is None]
+    readers: dict[int, set[int]] = {n: set() for n in fresh}
     keys: dict[int, tuple[int, int]] = {}
-    for n in sorted(alive):
-        order = net.items[n].order
+    for n, makers in alive.items():
+        order = items[n].order
         if order is not None:
             keys[n] = (order, 1)
-    fresh = [n for n in sorted(alive, reverse=True) if net.items[n].order is None]
+        for maker in makers:
+            if maker in readers:
+                readers[maker].add(n)
     for _ in range(2):  # a new item may be read by one that was made before it
         for n in fresh:
-            wanted = [keys[r][0] for r in readers.get(n, ()) if r in keys]
+            wanted = [keys[r][0] for r in readers[n] if r in keys]
             keys[n] = (min(wanted, default=end), 0)
     return keys
 
