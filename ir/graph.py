@@ -84,10 +84,7 @@ class Node:
 
     def has_attr(self, name: str) -> bool:
         """Whether it has an attribute of that name."""
-        for key, _ in self.attrs:  # asked of every node: quicker than `any`
-            if key == name:
-                return True
-        return False
+        return name in dict(self.attrs)
 
 
 @dataclass(frozen=True)
@@ -108,11 +105,11 @@ class Graph:
         first: list[int] = []
         for i, node in enumerate(self.nodes):
             count = len(types)
-            late = [j for j in node.inputs if isinstance(j, int) and not 0 <= j < count]
-            if late:
-                raise IRError(f"node {i} ({node.op}) reads {late}, defined later or never")
-            first.append(len(types))
-            types.extend(node.outputs)
+            for operand in node.inputs:
+                if isinstance(operand, int) and not 0 <= operand < count:
+                    raise IRError(f"node {i} ({node.op}) reads {operand}, defined later or never")
+            first.append(count)
+            types += node.outputs
         late = [j for j in self.outputs if isinstance(j, int) and not 0 <= j < len(types)]
         if late:
             raise IRError(f"the graph returns {late}, which no node defines")

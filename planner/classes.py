@@ -6,8 +6,10 @@ batch"), and so do the baselines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
+
+import numpy as np
 
 from ir import FactorSpec, Literal, lookup
 
@@ -16,6 +18,7 @@ from .unions import find
 
 Dim = tuple[int, int]  # flat value, dimension
 Factor = tuple[int, str]  # flat op, factor
+Joint = tuple[int, int, int]  # operand or result, its dimension, number of the factor
 
 
 class Classes:
@@ -27,37 +30,32 @@ class Classes:
         self._dim = list(accumulate(ranks, initial=0))  # number of the first dimension of a value
         counts = [len(spec.sizes) for spec in specs]
         self._factor = list(accumulate(counts, initial=self._dim[-1]))  # of the first factor
-        known: dict[int, dict[str, int]] = {}  # equal ops share one spec
-        self._names = [
-            known.get(id(spec)) or known.setdefault(id(spec), _numbered(spec)) for spec in specs
-        ]
+        known: dict[int, tuple[dict[str, int], list[Joint]]] = {}  # equal ops share one spec
+        self._names: list[dict[str, int]] = []
         self.parent = list(range(self._factor[-1]))
-        for i, (op, spec) in enumerate(zip(flat.ops, specs, strict=True)):
-            names, first = self._names[i], self._factor[i]
-            tensors = (*zip(op.inputs, spec.operands, strict=True),
-                       *zip(op.outputs, spec.results, strict=True))  # fmt: skip
-            for value, dims in tensors:
-                if isinstance(value, Literal):
-                    continue
-                for number, dim in enumerate(dims, self._dim[value]):
-                    if dim:
-                        # of a compound only the major factor: what is split of it comes first
-                        self._join(number, first + names[dim[0]])
+        for op, spec, first in zip(flat.ops, specs, self._factor, strict=False):
+            if id(spec) not in known:
+                known[id(spec)] = _numbered(spec), list(_joints(spec))
+            names, joints = known[id(spec)]
+            self._names.append(names)
+            touched = (*op.inputs, *op.outputs)
+            for position, d, factor in joints:
+                value = touched[position]
+                if not isinstance(value, Literal):
+                    self._join(self._dim[value] + d, first + factor)
         pairs = [(link.source, link.target, link.lift) for link in flat.links]
         pairs += [(outer, port, 1) for outer, port in flat.stacked.items()]
         for outer, inner, lift in pairs:
             for d in range(ranks[inner]):
                 self._join(self._dim[outer] + d + lift, self._dim[inner] + d)
-
-    def _find(self, number: int) -> int:
-        return find(self.parent, number)
+        self.parent = _settled(self.parent)
 
     def _join(self, a: int, b: int) -> None:
-        self.parent[self._find(b)] = self._find(a)
+        self.parent[find(self.parent, b)] = find(self.parent, a)
 
     def members(self) -> list[int]:
         """The class of every dimension, then of every factor, by number."""
-        return [self._find(number) for number in range(len(self.parent))]
+        return self.parent
 
     def dims(self, value: int) -> tuple[int, int]:
         """Numbers of the dimensions of a value, from the first to behind the last."""
@@ -69,16 +67,33 @@ class Classes:
 
     def of_dim(self, value: int, dim: int) -> int:
         """The class of a dimension."""
-        return self._find(self._dim[value] + dim)
+        return self.parent[self._dim[value] + dim]
 
     def of_factor(self, op: int, factor: str) -> int:
         """The class of a factor; -1 for what is none of the op's."""
         number = self._names[op].get(factor)
-        return -1 if number is None else self._find(self._factor[op] + number)
+        return -1 if number is None else self.parent[self._factor[op] + number]
 
 
 def _numbered(spec: FactorSpec) -> dict[str, int]:
     return {name: n for n, (name, _) in enumerate(spec.sizes)}
+
+
+def _joints(spec: FactorSpec) -> Iterator[Joint]:
+    """Which factor every dimension of the operands, then of the results, is of."""
+    names = _numbered(spec)
+    for position, dims in enumerate((*spec.operands, *spec.results)):
+        for d, dim in enumerate(dims):
+            if dim:  # of a compound only the major factor: what is split of it comes first
+                yield position, d, names[dim[0]]
+
+
+def _settled(parent: list[int]) -> list[int]:
+    """Who stands for every member's set, once all are joined."""
+    found = np.array(parent, dtype=np.intp)
+    while not np.array_equal(further := found[found], found):
+        found = further
+    return found.tolist()
 
 
 class Kinds:

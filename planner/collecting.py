@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock
 
-YOUNG = 400_000  # new objects before the youngest are looked at
+YOUNG = 4_000_000  # new objects before the youngest are looked at
 _lock = Lock()
 _inside: list[tuple[int, int, int]] = []  # what is put back, once for every call that goes on
 

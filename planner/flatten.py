@@ -13,8 +13,9 @@ region passes a *port*, a value with a sharding of its own:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ir import Graph, Input, IRError, Literal, Node, Operand, TensorType, lookup
+from ir import Graph, Input, IRError, Literal, Node, TensorType, lookup
 
 # Iterations that a `while` of unknown length is priced with; the plan warns of it.
 ASSUMED_ITERATIONS = 8
@@ -22,8 +23,7 @@ REGIONS = ("scan", "while", "cond", "remat")
 Place = tuple[int, ...]  # node index, then (body index, node index) for each level
 
 
-@dataclass(frozen=True, slots=True)
-class FlatOp:
+class FlatOp(NamedTuple):
     """An operation at its place; values are numbers of the flat program.
 
     reads: values among the inputs, each once.
@@ -38,8 +38,7 @@ class FlatOp:
     reads: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FlatValue:
+class FlatValue(NamedTuple):
     """A value: an argument, a result of an op, or a port."""
 
     type: TensorType
@@ -133,7 +132,7 @@ def _body(
             flat.names[(prefix, number)] = value
     for i, node in enumerate(graph.nodes):
         place = (*prefix, i)
-        inputs = tuple(_operand(o, env) for o in node.inputs)
+        inputs = tuple([o if isinstance(o, Literal) else env[o] for o in node.inputs])
         if node.op in REGIONS:
             results = _REGION[node.op](flat, node, inputs, place, weight)
         else:
@@ -142,11 +141,7 @@ def _body(
             if isinstance(value, int):
                 flat.names[(prefix, len(env))] = value
             env.append(value)
-    return tuple(_operand(o, env) for o in graph.outputs)
-
-
-def _operand(operand: Operand, env: list[int | Literal]) -> int | Literal:
-    return operand if isinstance(operand, Literal) else env[operand]
+    return tuple(o if isinstance(o, Literal) else env[o] for o in graph.outputs)
 
 
 def _op(
@@ -156,12 +151,11 @@ def _op(
     place: Place,
     weight: float,
 ) -> tuple[int, ...]:
-    time = flat.tick()
-    label = "/".join(map(str, place))
-    outputs = tuple(
-        flat.new(type_, f"{node.op}@{label}" + (f".{k}" if k else ""), "op", weight, time)
-        for k, type_ in enumerate(node.outputs)
-    )
+    time, first = flat.tick(), len(flat.values)
+    name = f"{node.op}@{'/'.join(map(str, place))}"
+    for k, type_ in enumerate(node.outputs):
+        flat.new(type_, f"{name}.{k}" if k else name, "op", weight, time)
+    outputs = tuple(range(first, len(flat.values)))
     reads = tuple(dict.fromkeys([v for v in inputs if isinstance(v, int)]))
     flat.ops.append(FlatOp(node, place, inputs, outputs, weight, time, reads))
     if lookup(node.op).family == "opaque":

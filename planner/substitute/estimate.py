@@ -31,16 +31,17 @@ class Estimator:
 
     def seconds(self, graph: Graph) -> float:
         """Seconds on all devices together, kernel starts on each."""
-        needed = {
-            o for node in graph.nodes if not _is_fused(node) for o in node.inputs
-            if not isinstance(o, Literal)
-        }  # fmt: skip
+        fused = [_is_fused(node) for node in graph.nodes]
+        needed: set[int | Literal] = set()
+        for node, within in zip(graph.nodes, fused, strict=True):
+            if not within:
+                needed.update(node.inputs)
         total = 0.0
-        for i, node in enumerate(graph.nodes):
+        for node, first, within in zip(graph.nodes, graph.first_value, fused, strict=True):
             if node.bodies:
                 parts = [self._body(body) for body in node.bodies]
                 total += runs_of(node) * (max(parts) if node.op == "cond" else sum(parts))
-            elif not _is_fused(node) or any(v in needed for v in graph.values_of(i)):
+            elif not within or not needed.isdisjoint(range(first, first + len(node.outputs))):
                 total += self._node(node, tuple(graph.type_of(o) for o in node.inputs))
         return total
 

@@ -28,16 +28,21 @@ def taken_over(done: Draft, before: Draft, other: Draft) -> Draft | None:
 
 def _paired(left: Sequence[Mark], right: Sequence[Mark], places: dict[Path, Path]) -> bool:
     """Notes which place of the right marks is which of the left ones; False if it is not one."""
-    return all(
-        places.setdefault(a.place, b.place) == b.place
-        and places.setdefault(a.like, b.like) == b.like
-        and all(_paired(x, y, places) for x, y in zip(a.bodies, b.bodies, strict=True))
-        for a, b in zip(left, right, strict=True)
-    )
+    for a, b in zip(left, right, strict=True):
+        if places.setdefault(a.place, b.place) != b.place:
+            return False
+        if places.setdefault(a.like, b.like) != b.like:
+            return False
+        pairs = zip(a.bodies, b.bodies, strict=True)
+        if a.bodies and not all(_paired(x, y, places) for x, y in pairs):
+            return False
+    return True
 
 
 def _moved(marks: Sequence[Mark], places: Mapping[Path, Path]) -> tuple[Mark, ...]:
     return tuple(
-        Mark(places[m.place], tuple(_moved(b, places) for b in m.bodies), places[m.like])
-        for m in marks
+        [
+            Mark(places[m.place], tuple([_moved(b, places) for b in m.bodies]), places[m.like])
+            for m in marks
+        ]
     )

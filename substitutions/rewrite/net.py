@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from ir import Attrs, Graph, Input, Literal, Node, TensorType
 
@@ -16,8 +17,7 @@ Source = Value | Literal
 _APART = ("optimization_barrier", "rng_bit_generator", "rng_uniform")
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """Where a node comes from: its place in the traced program, () for a node that a rule made.
 
     bodies: marks of the nodes of its bodies.
