@@ -173,10 +173,8 @@ class ReshardModel:
             large = space.share * type_.nbytes > self.room_bytes
             table[large], table[:, large] = np.inf, np.inf
             np.fill_diagonal(table, 0.0)
-            through = np.empty_like(table)
             for k in range(len(table)):
-                np.add(table[:, k, None], table[None, k, :], out=through)
-                np.minimum(table, through, out=table)
+                np.minimum(table, table[:, k, None] + table[None, k, :], out=table)
             self._matrices[key] = table
         return self._matrices[key]
 

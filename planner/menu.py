@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ir import FactorSpec, IRError, Mesh, Sharding, operand_sharding, result_sharding
 
@@ -34,7 +34,7 @@ class Strategy:
 def factor_axes(roles: Sequence[str], mesh: Mesh) -> dict[str, tuple[str, ...]]:
     axes: dict[str, tuple[str, ...]] = {}
     for axis, role in zip(mesh.names, roles, strict=True):
-        if role and not role.startswith("@"):
+        if role and role[0] != "@":
             axes[role] = (*axes.get(role, ()), axis)
     return axes
 
@@ -54,6 +54,7 @@ def strategies(
     spec: FactorSpec,
     mesh: Mesh,
     pass_groups: tuple[tuple[int, ...], ...] = (),
+    splits: Splits | None = None,
 ) -> tuple[Strategy, ...]:
     """All legal strategies, the unsplit one first; never empty.
 
@@ -61,11 +62,12 @@ def strategies(
         spec: factors of the op.
         mesh: the mesh.
         pass_groups: groups of operand positions through which partial sums may pass here.
+        splits: shardings on this mesh that are known already.
     """
-    roles, splits = _roles(spec, mesh, pass_groups), _Splits(spec, mesh)
+    roles, tensors = _roles(spec, mesh, pass_groups), _Tensors(spec, splits or Splits(mesh))
     found: list[Strategy] = []
     for combination in itertools.product(*roles):
-        strategy = _strategy(splits, combination, pass_groups)
+        strategy = _strategy(tensors, combination, pass_groups)
         if strategy is not None:
             found.append(strategy)
     if len(found) > MENU_LIMIT:
@@ -90,27 +92,44 @@ def _roles(
     ]
 
 
-class _Splits:
-    """Shardings of the tensors of one op; those of equal roles are worked out once."""
+@dataclass(frozen=True)
+class Splits:
+    """Shardings of tensors on one mesh by the roles of its axes, each worked out once.
 
-    def __init__(self, spec: FactorSpec, mesh: Mesh) -> None:
-        self.spec, self.mesh = spec, mesh
-        names = [frozenset(name for dim in dims for name in dim) for dims in spec.operands]
-        reduced = frozenset(name for name, kind in spec.kinds if kind != "plain")
-        names += [
-            frozenset(name for dim in dims for name in dim) | reduced for dims in spec.results
-        ]
-        self.names = names
-        self.known: dict[tuple[int, tuple[str, ...]], Sharding | None] = {}
+    numbers: of tensors whose factors are alike.
+    known: sharding by the number of the tensor and the roles; None where these are not legal.
+    """
+
+    mesh: Mesh
+    numbers: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    known: dict[tuple[int, tuple[str, ...]], Sharding | None] = field(
+        default_factory=dict[tuple[int, tuple[str, ...]], Sharding | None]
+    )
+
+
+class _Tensors:
+    """The tensors of one op: operands, then results."""
+
+    def __init__(self, spec: FactorSpec, splits: Splits) -> None:
+        self.spec, self.mesh, self.splits = spec, splits.mesh, splits
+        reduced = tuple((name, kind) for name, kind in spec.kinds if kind != "plain")
+        sides = [(dims, ()) for dims in spec.operands] + [(dims, reduced) for dims in spec.results]
+        self.names: list[frozenset[str]] = []
+        self.numbers: list[int] = []
+        for dims, kinds in sides:
+            own = [name for dim in dims for name in dim]
+            self.names.append(frozenset((*own, *(name for name, _ in kinds))))
+            alike = dims, tuple(spec.size(name) for name in own), kinds
+            self.numbers.append(splits.numbers.setdefault(alike, len(splits.numbers)))
 
     def of(self, roles: tuple[str, ...]) -> list[Sharding] | None:
         """States of operands and raw results; None if the roles are not legal."""
-        found: list[Sharding] = []
+        known, found = self.splits.known, list[Sharding]()
         for k, names in enumerate(self.names):
-            key = (k, tuple(role if role in names else "" for role in roles))
-            if key not in self.known:
-                self.known[key] = self._sharding(*key)
-            state = self.known[key]
+            key = self.numbers[k], tuple([role if role in names else "" for role in roles])
+            if key not in known:
+                known[key] = self._sharding(k, key[1])
+            state = known[key]
             if state is None:
                 return None
             found.append(state)
@@ -127,15 +146,15 @@ class _Splits:
 
 
 def _strategy(
-    splits: _Splits, roles: tuple[str, ...], pass_groups: tuple[tuple[int, ...], ...]
+    tensors: _Tensors, roles: tuple[str, ...], pass_groups: tuple[tuple[int, ...], ...]
 ) -> Strategy | None:
-    passed = {role for role in roles if role.startswith("@")}
+    passed = {role for role in roles if role[:1] == "@"} if pass_groups else set[str]()
     if len(passed) > 1:
         return None
-    states = splits.of(roles)
+    states = tensors.of(roles)
     if states is None:
         return None
-    mesh, count = splits.mesh, len(splits.spec.operands)
+    mesh, count = tensors.mesh, len(tensors.spec.operands)
     operands, results = tuple(states[:count]), tuple(states[count:])
     if passed:
         axes = tuple(a for a, r in zip(mesh.names, roles, strict=True) if r.startswith("@"))
@@ -148,7 +167,7 @@ def _strategy(
             for i, state in enumerate(operands)
         )
         results = tuple(Sharding(state.dims, partial) for state in results)
-    if any(len({kind for _, kind in state.partial}) > 1 for state in results):
+    if any(state.partial and len({kind for _, kind in state.partial}) > 1 for state in results):
         return None
     return Strategy(roles, operands, results)
 
@@ -166,7 +185,7 @@ def strategy_of(
     """
     possible = zip(roles, _roles(spec, mesh, pass_groups), strict=True)
     legal = all(role in some for role, some in possible)
-    strategy = _strategy(_Splits(spec, mesh), roles, pass_groups) if legal else None
+    strategy = _strategy(_Tensors(spec, Splits(mesh)), roles, pass_groups) if legal else None
     if strategy is None:
         raise IRError(f"the roles {roles} over {mesh} are not legal for an op with factors {spec}")
     return strategy

@@ -59,12 +59,13 @@ class Builder:
         form = self.cache.forms.get(id(spec))  # specs live as long as the facts
         if form is None:
             form = self.cache.forms[id(spec)] = form_of(spec, self.mesh)
-        key = ("menu", form, self.facts.groups(op) if usable else (), usable)
+        groups = self.facts.groups(op) if usable else ()
+        key = ("menu", form, groups, usable)
         if key not in self.cache.menus:
-            found = strategies(spec, self.mesh, self.facts.groups(op) if usable else ())
-            keep = {f"@{g}" for g in usable}
-            self.cache.menus[key] = tuple(
-                s for s in found if all(not r.startswith("@") or r in keep for r in s.roles)
+            found = strategies(spec, self.mesh, groups, self.cache.splits)
+            gone = {f"@{g}" for g in range(len(groups)) if g not in usable}
+            self.cache.menus[key] = (
+                tuple([s for s in found if gone.isdisjoint(s.roles)]) if gone else found
             )
         return self.cache.menus[key]
 

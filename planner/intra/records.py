@@ -12,7 +12,7 @@ from costmodel import ComputeModel, ReshardModel
 from ir import FactorSpec, Literal, Mesh, Sharding, TensorType
 
 from ..flatten import FlatOp, FlatProgram
-from ..menu import Strategy
+from ..menu import Splits, Strategy
 from .lives import Lives, watched
 from .outline import Outline
 from .problem import Floats, IntraProblem
@@ -61,6 +61,10 @@ class MenuCache:
     index: _Index = field(default_factory=_Index)
     forms: dict[int, Hashable] = field(default_factory=dict[int, Hashable])
     ways: dict[int, Mapping[str, Floats]] = field(default_factory=dict[int, Mapping[str, Floats]])
+    splits: Splits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.splits = Splits(self.mesh)
 
     def parts(self, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Mapping[str, Floats]:
         """Parts of every factor under each strategy; specs of one menu have the same factors."""
