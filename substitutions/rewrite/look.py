@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..text import Term
@@ -33,11 +33,21 @@ class Look:
     """Where to look, and for what.
 
     readers: how each op of the rules is read off the program.
+    makers: primitives that may make the value of an op of the rules; none if any may.
     """
 
     net: Net
     pattern: Pattern
     readers: Mapping[str, Reader]
+    makers: Mapping[str, Sequence[str]]
+
+    def may_be(self, term: Term, source: Source, env: Env) -> bool:
+        """Whether a value is made by one of the ops of a term: a quick test before `match`."""
+        ops = self.makers.get(term.kind)
+        if not ops or term in env:
+            return True
+        item = self.net.maker(source)
+        return item is not None and item.node.op in ops
 
     def match(self, term: Term, source: Source, groups: Partial | None, env: Env) -> Found:
         """Ways in which a value is what a term says.

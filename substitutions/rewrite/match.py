@@ -11,7 +11,7 @@ from ..text import Term
 from .look import Env, Groups, Look, Partial
 from .net import Item, Net, Source, Value
 from .pattern import Pattern
-from .read import FIRST_OPS, READERS
+from .read import FIRST_OPS, MAKERS, READERS
 from .views import View, covers, filled
 
 # Candidates for another output that are tried for each place of the first one.
@@ -67,12 +67,15 @@ def matches(
         index: items by their op.
         begins: whether those of a rule whose first output has a type are wanted.
     """
-    look = Look(net, pattern, READERS)
+    look = Look(net, pattern, READERS, MAKERS)
     seen: set[object] = set()
     first = pattern.left[0]
+    wanted: dict[TensorType, bool] = {}
     for n in sorted(n for op in FIRST_OPS[first.kind] for n in index.get(op, ())):
         for k, type_ in enumerate(net.items[n].node.outputs):
-            if not begins(pattern.name, type_):
+            if type_ not in wanted:
+                wanted[type_] = begins(pattern.name, type_)
+            if not wanted[type_]:
                 continue
             for env in _all_known(look, first, (n, k), {}):
                 for full, roots in _others(look, env, ((n, k),)):

@@ -69,6 +69,9 @@ def _binary(ops: Sequence[str], look: Look, term: Term, source: Source, known: P
     spread = right.kind in ("along", "expand")
     for k in range(2 if item.inputs[0] != item.inputs[1] else 1):
         a, b = item.inputs[k], item.inputs[1 - k]
+        # a variable on the left says nothing of the term on the right
+        if not look.may_be(left, a, env) or not (left.kind or look.may_be(right, b, env)):
+            continue
         if not _same_shape(look, a, source) or not (spread or _same_shape(look, b, source)):
             continue
         for groups, more in look.match(left, a, known, env):
@@ -376,3 +379,5 @@ _TABLE: Mapping[str, tuple[tuple[str, ...], Reader]] = {
 }
 FIRST_OPS: Mapping[str, tuple[str, ...]] = {kind: ops for kind, (ops, _) in _TABLE.items()}
 READERS: Mapping[str, Reader] = {kind: read for kind, (_, read) in _TABLE.items()}
+# Without those that are read off other primitives too: what is spread may be reshaped or a literal.
+MAKERS: Mapping[str, tuple[str, ...]] = {k: ops for k, ops in FIRST_OPS.items() if k != "expand"}

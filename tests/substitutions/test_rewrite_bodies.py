@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import jax
 import jax.numpy as jnp
+import pytest
 
+from ir import Graph
 from ir.trace import trace
-from substitutions import apply, draft_of, find, patterns
+from substitutions import Draft, Mark, apply, draft_of, find, patterns
+from substitutions.rewrite.alike import taken_over
 
 LAYERS = 3
 
@@ -52,3 +57,32 @@ def test_rewriting_leaves_the_draft_as_it_was() -> None:
         assert once == twice == apply(draft(), alike)
         assert whole == again
         assert find(whole, patterns()) == found
+
+
+def test_equal_bodies_are_one_graph() -> None:
+    bodies = [body for node in draft().graph.nodes for body in node.bodies]
+    assert len(bodies) == LAYERS
+    assert all(body is bodies[0] for body in bodies)
+
+
+def test_equal_bodies_rewritten_together_are_as_rewritten_one_by_one() -> None:
+    whole = draft()
+    places = [place for place in find(whole, ["merge-projections"]) if place.prefix]
+    assert len({place.prefix for place in places}) == LAYERS
+    together, count = apply(whole, places)
+    alone, total = whole, 0
+    for _, members in groupby(places, key=lambda place: place.prefix):
+        alone, found = apply(alone, list(members))
+        total += found
+    assert count == total == LAYERS
+    assert together == alone
+
+
+@pytest.mark.parametrize("second", [(1,), (2,)])
+def test_marks_are_taken_over_where_a_place_goes_with_one_place(second: tuple[int, ...]) -> None:
+    graph = Graph((), (), ())
+    before = Draft(graph, (Mark((0,)), Mark((0,))))
+    done = Draft(graph, (Mark((), (), (0,)), Mark((0,))))
+    found = taken_over(done, before, Draft(graph, (Mark((1,)), Mark(second))))
+    wanted = Draft(graph, (Mark((), (), (1,)), Mark((1,))))
+    assert found == (wanted if second == (1,) else None)
