@@ -246,7 +246,7 @@ class MeshSearch:
         return Candidate(name, self.mesh, builder, built, solution, sums)
 
     def best(
-        self, known: Sequence[Candidate] = (), cutoff: float = float("inf")
+        self, known: Sequence[Candidate] = (), cutoff: float = float("inf"), gap: float = 0.0
     ) -> tuple[list[Candidate], float]:
         """The best plan on this mesh, if one fits, and a bound for all of them.
 
@@ -255,6 +255,7 @@ class MeshSearch:
 
         known: plans that fit, also of coarser meshes.
         cutoff: the mesh is left as soon as its bound shows that it has no step below.
+        gap: that is near enough, where it is above that of the effort.
         """
         wished = self._wished()
         left = self._build(wished)
@@ -262,7 +263,9 @@ class MeshSearch:
             self._note_blocked(left)
             return [], float("inf")
         start = self._start(left, known)
-        first = replace(self.scope.effort.first, cutoff=cutoff, start=start)
+        first = self.scope.effort.first
+        tolerance = max(first.tolerance, gap)
+        first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance)
         first = self._solve(left, self.scope.limit, first)
         self.scope.late |= first.stop is Stop.TIME_LIMIT
         if float("inf") > cutoff <= first.bound:

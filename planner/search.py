@@ -24,6 +24,7 @@ from .stop import Stop
 # Share of a device's memory that a plan may count on: the rest is for the allocator, collective
 # buffers and what the compiler keeps longer than the program's order asks for.
 USABLE = 0.9
+COARSE_GAP = 3e-3  # near enough on meshes whose plans only begin the search on finer ones
 
 
 def limit_of(options: Options, cluster: Cluster) -> float:
@@ -125,7 +126,8 @@ class Search:
                 found.extend(searcher.baselines(baselines))
             # the first of the finest meshes is searched to the end
             cutoff = self.cutoff_s if shape in fine and not bounds else best_s
-            best, bound = searcher.best((*known, *self._fitting(found)), cutoff * (1 - WORTH))
+            gap = 0.0 if shape in fine else COARSE_GAP
+            best, bound = searcher.best((*known, *self._fitting(found)), cutoff * (1 - WORTH), gap)
             found.extend(best)
             bounds.extend([bound] if shape in fine else [])
             best_s = min([best_s, *(c.account.step_s for c in best)])

@@ -21,6 +21,7 @@ from .prices import Prices
 
 LOOK, LOOKS = 8, 2  # every so many steps of prices, until so many searches in a row were in vain
 CLOSE = 0.5  # how near a bound must be to that of the whole problem, as a share of the gap
+NEWS = 1.02  # how many times as many options a search after one in vain takes
 # Rounds and gap of a search, and what of the cost must come of it.
 ROUNDS, GAP, BETTER = 10, 1e-3, 1e-3
 
@@ -35,6 +36,7 @@ class Looks:
         """Takes who looks, prices of its last level, and how a part of that is searched."""
         self.host, self.prices, self.part = host, prices, part
         self.focus = Focus(prices.flat, host.options.seed)
+        self.known = 0  # options that were read when they were last searched
         self.worth: list[bool] = []  # of each search, whether a much better choice came of it
 
     @property
@@ -52,7 +54,10 @@ class Looks:
         near = self.focus.near(prices, self._known()[1], host.cost, self._offer)
         most = CLOSE * (host.cost - prices.best.bound)
         if near is None or last or near.best.bound - prices.best.bound <= most:
-            self.search(near)
+            if self.worth and not self.worth[-1] and self.focus.read.sum() < NEWS * self.known:
+                self.worth.append(False)  # hardly more was read since a search in vain
+            else:
+                self.search(near)
 
     def search(self, near: Prices | None = None) -> None:
         """Searches the options read so far, from prices of them or of the whole problem."""
@@ -66,6 +71,7 @@ class Looks:
         found = self.part(options, prices.flat, held, near or prices, best)
         if found is not None:
             self._offer(found)
+        self.known = int(self.focus.read.sum())
         self.worth.append(host.cost < before - BETTER * abs(before))
         if self.worth[-1]:
             prices.stale = 0

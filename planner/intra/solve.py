@@ -56,7 +56,7 @@ SMALL, SHRUNK = 100_000, 0.3  # columns; prices of more are left for a share of 
 BATCH, STEPS = 6, 4  # neighbourhoods between looks at the bound, steps of prices then
 # Splitting: columns times passes, more for the share of a gap that it closed; gaps that are small.
 SPLIT_WORK, MORE_WORK, SPLIT_GAP, NO_GAP, USUAL_ROUNDS = 1e9, 7e9, 3e-3, 1e-3, 120
-WIDE_WORK, WIDE_GAP = 1.6e10, 5e-3  # of wide problems
+WIDE_WORK, WIDE_GAP = 1.6e10, 7e-3  # of wide problems
 WIDE = 300_000  # columns: of more, what prices play with is looked at on the way
 INNER_ILP_COLUMNS = 12_000
 SEARCHED = 1_000_000  # columns: more is not searched by neighbourhoods
