@@ -14,7 +14,9 @@ from ir import Mesh, Sharding
 from .account import account
 from .baselines import Baseline, Recipes
 from .coarsen import coarsened, joined, refined
+from .intra.again import Again
 from .intra.build import Builder
+from .intra.effort import GLIMPSE, REFINED, ROUGH
 from .intra.eliminate import Tables
 from .intra.problem import Floats, IntraProblem, IntraSolution
 from .intra.records import Built, Limits, MenuCache
@@ -30,18 +32,10 @@ from .stop import Stop
 # the first one fits so and the limit is broken by a small share, a tighter one is given to the
 # solver, at most so often; else no reshard may pass a buffer as large as the largest of them, again
 # at most so often.
-TIGHTENINGS = 3
-ASIDES = 4
+TIGHTENINGS, ASIDES, NARROWINGS = 3, 4, 4
 WATCHED = 3  # moments at a time, of programs of which only some are watched
-SMALL_EXCESS = 0.1
-STEEPEST = 0.7
-NARROWINGS = 4
-SHARE_OF_EXCESS = 0.5
-LEAST_STEP = 3e-3
-# Under a tightened limit the bound is known already.
-REFINED = SolveOptions(tolerance=1e-3, price_steps=8, ilp=False)
-# Baselines need a fair price, not a proof.
-ROUGH = SolveOptions(tolerance=1e-3, sweeps=72, price_steps=6, ilp=False)
+SMALL_EXCESS, SHARE_OF_EXCESS = 0.1, 0.5
+STEEPEST, LEAST_STEP = 0.7, 3e-3
 # A plan that fits is near enough to one that does not where it is so little slower.
 NEAR = 5e-3
 
@@ -56,7 +50,7 @@ class MeshSearch:
         self.builder = self._builder(cache or scope.menus.on(reshard, scope.compute))
         self.others: dict[float, Builder] = {}
         self.built: dict[float, Built] = {}
-        self.cuts, self.tables = Cuts(), Tables()
+        self.cuts, self.tables, self.again = Cuts(), Tables(), Again()
 
     def _builder(self, cache: MenuCache) -> Builder:
         program = self.scope.program
@@ -107,7 +101,7 @@ class MeshSearch:
     def _answer(self, problem: IntraProblem, options: SolveOptions) -> IntraSolution:
         return solved(
             self.scope.memory, problem, options, self.scope.options.time_limit_s,
-            lambda: solve(problem, options, self.tables),
+            lambda: solve(problem, options, self.tables, again=self.again),
         )  # fmt: skip
 
     def _wished(self) -> Limits:
@@ -267,6 +261,7 @@ class MeshSearch:
         tolerance = max(first.tolerance, gap)
         first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance)
         first = self._solve(left, self.scope.limit, first)
+        self.again.forget()
         self.scope.late |= first.stop is Stop.TIME_LIMIT
         if float("inf") > cutoff <= first.bound:
             self.scope.beaten = True
@@ -281,6 +276,16 @@ class MeshSearch:
             fitting = self._fitting("search", wished, left, found, options)
             return ([fitting] if fitting is not None else []), first.bound
         return [found], first.bound
+
+    def glimpse(self) -> float:
+        """A bound for all plans here, from a few steps: the lower, the sooner it is searched."""
+        left = self._build(self._wished())
+        if not left.possible:
+            return float("inf")
+        start = time.monotonic()
+        bound = self._answer(left.problem(self.scope.limit), GLIMPSE).bound
+        self.scope.seconds["solve"] += time.monotonic() - start
+        return bound
 
     def _start(self, left: Within, known: Sequence[Candidate]) -> tuple[int, ...]:
         """The fastest of some plans that can be told here, as a choice of what is left."""

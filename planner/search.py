@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from costmodel import Cluster, CollectiveModel, ComputeModel
@@ -112,24 +112,21 @@ class Search:
         shapes = self.shapes()
         fine = finest(shapes)
         known = (*self.known, *self._hints())
-        # what is quickly found on coarse meshes is where the search on finer ones begins; of these,
-        # even shapes first: they are fastest more often than not, and then settle the others
-        coarse = sorted((s for s in shapes if s not in fine), key=len)
-        for shape in (*coarse, *sorted(fine, key=lambda s: max(s) / min(s))):
-            if bounds and time.monotonic() > self.scope.deadline:
+        for searcher in self._in_order(shapes, fine):
+            if searcher is None:
                 bounds.append(0.0)  # nothing is known of a shape that was not looked at
                 self.scope.late = True
                 continue
-            searcher = self._searcher(shape)
             searchers.append(searcher)
-            if shape in coarse and self.options.baselines:
+            last = searcher.mesh.sizes in fine
+            if not last and self.options.baselines:
                 found.extend(searcher.baselines(baselines))
             # the first of the finest meshes is searched to the end
-            cutoff = self.cutoff_s if shape in fine and not bounds else best_s
-            gap = 0.0 if shape in fine else COARSE_GAP
+            cutoff = self.cutoff_s if last and not bounds else best_s
+            gap = 0.0 if last else COARSE_GAP
             best, bound = searcher.best((*known, *self._fitting(found)), cutoff * (1 - WORTH), gap)
             found.extend(best)
-            bounds.extend([bound] if shape in fine else [])
+            bounds.extend([bound] if last else [])
             best_s = min([best_s, *(c.account.step_s for c in best)])
         for searcher in searchers if self.options.baselines else ():
             few = len(searcher.mesh.axes) <= 2 or time.monotonic() < self.scope.deadline
@@ -163,6 +160,22 @@ class Search:
 
     def _fitting(self, found: Sequence[Candidate]) -> list[Candidate]:
         return [c for c in found if c.account.peak_bytes <= self.limit * (1 + 1e-9)]
+
+    def _in_order(
+        self, shapes: Sequence[tuple[int, ...]], fine: Collection[tuple[int, ...]]
+    ) -> Iterator[MeshSearch | None]:
+        """Coarse meshes, whose plans are where the search on finer ones begins, then the finest.
+
+        Of these the most promising first: it then settles the others soon. None stands for a mesh
+        for which no time is left.
+        """
+        for shape in sorted((s for s in shapes if s not in fine), key=len):
+            yield self._searcher(shape)
+        last = [self._searcher(shape) for shape in sorted(fine, key=lambda s: max(s) / min(s))]
+        if len(last) > 1:
+            last = sorted(last, key=lambda searcher: searcher.glimpse())  # the more even if equal
+        for n, searcher in enumerate(last):
+            yield searcher if not n or time.monotonic() <= self.scope.deadline else None
 
     def _searcher(self, shape: tuple[int, ...]) -> MeshSearch:
         self.progress(f"mesh {'x'.join(map(str, shape))}")

@@ -31,3 +31,11 @@ class SolveOptions:
     interruptible: bool = False
     cutoff: float = float("inf")
     start: tuple[int, ...] = ()
+
+
+# Baselines need a fair price, not a proof.
+ROUGH = SolveOptions(tolerance=1e-3, sweeps=72, price_steps=6, ilp=False)
+# Under a tightened limit the bound is known already.
+REFINED = SolveOptions(tolerance=1e-3, price_steps=8, ilp=False)
+# A bound that tells which of several problems to begin with.
+GLIMPSE = SolveOptions(sweeps=24, price_steps=1, ilp=False)

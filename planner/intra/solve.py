@@ -22,6 +22,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..stop import Stop
+from .again import Again
 from .branches import WHOLE, Branches
 from .components import decide_apart
 from .effort import SolveOptions as SolveOptions
@@ -36,7 +37,7 @@ from .messages import Messages
 from .neighbours import Neighbours
 from .prices import Prices
 from .problem import Floats, IntraProblem, IntraSolution, Point
-from .reduce import reduce
+from .reduce import Reduced, reduce
 from .warm import warm
 
 ILP_COLUMNS = 60_000  # programmes up to this size are tried as a whole
@@ -67,6 +68,7 @@ def solve(
     options: SolveOptions | None = None,
     tables: Tables | None = None,
     watch: Callable[[Point], None] | None = None,
+    again: Again | None = None,
 ) -> IntraSolution:
     """Best choice found, with a proven lower bound and the reason to stop.
 
@@ -78,6 +80,7 @@ def solve(
         options: how far to go.
         tables: remembered by elimination from one problem to the next.
         watch: called with every improvement.
+        again: remembers the reductions of a problem that is solved more than once.
     """
     options = options or SolveOptions()
     if not problem.size:
@@ -86,7 +89,11 @@ def solve(
     search = _Search(options, tables or Tables(), watch)
     stop = None
     try:
-        search.run(flatten_problem(problem))
+        if again is None:
+            search.run(flatten_problem(problem))
+        else:
+            flat, top = again.reduced(problem)
+            search.run(flat, top=top)
     except KeyboardInterrupt:
         if not options.interruptible:
             raise
@@ -119,6 +126,7 @@ class _Search(Incumbent):
         held: np.ndarray | None = None,
         known: Prices | None = None,
         best: Ints | None = None,
+        top: Reduced | None = None,
     ) -> None:
         """Searches a problem.
 
@@ -127,12 +135,13 @@ class _Search(Incumbent):
             held: options to consider, all if None.
             known: prices of the same problem, whose prices of memory are where to begin.
             best: a choice to be better than.
+            top: what the problem was reduced to, if that is known.
         """
         self.original = flat
         self.whole = are_whole(flat)
         if best is not None:
             self.offer(best)
-        top = reduce(flat, held)
+        top = top or reduce(flat, held)
         if self.options.start and not len(top.flat.limit):  # else prices of memory lead further
             self.offer(np.array(self.options.start))
         self.levels.append(top)
@@ -185,7 +194,7 @@ class _Search(Incumbent):
                 assert prices.choice is not None
                 self.offer(prices.choice)
             self.raise_bound(prices.best.bound)
-            stalls, due = prices.stale >= most_stale, steps % LOOK == 0
+            stalls, due = prices.stale >= most_stale, steps > 0 and steps % LOOK == 0
             if looks and not self.settled and (stalls or (due and not looks.vain)):
                 looks.look(last=stalls)
             if (due or not wide) and self._shrinks(prices):
