@@ -300,10 +300,7 @@ class MeshSearch:
         return ()
 
     def rough(self, limits: Limits | None = None) -> Candidate | None:
-        """A good plan on this mesh without a proof; None if none was found.
-
-        limits: on ops, beside the user's wishes.
-        """
+        """A good plan within limits on ops and the user's wishes, without a proof; None if none."""
         wished = self._wished()
         left = self._build(replace(limits, state=wished.state) if limits else wished)
         if not left.possible:
