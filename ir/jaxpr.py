@@ -74,15 +74,15 @@ def tensor_type(aval: Any) -> TensorType:
     dtype = getattr(aval, "dtype", None)
     if shape is None or dtype is None:
         return TensorType((), "token")
-    if not all(isinstance(size, (int, np.integer)) for size in shape):
-        raise TraceError(f"shape {shape} is not made of whole numbers; export with fixed sizes")
-    return _type(tuple(int(size) for size in shape), dtype)
+    return _type(tuple(shape), dtype)
 
 
 @functools.cache
 def _type(shape: tuple[int, ...], dtype: Any) -> TensorType:
     """One object for all values of a type."""
-    return TensorType(shape, _dtype_name(dtype))
+    if not all(isinstance(size, (int, np.integer)) for size in shape):
+        raise TraceError(f"shape {shape} is not made of whole numbers; export with fixed sizes")
+    return TensorType(tuple(int(size) for size in shape), _dtype_name(dtype))
 
 
 class _Objects:
@@ -295,8 +295,10 @@ class _Encoder:
         self.bodies: list[Program] = []
 
     def __call__(self, value: Any) -> Attr:
-        if value is None or isinstance(value, (bool, str)):
+        if value is None or isinstance(value, (bool, str)) or type(value) is int:
             return value
+        if type(value) is tuple:
+            return tuple([self(item) for item in value])
         if isinstance(value, enum.Enum):
             return value.name
         if isinstance(value, _PLAIN):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +62,7 @@ class Account:
     ends_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """A value that changes its state on the way to its reader.
 
     `value` is its flat number and `op` that of the flat op before or after which it happens, -1
@@ -70,16 +70,16 @@ class Move:
     `holds` says which of the two buffers the problem's nodes count already: before, after, both.
     """
 
-    type: TensorType
     before: Sharding
     after: Sharding
     weight: float
+    join: int
+    type: TensorType
     time: int
     cause: str
     holds: str
-    op: int = -1
-    value: int = -1
-    join: int = -1
+    op: int
+    value: int
 
 
 def moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
@@ -99,13 +99,16 @@ def moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[M
         join = int(outline.sites.join[n])
         pair = states[join]
         assert pair is not None
-        yield _move(builder, outline.sites, n, outline.joins[join].weight, *pair)
+        if n not in outline.told:
+            outline.told[n] = _told(builder, outline.sites, n)
+        yield Move(*pair, outline.joins[join].weight, join, *outline.told[n])
 
 
-def _move(
-    builder: Builder, sites: Sites, n: int, weight: float, before: Sharding, after: Sharding
-) -> Move:
-    """What happens at one of the places at which a value may change its state."""
+def _told(builder: Builder, sites: Sites, n: int) -> tuple[TensorType, int, str, str, int, int]:
+    """What is true on every mesh of a place at which a value may change its state.
+
+    Type of the value, time, cause, holds, op and number of the value, as `Move` has them.
+    """
     flat, i, v = builder.flat, int(sites.op[n]), int(sites.value[n])
     value, link, output = flat.values[v], int(sites.link[n]), int(sites.output[n])
     argument = value.name if value.kind == "argument" else ""
@@ -121,7 +124,7 @@ def _move(
         tied, time = builder.tied_in.get(output), flat.clock - 1
         cause = f"result {output}" if tied is None else flat.values[tied].name
         holds = "before" if tied is None else "both"
-    return Move(value.type, before, after, weight, time, cause, holds, i, v, int(sites.join[n]))
+    return value.type, time, cause, holds, i, v
 
 
 def _taken_up(

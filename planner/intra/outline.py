@@ -6,7 +6,7 @@ join with a count, so that a mesh prices classes and not operations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -90,6 +90,7 @@ class Outline:
     taken: (node, result of the program) for results that overwrite no argument.
     members: ops of every node.
     node, start, end: buffers, as in `Lives`.
+    told: what accounts say of the sites on every mesh, by number, as far as it was asked.
     """
 
     folded: bool
@@ -109,6 +110,9 @@ class Outline:
     start: Ints
     end: Ints
     sites: Sites
+    told: dict[int, tuple[TensorType, int, str, str, int, int]] = field(
+        default_factory=dict[int, tuple[TensorType, int, str, str, int, int]], compare=False
+    )
 
     def end_of(self, v: int) -> End:
         """The node that provides a value, and as what."""
