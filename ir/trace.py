@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from .jaxpr import const_aval as const_aval
 from .jaxpr import prune as prune
 from .jaxpr import read_jaxpr as read_jaxpr
 from .jaxpr import tensor_type
+from .text import show
 
 ROLES = ("parameter", "optimizer-state", "batch", "argument")
 
@@ -39,6 +41,11 @@ class Traced:
     @property
     def graph(self) -> Graph:
         return self.program.graph
+
+    @cached_property
+    def text(self) -> str:
+        """The text form of the graph."""
+        return show(self.graph)
 
 
 def trace(

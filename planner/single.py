@@ -11,7 +11,7 @@ import jax
 import msgspec
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, missing_sizes
-from ir import IRError, TraceError, check, digest, show
+from ir import IRError, TraceError, check, digest
 from ir.trace import Traced, trace
 from substitutions import draft_of
 
@@ -80,7 +80,7 @@ def plan_one(
     file, key = None, ""
     if memory.store:
         key = key_of_one(one, traced, machine, options, cutoff_s)
-        file = kept_plan(memory, key, show(traced.graph), digest(traced.graph))
+        file = kept_plan(memory, key, traced.text, digest(traced.graph))
     if file is None:
         plan, found = plan_traced(
             one, traced, machine, options, say, start, begun, memory, cutoff_s=cutoff_s
@@ -152,7 +152,7 @@ def _rewritten(
 def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options, *more: object) -> str:
     """The name of a step's plan in the plan store; `more` is what else decides it."""
     parts = (
-        show(traced.graph), one.microbatches, one.call.reduction, one.call.warnings,
+        traced.text, one.microbatches, one.call.reduction, one.call.warnings,
         traced.warnings, traced.donated, _ties(traced), [i.role for i in traced.graph.inputs],
         [repr(each) for each in more],
     )  # fmt: skip
@@ -269,7 +269,7 @@ def _file(one: One, traced: Traced, search: Search, found: Found) -> PlanFile:
         jax=jax.__version__,
         name=one.name,
         graph_digest=digest(traced.graph),
-        graph=show(traced.graph),
+        graph=traced.text,
         microbatches=one.microbatches,
         schedule="none",
         emission=options.emission,
