@@ -14,6 +14,7 @@ from planner.intra.looks import Looks
 from planner.intra.prices import Prices
 from planner.intra.reduce import reduce
 from planner.intra.solve import solve
+from tests.planner.intra.flats import rounding
 from tests.planner.intra.problems import instance, large
 from tests.planner.intra.test_branches import priced
 from tests.planner.intra.test_solve import assert_truthful
@@ -66,6 +67,27 @@ def test_what_is_held_is_read_and_near_the_bound() -> None:
     assert not (held & ~focus.read).any()
     assert (prices.best.slack[held] <= 0.0).all()
     assert (focus.held(prices, np.inf) == focus.read).all()
+
+
+def test_the_options_read_are_a_problem_of_their_own() -> None:
+    """Its choices are choices of the whole problem that fit, none of them below its bound."""
+    found = 0
+    for seed in range(200):
+        prices = priced(seed)
+        if prices is None:
+            continue
+        flat, offered = prices.flat, list[Ints]()
+        focus = Focus(flat, 0)
+        focus.look(prices)
+        near = focus.near(prices, focus.held(prices, np.inf), np.inf, offered.append)
+        for choice in offered:
+            assert flat.fits(choice)
+            assert focus.read[flat.first[:-1] + choice].all()
+        if near is not None and offered:
+            found += 1
+            least = min(flat.price(choice) for choice in offered)
+            assert near.best.bound <= least + rounding(flat)
+    assert found > 10
 
 
 def nothing(
