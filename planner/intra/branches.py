@@ -4,7 +4,8 @@ The bound of prices is the best mix of choices that fits on average. Where few n
 tight moment, no choice is near that mix: one leaves memory unused, the next is over the limit. Such
 a node is told by its options: at the prices found, some that use much cost as little as some that
 use little. It is split into those that pay more than a cut and those that pay less; either side has
-a higher bound and is fixed, reduced and split again. A side that is small is a 0/1 programme.
+a higher bound and is fixed, reduced and split again. A side that is small is a 0/1 programme; sides
+of large problems are not reduced, see `sides.py`.
 
 The bound of all sides together is the least of those that are left.
 

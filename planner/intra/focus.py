@@ -45,20 +45,17 @@ class Focus:
 
     def read_off(self, prices: Prices) -> None:
         """Reads choices at some prices, of this problem or of a part of it."""
-        messages, mass = prices.messages, prices.messages.mass
         heat = prices.gap / self.flat.size
         for n in range(READ):
-            wrong = heat * 4.0 ** (n % (COOLEST + 1) - COOLEST) if n else 0.0
-            messages.mass = mass + self.random.exponential(wrong, len(mass))
+            least = heat * 4.0 ** (n % (COOLEST + 1) - COOLEST) if n else 0.0
+            wrong = self.random.exponential(least, len(self.read))
             fitting = n % FITTING == FITTING - 1
-            self.also(messages.round(None if fitting else self.free))
-        messages.mass = mass
+            self.also(prices.messages.round(None if fitting else self.free, wrong))
 
     def look(self, prices: Prices) -> None:
         """Reads choices near some prices, which go on from where they were."""
         messages = prices.messages
-        state, price = messages.state(), messages.price
-        way = messages.way
+        state, price, way = messages.state(), messages.price, messages.way
         for share in SHARES:
             messages.restore(state)
             messages.pay(price * share)

@@ -171,16 +171,19 @@ class Messages:
         constant = flat.constant + total
         return replace(flat, cost=cost, table=table, pool=pool, constant=constant)
 
-    def round(self, limit: Floats | None = None) -> Ints:
+    def round(self, limit: Floats | None = None, wrong: Floats | None = None) -> Ints:
         """A choice: nodes in order, each the best that fits, given the earlier ones.
 
-        limit: of memory at each moment, that of the problem if None.
+        Args:
+            limit: of memory at each moment, that of the problem if None.
+            wrong: by how much each option seems dearer than it is.
         """
         flat = self.flat
         room = flat.limit if limit is None else limit
+        mass = self.mass if wrong is None else self.mass + wrong
         stretch = np.searchsorted(flat.owner, np.arange(flat.size + 1))
         return rounded(
             flat.first, flat.ends, flat.table, flat.pool, self.at, self.edge, self.into,
-            self.message, self.mass, stretch, flat.begin, flat.end, flat.use_at, flat.use,
+            self.message, mass, stretch, flat.begin, flat.end, flat.use_at, flat.use,
             room.copy(),
         )  # fmt: skip

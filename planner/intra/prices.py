@@ -104,10 +104,7 @@ class Prices:
             random: says how.
             heat: by how much each option may seem dearer, on average.
         """
-        mass = self.messages.mass
-        self.messages.mass = mass + random.exponential(heat, len(mass))
-        found = self.messages.round()
-        self.messages.mass = mass
+        found = self.messages.round(wrong=random.exponential(heat, len(self.flat.cost)))
         return self.descent.improve(found) if self.flat.fits(found) else None
 
     @property

@@ -14,6 +14,7 @@ import numpy as np
 
 from .flat import Ints
 from .ilp import columns
+from .levels import some_option_each
 from .prices import Prices
 from .reduce import Reduced
 
@@ -52,7 +53,7 @@ def side_of(side: Side, held: np.ndarray, wanted: float) -> Side | None:
     """
     held = held if side.held is None else held & side.held
     prices = side.prices
-    if np.logical_or.reduceat(held, prices.flat.first[:-1]).all():
+    if some_option_each(prices.flat, held):
         most = wanted - side.bound if np.isfinite(wanted) else abs(side.bound)
         beside = prices.beside(np.where(held, 0.0, DEAR * most))
         return Side(side.bound, beside, side.levels, held)

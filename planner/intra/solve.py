@@ -59,7 +59,7 @@ BATCH, STEPS = 6, 4  # neighbourhoods between looks at the bound, steps of price
 SPLIT_WORK, MORE_WORK, SPLIT_GAP, NO_GAP, USUAL_ROUNDS = 1e9, 7e9, 3e-3, 1e-3, 120
 WIDE_WORK, WIDE_GAP = 1.6e10, 7e-3  # of wide problems
 WIDE = 300_000  # columns: of more, what prices play with is looked at on the way
-INNER_ILP_COLUMNS = 12_000
+INNER_ILP_COLUMNS = 12_000  # that a search of such options tries as a whole
 SEARCHED = 1_000_000  # columns: more is not searched by neighbourhoods
 
 

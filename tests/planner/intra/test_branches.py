@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -47,6 +48,15 @@ def priced(seed: int) -> Prices | None:
         prices.step()
     prices.rest()
     return prices if prices.price.any() else None
+
+
+def halved(seeds: range) -> Iterator[tuple[int, Prices, list[np.ndarray]]]:
+    """Problems whose memory has a price, with the options of both sides of a split."""
+    for seed in seeds:
+        prices = priced(seed)
+        parts = None if prices is None else heavy_options(prices)
+        if prices is not None and parts is not None:
+            yield seed, prices, list(parts)
 
 
 class Kept:
@@ -99,14 +109,9 @@ def test_the_bound_holds_after_every_split(
 
 def test_a_split_shares_the_options_of_one_node() -> None:
     seen = 0
-    for seed in range(200):
-        prices = priced(seed)
-        sides = None if prices is None else heavy_options(prices)
-        if prices is None or sides is None:
-            continue
+    for _, prices, (light, heavy) in halved(range(200)):
         seen += 1
         flat = prices.flat
-        light, heavy = sides
         node = np.repeat(np.arange(flat.size), flat.sizes)
         (split,) = np.unique(node[~light])
         assert (light | heavy).all()
@@ -120,11 +125,7 @@ def test_a_split_shares_the_options_of_one_node() -> None:
 def test_sides_of_a_whole_problem_leave_out_what_is_not_theirs() -> None:
     """Two sides that are not reduced: each one's bound holds for the choices on it."""
     seen = 0
-    for seed in range(300):
-        prices = priced(seed)
-        parts = None if prices is None else heavy_options(prices)
-        if prices is None or parts is None:
-            continue
+    for seed, prices, parts in halved(range(300)):
         flat, every = prices.flat, choices(prices.flat)
         cost, before = costs_of(flat), prices.best.bound
         if not np.isfinite(cost).any():

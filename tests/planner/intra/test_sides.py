@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
-from planner.intra.branches import heavy_options
 from planner.intra.prices import Prices
 from planner.intra.sides import Outcome, Side, at_once, further, side_of
 from tests.planner.intra.flats import best, rounding
-from tests.planner.intra.test_branches import priced
+from tests.planner.intra.test_branches import halved
 
 
-def sides(seed: int) -> tuple[Side, list[Side]] | None:
-    """A problem as a side, and its two sides."""
-    prices = priced(seed)
-    parts = None if prices is None else heavy_options(prices)
-    if prices is None or parts is None:
-        return None
-    whole = Side(prices.best.bound, prices, ())
-    wanted = best(prices.flat) * 1.1 + rounding(prices.flat)
-    made = [side_of(whole, held, wanted) for held in parts]
-    return whole, [each for each in made if each is not None]
+def split() -> Iterator[tuple[float, Side, list[Side]]]:
+    """The cost of the best choice, a problem as a side, and its two sides."""
+    for _, prices, parts in halved(range(200)):
+        least = best(prices.flat)
+        if np.isfinite(least):
+            whole = Side(prices.best.bound, prices, ())
+            made = [side_of(whole, held, least * 1.1 + rounding(prices.flat)) for held in parts]
+            yield least, whole, [each for each in made if each is not None]
 
 
 def said(outcome: Outcome) -> tuple[float, bool, list[list[int]], float]:
@@ -33,39 +31,29 @@ def said(outcome: Outcome) -> tuple[float, bool, list[list[int]], float]:
 
 def test_two_at_once_are_two_in_turn() -> None:
     seen = 0
-    for seed in range(200):
-        once, turn = sides(seed), sides(seed)
-        if once is None or turn is None or not np.isfinite(best(once[0].prices.flat)):
-            continue
+    for (least, whole, once), (_, _, turn) in zip(split(), split(), strict=True):
         seen += 1
-        wanted = best(once[0].prices.flat) * 1.1 + rounding(once[0].prices.flat)
-        before = once[0].prices.messages.mass.copy()
-        together = at_once([partial(further, side, 4, wanted) for side in once[1]])
-        apart = [further(side, 4, wanted) for side in turn[1]]
-        assert [said(each) for each in together] == [said(each) for each in apart], seed
-        assert (once[0].prices.messages.mass == before).all()
+        wanted = least * 1.1 + rounding(whole.prices.flat)
+        before = whole.prices.messages.mass.copy()
+        together = at_once([partial(further, side, 4, wanted) for side in once])
+        apart = [further(side, 4, wanted) for side in turn]
+        assert [said(each) for each in together] == [said(each) for each in apart]
+        assert (whole.prices.messages.mass == before).all()
     assert seen > 20
 
 
 def test_a_side_says_when_it_still_grows() -> None:
-    """From the first messages bounds grow; where little is missing of what is wanted, they end."""
+    """From the first messages bounds grow; a side with nothing that is wanted is none."""
     grown = ended = 0
-    for seed in range(200):
-        made = sides(seed)
-        least = np.inf if made is None else best(made[0].prices.flat)
-        if made is None or not np.isfinite(least):
-            continue
-        flat = made[0].prices.flat
+    for least, whole, sides in split():
+        flat = whole.prices.flat
         first = Prices(flat)
-        after = further(Side(first.best.bound, first, ()), 3, np.inf).side
+        after = further(Side(first.best.bound, first, ()), 3, least + 10 * rounding(flat)).side
         assert after is not None
         assert after.bound <= least + rounding(flat)
-        first = Prices(flat)
-        near = further(Side(first.best.bound, first, ()), 3, least + 10 * rounding(flat)).side
-        assert near is not None, seed
-        grown += near.growing
-        for side in made[1]:
-            assert further(side, 2, side.bound).side is None  # nothing below its bound is wanted
+        grown += after.growing
+        for side in sides:
+            assert further(side, 2, side.bound).side is None
             ended += 1
     assert grown > 5
     assert ended > 20
