@@ -19,9 +19,11 @@ from .graph import Literal as Literal
 from .graph import Node as Node
 from .graph import Operand as Operand
 from .graph import digest as digest
+from .interpret import interpret as interpret
 from .mesh import Mesh as Mesh
 from .opdef import OpDef as OpDef
 from .opdef import flops_of as flops_of
+from .ops.numeric import numpy_dtype as numpy_dtype
 from .sharding import Sharding as Sharding
 from .sharding import parse_sharding as parse_sharding
 from .sharding import replicated as replicated

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ir import Literal, Node, TensorType
+from ir import Literal, Node, TensorType, dtype_kind
 
 from ..text import Term
 from .conv import conv_axes
-from .lookup import lookup_attrs
+from .lookup import fills_alike, lookup_attrs
 from .match import Match
 from .net import Item, Net, Source
 from .nodes import binary, joined, like, part, reshaped, spread, transposed
@@ -129,7 +129,7 @@ def _sampled(op: str, build: Build, term: Term) -> Built:
 def _relu(build: Build, term: Term) -> Built:
     x = build.write(term.args[0])
     type_ = build.type_of(x)
-    zero = Literal(0.0, TensorType((), type_.dtype))
+    zero = Literal(0.0 if dtype_kind(type_.dtype) == "float" else 0, TensorType((), type_.dtype))
     return replace(x, source=build.net.make("max", (x.source, zero), type_, ()))
 
 
@@ -200,6 +200,8 @@ def _laid(build: Build, x: Built, lead: Sequence[int]) -> tuple[Source, tuple[in
 def _concat(build: Build, term: Term) -> Built:
     parts, axis = [build.write(arg) for arg in term.args], axis_of(term)
     a, b = parts
+    if build.type_of(a).dtype != build.type_of(b).dtype:
+        raise NoFitError
     for k in range(len(a.groups)):
         if k != axis and build.sizes(a, k) != build.sizes(b, k):
             raise NoFitError
@@ -297,6 +299,9 @@ def _product_of(build: Build, x: Built, y: Built) -> Built:
     types = build.type_of(x), build.type_of(y)
     if len(allowed) != 1 or {t.dtype for t in types} != allowed:
         raise NoFitError
+    precision = sample.node.attr("precision")
+    if isinstance(precision, tuple) and len(set(precision)) > 1:
+        raise NoFitError  # it is of each operand, which may be another one here
     batch = (x.groups[0], y.groups[0]) if batched else ((), ())
     numbers = ((x.groups[-1], y.groups[-2]), batch)
     free = [
@@ -325,6 +330,8 @@ def _gather(build: Build, term: Term) -> Built:
         raise NoFitError
     asked = i.source
     type_, rows = build.net.type_of(table), build.net.type_of(asked)
+    if not fills_alike(sample.node, type_, moves=build.match.pattern.moves):
+        raise NoFitError
     if i.groups[0] != tuple(range(rows.rank - 1)):
         # joined indices have lost the dimension of one element that a gather wants at the end
         asked = reshaped(build.net, asked, (*build.sizes(i, 0), 1))

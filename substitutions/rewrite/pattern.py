@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from ..catalogue import Row
 from ..text import Term, parse_term
 
+_MOVES = ("concat", "gather", "split", "transpose")
 # Letters of generic rows: all other dimensions form one more axis, the last.
 _AXES = {"a": 0, "b": 1}
 
@@ -39,12 +41,25 @@ class Pattern:
         return known | given
 
     @cached_property
+    def moves(self) -> bool:
+        """Whether it computes nothing: elements only change their places."""
+        terms = [*self.left, *self.right]
+        return all(kind in _MOVES for term in terms for kind in _kinds(term))
+
+    @cached_property
     def left(self) -> tuple[Term, ...]:
         return tuple(_numbered(parse_term(part)) for part in self.row.left.split(";"))
 
     @cached_property
     def right(self) -> tuple[Term, ...]:
         return tuple(_numbered(parse_term(part)) for part in self.row.right.split(";"))
+
+
+def _kinds(term: Term) -> Iterator[str]:
+    if term.kind:
+        yield term.kind
+    for arg in term.args:
+        yield from _kinds(arg)
 
 
 def _numbered(term: Term) -> Term:

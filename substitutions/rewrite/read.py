@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import cast
 
-from ir import Literal, Node, TensorType
+from ir import Literal, Node, TensorType, dtype_kind
 
 from ..text import Term
 from .conv import conv_axes
 from .look import Env, Found, Look, Partial, Reader
-from .lookup import is_lookup
+from .lookup import fills_alike, is_lookup
 from .net import Item, Source
 from .pattern import axis_of
 from .views import Group, filled, unify
@@ -56,8 +57,16 @@ def _relu(look: Look, term: Term, source: Source, known: Partial, env: Env) -> F
     for k in range(2 if item is not None else 0):
         assert item is not None
         x, zero = item.inputs[k], base(look, item.inputs[1 - k])
-        if isinstance(zero, Literal) and zero.value == 0 and _same_shape(look, x, source):
+        if _is_zero(zero) and _same_shape(look, x, source):
             yield from look.match(term.args[0], x, known, env)
+
+
+def _is_zero(source: Source) -> bool:
+    """Whether a value is the number zero, and not the negative one: the larger of both is 0."""
+    if not isinstance(source, Literal) or dtype_kind(source.type.dtype) not in ("float", "int"):
+        return False
+    value = source.value
+    return value == 0 and not (isinstance(value, float) and math.copysign(1.0, value) < 0)
 
 
 def _binary(ops: Sequence[str], look: Look, term: Term, source: Source, known: Partial,
@@ -329,6 +338,8 @@ def _gather(look: Look, term: Term, source: Source, known: Partial, env: Env) ->
     if item is None or not is_lookup(item.node, [look.net.type_of(s) for s in item.inputs]):
         return
     table, asked = (look.net.type_of(s) for s in item.inputs)
+    if not fills_alike(item.node, table, moves=look.pattern.moves):
+        return
     out: Partial = (
         tuple(range(asked.rank - 1)),
         tuple(range(asked.rank - 1, asked.rank - 1 + table.rank - 1)),
