@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,10 +22,11 @@ MOST_OTHERS = 3
 class Alternative:
     """Another option of a tensor or op, with everything else solved anew around it.
 
-    added_s, added_bytes: per step and at the peak, more than the plan; None where the option does
-        not fit or is not possible.
+    added_s, added_bytes: per step and at the peak, more than with the plan's own option solved
+        alike; 0 s where the solver does not tell the two apart, less only where the plan is not
+        the best that there is. None where the option does not fit or is not possible.
     gap: of that solution to its bound.
-    because: the collectives that change most.
+    because: its collectives that differ most from those with the plan's own option.
     """
 
     option: str
@@ -38,13 +40,17 @@ class Alternative:
             return f"  instead  {self.option}: does not fit or is not possible"
         closed = self.gap is None or self.gap < 1e-3
         how = "solved" if closed else f"solved to a gap of {self.gap:.1%}"
-        sign = "+" if self.added_s >= 0 else "-"
         more = "+" if self.added_bytes >= 0 else "-"
         memory = f"{more}{bytes_text(abs(self.added_bytes))} at the peak"
-        seconds = f"{sign}{seconds_text(abs(self.added_s))}"
-        text = f"  instead  {self.option}: {seconds}, {memory} ({how})"
+        text = f"  instead  {self.option}: {_more_s(self.added_s)}, {memory} ({how})"
         reason = ", ".join(map(str, self.because))
         return f"{text}\n           {reason}" if reason else text
+
+
+def _more_s(added_s: float) -> str:
+    if added_s < 0:
+        return f"{seconds_text(-added_s)} faster"
+    return f"+{seconds_text(added_s)}" if added_s else "no slower"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,9 @@ class Explanation:
     factors: the op's factor spec; empty for a tensor.
     alternatives: the cheapest first.
     unsolved: further options that were not looked at.
+    better_s: by which a step is faster than the plan with the same option and everything else
+        solved anew as for the alternatives, which are held against that; 0 where it is not.
+    gap: of the plan to its bound.
     """
 
     name: str
@@ -64,6 +73,8 @@ class Explanation:
     memory_bytes: float
     alternatives: tuple[Alternative, ...]
     unsolved: int
+    better_s: float = 0.0
+    gap: float = 0.0
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.chosen}"]
@@ -77,7 +88,20 @@ class Explanation:
         lines += [line for option in self.alternatives for line in str(option).splitlines()]
         if self.unsolved:
             lines.append(f"  {self.unsolved} further options were not solved")
-        return "\n".join(map(printable, lines))
+        return "\n".join(map(printable, (*lines, *self._notes())))
+
+    def _notes(self) -> Iterator[str]:
+        """Where the plan is not the best one, which a plan with a gap may not be."""
+        within = f"the plan's gap to its bound is {self.gap:.2%}"
+        if self.better_s > 0:
+            yield (
+                f"  note     with this choice kept, a step was found that is "
+                f"{seconds_text(self.better_s)} faster than the plan, and options are held against "
+                f"that; {within}"
+            )
+        if any(a.added_s is not None and a.added_s < 0 for a in self.alternatives):
+            why = "it breaks the user's wishes" if self.forced else within
+            yield f"  note     an option is faster than the one chosen: {why}"
 
 
 @dataclass(frozen=True, slots=True)

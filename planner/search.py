@@ -11,6 +11,7 @@ from costmodel import Cluster, CollectiveModel, ComputeModel
 from .baselines import Baseline
 from .coarsen import coarser, finest
 from .errors import PlanError, ShortError
+from .inter.bound import least_step_s
 from .intra.records import Menus
 from .mesh_search import MeshSearch
 from .meshes import mesh_of, mesh_shapes
@@ -114,7 +115,7 @@ class Search:
         known = (*self.known, *self._hints())
         for searcher in self._in_order(shapes, fine):
             if searcher is None:
-                bounds.append(0.0)  # nothing is known of a shape that was not looked at
+                bounds.append(0.0)  # of a shape that was not looked at only the floor is known
                 self.scope.late = True
                 continue
             searchers.append(searcher)
@@ -143,11 +144,17 @@ class Search:
         )
         searchers.sort(key=lambda s: shapes.index(s.mesh.sizes))
         best_one = self._told(best_one, searchers)
-        bound = min(bounds) if bounds else 0.0
-        bound = min(bound, best_one.account.step_s)
+        bound = min(min(bounds, default=0.0), best_one.account.step_s)
+        if best_one.account.step_s - bound > 1e-3 * best_one.account.step_s:
+            bound = min(max(bound, self._floor_s()), best_one.account.step_s)
         close = best_one.account.step_s - bound <= 1e-3 * best_one.account.step_s
         stop = Stop.TIME_LIMIT if self.scope.late else Stop.OPTIMAL if close else Stop.GAP
         return Found(best_one, found, baselines, bound, stop, self.scope.seconds)
+
+    def _floor_s(self) -> float:
+        """What no plan is below on any mesh, however little time there was."""
+        scope = self.scope
+        return least_step_s(scope.program.facts, scope.compute, self.cluster.num_devices)
 
     def _hints(self) -> list[Candidate]:
         """Plans on coarser meshes than the one that was asked for, to begin with."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -21,19 +20,15 @@ from .explanation import MOST_SHOWN, Alternative, Explanation, Found, Whole
 from .filecheck import wishes_of
 from .flatten import FlatProgram, flatten
 from .fusion import analyse
+from .instead import Instead, Solved
 from .intra.build import Builder
-from .intra.eliminate import Tables
 from .intra.facts import Facts
 from .intra.problem import Floats
 from .intra.records import Built, MenuCache
-from .intra.solve import SolveOptions, solve
 from .options import Wishes, is_called
 from .planfile import PlanFile
 from .program import Program, roles_of
 
-# Alternatives are first ranked by what they cost with everything else as planned; so many of the
-# cheapest are then solved for real.
-SECONDS_EACH = 10.0
 MOST_REASONS = 2
 
 
@@ -196,20 +191,26 @@ class Why:
         return str(ref.states[k])
 
     def _node(self, name: str, node: int, alternatives: int) -> Explanation:
-        problem, choice = self.built.problem, self.choice
+        """Explains a node.
+
+        Alternatives are first ranked by what they cost with everything else as planned; the
+        cheapest are then solved for real, and so is the plan's own option.
+        """
+        problem, chosen = self.built.problem, self.choice[node]
         ref = self.built.refs[node]
-        chosen = choice[node]
-        base = problem.cost(choice)
         factors = str(self.builder.spec(self.flat.ops[ref.op])) if ref.op >= 0 else ""
         direct = self.direct_costs(node)
         ranked = sorted(
             (k for k in range(len(direct)) if k != chosen), key=lambda k: (direct[k], k)
         )[:alternatives]
-        solved = [self._with(node, k, base) for k in ranked]
+        base = self._instead.base(node) if ranked else self._as_planned
+        sums = self.account if base.choice == self.choice else self._account_of(base)
+        solved = [self._with(node, k, base, sums) for k in ranked]
         solved.sort(key=lambda a: float("inf") if a.added_s is None else a.added_s)
         return Explanation(
             name, self.option(node, chosen), self._forced(node), factors,
             float(problem.usage[node][chosen]), tuple(solved), len(direct) - 1 - len(ranked),
+            self._as_planned.cost - base.cost, self._gap,
         )  # fmt: skip
 
     def _forced(self, node: int) -> str:
@@ -255,24 +256,37 @@ class Why:
                 cost += edge.cost[choice[edge.u]]
         return cost
 
-    def _with(self, node: int, k: int, base: float) -> Alternative:
-        """Solves with one option fixed."""
-        problem = self.built.problem
-        only = np.full(len(problem.node_cost[node]), np.inf)
-        only[k] = problem.node_cost[node][k]
-        costs = list(problem.node_cost)
-        for pinned, cost in self._wished.items():
-            costs[pinned] = cost
-        costs[node] = only
-        fixed = replace(problem, node_cost=tuple(costs))
-        answer = solve(fixed, SolveOptions(time_limit_s=SECONDS_EACH, ilp=False), Tables())
-        text = self.option(node, k)
-        if not answer.choice:
+    @cached_property
+    def _instead(self) -> Instead:
+        return Instead(self.built.problem, self.choice, self._wished)
+
+    @cached_property
+    def _as_planned(self) -> Solved:
+        cost = self.built.problem.cost(self.choice)
+        return Solved(self.choice, cost, cost)
+
+    @property
+    def _gap(self) -> float:
+        step_s = self.file.step_s
+        return max(0.0, 1.0 - self.file.lower_bound_s / step_s) if step_s > 0 else 0.0
+
+    def _account_of(self, solved: Solved) -> Account:
+        return account(self.builder, self.built, solved.choice)
+
+    def _with(self, node: int, k: int, base: Solved, sums: Account) -> Alternative:
+        """Another option of a node beside a base, of which `sums` are the account."""
+        text, other = self.option(node, k), self._instead.other(node, k, base)
+        if other is None:
             return Alternative(text)
-        extra = problem.peak(answer.choice) - problem.peak(self.choice)
-        other = account(self.builder, self.built, answer.choice)
-        because = changes(self.account.collectives, other.collectives, MOST_REASONS)
-        return Alternative(text, answer.cost - base, extra, answer.gap, because)
+        found, least_s = self._account_of(other), self._instead.told_s(other, base)
+        because = tuple(
+            change
+            for change in changes(sums.collectives, found.collectives, MOST_REASONS)
+            if abs(change.added_s) > least_s
+        )
+        added_s, extra = other.cost - base.cost, found.peak_bytes - sums.peak_bytes
+        added_s = added_s if abs(added_s) > least_s else 0.0
+        return Alternative(text, added_s, extra, other.gap, because)
 
 
 def _any(names: Sequence[str], pattern: str) -> bool:

@@ -1,10 +1,16 @@
-"""No pipeline is faster than the work of a step, each op split as is best for it, on all devices.
+"""No step is faster than its operations, each split as is best for it alone.
+
+One program runs all of its ops, one after the other, on each of D devices:
+
+    T  >=  sum over ops of  min over ways to split it n-fold, n a divisor of D, of  t_op
+
+Of a pipeline each op runs on some of them only; all that is asked is that D devices do the work:
 
     T  >=  1 / D  *  sum over ops of  min over ways to split it n-fold of  n * t_op
 
-Whatever the stages are, each op of the step runs in one of these ways on one of D devices, fused as
-in the whole program: communication, idle time, what is computed again and what memory forces come
-on top.
+Whatever the mesh or the stages are, each op of the step runs in one of these ways, fused as in the
+whole program: communication, idle time, what is computed again and what memory forces come on top.
+So these are bounds where a search had no time to find a better one.
 """
 
 from __future__ import annotations
@@ -16,11 +22,21 @@ import numpy as np
 from costmodel import ComputeModel, OpWork, op_seconds
 from ir import FactorSpec, lookup
 
-from ..flatten import FlatOp
 from ..intra.facts import Facts
 from ..intra.records import operand_types
 
 MOST_WAYS = 50_000
+
+
+def least_step_s(facts: Facts, compute: ComputeModel, devices: int) -> float:
+    """Seconds of a step below which no plan in one program comes, on any mesh of so many devices.
+
+    Args:
+        facts: of the program.
+        compute: prices of a device.
+        devices: of the mesh.
+    """
+    return _least_s(facts, compute, (devices,), range(len(facts.flat.ops)), apart=False)
 
 
 def least_work_s(
@@ -34,6 +50,18 @@ def least_work_s(
         sizes: devices of sub-meshes.
         ops: those that count, by their number.
     """
+    return _least_s(facts, compute, sizes, ops, apart=True)
+
+
+def _least_s(
+    facts: Facts,
+    compute: ComputeModel,
+    sizes: Collection[int],
+    ops: Collection[int],
+    *,
+    apart: bool,
+) -> float:
+    """Least seconds of ops; `apart`: those of all devices that have a part of one."""
     known: dict[object, float] = {}
     total = 0.0
     for i in ops:
@@ -48,13 +76,13 @@ def least_work_s(
             work = OpWork(
                 op.node, lookup(op.node.op), types, facts.spec(op), reads, writes, launches
             )
-            known[key] = _least(op, work, compute, sizes)
+            known[key] = _least(work, compute, sizes, apart=apart)
         total += known[key] * op.weight
     return total
 
 
-def _least(op: FlatOp, work: OpWork, compute: ComputeModel, sizes: Collection[int]) -> float:
-    """Device-seconds of one run of an op, split as is best."""
+def _least(work: OpWork, compute: ComputeModel, sizes: Collection[int], *, apart: bool) -> float:
+    """Seconds of one run of an op, split as is best; see `_least_s`."""
     rows = _splits(work.spec, sizes)
     if len(rows) > MOST_WAYS:
         return 0.0  # too many to look at; nothing is claimed of it
@@ -62,7 +90,7 @@ def _least(op: FlatOp, work: OpWork, compute: ComputeModel, sizes: Collection[in
     table = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
     ways = {name: table[:, k] for k, name in enumerate(names)}
     seconds = np.broadcast_to(op_seconds(work, ways, compute), (len(rows),))
-    return float((seconds * table.prod(axis=1)).min())
+    return float((seconds * table.prod(axis=1) if apart else seconds).min())
 
 
 def _splits(spec: FactorSpec, sizes: Collection[int]) -> list[tuple[int, ...]]:

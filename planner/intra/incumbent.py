@@ -96,11 +96,12 @@ class Incumbent:
         if self.infeasible:
             return IntraSolution((), np.inf, np.inf, Stop.INFEASIBLE, trace, seconds)
         left_open = stop or (Stop.TIME_LIMIT if self.late else Stop.GAP)
+        known = self.bound if self.close else max(self.bound, problem.least_cost())
         if self.best is None:
-            return IntraSolution((), np.inf, self.bound, left_open, trace, seconds)
+            return IntraSolution((), np.inf, known, left_open, trace, seconds)
         choice = tuple(self.best.tolist())
         cost = problem.cost(choice)
-        bound = min(self.bound, cost)
+        bound = min(known, cost)
         close = max(self.options.tolerance, ROUNDING if self.whole else EXACT)
         optimal = cost - bound <= close * abs(cost)
         end = Stop.OPTIMAL if optimal else left_open

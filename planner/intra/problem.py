@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from ..stop import Stop
 
 Floats = NDArray[np.float64]
 Point = tuple[float, float, float]  # seconds since the start, cost, bound
+ROUNDING = 1e-9  # relative: costs may be summed in another order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +51,15 @@ class IntraProblem:
         """Objective of a choice."""
         nodes = sum(float(c[k]) for c, k in zip(self.node_cost, choice, strict=True))
         return nodes + sum(float(e.cost[choice[e.u], choice[e.v]]) for e in self.edges)
+
+    def least_cost(self) -> float:
+        """No choice costs less: every node and every edge at its least, less what rounding adds."""
+        arrays = [*self.node_cost, *(edge.cost for edge in self.edges)]
+        each = {id(array): array for array in arrays}
+        least = {key: float(array.min(initial=np.inf)) for key, array in each.items()}
+        parts = [least[id(array)] for array in arrays]
+        total = sum(parts) - ROUNDING * sum(map(abs, parts))
+        return total if math.isfinite(total) else np.inf if np.inf in parts else -np.inf
 
     def memory(self, choice: Sequence[int]) -> Floats:
         """Bytes in use at every moment."""

@@ -35,6 +35,12 @@ def _pinned() -> Plan:
     return made(pins=PINS, forbidden=FORBIDDEN)
 
 
+@pytest.fixture(name="by_hand", scope="module")
+def _by_hand() -> Plan:
+    return plan(mean_loss, PARAMS, BATCH, cluster=slow_machine(), mesh=(2, 4),
+                baseline="data-parallel")  # fmt: skip
+
+
 def why(p: Plan) -> Why:
     return Why(p.file, p.decisions, p.cluster, "here")
 
@@ -69,6 +75,39 @@ def test_an_alternative_costs_what_a_plan_pinned_to_it_costs(p: Plan) -> None:
         assert other.added_s is not None
         pinned = made(pins=(("params/w1", other.option),))
         assert pinned.step_s == pytest.approx(p.step_s + other.added_s, rel=2e-3)
+
+
+def test_a_plan_that_is_not_the_best_is_explained_by_its_options_alone(by_hand: Plan) -> None:
+    """What a better plan would do elsewhere is no reason for or against an option."""
+    (match,) = found(by_hand, "params/w1").matches
+    own = made(pins=(("params/w1", match.chosen),))
+    assert match.better_s == pytest.approx(by_hand.step_s - own.step_s, rel=1e-3)
+    for other in match.alternatives:
+        pinned = made(pins=(("params/w1", other.option),))
+        assert other.added_s == pytest.approx(pinned.step_s - own.step_s, abs=1e-3 * own.step_s)
+        assert sum(abs(c.added_s) for c in other.because) <= 2 * abs(other.added_s or 0.0)
+    assert "faster than the plan" in str(match)
+    assert f"{by_hand.gap:.2%}" in str(match)
+
+
+def test_an_option_that_is_better_is_said_to_be(by_hand: Plan) -> None:
+    (match,) = found(by_hand, "batch/x").matches
+    assert min(a.added_s for a in match.alternatives if a.added_s is not None) < 0
+    assert "an option is faster than the one chosen" in str(match)
+
+
+def test_what_is_no_slower_adds_nothing_and_differs_nowhere(p: Plan, by_hand: Plan) -> None:
+    said = 0
+    for plan_ in (p, by_hand):
+        for what in ("params/*", "batch/x", "batch/y"):
+            for match in found(plan_, what).matches:
+                for other in match.alternatives:
+                    if other.added_s is not None:
+                        tiny = 0 < abs(other.added_s) < 1e-9 * plan_.step_s
+                        assert not tiny
+                        assert all(abs(c.added_s) > 1e-9 * plan_.step_s for c in other.because)
+                        said += "no slower" in str(other)
+    assert said
 
 
 def test_pins_of_other_arguments_hold_for_alternatives(pinned: Plan) -> None:

@@ -24,7 +24,8 @@ def test_explain_json_keeps_its_contract(run: Run, saved: Path) -> None:
     (match,) = answer["matches"]
     assert match["name"] == "params/w1"
     assert match.keys() == {
-        "name", "chosen", "forced", "factors", "memory_bytes", "alternatives", "unsolved"
+        "name", "chosen", "forced", "factors", "memory_bytes", "alternatives", "unsolved",
+        "better_s", "gap",
     }  # fmt: skip
     added = [a["added_s"] for a in match["alternatives"] if a["added_s"] is not None]
     assert added == sorted(added)

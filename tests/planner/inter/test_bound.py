@@ -1,5 +1,5 @@
 # pyright: basic
-"""No pipeline is below the bound: every division of small programs is planned."""
+"""No pipeline is below the bound, and no program: small ones are tried in every way."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ import optax
 import pytest
 from jax import ShapeDtypeStruct as Shape
 
+from costmodel import ComputeModel, parse_cluster
+from ir.trace import trace
+from planner import plan
+from planner.inter.bound import least_step_s
 from planner.inter.divide import Division
+from planner.mesh_search import MeshSearch
+from planner.meshes import mesh_of, mesh_shapes
 from planner.options import Options
 from planner.pipesearch import PipelineSearch
+from planner.search import Search
+from planner.single import program_for
 from planner.stages import Training
-from tests.planner.programs import slow_machine
+from planner.stop import Stop
+from tests.planner.programs import CASES, slow_machine
 
 
 def layered(params: Any, batch: Any) -> Any:
@@ -63,3 +72,51 @@ def test_the_bound_of_a_plan_is_that_of_its_search():
     found = search.run(2)
     assert found is not None
     assert search.lower_bound_s() <= found.ranked.step_s
+
+
+@pytest.mark.parametrize("name", ["4xh100", "6xh100", "slow"])
+def test_every_choice_of_every_program_is_above_the_floor(name: str):
+    """Each operation at its least on each mesh, which no choice on it is below."""
+    cluster = slow_machine(8) if name == "slow" else parse_cluster(name)
+    close = 0
+    for case in CASES.values():
+        traced = trace(case.fn, *case.args)
+        program = program_for(traced, Options())
+        floor = least_step_s(program.facts, ComputeModel(cluster), cluster.num_devices)
+        search = Search(program, cluster, Options(), lambda _: None)
+        for shape in mesh_shapes(cluster):
+            built = MeshSearch(search.scope, mesh_of(shape)).builder.build()
+            least = sum(float(cost.min()) for cost in built.work)
+            assert floor <= least * (1 + 1e-9)
+            close += 0 < least <= floor * (1 + 1e-9)
+    assert close > 20  # the finest meshes have the best way of each operation
+
+
+@pytest.mark.parametrize("cluster", ["4xh100", slow_machine(4)], ids=str)
+def test_no_plan_that_is_proved_the_best_is_below_the_floor(cluster: Any):
+    proved = 0
+    for case in list(CASES.values())[::5]:
+        best = plan(case.fn, *case.args, cluster=cluster, baselines=False, substitutions=False)
+        program = program_for(trace(case.fn, *case.args), Options())
+        machine = best.cluster
+        floor = least_step_s(program.facts, ComputeModel(machine), machine.num_devices)
+        assert floor <= best.step_s * (1 + 1e-9)
+        proved += best.stop is Stop.OPTIMAL
+    assert proved
+
+
+def test_a_plan_cut_short_has_a_bound():
+    """The deadline passes before any but the first of the finest meshes."""
+
+    def step(params: Any, x: Any) -> Any:
+        return layered(params, {"x": x})
+
+    args = (
+        [(Shape((512, 2048), jnp.float32), Shape((2048, 512), jnp.float32))] * 2,
+        Shape((4096, 512), jnp.float32),
+    )
+    given = {"cluster": "64xh100:8", "baselines": False, "substitutions": False}
+    short, full = plan(step, *args, time_limit_s=1e-3, **given), plan(step, *args, **given)
+    assert short.stop is Stop.TIME_LIMIT
+    assert 0.2 * full.step_s < short.lower_bound_s <= full.step_s
+    assert short.gap < 0.9

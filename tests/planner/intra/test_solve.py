@@ -50,6 +50,19 @@ def test_a_programme_too_large_to_write_is_not_written(monkeypatch: pytest.Monke
     assert open_ < 10
 
 
+def test_a_bound_is_known_however_little_time_there_was() -> None:
+    late = 0
+    for seed in range(100):
+        problem = instance(seed, nodes=(2, 9), most=1000)
+        best, found = brute_force(problem), solve(problem, SolveOptions(time_limit_s=0.0))
+        assert_truthful(problem, found, best)
+        assert -np.inf < problem.least_cost() <= best.cost
+        if found.stop is not Stop.OPTIMAL:
+            assert found.bound >= problem.least_cost()
+        late += found.stop is Stop.TIME_LIMIT
+    assert late
+
+
 @pytest.mark.parametrize("seeds", BLOCKS, ids=str)
 def test_equals_brute_force(seeds: range) -> None:
     for seed in seeds:
