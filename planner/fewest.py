@@ -9,7 +9,7 @@ from costmodel import Cluster
 from .errors import IndivisibleError, PlanError, ShortError
 from .options import Options
 from .plan import Plan
-from .search import limit_of
+from .search import OR_PARTS, limit_of
 from .single import One, plan_one
 
 ROUNDED = 1e-2  # share of what is held: padding does not fall evenly
@@ -30,6 +30,8 @@ def fewest(
     and gathers every split parameter once more.
     """
     refused: PlanError | None = None
+    uncut: IndivisibleError | None = None
+    planned: list[int] = []
     short: list[tuple[int, float]] = []
     for count in counts:
         if least_needed(short, count) > limit_of(options, machine):
@@ -42,8 +44,10 @@ def fewest(
             if refused is None:
                 raise
             if isinstance(error, IndivisibleError):
+                uncut = uncut or error
                 continue  # the batch does not divide by this count
-            break  # the loss does not divide at all: the first refusal stands
+            raise _whole_only(refused, error) from error
+        planned.append(count)
         try:
             return plan_one(one, machine, options, say, start, cutoff_s)
         except PlanError as error:
@@ -53,7 +57,18 @@ def fewest(
             if isinstance(error, ShortError) and count > 1:  # one has no sums of gradients
                 short.append((count, error.needs_bytes))
     assert refused is not None
-    raise refused
+    raise _whole_only(refused, uncut) if planned == [1] else refused
+
+
+def _whole_only(refused: PlanError, why: PlanError | None) -> PlanError:
+    """A step that does not fit, and why its loss or batch cannot be cut into micro-batches."""
+    if why is None:
+        return refused
+    return PlanError(
+        f"{refused.message}; micro-batches are of no help: {why.message}", kind=refused.kind,
+        where=refused.where, needs_bytes=refused.needs_bytes,
+        remedy=refused.remedy.replace(OR_PARTS, ""),
+    )  # fmt: skip
 
 
 def least_needed(short: Sequence[tuple[int, float]], count: int) -> float:

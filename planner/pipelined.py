@@ -83,10 +83,21 @@ def _one_if_it_fits(search: PipelineSearch, single: Callable[[float], Plan]) -> 
     except PlanError as error:
         if error.kind != "does-not-fit":
             raise
-        found = _tried(search)[0]
+        found, why = _tried(search)
         if found is None:
-            raise
+            raise _and_no_pipeline(error, why) from error
         return _plan_of(found, search, {})
+
+
+def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
+    """An error of one program, and why no pipeline can be had either; nothing is said twice."""
+    said = error.message.rpartition(": ")[2]
+    if not why or said in why:
+        return error
+    return PlanError(
+        f"{error.message}; no pipeline was looked at: {why}", kind=error.kind, where=error.where,
+        remedy=error.remedy, needs_bytes=error.needs_bytes,
+    )  # fmt: skip
 
 
 def _faster(search: PipelineSearch, single: Callable[[float], Plan]) -> Plan | PipelinePlan:
@@ -97,8 +108,10 @@ def _faster(search: PipelineSearch, single: Callable[[float], Plan]) -> Plan | P
     try:
         plan = single(found.ranked.step_s if found else float("inf"))
     except PlanError as error:
-        if found is None or error.kind not in ("does-not-fit", "not-faster"):
+        if error.kind not in ("does-not-fit", "not-faster"):
             raise
+        if found is None:
+            raise _and_no_pipeline(error, why) from error
         return _plan_of(found, search, {})
     if found is None or plan.step_s <= found.ranked.step_s:
         notes = (*plan.warnings, f"no pipeline was looked at: {why}") if why else plan.warnings

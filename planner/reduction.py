@@ -33,7 +33,7 @@ class Lockstep:
 
     def power(self, large: object, small: object) -> int | None:
         """The p of a number that is c B^p, None if it is not."""
-        if large == small:
+        if large == small or (_is_nan(large) and _is_nan(small)):
             return 0
         if not isinstance(large, int | float) or not isinstance(small, int | float) or not small:
             return None
@@ -41,6 +41,10 @@ class Lockstep:
             if p and math.isclose(large, small * float(self.ratio) ** p, rel_tol=1e-6):
                 return p
         return None
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float | complex) and value != value
 
 
 def reduction_of(share: Share) -> str:

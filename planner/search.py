@@ -25,6 +25,7 @@ from .stop import Stop
 # Share of a device's memory that a plan may count on: the rest is for the allocator, collective
 # buffers and what the compiler keeps longer than the program's order asks for.
 USABLE = 0.9
+OR_PARTS = " or more micro-batches"  # of the remedies of a step that does not fit
 COARSE_GAP = 3e-3  # near enough on meshes whose plans only begin the search on finer ones
 
 
@@ -244,6 +245,6 @@ class Search:
             f"{bytes_text(over)} more than the limit of {bytes_text(self.limit)}",
             kind="does-not-fit", where=self.cluster.name,
             remedy=f"use about {max(2, round(least / self.limit + 0.5))} times the devices, a "
-            f"smaller batch or more micro-batches, jax.checkpoint around layers, or at least "
+            f"smaller batch{OR_PARTS}, jax.checkpoint around layers, or at least "
             f"{bytes_text(least)} of memory", needs_bytes=least,
         )  # fmt: skip

@@ -65,3 +65,24 @@ def test_the_error_is_of_the_first_number() -> None:
         )  # fmt: skip
     assert caught.value.needs_bytes > 1000
     assert heard.count("trace") < 7  # divisors of 64
+
+
+def test_a_loss_that_cannot_be_cut_is_the_reason() -> None:
+    """More micro-batches are not the remedy where the loss forbids them: it says why."""
+
+    def largest(params, batch):
+        return jnp.max(mean_rows(params, batch))
+
+    def mean_rows(params, batch):
+        return jnp.mean((batch["x"] @ params["w"]) ** 2, axis=1)
+
+    x, params = Shape((64, 16), jnp.float32), {"w": Shape((16, 16), jnp.float32)}
+    with pytest.raises(PlanError, match="does not fit") as caught:
+        plan(
+            largest, params, {"x": x}, cluster=slow_machine(4), baselines=False,
+            optimizer=optax.adam(1e-3), memory_bytes=1000, pipeline="off",
+        )  # fmt: skip
+    assert "reduce_max" in caught.value.message
+    assert "test_fewest.py" in caught.value.message
+    assert "more micro-batches" not in caught.value.remedy
+    assert caught.value.needs_bytes > 1000

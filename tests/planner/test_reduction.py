@@ -98,6 +98,8 @@ MEANS = {
     "counted loop": counted_loop,
     "flattened": flattened,
     "half precision": lambda p, b: cross_entropy(p, b).astype(jnp.bfloat16).mean(),
+    "variance in an example": lambda p, b: (b["x"] @ p["w"]).var(axis=(1, 2)).mean(),
+    "deviation in an example": lambda p, b: (b["x"] @ p["w"]).std(axis=1, ddof=1).mean(),
     "counted examples": lambda p, b: jnp.mean(logits(p, b).argmax(-1) == b["y"]) * p["w"].sum(),
 }  # fmt: skip
 
