@@ -156,7 +156,7 @@ BODIES = {
 }  # fmt: skip
 
 
-# --- reductions: (errors [B, T], batch, logits, parameters) -> loss -----------------------------------
+# --- reductions: (errors [B, T], batch, logits, parameters) -> loss -------------------------------
 
 
 def _mean(e: Array, b: Any, logits: Array, p: Any) -> Array:
@@ -265,7 +265,7 @@ REDUCTIONS = {
 WHOLE_ONLY = {"worst": _worst, "contrast": _contrast, "normed": _normed}
 
 
-# --- errors: (logits [B, T, C], labels [B, T]) -> [B, T] -------------------------------------------
+# --- errors: (logits [B, T, C], labels [B, T]) -> [B, T] -----------------------------------------
 
 
 def _entropy(logits: Array, y: Array) -> Array:
@@ -296,7 +296,9 @@ def random_loss(draw: np.random.Generator, has_aux: bool) -> tuple[Callable[...,
 
     def loss(params: Any, batch: Any) -> Any:
         h = jnp.tanh(batch["x"] @ params["in"])
-        h = BODIES[body](lambda *a: layer(*a, batch), h, params["layers"], batch["key"])
+        h = BODIES[body](
+            lambda h, p, key: layer(h, p, key, batch), h, params["layers"], batch["key"]
+        )
         logits = h @ params["out"]
         e = ERRORS[error](logits, batch["y"])
         value = table[reduction](e, batch, logits, params)
