@@ -13,6 +13,9 @@ A suffix on a factor, at any of its places, gives its kind:
     !      whole    cannot be split
 
 `1` is a dimension of size one, or one that is broadcast.
+
+A factor of the kind `single` is in no dimension, so the text has no suffix for it: one device runs
+the op, and its results are partial sums of which the others hold zeros. It takes every mesh axis.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from .types import Shape
 KINDS: Mapping[str, str] = {
     "": "plain", "+": "sum", ">": "max", "<": "min", "~": "window", "!": "whole",
 }  # fmt: skip
-REDUCED = ("sum", "max", "min")
+# How the results of an op that splits such a factor are reduced.
+REDUCED: Mapping[str, str] = {"sum": "sum", "single": "sum", "max": "max", "min": "min"}
 _SUFFIX = {kind: mark for mark, kind in KINDS.items()}
 _TOKEN = re.compile(r"\(|\)|[A-Za-z_]\w*[+><~!]?|1")
 
@@ -237,7 +241,7 @@ def result_sharding(spec: FactorSpec, k: int, axes: FactorAxes, mesh: Mesh) -> S
     dims, kinds = spec.results[k], spec.kind_of
     here = {name for dim in dims for name in dim}
     partial = {
-        axis: kinds[name]
+        axis: REDUCED[kinds[name]]
         for name, mine in axes.items()
         if name not in here and kinds.get(name) in REDUCED
         for axis in mine

@@ -147,7 +147,16 @@ def read_jaxpr(
 
 
 def const_aval(const: Any) -> Any:
-    """Shape and element type of a captured constant."""
+    """Shape and element type of a captured constant.
+
+    Raises:
+        TraceError: if it is a reference, whose content changes between calls.
+    """
+    if isinstance(const, jax.Ref):
+        raise TraceError(
+            f"the function captures a reference of type {jax.typeof(const)}; pass its array as an "
+            "argument and return the new one"
+        )
     return const if hasattr(const, "shape") and hasattr(const, "dtype") else np.asarray(const)
 
 

@@ -25,8 +25,9 @@ class OpDef:
 
     factors: (operand types, result types, attributes) -> factor spec.
     family: elementwise | contraction | reduction | layout | index | convolution | random |
-        linalg | control | collective | opaque (nothing is known of it); only elementwise, layout
-        and cheap ops are fused.
+        linalg | control | collective | effect (something outside the program happens, once and in
+        program order) | opaque (nothing is known of it); only elementwise, layout and cheap ops
+        are fused.
     flops: floating-point operations of the whole op; None counts one per result element.
     linear: groups of operand positions; a partial sum in exactly the operands of one group
         (the others not partial) is a partial sum of the result. `add` has ((0, 1),), `mul`

@@ -71,6 +71,8 @@ def _filtered(
     data: tuple[int, ...],
 ) -> Menu:
     """Strategies within the rules that split the batch over as many data axes as they can."""
+    if len(menu) == 1:
+        return menu
     position = {name: n for n, name in enumerate(names)}
 
     def legal(strategy: Strategy) -> bool:

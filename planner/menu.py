@@ -79,6 +79,8 @@ def strategies(
 def _roles(
     spec: FactorSpec, mesh: Mesh, pass_groups: tuple[tuple[int, ...], ...]
 ) -> list[tuple[str, ...]]:
+    if (single := single_factor(spec)) is not None:
+        return [(single,) if ways > 1 else ("",) for ways in mesh.sizes]
     splittable = [
         name for name, size in spec.sizes if spec.kind(name) not in ("whole", "window") and size > 1
     ]
@@ -90,6 +92,11 @@ def _roles(
         else ("",)
         for ways in mesh.sizes
     ]
+
+
+def single_factor(spec: FactorSpec) -> str | None:
+    """The factor that confines the op to one device, which every axis then has."""
+    return next((name for name, kind in spec.kinds if kind == "single"), None)
 
 
 @dataclass(frozen=True)

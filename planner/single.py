@@ -16,6 +16,7 @@ from ir.trace import Traced, trace
 from substitutions import draft_of
 
 from .binding import Bound
+from .emit.effects import check_effects
 from .emit.rewritten import retraced
 from .errors import PlanError
 from .inter.price import Phases
@@ -71,6 +72,7 @@ def plan_one(
         check(traced.graph, after="trace")
     except IRError as error:
         raise TraceError(f"the traced program is not well-formed: {error}") from error
+    check_effects(traced.graph, one.microbatches)
     if not traced.graph.inputs and not traced.graph.nodes:
         raise PlanError(
             f"'{one.name}' has no arguments and computes nothing", kind="bad-argument",

@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jax._src.lax import lax as internal
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import io_callback
 from jax.extend.random import threefry_2x32
 
 Arrays = tuple[Any, ...]
@@ -349,9 +350,15 @@ def _control() -> list[Example]:
     captured = lambda x: jax.jit(lambda y: y + table)(x)  # noqa: E731
     by_platform = lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)  # noqa: E731
     same = jax.ShapeDtypeStruct((4, 6), np.float32)
+    debugged = lambda x: (jax.debug.callback(np.shape, x), x)[1]  # noqa: E731
+    printed = lambda x: (jax.debug.print("{}", x.sum()), x)[1]  # noqa: E731
+    called = lambda x: io_callback(np.sin, same, x)  # noqa: E731
     return [
         Example("cond", lambda x: lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x), (X,)),
         Example("constant", captured, (X,)),
+        Example("debug_callback", debugged, (X,)),
+        Example("debug_print", printed, (X,)),
+        Example("io_callback", called, (X,)),
         Example("custom_linear_solve", jnp.linalg.solve, (batch_spd(4, 4), normal(4, 2))),
         Example("platform_index", by_platform, (X,)),
         Example("pure_callback", lambda x: jax.pure_callback(np.sin, same, x), (X,)),

@@ -57,6 +57,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/check.py",
     "planner/emit/compilers.py",
     "planner/emit/constraints.py",
+    "planner/emit/effects.py",
     "planner/emit/index.py",
     "planner/emit/jit.py",
     "planner/emit/local.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..errors import IRError
@@ -16,6 +17,7 @@ DimNames = Sequence[str | Dim]  # the factor of each dimension, or its factors, 
 
 NUMBERS = ("int", "float", "complex")
 WHOLE = "whole"
+SINGLE = "device"  # name of the factor of ops that run on one device
 
 
 def build_spec(
@@ -85,6 +87,18 @@ def opaque(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     ins = [names(f"o{i}d", type_.rank) for i, type_ in enumerate(operands)]
     outs = [names(f"r{i}d", type_.rank) for i, type_ in enumerate(results)]
     return build_spec(operands, ins, results, outs, as_whole(*ins, *outs))
+
+
+def on_one_device(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
+    """As `opaque`, but one device runs the op; its results, if any, are summed to the others."""
+    whole = opaque(operands, results, attrs)
+    if not results:
+        return whole
+    return replace(
+        whole,
+        sizes=(*whole.sizes, (SINGLE, 1)),
+        kinds=tuple(sorted((*whole.kinds, (SINGLE, "single")))),
+    )
 
 
 def leading_plain(core: int) -> FactorRule:

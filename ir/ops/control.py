@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from ..opdef import OpDef
-from .build import no_flops, opaque
+from .build import no_flops, on_one_device, opaque
 
 # The work of an op with bodies is in the bodies, which are counted themselves.
 RECORDS = (
     *(OpDef(name, opaque, "control", no_flops) for name in ("cond", "remat", "scan", "while")),
     *(OpDef(name, opaque, "opaque") for name in ("custom_linear_solve", "platform_index")),
     OpDef("pure_callback", opaque, "opaque"),
+    *(
+        OpDef(name, on_one_device, "effect", no_flops)
+        for name in ("debug_callback", "debug_print", "io_callback")
+    ),
 )

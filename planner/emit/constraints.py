@@ -19,8 +19,9 @@ from ir.trace import Binding, Program
 
 from ..decisions import Decisions
 from ..flatten import REGIONS, Place
+from .effects import Effects, has_effects, is_effect
 from .local_op import bind_global, literal
-from .regions import body_number, branch, remat, scan, while_loop
+from .regions import body_number, branch, remat, scan
 
 Array = Any
 Constrain = Callable[[Array, Place, int], Array]
@@ -41,12 +42,18 @@ def constrained_program(
         spec = PartitionSpec(*(axes or None for axes in state.dims))
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
 
-    return lambda *arrays: tuple(_Scope(program, (), constrain).run(arrays))
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        effects = Effects(None, has_effects(program.graph))
+        results = _Scope(program, (), constrain, effects).run(arrays)
+        effects.finish(lambda token: token)
+        return tuple(results)
+
+    return run
 
 
 def plain_program(program: Program) -> Callable[..., tuple[Array, ...]]:
     """The program as it was traced, on whole arrays, captured constants first."""
-    return lambda *arrays: tuple(_Scope(program, (), _unchanged).run(arrays))
+    return lambda *arrays: tuple(_Scope(program, (), _unchanged, Effects(None, False)).run(arrays))
 
 
 def _unchanged(x: Array, prefix: Place, number: int) -> Array:
@@ -61,6 +68,7 @@ class _Scope:
     program: Program
     prefix: Place
     constrain: Constrain
+    effects: Effects
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         env: list[Array] = [self.constrain(x, self.prefix, n) for n, x in enumerate(inputs)]
@@ -70,6 +78,8 @@ class _Scope:
             with doing(f"emitting {node.op} {node.source}".rstrip()):
                 if node.op in REGIONS:
                     results = _REGION[node.op](self, i, node, binding, operands)
+                elif is_effect(node) and self.effects.active:
+                    results = self.effects.run(node, binding, operands)
                 else:
                     results = bind_global(node, binding, operands)
             for x in results:
@@ -82,22 +92,23 @@ class _Scope:
     def body(self, i: int, binding: Binding, number: int) -> Callable[[Sequence[Array]], Any]:
         """A body of node i as a function of its arguments."""
         program = binding.bodies[number]
-        scope = _Scope(program, (*self.prefix, i, number), self.constrain)
+        scope = _Scope(program, (*self.prefix, i, number), self.constrain, self.effects)
         return lambda arrays: scope.run([*program.consts, *arrays])
 
 
 def _scan(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Array]
 ) -> list[Array]:
-    body = scope.body(i, binding, body_number(node, "jaxpr"))
+    body, effects = scope.body(i, binding, body_number(node, "jaxpr")), scope.effects
     first = binding.params["num_consts"]
     last = first + binding.params["num_carry"]
 
     def step(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
-        results = body([*operands[:first], *carry, *slices])
-        return results[: last - first], results[last - first :]
+        results = body([*operands[:first], *effects.open(node, carry), *slices])
+        return effects.close(node, results[: last - first]), results[last - first :]
 
-    return scan(binding, step, operands[first:last], operands[last:])
+    carry = effects.close(node, operands[first:last])
+    return list(effects.open(node, scan(binding, step, carry, operands[last:])))
 
 
 def _while(
@@ -107,27 +118,39 @@ def _while(
     step = scope.body(i, binding, body_number(node, "body_jaxpr"))
     n_test, n_step = binding.params["cond_nconsts"], binding.params["body_nconsts"]
     for_test, for_step = operands[:n_test], operands[n_test : n_test + n_step]
-    return while_loop(
-        lambda carry: test([*for_test, *carry])[0],
-        lambda carry: step([*for_step, *carry]),
-        operands[n_test + n_step :],
+    return list(
+        scope.effects.loop(
+            node,
+            lambda carry: test([*for_test, *carry])[0],
+            lambda carry: step([*for_step, *carry]),
+            operands[n_test + n_step :],
+        )
     )
 
 
 def _cond(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Array]
 ) -> list[Array]:
+    effects = scope.effects
     bodies = [scope.body(i, binding, number) for number in range(len(node.bodies))]
-    branches = [lambda *xs, run=run: run(xs) for run in bodies]
-    return branch(operands[0], branches, operands[1:])
+    branches = [
+        lambda *xs, run=run: effects.close(node, run(effects.open(node, xs))) for run in bodies
+    ]
+    entering = effects.close(node, operands[1:])
+    return list(effects.open(node, branch(operands[0], branches, entering)))
 
 
 def _remat(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Array]
 ) -> list[Array]:
-    del node
-    body = scope.body(i, binding, 0)
-    return remat(binding, lambda *xs: body(xs), operands, range(len(operands)))
+    body, effects = scope.body(i, binding, 0), scope.effects
+
+    def run(*xs: Array) -> list[Array]:
+        return effects.close(node, body(effects.open(node, xs)))
+
+    entering = effects.close(node, operands)
+    positions = [None] * (len(entering) - len(operands)) + list(range(len(operands)))
+    return list(effects.open(node, remat(binding, run, entering, positions)))
 
 
 _REGION = {"cond": _cond, "remat": _remat, "scan": _scan, "while": _while}

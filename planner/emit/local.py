@@ -18,8 +18,9 @@ from ir.trace import Binding, Program
 
 from ..decisions import Decisions
 from ..flatten import ASSUMED_ITERATIONS, REGIONS, Place
+from .effects import Effects, has_effects, is_effect
 from .local_op import local_op
-from .regions import body_number, branch, remat, scan, while_loop
+from .regions import body_number, branch, remat, scan
 from .run import Mover, Written, run_op
 from .steps import take
 from .values import Entry, Free, Kept, Maker
@@ -42,7 +43,8 @@ class LocalProgram:
     def __call__(self, *shards: Array) -> tuple[Array, ...]:
         mover = Mover(self.reshard)
         graph = self.program.graph
-        emission = _Emission(self.decisions, mover)
+        effects = Effects(self.decisions.mesh, has_effects(graph))
+        emission = _Emission(self.decisions, mover, effects)
         entries = [
             Kept(x, item.type, state, is_argument=True)
             for x, item, state in zip(shards, graph.inputs, self.decisions.inputs, strict=True)
@@ -50,6 +52,7 @@ class LocalProgram:
         scope = _Scope(emission, self.program, (), Maker(mover))
         results = scope.run(entries)
         arrays = scope.leave(results, self.decisions.outputs)
+        effects.finish(mover.from_first)
         self.written[:] = mover.written
         return tuple(arrays)
 
@@ -77,6 +80,7 @@ def local_program(program: Program, decisions: Decisions, reshard: ReshardModel)
 class _Emission:
     decisions: Decisions
     mover: Mover
+    effects: Effects
 
     @property
     def mesh(self) -> Mesh:
@@ -120,14 +124,17 @@ class _Scope:
         numbers = self.graph.values_of(i)
         place = (*self.prefix, i)
         roles = self.emission.decisions.ops.get(place)
-        if roles is None and len(numbers) > 0 and not node.has_attr("effect"):
+        if roles is None and len(numbers) > 0:
             return self._recipe(place, node, binding, operands)
         roles = roles or ("",) * len(self.emission.mesh.names)
         types = tuple(entry.type for entry in operands)
         op = local_op(node, binding, types, roles, self.emission.mesh)
         arrays = self.maker.read_all(operands, op.strategy.operands)
         found: list[Entry] = []
-        results = run_op(op, arrays, self.emission.mover)
+        if is_effect(node):
+            results = self.emission.effects.run(node, binding, arrays)
+        else:
+            results = run_op(op, arrays, self.emission.mover)
         for x, type_, raw, number in zip(
             results, node.outputs, op.strategy.results, numbers, strict=True
         ):
@@ -223,7 +230,7 @@ def _scan(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Entry]
 ) -> list[Entry]:
     body = scope.inner(i, binding, body_number(node, "jaxpr"))
-    states = body.states()[len(body.program.consts) :]
+    states, effects = body.states()[len(body.program.consts) :], scope.emission.effects
     first, last = binding.params["num_consts"], binding.params["num_carry"]
     last += first
     consts = scope.kept(operands[:first], states[:first])
@@ -236,13 +243,15 @@ def _scan(
 
     def step(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
         inside = scope.inner(i, binding, body_number(node, "jaxpr"))
+        carry = effects.open(node, carry)
         with scope.emission.mover.repeated(binding.params["length"]):
             results = inside.run(inside.enter([*consts, *carry, *slices]))
             arrays = inside.leave(results, [*states[first:last], *ys])
-        return arrays[: last - first], arrays[last - first :]
+        return effects.close(node, arrays[: last - first]), arrays[last - first :]
 
     raw = [*states[first:last], *(_stacked(state) for state in ys)]
-    return scope.publish(i, node, scan(binding, step, carry, xs), raw)
+    results = effects.open(node, scan(binding, step, effects.close(node, carry), xs))
+    return scope.publish(i, node, results, raw)
 
 
 def _while(
@@ -258,7 +267,7 @@ def _while(
 
     for_test = scope.kept(operands[:n_test], states(test_number)[:n_test])
     for_step = scope.kept(operands[n_test : n_test + n_step], states(step_number)[:n_step])
-    ports = states(step_number)[n_step:]
+    ports, effects = states(step_number)[n_step:], scope.emission.effects
     carry = scope.leave(operands[n_test + n_step :], ports)
 
     def test(carry: Sequence[Array]) -> Array:
@@ -272,13 +281,13 @@ def _while(
         with scope.emission.mover.repeated(ASSUMED_ITERATIONS):
             return inside.leave(inside.run(inside.enter([*for_step, *carry])), ports)
 
-    return scope.publish(i, node, while_loop(test, step, carry), ports)
+    return scope.publish(i, node, effects.loop(node, test, step, carry), ports)
 
 
 def _cond(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Entry]
 ) -> list[Entry]:
-    first = scope.inner(i, binding, 0)
+    first, effects = scope.inner(i, binding, 0), scope.emission.effects
     index = scope.maker.read(operands[0], replicated(0))
     arrays = scope.leave(operands[1:], first.states()[len(first.program.consts) :])
     numbers = scope.graph.values_of(i)
@@ -287,32 +296,39 @@ def _cond(
     def run(number: int) -> Callable[..., Sequence[Array]]:
         def taken(*xs: Array) -> Sequence[Array]:
             inside = scope.inner(i, binding, number)
+            entering = effects.open(node, xs)
             with scope.emission.mover.repeated(1 / len(node.bodies)):
-                return inside.leave(inside.run(inside.enter(xs)), ports)
+                leaving = inside.leave(inside.run(inside.enter(entering)), ports)
+            return effects.close(node, leaving)
 
         return taken
 
     branches = [run(number) for number in range(len(node.bodies))]
-    return scope.publish(i, node, branch(index, branches, arrays), ports)
+    results = effects.open(node, branch(index, branches, effects.close(node, arrays)))
+    return scope.publish(i, node, results, ports)
 
 
 def _remat(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Entry]
 ) -> list[Entry]:
     """A region without ports: what is kept outside is read inside in the same state."""
-    del node
+    effects = scope.emission.effects
     kept = [(k, entry.array) for k, entry in enumerate(operands) if isinstance(entry, Kept)]
-    positions, shards_in = [k for k, _ in kept], [x for _, x in kept]
+    positions: list[int | None] = [k for k, _ in kept]
+    shards_in = [x for _, x in kept]
     leaving: list[Entry] = []
 
     def run(*arrays: Array) -> Sequence[Array]:
-        shards = iter(arrays)
+        shards = iter(effects.open(node, arrays))
         inside = scope.inner(i, binding, 0)
         entries = [replace(e, array=next(shards)) if isinstance(e, Kept) else e for e in operands]
         leaving[:] = inside.run([*inside.captured(), *entries])
-        return [entry.array for entry in leaving if isinstance(entry, Kept)]
+        kept = [entry.array for entry in leaving if isinstance(entry, Kept)]
+        return effects.close(node, kept)
 
-    results = iter(remat(binding, run, shards_in, positions))
+    entering = effects.close(node, shards_in)
+    positions = [None] * (len(entering) - len(shards_in)) + positions
+    results = iter(effects.open(node, remat(binding, run, entering, positions)))
     return [
         Kept(next(results), entry.type, entry.state) if isinstance(entry, Kept) else entry
         for entry in leaving

@@ -55,7 +55,7 @@ def branch(
 
 
 def remat(
-    binding: Binding, run: Callable[..., Arrays], operands: Arrays, positions: Sequence[int]
+    binding: Binding, run: Callable[..., Arrays], operands: Arrays, positions: Sequence[int | None]
 ) -> list[Array]:
     """The region of `jax.checkpoint` around another body; its policy and barriers stay.
 
@@ -63,7 +63,8 @@ def remat(
         binding: of the region as it was traced.
         run: the body, on the operands.
         operands: what enters.
-        positions: for each operand, which one of the traced region's operands it stands for.
+        positions: for each operand, which one of the traced region's operands it stands for; None
+            for one that the traced region lacks.
     """
     closed = jax.make_jaxpr(lambda *xs: tuple(run(*xs)))(*operands)
     # The region's jaxpr is an open one: arrays that the body captured become operands.
@@ -73,6 +74,6 @@ def remat(
     params = {**binding.params, "jaxpr": jaxpr}
     barriers = params["prevent_cse"]
     if isinstance(barriers, tuple):  # one per operand
-        kept = tuple(barriers[position] for position in positions)
+        kept = tuple(position is None or barriers[position] for position in positions)
         params["prevent_cse"] = (True,) * len(closed.consts) + kept
     return list(binding.primitive.bind(*closed.consts, *operands, **params))

@@ -71,6 +71,11 @@ class Mover:
             x = run_step(x, step, self.mesh, again)
         return x
 
+    def from_first(self, x: Array) -> Array:
+        """A 32-bit whole number of the first device, which others have as zero, on all of them."""
+        waiting = Sharding((), tuple((axis, "sum") for axis in self.mesh.names))
+        return self.move(x, TensorType((), "int32"), waiting, replicated(0))
+
 
 def run_op(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
     """Results of an op in the states that its strategy leaves them in."""
