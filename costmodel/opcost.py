@@ -170,6 +170,6 @@ VIEWS = (
 # Ops that cost many times an addition each; `compute.transcendental_flops` says how many.
 TRANSCENDENTAL = (
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "digamma",
-    "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "lgamma", "log", "log1p", "logistic", "pow",
-    "sin", "sinh", "tan", "tanh",
+    "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "lgamma", "log", "log1p", "log2", "logistic",
+    "pow", "sin", "sinh", "tan", "tanh",
 )  # fmt: skip

@@ -17,26 +17,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jcore
 
+from . import jax_internals as internals
 from .errors import TraceError
 from .graph import Attr, Graph, Input, Literal, Node, Operand
+from .jax_internals import REMAT, function_of, inlined, opened, params_of, struct_of
 from .sources import Sources
 from .types import DTYPES, TensorType
-
-# Calls whose body means the same inlined; the value is the parameter that holds the body.
-INLINED = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-}
-REMAT = ("remat2", "remat", "checkpoint")
-REGIONS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
-_DROPPED = ("sharding", "out_sharding", "mesh", "accuracy", "ctx_mesh")
 
 
 @dataclass(frozen=True)
@@ -175,12 +162,9 @@ def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tupl
     for eqn in jaxpr.eqns:
         operands = tuple(_read(var, env) for var in eqn.invars)
         here = walk.objects.sources.of(eqn) or source
-        name = eqn.primitive.name
-        if name in INLINED and INLINED[name] in eqn.params:
-            results = _inline(eqn.params[INLINED[name]], operands, walk, here)
-        elif name == "while" and eqn.params["cond_jaxpr"].out_avals[0].shape:
-            tests = eqn.params["cond_nconsts"]
-            results = _emit(_one_answer(eqn), (*operands[:tests], *operands), walk, here)
+        body = inlined(eqn)
+        if body is not None:
+            results = _inline(body, operands, walk, here)
         else:
             results = _emit(eqn, operands, walk, here)
         for var, value in zip(eqn.outvars, results, strict=True):
@@ -188,39 +172,35 @@ def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tupl
     return tuple(_read(var, env) for var in jaxpr.outvars)
 
 
-def _one_answer(eqn: Any) -> Any:
-    """A batched `while` as JAX lowers it: on while any test holds, and only where it holds.
+def _one_answer(given: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of a batched `while` as JAX lowers it.
 
-    Its body tests too, and so takes the constants of the test before its own.
+    It goes on while any test holds, and only where it holds. Its body tests too, and so takes
+    the constants of the test before its own.
     """
-    test, step = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-    tests, steps = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    test, step = given["cond_jaxpr"], given["body_jaxpr"]
+    tests, steps = given["cond_nconsts"], given["body_nconsts"]
 
     def any_goes_on(*args: Any) -> Any:
-        return jax.numpy.any(jcore.jaxpr_as_fun(test)(*args)[0])
+        return jax.numpy.any(function_of(test)(*args)[0])
 
     def where_it_goes_on(*args: Any) -> Any:
         carry = args[tests + steps :]
-        (goes,) = jcore.jaxpr_as_fun(test)(*args[:tests], *carry)
-        after = jcore.jaxpr_as_fun(step)(*args[tests:])
+        (goes,) = function_of(test)(*args[:tests], *carry)
+        after = function_of(step)(*args[tests:])
         kept = (jax.lax.broadcast_in_dim(goes, x.shape, tuple(range(goes.ndim))) for x in carry)
         return tuple(map(jax.lax.select, kept, after, carry))
 
-    held = [_struct_of(aval) for aval in test.in_avals[:tests]]
-    params = eqn.params | {
-        "cond_jaxpr": jax.make_jaxpr(any_goes_on)(*map(_struct_of, test.in_avals)),
-        "body_jaxpr": jax.make_jaxpr(where_it_goes_on)(*held, *map(_struct_of, step.in_avals)),
+    held = [struct_of(aval) for aval in test.in_avals[:tests]]
+    return given | {
+        "cond_jaxpr": jax.make_jaxpr(any_goes_on)(*map(struct_of, test.in_avals)),
+        "body_jaxpr": jax.make_jaxpr(where_it_goes_on)(*held, *map(struct_of, step.in_avals)),
         "body_nconsts": tests + steps,
     }
-    return eqn.replace(params=params)
-
-
-def _struct_of(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 def _read(var: Any, env: dict[Any, Operand]) -> Operand:
-    if not isinstance(var, jcore.Literal):
+    if not isinstance(var, internals.Literal):
         return env[var]
     value = var.val
     item = value.item() if hasattr(value, "item") else value
@@ -241,17 +221,13 @@ def _plain(value: Any) -> Any:
 def _inline(
     inner: Any, operands: tuple[Operand, ...], walk: _Walk, source: str
 ) -> tuple[Operand, ...]:
-    jaxpr, consts = _open(inner)
+    jaxpr, consts = opened(inner)
     env: dict[Any, Operand] = {}
     for var, const in zip(jaxpr.constvars, consts, strict=True):
         env[var] = _constant(const, walk)
     for var, operand in zip(jaxpr.invars, operands, strict=True):
         env[var] = operand
     return _walk(jaxpr, env, walk, source)
-
-
-def _open(inner: Any) -> tuple[Any, Sequence[Any]]:
-    return (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
 
 
 class _Constant:
@@ -277,12 +253,13 @@ def _constant(const: Any, walk: _Walk) -> Operand:
 
 
 def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> tuple[int, ...]:
+    params = params_of(eqn)
+    if eqn.primitive.name == "while" and params["cond_jaxpr"].out_avals[0].shape:
+        operands = (*operands[: params["cond_nconsts"]], *operands)
+        params = _one_answer(params)
     encode = _Encoder(walk.objects)
-    attrs = tuple(
-        (key, encode(value))
-        for key, value in sorted(eqn.params.items())
-        if value is not None or key not in _DROPPED
-    )
+    told = internals.shown(eqn.primitive.name, params)
+    attrs = tuple((key, encode(value)) for key, value in sorted(told.items()))
     if eqn.effects:
         attrs += (("effect", True),)
     types = tuple(tensor_type(var.aval) for var in eqn.outvars)
@@ -292,7 +269,7 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     bodies = tuple(encode.bodies)
     graphs = tuple(program.graph for program in bodies)
     walk.nodes.append(Node(name, operands, types, attrs, graphs, source))
-    walk.bindings.append(Binding(eqn.primitive, dict(eqn.params), bodies))
+    walk.bindings.append(Binding(internals.primitive_of(eqn), params, bodies))
     return tuple(range(start, start + len(types)))
 
 
@@ -314,7 +291,7 @@ class _Encoder:
             return _plain(value)
         if isinstance(value, np.generic):
             return self(value.item())
-        if isinstance(value, (jcore.ClosedJaxpr, jcore.Jaxpr)):
+        if internals.is_jaxpr(value):
             return self._body(value)
         return self._many(value) if isinstance(value, (tuple, list, dict)) else self._object(value)
 
@@ -334,7 +311,7 @@ class _Encoder:
         return f"body {len(self.bodies) - 1}"
 
     def _read(self, value: Any) -> Program:
-        jaxpr, consts = _open(value)
+        jaxpr, consts = opened(value)
         inputs = [Input(f"in{i}", tensor_type(v.aval), "body") for i, v in enumerate(jaxpr.invars)]
         found = read_jaxpr(jaxpr, consts, inputs, self.objects)
         graph = self.objects.graphs.setdefault(found.graph, found.graph)
@@ -349,7 +326,7 @@ class _Encoder:
             return str(tensor_type(value))
         if isinstance(value, (np.dtype, type)) or hasattr(value, "itemsize"):
             return self._type_name(value)
-        if isinstance(value, jcore.Primitive):
+        if isinstance(value, internals.Primitive):
             return value.name
         if dataclasses.is_dataclass(value):
             fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}

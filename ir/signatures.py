@@ -21,11 +21,12 @@ _BY_SIGNATURE: Mapping[str, str] = {
     "T -> T": """
         acos acosh asin asinh atan atanh bessel_i0e bessel_i1e broadcast_in_dim cbrt ceil cholesky
         clz copy cos cosh cumlogsumexp cummax cummin cumprod cumsum device_put digamma erf erf_inv
-        erfc exp exp2 expm1 floor integer_pow lgamma log log1p logistic name neg not
-        population_count random_clone random_split reduce_and reduce_max reduce_min reduce_or
-        reduce_precision reduce_prod reduce_sum reduce_window_max reduce_window_min
-        reduce_window_sum reduce_xor reshape rev round rsqrt sharding_constraint sign sin sinh
-        slice sqrt square squeeze stop_gradient tan tanh tile transpose
+        erfc exp exp2 expm1 floor integer_pow lgamma log log1p log2 logistic name neg not
+        one_minus_square population_count random_clone random_split reduce_and reduce_max
+        reduce_min reduce_or reduce_precision reduce_prod reduce_sum reduce_window_max
+        reduce_window_min reduce_window_sum reduce_xor reshape rev round rsqrt
+        sharding_constraint sign sin sinh slice sqrt square squeeze stop_gradient tan tanh tile
+        transpose
     """,
     "T T -> T": """
         add add_any and atan2 div igamma igamma_grad_a igammac max min mul mulhi nextafter or pad
@@ -48,7 +49,7 @@ _BY_SIGNATURE: Mapping[str, str] = {
     "T _* -> T": "dynamic_slice",
     "T T _* -> T": "dynamic_update_slice",
     "_ T T* -> T": "select_n",
-    "T T* -> T": "concatenate stack",
+    "T T* -> T": "concatenate polynomial stack",
     "T -> T*": "split unstack",
     "T -> T _": "top_k",
     "each -> each": "optimization_barrier sort",

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from typing import Any
 
-_LIBRARIES = ("/jax/", "/jaxlib/", "/optax/", "/flax/", "/equinox/")
+from .jax_internals import frames_of, line_of
+
+
+def _folders(*libraries: str) -> tuple[str, ...]:
+    """Where the files of these libraries lie, of those that are installed."""
+    specs = [importlib.util.find_spec(name) for name in libraries]
+    places = [place for spec in specs if spec for place in spec.submodule_search_locations or ()]
+    return tuple(place + os.sep for place in places)
+
+
+_LIBRARIES = _folders("jax", "jaxlib", "optax", "flax", "equinox")
 
 
 class Sources:
@@ -19,22 +31,19 @@ class Sources:
 
     def of(self, eqn: Any) -> str:
         """The user's file and line that made an equation; empty if it is not known."""
-        traceback = getattr(eqn.source_info, "traceback", None)
-        if traceback is None:
-            return ""
-        for code, instruction in zip(*traceback.raw_frames(), strict=True):
+        for code, instruction in frames_of(eqn):
             key = (id(code), instruction)
             found = self._known.get(key)
             if found is None:
-                found = self._known[key] = _line(traceback, code, instruction), code
+                found = self._known[key] = _line(eqn, code, instruction), code
             if found[0]:
                 return found[0]
         return ""
 
 
-def _line(traceback: Any, code: Any, instruction: int) -> str:
+def _line(eqn: Any, code: Any, instruction: int) -> str:
     """File and line of a frame; empty for frames of libraries."""
     name = code.co_filename
-    if any(part in name for part in _LIBRARIES):
+    if name.startswith(_LIBRARIES):
         return ""
-    return f"{name.rpartition('/')[2]}:{traceback.code_addr2line(code, instruction)}"
+    return f"{name.rpartition('/')[2]}:{line_of(eqn, code, instruction)}"

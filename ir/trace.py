@@ -14,6 +14,7 @@ import numpy as np
 
 from .errors import TraceError, doing
 from .graph import Graph, Input
+from .jax_internals import check_version
 from .jaxpr import Binding as Binding
 from .jaxpr import Program as Program
 from .jaxpr import const_aval as const_aval
@@ -67,6 +68,7 @@ def trace(
     Raises:
         TraceError: if an argument is not an array or the function fails to trace.
     """
+    check_version()
     if not callable(fn):
         raise TraceError(f"the function to plan must be callable, got {type(fn).__name__}")
     if unknown := sorted(set(roles) - set(ROLES)):

@@ -270,7 +270,7 @@ class StagePlanner:
     ) -> tuple[Rehearsal, str]:
         """The stage, traced, and the digest of its program; runs of a loop are alike."""
         parts = parts_of(loss.layers, cuts[0], cuts[1])
-        lengths = [loss.layers.ops[i].eqn.params.get("length", 0) for _, i, _, _ in parts]
+        lengths = [loss.layers.ops[i].params.get("length", 0) for _, i, _, _ in parts]
         alike = tuple(
             (i, b - a, a == 0, b == n) for (_, i, a, b), n in zip(parts, lengths, strict=True)
         )

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src.lax import lax as internal
 
+from .helpers_internals import primitive
 from .helpers_ops import INTS, Example, X, Y, indices, normal
 
 MODES = ("clip", "fill", "promise_in_bounds")
@@ -20,7 +20,7 @@ def layouts() -> list[Example]:
     def reshape(*shape: int) -> Any:
         return lambda x: lax.reshape(x, shape)
 
-    primitive = internal.empty2_p
+    empty2 = primitive("empty2")
     memory = jax.memory.Space.Device
     return [
         Example("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (4, 2, 6), (0, 2)), (X,)),
@@ -32,9 +32,7 @@ def layouts() -> list[Example]:
         ),
         Example("concatenate", lambda x, y: lax.concatenate((x, y[:, :2]), 1), (X, Y)),
         Example("empty", lambda: lax.empty((4, 6), jnp.float32), ()),
-        Example(
-            "empty2", lambda: primitive.bind(dtype=np.dtype("float32"), memory_space=memory), ()
-        ),
+        Example("empty2", lambda: empty2.bind(dtype=np.dtype("float32"), memory_space=memory), ()),
         Example("iota", lambda: lax.broadcasted_iota(jnp.int32, (4, 6), 1), ()),
         Example("pad", lambda x: lax.pad(x, np.float32(1), ((0, 0, 0), (1, 2, 1))), (X,)),
         Example("pad", lambda x: lax.pad(x, np.float32(0), ((-1, 2, 0), (0, 0, 0))), (X,), "crop"),

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src.lax import lax as internal
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import io_callback
-from jax.extend.random import threefry_2x32
+
+from .helpers_internals import has_primitive, primitive, threefry_2x32
 
 Arrays = tuple[Any, ...]
 
@@ -108,6 +108,16 @@ def _unary() -> list[Example]:
     return found
 
 
+def _newer() -> list[Example]:
+    """Ops that some versions of JAX lack."""
+    found = [
+        Example("log2", lambda x: _bind("log2")(x, accuracy=None), (positive(4, 6),)),
+        Example("one_minus_square", _bind("one_minus_square"), (X,)),
+        Example("polynomial", _bind("polynomial"), (X, Y, X, np.float32(2))),
+    ]
+    return [example for example in found if has_primitive(example.op)]
+
+
 def _binary() -> list[Example]:
     both = {"add": lax.add, "div": lax.div, "max": lax.max, "min": lax.min, "mul": lax.mul}
     both |= {"rem": lax.rem, "sub": lax.sub}
@@ -146,8 +156,7 @@ def _binary() -> list[Example]:
 
 def _bind(name: str) -> Callable[..., Any]:
     """A call of a primitive that has no public function."""
-    primitive = getattr(internal, f"{name}_p")
-    return lambda *args: primitive.bind(*args)
+    return lambda *args, **params: primitive(name).bind(*args, **params)
 
 
 def _other_elementwise() -> list[Example]:
@@ -372,6 +381,7 @@ def computing() -> list[Example]:
     """Examples of all ops that are not in `helpers_layouts`."""
     return [
         *_unary(),
+        *_newer(),
         *_binary(),
         *_other_elementwise(),
         *_products(),

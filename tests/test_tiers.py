@@ -23,11 +23,16 @@ TIERS: Mapping[str, frozenset[str]] = {
 }
 
 # Modules of other tiers that may be named by path: they import JAX and are not re-exported.
-DOORS = ("profiles.measure", "ir.trace", "planner.emit")
+DOORS = ("profiles.measure", "ir.jax_internals", "ir.trace", "planner.emit")
 
 # The only places of the five packages that may import JAX or a library built on it.
 JAX_FAMILY = frozenset({"flax", "jax", "jaxlib", "optax"})
-JAX_EDGES = ("profiles/measure", "ir/jaxpr.py", "ir/trace.py", "planner/emit/")
+JAX_EDGES = (
+    *("ir/jax_internals.py", "ir/jaxpr.py", "ir/trace.py"),
+    *("planner/emit/", "profiles/measure"),
+)
+# The one file that reads what differs between versions of JAX, and that of the tests.
+JAX_INTERNALS = ("ir/jax_internals.py", "tests/helpers_internals.py")
 # Files outside planner/emit/ that take the user's function.
 PLANNER_FRONT: tuple[str, ...] = (
     "planner/api.py",
@@ -48,6 +53,7 @@ MAX_LINES = 400
 # Files of the packages at the edge of an untyped library, checked by pyright in its basic mode.
 # Examples, benchmarks and tests talk to JAX all the time and may choose for themselves.
 BASIC: tuple[str, ...] = (
+    "ir/jax_internals.py",
     "ir/jaxpr.py",
     "ir/trace.py",
     "planner/api.py",
@@ -228,6 +234,16 @@ def test_jax_is_imported_at_the_edges_only() -> None:
     }
     inner = {file for file in users if not file.startswith(JAX_EDGES)}
     assert inner == set(PLANNER_FRONT), "keep JAX to the edges, and PLANNER_FRONT true"
+
+
+def test_private_parts_of_jax_are_imported_in_one_file() -> None:
+    private = ("jax._src", "jax.extend", "jax.interpreters")
+    users = [
+        file
+        for file in ALL_FILES
+        if any(name.startswith(private) for name in imports(file, parsed(file)))
+    ]
+    assert users == sorted(JAX_INTERNALS)
 
 
 def test_lower_tiers_load_without_jax() -> None:

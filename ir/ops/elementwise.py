@@ -79,6 +79,11 @@ def _random_flops(operands: Types, results: Types, attrs: Attributes) -> int:
     return _RANDOM_OPS * sum(t.size * dtype_bytes(t.dtype) // 4 for t in results)
 
 
+def _polynomial_flops(operands: Types, results: Types, attrs: Attributes) -> int:
+    del attrs
+    return 2 * (len(operands) - 2) * sum(t.size for t in results)
+
+
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     def meaning(attrs: Attributes, *arrays: Any) -> Any:
         del attrs
@@ -115,6 +120,14 @@ _ARITHMETIC = (
     _op("mulhi", numeric.multiply_high),
     _op("neg", np.negative, _ALONE),
     _op("nextafter", np.nextafter),
+    _op("one_minus_square", numeric.one_minus_square),
+    OpDef(
+        "polynomial",
+        pointwise,
+        "elementwise",
+        _polynomial_flops,
+        meaning=_plain(numeric.polynomial),
+    ),
     _op("pow", np.power),
     _op("rem", np.fmod),
     _op("square", np.square),
@@ -151,6 +164,7 @@ _FUNCTIONS = (
     _op("lgamma", numeric.lgamma),
     _op("log", np.log),
     _op("log1p", np.log1p),
+    _op("log2", np.log2),
     _op("logistic", numeric.logistic),
     _op("polygamma", None),
     _op("regularized_incomplete_beta", None),

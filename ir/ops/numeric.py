@@ -83,6 +83,20 @@ def logistic(x: Array) -> Array:
         return one / (one + np.exp(-x))
 
 
+def one_minus_square(x: Array) -> Array:
+    """(1 + x)(1 - x), which keeps the digits of x near one."""
+    one = np.ones((), x.dtype)
+    return (one + x) * (one - x)
+
+
+def polynomial(x: Array, *coefficients: Array) -> Array:
+    """The sum of coefficients[k] x^k, by Horner's rule."""
+    total = coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * x + coefficient
+    return total
+
+
 def rsqrt(x: Array) -> Array:
     return (np.ones((), x.dtype) / np.sqrt(x)).astype(x.dtype)
 

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax._src import xla_bridge
-from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 from jax.experimental import topologies
 
 from ir import IRError
+from ir.jax_internals import cpu_devices, platform_named
 
 from .gpu_targets import GPU_TARGETS
 from .jit import CompiledPlan
@@ -70,7 +68,7 @@ def devices_for(compiler: str, count: int, per_host: int, profile: str) -> Seque
         IRError: if the compiler is not here, does not know the GPU, or has too few devices.
     """
     if compiler == "host":
-        return _host_devices(count)
+        return cpu_devices(count)
     if compiler == "gpu":
         if gpus_present() < count:
             raise IRError(f"needs {count} GPUs, JAX has {gpus_present()}")
@@ -99,14 +97,6 @@ def _short(error: Exception) -> str:
     return lines[0][:300]
 
 
-def _host_devices(count: int) -> Sequence[Any]:
-    """CPU devices: those of this process, or of a second client with as many as are needed."""
-    here = jax.devices("cpu")
-    if len(here) >= count:
-        return here[:count]
-    return xla_client.make_cpu_client(num_devices=count).devices()
-
-
 def compile_for_mesh(program: CompiledPlan) -> Compiled:
     """Compiles a planned function for the devices of its mesh; nothing is allocated or run.
 
@@ -114,7 +104,7 @@ def compile_for_mesh(program: CompiledPlan) -> Compiled:
         IRError: if the compiler gives up.
     """
     notes: tuple[str, ...] = ()
-    with _platform_named():
+    with platform_named("cuda"):
         lowered = program.lower_as_planned()
         try:
             compiled = lowered.compile()
@@ -128,21 +118,3 @@ def compile_for_mesh(program: CompiledPlan) -> Compiled:
         compiled.as_text(), memory.argument_size_in_bytes, memory.output_size_in_bytes,
         memory.temp_size_in_bytes, memory.alias_size_in_bytes, notes,
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _platform_named() -> Generator[None]:
-    """Lets JAX lower for "cuda" in a process without a GPU client, where it knows no such name."""
-    known = xla_bridge.canonicalize_platform
-
-    def answer(platform: str) -> str:
-        try:
-            return known(platform)
-        except RuntimeError:
-            return "cuda"
-
-    xla_bridge.canonicalize_platform = answer
-    try:
-        yield
-    finally:
-        xla_bridge.canonicalize_platform = known

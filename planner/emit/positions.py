@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.random import threefry2x32_p
+
+from ir.jax_internals import draws_by_counter, threefry2x32
 
 from .local_op import LocalOp, bind, shift
 
@@ -41,7 +42,7 @@ def random_bits(op: LocalOp, operands: Sequence[Array]) -> list[Array] | None:
     drawn_from = op.operands[0].rank
     if not any(op.strategy.results[0].dims[drawn_from:]):
         return bind(op.binding, operands, op.params)
-    if op.operands[0].dtype != "key<fry>" or not jax.threefry_partitionable.value:
+    if op.operands[0].dtype != "key<fry>" or not draws_by_counter():
         return None
     high, low = _counters(op, drawn_from)
     words = jax.random.key_data(keys)
@@ -53,7 +54,7 @@ def random_bits(op: LocalOp, operands: Sequence[Array]) -> list[Array] | None:
 
     first, second = spread(words[..., 0]), spread(words[..., 1])
     shape = first.shape
-    bits = threefry2x32_p.bind(
+    bits = threefry2x32.bind(
         first, second, jnp.broadcast_to(high, shape), jnp.broadcast_to(low, shape)
     )
     return [_join(bits[0], bits[1], op.binding.params["bit_width"])]

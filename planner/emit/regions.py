@@ -10,6 +10,7 @@ import jax
 from jax import lax
 
 from ir import Node
+from ir.jax_internals import with_consts_as_arguments
 from ir.trace import Binding
 
 Array = Any
@@ -68,10 +69,7 @@ def remat(
     """
     closed = jax.make_jaxpr(lambda *xs: tuple(run(*xs)))(*operands)
     # The region's jaxpr is an open one: arrays that the body captured become operands.
-    jaxpr = closed.jaxpr.replace(
-        constvars=[], invars=[*closed.jaxpr.constvars, *closed.jaxpr.invars]
-    )
-    params = {**binding.params, "jaxpr": jaxpr}
+    params = {**binding.params, "jaxpr": with_consts_as_arguments(closed)}
     barriers = params["prevent_cse"]
     if isinstance(barriers, tuple):  # one per operand
         kept = tuple(position is None or barriers[position] for position in positions)

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator
-
-import jax
 from jax import export
+
+from ir.jax_internals import without_places
 
 from .jit import CompiledPlan
 
@@ -20,18 +18,6 @@ def serialized(program: CompiledPlan) -> tuple[str, bytes]:
 
     The function takes the flat arguments and gives the flat results.
     """
-    with _without_places():
+    with without_places():
         made = export.export(program.jitted, platforms=PLATFORMS)(*program.structs)
         return str(made.mlir_module()), bytes(made.serialize())
-
-
-@contextlib.contextmanager
-def _without_places() -> Generator[None]:
-    """Leaves the caller's source lines out, so that one plan gives one text."""
-    name = "jax_traceback_in_locations_limit"
-    before = jax.config.values[name]
-    jax.config.update(name, 0)
-    try:
-        yield
-    finally:
-        jax.config.update(name, before)

@@ -28,7 +28,8 @@ from ..fusion import DEAR
 from .decided import Decided, is_fused
 
 DEAR_HERE = frozenset(DEAR) | {
-    "cbrt", "div", "exp", "exp2", "expm1", "log", "log1p", "logistic", "rsqrt", "sqrt",
+    "cbrt", "div", "exp", "exp2", "expm1", "log", "log1p", "log2", "logistic", "rsqrt",
+    "sqrt",
 }  # fmt: skip
 LIBRARY = ("contraction", "convolution")
 REDUCED = ("reduce_sum", "reduce_max")

@@ -19,6 +19,7 @@ from ir.ops.elementwise import pointwise
 from ir.table import OPS, is_known, lookup
 from ir.types import TensorType
 from tests import helpers_split
+from tests.helpers_internals import has_primitive
 from tests.helpers_layouts import moving
 from tests.helpers_ops import computing
 from tests.helpers_split import Call, assert_same, calls_of, plain_array, simulate, splits_of
@@ -33,8 +34,12 @@ def calls(label: str) -> tuple[Call, ...]:
     return tuple(calls_of(EXAMPLES[label]))
 
 
+# Ops of newer versions of JAX.
+LACKING = {n for n in ("log2", "one_minus_square", "polynomial") if not has_primitive(n)}
+
+
 def test_every_record_has_an_example() -> None:
-    assert sorted(OPS) == sorted({example.op for example in EXAMPLES.values()})
+    assert sorted(OPS) == sorted({example.op for example in EXAMPLES.values()} | LACKING)
 
 
 def test_names_are_sorted_and_their_own() -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.core import ShapedArray
-from jax.extend.core import Primitive
 
 from ir.errors import IRError
 from ir.graph import Graph, digest
@@ -20,6 +19,7 @@ from ir.table import is_known
 from ir.text import show
 from ir.trace import trace
 from tests.helpers_graphs import checked, f32, ops
+from tests.helpers_internals import Primitive
 
 X = np.arange(4, dtype=np.float32)
 MATRIX = np.ones((4, 4), np.float32)
@@ -120,6 +120,13 @@ def test_a_loop_over_a_batch_runs_while_any_goes_on() -> None:
 def test_lines_of_the_user_are_kept() -> None:
     graph = trace(lambda x: jnp.linalg.norm(x), X).graph
     assert {node.source.partition(":")[0] for node in graph.nodes} == {"test_jaxpr.py"}
+
+
+def test_only_libraries_themselves_are_no_lines_of_the_user() -> None:
+    space: dict[str, Any] = {"jnp": jnp}
+    exec(compile("def fn(x):\n    return jnp.sin(x)", "/home/me/jax/optax/model.py", "exec"), space)
+    graph = trace(space["fn"], X).graph
+    assert [node.source for node in graph.nodes] == ["model.py:2"]
 
 
 # --- dead code and effects ---------------------------------------------------------------------

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.extend import core as jcore
-from jax.extend.source_info_util import current_name_stack, user_context
 
+from ir import jax_internals as internals
 from ir import lookup
+from ir.jax_internals import bodies_of, equations, params_of
 
 from ...errors import PlanError
 
-OPENED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
-CALLS = ("call_jaxpr", "fun_jaxpr", "jaxpr")
 HEAVY = ("contraction", "convolution", "control", "linalg", "opaque", "collective")
 
 Key = Any  # of a value: a number, or a tuple for a part of one
@@ -48,13 +46,17 @@ class Op:
         return self.eqn.primitive.name
 
     @property
+    def params(self) -> dict[str, Any]:
+        return params_of(self.eqn)
+
+    @property
     def reads(self) -> tuple[int, ...]:
         """Values that it reads."""
         return tuple(v for v in self.ins if not isinstance(v, Literal))
 
     def run(self, operands: Sequence[Array]) -> list[Array]:
         """Results for these operands, one for each of `ins`."""
-        return bind(self.eqn, operands, {})
+        return internals.run_equation(self.eqn, operands, {})
 
 
 @dataclass(frozen=True)
@@ -73,16 +75,6 @@ class Equations:
     consts: dict[int, Any]
     ops: tuple[Op, ...]
     outputs: tuple[int | Literal, ...]
-
-
-def bind(eqn: Any, operands: Sequence[Array], changed: dict[str, Any]) -> list[Array]:
-    """Runs an equation's primitive with some parameters changed, under its own source line."""
-    given = eqn.primitive.get_bind_params({**eqn.params, **changed})
-    functions, params = given if isinstance(given, tuple) else ((), given)
-    source = user_context(eqn.source_info.traceback, name_stack=current_name_stack())
-    with source, eqn.ctx.manager:
-        found = eqn.primitive.bind(*functions, *operands, **params)
-    return list(found) if eqn.primitive.multiple_results else [found]
 
 
 def open_loss(loss_fn: Callable[..., Any], params: Any, batch: Any) -> Equations:
@@ -130,13 +122,13 @@ class _Walk:
 
     def body(self, jaxpr: Any, env: dict[Any, int | Literal]) -> tuple[int | Literal, ...]:
         def read(var: Any) -> int | Literal:
-            return Literal(var.val) if isinstance(var, jcore.Literal) else env[var]
+            return Literal(var.val) if isinstance(var, internals.Literal) else env[var]
 
         for eqn in jaxpr.eqns:
             ins = tuple(read(var) for var in eqn.invars)
-            key = OPENED.get(eqn.primitive.name)
-            if key in eqn.params:
-                results = self.call(eqn.params[key], ins)
+            group = internals.group_of(eqn)
+            if group is not None:
+                results = self.call(group, ins)
             else:
                 results = tuple(self.new(var.aval) for var in eqn.outvars)
                 self.ops.append(Op(eqn, ins, results))
@@ -144,7 +136,7 @@ class _Walk:
         return tuple(read(var) for var in jaxpr.outvars)
 
     def call(self, inner: Any, ins: Sequence[int | Literal]) -> tuple[int | Literal, ...]:
-        jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
+        jaxpr, consts = internals.opened(inner)
         heads = [self.new(var.aval) for var in jaxpr.constvars]
         self.consts |= dict(zip(heads, consts, strict=True))
         env: dict[Any, int | Literal] = dict(
@@ -166,16 +158,10 @@ def _alive(ops: list[Op], outputs: Sequence[int | Literal]) -> tuple[Op, ...]:
 
 def is_heavy(eqn: Any) -> bool:
     """Whether an equation costs more than a pass over its data, or holds one that does."""
-    inner = [eqn.params[key] for key in CALLS if key in eqn.params]
+    inner = bodies_of(eqn)
     if inner and eqn.primitive.name not in ("scan", "while", "cond"):
-        return any(is_heavy(e) for body in inner for e in _equations(body))
+        return any(is_heavy(e) for body in inner for e in equations(body))
     return lookup(eqn.primitive.name).family in HEAVY
-
-
-def _equations(body: Any) -> Sequence[Any]:
-    return (
-        getattr(body, "jaxpr", body).eqns if hasattr(body, "jaxpr") else getattr(body, "eqns", ())
-    )
 
 
 def flops(eqn: Any, *, others: bool = True) -> float:
@@ -185,14 +171,14 @@ def flops(eqn: Any, *, others: bool = True) -> float:
         eqn: the equation.
         others: count what is no product too.
     """
-    name, params = eqn.primitive.name, eqn.params
+    name, params = eqn.primitive.name, params_of(eqn)
     if name == "cond":
-        return max(sum(flops(e, others=others) for e in _equations(b)) for b in params["branches"])
-    inner = [params[key] for key in (*CALLS, "body_jaxpr") if key in params]
+        return max(sum(flops(e, others=others) for e in equations(b)) for b in params["branches"])
+    inner = bodies_of(eqn, "body_jaxpr")
     if inner:
         times = params["length"] if name == "scan" else 1
         return float(times) * sum(
-            flops(e, others=others) for body in inner for e in _equations(body)
+            flops(e, others=others) for body in inner for e in equations(body)
         )
     out = sum(float(v.aval.size) for v in eqn.outvars if hasattr(v.aval, "size"))
     if name == "dot_general":

@@ -66,16 +66,16 @@ def layers_of(program: Equations) -> Layers:
     slots = [
         (i, k)
         for i, op in enumerate(ordered)
-        for k in (range(op.eqn.params["length"]) if _is_stack(op, of_params, program) else (-1,))
+        for k in (range(op.params["length"]) if _is_stack(op, of_params, program) else (-1,))
     ]
     return Layers(program, tuple(ordered), tuple(slots), free, frozenset(of_params))
 
 
 def _is_stack(op: Op, of_params: set[int], program: Equations) -> bool:
     """A loop over layers: most of the parameters that it reads come in slices."""
-    if op.name != "scan" or op.eqn.params["length"] < 2:
+    if op.name != "scan" or op.params["length"] < 2:
         return False
-    first, last = op.eqn.params["num_consts"], op.eqn.params["num_carry"]
+    first, last = op.params["num_consts"], op.params["num_carry"]
 
     def weight(values: Sequence[int | Literal]) -> float:
         own = [v for v in values if not isinstance(v, Literal) and v in of_params]
@@ -121,7 +121,7 @@ def chain_of(layers: Layers) -> Chain:
     w = Weight()
     for s, (i, k) in enumerate(layers.slots):
         op = layers.ops[i]
-        share = 1.0 if k < 0 else 1.0 / op.eqn.params["length"]
+        share = 1.0 if k < 0 else 1.0 / op.params["length"]
         own = tuple((p, size * share) for p, size in params[i])
         held = [isinstance(v, Literal) or v in layers.of_params for v in op.ins]
         w = weigh(op.eqn, held).scaled(share) if k <= 0 else w
@@ -155,14 +155,14 @@ def _across(layers: Layers) -> list[float]:
 
 
 def _carry(op: Op) -> Sequence[Any]:
-    return op.eqn.outvars[: op.eqn.params["num_carry"]]
+    return op.eqn.outvars[: op.params["num_carry"]]
 
 
 def _at_start(op: Op, v: int) -> bool:
     """Whether a loop reads a value only when it begins, as its carry."""
     if op.name != "scan":
         return True
-    first, more = op.eqn.params["num_consts"], op.eqn.params["num_carry"]
+    first, more = op.params["num_consts"], op.params["num_carry"]
     return v not in op.ins[:first] and v not in op.ins[first + more :]
 
 

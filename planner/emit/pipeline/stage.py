@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from ir import lookup
+from ir.jax_internals import struct_of
 
 from .equations import Array, Equations, Key, Literal, Op
 from .layers import Layers
@@ -173,20 +174,16 @@ def _structs(program: Equations, stages: Sequence[Stage]) -> dict[Key, jax.Shape
     found: dict[Key, Any] = {}
     for stage in stages:
         params = [use_struct(program, use) for use in stage.params]
-        batch = [_struct(program.avals[program.batch[i]]) for i in stage.batch]
+        batch = [struct_of(program.avals[program.batch[i]]) for i in stage.batch]
         takes = [found[key] for key in stage.takes]
         gives = jax.eval_shape(stage.run, params, batch, takes)
         found.update(zip(stage.gives, gives, strict=True))
     return found
 
 
-def _struct(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
-
-
 def use_struct(program: Equations, use: Use) -> jax.ShapeDtypeStruct:
     """Shape and type of what a stage reads of a parameter."""
-    struct = _struct(program.avals[program.params[use.leaf]])
+    struct = struct_of(program.avals[program.params[use.leaf]])
     if use.whole:
         return struct
     return jax.ShapeDtypeStruct((use.high - use.low, *struct.shape[1:]), struct.dtype)
@@ -236,7 +233,7 @@ class _Builder:
         for slot, i, a, b in parts_of(self.layers, low, high):
             self.layer = self.cut.layer(slot)
             op = self.layers.ops[i]
-            if a < 0 or b - a == op.eqn.params["length"]:
+            if a < 0 or b - a == op.params["length"]:
                 for v in op.reads:
                     self.need(v)
                 whole = run_loop(op, op.ins, op.outs, b, self.recompute) if a >= 0 else None
@@ -288,7 +285,7 @@ class _Builder:
 
     def loop(self, i: int, op: Op, a: int, b: int) -> None:
         """Iterations a to b of a loop over layers."""
-        params = op.eqn.params
+        params = op.params
         length, first = params["length"], params["num_consts"]
         last = first + params["num_carry"]
         low, high = (length - b, length - a) if params["reverse"] else (a, b)
@@ -343,4 +340,4 @@ class _Builder:
         shape = self.program.avals[v].shape
         shapes = {self.program.avals[u].shape for u in op.reads}
         known = lookup(op.name).family == "elementwise"
-        return known and shapes <= {shape, ()} and not ({"shape", "jaxpr"} & set(op.eqn.params))
+        return known and shapes <= {shape, ()} and not ({"shape", "jaxpr"} & set(op.params))

@@ -10,9 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core as jcore
 
-from .equations import Array, Key, Literal, Op, bind
+from ir.jax_internals import function_of, run_equation
+
+from .equations import Array, Key, Literal, Op
 
 Env = dict[Key, Array]
 RECOMPUTE = ("none", "selective", "full")
@@ -124,19 +125,19 @@ def apply_op(op: Op, ins: Sequence[Any], key: Key, layer: int) -> Step:
 
 def run_loop(op: Op, ins: Sequence[Any], outs: Sequence[Key], length: int, recompute: str) -> Step:
     """Some iterations of a loop over layers; each of them is run again by itself."""
-    params = op.eqn.params
+    params = op.params
     changed: dict[str, Any] = {"length": length, "unroll": min(params["unroll"], length)}
     if recompute == "none":
 
         def step(env: Env) -> None:
-            found = bind(op.eqn, [get(env, v) for v in ins], changed)
+            found = run_equation(op.eqn, [get(env, v) for v in ins], changed)
             env.update(zip(outs, found, strict=True))
 
         return Step(step, keys_of(ins), tuple(outs), -1)
     first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
 
     body = jax.checkpoint(
-        jcore.jaxpr_as_fun(params["jaxpr"]), policy=policy_of(recompute),
+        function_of(params["jaxpr"]), policy=policy_of(recompute),
         prevent_cse=False,
     )  # fmt: skip
 

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax.extend import core as jcore
-
 from ir import lookup
+from ir.jax_internals import REMAT, Literal, bodies_of, equations, opened, params_of
 
-from .equations import CALLS, flops, size_bytes
-
-CHECKPOINTS = ("checkpoint", "remat", "remat2")
+from .equations import flops, size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +52,14 @@ def weigh(eqn: Any, held: Sequence[bool]) -> Weight:
         eqn: of a jaxpr.
         held: which operands depend on parameters alone, and are in memory anyway.
     """
-    name, params = eqn.primitive.name, eqn.params
+    name, params = eqn.primitive.name, params_of(eqn)
     if name == "cond":
         found = [_inside(body, held[1:]) for body in params["branches"]]
         return max(found, key=lambda w: w.moved_bytes)
-    inner = [params[key] for key in (*CALLS, "body_jaxpr") if key in params]
+    inner = bodies_of(eqn, "body_jaxpr")
     if inner:
-        one = _inside(inner[0], held[-len(_jaxpr(inner[0]).invars) :])
-        if name in CHECKPOINTS:
+        one = _inside(inner[0], held[-len(opened(inner[0])[0].invars) :])
+        if name in REMAT:
             ins = [v.aval for v, h in zip(eqn.invars, held, strict=True) if not h]
             enters = sum(map(size_bytes, ins))
             return Weight(one.moved_bytes, enters, enters, widest_bytes=one.widest_bytes)
@@ -81,24 +78,19 @@ def weigh(eqn: Any, held: Sequence[bool]) -> Weight:
 
 def recomputes(eqn: Any) -> bool:
     """Whether an equation says what its derivative computes again."""
-    if eqn.primitive.name in CHECKPOINTS:
+    if eqn.primitive.name in REMAT:
         return True
-    params = eqn.params
-    inner = [params[key] for key in (*CALLS, "body_jaxpr") if key in params]
-    inner += params.get("branches", ())
-    return any(recomputes(e) for body in inner for e in getattr(_jaxpr(body), "eqns", ()))
-
-
-def _jaxpr(body: Any) -> Any:
-    return getattr(body, "jaxpr", body)
+    inner = bodies_of(eqn, "body_jaxpr")
+    inner += params_of(eqn).get("branches", ())
+    return any(recomputes(e) for body in inner for e in equations(body))
 
 
 def _inside(body: Any, held: Sequence[bool]) -> Weight:
-    jaxpr = _jaxpr(body)
+    jaxpr, _ = opened(body)
     known = {v for v, h in zip(jaxpr.invars, held, strict=False) if h} | set(jaxpr.constvars)
     total = Weight()
     for eqn in jaxpr.eqns:
-        own = [isinstance(v, jcore.Literal) or v in known for v in eqn.invars]
+        own = [isinstance(v, Literal) or v in known for v in eqn.invars]
         total += weigh(eqn, own)
         if all(own):
             known.update(eqn.outvars)

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax._src import array as jax_array
 
 from planner.emit.pipeline.holdings import Pieces
 from planner.errors import PlanError
+from tests.helpers_internals import ArrayImpl
 
 from .pipelines import CLIPPED, arguments, assert_equal_steps, everything, pipeline_of
 
@@ -93,12 +93,12 @@ def test_a_step_donates_leaks_nothing_and_never_goes_through_the_host(monkeypatc
     params = pipeline.place(params, 0)
     state = pipeline.place(loss.built.init(params), 1)
     params, state, _ = pipeline(params, state, batch)
-    fetch = jax_array.ArrayImpl._value
+    fetch = ArrayImpl._value
 
     def refuse(self):
         raise AssertionError(f"{self.shape} of {self.sharding} is fetched to the host")
 
-    monkeypatch.setattr(jax_array.ArrayImpl, "_value", property(refuse))
+    monkeypatch.setattr(ArrayImpl, "_value", property(refuse))
     live = []
     for _ in range(2):
         old = jax.tree.leaves((params, state))
@@ -107,7 +107,7 @@ def test_a_step_donates_leaks_nothing_and_never_goes_through_the_host(monkeypatc
         assert all(x.is_deleted() for x in old)
         del old
         live.append(len(jax.live_arrays()))
-    monkeypatch.setattr(jax_array.ArrayImpl, "_value", fetch)
+    monkeypatch.setattr(ArrayImpl, "_value", fetch)
     assert live[0] == live[1]
     assert np.isfinite(float(value))
 

@@ -1,0 +1,331 @@
+# pyright: basic
+"""All that depends on the version of JAX: what equations hold, how they run, private imports.
+
+Other files read equations through this one, so that a graph is the same whichever of the known
+versions traced it, and another version is met here with one error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any, final
+
+import jax
+from jax.extend import core as jcore
+from jax.extend.random import threefry2x32_p
+from jax.extend.source_info_util import current_name_stack, user_context
+
+from .errors import TraceError
+
+try:  # private; where a version has moved them, what needs them says so
+    from jax._src import xla_bridge as _xla_bridge
+    from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
+
+    xla_bridge: Any = _xla_bridge
+    xla_client: Any = _xla_client
+except ImportError:
+    xla_bridge = xla_client = None
+
+# Versions that the tests were run with: those that differ are told apart by what they have.
+KNOWN = ((0, 10), (0, 11), (0, 12))
+
+# Calls that only group equations, and those with derivatives of their own; the value is the
+# parameter that holds the body.
+_GROUPS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+}
+_DERIVED = {
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+}
+REMAT = ("remat2", "remat", "checkpoint")
+# Parameters that say nothing where they are None; versions have more or fewer of them.
+OPTIONAL = ("sharding", "out_sharding", "mesh", "accuracy", "ctx_mesh")
+
+Array = Any
+
+# A primitive with a derivative of its own that is a function of others, and such as are no more
+# than that: to open them would lose what they recompute.
+_EXPANDED = "call_hi_primitive"
+_RECOMPUTED = ("OptRemat", "RematTraced")
+_CALLED = ("call_jaxpr", "fun_jaxpr", "jaxpr")
+_HELD = {
+    "scan": ("jaxpr", "length", "reverse", "unroll", "num_consts", "num_carry"),
+    "while": ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts"),
+    "cond": ("branches",),
+    **dict.fromkeys(REMAT, ("jaxpr", "policy", "prevent_cse")),
+}
+
+
+def check_version(found: str = jax.__version__) -> None:
+    """Refuses a JAX that the tests were not run with.
+
+    Raises:
+        TraceError: if it is one.
+    """
+    numbers = tuple(int(part) for part in found.split(".")[:2])
+    if numbers not in KNOWN:
+        raise _unknown(f"JAX {found} is installed")
+
+
+def _unknown(what: str) -> TraceError:
+    versions = [".".join(map(str, version)) for version in KNOWN]
+    above = f"{KNOWN[-1][0]}.{KNOWN[-1][1] + 1}"
+    return TraceError(
+        f"{what}, but Meshwright reads JAX {', '.join(versions[:-1])} and {versions[-1]}; install "
+        f"one of them: pip install 'jax>={versions[0]},<{above}', or a newer Meshwright"
+    )
+
+
+# --- what an equation holds -----------------------------------------------------------------
+
+
+def params_of(eqn: Any) -> dict[str, Any]:
+    """Parameters of an equation under the names that all versions have here.
+
+    A scan has `num_consts` and `num_carry`, which JAX 0.11 and later say by two trees.
+
+    Raises:
+        TraceError: if it is a loop, a branch or a checkpoint of an unknown version.
+    """
+    name, params = eqn.primitive.name, dict(eqn.params)
+    if name == "scan" and {"ft_in", "ft_out"} <= params.keys():
+        consts, carry, _ = params.pop("ft_in").unpack()
+        del params["ft_out"]
+        params |= {"num_consts": len(consts), "num_carry": len(carry)}
+    if missing := [key for key in _HELD.get(name, ()) if key not in params]:
+        raise _unknown(
+            f"JAX {jax.__version__} has a {name} without {', '.join(missing)} (it has "
+            f"{', '.join(sorted(eqn.params))})"
+        )
+    return params
+
+
+def shown(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that belong into a graph, where versions say the same in the same words.
+
+    Args:
+        name: of the primitive.
+        params: from `params_of`.
+    """
+    found = {k: v for k, v in params.items() if v is not None or k not in OPTIONAL}
+    if name in REMAT:
+        found["policy"] = _policy(params["policy"])
+    if name == "top_k" and found.get("is_stable") is True:
+        del found["is_stable"]  # before JAX 0.11 all were
+    return found
+
+
+def _policy(policy: Any) -> Any:
+    """A policy of JAX's own as data, which is a record in some versions and a function in others.
+
+    Others are given back as they are.
+    """
+    known = jax.checkpoint_policies
+    for products, no_batch in (
+        (known.dots_saveable, False),
+        (known.dots_with_no_batch_dims_saveable, True),
+    ):
+        if policy == products:
+            return (("only_if_no_batch_dims", no_batch),)
+    return policy
+
+
+def group_of(eqn: Any) -> Any:
+    """The jaxpr of a call that only groups equations; None for any other equation."""
+    return eqn.params.get(_GROUPS.get(eqn.primitive.name))
+
+
+def inlined(eqn: Any) -> Any:
+    """The jaxpr that means the same as an equation in place of it; None where there is none.
+
+    Raises:
+        TraceError: if it would lose what the equation recomputes.
+    """
+    name = eqn.primitive.name
+    if name == _EXPANDED:
+        return _expanded(eqn)
+    body = eqn.params.get(_DERIVED.get(name))
+    return group_of(eqn) if body is None else body
+
+
+def _expanded(eqn: Any) -> Any:
+    """What a high-level primitive of JAX 0.11 and later lowers to."""
+    kind = type(eqn.params["_prim"]).__name__
+    if kind in _RECOMPUTED:
+        raise TraceError(
+            f"the program holds a '{kind}', which Meshwright cannot read yet; trace it with "
+            "jax.config.update('jax_remat3', False)"
+        )
+    structs = [struct_of(var.aval) for var in eqn.invars]
+    return jax.make_jaxpr(lambda *xs: eqn.primitive.to_lojax(*xs, **eqn.params))(*structs)
+
+
+def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
+    """Shape and type of an abstract value, as arguments are given."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def bodies_of(eqn: Any, *more: str) -> list[Any]:
+    """The jaxprs that an equation runs.
+
+    Args:
+        eqn: the equation.
+        more: parameters that hold such, beside those of calls.
+    """
+    if eqn.primitive.name == _EXPANDED:
+        return [_expanded(eqn)]
+    return [eqn.params[key] for key in (*_CALLED, *more) if key in eqn.params]
+
+
+# --- jaxprs -----------------------------------------------------------------------------------
+
+# One class since JAX 0.11, two before.
+_JAXPRS = (jcore.Jaxpr, jcore.ClosedJaxpr)
+Literal = jcore.Literal
+Primitive = jcore.Primitive
+function_of = jcore.jaxpr_as_fun
+
+
+def is_jaxpr(value: Any) -> bool:
+    """Whether a parameter is a program."""
+    return isinstance(value, _JAXPRS)
+
+
+def opened(body: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr, and the values of its `constvars`."""
+    return (body.jaxpr, body.consts) if hasattr(body, "consts") else (body, ())
+
+
+def equations(body: Any) -> Sequence[Any]:
+    """The equations of a jaxpr."""
+    return opened(body)[0].eqns
+
+
+def with_consts_as_arguments(closed: Any) -> Any:
+    """The jaxpr that takes what a closed one has captured before its arguments."""
+    jaxpr = closed.jaxpr
+    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def run_equation(eqn: Any, operands: Sequence[Array], changed: Mapping[str, Any]) -> list[Array]:
+    """Runs an equation's primitive with some parameters changed, under its own source line."""
+    given = eqn.primitive.get_bind_params({**eqn.params, **changed})
+    functions, params = given if isinstance(given, tuple) else ((), given)
+    source = user_context(eqn.source_info.traceback, name_stack=current_name_stack())
+    with source, eqn.ctx.manager:
+        found = eqn.primitive.bind(*functions, *operands, **params)
+    return list(found) if eqn.primitive.multiple_results else [found]
+
+
+@final
+class _Scan:
+    """Stands for the primitive of a scan: runs it with the parameters of `params_of`."""
+
+    name = "scan"
+    multiple_results = True
+
+    def bind(self, *operands: Array, **params: Any) -> list[Array]:
+        body = function_of(params["jaxpr"])
+        first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+
+        def step(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
+            found = body(*operands[:first], *carry, *slices)
+            return found[: last - first], found[last - first :]
+
+        carry, ys = jax.lax.scan(
+            step, list(operands[first:last]), list(operands[last:]), length=params["length"],
+            reverse=params["reverse"], unroll=params["unroll"],
+        )  # fmt: skip
+        return [*carry, *ys]
+
+
+_SCAN = _Scan()
+
+
+def primitive_of(eqn: Any) -> Any:
+    """What `bind` runs with the parameters of `params_of`."""
+    return _SCAN if eqn.primitive.name == "scan" else eqn.primitive
+
+
+threefry2x32 = threefry2x32_p
+
+
+def draws_by_counter() -> bool:
+    """Whether Threefry hashes the number of each element, as it does by default."""
+    return bool(jax.threefry_partitionable.value)
+
+
+# --- source lines -------------------------------------------------------------------------------
+
+
+def frames_of(eqn: Any) -> Iterable[tuple[Any, int]]:
+    """Code and instruction of each frame that made an equation, innermost first."""
+    traceback = eqn.source_info.traceback
+    return () if traceback is None else zip(*traceback.raw_frames(), strict=True)
+
+
+def line_of(eqn: Any, code: Any, instruction: int) -> int:
+    """The line of one of an equation's frames."""
+    return eqn.source_info.traceback.code_addr2line(code, instruction)
+
+
+# --- compilers ----------------------------------------------------------------------------------
+
+
+def cpu_devices(count: int) -> Sequence[Any]:
+    """So many CPU devices: those of this process, or of a second client.
+
+    Raises:
+        TraceError: if this version has no such client.
+    """
+    here = jax.devices("cpu")
+    if len(here) >= count:
+        return here[:count]
+    if not hasattr(xla_client, "make_cpu_client"):
+        raise _unknown(f"JAX {jax.__version__} has no xla_client.make_cpu_client")
+    return xla_client.make_cpu_client(num_devices=count).devices()
+
+
+@contextlib.contextmanager
+def platform_named(platform: str) -> Generator[None]:
+    """Lets JAX lower for a platform in a process without a client of it.
+
+    Raises:
+        TraceError: if this version names platforms elsewhere.
+    """
+    known = getattr(xla_bridge, "canonicalize_platform", None)
+    if known is None:
+        raise _unknown(f"JAX {jax.__version__} has no xla_bridge.canonicalize_platform")
+
+    def answer(asked: str) -> str:
+        try:
+            return known(asked)
+        except RuntimeError:
+            return platform
+
+    xla_bridge.canonicalize_platform = answer
+    try:
+        yield
+    finally:
+        xla_bridge.canonicalize_platform = known
+
+
+@contextlib.contextmanager
+def without_places() -> Generator[None]:
+    """Leaves the caller's source lines out of lowered programs."""
+    name = "jax_traceback_in_locations_limit"
+    before = jax.config.values[name]
+    jax.config.update(name, 0)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
