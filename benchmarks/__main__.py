@@ -15,6 +15,7 @@ BENCHES = (
     "contest",
     "costs",
     "extraction",
+    "fuzz",
     "host-steps",
     "joint",
     "oracles",
@@ -30,7 +31,10 @@ BENCHES = (
     "substitutions",
     "verify",
 )
-WITH_VALUE = ("--checkout", "--data", "--limit", "--only", "--python")  # of single benches
+WITH_VALUE = (  # of single benches
+    "--checkout", "--data", "--jobs", "--keep", "--limit", "--minutes", "--only", "--programs",
+    "--python", "--rewrites", "--seed", "--training",
+)  # fmt: skip
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 
 

@@ -53,7 +53,12 @@ def constrained_program(
 
 def plain_program(program: Program) -> Callable[..., tuple[Array, ...]]:
     """The program as it was traced, on whole arrays, captured constants first."""
-    return lambda *arrays: tuple(_Scope(program, (), _unchanged, Effects(None, False)).run(arrays))
+    return changed_program(program, _unchanged)
+
+
+def changed_program(program: Program, change: Constrain) -> Callable[..., tuple[Array, ...]]:
+    """The program on whole arrays with a change made to every value, which is told its place."""
+    return lambda *arrays: tuple(_Scope(program, (), change, Effects(None, False)).run(arrays))
 
 
 def _unchanged(x: Array, prefix: Place, number: int) -> Array:

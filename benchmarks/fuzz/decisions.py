@@ -1,0 +1,134 @@
+# pyright: basic
+"""Random decisions: any choice of finite cost from the planner's own problem on a random mesh."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
+from ir import Mesh, check
+from ir.trace import Traced
+from planner.account import account
+from planner.decisions import Decisions
+from planner.intra.build import Builder
+from planner.intra.decide import decide
+from planner.intra.problem import Floats, IntraSolution
+from planner.intra.records import Built, MenuCache
+from planner.meshes import mesh_of
+from planner.options import Options
+from planner.plan import Plan
+from planner.program import Program
+from planner.scope import Candidate
+from planner.search import Found, Search
+from planner.single import One, planned, program_for
+from planner.stepcall import StepCall
+from planner.stop import Stop
+
+ANY_BYTES = 1e15
+TRIES = 20
+MOST_DEVICES = 8
+FOLLOW = (0.0, 0.5, 0.8, 0.95)  # how often an option is taken that needs no reshard
+
+
+def random_mesh(rng: random.Random) -> tuple[int, ...]:
+    """Sizes of a mesh of 2 to 8 devices with one to three axes."""
+    devices = rng.choice((2, 3, 4, 4, 5, 6, 6, 7, 8, 8, 8))
+    sizes: list[int] = []
+    while len(sizes) < 2 and devices > 1 and rng.random() < 0.7:
+        sizes.append(rng.choice([n for n in range(2, devices + 1) if devices % n == 0]))
+        devices //= sizes[-1]
+    if devices > 1 or not sizes:
+        sizes.append(devices)
+    if len(sizes) < 3 and rng.random() < 0.05:
+        sizes.insert(rng.randint(0, len(sizes)), 1)
+    return tuple(sizes)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Random decisions with all that a plan is made of."""
+
+    program: Program
+    builder: Builder
+    built: Built
+    choice: tuple[int, ...]
+    mesh: Mesh
+
+    @property
+    def decisions(self) -> Decisions:
+        return decide(self.built, self.builder.flat, self.choice, self.mesh)
+
+    @property
+    def reshard(self) -> ReshardModel:
+        return self.builder.cache.reshard
+
+    def plan(self, traced: Traced, emission: str) -> Plan:
+        """The plan that a search would make of this choice."""
+        sums = account(self.builder, self.built, self.choice)
+        cost = self.built.problem.cost(self.choice)
+        solution = IntraSolution(self.choice, cost, 0.0, Stop.GAP)
+        best = Candidate("search", self.mesh, self.builder, self.built, solution, sums)
+        found = Found(best, [best], {}, 0.0, Stop.GAP, {"build": 0.0, "solve": 0.0})
+        machine, options = self.reshard.cluster, Options(emission=emission)
+        search = Search(self.program, machine, options, lambda _: None)
+        one = One(StepCall(lambda: None, (), (), "auto"), 1, (), (), "fuzz")
+        return planned(one, traced, search, found, time.monotonic(), 0.0)
+
+
+class Chooser:
+    """Draws decisions of one traced program; costs on equal meshes are worked out once."""
+
+    def __init__(self, traced: Traced, shape: Sequence[int]) -> None:
+        check(traced.graph, after="trace")
+        self.mesh = mesh_of(tuple(shape))
+        machine = parse_cluster(f"{self.mesh.num_devices}xh100")
+        reshard = ReshardModel(machine, self.mesh, CollectiveModel(machine))
+        self.program = program_for(traced, Options())
+        cache = MenuCache(self.mesh, reshard, ComputeModel(machine))
+        facts = self.program.facts
+        self.builder = Builder(facts, cache, ANY_BYTES, self.program.outline)
+        self.built = self.builder.build()
+        self.settled = {node for node, _ in self.built.outline.stacks}
+        self.settled |= {node for node, _ in self.built.outline.waits}
+        self.near: list[list[tuple[int, Floats]]] = [[] for _ in self.built.refs]
+        for edge in self.built.problem.edges:
+            self.near[edge.u].append((edge.v, edge.cost))
+            self.near[edge.v].append((edge.u, edge.cost.T))
+
+    def draw(self, rng: random.Random) -> Chosen | None:
+        """A choice of finite cost; None if none was met with in some tries."""
+        for _ in range(TRIES):
+            choice = self._choice(rng)
+            if choice is not None:
+                self.builder.settle(self.built, choice)
+                if np.isfinite(self.built.problem.cost(choice)):
+                    return Chosen(
+                        self.program, self.builder, self.built, tuple(choice), self.mesh
+                    )  # fmt: skip
+        return None
+
+    def _choice(self, rng: random.Random) -> list[int] | None:
+        follow = rng.choice(FOLLOW)
+        choice = [-1] * len(self.built.refs)
+        order = [n for n in range(len(choice)) if n not in self.settled]
+        if rng.random() < 0.3:
+            rng.shuffle(order)
+        for n in order:
+            cost = np.zeros(len(self.built.problem.node_cost[n]))
+            for other, table in self.near[n]:
+                if choice[other] >= 0:
+                    cost = cost + table[:, choice[other]]
+            open_ = np.flatnonzero(np.isfinite(cost + self.built.problem.node_cost[n]))
+            if not len(open_):
+                return None
+            if rng.random() < follow:
+                open_ = open_[cost[open_] <= cost[open_].min() + 1e-12]
+            choice[n] = int(rng.choice(open_.tolist()))
+        for n in self.settled:
+            choice[n] = 0
+        return choice

@@ -1,0 +1,61 @@
+# pyright: basic
+"""The command: how many programs, from which seed, for how long."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .run import run_many, table
+from .worker import Row
+
+KEPT = Path("fuzz-found")
+
+
+def main(quick: bool = False) -> list[dict[str, Any]]:
+    """Runs random programs and prints what became of them.
+
+    Args:
+        quick: a few hundred.
+    """
+    given = _options(sys.argv[1:])
+    count = given.programs or (300 if quick else 10_000)
+    numbers = range(given.only, given.only + 1) if given.only is not None else range(count)
+    start = time.monotonic()
+    seconds = given.minutes * 60 if given.minutes else 1e9
+    totals = run_many(given.seed, numbers, seconds, given.jobs, Path(given.keep), _say)
+    wall_s = time.monotonic() - start
+    print(table(totals, wall_s))
+    return [
+        {
+            "seed": given.seed, "programs": totals.programs, "seconds": wall_s,
+            "jobs": given.jobs, "verdicts": dict(totals.verdicts), "refused": dict(totals.refused),
+            "emissions": dict(totals.emissions), "meshes": dict(totals.meshes),
+            "routes": dict(totals.routes), "primitives": dict(totals.primitives),
+            "wrong": [row.number for row in totals.bad],
+        }
+    ]  # fmt: skip
+
+
+def _say(row: Row) -> None:
+    outcome = row.outcome
+    if outcome is not None and outcome.is_bad:
+        print(
+            f"{row.number}: {outcome.verdict} on {row.mesh}, {row.emission}, {row.route}: "
+            f"{outcome.reason}",
+            flush=True,
+        )
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks fuzz")
+    parser.add_argument("--programs", type=int, default=0, help="how many")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=0.0, help="stop after so many")
+    parser.add_argument("--only", type=int, help="the program of one number")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--keep", default=str(KEPT), help="folder for what goes wrong, cut down")
+    return parser.parse_known_args(arguments)[0]
