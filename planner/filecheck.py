@@ -22,8 +22,10 @@ from .intra.records import operand_types
 from .menu import strategy_of
 from .options import Options, Wishes, wishes
 from .planfile import PlanFile, decisions_of
+from .stop import PROVED, Stop
 
 MOST_DEVICES = 1_000_000
+ROUNDING = 1e-9  # relative: sums of the same seconds in another order
 
 
 def check_file(file: PlanFile, where: str) -> None:
@@ -43,6 +45,7 @@ def check_file(file: PlanFile, where: str) -> None:
         _check_wishes(file, flat, decisions)
         _check_ops(file, flat, decisions)
         _check_values(file, flat, decisions)
+        _check_figures(file)
     except (IRError, PlanError, ProfileError) as error:
         raise PlanError(
             f"is not a sound plan: {error}", kind="plan-file", where=where,
@@ -69,6 +72,28 @@ def _check_machine(file: PlanFile, mesh: Mesh) -> None:
     for stage in file.stages:
         if stage.mesh != dict(mesh.axes) or stage.devices != (0, mesh.num_devices):
             raise IRError(f"a stage on devices {stage.devices}, mesh {stage.mesh} is not {mesh}")
+
+
+def _check_figures(file: PlanFile) -> None:
+    """Whether the sums are those of their parts, and the bound and the reason to stop agree."""
+    (stage, *_), step_s = file.stages or (None,), file.step_s
+    pairs = [
+        ("a step", step_s, file.compute_s + file.communication_s),
+        ("communication", file.communication_s, sum(row.seconds for row in file.collectives)),
+        ("the stage's step", step_s if stage is None else stage.step_s, step_s),
+    ]
+    for what, said, found in pairs:
+        if abs(said - found) > ROUNDING * max(said, found):
+            raise IRError(f"it says that {what} takes {said} s, its parts take {found} s")
+    if stage is not None and stage.peak_bytes != file.peak_bytes:
+        raise IRError(f"its peak is {file.peak_bytes} and {stage.peak_bytes} bytes at once")
+    gap_s = step_s - file.lower_bound_s
+    if gap_s < -ROUNDING * step_s:
+        raise IRError(f"its step of {step_s} s is below its bound of {file.lower_bound_s} s")
+    if file.stop == Stop.OPTIMAL.name and gap_s > (PROVED + ROUNDING) * step_s:
+        raise IRError(f"a step of {step_s} s is not proved by a bound of {file.lower_bound_s} s")
+    if file.decided_ops > len(file.ops):
+        raise IRError(f"it decides {file.decided_ops} of {len(file.ops)} operations")
 
 
 def _check_substitutions(file: PlanFile) -> None:

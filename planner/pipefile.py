@@ -12,11 +12,12 @@ from msgspec import Meta
 from .errors import PlanError
 from .inter.rank import groups_of
 from .planfile import BaselineRow, Bytes, Count, PlanFile, Position, Seconds, bytes_of
+from .seal import opened, sealed
 from .version import VERSION
 from .writing import write_files
 
 PIPELINE_FORMAT = "meshwright-pipeline"
-PIPELINE_VERSION = 2
+PIPELINE_VERSION = 3
 
 
 class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +89,10 @@ class PipelineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found * self.chunks
 
 
+class _Written(PipelineFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    seal: Annotated[str, Meta(max_length=40)]
+
+
 class _Head(msgspec.Struct):
     format: Annotated[str, Meta(max_length=40)] = ""
     version: Annotated[int, Meta(ge=0, le=10**6)] = 0
@@ -97,7 +102,7 @@ def is_pipeline(path: str | Path) -> bool:
     """Whether a file says that it is a pipeline; files that cannot be read are not."""
     try:
         return msgspec.json.decode(bytes_of(path, str(path)), type=_Head).format == PIPELINE_FORMAT
-    except (PlanError, msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):  # an error of ours is a ValueError too
         return False
 
 
@@ -105,7 +110,7 @@ def read_pipeline(path: str | Path) -> PipelineFile:
     """Reads a pipeline and checks its form.
 
     Raises:
-        PlanError: if it is malformed or of another version.
+        PlanError: if it is malformed, of another version or changed since it was written.
     """
     again = "make the plan again with this version"
     try:
@@ -115,8 +120,10 @@ def read_pipeline(path: str | Path) -> PipelineFile:
             raise msgspec.ValidationError(
                 f"version {head.version}, expected {PIPELINE_VERSION} of planner {VERSION}"
             )
-        return msgspec.json.decode(data, type=PipelineFile)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return opened(data, _Written, PipelineFile, str(path))
+    except PlanError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise PlanError(
             f"is not a valid pipeline: {error}", kind="plan-file", where=str(path), remedy=again
         ) from error
@@ -128,5 +135,4 @@ def write_pipeline(path: str | Path, file: PipelineFile) -> None:
     Raises:
         PlanError: if the file cannot be written.
     """
-    data = msgspec.json.format(msgspec.json.encode(file, order="deterministic"), indent=0)
-    write_files([(Path(path), data + b"\n")], kind="plan-file")
+    write_files([(Path(path), sealed(file, str(path)))], kind="plan-file")

@@ -12,11 +12,12 @@ from ir import IRError, Mesh, Sharding, parse_sharding
 
 from .decisions import Decisions
 from .errors import PlanError
+from .seal import opened, sealed
 from .version import VERSION
 from .writing import reason, what_it_is, write_files
 
 FORMAT = "meshwright-plan"
-FILE_VERSION = 2
+FILE_VERSION = 3
 LARGEST_BYTES = 1 << 30
 
 
@@ -132,6 +133,10 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     candidates: tuple[CandidateRow, ...]
 
 
+class _Written(PlanFile, frozen=True, forbid_unknown_fields=True):
+    seal: Annotated[str, Meta(max_length=40)]
+
+
 def rows_of(decisions: Decisions) -> tuple[tuple[OpRow, ...], tuple[ValueRow, ...]]:
     """Decisions in a stable order."""
     ops = tuple(OpRow(place, roles) for place, roles in sorted(decisions.ops.items()))
@@ -183,20 +188,24 @@ def write(path: str | Path, file: PlanFile) -> None:
     Raises:
         PlanError: if the folder cannot be written, or `path` is no plain file.
     """
-    write_files([(Path(path), encoded(file))], kind="plan-file")
+    write_files([(Path(path), encoded(file, str(path)))], kind="plan-file")
 
 
-def encoded(file: PlanFile) -> bytes:
-    """The bytes of a plan file; the same plan gives the same ones."""
-    data = msgspec.json.format(msgspec.json.encode(file, order="deterministic"), indent=0)
-    return data + b"\n"
+def encoded(file: PlanFile, where: str = "plan") -> bytes:
+    """The bytes of a plan file; the same plan gives the same ones.
+
+    Raises:
+        PlanError: if they could not be read again.
+    """
+    return sealed(file, where)
 
 
 def read(path: str | Path) -> PlanFile:
     """Reads a plan and checks the form of its parts; nothing in it is executed.
 
     Raises:
-        PlanError: if the file is missing, truncated, of another format or version, or malformed.
+        PlanError: if the file is missing, truncated, of another format or version, malformed or
+            changed since it was written.
     """
     return decoded(bytes_of(path, str(path)), str(path))
 
@@ -205,13 +214,15 @@ def decoded(data: bytes, where: str) -> PlanFile:
     """The plan that some bytes hold; nothing in them is executed.
 
     Raises:
-        PlanError: if they are truncated, of another format or version, or malformed.
+        PlanError: if they are truncated, of another format or version, malformed or changed.
     """
     again = "make the plan again with this version"
     _check_head(data, where)
     try:
-        return msgspec.json.decode(data, type=PlanFile)
-    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
+        return opened(data, _Written, PlanFile, where)
+    except PlanError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise PlanError(
             f"is not a valid plan: {error}", kind="plan-file", where=where, remedy=again
         ) from error
@@ -248,7 +259,7 @@ def _check_head(data: bytes, where: str) -> None:
     """Format and version are looked at before anything else, for a message that helps."""
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError(
             f"is not a plan, or is cut short: {error}", kind="plan-file", where=where,
             remedy="make the plan again",

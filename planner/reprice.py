@@ -11,6 +11,7 @@ from .hiding import overlapped_s
 from .hostmemory import host_memory
 from .plan import Plan
 from .planfile import CollectiveRow
+from .stop import PROVED, Stop
 from .why import Why
 
 
@@ -32,11 +33,14 @@ def reprice(plan: Plan) -> Plan:
         msgspec.structs.replace(stage, step_s=sums.step_s, peak_bytes=sums.peak_bytes)
         for stage in file.stages
     )
+    least_s = min(file.lower_bound_s, sums.step_s)
+    proved = sums.step_s - least_s <= PROVED * sums.step_s
+    stop = Stop.GAP.name if file.stop == Stop.OPTIMAL.name and not proved else file.stop
     again = msgspec.structs.replace(
         file, step_s=sums.step_s, compute_s=sums.compute_s, communication_s=sums.communication_s,
         peak_bytes=sums.peak_bytes, argument_bytes=sums.argument_bytes, collectives=collectives,
         stages=stages, overlapped_s=overlapped if file.overlapped_s else 0.0,
-        lower_bound_s=min(file.lower_bound_s, sums.step_s),
+        lower_bound_s=least_s, stop=stop,
     )  # fmt: skip
     return replace(plan, file=again)
 

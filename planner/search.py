@@ -20,7 +20,7 @@ from .program import Program
 from .remembered import Memory, memory_of
 from .scope import THOROUGH, WORTH, Candidate, Effort, Progress, Scope
 from .show import bytes_text
-from .stop import Stop
+from .stop import PROVED, Stop
 
 # Share of a device's memory that a plan may count on: the rest is for the allocator, collective
 # buffers and what the compiler keeps longer than the program's order asks for.
@@ -146,9 +146,9 @@ class Search:
         searchers.sort(key=lambda s: shapes.index(s.mesh.sizes))
         best_one = self._told(best_one, searchers)
         bound = min(min(bounds, default=0.0), best_one.account.step_s)
-        if best_one.account.step_s - bound > 1e-3 * best_one.account.step_s:
+        if best_one.account.step_s - bound > PROVED * best_one.account.step_s:
             bound = min(max(bound, self._floor_s()), best_one.account.step_s)
-        close = best_one.account.step_s - bound <= 1e-3 * best_one.account.step_s
+        close = best_one.account.step_s - bound <= PROVED * best_one.account.step_s
         stop = Stop.TIME_LIMIT if self.scope.late else Stop.OPTIMAL if close else Stop.GAP
         return Found(best_one, found, baselines, bound, stop, self.scope.seconds)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+PROVED = 1e-3  # relative: the gap of what is called proved optimal
+
 
 class Stop(enum.Enum):
     """The value is the sentence shown to the user."""

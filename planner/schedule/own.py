@@ -135,16 +135,16 @@ def read_own(path: str | Path) -> OwnSchedule:
         ) from error
     try:
         return _own(msgspec.json.decode(data, type=ScheduleFile))
-    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
-        raise PlanError(
-            f"is not a valid schedule: {error}", kind="schedule-file", where=where,
-            remedy="see docs/schedules.md for the form",
-        ) from error  # fmt: skip
     except PlanError as error:
         place = f"{error.where}: " if error.where else ""
         raise PlanError(
             f"{place}{error.message}", kind=error.kind, where=where, remedy=error.remedy
         ) from error
+    except (ValueError, RecursionError) as error:
+        raise PlanError(
+            f"is not a valid schedule: {error}", kind="schedule-file", where=where,
+            remedy="see docs/schedules.md for the form",
+        ) from error  # fmt: skip
 
 
 def write_schedule(path: str | Path, schedule: Schedule) -> None:

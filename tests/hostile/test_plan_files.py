@@ -19,6 +19,7 @@ import pytest
 from ir import digest, parse
 from planner import PlanError, load, plan
 from tests.planner.programs import PARAMS, X, array, filled, mlp, slow_machine
+from tests.planner.sealing import resealed
 
 HELD = array(8, 16, seed=9)
 NASTY: tuple[Any, ...] = (
@@ -53,7 +54,7 @@ def _raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def _refused(raw: dict[str, Any], tmp_path: Path) -> Callable[..., str]:
     def check(**keys: Any) -> str:
         path = tmp_path / "plan.json"
-        path.write_text(json.dumps(raw | keys))
+        path.write_text(json.dumps(resealed(raw | keys)))
         with pytest.raises(PlanError) as found:
             load(path)
         assert found.value.kind == "plan-file"
@@ -292,7 +293,7 @@ def test_no_change_of_one_part_crashes_anything(
     every = list(itertools.product(sorted(places(raw), key=str), NASTY))
     loaded = 0
     for place, value in every[number::8]:
-        text = json.dumps(replaced(raw, place, value))
+        text = json.dumps(resealed(replaced(raw, place, value)))
         path.write_text(text)
         found = attempt(lambda: load(path))
         if isinstance(found, PlanError):
@@ -314,7 +315,7 @@ def test_trained_plan_survives_the_same(tmp_path: Path) -> None:
          mesh=(8,), baselines=False).save(path)  # fmt: skip
     raw = json.loads(path.read_text())
     for place, value in list(itertools.product(sorted(places(raw), key=str), NASTY))[::17]:
-        path.write_text(json.dumps(replaced(raw, place, value)))
+        path.write_text(json.dumps(resealed(replaced(raw, place, value))))
         found = attempt(lambda: load(path))
         if isinstance(found, PlanError):
             assert found.where == str(path)

@@ -14,6 +14,7 @@ import pytest
 from planner import Plan, PlanError, load, plan, planfile
 from planner.planfile import FILE_VERSION, decisions_of, rows_of
 from tests.planner.programs import PARAMS, X, mlp
+from tests.planner.sealing import resealed
 
 
 def infer(params: Any, x: Any) -> Any:
@@ -108,7 +109,8 @@ def test_another_format(saved: Path) -> None:
 
 
 def test_another_version(saved: Path) -> None:
-    refused(changed(saved, version=FILE_VERSION + 1, planner="9.9"), "version 2", "'9.9'")
+    refused(changed(saved, version=FILE_VERSION + 1, planner="9.9"), f"version {FILE_VERSION}")
+    refused(changed(saved, version=FILE_VERSION + 1, planner="9.9"), "'9.9'")
     refused(changed(saved, version="1"), "version")
     refused(changed(saved, version=10**400))
 
@@ -120,6 +122,48 @@ def test_unknown_and_missing_keys(saved: Path) -> None:
     for key in raw:
         saved.write_text(json.dumps({k: v for k, v in raw.items() if k != key}))
         refused(saved)
+
+
+def test_what_was_changed_since_it_was_written_is_refused(saved: Path) -> None:
+    """Also where all is in order: figures and decisions are those that were written together."""
+    raw = json.loads(saved.read_text())
+    for key in ("step_s", "lower_bound_s", "peak_bytes", "argument_bytes", "limit_bytes"):
+        refused(changed(saved, **{key: raw[key] * 1.01}), "changed after it was written")
+        saved.write_text(json.dumps(raw))
+    others: dict[str, Any] = {"name": "g", "planner": "9", "origin": "fsdp", "warnings": ["w"], "baselines": {},
+              "seal": ""}  # fmt: skip
+    for key, value in others.items():
+        if raw[key] != value:
+            refused(changed(saved, **{key: value}), "changed after it was written")
+        saved.write_text(json.dumps(raw))
+    assert planfile.encoded(planfile.read(saved)) == planfile.encoded(planfile.decoded(
+        json.dumps(dict(reversed(raw.items())), indent=3).encode(), "here"
+    ))  # fmt: skip
+
+
+def test_invalid_text_is_refused(saved: Path) -> None:
+    data = saved.read_bytes()
+    for place in (b'"shard_map"', b'"8xhost"', b'"OPTIMAL"', b'"planner"'):
+        assert place in data
+        saved.write_bytes(data.replace(place, place[:3] + b"\xff" + place[4:], 1))
+        refused(saved)
+
+
+def test_figures_that_contradict_each_other_are_refused(saved: Path) -> None:
+    """Though sealed: the parts of a sum, a step and its bound."""
+    raw = json.loads(saved.read_text())
+    step_s = raw["step_s"]
+    for keys, words in (
+        ({"step_s": 2 * step_s}, "its parts take"),
+        ({"communication_s": 1.0, "step_s": raw["compute_s"] + 1.0}, "communication takes"),
+        ({"peak_bytes": 1.0}, "at once"),
+        ({"lower_bound_s": 2 * step_s}, "below its bound"),
+        ({"lower_bound_s": 0.5 * step_s, "stop": "OPTIMAL"}, "not proved"),
+        ({"decided_ops": 1000}, "decides 1000 of"),
+    ):
+        saved.write_text(json.dumps(resealed(raw | keys)))
+        with pytest.raises(PlanError, match=words):
+            load(saved)
 
 
 def test_no_file(tmp_path: Path) -> None:

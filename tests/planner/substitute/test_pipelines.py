@@ -19,6 +19,7 @@ from planner.emit.pipeline.build import cut_of, opened
 from planner.emit.pipeline.gradient import joint_of
 from planner.emit.pipeline.replaced import traced_joint, with_program
 from substitutions import patterns
+from tests.planner.sealing import resealed
 from tests.planner.substitute.programs import S, numbers
 
 ADAM = optax.adam(1e-2)
@@ -108,7 +109,7 @@ def test_rules_that_do_not_fit_the_stages_are_refused(both, tmp_path) -> None:
     for file in raw["plans"]:
         for row in file["substitutions"]:
             row["count"] += 1
-    (tmp_path / "plan.json").write_text(json.dumps(raw))
+    (tmp_path / "plan.json").write_text(json.dumps(resealed(raw)))
     with pytest.raises(PlanError, match="times from place") as caught:
         load(tmp_path / "plan.json").bind(loss, *ARGS, optimizer=ADAM)
     assert caught.value.kind == "substitutions"

@@ -14,6 +14,7 @@ import pytest
 from ir import flops_of, lookup
 from planner import PlanError, load, plan
 from substitutions import patterns
+from tests.planner.sealing import resealed
 from tests.planner.substitute.programs import (
     ATTENTION,
     CELLS,
@@ -99,7 +100,7 @@ def test_another_function_is_refused_before_it_is_rewritten(saved) -> None:
 def test_tampered_rewrites_are_refused(saved, change) -> None:
     raw = json.loads(saved.read_text())
     raw["substitutions"][0] |= change
-    saved.write_text(json.dumps(raw))
+    saved.write_text(json.dumps(resealed(raw)))
     with pytest.raises(PlanError) as caught:
         load(saved).bind(linear_attention, *ATTENTION, optimizer=SGD)
     assert caught.value.kind in ("substitutions", "plan-file")
