@@ -2,11 +2,15 @@
 
 profiles   one profile per machine and number of devices, as JSON
 samples    every timing behind them, with its spread
+
+Each profile has a digest of all that its row and its samples say, so that a damaged file is not
+taken for a measurement.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import sqlite3
@@ -20,7 +24,8 @@ import platformdirs
 from .errors import ProfileError
 from .schema import Profile, convert
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+WITHOUT_DIGESTS = 1  # is read as it is, and gets them when it is next written
 # A writer holds the file for milliseconds; who waits longer waits for something broken.
 BUSY_S = 5.0
 AGAIN = "delete the file and run `meshwright profile` again"
@@ -28,7 +33,7 @@ AGAIN = "delete the file and run `meshwright profile` again"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS profiles (
   name TEXT NOT NULL, devices INTEGER NOT NULL, machine TEXT NOT NULL, profile TEXT NOT NULL,
-  PRIMARY KEY (name, devices));
+  digest TEXT NOT NULL DEFAULT '', PRIMARY KEY (name, devices));
 CREATE TABLE IF NOT EXISTS samples (
   name TEXT NOT NULL, devices INTEGER NOT NULL, op TEXT NOT NULL, dtype TEXT NOT NULL,
   sizes TEXT NOT NULL, median_s REAL NOT NULL, low_s REAL NOT NULL, high_s REAL NOT NULL,
@@ -85,9 +90,7 @@ def stored_profile(name: str, devices: int, path: Path | None = None) -> Profile
     if not where.exists():
         return None
     with _opened(where, write=False) as connection:
-        found = connection.execute(
-            "SELECT machine, profile FROM profiles WHERE name = ? AND devices = ?", (name, devices)
-        ).fetchone()
+        found = _row(connection, name, devices, where)
     if found is None or found[0] != machine_name():
         return None
     return _profile_of(found[1], name, devices, where)
@@ -98,12 +101,14 @@ def stored_profiles(path: Path | None = None) -> tuple[tuple[str, int, Profile],
     where = path or database_path()
     if not where.exists():
         return ()
+    found: list[tuple[str, int, Profile]] = []
     with _opened(where, write=False) as connection:
-        rows = connection.execute(
-            "SELECT name, devices, profile FROM profiles WHERE machine = ? ORDER BY name, devices",
-            (machine_name(),),
-        ).fetchall()
-    return tuple((name, n, _profile_of(text, name, n, where)) for name, n, text in rows)
+        keys = connection.execute("SELECT name, devices FROM profiles ORDER BY name, devices")
+        for name, devices in keys.fetchall():
+            row = _row(connection, name, devices, where)
+            if row is not None and row[0] == machine_name():
+                found.append((name, devices, _profile_of(row[1], name, devices, where)))
+    return tuple(found)
 
 
 def store_profile(
@@ -132,15 +137,12 @@ def store_profile(
     where = path or database_path()
     rows = [(profile.name, devices, *_fields(sample)) for sample in samples]
     with _opened(where, write=True) as connection:
-        old = connection.execute(
-            "SELECT profile FROM profiles WHERE name = ? AND devices = ? AND machine = ?",
-            (profile.name, devices, machine_name()),
-        ).fetchone()
-        if old is not None and merge is not None:
-            profile = merge(_profile_of(old[0], profile.name, devices, where), profile)
+        old = None if merge is None else _row(connection, profile.name, devices, where)
+        if old is not None and merge is not None and old[0] == machine_name():
+            profile = merge(_profile_of(old[1], profile.name, devices, where), profile)
         text = msgspec.json.encode(profile).decode()
         connection.execute(
-            "INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, '')",
             (profile.name, devices, machine_name(), text),
         )
         if rows:
@@ -150,7 +152,51 @@ def store_profile(
             connection.executemany(
                 "INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, date('now'))", rows
             )
+        _seal(connection, profile.name, devices)
     return profile
+
+
+def _row(
+    connection: sqlite3.Connection, name: str, devices: int, where: Path
+) -> tuple[str, str] | None:
+    """Machine and text of a profile, if there is one.
+
+    Raises:
+        ProfileError: if the row, or a timing behind it, was changed since it was written.
+    """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    row = connection.execute(
+        "SELECT * FROM profiles WHERE name = ? AND devices = ?", (name, devices)
+    ).fetchone()
+    if row is None:
+        return None
+    if version != WITHOUT_DIGESTS and row[-1] != _digest(connection, name, devices):
+        raise ProfileError(
+            "is damaged: its digest is not that of what it holds",
+            where=f"{where}, profile {name!r} of {devices} devices", remedy=AGAIN,
+        )  # fmt: skip
+    return row[2], row[3]
+
+
+def _seal(connection: sqlite3.Connection, name: str, devices: int) -> None:
+    connection.execute(
+        "UPDATE profiles SET digest = ? WHERE name = ? AND devices = ?",
+        (_digest(connection, name, devices), name, devices),
+    )
+
+
+def _digest(connection: sqlite3.Connection, name: str, devices: int) -> str:
+    """Of all that is held of a profile."""
+    found = hashlib.sha256()
+    for table in ("profiles", "samples"):
+        columns = "name, devices, machine, profile" if table == "profiles" else "*"
+        rows = connection.execute(
+            f"SELECT {columns} FROM {table} WHERE name = ? AND devices = ? ORDER BY rowid",
+            (name, devices),
+        )
+        for row in rows:
+            found.update(repr(row).encode("utf-8", "surrogatepass"))
+    return found.hexdigest()[:32]
 
 
 def _fields(s: Sample) -> tuple[str, str, str, float, float, float, int]:
@@ -163,6 +209,8 @@ def stored_samples(name: str, devices: int, path: Path | None = None) -> tuple[S
     if not where.exists():
         return ()
     with _opened(where, write=False) as connection:
+        if _row(connection, name, devices, where) is None:
+            return ()
         rows = connection.execute(
             "SELECT op, dtype, sizes, median_s, low_s, high_s, repeats FROM samples "
             "WHERE name = ? AND devices = ? ORDER BY op, dtype, rowid",
@@ -235,11 +283,24 @@ def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if version == 0 and tables == 0 and write:
         connection.executescript(f"{_TABLES} PRAGMA user_version = {SCHEMA_VERSION};")
+    elif version == WITHOUT_DIGESTS:
+        if write:
+            _give_digests(connection)
     elif version != SCHEMA_VERSION:
         found = f"holds measurements of version {version}, expected {SCHEMA_VERSION}"
         if not tables:
             found = "is empty, expected measurements"
         raise ProfileError(found, where=str(path), remedy=AGAIN)
+
+
+def _give_digests(connection: sqlite3.Connection) -> None:
+    """Makes a file without digests one of this version."""
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ALTER TABLE profiles ADD COLUMN digest TEXT NOT NULL DEFAULT ''")
+        for name, devices in connection.execute("SELECT name, devices FROM profiles").fetchall():
+            _seal(connection, name, devices)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _folder(path: Path) -> None:

@@ -129,16 +129,56 @@ def test_a_file_of_another_version_is_one_error(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 7")
     connection.close()
-    with pytest.raises(ProfileError, match=r"version 7, expected 1; delete the file"):
+    with pytest.raises(ProfileError, match=r"version 7, expected 2; delete the file"):
         parse_cluster("4xhost")
 
 
-def test_absurd_numbers_in_it_are_named(path: Path) -> None:
-    store_profile(measured(), 4)
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE profiles SET profile = replace(profile, '16000000000', '16000000001')",
+     "UPDATE samples SET median_s = median_s * 1.01", "UPDATE samples SET op = 'sort'",
+     "DELETE FROM samples", "UPDATE profiles SET machine = machine || ' '",
+     "UPDATE profiles SET digest = 'x'", "UPDATE profiles SET profile = x'ff'"],
+)  # fmt: skip
+def test_what_was_changed_since_it_was_measured_is_one_error(path: Path, change: str) -> None:
+    store_profile(measured(), 4, (SAMPLE,))
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE profiles SET profile = replace(profile, '16000000000', '-5')")
+        connection.execute(change)
     connection.close()
-    with pytest.raises(ProfileError, match=r"device.memory_bytes.*found -5"):
+    for call in (
+        lambda: stored_profile("host", 4), stored_profiles, lambda: stored_samples("host", 4),
+        lambda: store_profile(measured(), 4, merge=merge_profiles),
+    ):  # fmt: skip
+        with pytest.raises(ProfileError, match=r"profile 'host' of 4 devices: is damaged"):
+            call()
+    store_profile(measured(), 4, (SAMPLE,))  # measured anew
+    assert stored_profile("host", 4) == measured()
+    assert stored_samples("host", 4) == (SAMPLE,)
+
+
+OLDER = """
+CREATE TABLE profiles (
+  name TEXT NOT NULL, devices INTEGER NOT NULL, machine TEXT NOT NULL, profile TEXT NOT NULL,
+  PRIMARY KEY (name, devices));
+INSERT INTO profiles SELECT name, devices, machine, profile FROM kept;
+DROP TABLE kept;
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_file_without_digests_is_read_and_gets_them(path: Path) -> None:
+    store_profile(measured(), 4, (SAMPLE,))
+    with sqlite3.connect(path) as connection:
+        connection.executescript(f"ALTER TABLE profiles RENAME TO kept; {OLDER}")
+    connection.close()
+    assert stored_profile("host", 4) == measured()
+    assert stored_samples("host", 4) == (SAMPLE,)
+    store_profile(measured(), 8)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE samples SET median_s = 1.0")
+    connection.close()
+    assert stored_profile("host", 8) == measured()
+    with pytest.raises(ProfileError, match="is damaged"):
         stored_profile("host", 4)
 
 
