@@ -130,8 +130,10 @@ def test_what_was_changed_since_it_was_written_is_refused(saved: Path) -> None:
     for key in ("step_s", "lower_bound_s", "peak_bytes", "argument_bytes", "limit_bytes"):
         refused(changed(saved, **{key: raw[key] * 1.01}), "changed after it was written")
         saved.write_text(json.dumps(raw))
-    others: dict[str, Any] = {"name": "g", "planner": "9", "origin": "fsdp", "warnings": ["w"], "baselines": {},
-              "seal": ""}  # fmt: skip
+    others: dict[str, Any] = {
+        "name": "g", "planner": "9", "origin": "fsdp", "warnings": ["w"], "baselines": {},
+        "seal": "",
+    }  # fmt: skip
     for key, value in others.items():
         if raw[key] != value:
             refused(changed(saved, **{key: value}), "changed after it was written")
