@@ -108,7 +108,8 @@ def _moved(x: Array, step: Step, mesh: Mesh, again: int) -> Array:
         )
     if step.kind == "permute":
         before, after = step.before.dims[step.dim], step.after.dims[step.dim]
-        return lax.ppermute(x, before, reorder(before, after, mesh))
+        ordered = tuple(axis for axis in mesh.names if axis in before)
+        return lax.ppermute(x, ordered, reorder(before, after, mesh))
     raise ValueError(f"'{step.kind}' is not a step of a reshard")
 
 
@@ -129,8 +130,8 @@ def reorder(before: tuple[str, ...], after: tuple[str, ...], mesh: Mesh) -> list
     """Pairs (from, to) of devices that bring each block from its old to its new place.
 
     The device whose number over `before` is i holds block i, the one whose number over `after`
-    is i shall hold it. The pairs number devices over the axes in mesh order, as `ppermute`
-    does, whatever the order of its axis names.
+    is i shall hold it. The pairs number devices over the axes in mesh order, in which
+    `ppermute` takes them.
     """
     ordered = [axis for axis in mesh.names if axis in before]
     sizes = [mesh.size(axis) for axis in ordered]
