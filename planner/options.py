@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ir import Mesh, Sharding
+from substitutions import WORTHS
 
 from .errors import PlanError
 from .meshes import AXES
@@ -39,7 +40,9 @@ class Options:
     emission: shard_map (explicit collectives) or constraints (the compiler's partitioner).
     overlap: also predict the step with collectives beside compute, on devices that run them so;
         what is chosen, and the bound, are for a step that adds everything up.
-    substitutions: rewrite the program by proven rules where that makes its plan faster.
+    substitutions: rewrite the program by proven rules where that makes its plan faster: True for
+        those that are exact, reassociated, or bounded in floats, False for none; a name for those
+        that are worth no less ("exact", "reassociated", "bounded", "unbounded").
     cache: look plans and solved problems up in the plan store of this user, and keep them there.
     """
 
@@ -56,7 +59,7 @@ class Options:
     schedules: tuple[str, ...] = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", "interleaved")
     emission: str = "shard_map"
     overlap: bool = True
-    substitutions: bool = True
+    substitutions: bool | str = True
     cache: bool = False
 
     def __post_init__(self) -> None:
@@ -74,7 +77,11 @@ class Options:
             raise _bad("emission", f"must be shard_map or constraints, got {self.emission!r}")
         _check_flag("baselines", self.baselines)
         _check_flag("overlap", self.overlap)
-        _check_flag("substitutions", self.substitutions)
+        if not isinstance(self.substitutions, bool) and self.substitutions not in WORTHS:
+            raise _bad(
+                "substitutions",
+                f"must be True, False or one of {', '.join(WORTHS)}, got {self.substitutions!r}",
+            )
         _check_flag("cache", self.cache)
         if self.baseline is not None and not self.baselines:
             raise _bad("baseline", f"is {self.baseline!r}, but baselines is False")
@@ -136,7 +143,7 @@ _EXAMPLES = {
     "emission": "'shard_map' unless the compiler shall choose the collectives",
     "baselines": "False to skip the hand-written plans",
     "overlap": "False to leave the step with collectives beside compute out",
-    "substitutions": "False to plan the program as it is written",
+    "substitutions": "False to plan the program as it is written, or 'exact'",
     "cache": "True to look plans up in the plan store",
     "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",
     "mesh": "sizes whose product is the number of devices, such as (2, 4)",

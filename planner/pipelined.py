@@ -141,7 +141,7 @@ def _tried(search: PipelineSearch) -> tuple[Found | None, str]:
 
 def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) -> PipelinePlan:
     rows = {**one, **_by_hand(search)}
-    found, substitute_s = rewritten_pipeline(found, search)
+    found, substitute_s, refused = rewritten_pipeline(found, search)
     best, machine = found.ranked, search.machine
     files = [plan.file for plan in found.plans]
     distinct = list({id(file): file for file in files}.values())
@@ -162,7 +162,8 @@ def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) 
         best.step_s, bound, max(best.bubble, 0.0), search.limit,
         shape.microbatches, best.schedule, shape.recompute, loss.built.reduction, shape.cuts,
         shape.sizes, best.stage_s, best.peak_bytes, costs, _names(found), members,
-        tuple(distinct), rows, tuple(dict.fromkeys(loss.built.warnings)), shape.chunks,
+        tuple(distinct), rows, tuple(dict.fromkeys((*loss.built.warnings, *refused))),
+        shape.chunks,
     )  # fmt: skip
     total = time.monotonic() - search.start
     cached = all(plan.cached for plan in found.plans)

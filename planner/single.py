@@ -34,6 +34,7 @@ from .stepcall import StepCall
 from .substitute.estimate import Estimator
 from .substitute.price import Pricer, wall_s
 from .substitute.replay import replayed
+from .substitute.rules import rules_for
 from .substitute.search import MOST_SAVED, WORTH, Hunt
 from .substitute.together import searched
 from .version import VERSION
@@ -122,7 +123,7 @@ def _rewritten(
     pricer = Pricer(machine, options, best, _ties(traced), _donated(traced))
     estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
     plain_s = wall_s(best.account, machine)
-    hunt = Hunt(pricer.step_s, estimator, plain_s)
+    hunt = Hunt(pricer.step_s, estimator, plain_s, rules=rules_for(options.substitutions))
     found = searched(hunt, draft_of(traced.graph), pricer.on_one_axis)
     better = plan
     if found is not None:
@@ -148,7 +149,10 @@ def _rewritten(
                 better = replace(other, file=whole)
     now = time.monotonic()
     seconds = plan.seconds | {"substitute": now - begun, "total": now - start}
-    return replace(better, seconds=seconds)
+    told = msgspec.structs.replace(
+        better.file, warnings=(*better.file.warnings, *hunt.trial.warnings())
+    )
+    return replace(better, file=told, seconds=seconds)
 
 
 def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options, *more: object) -> str:

@@ -4,6 +4,7 @@ from .catalogue import CATALOGUE as CATALOGUE
 from .catalogue import Row as Row
 from .catalogue import RowVerdict as RowVerdict
 from .catalogue import judge_row as judge_row
+from .catalogue import worth_of_row as worth_of_row
 from .errors import RuleError as RuleError
 from .extraction import EXTRACTORS as EXTRACTORS
 from .extraction import Effort as Effort
@@ -33,7 +34,14 @@ from .rewrite import patterns as patterns
 from .rule import Op as Op
 from .rule import Ref as Ref
 from .rule import Rule as Rule
+from .trial import Trial as Trial
 from .verify import VERDICTS as VERDICTS
 from .verify import Verdict as Verdict
 from .verify import judge as judge
 from .verify import judge_all as judge_all
+from .worth import BOUNDED as BOUNDED
+from .worth import EXACT as EXACT
+from .worth import REASSOCIATED as REASSOCIATED
+from .worth import UNBOUNDED as UNBOUNDED
+from .worth import WORTHS as WORTHS
+from .worth import Worth as Worth

@@ -13,6 +13,7 @@ from ..graph import Attr
 from ..opdef import Attributes, OpDef, Types
 from ..types import TensorType
 from .build import as_whole, build_spec, fields, ints, linear_in, names, opaque
+from .numeric import numpy_dtype
 
 
 def _dims(value: Attr) -> tuple[tuple[int, ...], ...]:
@@ -66,7 +67,7 @@ def _accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _dot_meaning(attrs: Attributes, lhs: Any, rhs: Any) -> Any:
     left, right, out = _labels(_dims(attrs["dimension_numbers"]), lhs.ndim, rhs.ndim)
-    return _einsum(lhs, left, rhs, right, out)
+    return _einsum(lhs, left, rhs, right, out, attrs["preferred_element_type"])
 
 
 def _labels(
@@ -86,8 +87,13 @@ def _labels(
     return left, right, out
 
 
-def _einsum(lhs: Any, left: list[int], rhs: Any, right: list[int], out: list[int]) -> Any:
+def _einsum(
+    lhs: Any, left: list[int], rhs: Any, right: list[int], out: list[int], wish: Attr = None
+) -> Any:
+    """A product, added up in the type that is wished for where the operands are shorter."""
     wide = _accumulator(np.result_type(lhs.dtype, rhs.dtype))
+    if isinstance(wish, str) and np.can_cast(wide, numpy_dtype(wish)):
+        wide = numpy_dtype(wish)
     return np.einsum(lhs.astype(wide), left, rhs.astype(wide), right, out)
 
 

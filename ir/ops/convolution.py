@@ -11,6 +11,7 @@ import numpy as np
 from ..factors import Dim, FactorSpec
 from ..opdef import Attributes, OpDef, Types
 from .build import as_whole, build_spec, fields, ints, linear_in, pairs, whole_number
+from .numeric import numpy_dtype
 from .window import dilated
 
 
@@ -103,7 +104,10 @@ def _by_group(attrs: Attributes, part: Any, kernel: Any) -> Any:
     g = whole_number(attrs["batch_group_count"])
     n, c, *space = part.shape
     o, i = kernel.shape
-    wide = np.float32 if part.dtype.kind not in "biufc" else part.dtype
+    wide = np.dtype(np.float32) if part.dtype.kind not in "biufc" else part.dtype
+    wish = attrs["preferred_element_type"]
+    if isinstance(wish, str) and np.can_cast(wide, numpy_dtype(wish)):
+        wide = numpy_dtype(wish)
     part = part.reshape(g, n // g, f, c // f, *space).astype(wide)
     kernel = kernel.reshape(f, g, o // (f * g), i).astype(wide)
     return np.einsum("gnfi...,fgoi->nfgo...", part, kernel).reshape(n // g, o, *space)

@@ -24,6 +24,7 @@ from ..factors import FactorSpec
 from ..opdef import Attributes, OpDef, Types
 from ..types import TensorType, dtype_kind
 from .build import NUMBERS, build_spec, fields, ints, names, no_flops
+from .numeric import convert
 
 SUMMED = "v"
 
@@ -142,7 +143,7 @@ def windows(
 
 def _fill_value(attrs: Attributes, dtype: Any) -> Any:
     if attrs["fill_value"] is not None:
-        return attrs["fill_value"]
+        return convert({"new_dtype": dtype.name}, np.asarray(attrs["fill_value"]))
     if dtype.kind == "b":
         return True
     if dtype.kind in "iu":

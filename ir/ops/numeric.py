@@ -109,6 +109,33 @@ def divide(x: Array, y: Array) -> Array:
     return quotient + ((x % y != 0) & ((x < 0) != (y < 0))).astype(x.dtype)
 
 
+def maximum(x: Array, y: Array) -> Array:
+    """The larger of two numbers, NaN if one is; 0 is larger than -0."""
+    return np.where((x == 0) & (y == 0), x + y, np.maximum(x, y))
+
+
+def minimum(x: Array, y: Array) -> Array:
+    """The smaller of two numbers, NaN if one is; -0 is smaller than 0."""
+    zeros = (x == 0) & (y == 0) & (np.signbit(x) if x.dtype.kind not in "biu" else False)
+    return np.where(zeros, x, np.minimum(x, y))
+
+
+def largest(x: Array, axis: tuple[int, ...]) -> Array:
+    """The largest number along some dimensions, as `maximum` has it."""
+    found: Any = np.max(x, axis=axis)
+    if x.dtype.kind in "biu":
+        return found
+    positive = np.any((x == 0) & ~np.signbit(x), axis=axis)
+    return np.where((found == 0) & positive, np.zeros((), x.dtype), found)
+
+
+def smallest(x: Array, axis: tuple[int, ...]) -> Array:
+    """The smallest number along some dimensions, as `minimum` has it."""
+    whole = x.dtype.kind in "biu"
+    found: Any = np.min(x, axis=axis) if whole else np.negative(largest(np.negative(x), axis))
+    return found
+
+
 def round_to(attrs: Any, x: Array) -> Array:
     if attrs["rounding_method"] in ("TO_NEAREST_EVEN", 1):
         return np.round(x)
@@ -200,7 +227,7 @@ def convert(attrs: Any, x: Array) -> Array:
     dtype = numpy_dtype(attrs["new_dtype"])
     if x.dtype.kind == "c" and dtype.kind != "c":
         x = x.real
-    if dtype.kind in "iu" and x.dtype.kind == "f":
+    if dtype.kind in "iu" and x.dtype.kind not in "biu":
         # XLA saturates where C leaves the result open.
         info = np.iinfo(dtype)
         x = np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=info.max, neginf=info.min)

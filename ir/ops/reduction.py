@@ -12,6 +12,7 @@ from ..factors import FactorSpec
 from ..opdef import Attributes, FactorRule, OpDef, Types
 from ..types import dtype_kind
 from .build import WHOLE, as_whole, build_spec, ints, linear_in, names, whole_number
+from .numeric import largest, smallest
 
 _REDUCIBLE = {
     "sum": ("int", "float", "complex"),
@@ -130,8 +131,8 @@ def _top_k(attrs: Attributes, x: Any) -> Any:
 
 RECORDS = (
     _reduce("reduce_and", WHOLE, np.bitwise_and.reduce),
-    _reduce("reduce_max", "max", np.max),
-    _reduce("reduce_min", "min", np.min),
+    _reduce("reduce_max", "max", largest),
+    _reduce("reduce_min", "min", smallest),
     _reduce("reduce_or", WHOLE, np.bitwise_or.reduce),
     _reduce("reduce_prod", WHOLE, _prod),
     _reduce("reduce_sum", "sum", _sum),

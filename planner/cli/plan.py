@@ -103,6 +103,14 @@ NoSubstitutions = Annotated[
     bool,
     typer.Option("--no-substitutions", help="Plan the program as it is written, not rewritten."),
 ]
+SubstitutionsText = Annotated[
+    str | None,
+    typer.Option(
+        "--substitutions", metavar="WORTH",
+        help="Rewrite only by rules that are worth so much in floats: exact, reassociated, "
+        "bounded (the default) or unbounded.",
+    ),
+]  # fmt: skip
 NoCache = Annotated[
     bool,
     typer.Option(
@@ -143,6 +151,7 @@ def plan_command(
     pipeline: PipelineText = None,
     schedules: ScheduleNames = None,
     no_baselines: NoBaselines = False,
+    substitutions: SubstitutionsText = None,
     no_substitutions: NoSubstitutions = False,
     no_cache: NoCache = False,
     sweep_texts: SweepTexts = None,
@@ -166,7 +175,7 @@ def plan_command(
         "pipeline": None if pipeline is None else wishes.stages(pipeline),
         "schedules": None if schedules is None else tuple(schedules.split(",")),
         "baselines": False if no_baselines else None,
-        "substitutions": False if no_substitutions else None,
+        "substitutions": wishes.substitutions(substitutions, off=no_substitutions),
         "cache": False if no_cache else None,
     }
     given = {name: value for name, value in given.items() if value is not None}

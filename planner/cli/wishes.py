@@ -73,6 +73,17 @@ def _pair(flag: str, text: str, example: str) -> tuple[str, str]:
     return pattern.strip(), value.strip()
 
 
+def substitutions(worth: str | None, *, off: bool) -> bool | str | None:
+    """Which rewrites are wanted; None if nothing is said.
+
+    Raises:
+        PlanError: if some are wanted, and none.
+    """
+    if off and worth is not None:
+        raise _bad("--substitutions", "is given with --no-substitutions", "leave one of them out")
+    return False if off else worth
+
+
 def check_writable(path: Path) -> None:
     """Finds out before the search whether its plan can be written.
 

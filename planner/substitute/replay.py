@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ir import IRError, digest
 from ir.trace import Traced
-from substitutions import RuleError, apply, draft_of, find
+from substitutions import RuleError, Trial, apply, draft_of, find
 
 from ..emit.rewritten import retraced
 from ..errors import PlanError
@@ -46,12 +46,12 @@ def replayed(traced: Traced, rows: Sequence[SubstitutionRow], where: str) -> Tra
     """The traced function with the rewrites of a plan.
 
     The file only names rules and places. Each rule is one of the catalogue, and is matched again
-    at its place with all of its conditions.
+    at its place with all of its conditions, and tried again on numbers.
 
     Raises:
         PlanError: if a rule is unknown, or does not apply where the plan says.
     """
-    draft = draft_of(traced.graph)
+    draft, trial = draft_of(traced.graph), Trial()
     for row in rows:
         place = "/".join(map(str, row.place))
         try:
@@ -63,11 +63,12 @@ def replayed(traced: Traced, rows: Sequence[SubstitutionRow], where: str) -> Tra
             p for p in found
             if first and (p.kind, len(p.prefix)) == (first[0].kind, len(first[0].prefix))
         ]  # fmt: skip
-        draft, count = apply(draft, alike) if alike else (draft, 0)
+        draft, count = apply(draft, alike, trial) if alike else (draft, 0)
         if count != row.count:
+            why = "".join(f"; {text}" for text in trial.warnings())
             raise _unsound(
                 f"applies '{row.rule}' {row.count} times from place {place} on, here it applies "
-                f"{count} times", where,
+                f"{count} times{why}", where,
             )  # fmt: skip
     try:
         return retraced(traced, draft)

@@ -7,6 +7,8 @@ round.
 
 from __future__ import annotations
 
+from substitutions import BOUNDED, WORTHS, worth_of_row
+
 SEARCHED = (
     "merge-projections", "merge-three-projections", "merge-batch-projections", "merge-gate-and-up",
     "split-projection", "reassociate-right", "reassociate-left", "reassociate-batch",
@@ -19,3 +21,15 @@ SEARCHED = (
     "lookup-after-product", "lookup-before-product", "lookup-after-relu", "lookup-of-columns",
     "merge-tables",
 )  # fmt: skip
+
+
+def rules_for(wish: bool | str) -> tuple[str, ...]:
+    """Rules that may be applied.
+
+    Args:
+        wish: the option `substitutions`.
+    """
+    if wish is False:
+        return ()
+    least = WORTHS.index(BOUNDED if wish is True else wish)
+    return tuple(r for r in SEARCHED if WORTHS.index(worth_of_row(r).floats) <= least)

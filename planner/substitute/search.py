@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ir import Graph, digest
-from substitutions import Draft, Place, apply, find
+from substitutions import Draft, Place, Trial, apply, find
 
 from .estimate import Estimator, runs_of
 from .rules import SEARCHED
@@ -93,6 +93,8 @@ class Hunt:
     step_s: of the plan of the program as written.
     most_priced: programs that are priced.
     most_missed: moves without a gain by the estimate that are priced without a gain in a row.
+    rules: that may be applied.
+    trial: every rewrite on numbers, before it is made.
     first: what could pay in the program as written, once the search has begun.
     """
 
@@ -101,6 +103,8 @@ class Hunt:
     step_s: float
     most_priced: int = MOST_PRICED
     most_missed: int = PATIENCE
+    rules: tuple[str, ...] = SEARCHED
+    trial: Trial = field(default_factory=Trial)
     priced: int = 0
     missed: int = 0
     seen: set[str] = field(default_factory=set[str])
@@ -159,7 +163,7 @@ class Hunt:
         found: list[_Move] = []
         before: float | None = None
         for saved_s, members in hopes[:MOST_CLASSES]:
-            after, count = apply(draft, members)
+            after, count = apply(draft, members, self.trial)
             if not count:
                 continue
             before = self.estimator.seconds(draft.graph) if before is None else before
@@ -177,7 +181,7 @@ class Hunt:
             refused: kinds of places that are left out.
         """
         classes: dict[tuple[str, int], list[Place]] = {}
-        for place in find(draft, SEARCHED):
+        for place in find(draft, self.rules):
             if place.kind not in refused:
                 classes.setdefault((place.kind, len(place.prefix)), []).append(place)
         if not classes:

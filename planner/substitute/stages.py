@@ -15,7 +15,7 @@ import msgspec
 
 from costmodel import CollectiveModel, ComputeModel
 from ir import IRError, check, digest
-from substitutions import Draft, draft_of
+from substitutions import Draft, Trial, draft_of
 
 from ..emit.pipeline.rehearsal import Rehearsal, rehearsed
 from ..emit.pipeline.replaced import traced_joint, with_program
@@ -28,23 +28,30 @@ from ..pipetrials import Found, least_s
 from ..plan import Plan
 from ..planfile import SubstitutionRow
 from .estimate import Estimator
+from .rules import rules_for
 from .search import MOST_SAVED, WORTH, Hunt
 
 # A price is a plan of the stage.
 MOST_PRICED, PATIENCE = 5, 1
 
 
-def rewritten_pipeline(found: Found, search: PipelineSearch) -> tuple[Found, float]:
+def rewritten_pipeline(
+    found: Found, search: PipelineSearch
+) -> tuple[Found, float, tuple[str, ...]]:
     """The pipeline with its stages rewritten where that makes the step faster, and seconds spent.
 
     Args:
         found: whose stages are planned.
         search: that found it.
+
+    Returns:
+        The pipeline, the seconds, and what to tell of rewrites that were not made.
     """
     options, begun = search.options, time.monotonic()
     if not options.substitutions or options.baseline is not None:
-        return found, 0.0
+        return found, 0.0, ()
     search.say("substitute")
+    trial = Trial()
     plans, prices, shape = list(found.plans), list(found.prices), found.ranked.shape
     rows: list[tuple[SubstitutionRow, ...]] = [()] * len(plans)
     paced = [p.paced_s(kind) for p, kind in zip(prices, shape.recompute, strict=True)]
@@ -58,7 +65,7 @@ def rewritten_pipeline(found: Found, search: PipelineSearch) -> tuple[Found, flo
         s = max(left, key=lambda k: (paced[k], -k))
         left.remove(s)
         members = [k for k, other in enumerate(of) if other == s]
-        better = _rewritten(found, s, max(found.flight[k] for k in members), search)
+        better = _rewritten(found, s, max(found.flight[k] for k in members), search, trial)
         if better is not None:
             for k in members:
                 plans[k], prices[k], rows[k] = better
@@ -75,11 +82,11 @@ def rewritten_pipeline(found: Found, search: PipelineSearch) -> tuple[Found, flo
             found = replace(
                 found, ranked=best, bound=bound, plans=tuple(plans), prices=tuple(prices)
             )
-    return found, time.monotonic() - begun
+    return found, time.monotonic() - begun, trial.warnings()
 
 
 def _rewritten(
-    found: Found, s: int, flight: int, search: PipelineSearch
+    found: Found, s: int, flight: int, search: PipelineSearch, trial: Trial
 ) -> tuple[Plan, StagePrice, tuple[SubstitutionRow, ...]] | None:
     """A stage rewritten, planned, with its price and the rules; None if none of them pays."""
     shape, stage = found.ranked.shape, found.bound.stages[s]
@@ -100,7 +107,10 @@ def _rewritten(
 
     cluster = search.machine.subset(shape.sizes[s])
     estimator = Estimator(cluster, ComputeModel(cluster), CollectiveModel(cluster))
-    hunt = Hunt(price, estimator, seconds(found.prices[s]), MOST_PRICED, most_missed=PATIENCE)
+    hunt = Hunt(
+        price, estimator, seconds(found.prices[s]), MOST_PRICED, most_missed=PATIENCE,
+        rules=rules_for(search.options.substitutions), trial=trial,
+    )  # fmt: skip
     better = hunt.run(draft_of(traced.graph))
     if better is None:
         return None

@@ -58,7 +58,7 @@ class Moves:
             return
         first = self.equal.add(draft)
         for members in groups[:MOST_MOVES]:
-            after, count = apply(draft, members[:1])
+            after, count = apply(draft, members[:1], self.hunt.trial)
             if count:
                 self.found.append(Move(members[0].rule, _classes(first, members[0])))
                 fresh = self.equal.add(after, len(self.found) - 1)
@@ -77,7 +77,7 @@ class Moves:
                 continue  # an earlier move made it needless, or took its place
             kind = first.kind, len(first.prefix)
             alike = [p for p in places if (p.kind, len(p.prefix)) == kind]
-            after, count = apply(draft, alike)
+            after, count = apply(draft, alike, self.hunt.trial)
             if count:
                 steps.append(Step(move.rule, alike[0].path, count))
                 draft = after

@@ -7,6 +7,7 @@ from .devices import COLLECTIVES, DERIVED
 from .judge import RowVerdict as RowVerdict
 from .judge import judge_row as judge_row
 from .row import Row as Row
+from .worth import worth_of_row as worth_of_row
 
 CATALOGUE: Mapping[str, tuple[Row, ...]] = {
     "products": PRODUCTS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -16,8 +16,10 @@ from .match import Match, index_of, matches
 from .net import Draft, Net, finished
 from .pattern import Pattern
 from .policy import may_apply, may_begin
+from .region import Region, region_of
 from .regions import with_bodies
 
+Sound = Callable[[Region], bool]
 Prefix = tuple[int, ...]  # (node, body) for every level down to the graph of a place
 # Places of one rule in one graph that are looked at; more are left as they are.
 MOST_PLACES = 4096
@@ -119,7 +121,7 @@ def _kind(net: Net, found: Match, path: tuple[str, ...]) -> str:
     return " | ".join(parts)
 
 
-def apply(draft: Draft, places: Sequence[Place]) -> tuple[Draft, int]:
+def apply(draft: Draft, places: Sequence[Place], sound: Sound | None = None) -> tuple[Draft, int]:
     """The program with one rule applied at some places, and at how many it was.
 
     A place that another one of them overlaps, or where the rule would make the program depend on
@@ -128,15 +130,18 @@ def apply(draft: Draft, places: Sequence[Place]) -> tuple[Draft, int]:
     Args:
         draft: the program.
         places: of one rule, all at the same depth.
+        sound: whether the rule may be applied where it makes this of the program; a `Trial`.
     """
     pairs = [(place.prefix, place) for place in places]
-    return _within(draft, pairs) if pairs else (draft, 0)
+    return _within(draft, pairs, sound) if pairs else (draft, 0)
 
 
-def _within(draft: Draft, places: Sequence[tuple[Prefix, Place]]) -> tuple[Draft, int]:
+def _within(
+    draft: Draft, places: Sequence[tuple[Prefix, Place]], sound: Sound | None
+) -> tuple[Draft, int]:
     """Places by the way to them from a draft on: all of one length."""
     if not places[0][0]:
-        return _here(draft, [place for _, place in places])
+        return _here(draft, [place for _, place in places], sound)
     inner: dict[tuple[int, int], list[tuple[Prefix, Place]]] = {}
     for prefix, place in places:
         inner.setdefault((prefix[0], prefix[1]), []).append((prefix[2:], place))
@@ -149,7 +154,7 @@ def _within(draft: Draft, places: Sequence[tuple[Prefix, Place]]) -> tuple[Draft
         before, after, count = known.get(key, (body, body, 0))
         found = taken_over(after, before, body) if key in known else None
         if found is None:
-            found, count = _within(body, members)
+            found, count = _within(body, members, sound)
             known.setdefault(key, (body, found, count))
         if count:
             bodies[at, number] = found
@@ -157,12 +162,12 @@ def _within(draft: Draft, places: Sequence[tuple[Prefix, Place]]) -> tuple[Draft
     return (with_bodies(draft, bodies), total) if bodies else (draft, 0)
 
 
-def _here(draft: Draft, places: Sequence[Place]) -> tuple[Draft, int]:
+def _here(draft: Draft, places: Sequence[Place], sound: Sound | None) -> tuple[Draft, int]:
     net = draft.net.copy()
     wanted = {(place.root, place.number) for place in places}
     count = 0
     for found in _chosen(net, pattern_of(places[0].rule), wanted):
-        count += _rewrite(net, found)
+        count += _rewrite(net, found, sound)
     done = finished(net) if count else None
     return (done, count) if done is not None else (draft, 0)
 
@@ -181,7 +186,7 @@ def _chosen(net: Net, pattern: Pattern, wanted: set[tuple[int, int]]) -> list[Ma
     return chosen
 
 
-def _rewrite(net: Net, found: Match) -> bool:
+def _rewrite(net: Net, found: Match, sound: Sound | None) -> bool:
     """Writes the right side of a rule in the place of the left one; False if it does not fit."""
     if not found.is_there(net):
         return False
@@ -196,6 +201,8 @@ def _rewrite(net: Net, found: Match) -> bool:
     except NoFitError:
         return False
     if all(old == source for old, source in zip(found.roots, new, strict=True)):
+        return False
+    if sound is not None and not sound(region_of(net, found, new)):
         return False
     for old, source in zip(found.roots, new, strict=True):
         net.swap(old, source)

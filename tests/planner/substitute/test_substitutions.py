@@ -13,7 +13,7 @@ import pytest
 
 from ir import flops_of, lookup
 from planner import PlanError, load, plan
-from substitutions import patterns
+from substitutions import patterns, worth_of_row
 from tests.planner.sealing import resealed
 from tests.planner.substitute.programs import (
     ATTENTION,
@@ -146,6 +146,22 @@ def test_what_a_loop_only_reads_is_merged_in_front_of_it() -> None:
     )
     args = tuple(map(numbers, CELLS))
     close(rewritten.compile()(*args), jax.jit(fn)(*args))
+
+
+@pytest.mark.parametrize(
+    ("wish", "pays"), [("exact", False), ("reassociated", False), ("bounded", True)]
+)
+def test_only_rules_of_the_worth_that_is_asked_for(wish, pays) -> None:
+    found = plan(linear_attention, *ATTENTION, cluster="host", baselines=False, substitutions=wish)
+    assert bool(found.substitutions) == pays
+    worths = {worth_of_row(rule).floats for rule in found.substitutions}
+    assert worths <= {"exact", "reassociated", wish}
+
+
+@pytest.mark.parametrize("wish", ["bitwise", 1, None])
+def test_another_worth_is_refused(wish) -> None:
+    with pytest.raises(PlanError, match="exact, reassociated, bounded, unbounded"):
+        plan(linear_attention, *ATTENTION, cluster="host", substitutions=wish)
 
 
 def test_where_nothing_pays_the_plan_is_as_it_was(tmp_path) -> None:

@@ -1,0 +1,3 @@
+"""Rewrites tried on numbers where they are applied."""
+
+from .trial import Trial as Trial
