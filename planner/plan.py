@@ -23,7 +23,8 @@ from .binding import Bound, specs_like, step_of, with_state
 from .decisions import Decisions
 from .differences import differences
 from .emit.compilers import devices_for
-from .emit.jit import build_mesh, compile_plan, partition_spec
+from .emit.jit import build_mesh, compile_plan
+from .emit.local_op import partition_spec
 from .emit.serialize import serialized
 from .errors import PlanError
 from .export import Written, export_files

@@ -12,39 +12,38 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
-from ir import Literal, Node, doing
+from costmodel import ReshardModel
+from ir import Literal, Node, Sharding, TensorType, doing, replicated
 from ir.trace import Binding, Program
 
 from ..decisions import Decisions
 from ..flatten import REGIONS, Place
 from .effects import Effects, has_effects, is_effect
-from .local_op import bind_global, literal
+from .local_op import bind_global, literal, local_op, partition_spec
 from .regions import body_number, branch, remat, scan
+from .run import Mover, run_op
+from .slices import INSIDE
 
 Array = Any
-Constrain = Callable[[Array, Place, int], Array]
+Change = Callable[[Array, Place, int], Array]
+RunOp = Callable[[Place, Node, Binding, Sequence[TensorType], Sequence[Array]], "list[Array]"]
 
 
 def constrained_program(
-    program: Program, decisions: Decisions, mesh: jax.sharding.Mesh
+    program: Program, decisions: Decisions, reshard: ReshardModel, mesh: jax.sharding.Mesh
 ) -> Callable[..., tuple[Array, ...]]:
     """The whole program with a constraint on every value the plan names; partial sums have none.
 
     Takes the graph's inputs, captured constants first.
     """
-
-    def constrain(x: Array, prefix: Place, number: int) -> Array:
-        state = decisions.values.get((prefix, number))
-        if state is None or state.partial:
-            return x
-        spec = PartitionSpec(*(axes or None for axes in state.dims))
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+    marks = _Marks(decisions, reshard, mesh)
+    hooks = _Hooks(marks.value, marks.port, marks.op)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         effects = Effects(None, has_effects(program.graph))
-        results = _Scope(program, (), constrain, effects).run(arrays)
+        results = _Scope(program, (), hooks, effects).run(arrays)
         effects.finish(lambda token: token)
         return tuple(results)
 
@@ -56,14 +55,88 @@ def plain_program(program: Program) -> Callable[..., tuple[Array, ...]]:
     return changed_program(program, _unchanged)
 
 
-def changed_program(program: Program, change: Constrain) -> Callable[..., tuple[Array, ...]]:
+def changed_program(program: Program, change: Change) -> Callable[..., tuple[Array, ...]]:
     """The program on whole arrays with a change made to every value, which is told its place."""
-    return lambda *arrays: tuple(_Scope(program, (), change, Effects(None, False)).run(arrays))
+    hooks = _Hooks(change, _unchanged, _as_traced)
+    return lambda *arrays: tuple(_Scope(program, (), hooks, Effects(None, False)).run(arrays))
 
 
 def _unchanged(x: Array, prefix: Place, number: int) -> Array:
     del prefix, number
     return x
+
+
+def _as_traced(
+    place: Place, node: Node, binding: Binding, types: Sequence[TensorType],
+    operands: Sequence[Array],
+) -> list[Array]:  # fmt: skip
+    del place, types
+    return bind_global(node, binding, operands)
+
+
+@dataclass(frozen=True)
+class _Hooks:
+    """What is made of every value, of what a branch gives to a value, and of every op."""
+
+    value: Change
+    port: Change
+    op: RunOp
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """What a plan writes into a program."""
+
+    decisions: Decisions
+    reshard: ReshardModel
+    mesh: jax.sharding.Mesh
+
+    def value(self, x: Array, prefix: Place, number: int) -> Array:
+        """A value with its constraint, if it has a state that one can say."""
+        state = self.decisions.values.get((prefix, number))
+        return x if state is None or state.partial else self._held(x, state)
+
+    def port(self, x: Array, prefix: Place, number: int) -> Array:
+        """What a branch gives: XLA wants one sharding from all of them."""
+        state = self.decisions.values.get((prefix, number), replicated(x.ndim))
+        return self._held(x, state.without_partial())
+
+    def _held(self, x: Array, state: Sharding) -> Array:
+        spec = partition_spec(state)
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))
+
+    def op(
+        self, place: Place, node: Node, binding: Binding, types: Sequence[TensorType],
+        operands: Sequence[Array],
+    ) -> list[Array]:  # fmt: skip
+        """Runs an op; what reads or writes at computed places on local shards.
+
+        For these the partitioner computes other numbers, or fails, where a dimension that is
+        indexed is split.
+        """
+        if node.op not in INSIDE:
+            return bind_global(node, binding, operands)
+        mesh = self.decisions.mesh
+        roles = self.decisions.ops.get(place, ("",) * len(mesh.names))
+        roles = tuple("" if role.startswith("@") else role for role in roles)
+        op = local_op(node, binding, tuple(types), roles, mesh)
+        ends = [state.without_partial() for state in op.strategy.results]
+
+        def local(*shards: Array) -> tuple[Array, ...]:
+            mover = Mover(self.reshard)
+            moves = zip(
+                run_op(op, shards, mover), node.outputs, op.strategy.results, ends, strict=True
+            )
+            return tuple(mover.move(*move) for move in moves)
+
+        run = jax.shard_map(
+            local,
+            mesh=self.mesh,
+            in_specs=tuple(partition_spec(state) for state in op.strategy.operands),
+            out_specs=tuple(partition_spec(state) for state in ends),
+            check_vma=False,
+        )
+        return list(run(*operands))
 
 
 @dataclass(frozen=True)
@@ -72,11 +145,11 @@ class _Scope:
 
     program: Program
     prefix: Place
-    constrain: Constrain
+    hooks: _Hooks
     effects: Effects
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        env: list[Array] = [self.constrain(x, self.prefix, n) for n, x in enumerate(inputs)]
+        env: list[Array] = [self.hooks.value(x, self.prefix, n) for n, x in enumerate(inputs)]
         nodes = zip(self.program.graph.nodes, self.program.bindings, strict=True)
         for i, (node, binding) in enumerate(nodes):
             operands = [self._read(o, env) for o in node.inputs]
@@ -86,9 +159,11 @@ class _Scope:
                 elif is_effect(node) and self.effects.active:
                     results = self.effects.run(node, binding, operands)
                 else:
-                    results = bind_global(node, binding, operands)
+                    types = [self.program.graph.type_of(o) for o in node.inputs]
+                    place = (*self.prefix, i)
+                    results = self.hooks.op(place, node, binding, types, operands)
             for x in results:
-                env.append(self.constrain(x, self.prefix, len(env)))
+                env.append(self.hooks.value(x, self.prefix, len(env)))
         return [self._read(o, env) for o in self.program.graph.outputs]
 
     def _read(self, operand: int | Literal, env: list[Array]) -> Array:
@@ -97,7 +172,7 @@ class _Scope:
     def body(self, i: int, binding: Binding, number: int) -> Callable[[Sequence[Array]], Any]:
         """A body of node i as a function of its arguments."""
         program = binding.bodies[number]
-        scope = _Scope(program, (*self.prefix, i, number), self.constrain, self.effects)
+        scope = _Scope(program, (*self.prefix, i, number), self.hooks, self.effects)
         return lambda arrays: scope.run([*program.consts, *arrays])
 
 
@@ -136,11 +211,19 @@ def _while(
 def _cond(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Array]
 ) -> list[Array]:
-    effects = scope.effects
-    bodies = [scope.body(i, binding, number) for number in range(len(node.bodies))]
-    branches = [
-        lambda *xs, run=run: effects.close(node, run(effects.open(node, xs))) for run in bodies
-    ]
+    effects, numbers = scope.effects, scope.program.graph.values_of(i)
+
+    def run(number: int) -> Callable[..., Sequence[Array]]:
+        body = scope.body(i, binding, number)
+
+        def taken(*xs: Array) -> Sequence[Array]:
+            results = zip(body(effects.open(node, xs)), numbers, strict=True)
+            ports = [scope.hooks.port(x, scope.prefix, n) for x, n in results]
+            return effects.close(node, ports)
+
+        return taken
+
+    branches = [run(number) for number in range(len(node.bodies))]
     entering = effects.close(node, operands[1:])
     return list(effects.open(node, branch(operands[0], branches, entering)))
 

@@ -11,13 +11,14 @@ import numpy as np
 from jax import lax
 
 from .local_op import LocalOp, bind, shift
-from .steps import mask
+from .slices import columns_of, gather_inside, scatter_inside, window_sizes, within
+from .steps import mask, nothing
 
 Array = Any
 
 
 def gather(op: LocalOp, operands: Sequence[Array]) -> list[Array]:
-    """Looks up the rows of this shard, and zero for all others: a partial sum.
+    """Looks up the rows of this shard, and nothing for all others: a partial sum.
 
     What an index out of range means is decided on the whole dimension first: modes CLIP and
     PROMISE_IN_BOUNDS clamp it, as XLA does; FILL_OR_DROP gives the fill value, which only the
@@ -28,18 +29,19 @@ def gather(op: LocalOp, operands: Sequence[Array]) -> list[Array]:
     sizes = op.binding.params["slice_sizes"]
     split = [d for d in numbers.start_index_map if state.dims[d] and sizes[d] < shape[d]]
     if not split:
-        return bind(op.binding, operands, params)
+        return gather_inside(op.binding, operands, params)
     operand, indices = operands
     fills = params["mode"].name == "FILL_OR_DROP"
-    columns = _columns(indices)
+    columns = columns_of(indices)
     inside = here = jnp.ones(indices.shape[:-1], bool)
     for k, d in enumerate(numbers.start_index_map):
         last = shape[d] - sizes[d]
-        inside = inside & (columns[k] >= 0) & (columns[k] <= last)
+        inside = inside & within(columns[k], last)
         columns[k] = jnp.clip(columns[k], 0, last)
         if d in split:
             columns[k] = columns[k] - shift(op, state, d, shape[d])
-            here = here & (columns[k] >= 0) & (columns[k] < operand.shape[d])
+            here = here & within(columns[k], operand.shape[d] - 1)
+            columns[k] = jnp.clip(columns[k], 0, operand.shape[d] - 1)
     params["mode"] = type(params["mode"]).CLIP
     (found,) = bind(op.binding, (operand, jnp.stack(columns, -1)), params)
     batch = [j for j in range(found.ndim) if j not in numbers.offset_dims]
@@ -48,22 +50,12 @@ def gather(op: LocalOp, operands: Sequence[Array]) -> list[Array]:
         return lax.broadcast_in_dim(flags, found.shape, batch)
 
     kept = here & inside if fills else here
-    found = jnp.where(wide(kept), found, jnp.zeros_like(found))
+    found = jnp.where(wide(kept), found, nothing(found))
     if fills:
         axes = tuple(axis for d in split for axis in state.dims[d])
         fill = jnp.full_like(found, _fill_value(params["fill_value"], found.dtype))
         found = jnp.where(wide(inside), found, mask(fill, axes))
     return [found]
-
-
-def _columns(indices: Array) -> list[Array]:
-    """The components of each index, signed and wide enough for any shift."""
-    info = jnp.iinfo(indices.dtype)
-    if info.bits >= 32 and info.min == 0:  # what no signed word holds is out of range anyway
-        indices = jnp.minimum(indices, indices.dtype.type(np.iinfo(np.int32).max))
-    if info.bits < 32 or info.min == 0:
-        indices = indices.astype(jnp.int32)
-    return [indices[..., k] for k in range(indices.shape[-1])]
 
 
 def _fill_value(given: Any, dtype: Any) -> Any:
@@ -81,37 +73,27 @@ def _fill_value(given: Any, dtype: Any) -> Any:
 def scatter(op: LocalOp, operands: Sequence[Array]) -> list[Array]:
     """Applies the updates that fall into this shard.
 
-    Indices are shifted by the shard's first element; FILL_OR_DROP drops what is then out of
-    range. Where updates are split, each device adds its own ones: the result is a partial sum,
-    to which the operand itself contributes on the first device only.
+    Where updates are split, each device adds its own ones: the result is a partial sum, to which
+    the operand itself contributes on the first device only.
     """
     operand, indices, updates = operands
     params, numbers = op.params, op.binding.params["dimension_numbers"]
     if axes := op.summed_axes():
         operand = mask(operand, axes)
     state, shape = op.strategy.operands[0], op.operands[0].shape
-    sizes = _window_sizes(op, numbers)
+    sizes = window_sizes(numbers, shape, op.operands[2].shape)
     split = [
         d for d in numbers.scatter_dims_to_operand_dims if state.dims[d] and sizes[d] < shape[d]
     ]
     if split:
-        columns = _columns(indices)
+        clips = params["mode"].name == "CLIP"
+        columns = columns_of(indices)
         for k, d in enumerate(numbers.scatter_dims_to_operand_dims):
-            if params["mode"].name == "CLIP":
+            if clips:
                 columns[k] = jnp.clip(columns[k], 0, shape[d] - sizes[d])
-            if d in split:
-                columns[k] = columns[k] - shift(op, state, d, shape[d])
+            if d in split:  # one step beyond the shard, so that nothing overflows
+                first = shift(op, state, d, shape[d])
+                columns[k] = jnp.clip(columns[k], first - 1, first + operand.shape[d]) - first
         indices = jnp.stack(columns, -1)
         params["mode"] = type(params["mode"]).FILL_OR_DROP
-    return bind(op.binding, (operand, indices, updates), params)
-
-
-def _window_sizes(op: LocalOp, numbers: Any) -> dict[int, int]:
-    """Size of the updated window along each operand dimension, of the whole op."""
-    operand, _, updates = op.operands
-    gone = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-    kept = [d for d in range(operand.rank) if d not in gone]
-    sizes = dict.fromkeys(range(operand.rank), 1)
-    for d, j in zip(kept, numbers.update_window_dims, strict=True):
-        sizes[d] = updates.shape[j]
-    return sizes
+    return scatter_inside(op.binding, (operand, indices, updates), params)

@@ -11,30 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from costmodel import ReshardModel
-from ir import IRError, Mesh, Sharding
+from ir import IRError, Mesh
 from ir.trace import Traced
 
 from ..decisions import Decisions
 from .constraints import constrained_program
+from .context import check_untyped, unmeshed
 from .local import LocalProgram, local_program
+from .local_op import partition_spec
 from .run import Written
 
 EMISSIONS = ("shard_map", "constraints")
-
-
-def partition_spec(sharding: Sharding) -> PartitionSpec:
-    """The sharding as JAX writes it; what is partial has no place in it.
-
-    Raises:
-        IRError: if the value is partial.
-    """
-    if sharding.partial:
-        raise IRError(f"{sharding} waits for a reduction, which a PartitionSpec cannot say")
-    entries = (axes[0] if len(axes) == 1 else axes or None for axes in sharding.dims)
-    return PartitionSpec(*entries)
 
 
 def build_mesh(mesh: Mesh, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
@@ -86,6 +76,7 @@ class CompiledPlan:
         """Steps of reshards in the program as it was lowered last; None if XLA chooses them."""
         return None if self._local is None else tuple(self._local.written)
 
+    @unmeshed
     def __call__(self, *args: Any) -> Any:
         leaves = [
             _placed(leaf, sharding)
@@ -93,6 +84,7 @@ class CompiledPlan:
         ]
         return jax.tree.unflatten(self._traced.out_tree, self._jitted(*leaves))
 
+    @unmeshed
     def lower(self, *args: Any) -> Any:
         """As `jax.jit(fn).lower(*args)`; shapes suffice."""
         return self._jitted.lower(*self._flat(args))
@@ -107,6 +99,7 @@ class CompiledPlan:
         """Shapes and types of the flat arguments."""
         return self._traced.args_info
 
+    @unmeshed
     def lower_as_planned(self) -> Any:
         """Lowers it for the shapes that it was planned with."""
         return self._jitted.lower(*self._traced.args_info)
@@ -123,6 +116,7 @@ class CompiledPlan:
 
 def _placed(leaf: Any, sharding: NamedSharding) -> Any:
     """The argument where the plan wants it; an array that lies otherwise is moved first."""
+    check_untyped(leaf, sharding.mesh)
     if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array) or not leaf.committed:
         return leaf  # under another jit the caller's program decides where it lies
     placed = leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
@@ -160,7 +154,7 @@ def compile_plan(
     program: Callable[..., Any]
     local: LocalProgram | None = None
     if emission == "constraints":
-        program = constrained_program(traced.program, decisions, mesh)
+        program = constrained_program(traced.program, decisions, reshard, mesh)
     else:
         local = local_program(traced.program, decisions, reshard)
         program = jax.shard_map(

@@ -22,7 +22,6 @@ from .effects import Effects, has_effects, is_effect
 from .local_op import local_op
 from .regions import body_number, branch, remat, scan
 from .run import Mover, Written, run_op
-from .steps import take
 from .values import Entry, Free, Kept, Maker
 
 Array = Any
@@ -169,7 +168,7 @@ class _Scope:
             self.program.consts, self.graph.inputs[:heads], self.states()[:heads], strict=True
         )
         return [
-            Kept(take(const, state, self.emission.mesh), item.type, state)
+            Kept(self.emission.mover.cut(const, state), item.type, state)
             for const, item, state in inputs
         ]
 

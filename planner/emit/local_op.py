@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import PartitionSpec
 
-from ir import Literal, Mesh, Node, Sharding, TensorType, lookup
+from ir import IRError, Literal, Mesh, Node, Sharding, TensorType, lookup
 from ir.trace import Binding
 
 from ..menu import Strategy, strategy_of
@@ -94,7 +95,7 @@ def local_op(
     return LocalOp(node, binding, operands, strategy_of(spec, mesh, roles, groups), mesh)
 
 
-def bind(binding: Binding, operands: Sequence[Array], params: dict[str, Any]) -> list[Array]:
+def bind(binding: Binding, operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
     """Runs a primitive; the results are always a list."""
     primitive = binding.primitive
     found = primitive.bind(*operands, **params)
@@ -117,3 +118,15 @@ def shift(op: LocalOp, state: Sharding, dim: int, size: int) -> Array:
     if not axes:
         return np.int32(0)
     return lax.axis_index(axes) * np.int32(size // op.mesh.product(axes))
+
+
+def partition_spec(sharding: Sharding) -> PartitionSpec:
+    """The sharding as JAX writes it; what is partial has no place in it.
+
+    Raises:
+        IRError: if the value is partial.
+    """
+    if sharding.partial:
+        raise IRError(f"{sharding} waits for a reduction, which a PartitionSpec cannot say")
+    entries = (axes[0] if len(axes) == 1 else axes or None for axes in sharding.dims)
+    return PartitionSpec(*entries)

@@ -8,12 +8,15 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jax import lax
+
 from costmodel import ReshardModel, Step
 from ir import IRError, Sharding, TensorType, replicated
 
 from .index import gather, scatter
-from .local_op import PLACEMENT, LocalOp, bind
+from .local_op import PLACEMENT, LocalOp
 from .positions import iota, random_bits
+from .slices import INSIDE, bind_inside
 from .steps import run_step, take
 
 Array = Any
@@ -32,6 +35,13 @@ BY_HAND: Mapping[str, ByHand] = {
 }
 
 
+# Ops through which XLA may see that their operand is a slice.
+_THIN = (
+    "bitcast_convert_type", "broadcast_in_dim", "convert_element_type", "copy", "reshape",
+    "squeeze", "transpose",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """A step of a reshard that was written into the program, and how often one call runs it."""
@@ -42,12 +52,16 @@ class Written:
 
 
 class Mover:
-    """Changes states of local arrays along the cheapest paths, and notes the steps."""
+    """Changes states of local arrays along the cheapest paths, and notes the steps.
+
+    `slices` holds the arrays that XLA may see as dynamic slices, by their ids.
+    """
 
     def __init__(self, model: ReshardModel) -> None:
         self.model, self.mesh = model, model.mesh
         self.written: list[Written] = []
         self.count = 1.0  # runs of what is being written
+        self.slices: dict[int, Array] = {}
 
     @contextlib.contextmanager
     def repeated(self, times: float) -> Generator[None]:
@@ -69,6 +83,8 @@ class Mover:
         for step in self.path(type_, start, end):
             self.written.append(Written(step, type_, self.count))
             x = run_step(x, step, self.mesh, again)
+            if step.kind in ("slice", "reduce-scatter"):  # XLA for CPU makes one of the other
+                self.slices[id(x)] = x
         return x
 
     def from_first(self, x: Array) -> Array:
@@ -76,20 +92,41 @@ class Mover:
         waiting = Sharding((), tuple((axis, "sum") for axis in self.mesh.names))
         return self.move(x, TensorType((), "int32"), waiting, replicated(0))
 
+    def cut(self, x: Array, state: Sharding) -> Array:
+        """The local shard of a value that every device holds whole."""
+        x = take(x, state, self.mesh)
+        if any(state.dims):
+            self.slices[id(x)] = x
+        return x
+
+    def apart(self, x: Array) -> Array:
+        """The array, behind a barrier if it is a slice that XLA could merge with another."""
+        return lax.optimization_barrier(x) if id(x) in self.slices else x
+
 
 def run_op(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
     """Results of an op in the states that its strategy leaves them in."""
-    if op.node.op in PLACEMENT:
+    name = op.node.op
+    if name in PLACEMENT:
         return list(operands)
-    if op.node.op == "shard_map":
+    if name == "shard_map":
         raise IRError(
             f"the planned function holds a shard_map of its own ({op.node.source}), which cannot "
             "run inside the plan's; plan the function without it, or call the planned function "
             "from outside"
         )
-    by_hand = BY_HAND.get(op.node.op)
-    if by_hand is None or op.is_whole:
-        return bind(op.binding, operands, op.params)
+    if name in INSIDE:
+        operands = [mover.apart(operands[0]), *operands[1:]]
+    results = _run(op, operands, mover)
+    if name == "dynamic_slice" or (name in _THIN and id(operands[0]) in mover.slices):
+        mover.slices |= {id(x): x for x in results}
+    return results
+
+
+def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
+    by_hand = None if op.is_whole else BY_HAND.get(op.node.op)
+    if by_hand is None:
+        return bind_inside(op.node.op, op.binding, operands, op.params)
     found = by_hand(op, operands)
     return _whole_then_cut(op, operands, mover) if found is None else found
 
@@ -100,5 +137,5 @@ def _whole_then_cut(op: LocalOp, operands: Sequence[Array], mover: Mover) -> lis
         mover.move(x, type_, state, replicated(type_.rank))
         for x, type_, state in zip(operands, op.operands, op.strategy.operands, strict=True)
     ]
-    results = bind(op.binding, whole, op.binding.params)
-    return [take(x, state, op.mesh) for x, state in zip(results, op.strategy.results, strict=True)]
+    results = bind_inside(op.node.op, op.binding, whole, op.binding.params)
+    return [mover.cut(x, state) for x, state in zip(results, op.strategy.results, strict=True)]

@@ -7,6 +7,7 @@ from jax import export
 
 from ir.jax_internals import without_places
 
+from .context import without_mesh
 from .jit import CompiledPlan
 
 # The exported text has collectives and no kernels of one platform: it runs on either.
@@ -18,6 +19,6 @@ def serialized(program: CompiledPlan) -> tuple[str, bytes]:
 
     The function takes the flat arguments and gives the flat results.
     """
-    with without_places():
+    with without_places(), without_mesh():
         made = export.export(program.jitted, platforms=PLATFORMS)(*program.structs)
         return str(made.mlir_module()), bytes(made.serialize())

@@ -69,8 +69,14 @@ def block(x: Array, dim: int, axes: tuple[str, ...], mesh: Mesh) -> Array:
 
 
 def mask(x: Array, axes: tuple[str, ...]) -> Array:
-    """`x` on the first device along the axes, zeros on the others."""
-    return jnp.where(lax.axis_index(axes) == 0, x, jnp.zeros_like(x))
+    """`x` on the first device along the axes, nothing on the others."""
+    return jnp.where(lax.axis_index(axes) == 0, x, nothing(x))
+
+
+def nothing(x: Array) -> Array:
+    """Terms that a sum does not notice: of floats negative zeros, as -0 + 0 is 0."""
+    zeros = jnp.zeros_like(x)
+    return -zeros if jnp.issubdtype(x.dtype, jnp.inexact) else zeros
 
 
 def is_key(x: Array) -> bool:

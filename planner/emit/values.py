@@ -13,9 +13,9 @@ from ir import FactorSpec, IRError, Literal, Mesh, Node, Sharding, TensorType, l
 from ir.trace import Binding
 
 from ..menu import Strategy
-from .local_op import LocalOp, bind, literal
+from .local_op import LocalOp, literal
 from .run import Mover, run_op
-from .steps import take
+from .slices import bind_inside
 
 Array = Any
 
@@ -101,7 +101,7 @@ class Maker:
     def read(self, entry: Entry, state: Sharding, again: int = 0) -> Array:
         """The local shard of an entry in the wanted state."""
         if isinstance(entry, Literal):
-            return take(literal(entry), state, self.mesh)
+            return self.mover.cut(literal(entry), state)
         if isinstance(entry, Free):
             return self._make(entry, state)
         return self.mover.move(entry.array, entry.type, entry.state, state, again)
@@ -114,7 +114,7 @@ class Maker:
     def _made(self, free: Free, state: Sharding) -> Array:
         if state.partial:
             whole = self._make(free, state.without_partial())
-            return take(whole, Sharding(((),) * free.type.rank, state.partial), self.mesh)
+            return self.mover.cut(whole, Sharding(((),) * free.type.rank, state.partial))
         types = tuple(operand.type for operand in free.operands)
         strategy = self._strategy(free, types, state) if any(state.dims) else None
         if strategy is not None:
@@ -123,9 +123,10 @@ class Maker:
             return run_op(op, operands, self.mover)[free.number]
         if any(state.dims):
             whole = self._make(free, Sharding(((),) * free.type.rank))
-            return take(whole, state, self.mesh)
+            return self.mover.cut(whole, state)
         operands = self._operands(free, tuple(Sharding(((),) * t.rank) for t in types))
-        return bind(free.binding, operands, free.binding.params)[free.number]
+        found = bind_inside(free.node.op, free.binding, operands, free.binding.params)
+        return found[free.number]
 
     def _operands(self, free: Free, states: tuple[Sharding, ...]) -> list[Array]:
         return [self.read(x, state) for x, state in zip(free.operands, states, strict=True)]

@@ -16,7 +16,8 @@ from jax.sharding import NamedSharding
 from ir import Mesh, Sharding
 from planner import Plan, PlanError, moves, plan
 from planner.boxes import boxes_of, lost, received
-from planner.emit.jit import build_mesh, partition_spec
+from planner.emit.jit import build_mesh
+from planner.emit.local_op import partition_spec
 from planner.refined import refined
 from tests.planner.programs import BATCH, PARAMS, mean_loss, slow_machine, struct
 

@@ -18,8 +18,9 @@ from ir import Literal, Sharding, TensorType, replicated
 
 from ...decisions import Decisions, ValueKey
 from ..constraints import plain_program
-from ..jit import build_mesh, partition_spec
+from ..jit import build_mesh
 from ..local import local_program
+from ..local_op import partition_spec
 from .parts import Part
 from .transfer import Devices, tiled, whole
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ...schedule import Kind, Schedule, Task
+from ..context import unmeshed
 from .feed import Feed
 from .holdings import Pieces, placed
 from .places import Stack, Where
@@ -54,6 +55,7 @@ class Pipeline:
     goals: dict[tuple[Any, ...], Any]  # (chunk, takes or sender, value) -> sharding on arrival
     stored: tuple[dict[tuple[int, int], Any], ...]  # of params and state: (leaf, piece) -> sharding
 
+    @unmeshed
     def __call__(self, params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, Any]:
         held = self.flat(params, 0, self.where)
         state = self.flat(opt_state, 1, self.state_where)
@@ -79,6 +81,7 @@ class Pipeline:
         params = jax.tree.unflatten(self.trees[0], leaves)
         return params, jax.tree.unflatten(self.trees[1], state), found
 
+    @unmeshed
     def place(self, tree: Any, argument: int) -> Any:
         """Parameters (0) or optimizer state (1) in their places."""
         where = self.where if argument == 0 else self.state_where

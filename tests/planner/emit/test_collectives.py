@@ -15,7 +15,8 @@ from ir import Mesh, Sharding
 from ir.trace import Traced, trace
 from planner.decisions import Decisions
 from planner.emit import check_numerics, compile_plan, count_collectives, local_program
-from planner.emit.jit import build_mesh, partition_spec
+from planner.emit.jit import build_mesh
+from planner.emit.local_op import partition_spec
 from tests.planner.emit.models import MODELS, floats
 from tests.planner.emit.plans import (
     CUBE,
