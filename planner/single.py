@@ -17,6 +17,7 @@ from substitutions import draft_of
 
 from .binding import Bound
 from .emit.effects import check_effects
+from .emit.nested import check_maps
 from .emit.rewritten import retraced
 from .errors import PlanError
 from .inter.price import Phases
@@ -73,6 +74,7 @@ def plan_one(
         check(traced.graph, after="trace")
     except IRError as error:
         raise TraceError(f"the traced program is not well-formed: {error}") from error
+    check_maps(traced.graph)
     check_effects(traced.graph, one.microbatches)
     if not traced.graph.inputs and not traced.graph.nodes:
         raise PlanError(

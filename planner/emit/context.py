@@ -35,7 +35,7 @@ def unmeshed(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def check_untyped(leaf: Any, mesh: jax.sharding.Mesh) -> None:
+def check_untyped(leaf: Any, mesh: jax.sharding.Mesh | AbstractMesh) -> None:
     """Refuses a value of an outer `jax.jit` whose type is split over axes of another mesh.
 
     Raises:
@@ -45,7 +45,7 @@ def check_untyped(leaf: Any, mesh: jax.sharding.Mesh) -> None:
     if not isinstance(sharding, NamedSharding):
         return
     split = [axis for axis in sharding.spec if axis is not None]
-    if split and sharding.mesh.shape_tuple != mesh.abstract_mesh.shape_tuple:
+    if split and sharding.mesh.shape_tuple != mesh.shape_tuple:
         raise TypeError(
             f"a planned step over the mesh {dict(mesh.shape)} is called under jax.jit with an "
             f"array whose type is split over another mesh, {dict(sharding.mesh.shape)}; call it "

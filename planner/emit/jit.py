@@ -55,7 +55,7 @@ def build_mesh(mesh: Mesh, devices: Sequence[Any] | None = None) -> jax.sharding
     return jax.sharding.Mesh(grid, mesh.names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # by identity: JAX keeps functions by their hash
 class CompiledPlan:
     """A planned function; call it, or lower it, with the arguments of the original.
 

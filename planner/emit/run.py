@@ -11,7 +11,7 @@ from typing import Any
 from jax import lax
 
 from costmodel import ReshardModel, Step
-from ir import IRError, Sharding, TensorType, replicated
+from ir import Sharding, TensorType, replicated
 
 from .index import gather, scatter
 from .local_op import PLACEMENT, LocalOp
@@ -109,12 +109,6 @@ def run_op(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
     name = op.node.op
     if name in PLACEMENT:
         return list(operands)
-    if name == "shard_map":
-        raise IRError(
-            f"the planned function holds a shard_map of its own ({op.node.source}), which cannot "
-            "run inside the plan's; plan the function without it, or call the planned function "
-            "from outside"
-        )
     if name in INSIDE:
         operands = [mover.apart(operands[0]), *operands[1:]]
     results = _run(op, operands, mover)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core as jcore
+from jax.core import eval_jaxpr
 
 from ir.trace import Binding
 
@@ -110,9 +110,12 @@ def _combined(params: Params, there: Array, updates: Array) -> Array:
     """What is there after its update, element by element."""
     if params["update_jaxpr"] is None:
         return updates
-    combine = jcore.jaxpr_as_fun(jcore.ClosedJaxpr(params["update_jaxpr"], params["update_consts"]))
-    (found,) = jax.vmap(combine)(there.ravel(), updates.ravel())
-    return found.reshape(updates.shape)
+
+    def one(old: Array, new: Array) -> Array:
+        (found,) = eval_jaxpr(params["update_jaxpr"], params["update_consts"], old, new)
+        return found
+
+    return jax.vmap(one)(there.ravel(), updates.ravel()).reshape(updates.shape)
 
 
 # --- places --------------------------------------------------------------------------------------

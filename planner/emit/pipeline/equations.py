@@ -19,6 +19,7 @@ from ir import lookup
 from ir.jax_internals import bodies_of, equations, params_of
 
 from ...errors import PlanError
+from ..nested import check_maps_in
 
 HEAVY = ("contraction", "convolution", "control", "linalg", "opaque", "collective")
 
@@ -86,9 +87,11 @@ def open_loss(loss_fn: Callable[..., Any], params: Any, batch: Any) -> Equations
         batch: the same.
 
     Raises:
-        PlanError: if the program has effects, which must not happen once for every part of it.
+        PlanError: if the program has effects, which must not happen once for every part of it, or
+            divides the devices by itself.
     """
     closed = jax.make_jaxpr(loss_fn)(params, batch)
+    check_maps_in(closed)
     if closed.effects:
         raise PlanError(
             f"has effects ({', '.join(sorted(map(str, closed.effects)))}), which a pipeline cannot "

@@ -141,6 +141,25 @@ def test_constraints_compute_the_same(name: str) -> None:
     assert report.ok, str(report)
 
 
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_branches_with_other_states_inside_give_one(seed: int) -> None:
+    """XLA refuses a conditional whose branches end in different shardings."""
+
+    def nested(x):
+        def step(carry, _):
+            turned = lambda x: jax.lax.fori_loop(0, 2, lambda _, y: jnp.flip(y), x)  # noqa: E731
+            carry = jax.lax.cond(carry[-1] > 0, lambda x: x + 1, turned, carry)
+            return carry, carry.min()
+
+        return jax.lax.scan(step, x, None, length=2)
+
+    mesh, x = Mesh((("x", 2),)), np.arange(16)
+    traced = trace(nested, x)
+    decisions = random_decisions(traced.graph, mesh, seed)
+    report = check_numerics(traced, decisions, model_of(mesh), (x,), emission="constraints")
+    assert report.ok, str(report)
+
+
 def plain(decisions: Decisions) -> Decisions:
     """The same decisions with arguments alone split, which the partitioner handles well."""
     values = {
