@@ -21,6 +21,7 @@ from .jaxpr import const_aval as const_aval
 from .jaxpr import prune as prune
 from .jaxpr import read_jaxpr as read_jaxpr
 from .jaxpr import tensor_type
+from .sources import Sources as Sources
 from .text import show
 
 ROLES = ("parameter", "optimizer-state", "batch", "argument")

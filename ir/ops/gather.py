@@ -4,8 +4,8 @@ With one indexed operand dimension, as in an embedding lookup, that dimension is
 `v`. Each device then looks up the rows it holds. Emission, for a shard that starts at `first`:
 
     1. brings the indices into their global meaning: mode CLIP clamps them to [0, size - 1];
-    2. subtracts `first`, and looks up with mode CLIP;
-    3. puts zero where the local index is outside of the shard;
+    2. subtracts `first`, clamps the local index to the shard, and looks up;
+    3. puts zero where the local index was outside of the shard;
     4. in mode FILL_OR_DROP puts the fill value where the global index is out of range, on the
        first shard only.
 

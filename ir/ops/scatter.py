@@ -4,8 +4,9 @@ With one scattered operand dimension, that dimension is the plain factor `v`. Em
 shard that starts at `first`:
 
     1. brings the indices into their global meaning: mode CLIP clamps them to [0, size - 1];
-    2. subtracts `first`, and turns what is then negative into an index that is out of range;
-    3. scatters with mode FILL_OR_DROP, so that each device keeps the updates of its own rows.
+    2. subtracts `first`, and brings what other shards have to the rows before and after its own;
+    3. scatters with mode FILL_OR_DROP, so that each device keeps the updates of its own rows; an
+       update that is alone is put at a row of its own, with what is there if it is another's.
 
 Where updates are added, the places of the indices are sum factors, named `i0`, `i1`, ...: each
 device adds its own updates. The operand must then be counted once: emission passes it to the

@@ -7,7 +7,7 @@ from typing import Any
 
 from ir import Graph
 from ir.jax_internals import equations, is_jaxpr
-from ir.sources import Sources
+from ir.trace import Sources
 
 from ..errors import PlanError
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,10 +51,10 @@ def test_one_error_that_says_where(fn) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"pipeline": 2}, {"microbatches": 2}])
-def test_of_a_loss(settings: dict[str, int]) -> None:
+def test_of_a_loss(settings: Any) -> None:
     def loss(w, batch):
         return jnp.mean(mapped(batch @ w) ** 2)
 
     with pytest.raises(PlanError, match=r"uses jax\.shard_map"):
-        plan(loss, X, np.ones((16, 8), "float32"), cluster="8xhost", optimizer=optax.sgd(0.1), loss_reduction="mean",
-             **settings)  # fmt: skip
+        plan(loss, X, np.ones((16, 8), np.float32), cluster="8xhost", optimizer=optax.sgd(0.1),
+             loss_reduction="mean", **settings)  # fmt: skip
