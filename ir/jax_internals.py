@@ -220,10 +220,17 @@ def run_equation(eqn: Any, operands: Sequence[Array], changed: Mapping[str, Any]
     """Runs an equation's primitive with some parameters changed, under its own source line."""
     given = eqn.primitive.get_bind_params({**eqn.params, **changed})
     functions, params = given if isinstance(given, tuple) else ((), given)
-    source = user_context(eqn.source_info.traceback, name_stack=current_name_stack())
-    with source, eqn.ctx.manager:
+    with under(eqn):
         found = eqn.primitive.bind(*functions, *operands, **params)
     return list(found) if eqn.primitive.multiple_results else [found]
+
+
+@contextlib.contextmanager
+def under(eqn: Any) -> Generator[None]:
+    """Whatever is traced belongs to the source line of an equation."""
+    source = user_context(eqn.source_info.traceback, name_stack=current_name_stack())
+    with source, eqn.ctx.manager:
+        yield
 
 
 @final

@@ -12,7 +12,7 @@ import enum
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -21,27 +21,10 @@ import numpy as np
 from . import jax_internals as internals
 from .errors import TraceError
 from .graph import Attr, Graph, Input, Literal, Node, Operand
-from .jax_internals import REMAT, function_of, inlined, opened, params_of, struct_of
+from .jax_internals import REMAT, function_of, group_of, inlined, opened, params_of, struct_of
+from .program import Binding, Call, Program, prune
 from .sources import Sources
 from .types import DTYPES, TensorType
-
-
-@dataclass(frozen=True)
-class Binding:
-    """What one node runs: the JAX primitive, its parameters, and programs for its bodies."""
-
-    primitive: Any
-    params: dict[str, Any]
-    bodies: tuple[Program, ...] = ()
-
-
-@dataclass(frozen=True)
-class Program:
-    """A graph with one binding per node; `consts` are the values of its first inputs."""
-
-    graph: Graph
-    bindings: tuple[Binding, ...]
-    consts: tuple[Any, ...] = ()
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -106,6 +89,8 @@ class _Walk:
     nodes: list[Node]
     bindings: list[Binding]
     objects: _Objects
+    path: tuple[int | str, ...] = ()
+    calls: list[Call] = field(default_factory=list[Call])
 
 
 def read_jaxpr(
@@ -130,7 +115,7 @@ def read_jaxpr(
         env[var] = value
     outputs = _walk(jaxpr, env, walk, "")
     graph = Graph(all_inputs, tuple(walk.nodes), outputs)
-    return prune(Program(graph, tuple(walk.bindings), tuple(consts)))
+    return prune(Program(graph, tuple(walk.bindings), tuple(consts), tuple(walk.calls)))
 
 
 def const_aval(const: Any) -> Any:
@@ -159,12 +144,18 @@ def _content(const: Any) -> str:
 
 
 def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tuple[Operand, ...]:
-    for eqn in jaxpr.eqns:
+    around = walk.path
+    for number, eqn in enumerate(jaxpr.eqns):
+        walk.path = (*around, number)
         operands = tuple(_read(var, env) for var in eqn.invars)
         here = walk.objects.sources.of(eqn) or source
         body = inlined(eqn)
         if body is not None:
+            walk.path = (*around, number, eqn.primitive.name)
             results = _inline(body, operands, walk, here)
+            if group_of(eqn) is None:
+                place = (*around, number, eqn.primitive.name)
+                walk.calls.append(Call(place, operands, results))
         else:
             results = _emit(eqn, operands, walk, here)
         for var, value in zip(eqn.outvars, results, strict=True):
@@ -269,7 +260,7 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     bodies = tuple(encode.bodies)
     graphs = tuple(program.graph for program in bodies)
     walk.nodes.append(Node(name, operands, types, attrs, graphs, source))
-    walk.bindings.append(Binding(internals.primitive_of(eqn), params, bodies))
+    walk.bindings.append(Binding(internals.primitive_of(eqn), params, bodies, walk.path))
     return tuple(range(start, start + len(types)))
 
 
@@ -340,37 +331,3 @@ class _Encoder:
         except TypeError:
             return self.objects.show(value)
         return name if name in DTYPES else f"<{name}>"
-
-
-# --- dead code --------------------------------------------------------------------------------
-
-
-def prune(program: Program) -> Program:
-    """Drops nodes whose results nobody uses and that have no effect."""
-    graph = program.graph
-    wanted = {o for o in graph.outputs if isinstance(o, int)}
-    keep: list[int] = []
-    for i in reversed(range(len(graph.nodes))):
-        node = graph.nodes[i]
-        if not wanted.isdisjoint(graph.values_of(i)) or node.has_attr("effect"):
-            keep.append(i)
-            wanted.update([o for o in node.inputs if isinstance(o, int)])
-    keep.reverse()
-    if len(keep) == len(graph.nodes):
-        return program
-    renamed: dict[int, int] = {v: v for v in range(len(graph.inputs))}
-    nodes: list[Node] = []
-    next_value = len(graph.inputs)
-    for i in keep:
-        node = graph.nodes[i]
-        inputs = tuple([renamed[o] if isinstance(o, int) else o for o in node.inputs])
-        nodes.append(Node(node.op, inputs, node.outputs, node.attrs, node.bodies, node.source))
-        for value in graph.values_of(i):
-            renamed[value] = next_value
-            next_value += 1
-    outputs = tuple(renamed[o] if isinstance(o, int) else o for o in graph.outputs)
-    return Program(
-        Graph(graph.inputs, tuple(nodes), outputs),
-        tuple(program.bindings[i] for i in keep),
-        program.consts,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,12 +15,12 @@ import numpy as np
 from .errors import TraceError, doing
 from .graph import Graph, Input
 from .jax_internals import check_version
-from .jaxpr import Binding as Binding
-from .jaxpr import Program as Program
 from .jaxpr import const_aval as const_aval
-from .jaxpr import prune as prune
 from .jaxpr import read_jaxpr as read_jaxpr
 from .jaxpr import tensor_type
+from .program import Binding as Binding
+from .program import Program as Program
+from .program import prune as prune
 from .sources import Sources as Sources
 from .text import show
 
@@ -39,6 +39,7 @@ class Traced:
     donated: tuple[int, ...]  # positions among the flat arguments
     tied: tuple[tuple[int, int], ...]  # (flat argument, flat result) that hold the same state
     warnings: tuple[str, ...]
+    closed: Any = field(default=None, compare=False, repr=False)  # the jaxpr that was read
 
     @property
     def graph(self) -> Graph:
@@ -105,7 +106,7 @@ def trace(
         program = read_jaxpr(closed.jaxpr, closed.consts, kept)
     return Traced(
         program, jax.tree.structure((args, {})), out_tree, tuple(leaves), out_names,
-        donated, tied, warnings,
+        donated, tied, warnings, closed,
     )  # fmt: skip
 
 

@@ -9,46 +9,24 @@ With g a function of one example, x_i the i-th example and B the size of the bat
 
 `same` of power p is `total` of power p - 1. What an op does to these follows from its record: from
 the kind of the factor that runs over the examples, and from the operands in which it is linear.
+
+With edits (see `edits`) there are no powers, a total of parts may hold each part's share of what is
+the same for all, and
+
+    late    f(total, ...)          what is computed once, from sums over all examples
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ir import Attr, Dim, FactorSpec, Node, OpDef, TensorType, dtype_kind, lookup
 
-ANY = -1
+from .edits import POSITION, SHARE, Draw, Edits, Place
+from .shares import ANY, ZERO, Relaid, Share, at, mixed
 
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Dependence of a value on the examples.
-
-    kind: zero | same | rows | total | mixed; and of rows, index: an entry is its example's own
-        number; never: no entry holds.
-    power: p above.
-    dim, inner: of rows, the dimension that runs over the examples, and how many of its
-        consecutive entries belong to one; ANY if all its entries are alike.
-    columns: of indices, the columns that hold the example's own number.
-    reason: of mixed, what was met.
-    """
-
-    kind: str
-    power: int = 0
-    dim: int = ANY
-    inner: int = ANY
-    columns: tuple[int, ...] = ()
-    reason: str = ""
-
-    @property
-    def by_example(self) -> bool:
-        return self.kind in ("rows", "index", "never")
-
-
-ZERO = Share("zero")
-SAME = Share("same")
 PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
 _SUMS = ("dot_general", "reduce_sum")
 _IDENTITIES = (
@@ -58,20 +36,14 @@ _KEEPS_ZERO = ("broadcast_in_dim", "convert_element_type", "neg", "reshape", "sq
 _KEEPS_INDEX = ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze", "transpose")
 
 
-def mixed(reason: str) -> Share:
-    return Share("mixed", reason=reason)
-
-
-def at(node: Node) -> str:
-    """Where an op stands, for messages."""
-    return f"{node.op} ({node.source})" if node.source else node.op
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One op at the larger batch, with all that a rule looks at.
 
     scaled: for each result the dimensions that grow with the batch.
+    edits: where what has to change is noted; None if nothing can.
+    place: of the op; None if nothing may change there.
+    drawn: takes ops that draw random numbers for all examples together.
     """
 
     node: Node
@@ -79,6 +51,9 @@ class Step:
     shares: tuple[Share, ...]
     scaled: tuple[tuple[int, ...], ...]
     batch: int
+    edits: Edits | None = None
+    place: Place | None = None
+    drawn: list[str] = field(default_factory=list[str])
 
     @property
     def record(self) -> OpDef:
@@ -98,6 +73,11 @@ class Step:
     def mixed(self, what: str) -> tuple[Share, ...]:
         return self.all(mixed(f"{at(self.node)} {what}"))
 
+    def late(self, what: str) -> tuple[Share, ...]:
+        """What can only be computed at the end, if that can be at all."""
+        kind = "mixed" if self.edits is None else "late"
+        return self.all(Share(kind, reason=f"{at(self.node)} {what}"))
+
 
 def apply(step: Step) -> tuple[Share, ...]:
     """Shares of the results of an op without bodies."""
@@ -107,7 +87,7 @@ def apply(step: Step) -> tuple[Share, ...]:
     broken = next((s for s in step.shares if s.kind == "mixed"), None)
     if broken is not None:
         return step.all(broken)
-    if any(s.kind == "total" for s in step.shares):
+    if any(s.kind in ("total", "late") for s in step.shares):
         return _of_totals(step)
     if any(s.by_example for s in step.shares):
         return _checked(step, _of_rows(step))
@@ -164,9 +144,11 @@ def _of_constants(step: Step) -> tuple[Share, ...]:
             zero = op in _KEEPS_ZERO and shares[0].kind == "zero"
             zero |= op == "mul" and any(s.kind == "zero" for s in shares)
             results.append(ZERO if zero else Share("same", power))
+        elif step.record.family == "random":
+            results.append(_drawn(step, len(results), scaled, power))
         elif len(scaled) == 1 and _repeats(step, scaled[0]):
             results.append(Share("rows", power, scaled[0]))
-        elif op == "iota" and len(scaled) == 1:
+        elif op == "iota" and len(scaled) == 1 and _counts_examples(step, scaled[0]):
             results.append(Share("index", 0, scaled[0], 1))
         else:
             return step.mixed("gives a shape that depends on the batch in an unknown way")
@@ -174,10 +156,30 @@ def _of_constants(step: Step) -> tuple[Share, ...]:
 
 
 def _repeats(step: Step, dim: int) -> bool:
-    """Whether all entries along a new dimension are alike, or drawn alike."""
+    """Whether all entries along a new dimension are alike."""
     if step.node.op == "iota":
         return step.node.attr("dimension") != dim
-    return step.node.op in ("broadcast_in_dim", "empty", "empty2") or step.record.family == "random"
+    return step.node.op in ("broadcast_in_dim", "empty", "empty2")
+
+
+def _counts_examples(step: Step, dim: int) -> bool:
+    """Whether the numbers along a dimension are those of examples."""
+    return step.edits is None or step.node.outputs[0].shape[dim] == step.batch
+
+
+def _drawn(step: Step, k: int, scaled: Sequence[int], power: int) -> Share:
+    """Random numbers that all examples draw together: of a part, those of its examples."""
+    step.drawn.append(at(step.node))
+    size = step.node.outputs[k].shape[scaled[0]]
+    if len(scaled) > 1 or (step.edits is not None and (step.place is None or size % step.batch)):
+        return mixed(f"{at(step.node)} draws random numbers for all examples together")
+    if step.edits is None or step.place is None:
+        return Share("rows", power, scaled[0])
+    known = step.edits.inner.get(step.place)
+    inner = known or size // step.batch
+    step.edits.draws[step.place] = Draw(scaled[0], size // (step.batch * inner), inner)
+    own = ((step.place, inner),) if size > step.batch and known is None else ()
+    return Share("rows", power, scaled[0], inner, drawn=own)
 
 
 def _of_totals(step: Step) -> tuple[Share, ...]:
@@ -188,8 +190,10 @@ def _of_totals(step: Step) -> tuple[Share, ...]:
         return step.mixed("spreads a statistic over the examples to all of them")
     totals = {i for i, s in enumerate(shares) if s.kind == "total"}
     group = next((g for g in step.groups() if totals <= set(g)), None)
-    if group is None:
-        return step.mixed("is not linear in a value that depends on all examples")
+    if group is None or any(s.kind == "late" for s in shares):
+        return step.late("is not linear in a value that depends on all examples")
+    if step.edits is not None:
+        return _shared_out(step, group)
     powers = _powers(step)
     for i in group:
         if shares[i].kind == "same":
@@ -202,6 +206,18 @@ def _of_totals(step: Step) -> tuple[Share, ...]:
     return step.all(Share("total", power))
 
 
+def _shared_out(step: Step, group: Sequence[int]) -> tuple[Share, ...]:
+    """A sum to which each part adds its share of what is the same for all."""
+    alike = [k for k in group if step.shares[k].kind == "same"]
+    if alike and (step.place is None or dtype_kind(step.node.outputs[0].dtype) != "float"):
+        return step.late("adds a sum over examples and what is no such sum")
+    for k in alike:
+        assert step.edits is not None
+        assert step.place is not None
+        step.edits.operands[step.place, k] = SHARE
+    return step.all(Share("total"))
+
+
 # --- with examples -----------------------------------------------------------------------------
 
 
@@ -209,11 +225,15 @@ def _of_rows(step: Step) -> tuple[Share, ...]:
     node, shares = step.node, step.shares
     spec = step.record.factors(step.types, node.outputs, dict(node.attrs))
     rows = [(i, s) for i, s in enumerate(shares) if s.by_example]
-    counts = node.op in _KEEPS_INDEX or step.record.family == "random"
-    if not counts and any(s.kind == "index" for _, s in rows):
-        return step.mixed("uses the position of an example in the batch")
+    numbered = [i for i, s in rows if s.kind == "index" or s.columns]
+    if node.op not in _KEEPS_INDEX and numbered:
+        if not _positions(step, numbered):
+            return step.mixed("uses the position of an example in the batch")
+        rows = [(i, Share("rows", 0, s.dim, s.inner)) for i, s in rows]
     factors = {spec.operands[i][s.dim] for i, s in rows}
     inner = {s.inner for _, s in rows} - {ANY}
+    if len(inner) > 1:
+        _relay([s for _, s in rows if s.inner != ANY])
     if len(factors) != 1 or len(inner) > 1 or len(next(iter(factors))) != 1:
         return step.mixed("combines different examples")
     factor = next(iter(factors))[0]
@@ -222,7 +242,38 @@ def _of_rows(step: Step) -> tuple[Share, ...]:
         return step.mixed("is not linear in the size of the batch")
     kind = "index" if rows[0][1].kind == "index" and node.op in _KEEPS_INDEX else "rows"
     row = Share(kind, power, ANY, inner.pop() if inner else ANY, _columns(step))
+    row = replace(row, drawn=_guessed([s for _, s in rows if s.inner != ANY]))
     return tuple(_result(step, spec, factor, j, row) for j in range(len(node.outputs)))
+
+
+def _positions(step: Step, numbered: Sequence[int]) -> bool:
+    """Notes that examples' own numbers are those in the batch; whether they can be."""
+    if step.edits is None or step.place is None or any(step.shares[i].columns for i in numbered):
+        return False
+    for i in numbered:
+        step.edits.operands[step.place, i] = POSITION
+    return True
+
+
+def _guessed(rows: Sequence[Share]) -> tuple[tuple[Place, int], ...]:
+    """Draws that alone say how entries belong to examples."""
+    if not all(s.drawn for s in rows):
+        return ()
+    return tuple(dict.fromkeys(draw for s in rows for draw in s.drawn))
+
+
+def _relay(rows: Sequence[Share]) -> None:
+    """Begins again with draws that run over the examples as what they are combined with.
+
+    Raises:
+        Relaid: if there is such a draw.
+    """
+    wanted = next((s.inner for s in rows if not s.drawn), rows[0].inner)
+    for share in rows:
+        if share.drawn and share.inner != wanted:
+            changed = {p: inner * wanted // share.inner for p, inner in share.drawn}
+            if all(inner * wanted % share.inner == 0 for _, inner in share.drawn):
+                raise Relaid(changed)
 
 
 def _columns(step: Step) -> tuple[int, ...]:

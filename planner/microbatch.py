@@ -1,5 +1,5 @@
 # pyright: basic
-"""Micro-batches: how a batch is cut, what the loss makes of the parts, and their accumulation."""
+"""Micro-batches: how a batch is cut, and how what its parts give is put together."""
 
 from __future__ import annotations
 
@@ -10,21 +10,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ir import IRError, TensorType, dtype_kind
-from ir.trace import Traced, trace
-
-from .batchwise import SAME, Share
 from .errors import IndivisibleError, PlanError
-from .reduction import Lockstep, reduction_of, shares_of
-
-REMEDY = "pass loss_reduction='mean' or 'sum' to have it so regardless, or microbatches=1"
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """How a batch is cut into `count` parts.
 
-    roles: of each leaf: rows (cut along `axis`), key (folded with the part's number) or same.
+    roles: of each leaf: rows (cut along `axis`), first (cut along its first dimension), same, key
+        (folded with the part's number), or number (the part's own).
     """
 
     count: int
@@ -32,9 +26,17 @@ class Parts:
     batch: int
     roles: tuple[str, ...]
 
-    def cut(self, leaf: Any) -> Any:
+    def cuts(self, role: str) -> bool:
+        """Whether each part has its own examples of a leaf."""
+        return role in ("rows", "first")
+
+    def axis_of(self, role: str) -> int:
+        """Dimension of the examples of a leaf that is cut."""
+        return 0 if role == "first" else self.axis
+
+    def cut(self, leaf: Any, role: str) -> Any:
         """[..., B, ...] as [m, ..., B/m, ...]; part i holds the examples i, i + m, i + 2m, ..."""
-        shape, axis = leaf.shape, self.axis
+        shape, axis = leaf.shape, self.axis_of(role)
         sizes = (*shape[:axis], shape[axis] // self.count, self.count, *shape[axis + 1 :])
         return jnp.moveaxis(jnp.reshape(leaf, sizes), axis + 1, 0)
 
@@ -60,15 +62,6 @@ class Merge:
     how: str
     dim: int = 0
     inner: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Reduction of the loss, merges of the leaves of aux, and warnings."""
-
-    reduction: str
-    aux: tuple[Merge, ...]
-    warnings: tuple[str, ...]
 
 
 # --- the batch ---------------------------------------------------------------------------------
@@ -128,108 +121,6 @@ def _bad_batch(message: str, remedy: str) -> PlanError:
     return PlanError(message, kind="bad-batch", where="batch", remedy=remedy)
 
 
-# --- the meaning of the parts ------------------------------------------------------------------
-
-
-def decide(
-    loss_fn: Callable[..., Any], params: Any, batch: Any, parts: Parts, asked: str
-) -> Decision:
-    """Reads off the loss whether it is a mean or a sum over examples, and likewise each aux leaf.
-
-    Args:
-        loss_fn: the user's loss.
-        params: structs of the parameters.
-        batch: structs of the batch.
-        parts: how the batch is cut.
-        asked: mean, sum or auto.
-
-    Raises:
-        PlanError: if it is neither and `asked` is auto, or an aux leaf cannot be put together.
-    """
-    ratio = parts.count
-    # A single example per part would meet the special treatment of dimensions of size one.
-    size = parts.batch if parts.batch > ratio else 2 * parts.batch
-    large = _traced(loss_fn, params, batch, parts, size)
-    small = _traced(loss_fn, params, batch, parts, size // ratio)
-    row = Share("rows", 0, parts.axis, 1)
-    inputs = [SAME] * len(jax.tree.leaves(params))
-    inputs += [row if role == "rows" else SAME for role in parts.roles]
-    shares = shares_of(large.graph, small.graph, inputs, Lockstep(size, ratio))
-    reduction, warnings = _loss_reduction(shares[0], asked)
-    merges: list[Merge] = []
-    before = [small.graph.type_of(o) for o in small.graph.outputs]
-    after = [large.graph.type_of(o) for o in large.graph.outputs]
-    for i in range(1, len(shares)):
-        stays = after[i] if before[i] == after[i] else None
-        merge, warning = _aux_merge(shares[i], large.out_names[i], stays, reduction, asked)
-        merges.append(merge)
-        warnings.extend(warning)
-    return Decision(reduction, tuple(merges), tuple(warnings))
-
-
-def _traced(loss_fn: Any, params: Any, batch: Any, parts: Parts, size: int) -> Traced:
-    leaves, tree = jax.tree.flatten(batch)
-    resized = [
-        jax.ShapeDtypeStruct(
-            (*leaf.shape[: parts.axis], size, *leaf.shape[parts.axis + 1 :]), leaf.dtype
-        )
-        if role == "rows"
-        else leaf
-        for leaf, role in zip(leaves, parts.roles, strict=True)
-    ]
-    try:
-        return trace(loss_fn, params, jax.tree.unflatten(tree, resized))
-    except IRError as error:
-        raise untraceable(size, parts.batch, error) from error
-
-
-def untraceable(size: int, batch: int, error: Exception) -> IndivisibleError:
-    """What is said of a loss that does not take as few examples as a micro-batch has."""
-    return IndivisibleError(
-        f"does not trace with {size} examples in place of {batch}: {error}", kind="bad-batch",
-        where="loss_fn", remedy="take the batch size from the shapes of its arrays, or use fewer "
-        "micro-batches",
-    )  # fmt: skip
-
-
-def _loss_reduction(share: Share, asked: str) -> tuple[str, list[str]]:
-    found = reduction_of(share)
-    why = share.reason or "its value grows with a power of the number of examples"
-    if asked == "auto":
-        if not found:
-            raise PlanError(
-                f"the loss is neither a mean nor a sum over examples: {why}",
-                kind="loss-reduction", where="loss_fn", remedy=REMEDY,
-            )  # fmt: skip
-        return found, []
-    if not found:
-        return asked, [f"micro-batches change the meaning of the loss: {why}"]
-    if found != asked:
-        return asked, [f"loss_reduction='{asked}' was asked for, but the loss is a {found}"]
-    return asked, []
-
-
-def _aux_merge(
-    share: Share, name: str, stays: TensorType | None, reduction: str, asked: str
-) -> tuple[Merge, list[str]]:
-    """Merge of one aux leaf; `stays` is its type if that does not depend on the batch size."""
-    if share.kind in ("rows", "never") and share.power == 0:
-        return Merge("rows", share.dim, max(share.inner, 1)), []
-    if share.kind == "zero" or share == SAME:
-        return Merge("same"), []
-    found = reduction_of(share)
-    if found:
-        return Merge(found), []
-    why = share.reason or "it depends on the examples in another way"
-    if asked != "auto" and stays is not None and dtype_kind(stays.dtype) == "float":
-        return Merge(reduction), [f"aux '{name}' is made a {reduction} of micro-batches: {why}"]
-    raise PlanError(
-        f"aux is neither per example nor a mean or sum over examples: {why}",
-        kind="bad-aux", where=f"loss_fn result '{name}'",
-        remedy=f"return what it is computed from, or {REMEDY}",
-    )  # fmt: skip
-
-
 # --- accumulation ------------------------------------------------------------------------------
 
 Gradient = Callable[[Any], tuple[Any, list[Any], list[Any]]]
@@ -251,36 +142,66 @@ def accumulated(
         structs: types of the loss and of the gradient leaves.
         aux: merge of each aux leaf.
     """
-    leaves, tree = jax.tree.flatten(batch)
-    cut = [
-        parts.cut(leaf) for leaf, role in zip(leaves, parts.roles, strict=True) if role == "rows"
-    ]
 
-    def body(carry: list[Any], x: tuple[Any, list[Any]]) -> tuple[list[Any], list[Any]]:
-        number, rows = x[0], iter(x[1])
-        pairs = zip(leaves, parts.roles, strict=True)
-        here = [of_part(leaf, role, number, rows) for leaf, role in pairs]
-        loss, extra, grads = gradient(jax.tree.unflatten(tree, here))
-        terms = zip(carry, (loss, *grads), strict=True)
-        return [jax.lax.add(total, term.astype(total.dtype)) for total, term in terms], extra
+    def terms(part: Any) -> tuple[list[Any], list[Any]]:
+        loss, extra, grads = gradient(part)
+        return [loss, *grads], extra
 
-    zeros = [jnp.zeros(s.shape, wide(s.dtype)) for s in structs]
-    totals, extras = jax.lax.scan(body, zeros, (jnp.arange(parts.count), cut))
-    loss, *grads = [t.astype(s.dtype) for t, s in zip(totals, structs, strict=True)]
+    (loss, *grads), extras = _looped(terms, batch, parts, structs)
     results = [merged(leaf, merge, parts) for leaf, merge in zip(extras, aux, strict=True)]
     return loss, results, grads
 
 
+def added(terms: Callable[[Any], list[Any]], batch: Any, parts: Parts) -> list[Any]:
+    """Sums over the parts of a batch; arguments as of `accumulated`."""
+    one = jax.eval_shape(lambda batch: terms(_first(batch, parts)), batch)
+    return _looped(lambda part: (terms(part), []), batch, parts, one)[0]
+
+
+def _first(batch: Any, parts: Parts) -> Any:
+    """The first part of a batch."""
+    leaves, tree = jax.tree.flatten(batch)
+    pairs = list(zip(leaves, parts.roles, strict=True))
+    rows = iter([parts.cut(leaf, role)[0] for leaf, role in pairs if parts.cuts(role)])
+    return jax.tree.unflatten(tree, [of_part(leaf, role, 0, rows) for leaf, role in pairs])
+
+
+def _looped(
+    terms: Callable[[Any], tuple[list[Any], list[Any]]],
+    batch: Any,
+    parts: Parts,
+    structs: Sequence[Any],
+) -> tuple[list[Any], list[Any]]:
+    """Sums over the parts of a batch, and what else each of them gives."""
+    leaves, tree = jax.tree.flatten(batch)
+    pairs = list(zip(leaves, parts.roles, strict=True))
+    cut = [parts.cut(leaf, role) for leaf, role in pairs if parts.cuts(role)]
+
+    def body(carry: list[Any], x: tuple[Any, list[Any]]) -> tuple[list[Any], list[Any]]:
+        number, rows = x[0], iter(x[1])
+        here = [of_part(leaf, role, number, rows) for leaf, role in pairs]
+        found, extra = terms(jax.tree.unflatten(tree, here))
+        each = zip(carry, found, strict=True)
+        return [jax.lax.add(total, term.astype(total.dtype)) for total, term in each], extra
+
+    zeros = [jnp.zeros(s.shape, wide(s.dtype)) for s in structs]
+    totals, extras = jax.lax.scan(body, zeros, (jnp.arange(parts.count), cut))
+    return [t.astype(s.dtype) for t, s in zip(totals, structs, strict=True)], extras
+
+
 def of_part(leaf: Any, role: str, number: Any, rows: Any) -> Any:
     """What a micro-batch gets of a leaf; `rows` iterates over its parts of those that are cut."""
-    if role == "rows":
+    if role in ("rows", "first"):
         return next(rows)
+    if role == "number":
+        return jnp.asarray(number, leaf.dtype)
     return jax.random.fold_in(leaf, number) if role == "key" else leaf
 
 
 def wide(dtype: Any) -> Any:
     """16-bit floats are added up in float32, as they are inside a product over the whole batch."""
-    return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
+    short = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+    return jnp.float32 if short else dtype
 
 
 def merged(leaf: Any, merge: Merge, parts: Parts) -> Any:
@@ -288,5 +209,5 @@ def merged(leaf: Any, merge: Merge, parts: Parts) -> Any:
     if merge.how == "mean":
         return jnp.mean(leaf, axis=0)
     if merge.how == "sum":
-        return jnp.sum(leaf, axis=0, dtype=leaf.dtype)
+        return jnp.sum(leaf, axis=0, dtype=wide(leaf.dtype)).astype(leaf.dtype)
     return leaf[0] if merge.how == "same" else parts.join(leaf, merge.dim, merge.inner)

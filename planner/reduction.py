@@ -1,50 +1,33 @@
-"""Whether a loss is a mean or a sum over the examples of a batch, read off its graph.
+"""How a loss depends on the examples of a batch, read off its graph.
 
-The loss is traced at two batch sizes B and B/m. Both graphs have the same ops; literals that
-differ by the ratio are powers of B. One walk in execution order gives each value its share (see
-`batchwise`); the share of the loss decides:
+The loss is traced at two batch sizes B and B/m. Both graphs have the same ops. One walk in
+execution order gives each value its share (see `batchwise`). Literals that differ by the ratio are
+powers of B, and the share of the loss says whether it is
 
     loss(batch) = (1/m) sum_j loss(micro-batch j)    mean        loss = (1/B) sum_i g(x_i)
     loss(batch) =       sum_j loss(micro-batch j)    sum         loss =       sum_i g(x_i)
+
+With edits (see `edits`) the same walk notes instead what has to change in the smaller program, so
+that its values are slices, or addends, of those of the larger one: then numbers of the batch size
+have no powers, values of the batch alone are given, and sums over examples may enter what is
+computed once, at the end.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from ir import Attr, Graph, Literal, Node, Operand, TensorType
+from ir import Literal, Operand
+from ir.trace import Program
 
-from .batchwise import ANY, SAME, ZERO, Share, Step, apply, at, mixed
+from .batchwise import Step, apply
+from .edits import Called, Change, Place, Value
+from .loops import REGIONS
+from .paired import INSIDE, Known, Lockstep, Pair, free, movable, number_of
+from .shares import SAME, ZERO, Relaid, Share, at, mixed
 
-# Attributes that repeat what the shapes of the results say.
-_SHAPES = frozenset({"limit_indices", "new_sizes", "shape", "sizes", "slice_sizes"})
-_HIGHEST_POWER = 3
-_ROUNDS = 6  # of a loop body until the shares of its carries stay as they are
-
-
-@dataclass(frozen=True, slots=True)
-class Lockstep:
-    """Sizes of the two traces: `batch` examples in the first, `ratio` times fewer in the second."""
-
-    batch: int
-    ratio: int
-
-    def power(self, large: object, small: object) -> int | None:
-        """The p of a number that is c B^p, None if it is not."""
-        if large == small or (_is_nan(large) and _is_nan(small)):
-            return 0
-        if not isinstance(large, int | float) or not isinstance(small, int | float) or not small:
-            return None
-        for p in range(-_HIGHEST_POWER, _HIGHEST_POWER + 1):
-            if p and math.isclose(large, small * float(self.ratio) ** p, rel_tol=1e-6):
-                return p
-        return None
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float | complex) and value != value
+_OF_BATCH = ("total", "late", "mixed")  # what is given, if it depends on the batch alone
 
 
 def reduction_of(share: Share) -> str:
@@ -58,148 +41,212 @@ def reduction_of(share: Share) -> str:
 
 
 def shares_of(
-    large: Graph, small: Graph, inputs: Sequence[Share], lockstep: Lockstep
+    large: Program,
+    small: Program,
+    inputs: Sequence[Known],
+    lockstep: Lockstep,
+    *,
+    is_open: bool = True,
 ) -> tuple[Share, ...]:
     """How each output depends on the examples.
 
     Args:
-        large: graph at the larger batch size.
-        small: graph at the smaller one.
-        inputs: share of every input that is not a captured constant, in order.
+        large: program at the larger batch size.
+        small: the one at the smaller size.
+        inputs: what is known of every input that is not a captured constant, in order.
         lockstep: the sizes.
+        is_open: values may be given, or end a part.
     """
-    if [n.op for n in large.nodes] != [n.op for n in small.nodes]:
-        reason = "the program runs other operations at another batch size"
-        return (mixed(reason),) * len(large.outputs)
-    given = iter(inputs)
-    env: list[Share] = []
-    for a, b in zip(large.inputs, small.inputs, strict=True):
-        if a.role == "constant":
-            env.append(SAME if a == b else mixed(f"constant {a.name} depends on the batch size"))
-        else:
-            env.append(next(given))
-    for a, b in zip(large.nodes, small.nodes, strict=True):
-        pairs = zip(a.inputs, b.inputs, strict=True)
-        shares = tuple(_operand(x, y, env, lockstep) for x, y in pairs)
-        env.extend(_node(a, b, tuple(map(large.type_of, a.inputs)), shares, lockstep))
-    outputs = zip(large.outputs, small.outputs, strict=True)
-    return tuple(_operand(x, y, env, lockstep) for x, y in outputs)
+    while True:
+        try:
+            found = _Body(large, small, lockstep, (), is_open).run(inputs)
+            return tuple(known.share for known in found)
+        except Relaid as other:  # a draw runs over the examples in another way than was thought
+            assert lockstep.edits is not None
+            lockstep.edits.forget(())
+            lockstep.edits.inner.update(other.inner)
 
 
-def _operand(a: Operand, b: Operand, env: list[Share], lockstep: Lockstep) -> Share:
-    if isinstance(a, int):
-        return env[a] if a == b else mixed("the program reads other values at another batch size")
-    if not isinstance(b, Literal):
-        return mixed("the program reads other values at another batch size")
-    if a.value == 0 and b.value == 0:
-        return ZERO
-    power = lockstep.power(a.value, b.value)
-    if power is None:
-        return mixed(f"the number {a.value} is {b.value} at another batch size")
-    return Share("same", power)
+class _Body:
+    """One walk through two programs.
+
+    place: of the bodies.
+    is_open: what they compute can be given, or enter what is computed at the end.
+    """
+
+    def __init__(
+        self, large: Program, small: Program, lockstep: Lockstep, place: Place, is_open: bool
+    ) -> None:
+        self.large, self.small, self.lockstep = large, small, lockstep
+        self.place, self.is_open = place, is_open
+        self.env: list[Known] = []
+
+    def run(self, inputs: Sequence[Known]) -> tuple[Known, ...]:
+        """What is known of the outputs."""
+        a, b = self.large.graph, self.small.graph
+        if [n.op for n in a.nodes] != [n.op for n in b.nodes] or len(a.inputs) != len(b.inputs):
+            other = Known(mixed("the program runs other operations at another batch size"))
+            return (other,) * len(a.outputs)
+        given = iter(inputs)
+        for k, item in enumerate(a.inputs):
+            self.env.append(self._constant(k) if item.role == "constant" else next(given))
+        for i in range(len(a.nodes)):
+            self.env.extend(self._results(self._pair(i)))
+        self._note_calls()
+        return tuple(self._end(k) for k in range(len(a.outputs)))
+
+    def _constant(self, k: int) -> Known:
+        x, y = self.large.graph.inputs[k], self.small.graph.inputs[k]
+        share = SAME
+        if x != y:
+            broken = mixed(f"constant {x.name} depends on the batch size")
+            place: Place = ("constant", *self.place)
+            share = self._given(broken, (place, k), x.type.shape, y.type.shape)
+        return Known(share, fixed=True)
+
+    def _end(self, k: int) -> Known:
+        x, y = self.large.graph.outputs[k], self.small.graph.outputs[k]
+        share, edits = self._operand(x, y), self.lockstep.edits
+        if isinstance(x, int):
+            known = self.env[x]
+            return known if share == known.share else Known(share)
+        if edits is not None and isinstance(y, Literal) and x.value != y.value:
+            edits.ends[self.place, k] = Change("number", number_of(x))
+            share = SAME
+        return Known(share, fixed=True)
+
+    def _operand(self, x: Operand, y: Operand) -> Share:
+        """Share of an operand; numbers that differ have powers of the batch size."""
+        if isinstance(x, int):
+            same = x == y
+            return self.env[x].share if same else mixed(
+                "the program reads other values at another batch size"
+            )  # fmt: skip
+        if not isinstance(y, Literal):
+            return mixed("the program reads other values at another batch size")
+        if x.value == 0 and y.value == 0:
+            return ZERO
+        power = self.lockstep.power(x.value, y.value)
+        if power is None:
+            return mixed(f"the number {x.value} is {y.value} at another batch size")
+        return Share("same", power)
+
+    def _note_calls(self) -> None:
+        """Notes of calls with derivatives of their own in which something changes."""
+        edits = self.lockstep.edits
+        if edits is None:
+            return
+        for large, small in zip(self.large.calls, self.small.calls, strict=False):
+            place: Place = (*self.place, *large.path)
+            changes = edits.changes_in(place) or place in edits.telling
+            if large.path != small.path or not changes:
+                continue
+            for k, (x, y) in enumerate(zip(large.operands, small.operands, strict=True)):
+                if isinstance(x, Literal) and isinstance(y, Literal) and x.value != y.value:
+                    edits.operands[place[:-1], k] = Change("number", number_of(x))
+            edits.called[place] = Called(
+                tuple(map(self._called, large.operands)), tuple(map(self._called, large.results))
+            )
+
+    def _called(self, o: Operand | None) -> Share | None:
+        return self.env[o].share if isinstance(o, int) else None if o is None else SAME
+
+    # --- ops ----------------------------------------------------------------------------------
+
+    def _pair(self, i: int) -> Pair:
+        a, b = self.large.graph.nodes[i], self.small.graph.nodes[i]
+        large, small = self.large.bindings[i], self.small.bindings[i]
+        place: Place = (*self.place, *large.path)
+        operands = tuple(
+            self.env[x] if isinstance(x, int) else Known(SAME, fixed=True) for x in a.inputs
+        )
+        shares = tuple(map(self._operand, a.inputs, b.inputs))
+        pair = Pair(
+            a, b, large, small, tuple(map(self.large.graph.type_of, a.inputs)), place,
+            self.lockstep, operands, shares, self._walked,
+        )  # fmt: skip
+        return replace(pair, shares=tuple(map(pair.operand, range(len(shares)))))
+
+    def _results(self, pair: Pair) -> list[Known]:
+        """What is known of the results of an op."""
+        if pair.a.op == "remat" and pair.alike():
+            return self._remat(pair)
+        settled = [self._settled(pair, k, share) for k, share in enumerate(_shares(pair))]
+        return [Known(share, pair.fixed, (pair.place, k)) for k, share in enumerate(settled)]
+
+    def _walked(
+        self, pair: Pair, number: int, inputs: Sequence[Known], is_open: bool = False
+    ) -> tuple[Known, ...]:
+        """A walk through a body."""
+        programs = pair.large.bodies[number], pair.small.bodies[number]
+        return _Body(*programs, self.lockstep, pair.body(number), is_open).run(inputs)
+
+    def _remat(self, pair: Pair) -> list[Known]:
+        """What is computed again is open to what is around it."""
+        known = zip(pair.shares, pair.operands, strict=True)
+        inputs = [replace(each, share=share) for share, each in known]
+        return list(self._walked(pair, 0, inputs, self.is_open))
+
+    # --- the whole batch ------------------------------------------------------------------------
+
+    def _given(
+        self, share: Share, value: Value, large: Sequence[int], small: Sequence[int]
+    ) -> Share:
+        """A value of the batch alone as one that is computed on the whole batch before."""
+        edits = self.lockstep.edits
+        if edits is None or len(large) != len(small) or not self.is_open or not free(value[0]):
+            return share
+        scaled = [d for d, (n, k) in enumerate(zip(large, small, strict=True)) if n != k]
+        if scaled and [large[d] for d in scaled] != [self.lockstep.batch]:
+            return share
+        edits.given[value] = scaled[0] if scaled else None
+        return Share("rows", 0, scaled[0], 1) if scaled else SAME
+
+    def _settled(self, pair: Pair, k: int, share: Share) -> Share:
+        """Share of a result: given, if it is of the batch alone; the end of sums, if it is late."""
+        edits = self.lockstep.edits
+        if edits is None:
+            return share
+        if pair.fixed and share.kind in _OF_BATCH:
+            shapes = pair.a.outputs[k].shape, pair.b.outputs[k].shape
+            return self._given(share, (pair.place, k), *shapes)
+        if share.kind != "late":
+            return share
+        if not self.is_open:
+            return mixed(f"{share.reason}, in a loop or a branch")
+        homes = [known.home for known in pair.operands if known.share.kind == "total"]
+        if any(home is None or not free(home[0]) for home in homes):
+            return mixed(f"{share.reason}, {INSIDE}")
+        edits.sums.update({home: None for home in homes if home is not None})
+        return share
 
 
-def _node(
-    a: Node, b: Node, types: tuple[TensorType, ...], shares: tuple[Share, ...], lockstep: Lockstep
-) -> tuple[Share, ...]:
-    # written out, so that NaN, as a value to fill with, is equal to itself
-    odd = [k for (k, x), (_, y) in zip(a.attrs, b.attrs, strict=False) if repr(x) != repr(y)]
-    if len(a.attrs) != len(b.attrs) or not set(odd) <= _SHAPES:
-        return (mixed(f"{at(a)} has other settings at another batch size"),) * len(a.outputs)
-    if a.op in _REGIONS:
-        return _REGIONS[a.op](a, b, shares, lockstep)
+def _shares(pair: Pair) -> tuple[Share, ...]:
+    """Shares of the results of an op, from those of its operands."""
+    a, b, lockstep = pair.a, pair.b, pair.lockstep
+    if not pair.alike():
+        return pair.mixed("has other settings at another batch size")
+    if a.op in REGIONS:
+        return _region(pair)
     results = list(zip(a.outputs, b.outputs, strict=True))
     if any(x.rank != y.rank or x.dtype != y.dtype for x, y in results):
-        return (mixed(f"{at(a)} has other results at another batch size"),) * len(a.outputs)
+        return pair.mixed("has other results at another batch size")
     grown = tuple(tuple(d for d in range(x.rank) if x.shape[d] != y.shape[d]) for x, y in results)
-    return apply(Step(a, types, shares, grown, lockstep.batch))
+    place = pair.place if movable(pair.place) else None
+    return apply(Step(
+        a, pair.types, pair.shares, grown, lockstep.batch, lockstep.edits, place, lockstep.drawn
+    ))  # fmt: skip
 
 
-# --- loops and branches ------------------------------------------------------------------------
-
-
-def _body(
-    a: Node, b: Node, key: Attr, shares: Sequence[Share], lockstep: Lockstep
-) -> tuple[Share, ...]:
-    number = int(str(key).removeprefix("body "))
-    return shares_of(a.bodies[number], b.bodies[number], shares, lockstep)
-
-
-def _remat(a: Node, b: Node, shares: tuple[Share, ...], lockstep: Lockstep) -> tuple[Share, ...]:
-    return shares_of(a.bodies[0], b.bodies[0], shares, lockstep)
-
-
-def _scan(a: Node, b: Node, shares: tuple[Share, ...], lockstep: Lockstep) -> tuple[Share, ...]:
-    fixed, carried = _count(a, "num_consts"), _count(a, "num_carry")
-    consts, carry, xs = shares[:fixed], shares[fixed : fixed + carried], shares[fixed + carried :]
-    if any(s.by_example and s.dim == 0 for s in xs):
-        return (mixed(f"{at(a)} goes through the examples one by one"),) * len(a.outputs)
-    slices = tuple(_moved(s, -1) for s in xs)
-    for _ in range(_ROUNDS):
-        outs = _body(a, b, a.attr("jaxpr"), (*consts, *carry, *slices), lockstep)
-        after = _join_all(carry, outs[:carried], a)
-        if after == carry:
-            return (*carry, *(_moved(s, 1) for s in outs[carried:]))
-        carry = after
-    return (mixed(f"{at(a)} changes how its carry depends on the examples"),) * len(a.outputs)
-
-
-def _while(a: Node, b: Node, shares: tuple[Share, ...], lockstep: Lockstep) -> tuple[Share, ...]:
-    asked, fixed = _count(a, "cond_nconsts"), _count(a, "body_nconsts")
-    test, consts, carry = shares[:asked], shares[asked : asked + fixed], shares[asked + fixed :]
-    for _ in range(_ROUNDS):
-        goes_on = _body(a, b, a.attr("cond_jaxpr"), (*test, *carry), lockstep)[0]
-        if goes_on != SAME:
-            return (mixed(f"{at(a)} runs as long as the examples want"),) * len(a.outputs)
-        outs = _body(a, b, a.attr("body_jaxpr"), (*consts, *carry), lockstep)
-        after = _join_all(carry, outs, a)
-        if after == carry:
-            return carry
-        carry = after
-    return (mixed(f"{at(a)} changes how its carry depends on the examples"),) * len(a.outputs)
-
-
-def _cond(a: Node, b: Node, shares: tuple[Share, ...], lockstep: Lockstep) -> tuple[Share, ...]:
-    branches = a.attr("branches")
-    if shares[0] not in (SAME, ZERO) or not isinstance(branches, tuple):
-        return (mixed(f"{at(a)} branches on the examples"),) * len(a.outputs)
-    first, *others = (_body(a, b, key, shares[1:], lockstep) for key in branches)
-    for other in others:
-        first = _join_all(first, other, a)
-    return first
-
-
-_REGIONS = {"cond": _cond, "remat": _remat, "scan": _scan, "while": _while}
-
-
-def _count(node: Node, key: str) -> int:
-    value = node.attr(key)
-    assert isinstance(value, int)
-    return value
-
-
-def _moved(share: Share, by: int) -> Share:
-    if not share.by_example:
-        return share
-    kind = "rows" if by < 0 or share.kind == "rows" else share.kind
-    return Share(kind, share.power, share.dim + by, share.inner)
-
-
-def _join_all(first: Sequence[Share], second: Sequence[Share], node: Node) -> tuple[Share, ...]:
-    return tuple(_join(a, b, node) for a, b in zip(first, second, strict=True))
-
-
-def _join(a: Share, b: Share, node: Node) -> Share:
-    """The narrowest share that holds for both."""
-    if a == b or b.kind in ("zero", "mixed"):
-        return b if b.kind == "mixed" else a
-    if a.kind in ("zero", "mixed"):
-        return a if a.kind == "mixed" else b
-    if {a.kind, b.kind} == {"same", "total"}:
-        same, total = (a, b) if a.kind == "same" else (b, a)
-        if same.power - 1 == total.power:
-            return total
-    rows = a.by_example and b.by_example and (a.dim, a.power) == (b.dim, b.power)
-    if rows and (ANY in (a.inner, b.inner) or a.inner == b.inner):
-        return Share("rows", a.power, a.dim, max(a.inner, b.inner))
-    return mixed(f"{at(node)} carries a value whose dependence on the examples changes")
+def _region(pair: Pair) -> tuple[Share, ...]:
+    """Shares of the results of a loop or branch: late, if it makes more of sums than sums."""
+    found = REGIONS[pair.a.op](pair)
+    kinds = {"rows" if share.by_example else share.kind for share in pair.shares}
+    once = kinds & {"total", "late"} and not kinds & {"rows", "mixed"}
+    broken = any(share.kind == "mixed" for share in found)
+    if pair.lockstep.edits is None or not once or not broken:
+        return found
+    for number in range(len(pair.large.bodies)):
+        pair.body(number)  # forgets what was noted
+    reason = f"{at(pair.a)} is not linear in a value that depends on all examples"
+    return (Share("late", reason=reason),) * len(found)

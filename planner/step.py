@@ -9,9 +9,10 @@ carry a partial result and reduce it over devices once, after the loop. For a me
 of each part is divided by m before it is differentiated.
 
 Part i holds the examples i, i + m, i + 2m, ...: a batch that is split over devices is cut into
-parts without moving anything between them. Scalars are the same for all parts; a key is folded
-with the number of the part. There is one program, sharded or not, hence one set of random
-numbers; with one micro-batch it is the loss exactly as given.
+parts without moving anything between them. Scalars and keys are the same for all parts, of which
+each draws its slice of the random numbers of the whole batch (see `losses`). Where the gradient of
+a part waits for sums over all examples, as in the root of a mean, a first loop makes these sums.
+There is one program, sharded or not; with one micro-batch it is the loss exactly as given.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import jax.numpy as jnp
 import optax
 
 from .errors import PlanError
-from .microbatch import Decision, Parts, accumulated, decide, parts_of
+from .inparts import InParts
+from .losses import Decision, decide, sharing_keys
+from .microbatch import Parts, accumulated, added, parts_of
 
 REDUCTIONS = ("auto", "mean", "sum")
 
@@ -43,6 +46,7 @@ class BuiltStep:
     update: (parameter leaves, gradients, optimizer state, loss) -> (new leaves, new state), of the
         leaves that have a gradient.
     parts, decision: how the batch is cut and results are put together; None with one micro-batch.
+    inside: the loss with edits, where it needs them; `parts` are then of its extended batch.
     """
 
     fn: Callable[..., Any]
@@ -53,6 +57,7 @@ class BuiltStep:
     update: Callable[[Sequence[Any], Sequence[Any], Any, Any], tuple[list[Any], Any]]
     parts: Parts | None
     decision: Decision
+    inside: InParts | None
 
 
 def build_step(
@@ -81,8 +86,8 @@ def build_step(
         batch_axis: dimension of the examples.
 
     Raises:
-        PlanError: if the loss is not a real scalar, the batch cannot be cut, the loss is neither a
-            mean nor a sum over examples, or the optimizer is not one.
+        PlanError: if the loss is not a real scalar, the batch cannot be cut, the loss cannot be
+            computed from sums over examples, or the optimizer is not one.
     """
     _check_settings(optimizer, microbatches, loss_reduction, batch_axis)
     params, batch = jax.eval_shape(lambda *trees: trees, params, batch)
@@ -91,35 +96,41 @@ def build_step(
     rule = _Optimizer(optimizer, tree)
     warnings = rule.warnings(params)
     parts: Parts | None = None
-    decision = Decision(loss_reduction, (), ())
+    decision, inside = Decision(loss_reduction, (), ()), None
     if microbatches > 1:
         parts = parts_of(batch, microbatches, batch_axis)
         decision = decide(loss_fn, params, batch, parts, loss_reduction)
-    gradient = _gradient(loss_fn, tree, has_aux, parts, decision)
+        parts = sharing_keys(parts, decision)
+        if decision.sliced is not None:
+            inside = InParts.of(decision.sliced, parts, decision.aux)
+            parts = inside.parts
     structs = [loss, *tree.moving(jax.tree.leaves(params))]
+    scale = decision.scale(parts.count) if parts else 1
+    whole = _differentiated(loss_fn, tree, has_aux, scale)
 
     def train_step(params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, Any]:
         leaves = jax.tree.leaves(params)
-        one = functools.partial(gradient, leaves)
         if parts is None:
-            loss, aux, grads = one(batch)
-        else:
+            loss, aux, grads = whole(leaves, batch)
+        elif inside is None:
+            one = functools.partial(whole, leaves)
             loss, aux, grads = accumulated(one, batch, parts, structs, decision.aux)
+        else:
+            loss, aux, grads = _with_edits(inside, tree, leaves, batch, structs)
         new, opt_state = rule.update(leaves, grads, opt_state, loss)
         result = (loss, jax.tree.unflatten(aux_tree, aux)) if has_aux else loss
         return tree.merged(new, leaves), opt_state, result
 
     return BuiltStep(
         train_step, jax.eval_shape(rule.init, params), decision.reduction,
-        (*warnings, *decision.warnings), rule.init, rule.update, parts, decision,
+        (*warnings, *decision.warnings), rule.init, rule.update, parts, decision, inside,
     )  # fmt: skip
 
 
-def _gradient(
-    loss_fn: Any, tree: _Parameters, has_aux: bool, parts: Parts | None, decision: Decision
+def _differentiated(
+    loss_fn: Any, tree: _Parameters, has_aux: bool, scale: float = 1
 ) -> Callable[[Sequence[Any], Any], tuple[Any, list[Any], list[Any]]]:
     """(parameter leaves, batch) -> (loss, aux leaves, gradients of the leaves that move)."""
-    scale = 1 / parts.count if parts and decision.reduction == "mean" else 1
 
     def gradient(leaves: Sequence[Any], batch: Any) -> tuple[Any, list[Any], list[Any]]:
         def scaled(moving: list[Any]) -> tuple[Any, list[Any]]:
@@ -131,6 +142,43 @@ def _gradient(
         return loss, aux, grads
 
     return gradient
+
+
+def _with_edits(
+    inside: InParts, tree: _Parameters, leaves: Sequence[Any], batch: Any, structs: Sequence[Any]
+) -> tuple[Any, list[Any], list[Any]]:
+    """Loss, leaves of aux, and gradients, of a loss with edits."""
+    parts, params = inside.parts, tree.merged(tree.moving(leaves), leaves)
+    whole = inside.extended(params, batch)
+    if not inside.twice:
+        one = functools.partial(_differentiated(inside.loss, tree, True), leaves)
+        loss, merged, grads = accumulated(one, whole, parts, structs, inside.merges)
+        return loss, inside.finished(params, whole, merged), grads
+    sums = added(lambda part: inside.sums(params, part), whole, parts)
+    flows = [jnp.issubdtype(x.dtype, jnp.inexact) for x in sums]
+
+    def last(floats: list[Any], moving: list[Any]) -> Any:
+        fresh = iter(floats)
+        every = [next(fresh) if f else x for x, f in zip(sums, flows, strict=True)]
+        return inside.after(tree.merged(moving, leaves), whole, every)[0]
+
+    floats, moving = _chosen(sums, flows), tree.moving(leaves)
+    loss, (slopes, own) = jax.value_and_grad(last, argnums=(0, 1))(floats, moving)
+
+    def addends(params: Any, part: Sequence[Any]) -> tuple[Any, list[Any]]:
+        found, beside = inside.rest(params, part)
+        terms = zip(_chosen(found, flows), slopes, strict=True)
+        total = sum((jnp.sum(x * slope) for x, slope in terms), jnp.zeros(()))
+        return total.astype(loss.dtype), beside
+
+    one = functools.partial(_differentiated(addends, tree, True), leaves)
+    _, merged, grads = accumulated(one, whole, parts, structs, inside.merges)
+    grads = [g + o for g, o in zip(grads, own, strict=True)]
+    return loss, inside.finished(params, whole, merged), grads
+
+
+def _chosen(values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
+    return [x for x, chosen in zip(values, which, strict=True) if chosen]
 
 
 # --- checks ------------------------------------------------------------------------------------

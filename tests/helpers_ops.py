@@ -337,6 +337,10 @@ def _random() -> list[Example]:
         Example("random_bits", drawn, (many,), "keys"),
         Example("random_clone", jax.random.clone, (many,)),
         Example("random_fold_in", jax.vmap(jax.random.fold_in), (many, np.arange(4))),
+        Example(
+            "random_fold_in", jax.vmap(jax.random.fold_in, (None, 0)), (key, np.arange(4)), "n"
+        ),
+        Example("random_fold_in", jax.vmap(lambda k: jax.random.fold_in(k, 3)), (many,), "keys"),
         Example("random_gamma", lambda k, x: jax.random.gamma(k, x), (key, positive(4))),
         Example("random_seed", jax.vmap(jax.random.key), (np.arange(4, dtype=np.int32),)),
         Example("random_split", jax.vmap(lambda k: jax.random.split(k, 2)), (many,)),

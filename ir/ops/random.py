@@ -45,10 +45,21 @@ def _by_key(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     return build_spec(operands, ins, results, outs, as_whole(*added))
 
 
+def _folded(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
+    """One key with many numbers, or the other way round: each entry by itself."""
+    rank = results[0].rank
+    if operands[0].dtype != _COUNTED or any(
+        t.shape not in ((), results[0].shape) for t in operands
+    ):
+        return _by_key(operands, results, attrs)
+    shared = names("k", rank)
+    return build_spec(operands, [shared if t.rank else [] for t in operands], results, [shared])
+
+
 RECORDS = (
     OpDef("random_bits", _bits, "random", _bits_flops, local=_bits_local, offset=True),
     OpDef("random_clone", _by_key, "random"),
-    OpDef("random_fold_in", _by_key, "random"),
+    OpDef("random_fold_in", _folded, "random"),
     # Gamma draws split the key once per element, which a shard cannot repeat.
     OpDef("random_gamma", opaque, "random"),
     OpDef("random_seed", _by_key, "random"),

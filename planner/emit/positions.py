@@ -45,6 +45,18 @@ def random_bits(op: LocalOp, operands: Sequence[Array]) -> list[Array] | None:
     if op.operands[0].dtype != "key<fry>" or not draws_by_counter():
         return None
     high, low = _counters(op, drawn_from)
+    return [hashed(keys, high, low, op.binding.params["bit_width"])]
+
+
+def hashed(keys: Array, high: Array, low: Array, width: int) -> Array:
+    """What partitionable Threefry draws at the places of the given numbers.
+
+    Args:
+        keys: of any shape; each draws at all places.
+        high: upper words of the numbers.
+        low: lower words.
+        width: bits of an element.
+    """
     words = jax.random.key_data(keys)
     rank = high.ndim
 
@@ -57,7 +69,7 @@ def random_bits(op: LocalOp, operands: Sequence[Array]) -> list[Array] | None:
     bits = threefry2x32.bind(
         first, second, jnp.broadcast_to(high, shape), jnp.broadcast_to(low, shape)
     )
-    return [_join(bits[0], bits[1], op.binding.params["bit_width"])]
+    return _join(bits[0], bits[1], width)
 
 
 def _join(high: Array, low: Array, width: int) -> Array:
@@ -76,14 +88,14 @@ def _counters(op: LocalOp, drawn_from: int) -> tuple[Array, Array]:
     for i, size in enumerate(whole):
         stride = math.prod(whole[i + 1 :])
         place = lax.broadcasted_iota(np.int32, local, i) + shift(op, state, drawn_from + i, size)
-        more_high, more_low = _product(place.astype(np.uint32), stride)
+        more_high, more_low = product(place.astype(np.uint32), stride)
         low = low + more_low
         carry = (low < more_low).astype(np.uint32)
         high = high + more_high + carry
     return high, low
 
 
-def _product(x: Array, factor: int) -> tuple[Array, Array]:
+def product(x: Array, factor: int) -> tuple[Array, Array]:
     """64-bit product of words with a number below 2**64, modulo 2**64, as (high, low) words.
 
     Schoolbook multiplication in digits of 16 bits, so that it needs no 64-bit type.

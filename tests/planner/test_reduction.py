@@ -10,7 +10,8 @@ import optax
 import pytest
 
 from planner.errors import PlanError
-from planner.microbatch import decide, parts_of
+from planner.losses import decide
+from planner.microbatch import parts_of
 
 BATCH, TIME, WIDTH, CLASSES = 8, 3, 4, 5
 
@@ -113,20 +114,21 @@ SUMS = {
     "per class, then all": lambda p, b: jnp.sum(logits(p, b).sum(axis=0) * p["w"][0]),
 }
 
+# Neither means nor sums, but computed from sums over examples: see test_losses.py.
+OTHERS = {
+    "masked mean": lambda p, b: (b["x"][..., 0] * b["mask"] * p["w"][0, 0]).sum()
+    / b["mask"].sum(),
+    "sum and penalty": lambda p, b: cross_entropy(p, b).sum() + jnp.sum(p["w"] ** 2),
+    "root": lambda p, b: jnp.sqrt(jnp.mean(logits(p, b) ** 2)),
+    "position": lambda p, b: jnp.sum(jnp.arange(len(b["y"])) * cross_entropy(p, b)),
+    "standard error": lambda p, b: cross_entropy(p, b).sum() / len(b["y"]) ** 2,
+}  # fmt: skip
+
 REFUSED = {
-    "masked mean": (
-        lambda p, b: (b["x"][..., 0] * b["mask"] * p["w"][0, 0]).sum() / b["mask"].sum(),
-        "div .* is not linear in a value that depends on all examples",
-    ),
-    "sum and penalty": (
-        lambda p, b: cross_entropy(p, b).sum() + jnp.sum(p["w"] ** 2),
-        "adds a sum over examples and a term that does not grow",
-    ),
     "batch norm": (
         lambda p, b: jnp.mean((logits(p, b) - logits(p, b).mean(axis=0)) ** 2),
         "combines single examples with a statistic over all of them",
     ),
-    "root": (lambda p, b: jnp.sqrt(jnp.mean(logits(p, b) ** 2)), "sqrt .* is not linear"),
     "maximum": (lambda p, b: cross_entropy(p, b).max(), "takes a maximum over the examples"),
     "pairs": (
         lambda p, b: jnp.mean(jnp.tanh(logits(p, b) @ logits(p, b).T)),
@@ -134,16 +136,8 @@ REFUSED = {
     ),
     "sorted": (lambda p, b: jnp.sort(cross_entropy(p, b))[0], "works across the examples"),
     "first example": (lambda p, b: cross_entropy(p, b)[0], "examples"),
-    "position": (
-        lambda p, b: jnp.sum(jnp.arange(len(b["y"])) * cross_entropy(p, b)),
-        "position of an example",
-    ),
-    "standard error": (
-        lambda p, b: cross_entropy(p, b).sum() / len(b["y"]) ** 2,
-        "grows with a power",
-    ),
     "one by one": (
-        lambda p, b: jax.lax.scan(lambda c, x: (c * 0.9 + x.sum(), None), 0.0, b["x"])[0],
+        lambda p, b: jax.lax.scan(lambda c, x: (c * 0.9 + x.sum(), None), 0.0, b["x"] @ p["w"])[0],
         "other settings at another batch size|one by one",
     ),
     "as long as needed": (
@@ -188,6 +182,14 @@ def test_means(name: str, count: int) -> None:
 def test_sums(name: str, count: int) -> None:
     assert decision(SUMS[name], count).reduction == "sum"
     assert_adds_up(SUMS[name], "sum", count)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_neither(name: str) -> None:
+    found = decision(OTHERS[name])
+    assert found.reduction == "auto"
+    assert found.sliced is not None
+    assert decision(OTHERS[name], asked="mean").sliced is None
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -13,12 +13,14 @@ import jax.numpy as jnp
 from ir.trace import Traced, trace
 
 from ...errors import PlanError
+from ...inparts import InParts
 from ...inter.chain import Chain
-from ...microbatch import untraceable, wide
+from ...losses import untraceable
+from ...microbatch import wide
 from ...schedule import Schedule
 from ...step import BuiltStep, build_step
 from .equations import Equations, is_float, open_loss
-from .feed import Feed, joiner
+from .feed import Feed, Whole, joiner
 from .gradient import StageProgram, joint_of, stage_program
 from .holdings import where_of
 from .layers import Layers, chain_of, layers_of
@@ -65,15 +67,20 @@ def opened(
     """Traces a loss for a pipeline; arguments as of `build_step`.
 
     Raises:
-        PlanError: if the batch or the loss cannot be cut, or the program has effects.
+        PlanError: if the batch or the loss cannot be cut, the gradient of a micro-batch waits for
+            others, or the program has effects.
     """
     built = build_step(
         loss_fn, params, batch, optimizer, has_aux=has_aux, microbatches=microbatches,
         loss_reduction=loss_reduction, batch_axis=batch_axis,
     )  # fmt: skip
     params, batch = jax.eval_shape(lambda *trees: trees, params, batch)
+    one, whole = loss_fn, batch
+    if built.inside is not None:
+        _check_once(built.inside)
+        one, whole = built.inside.loss, jax.eval_shape(built.inside.extended, params, batch)
     try:
-        program = open_loss(loss_fn, params, _micro(batch, built))
+        program = open_loss(one, params, _micro(whole, built))
     except (TypeError, ValueError) as error:
         if built.parts is None or isinstance(error, PlanError):
             raise
@@ -81,6 +88,22 @@ def opened(
         raise untraceable(size // microbatches, size, error) from error
     layers = layers_of(program)
     return Opened(built, program, layers, chain_of(layers), params, batch, microbatches, has_aux)
+
+
+def _check_once(inside: InParts) -> None:
+    """Refuses what stages would have to run twice, or to bring together."""
+    if inside.twice:
+        raise PlanError(
+            "the gradient of a micro-batch waits for sums over all examples, which stages do not "
+            f"have before: {inside.sliced.why}", kind="loss-reduction", where="loss_fn",
+            remedy="plan with pipeline='off'",
+        )  # fmt: skip
+    if any(inside.sliced.late) and inside.sliced.reads_params():
+        raise PlanError(
+            "aux is computed from parameters and sums over all examples, which stages do not have "
+            "in one place", kind="bad-aux", where="loss_fn",
+            remedy="return what it is computed from, or plan with pipeline='off'",
+        )  # fmt: skip
 
 
 def _micro(batch: Any, built: BuiltStep) -> Any:
@@ -92,8 +115,8 @@ def _micro(batch: Any, built: BuiltStep) -> Any:
     found = []
     for leaf, role in zip(leaves, parts.roles, strict=True):
         shape = list(leaf.shape)
-        if role == "rows":
-            shape[parts.axis] //= parts.count
+        if parts.cuts(role):
+            shape[parts.axis_of(role)] //= parts.count
         found.append(jax.ShapeDtypeStruct(tuple(shape), leaf.dtype))
     return jax.tree.unflatten(tree, found)
 
@@ -161,7 +184,7 @@ def build_pipeline(
         for c, chunk in enumerate(chunks)
         for leaf, goal in zip(chunk.stage.batch, chunk.goals("batch"), strict=True)
     }
-    scale = 1 / loss.microbatches if parts and decision.reduction == "mean" else 1.0
+    scale = decision.scale(loss.microbatches) if parts else 1.0
     finish = tuple(
         (stage, key, joiner(parts, decision, k, scale, cut.structs[key].dtype))
         for k, (stage, key) in enumerate(cut.outputs)
@@ -172,7 +195,7 @@ def build_pipeline(
     return Pipeline(
         schedule, tuple(groups), chunks, order_of(schedule), where, state_where, moves, feeds,
         update, finish, _trees(loss), seeds, _routes(schedule), _unread(uses, leaves, groups),
-        _goals(chunks), (stored, of_state),
+        _goals(chunks), (stored, of_state), Whole.of(loss.built.inside, loss.params),
     )  # fmt: skip
 
 

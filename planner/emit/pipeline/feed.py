@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ...microbatch import Decision, Parts, merged, of_part, wide
+from ...inparts import InParts
+from ...losses import Decision
+from ...microbatch import Parts, merged, of_part, wide
 from .processes import away, is_here
 from .transfer import Devices, sent, tiled, whole
 
@@ -33,31 +36,94 @@ class Feed:
         role = parts.roles[leaf]
 
         def cut(x: Array) -> Sequence[Array]:
-            rows = parts.cut(x) if role == "rows" else None
+            rows = parts.cut(x, role) if parts.cuts(role) else None
             return [of_part(x, role, i, iter([rows[i]] if rows is not None else ()))
                     for i in range(parts.count)]  # fmt: skip
 
         return Feed(parts, role, devices, jax.jit(cut, out_shardings=goal))
 
     def __call__(self, x: Any) -> Sequence[Array]:
-        """Micro-batches of a leaf, wherever it is."""
+        """Micro-batches of a leaf, wherever it is; of its shape and type elsewhere."""
         if not is_here(self.devices):
             shape = list(jnp.shape(x))
-            if self.parts and self.role == "rows":
-                shape[self.parts.axis] //= self.parts.count
+            if self.parts and self.parts.cuts(self.role):
+                shape[self.parts.axis_of(self.role)] //= self.parts.count
             one = away(shape, x.dtype, whole(self.devices, len(shape)))
             return [one] * (self.parts.count if self.parts else 1)
         return self._cut(jax.device_put(x, self.sharding(x)))
 
     def sharding(self, x: Any) -> Any:
         """Examples spread over the devices where they divide; keys and scalars on all of them."""
-        count = self.parts.count if self.parts else 1
-        axis = self.parts.axis if self.parts else 0
-        rank, size = jnp.ndim(x), len(self.devices)
-        key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        if self.role != "rows" or key or rank <= axis or x.shape[axis] % (count * size):
-            return whole(self.devices, rank)
-        return tiled(self.devices, tuple(size if d == axis else 1 for d in range(rank)))
+        role = self.role if self.parts else "rows"
+        return spread(x, role, self.parts, self.devices)
+
+
+def spread(x: Any, role: str, parts: Parts | None, devices: Devices) -> Any:
+    """A sharding of a leaf of the batch: examples over the devices where they divide.
+
+    Args:
+        x: the leaf.
+        role: what each part gets of it.
+        parts: of the batch; None if there is one.
+        devices: of a group.
+    """
+    count, cut = (parts.count, parts.cuts(role)) if parts else (1, True)
+    axis = parts.axis_of(role) if parts else 0
+    rank, size = jnp.ndim(x), len(devices)
+    key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    if not cut or key or rank <= axis or x.shape[axis] % (count * size):
+        return whole(devices, rank)
+    return tiled(devices, tuple(size if d == axis else 1 for d in range(rank)))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What of a loss with edits is computed from the whole batch, before its parts and after.
+
+    params: how many leaves they have; nothing that is computed here reads them.
+    """
+
+    inside: InParts
+    params: int
+
+    @staticmethod
+    def of(inside: InParts | None, params: Any) -> Whole | None:
+        """Of a loss with edits, if it has some."""
+        return None if inside is None else Whole(inside, len(jax.tree.leaves(params)))
+
+    @cached_property
+    def _before(self) -> Any:
+        return jax.jit(lambda leaves: self.inside.extended([None] * self.params, leaves))
+
+    @cached_property
+    def _after(self) -> Any:
+        return jax.jit(
+            lambda leaves, merged: self.inside.finished([None] * self.params, leaves, merged)
+        )
+
+    def extended(self, leaves: Sequence[Any], devices: Devices) -> list[Any]:
+        """The extended batch for one group of devices; elsewhere shapes and types."""
+        if not is_here(devices):
+            return list(jax.eval_shape(self._before, list(leaves)))
+        parts = self.inside.parts
+        placed = [
+            jax.device_put(x, spread(x, role, parts, devices))
+            for x, role in zip(leaves, parts.roles, strict=False)
+        ]
+        return self._before(placed)
+
+    def finished(
+        self, leaves: Sequence[Any], results: Sequence[Array], devices: Devices
+    ) -> list[Array]:
+        """The loss and the leaves of aux, from what all parts gave."""
+        if not any(self.inside.sliced.late):
+            return list(results[: 1 + len(self.inside.sliced.late[1:])])
+        loss, *merged = results
+        if is_here(devices):
+            whole_batch = self.extended(leaves, devices)
+            return [loss, *self._after(whole_batch, [sent(x, devices) for x in merged])]
+        aux = jax.eval_shape(self._after, self.extended(leaves, devices), merged)
+        return [loss, *(away(x.shape, x.dtype, whole(devices, x.ndim)) for x in aux)]
 
 
 def joiner(

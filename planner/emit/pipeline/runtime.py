@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from ...schedule import Kind, Schedule, Task
 from ..context import unmeshed
-from .feed import Feed
+from .feed import Feed, Whole
 from .holdings import Pieces, placed
 from .places import Stack, Where
 from .processes import started
@@ -54,6 +54,7 @@ class Pipeline:
     unread: dict[int, Any]  # parameter that no stage reads -> makes its gradient, zero
     goals: dict[tuple[Any, ...], Any]  # (chunk, takes or sender, value) -> sharding on arrival
     stored: tuple[dict[tuple[int, int], Any], ...]  # of params and state: (leaf, piece) -> sharding
+    whole: Whole | None = None  # what is computed from the whole batch
 
     @unmeshed
     def __call__(self, params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, Any]:
@@ -62,7 +63,7 @@ class Pipeline:
         run = Run(self, held, self.cut(batch))
         for task in self.order:
             run.start(task)
-        results = run.results()
+        results = self.finished(run.results(), batch)
         sums = run.sums()
         del run
         moving = [held[k] for k, moves in enumerate(self.moves) if moves]
@@ -117,7 +118,18 @@ class Pipeline:
                 f"the batch was planned with the structure {self.trees[2]}, it is called with "
                 f"{found}; plan it again for these"
             )
-        return {at: feed(leaves[at[1]]) for at, feed in self.feeds.items()}
+        if self.whole is None:
+            return {at: feed(leaves[at[1]]) for at, feed in self.feeds.items()}
+        groups = dict.fromkeys(feed.devices for feed in self.feeds.values())
+        found = {devices: self.whole.extended(leaves, devices) for devices in groups}
+        return {at: feed(found[feed.devices][at[1]]) for at, feed in self.feeds.items()}
+
+    def finished(self, results: Sequence[Array], batch: Any) -> Sequence[Array]:
+        """The loss and the leaves of aux, from what all micro-batches gave."""
+        if self.whole is None:
+            return results
+        last = self.schedule.placement.device[self.route[0][self.finish[0][0]]]
+        return self.whole.finished(jax.tree.leaves(batch), results, self.groups[last])
 
 
 def _parts(x: Any) -> list[Array]:

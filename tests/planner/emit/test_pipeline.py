@@ -15,7 +15,7 @@ from planner.emit.pipeline.holdings import Pieces
 from planner.errors import PlanError
 from tests.helpers_internals import ArrayImpl
 
-from .pipelines import CLIPPED, arguments, assert_equal_steps, everything, pipeline_of
+from .pipelines import CLIPPED, arguments, assert_equal_steps, everything, masked, pipeline_of
 
 CASES = {
     "gpipe unequal, recomputed": {
@@ -53,6 +53,31 @@ def compiled_in_haste():
 @pytest.mark.parametrize("name", CASES)
 def test_three_steps_are_those_of_the_unsharded_program(name: str):
     assert_equal_steps(everything, *arguments(), has_aux=True, **CASES[name])
+
+
+MASKED = {
+    "two chunks a device": {"schedule": "interleaved", "sizes": (2, 2)},
+    "gpipe": {"schedule": "gpipe", "sizes": (4, 4)},
+    "1f1b, split by the planner": {"schedule": "1f1b", "sizes": (4, 4), "mesh": (2, 2)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if i == 0 else pytest.param(name, marks=pytest.mark.exhaustive)
+     for i, name in enumerate(MASKED)],
+)  # fmt: skip
+def test_a_masked_mean_with_dropout_is_that_of_the_whole_batch(name: str):
+    assert_equal_steps(masked, *arguments(), has_aux=True, **MASKED[name])
+
+
+def test_a_gradient_that_waits_for_other_micro_batches_is_refused():
+    def root(params, batch):
+        return jnp.sqrt(masked(params, batch)[0])
+
+    with pytest.raises(PlanError, match=r"sqrt \(.*\) is not linear") as caught:
+        pipeline_of(root, *arguments())
+    assert "pipeline='off'" in caught.value.remedy
 
 
 @pytest.mark.exhaustive

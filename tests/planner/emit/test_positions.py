@@ -10,7 +10,7 @@ import pytest
 
 from ir.trace import trace
 from planner.emit import check_numerics
-from planner.emit.positions import _product
+from planner.emit.positions import product
 from tests.planner.emit.plans import CUBE, model_of, random_decisions
 
 MASK = (1 << 64) - 1
@@ -41,7 +41,7 @@ def test_product_of_words(factor: int) -> None:
     rng = np.random.default_rng(0)
     words = rng.integers(0, 1 << 32, 200, dtype=np.uint32)
     words[:4] = (0, 1, 0xFFFF, 0xFFFFFFFF)
-    high, low = _product(jnp.asarray(words), factor)
+    high, low = product(jnp.asarray(words), factor)
     found = [
         (int(h) << 32) | int(x) for h, x in zip(np.asarray(high), np.asarray(low), strict=True)
     ]
