@@ -166,9 +166,10 @@ def _uniform(name: str, profile: Profile, count: int, per_host: int | None) -> C
 def _from_file(path: Path) -> Cluster:
     try:
         raw: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        msgspec.json.encode(raw)  # text that no file can hold is refused here
     except OSError as error:
         raise ProfileError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ProfileError(f"is neither YAML nor JSON: {reason}", where=str(path)) from error
     if isinstance(raw, dict) and "groups" in raw:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ import numpy as np
 
 from .errors import PlanError
 from .intra.problem import Edge, Floats, IntraProblem
+from .writing import write_files
 
 FORBIDDEN = 10**18
 MOST_BYTES = 4_000_000_000  # of an instance once unpacked
@@ -96,7 +96,12 @@ def read_instance(path: Path) -> Instance:
         raise _wrong(path, f"is not sound gzip: {error}", "fetch the file again") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _wrong(path, f"is not in contest form: {error}", _FORM) from error
-    return _checked(found, path)
+    try:
+        return _checked(found, path)
+    except OverflowError as error:
+        raise _wrong(
+            path, f"has a number that is too large: {error}", "give costs below 1e308"
+        ) from error
 
 
 _FORM = "write {'problem': {nodes, edges, usage_limit}}, see planner/contest.py"
@@ -188,10 +193,9 @@ def _intervals(given: list[tuple[int, int]], times: tuple[int, ...]) -> tuple[tu
 
 
 def write_solution(path: Path, data: dict[str, Any]) -> None:
-    """Writes a solution under a temporary name and renames it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(json.dumps(data) + "\n", encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    """Writes a solution, all of it or nothing.
+
+    Raises:
+        PlanError: if it cannot be written.
+    """
+    write_files([(path, (json.dumps(data) + "\n").encode())], kind="instance")

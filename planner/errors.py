@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+LONGEST = 1500  # characters of each part of a message
+
 
 class PlanError(ValueError):
     """Planning, loading or running a plan is not possible as asked.
@@ -21,6 +23,7 @@ class PlanError(ValueError):
         remedy: str = "",
         needs_bytes: float = 0.0,
     ) -> None:
+        message, where, remedy = _bounded(message), _bounded(where), _bounded(remedy)
         self.message, self.kind, self.where, self.remedy = message, kind, where, remedy
         self.needs_bytes = needs_bytes
         parts = [f"{where}: {message}" if where else message]
@@ -38,3 +41,8 @@ class ShortError(PlanError):
 
 class IndivisibleError(PlanError):
     """A batch cannot be cut into so many micro-batches, but perhaps into others."""
+
+
+def _bounded(text: str) -> str:
+    """A text of bearable length: what a damaged file holds in place of a name may be very long."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 100]} ... {text[-90:]}"

@@ -102,7 +102,7 @@ class Memory:
         try:
             data = None if packed is None else _unpacked(packed)
             found = None if data is None else msgspec.msgpack.decode(data, type=record)
-        except (msgspec.MsgspecError, zlib.error, RecursionError):
+        except (ValueError, zlib.error, RecursionError):  # also text that is not UTF-8
             return None
         if found is not None:
             self.hits[kind] = self.hits.get(kind, 0) + 1

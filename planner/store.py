@@ -1,6 +1,6 @@
 """The plan store: one SQLite file of the user's cache folder, shared by processes, bounded in size.
 
-entries   data by kind and key, a digest of the data, its size, and the order of last use
+entries   data by kind and key, a digest of all three, its size, and the order of last use
 
 The file is a cache: whoever cannot use it plans without it. It holds data only.
 """
@@ -25,12 +25,12 @@ LIMIT_BYTES = 256 << 20
 # A writer holds the file for milliseconds; who waits longer goes on without it.
 BUSY_S = 5.0
 
-_TABLES = """
-CREATE TABLE entries (
+_TABLES = (
+    "CREATE INDEX by_use ON entries (used)",
+    """CREATE TABLE entries (
   kind TEXT NOT NULL, key TEXT NOT NULL, data BLOB NOT NULL, digest TEXT NOT NULL,
-  bytes INTEGER NOT NULL, used INTEGER NOT NULL, PRIMARY KEY (kind, key));
-CREATE INDEX by_use ON entries (used);
-"""
+  bytes INTEGER NOT NULL, used INTEGER NOT NULL, PRIMARY KEY (kind, key))""",
+)
 
 
 def store_path() -> Path:
@@ -68,8 +68,10 @@ class Store:
             row = connection.execute(
                 "SELECT data, digest FROM entries WHERE kind = ? AND key = ?", (kind, key)
             ).fetchone()
-            if row is None or not isinstance(row[0], bytes) or _digest(row[0]) != row[1]:
+            if row is None or not isinstance(row[0], bytes):
                 return None
+            if _digest(kind, key, row[0]) != row[1]:
+                return None  # damaged, or of another key: pages and indices may be damaged too
             connection.execute(
                 f"UPDATE entries SET used = {_NEXT} WHERE kind = ? AND key = ?", (kind, key)
             )
@@ -86,13 +88,13 @@ class Store:
         with self._opened() as connection:
             connection.execute(
                 f"INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, {_NEXT})",
-                (kind, key, data, _digest(data), len(data)),
+                (kind, key, data, _digest(kind, key, data), len(data)),
             )
             self._evict(connection)
 
     def _evict(self, connection: sqlite3.Connection) -> None:
-        (held,) = connection.execute("SELECT sum(bytes) FROM entries").fetchone()
-        oldest = connection.execute("SELECT rowid, bytes FROM entries ORDER BY used")
+        (held,) = connection.execute("SELECT sum(length(data)) FROM entries").fetchone()
+        oldest = connection.execute("SELECT rowid, length(data) FROM entries ORDER BY used")
         gone: list[tuple[int]] = []
         while held > self.limit_bytes:
             rowid, size = oldest.fetchone()
@@ -110,7 +112,8 @@ class Store:
         if self.path.exists():
             with self._opened() as connection:
                 rows = connection.execute(
-                    "SELECT kind, count(*), sum(bytes) FROM entries GROUP BY kind ORDER BY kind"
+                    "SELECT kind, count(*), sum(length(data)) FROM entries GROUP BY kind"
+                    " ORDER BY kind"
                 ).fetchall()
         entries = {kind: count for kind, count, _ in rows}
         return StoreInfo(self.path, entries, {kind: b for kind, _, b in rows}, self.limit_bytes)
@@ -132,7 +135,7 @@ class Store:
             if error.kind != "store-damaged":
                 raise
             self._delete()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _unusable(self.path, error) from error
 
     def _delete(self) -> None:
@@ -157,7 +160,7 @@ class Store:
                 connection.execute("BEGIN IMMEDIATE")
                 with connection:  # commits, or takes back
                     yield connection
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # of damaged names in messages
             raise _unusable(self.path, error) from error
         except OSError as error:
             raise PlanError(
@@ -169,31 +172,32 @@ class Store:
 _NEXT = "(SELECT coalesce(max(used), 0) + 1 FROM entries)"
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def _digest(kind: str, key: str, data: bytes) -> str:
+    head = f"{len(kind)} {kind} {len(key)} {key} ".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(head + data, digest_size=16).hexdigest()
 
 
-def _mark(connection: sqlite3.Connection) -> tuple[int, int, int]:
+def _mark(connection: sqlite3.Connection) -> tuple[int, int, tuple[str, ...]]:
     """(application, version, tables) of a file."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    return application, version, tables
+    rows = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
+    return application, version, tuple(text for (text,) in rows)
 
 
 def _check_whose(connection: sqlite3.Connection, path: Path) -> None:
     """Makes the tables in an empty file, refuses those of others."""
     application, version, tables = _mark(connection)
-    if (application, version, tables) == (0, 0, 0):
+    if (application, version, tables) == (0, 0, ()):
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
-        if _mark(connection) == (0, 0, 0):  # no other process was faster
-            for statement in filter(str.strip, _TABLES.split(";")):
+        if _mark(connection) == (0, 0, ()):  # no other process was faster
+            for statement in reversed(_TABLES):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {STORE_VERSION}")
         connection.execute("COMMIT")
-        application, version, _ = _mark(connection)
+        application, version, tables = _mark(connection)
     if application != APPLICATION:
         raise PlanError(
             "is a database of another program", kind="store", where=str(path),
@@ -204,9 +208,11 @@ def _check_whose(connection: sqlite3.Connection, path: Path) -> None:
             f"is a plan store of version {version}, expected {STORE_VERSION}", kind="store",
             where=str(path), remedy="delete it",
         )  # fmt: skip
+    if tables != _TABLES:
+        raise _unusable(path, sqlite3.DatabaseError("its tables are not those of one"))
 
 
-def _unusable(path: Path, error: sqlite3.Error) -> PlanError:
+def _unusable(path: Path, error: Exception) -> PlanError:
     text = str(error)
     if "locked" in text:
         return PlanError(

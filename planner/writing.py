@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import secrets
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import PlanError
+
+DRAFT = "[0-9a-f]" * 16  # the end of a temporary name
+STALE_S = 3600.0
 
 
 def write_files(files: Sequence[tuple[Path, bytes]], *, kind: str = "output") -> None:
@@ -33,6 +39,7 @@ def write_files(files: Sequence[tuple[Path, bytes]], *, kind: str = "output") ->
                     out.write(data)
             for beside, target in written:
                 beside.replace(target)
+                _forget_drafts(target)
         finally:
             for beside, _ in written:
                 beside.unlink(missing_ok=True)
@@ -41,6 +48,14 @@ def write_files(files: Sequence[tuple[Path, bytes]], *, kind: str = "output") ->
             f"cannot be written: {reason(error)}", kind=kind, where=str(path),
             remedy="choose a file in a folder that exists and is writable",
         ) from error  # fmt: skip
+
+
+def _forget_drafts(target: Path) -> None:
+    """Deletes what writers of a file left that were killed; not what another one writes now."""
+    with suppress(OSError):
+        for draft in target.parent.glob(f".{glob.escape(target.name)}.{DRAFT}"):
+            if time.time() - draft.stat().st_mtime > STALE_S:
+                draft.unlink(missing_ok=True)
 
 
 def what_it_is(path: Path) -> str:

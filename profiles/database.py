@@ -266,7 +266,9 @@ def _opened(path: Path, *, write: bool) -> Generator[sqlite3.Connection]:
     """A connection inside one transaction, to a file of this version."""
     if write:
         _folder(path)
-    mode = "rwc" if write else "ro"
+    # what a writer that was killed left half done can be taken back by a writer only
+    torn = path.with_name(f"{path.name}-journal").exists()
+    mode = "rwc" if write else "rw" if torn else "ro"
     try:
         uri = f"{path.absolute().as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S)

@@ -6,9 +6,11 @@ import contextlib
 import csv
 import difflib
 import functools
+import glob
 import gzip
 import json
-import os
+import secrets
+import time
 import zlib
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +21,8 @@ from .errors import ProfileError
 from .schema import CollectiveRow, CollectiveTable, GemmRow, GemmTable, OpTable, Profile, convert
 
 DATA = Path(__file__).parent / "data"
+DRAFT = "[0-9a-f]" * 16  # the end of a temporary name
+STALE_S = 3600.0
 COMPLETE = "take a complete file, as `meshwright profile --export` writes it"
 
 
@@ -54,7 +58,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
     """
     text = str(name_or_path)
     if stem := _shipped_names().get(text.lower()):
-        return _read(DATA / f"{stem}.json")
+        return _shipped(stem)
     path = Path(text)
     if path.suffix == ".json":
         return _read(path)
@@ -65,9 +69,13 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
 
 @functools.lru_cache(maxsize=64)
+def _shipped(stem: str) -> Profile:
+    return _read(DATA / f"{stem}.json")
+
+
 def _read(path: Path) -> Profile:
     try:
-        raw: Any = json.loads(path.read_text(encoding="utf-8"))
+        raw: Any = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise ProfileError(
             f"cannot be read: {error.strerror}", where=str(path),
@@ -95,7 +103,7 @@ def _csv_rows(path: Path) -> list[list[str | int | float]]:
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="") as stream:
             first, *rest = csv.reader(stream)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ProfileError(
             f"cannot be read as .csv.gz: {text}", where=str(path),
@@ -129,10 +137,11 @@ def save_profile(profile: Profile, path: Path) -> None:
         ProfileError: if it cannot be written.
     """
     text = msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n"
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         fresh.write_bytes(text)
         fresh.replace(path)
+        _forget_drafts(path)
     except OSError as error:
         with contextlib.suppress(OSError):
             fresh.unlink()
@@ -140,6 +149,14 @@ def save_profile(profile: Profile, path: Path) -> None:
             f"cannot be written: {error.strerror}", where=str(path),
             remedy="name a file in a folder that exists and may be written",
         ) from error  # fmt: skip
+
+
+def _forget_drafts(path: Path) -> None:
+    """Deletes what writers of a file left that were killed; not what another one writes now."""
+    with contextlib.suppress(OSError):
+        for draft in path.parent.glob(f".{glob.escape(path.name)}.{DRAFT}"):
+            if time.time() - draft.stat().st_mtime > STALE_S:
+                draft.unlink(missing_ok=True)
 
 
 def merge_profiles(base: Profile, newer: Profile) -> Profile:

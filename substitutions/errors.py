@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+LONGEST = 1500  # characters of each part of a message
+
 
 class RuleError(ValueError):
     """A rule or a file of rules is malformed.
@@ -11,8 +13,14 @@ class RuleError(ValueError):
     """
 
     def __init__(self, message: str, *, where: str = "", remedy: str = "") -> None:
+        message, where, remedy = _bounded(message), _bounded(where), _bounded(remedy)
         self.message, self.where, self.remedy = message, where, remedy
         parts = [f"{where}: {message}" if where else message]
         if remedy:
             parts.append(remedy)
         super().__init__("; ".join(parts))
+
+
+def _bounded(text: str) -> str:
+    """A text of bearable length: what a damaged file holds in place of a name may be very long."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 100]} ... {text[-90:]}"

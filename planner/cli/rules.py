@@ -27,6 +27,7 @@ from substitutions import (
 from substitutions.generate import OP_SETS
 
 from ..errors import PlanError
+from ..writing import write_files
 from .answer import Answer, progress
 from .parameters import AsJson
 from .table import table
@@ -139,9 +140,7 @@ def generate_command(
         ) from None
     data = dict(catalogue_of(set_name, ops, found))
     if out is not None:
-        part = out.with_name(f"{out.name}.part")
-        part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        part.replace(out)
+        write_files([(out, (json.dumps(data, indent=1) + "\n").encode())], kind="rules")
     return Answer(data, lambda width: _generated(data, width))
 
 

@@ -213,6 +213,10 @@ def check_number(where: str, what: str, value: object) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise bad_profile(where, f"{what} is {value!r}, expected a number")
-    if not math.isfinite(value) or value < 0:
-        raise bad_profile(where, f"{what} is {value}, expected a finite number of at least 0")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # of a whole number
+        number = math.inf
+    if not math.isfinite(number) or number < 0:
+        raise bad_profile(where, f"{what} is {number}, expected a finite number of at least 0")
+    return number

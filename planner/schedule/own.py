@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from msgspec import Meta
 
 from ..errors import PlanError
+from ..writing import write_files
 from .check import check
 from .costs import Links, StageCosts
 from .placement import Placement
@@ -153,22 +153,8 @@ def write_schedule(path: str | Path, schedule: Schedule) -> None:
     Raises:
         PlanError: if the folder cannot be written.
     """
-    target = Path(path)
     data = msgspec.json.encode(file_of(schedule), order="deterministic")
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    try:
-        try:
-            with beside.open("xb") as out:
-                out.write(data + b"\n")
-            beside.replace(target)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise PlanError(
-            f"cannot be written: {error.strerror}", kind="schedule-file", where=str(path),
-            remedy="choose a file in a folder that exists and is writable",
-        ) from error  # fmt: skip
+    write_files([(Path(path), data + b"\n")], kind="schedule-file")
 
 
 def _own(file: ScheduleFile) -> OwnSchedule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,10 @@ class Decision:
 
 
 class Journal:
-    """Decisions by candidate, appended to a file line by line; a torn last line is forgotten."""
+    """Decisions by candidate, appended to a file line by line; a torn last line is forgotten.
+
+    Each line ends with a digest of what it says.
+    """
 
     def __init__(self, path: Path | None, head: str) -> None:
         self.path, self.known = path, dict[str, Decision]()
@@ -59,23 +63,34 @@ class Journal:
     def add(self, key: str, found: Decision) -> None:
         self.known[key] = found
         if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(_line(key, found) + "\n")
+            try:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(_line(key, found) + "\n")
+            except OSError as error:
+                text = f"cannot be written: {error.strerror}"
+                raise RuleError(text, where=str(self.path), remedy="name another file") from None
 
 
 def _line(key: str, found: Decision) -> str:
-    return json.dumps([key, found.decision, found.verdict, found.condition, found.ways])
+    texts = [key, found.decision, found.verdict, found.condition, found.ways]
+    return json.dumps([*texts, _digest(texts)])
+
+
+def _digest(texts: list[str]) -> str:
+    return hashlib.blake2b(json.dumps(texts).encode(), digest_size=8).hexdigest()
 
 
 def _entry(line: str) -> tuple[str, Decision] | None:
     try:
         found: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(found, list):
         return None
     texts = cast("list[Any]", found)
-    if len(texts) != 5 or not all(isinstance(item, str) for item in texts):
+    if len(texts) != 6 or not all(isinstance(item, str) for item in texts):
+        return None
+    if texts.pop() != _digest(texts):
         return None
     key, decision, verdict, condition, ways = cast("list[str]", texts)
     if decision not in (KEPT, IMPLIED, REJECTED) or ways not in ("", ">", "<", "><"):

@@ -88,7 +88,7 @@ def generate(
         raise RuleError(f"{ops} ops; between 1 and {MOST_OPS} are possible", where="generate")
     chosen = OP_SETS[name]
     classes = Classes(Renamings(chosen))
-    state = _State(chosen, Journal(journal, f"meshwright-rules {name} 2"), classes,
+    state = _State(chosen, Journal(journal, f"meshwright-rules {name} 3"), classes,
                    Rewriter(classes))  # fmt: skip
     made = Enumeration(chosen, classes)
     made.close(_input_orbits(state))

@@ -15,6 +15,7 @@ import csv
 import io
 import re
 import tarfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,12 +114,12 @@ def _files(path: Path) -> dict[str, str]:
                     assert data is not None
                     found[Path(member.name).name] = data.read().decode("utf-8")
         return found
-    except (OSError, EOFError, tarfile.TarError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, tarfile.TarError, UnicodeDecodeError, zlib.error) as error:
         raise bad_profile(path.name, f"cannot be read: {error}", "check path and file") from error
 
 
 def _table(name: str, text: str) -> tuple[tuple[str, ...], Floats]:
-    rows = list(csv.reader(io.StringIO(text)))
+    rows = _rows(name, text)
     if not rows or tuple(rows[0][1:]) != COLUMNS:
         raise bad_profile(name, f"expected the columns op_name, {', '.join(COLUMNS)}")
     ops: list[str] = []
@@ -136,6 +137,13 @@ def _table(name: str, text: str) -> tuple[tuple[str, ...], Floats]:
     return tuple(ops), (np.array(values) * units).T
 
 
+def _rows(name: str, text: str) -> list[list[str]]:
+    try:
+        return list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise bad_profile(name, f"is not CSV: {error}") from error
+
+
 def _number(where: str, cell: str) -> float:
     try:
         return check_number(where, "a cell", float(cell))
@@ -151,7 +159,7 @@ def _written_out(rows: Floats, layers: int) -> Floats:
 def _links(name: str, files: dict[str, str]) -> tuple[float, ...]:
     if name not in files:
         raise bad_profile(name, "is missing from the database")
-    rows = list(csv.reader(io.StringIO(files[name])))
+    rows = _rows(name, files[name])
     if len(rows) != 2 or len(rows[0]) != len(rows[1]):
         raise bad_profile(name, "expected two rows, message sizes and GB/s")
     rates = tuple(_number(name, cell) * GB for cell in rows[1])

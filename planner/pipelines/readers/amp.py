@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import re
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -22,13 +23,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph import Edge, Layer, LayerGraph, Variant, bad_profile, ordered
-from .strict import load_json, mapping, sequence, whole
+from .strict import mapping, read_json, sequence, whole
 from .text import STATE_OVER_WEIGHTS
 
 _NAME = re.compile(r"(.+)_([A-Za-z][A-Za-z0-9]*)_(\d+)\.npy")
 KEYS = ("hidden", "sequence", "vocabulary", "parameter_bytes", "layers")
 KINDS = ("embed", "none", "transformer", "head")
 LARGEST_BYTES = 1 << 20
+# What NumPy raises on a damaged file: its header is read as an expression of Python.
+NOT_AN_ARRAY = (ArithmeticError, EOFError, MemoryError, OSError, RecursionError, SyntaxError,
+                TypeError, ValueError, tokenize.TokenError)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ def _sizes(shape: Shape | None, i: int, sent: float) -> tuple[float, float]:
 def _shape(path: Path) -> Shape | None:
     if not path.exists():
         return None
-    found = mapping(path.name, load_json(path.name, path.read_text("utf-8")), required=KEYS)
+    found = mapping(path.name, read_json(path), required=KEYS)
     layers = tuple(str(item) for item in sequence(path.name, found["layers"]))
     if unknown := sorted(set(layers) - set(KINDS)):
         raise bad_profile(path.name, f"layer kind '{unknown[0]}' is unknown; expected {KINDS}")
@@ -129,12 +133,12 @@ def _shape(path: Path) -> Shape | None:
 
 
 def _array(path: Path) -> npt.NDArray[np.float64]:
-    data = path.read_bytes()
-    if len(data) > LARGEST_BYTES:
-        raise bad_profile(path.name, f"has {len(data)} bytes, expected at most {LARGEST_BYTES}")
     try:
+        data = path.read_bytes()
+        if len(data) > LARGEST_BYTES:
+            raise ValueError(f"it has {len(data)} bytes, expected at most {LARGEST_BYTES}")
         loaded: object = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except NOT_AN_ARRAY as error:
         raise bad_profile(path.name, f"is not a plain array: {error}") from error
     if not isinstance(loaded, np.ndarray):
         raise bad_profile(path.name, "is not a plain array")

@@ -12,15 +12,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from ...errors import PlanError
 from ..graph import bad_profile, check_number
-from .strict import load_json, mapping, whole
+from .strict import mapping, number_of, read_json, read_utf8, whole
 
+_REDUCE = re.compile(r"allreduce_size_(\d{1,9})_consec_([01])")
 Line = tuple[float, float]
 BySize = Mapping[int, float]
 
@@ -91,9 +94,11 @@ def read(path: Path) -> LayerProfile:
     sizes = {key: whole(path.name, key, model.get(key), least=1)
              for key in ("hidden_size", "num_layers")}  # fmt: skip
     links = _numbers(reduce_file.name, _json(reduce_file))
-    devices = max(int(key.split("_")[2]) for key in links)
+    if not links:
+        raise bad_profile(reduce_file.name, "has no rates")
+    devices = max(size for size, _ in map(partial(_group, reduce_file.name), links))
     layer = mapping(path.name, memory.get("layertype_0_sp"))
-    sequence = max(int(key) for key in layer)
+    sequence = max(_whole_keys(path.name, layer, "sequence length"))
     cell = mapping(path.name, layer[str(sequence)],
                    required=("parameter_size", "tp_activation_per_bsz_dict"))  # fmt: skip
     kept = _numbers(path.name, mapping(path.name, cell["tp_activation_per_bsz_dict"],
@@ -112,12 +117,12 @@ def read(path: Path) -> LayerProfile:
         _line(path.name, times, "layertype_0", sequence),
         _line(path.name, times, "layertype_other", sequence),
         check_number(path.name, "parameter_size", cell["parameter_size"]),
-        {int(k): v for k, v in kept.items() if k != "checkpoint"}, kept["checkpoint"],
+        {number_of(path.name, k, "degree"): v for k, v in kept.items() if k != "checkpoint"},
+        kept["checkpoint"],
         {key: _by_degree(path.name, found["model_states"]) for key, found in others.items()},
         {key: _by_degree(path.name, found["activation"]) for key, found in others.items()},
         _links(reduce_file.name, links, devices),
-        {int(k.rsplit("_", 1)[1]): 1 / v for k, v in
-         _numbers(path.name, _json(_only(path, "p2p_bandwidth_*.json"))).items()},
+        _stages(_only(path, "p2p_bandwidth_*.json")),
         _collectives(path.name, exchange, "allreduce", 0.5),
         _collectives(path.name, exchange, "all2all", 1.0),
         check_number(path.name, "overlap_coe", overlap["overlap_coe"]),
@@ -133,14 +138,34 @@ def _only(path: Path, pattern: str) -> Path:
 
 
 def _json(path: Path) -> Mapping[str, Any]:
-    return mapping(path.name, load_json(path.name, path.read_text("utf-8")))
+    return mapping(path.name, read_json(path))
 
 
 def _yaml(path: Path) -> Mapping[str, Any]:
+    text = read_utf8(path)
     try:
-        return mapping(path.name, yaml.safe_load(path.read_text("utf-8")))
-    except yaml.YAMLError as error:
+        return mapping(path.name, yaml.safe_load(text))
+    except PlanError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # of dates and numbers too
         raise bad_profile(path.name, f"is not YAML: {error}") from error
+
+
+def _whole_keys(where: str, found: Mapping[str, Any], what: str) -> list[int]:
+    if not found:
+        raise bad_profile(where, f"has no {what}")
+    return [number_of(where, key, what) for key in found]
+
+
+def _stages(path: Path) -> dict[int, float]:
+    """Milliseconds by MB between stages, by their number."""
+    found = _numbers(path.name, _json(path))
+    if not all(found.values()):
+        raise bad_profile(path.name, "has a rate of 0")
+    return {
+        number_of(path.name, key.rpartition("_")[2], "number of stages"): 1 / rate
+        for key, rate in found.items()
+    }
 
 
 def _numbers(where: str, found: Mapping[str, Any]) -> dict[str, float]:
@@ -148,7 +173,8 @@ def _numbers(where: str, found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _by_degree(where: str, found: object) -> dict[int, float]:
-    return {int(key): value for key, value in _numbers(where, mapping(where, found)).items()}
+    numbers = _numbers(where, mapping(where, found))
+    return {number_of(where, key, "degree"): value for key, value in numbers.items()}
 
 
 def fitted(points: Mapping[float, float]) -> Line:
@@ -170,15 +196,23 @@ def _line(where: str, times: Mapping[str, Any], prefix: str, sequence: int) -> L
 
 
 def _links(where: str, found: Mapping[str, float], devices: int) -> dict[tuple[int, bool], float]:
-    form = re.compile(r"allreduce_size_(\d+)_consec_([01])")
     links = {(1, True): 0.0, (1, False): 0.0}
     for key, rate in found.items():
-        match = form.fullmatch(key)
-        if match is None or not rate:
+        if not rate:
             raise bad_profile(where, f"'{key}': {rate} is no rate of an all-reduce")
-        links[int(match[1]), match[2] == "1"] = 1 / rate
+        links[_group(where, key)] = 1 / rate
+    if (devices, True) not in links:
+        raise bad_profile(where, f"has no rate of {devices} neighbours")
     links.setdefault((devices, False), links[devices, True])
     return links
+
+
+def _group(where: str, key: str) -> tuple[int, bool]:
+    """Devices of an all-reduce, and whether they are neighbours."""
+    match = _REDUCE.fullmatch(key)
+    if match is None:
+        raise bad_profile(where, f"'{key}' is no all-reduce")
+    return int(match[1]), match[2] == "1"
 
 
 def _collectives(

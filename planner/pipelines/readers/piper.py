@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import Defaults, Edge, Layer, LayerGraph, Variant, bad_profile, check_number, ordered
-from .strict import load_json, mapping, sequence, whole
+from .strict import load_json, mapping, number_of, sequence, whole
 
 KINDS = {"vanilla": "none", "activation recomp": "full"}
 TOP = ("maxDevices", "maxMemoryPerDevice", "bandwidth", "mbsInBatch", "nodes", "edges")
@@ -75,9 +75,7 @@ def _sync(found: Sync, pair: tuple[str, str]) -> tuple[tuple[int, float], ...]:
 def _layer(where: str, name: str, node: Mapping[str, Any], into: Sync, out: Sync) -> Layer:
     variants: list[tuple[int, tuple[Variant, ...]]] = []
     for key, entries in mapping(f"{where} TMPCs", node["TMPCs"]).items():
-        if not key.isdigit():
-            raise bad_profile(where, f"'{key}' is not a tensor-parallel degree")
-        degree = int(key)
+        degree = number_of(where, key, "tensor-parallel degree")
         found: list[Variant] = []
         for entry in sequence(where, entries):
             item = mapping(f"{where} degree {key}", entry, required=CONFIGURATION)
@@ -89,7 +87,7 @@ def _layer(where: str, name: str, node: Mapping[str, Any], into: Sync, out: Sync
 
 
 def _variant(where: str, item: Mapping[str, Any]) -> Variant:
-    if item["id"] not in KINDS:
+    if not isinstance(item["id"], str) or item["id"] not in KINDS:
         raise bad_profile(where, f"configuration '{item['id']}' is unknown; expected one of "
                           f"{', '.join(KINDS)}")  # fmt: skip
     seconds = check_number(where, "timePerSample", item["timePerSample"])

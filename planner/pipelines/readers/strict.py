@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from ..graph import bad_profile, check_number
+
+MOST_DIGITS = 10
 
 
 def load_json(where: str, text: str) -> Any:
@@ -19,6 +22,38 @@ def load_json(where: str, text: str) -> Any:
         return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise bad_profile(where, f"is not JSON: {error}", "the file may be cut off") from error
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file; see `load_json`.
+
+    Raises:
+        PlanError: if it cannot be read, or is not JSON.
+    """
+    return load_json(path.name, read_utf8(path))
+
+
+def read_utf8(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        PlanError: if it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise bad_profile(path.name, f"cannot be read: {error}", "check path and file") from error
+
+
+def number_of(where: str, key: str, what: str) -> int:
+    """The whole number that a key is.
+
+    Raises:
+        PlanError: if it is none.
+    """
+    if not (key.isascii() and key.isdecimal() and len(key) < MOST_DIGITS):
+        raise bad_profile(where, f"'{key}' is no {what}, expected a whole number")
+    return int(key)
 
 
 def mapping(where: str, value: object, *, required: tuple[str, ...] = ()) -> Mapping[str, Any]:

@@ -1,0 +1,1 @@
+"""Kinds of files, one file each for those that are alike."""
