@@ -16,6 +16,7 @@ BENCHES = (
     "costs",
     "extraction",
     "fuzz",
+    "fuzz-files",
     "host-steps",
     "joint",
     "oracles",
@@ -32,8 +33,8 @@ BENCHES = (
     "verify",
 )
 WITH_VALUE = (  # of single benches
-    "--checkout", "--data", "--jobs", "--keep", "--limit", "--minutes", "--only", "--programs",
-    "--python", "--rewrites", "--seed", "--training",
+    "--checkout", "--count", "--data", "--jobs", "--keep", "--limit", "--minutes", "--only",
+    "--programs", "--python", "--rewrites", "--seed", "--training",
 )  # fmt: skip
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 

@@ -11,7 +11,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,7 +135,7 @@ def _unreadable(error: ValueError) -> str:
 
 
 @contextmanager
-def _limited() -> Iterator[None]:
+def _limited() -> Generator[None]:
     """Limits of memory and of time, as long as mutants are tried."""
 
     def late(signum: int, frame: FrameType | None) -> None:

@@ -1,3 +1,4 @@
+# pyright: basic
 """Changes of plain data: the file stays readable and says something else."""
 
 from __future__ import annotations

@@ -144,6 +144,37 @@ def test_a_damaged_entry_is_none(tmp_path: Path) -> None:
         assert store.get("plan", key) == b"good"
 
 
+def test_an_entry_that_stands_under_another_key_is_none(tmp_path: Path) -> None:
+    """As where a damaged index leads from a key to the row of another."""
+    store = Store(tmp_path / "s.sqlite3")
+    for key in ("one", "two"):
+        store.put("plan", key, key.encode())
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute(
+            "UPDATE entries SET (data, digest) = (SELECT data, digest FROM entries WHERE key='two')"
+        )
+        connection.commit()
+    assert store.get("plan", "one") is None
+    assert store.get("plan", "two") == b"two"
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["ALTER TABLE entries RENAME COLUMN data TO gone", "DROP INDEX by_use", "CREATE TABLE more (x)",
+     "CREATE TRIGGER t BEFORE INSERT ON entries BEGIN SELECT RAISE(ABORT, 'no'); END"],
+)  # fmt: skip
+def test_other_tables_are_refused_and_clear_makes_them_anew(tmp_path: Path, change: str) -> None:
+    store = Store(tmp_path / "s.sqlite3")
+    store.put("plan", "k", b"1")
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute(change)
+        connection.commit()
+    assert refusal(store).kind == "store-damaged"
+    store.clear()
+    store.put("plan", "k", b"2")
+    assert store.get("plan", "k") == b"2"
+
+
 def refusal(store: Store) -> PlanError:
     """The same error for reading and writing."""
     with pytest.raises(PlanError) as read:

@@ -26,7 +26,7 @@ from ..kind import ACCEPTED, EQUAL, Files, Kind, expect
 from ..values import as_json, changed
 
 DATA = Path(__file__).parents[3] / "tests" / "planner" / "pipelines" / "data"
-ASKED = 0.02  # share of the profiles that are planned from
+ASKED = 0.1  # share of the profiles that are planned from
 MACHINE = Machine((Host(4, 16e9, 2.5e10, 2.5e10),))
 ARCHIVE, MODEL = "profile.tar.gz", "gpt_1_3B"
 
@@ -108,21 +108,26 @@ def _ask(question: Question) -> None:
 
 @cache
 def _galvatron() -> Files:
-    return {path.name: path.read_bytes() for path in sorted((DATA / "galvatron").iterdir())}
+    found = {path.name: path.read_bytes() for path in sorted((DATA / "galvatron").iterdir())}
+    model = yaml.safe_load(found["llama2-7b.yaml"]) | {"num_layers": 3}
+    return found | {"llama2-7b.yaml": yaml.safe_dump(model).encode()}
 
 
 def _use_galvatron(folder: Path, seed: Files, rng: Random) -> str:
     if not galvatron.is_folder(folder):
         raise PlanError("no folder", kind="bad-profile")
     found = galvatron.read(folder)
-    if rng.random() < ASKED / 4:
+    if rng.random() < ASKED and found.layers < 10:
         _ask(Question(path=folder, machine=Machine((Host(8, 36e9, 1e11, 1e11),)), batch=16))
     return EQUAL if repr(replace(found, name="")) == _sound_galvatron() else ACCEPTED
 
 
 @cache
 def _sound_galvatron() -> str:
-    return repr(replace(galvatron.read(DATA / "galvatron"), name=""))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in _galvatron().items():
+            (Path(folder) / name).write_bytes(data)
+        return repr(replace(galvatron.read(Path(folder)), name=""))
 
 
 @cache

@@ -31,9 +31,9 @@ from profiles import (
     stored_samples,
 )
 
-from .. import tables
 from ..damage import damaged
 from ..kind import ACCEPTED, EQUAL, Files, Kind, expect
+from ..tables import changed as tables_changed
 from ..values import as_json, changed
 
 ROWS = 24
@@ -195,7 +195,7 @@ def _database() -> Files:
 
 
 def _cells(rng: Random, files: Files) -> tuple[str, Files]:
-    how, data = tables.changed(rng, files[BASE])
+    how, data = tables_changed(rng, files[BASE])
     return how, {BASE: data}
 
 

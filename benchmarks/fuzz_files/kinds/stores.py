@@ -21,8 +21,8 @@ from planner.solutions import _Solution as Solution
 from planner.store import Store
 from substitutions.generate.journal import Decision, Journal
 
-from .. import tables
 from ..kind import ACCEPTED, EQUAL, Files, Kind, expect
+from ..tables import changed as tables_changed
 from .plans import NAME, saved_plans
 
 CHECKED = 0.1  # share of the plans that are held against their program
@@ -66,7 +66,7 @@ def _stored(*, logged: bool) -> Files:
 def _cells(rng: Random, files: Files) -> tuple[str, Files]:
     if LOG in files:
         files = _stored(logged=False)
-    how, data = tables.changed(rng, files[BASE])
+    how, data = tables_changed(rng, files[BASE])
     return how, {BASE: data}
 
 

@@ -76,7 +76,7 @@ def layer_s(profile: LayerProfile, setting: Setting, strategy: Strategy) -> tupl
     backward = forward * BACKWARD_OVER_FORWARD + (forward if strategy.again else 0.0)
     n = strategy.sharers
     sent = (n - 1) / n * profile.parameter_mb / strategy.tensor
-    rate = profile.link_ms_per_mb[n, strategy.tensor == 1]
+    rate = profile.link(n, neighbours=strategy.tensor == 1)
     group = _group_ms(profile, samples, strategy)
     found: list[float] = []
     for exchange in (sent, 0.0):
@@ -86,7 +86,9 @@ def layer_s(profile: LayerProfile, setting: Setting, strategy: Strategy) -> tupl
             total += sent / 2 * rate
         if setting.stages > 1:
             moved = setting.stages * 2 * message_mb(profile, samples)
-            total += moved * profile.p2p_ms_per_mb[setting.stages] / profile.layers
+            total += (
+                moved * profile.of(profile.p2p_ms_per_mb, setting.stages, "stages") / profile.layers
+            )
         found.append(total * MS)
     return found[0], found[1]
 
@@ -104,7 +106,11 @@ def _group_ms(profile: LayerProfile, samples: int, strategy: Strategy) -> float:
         return 0.0
     count, table = (4, profile.exchange) if strategy.sequence else (6, profile.gather)
     again = 1.5 if strategy.again else 1.0
-    return table[strategy.group].ms(message_mb(profile, samples)) * count * again
+    return (
+        profile.of(table, strategy.group, "devices").ms(message_mb(profile, samples))
+        * count
+        * again
+    )
 
 
 def state_share(setting: Setting, strategy: Strategy) -> float:
@@ -121,7 +127,7 @@ def layer_mb(profile: LayerProfile, setting: Setting, strategy: Strategy, stage:
     """Memory of a layer in a stage, rounded up as the search does."""
     state = 4 * profile.parameter_mb / strategy.tensor * state_share(setting, strategy)
     samples = (setting.stages - stage) * setting.local(strategy)
-    kept = profile.activation_mb[strategy.group]
+    kept = profile.of(profile.activation_mb, strategy.group, "a degree")
     if strategy.again:
         kept = profile.checkpoint_mb / strategy.group
     return math.ceil(state + kept * samples)
@@ -133,15 +139,17 @@ def other_s(profile: LayerProfile, setting: Setting, strategy: Strategy) -> list
     samples = setting.local(strategy)
     forward = slope * samples / strategy.group + start
     n = strategy.sharers
-    rate = profile.link_ms_per_mb[n, strategy.tensor == 1] * (n - 1) / n
+    rate = profile.link(n, neighbours=strategy.tensor == 1) * (n - 1) / n
     gather = 0.0
     if strategy.tensor > 1:
-        gather = profile.gather[strategy.tensor].ms(message_mb(profile, samples))
+        gather = profile.of(profile.gather, strategy.tensor, "devices").ms(
+            message_mb(profile, samples)
+        )
     once = setting.stages == 1
     found = [0.0] * setting.stages
     for place, key in ((0, "off"),) if once else ((0, "first"), (-1, "last")):
         share = forward if once else forward / 2
-        size = profile.other_state_mb[key][strategy.tensor] / 8
+        size = profile.of(profile.other_state_mb[key], strategy.tensor, "a degree") / 8
         sent = size * rate * (0.5 if strategy.zero == "zero3" else 0.0)
         both = _beside(profile, sent, share)
         both += _beside(profile, sent, share * BACKWARD_OVER_FORWARD)
@@ -161,8 +169,8 @@ def other_mb(profile: LayerProfile, setting: Setting, strategy: Strategy) -> lis
     state, kept = profile.other_state_mb, profile.other_activation_mb
 
     def size(key: str, flight: int) -> float:
-        held = kept[key][strategy.group] * samples * flight
-        return state[key][strategy.tensor] * share + held
+        held = profile.of(kept[key], strategy.group, "a degree") * samples * flight
+        return profile.of(state[key], strategy.tensor, "a degree") * share + held
 
     if setting.stages == 1:
         return [math.ceil(size("off", 1) + CONTEXT_MB)]

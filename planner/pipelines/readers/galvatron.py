@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import yaml
@@ -24,6 +24,8 @@ from ..graph import bad_profile, check_number
 from .strict import mapping, number_of, read_json, read_utf8, whole
 
 _REDUCE = re.compile(r"allreduce_size_(\d{1,9})_consec_([01])")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 Line = tuple[float, float]
 BySize = Mapping[int, float]
 
@@ -74,6 +76,20 @@ class LayerProfile:
     gather: Mapping[int, Collective]
     exchange: Mapping[int, Collective]
     overlap: float
+
+    def link(self, devices: int, *, neighbours: bool) -> float:
+        """Milliseconds of an all-reduce by MB."""
+        return self.of(self.link_ms_per_mb, (devices, neighbours), "devices that are neighbours")
+
+    def of(self, table: Mapping[Key, Value], key: Key, what: str) -> Value:
+        """What was measured for a size.
+
+        Raises:
+            PlanError: if nothing was.
+        """
+        if key not in table:
+            raise bad_profile(self.name, f"lacks what was measured for {what}: {key}")
+        return table[key]
 
 
 def is_folder(path: Path) -> bool:
