@@ -52,6 +52,7 @@ PLAIN, RELU = 0, 2  # values of `activation`
 
 LARGEST_PARAMETER = 64
 MOST_OPS = MOST_OUTPUTS = 16  # a side; published rules have 3 ops
+MOST_RANK = 8  # dimensions of an input; published rules have 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -123,6 +124,10 @@ class Rule:
         named = {ref.name for ref in self.inputs()}
         if missing := sorted(named - dict(self.ranks).keys()):
             raise RuleError(f"inputs without a rank: {', '.join(missing)}", where=self.name)
+        for name, rank in self.ranks:
+            if not 0 <= rank <= MOST_RANK:
+                text = f"input {name} has {rank} dimensions, expected 0 to {MOST_RANK}"
+                raise RuleError(text, where=self.name)
 
     def inputs(self) -> tuple[Ref, ...]:
         """Inputs of both sides, in the order of their first use."""
@@ -134,10 +139,10 @@ class Rule:
         return tuple(ref for ref in found if ref.op < 0)
 
     def free_inputs(self) -> tuple[str, ...]:
-        """Inputs that only one side reads."""
+        """Inputs that the target reads and the source does not, so that nothing says what they are."""
         left = {r.name for r in _refs(self.source, [a for a, _ in self.outputs]) if r.op < 0}
         right = {r.name for r in _refs(self.target, [b for _, b in self.outputs]) if r.op < 0}
-        return tuple(sorted(left ^ right))
+        return tuple(sorted(right - left))
 
     def __str__(self) -> str:
         sides = ("; ".join(map(str, side)) for side in (self.source, self.target))

@@ -71,13 +71,13 @@ DERIVED = (
     _row(
         "lookup-by-columns",
         "gather(x, i)",
-        "combine[2, k](gather(partition[2, k](x), i))",
+        "combine[2, k](gather(partition[2, k](x), replicate[k](i)))",
         _TABLE,
     ),
     _row(
         "lookup-by-rows-asked",
         "gather(x, i)",
-        "combine[1, k](gather(x, partition[1, k](i)))",
+        "combine[1, k](gather(replicate[k](x), partition[1, k](i)))",
         _TABLE,
     ),
 )

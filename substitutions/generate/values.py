@@ -15,8 +15,9 @@ import numpy as np
 
 from ..rule import Op
 from ..text import Term
-from ..verify.arrays import Array, Cut, Field, NotTypedError, Run, Tensor, tensor
+from ..verify.arrays import Array, Field, NotTypedError
 from ..verify.concrete import apply
+from ..verify.devices import Cut, Run, Tensor, spread, tensor
 from .sets import OpSet
 
 SALT = 1_000_003
@@ -24,7 +25,7 @@ MOST_KEPT = 500_000  # orders that are remembered
 SPREAD = 0x9E3779B97F4A7C15  # spreads sets of inputs over 64 bits
 # Ops that treat the first dimension of their arrays, the replicas, as a batch.
 _ROWWISE = frozenset(
-    ("add", "mul", "relu", "exp", "transpose", "concat", "split", "sum", "max", "expand", "gather")
+    ("add", "mul", "relu", "exp", "transpose", "concat", "split", "sum", "max", "expand")
 )
 
 
@@ -119,7 +120,7 @@ def input_values(chosen: OpSet, renamings: Renamings) -> dict[str, Value]:
         plain.append(tensor(data, (given.replicas,) + (1,) * len(given.shape)))
     return {
         given.name: Value(
-            np.stack([plain[each[i]].data for each in renamings.all]),
+            np.stack([plain[each[i]].whole for each in renamings.all]),
             plain[i].degrees,
             plain[i].cuts,
         )
@@ -143,17 +144,17 @@ def applied(op: Op, args: Sequence[Value], *, parallel: bool) -> tuple[Value, ..
     try:
         if op.kind in _ROWWISE and not parallel:
             rows = len(args[0].data)
-            given = [Tensor(a.data[:, 0], (rows, *a.degrees[1:]), a.cuts) for a in args]
+            given = [spread(a.data[:, 0], (rows, *a.degrees[1:]), a.cuts) for a in args]
             made = apply(op, given, run)
-            return tuple(Value(t.data[:, None], (1, *t.degrees[1:]), t.cuts) for t in made)
+            return tuple(Value(t.whole[:, None], (1, *t.degrees[1:]), t.cuts) for t in made)
         every = [
-            apply(op, [Tensor(arg.data[i], arg.degrees, arg.cuts) for arg in args], run)
+            apply(op, [spread(arg.data[i], arg.degrees, arg.cuts) for arg in args], run)
             for i in range(len(args[0].data))
         ]
     except (NotTypedError, ValueError, IndexError):
         return ()
     return tuple(
-        Value(np.stack([t.data for t in part]), part[0].degrees, part[0].cuts)
+        Value(np.stack([t.whole for t in part]), part[0].degrees, part[0].cuts)
         for part in zip(*every, strict=True)
     )
 

@@ -1,18 +1,13 @@
-"""Arithmetic in a prime field and in real numbers, and tensors on logical devices.
-
-A tensor is an array [replica, dims...] with a degree for each dimension.
-"""
+"""Arithmetic in a prime field and in real numbers."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-
-from ..rule import Op
 
 Array = np.ndarray[Any, Any]
 PRIME = 2**31 - 1
@@ -27,6 +22,10 @@ FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 class NotTypedError(Exception):
     """The op does not take these shapes or degrees."""
+
+
+class TooLargeError(NotTypedError):
+    """A value is larger than numbers are tried on."""
 
 
 class Numbers(Protocol):
@@ -102,52 +101,7 @@ class Field:
         return np.asarray(pow(parts, PRIME - 2, PRIME), dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Where a dimension was joined, and how its parts were."""
-
-    at: int
-    left: Cut | None = None
-    right: Cut | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """Data [replica, dims...], a degree and a history for each dimension."""
-
-    data: Array
-    degrees: tuple[int, ...]
-    cuts: tuple[Cut | None, ...]
-
-    def __post_init__(self) -> None:
-        sizes = self.data.shape
-        if sizes[0] != self.degrees[0] or any(
-            size % degree for size, degree in zip(sizes, self.degrees, strict=True)
-        ):
-            raise NotTypedError(f"degrees {self.degrees} of a tensor {sizes}")
-
-
-def tensor(data: Array, degrees: Sequence[int], cuts: Mapping[int, int] | None = None) -> Tensor:
-    """An input; `cuts` says where its dimensions are split, if they are."""
-    known = cuts or {}
-    history = tuple(Cut(known[i]) if i in known else None for i in range(data.ndim))
-    return Tensor(data, tuple(degrees), history)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What ops need besides their operands."""
-
-    numbers: Numbers
-    parallel: bool
-
-    def axis(self, op: Op, x: Tensor) -> int:
-        axis = op["axis"] if self.parallel else op["axis"] + 1
-        if not 1 <= axis < x.data.ndim:
-            raise NotTypedError(f"axis {op['axis']}")
-        return axis
-
-
 def need(condition: bool, text: str) -> None:
+    """Raises NotTypedError with the text where a condition does not hold."""
     if not condition:
         raise NotTypedError(text)

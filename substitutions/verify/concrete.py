@@ -1,17 +1,20 @@
-"""Ops on arrays, with NumPy.
+"""Ops on the arrays that logical devices hold, with NumPy.
 
-An independent second meaning: nothing is shared with the symbolic one but the op names.
+An independent second meaning: nothing is shared with the symbolic one but the op names. A device
+computes of its own arrays alone; which devices an op runs on is a line of letters, `on_each`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ..rule import RELU, SAME, Op, Side
-from .arrays import Array, Cut, NotTypedError, Run, Tensor, need
+from .arrays import Array, NotTypedError, TooLargeError, need
 from .concrete_reductions import REDUCTION_OPS
+from .devices import Cut, Run, Tensor, on_each, parallel, spread
 
 MOST_ELEMENTS = 1_000_000  # of one value
 
@@ -38,10 +41,12 @@ def evaluate(
             data = run.numbers.array(_CONSTANTS[op.kind](op, shape))
             if op.kind == "mean-kernel":
                 data = run.numbers.mul(data, run.numbers.share(op["kernel_h"] * op["kernel_w"]))
-            made.append((Tensor(data[None], (1,) * (len(shape) + 1), (None,) * (len(shape) + 1)),))
+            ones = (1,) * (len(shape) + 1)
+            made.append((spread(data[None], ones, (None,) * len(ones)),))
         else:
             made.append(_OPS[op.kind](op, args, run))
-        need(all(t.data.size <= MOST_ELEMENTS for t in made[-1]), f"a {op.kind} is too large")
+        if any(t.data.size > MOST_ELEMENTS for t in made[-1]):
+            raise TooLargeError(f"a {op.kind} is too large")
     return made
 
 
@@ -56,17 +61,21 @@ def apply(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
 
 def _pointwise(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     a, b = args
-    need(a.data.shape == b.data.shape, f"{op.kind} of {a.data.shape} and {b.data.shape}")
     need(a.degrees == b.degrees, f"{op.kind} of degrees {a.degrees} and {b.degrees}")
+    need(a.local == b.local, f"{op.kind} of {a.local} and {b.local} on a device")
     data = (run.numbers.add if op.kind == "add" else run.numbers.mul)(a.data, b.data)
     cuts = tuple(x if x == y else None for x, y in zip(a.cuts, b.cuts, strict=True))
     return (Tensor(data, a.degrees, cuts),)
 
 
 def _scale(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
+    """The factor has a replica on each device, replica by replica and then chunk by chunk."""
     x, s = args
-    need(s.data.ndim == 1, "the factor is not a scalar")
-    return (Tensor(run.numbers.mul(x.data, s.data[0]), x.degrees, x.cuts),)
+    need(s.rank == 0, "the factor is not a scalar")
+    devices = math.prod(x.degrees)
+    need(s.degrees[0] == devices, f"a factor on {s.degrees[0]} devices, a tensor on {devices}")
+    factors = s.data.reshape(*x.degrees, *(1 for _ in x.local))
+    return (Tensor(run.numbers.mul(x.data, factors), x.degrees, x.cuts),)
 
 
 def _relu(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
@@ -80,42 +89,30 @@ def _activated(op: Op, data: Array, run: Run) -> Array:
 
 def _transpose(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     (x,) = args
-    need(x.data.ndim == 3, "transpose of no matrix")
+    need(x.rank == 2, "transpose of no matrix")
     order = (0, 2, 1)
     degrees, cuts = tuple(x.degrees[i] for i in order), tuple(x.cuts[i] for i in order)
-    return (Tensor(x.data.transpose(order), degrees, cuts),)
+    return (Tensor(x.data.transpose(0, 2, 1, 4, 3), degrees, cuts),)
 
 
 def _product(a: Array, b: Array, run: Run) -> Array:
     """Product of a [n, c] and b [c, o]."""
+    need(a.shape[1] == b.shape[0], f"product of {a.shape} and {b.shape}")
     return run.numbers.total(run.numbers.mul(a[:, :, None], b[None]), (1,))
 
 
 def _matmul(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     a, b = args
-    need(a.data.ndim == b.data.ndim == 3, "matmul of no matrices")
-    need(a.data.shape[2] == b.data.shape[1], f"matmul of {a.data.shape} and {b.data.shape}")
-    data = _product(a.data[0], b.data[0], run)[None]
-    return (Tensor(_activated(op, data, run), (1, 1, 1), (None, a.cuts[1], b.cuts[2])),)
+    need(a.rank == b.rank == 2, "matmul of no matrices")
+    data, degrees = on_each(op, "onc, nco -> cno", args, lambda x, y: _product(x, y, run))
+    return (Tensor(_activated(op, data, run), degrees, (None, a.cuts[1], b.cuts[2])),)
 
 
 def _linear(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
-    """Every device (r, chunk of n, chunk of o) multiplies its own parts."""
     x, w = args
-    need(x.data.ndim == w.data.ndim == 3, "linear of no matrices")
-    need(x.data.shape[2] == w.data.shape[2], f"linear of {x.data.shape} and {w.data.shape}")
-    (xr, xn, xc), (wr, wo, wc) = x.degrees, w.degrees
-    need((xr, xn, xc) == (wo, wr, wc), f"linear of degrees {x.degrees} and {w.degrees}")
-    n, o, c = (x.data.shape[1] // xn, w.data.shape[1] // wo, x.data.shape[2] // xc)
-    data = run.numbers.array(np.zeros((xc, x.data.shape[1], w.data.shape[1])))
-    for r in range(xc):
-        for i in range(xn):
-            for j in range(wo):
-                part = x.data[j, i * n : (i + 1) * n, r * c : (r + 1) * c]
-                weight = w.data[i, j * o : (j + 1) * o, r * c : (r + 1) * c]
-                block = _product(part, weight.T, run)
-                data[r, i * n : (i + 1) * n, j * o : (j + 1) * o] = block
-    return (Tensor(_activated(op, data, run), (xc, xn, xr), (None, x.cuts[1], w.cuts[1])),)
+    need(x.rank == w.rank == 2, "linear of no matrices")
+    data, degrees = on_each(op, "onc, noc -> cno", args, lambda x, y: _product(x, y.T, run))
+    return (Tensor(_activated(op, data, run), degrees, (None, x.cuts[1], w.cuts[1])),)
 
 
 def _padding(op: Op, size: int, kernel: int, axis: str) -> tuple[int, int, int]:
@@ -146,8 +143,16 @@ def _windows(op: Op, image: Array, kernel: tuple[int, int], fill: float) -> Arra
 
 def _conv(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     x, w = args
-    need(x.data.ndim == w.data.ndim == 5, "convolution of no images")
-    image, kernel = x.data[0], w.data[0]
+    need(x.rank == w.rank == 4, "convolution of no images")
+    data, degrees = on_each(
+        op, "onc.., noc.. -> cno..", args, lambda image, kernel: _image(op, image, kernel, run)
+    )
+    cuts = (None, x.cuts[1], w.cuts[1], None, None)
+    return (Tensor(_activated(op, data, run), degrees, cuts),)
+
+
+def _image(op: Op, image: Array, kernel: Array, run: Run) -> Array:
+    """The convolution on one device, grouped where the image has more channels."""
     channels, outs, ins = image.shape[1], kernel.shape[0], kernel.shape[1]
     need(channels % ins == 0, f"{ins} inputs of {channels} channels")
     groups = channels // ins
@@ -160,50 +165,51 @@ def _conv(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
         block = seen[:, group * ins : (group + 1) * ins]
         weight = kernel[o][None, :, None, None]
         parts.append(run.numbers.total(run.numbers.mul(block, weight), (1, 4, 5)))
-    data = np.stack(parts, axis=1)[None]
-    cuts = (None, x.cuts[1], w.cuts[1], None, None)
-    return (Tensor(_activated(op, data, run), (1,) * 5, cuts),)
+    return np.stack(parts, axis=1)
 
 
 def _pool(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     (x,) = args
-    need(x.data.ndim == 5, "pooling of no images")
+    need(x.rank == 4, "pooling of no images")
+    data, degrees = on_each(op, "rnc.. -> rnc..", args, lambda image: _pooled(op, image, run))
+    return (Tensor(data, degrees, (None, x.cuts[1], x.cuts[2], None, None)),)
+
+
+def _pooled(op: Op, image: Array, run: Run) -> Array:
     kernel = (op["kernel_h"], op["kernel_w"])
     if op.kind == "avgpool":
-        total = run.numbers.total(_windows(op, x.data[0], kernel, 0), (4, 5))
-        data = run.numbers.mul(total, run.numbers.share(kernel[0] * kernel[1]))
-    else:
-        lowest = -np.inf if x.data.dtype.kind == "f" else -1  # field elements are not negative
-        data = _windows(op, x.data[0], kernel, lowest).max(axis=(4, 5))
-    return (Tensor(data[None], (1,) * 5, (None, x.cuts[1], x.cuts[2], None, None)),)
+        total = run.numbers.total(_windows(op, image, kernel, 0), (4, 5))
+        return run.numbers.mul(total, run.numbers.share(kernel[0] * kernel[1]))
+    lowest = -np.inf if image.dtype.kind == "f" else -1  # field elements are not negative
+    return _windows(op, image, kernel, lowest).max(axis=(4, 5))
 
 
 def _enlarge(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     (w,) = args
-    need(w.data.ndim == 5, "enlarging no kernel")
-    extra = [op["kernel_h"] - w.data.shape[3], op["kernel_w"] - w.data.shape[4]]
-    need(min(extra) >= 0, f"enlarging {w.data.shape[3:]} to {op.params}")
+    need(w.rank == 4, "enlarging no kernel")
+    need(w.degrees[3:] == (1, 1), "enlarging a kernel whose window is divided")
+    extra = [op["kernel_h"] - w.local[2], op["kernel_w"] - w.local[3]]
+    need(min(extra) >= 0, f"enlarging {w.local[2:]} to {op.params}")
     pads = [(e // 2, e - e // 2) for e in extra]
-    data = np.pad(w.data, ((0, 0), (0, 0), (0, 0), *pads))
+    data = np.pad(w.data, (*((0, 0) for _ in range(w.data.ndim - 2)), *pads))
     return (Tensor(data, w.degrees, (None, w.cuts[1], w.cuts[2], None, None)),)
 
 
 def _concat(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     axis = run.axis(op, args[0])
     first = args[0]
-    total, cuts = first.data.shape[axis], list(first.cuts)
+    total, cuts = first.local[axis - 1], list(first.cuts)
     need(first.degrees[axis] == 1, "concat along a dimension that is divided")
     for other in args[1:]:
-        need(other.data.ndim == first.data.ndim, "concat of different ranks")
-        need(other.degrees == first.degrees, "concat of different degrees")
-        for i in range(first.data.ndim):
+        need(other.degrees == first.degrees, "concat of different ranks or degrees")
+        for i in range(1, first.rank + 1):
             if i != axis:
-                same = other.data.shape[i] == first.data.shape[i]
-                need(same, f"concat of {first.data.shape} and {other.data.shape}")
+                same = other.local[i - 1] == first.local[i - 1]
+                need(same, f"concat of {first.local} and {other.local}")
                 cuts[i] = cuts[i] if cuts[i] == other.cuts[i] else None
         cuts[axis] = Cut(total, cuts[axis], other.cuts[axis])
-        total += other.data.shape[axis]
-    data = np.concatenate([x.data for x in args], axis=axis)
+        total += other.local[axis - 1]
+    data = np.concatenate([x.data for x in args], axis=first.rank + axis)
     return (Tensor(data, first.degrees, tuple(cuts)),)
 
 
@@ -214,30 +220,11 @@ def _split(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     cut = x.cuts[axis]
     if cut is None:
         raise NotTypedError("split of a dimension that is no concatenation")
-    parts = np.split(x.data, [cut.at], axis=axis)
+    parts = np.split(x.data, [cut.at], axis=x.rank + axis)
     return tuple(
         Tensor(part, x.degrees, (*x.cuts[:axis], history, *x.cuts[axis + 1 :]))
         for part, history in zip(parts, (cut.left, cut.right), strict=True)
     )
-
-
-def _parallel(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
-    (x,) = args
-    k, dim = op["degree"], op["dim"]
-    degrees = list(x.degrees)
-    replica = op.kind in ("replicate", "reduce")
-    need(run.parallel and dim < len(degrees) and replica == (dim == 0), f"{op.kind} on {dim}")
-    if op.kind in ("partition", "replicate"):
-        degrees[dim] *= k
-    else:
-        need(degrees[dim] % k == 0, f"{op.kind} by {k} of degree {degrees[dim]}")
-        degrees[dim] //= k
-    data = x.data
-    if op.kind == "replicate":
-        data = np.repeat(data, k, axis=0)
-    elif op.kind == "reduce":
-        data = run.numbers.total(data.reshape(degrees[0], k, *data.shape[1:]), (1,))
-    return (Tensor(data, tuple(degrees), x.cuts),)
 
 
 def _kernel(op: Op, shape: tuple[int, ...]) -> Array:
@@ -269,6 +256,6 @@ _OPS: Mapping[str, Callable[[Op, Sequence[Tensor], Run], tuple[Tensor, ...]]] = 
     "add": _pointwise, "mul": _pointwise, "scale": _scale, "relu": _relu,
     "transpose": _transpose, "matmul": _matmul, "linear": _linear, "conv": _conv,
     "avgpool": _pool, "maxpool": _pool, "enlarge": _enlarge, "concat": _concat, "split": _split,
-    "partition": _parallel, "combine": _parallel, "replicate": _parallel, "reduce": _parallel,
+    "partition": parallel, "combine": parallel, "replicate": parallel, "reduce": parallel,
     **REDUCTION_OPS,
 }  # fmt: skip

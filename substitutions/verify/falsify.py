@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..rule import Rule
-from .arrays import Array, Field, NotTypedError, Reals
+from .arrays import Array, Field, NotTypedError, Reals, TooLargeError
 from .expr import Atom
 from .prove import Case, typed
 from .sample import Difference, Domain, Instance, compare, draw_inputs
@@ -29,7 +29,10 @@ def domain(rule: Rule, case: Case, *, partly: bool = False) -> Domain | None:
 
 
 def survives(where: Domain, count: int, seed: int = 0) -> tuple[int, Difference | None]:
-    """Instances tried, in the field and in the reals, and a difference found if there is one."""
+    """Instances tried, in the field and in the reals, and a difference found if there is one.
+
+    That devices do not take what the types say they do is a difference too.
+    """
     tried = 0
     for i, values in enumerate(where.draws(random.Random(SEED + 1 + seed), count)):
         instance = where.instance(values)
@@ -40,8 +43,10 @@ def survives(where: Domain, count: int, seed: int = 0) -> tuple[int, Difference 
                 found = compare(instance, draw_inputs(instance, SEED + i, 1000), numbers)
                 if found:
                     return tried, found
-        except NotTypedError:
+        except TooLargeError:
             continue
+        except NotTypedError as error:
+            return tried, Difference(0, str(error))
         tried += 1
     return tried, None
 

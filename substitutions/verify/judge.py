@@ -14,15 +14,15 @@ from .prove import (
     Case,
     Kernels,
     Proof,
+    assumptions,
     degree_cases,
-    has_conv,
     kernel_choices,
     prove,
     typed,
     written_degrees,
 )
 from .solve import IllTypedError, UndecidedError
-from .types import ASSUMPTIONS, UNGROUPED, IllFormedError
+from .types import IllFormedError
 
 PROVED, CONDITION, FIXED = "proved", "proved-with-condition", "fixed-degree"
 ILL_FORMED, FALSE, UNKNOWN = "ill-formed", "false", "unknown"
@@ -138,6 +138,8 @@ def refuted_again(rule: Rule, instances: int) -> bool:
 def _judge(rule: Rule) -> Verdict:
     if free := rule.free_inputs():
         return Verdict(rule.name, ILL_FORMED, reason=f"only one side reads {', '.join(free)}")
+    if not rule.ranks:
+        return Verdict(rule.name, ILL_FORMED, reason="no input says how large the constants are")
     _check_types(rule)
     for case, kernels in _general_cases(rule):
         proofs = [prove(rule, replace(case, kernels=choice)) for choice in kernels]
@@ -162,7 +164,7 @@ def _check_types(rule: Rule) -> None:
 def _general_cases(rule: Rule) -> Iterator[tuple[Case, tuple[Kernels, ...]]]:
     kernels = tuple(kernel_choices(rule))
     for degrees in degree_cases(rule):
-        for assume in ASSUMPTIONS if has_conv(rule) else ("",):
+        for assume in assumptions(rule):
             yield Case(degrees, assume), kernels
 
 
@@ -177,7 +179,7 @@ def _proved(rule: Rule, case: Case, proofs: Sequence[Proof]) -> Verdict:
             return refusal
     example = None
     if case.assume:
-        example = _outside(rule, [replace(case, assume="", kernels=p.case.kernels) for p in good])
+        example = _outside(rule, [replace(case, assume=(), kernels=p.case.kernels) for p in good])
     elif bad:
         example = _outside(rule, [p.case for p in bad])
     verdict = CONDITION if conditions else PROVED
@@ -226,15 +228,13 @@ def _kernel_condition(good: Sequence[Kernels], proofs: Sequence[Proof]) -> str:
 
 
 def _unproved(rule: Rule) -> Verdict:
+    """A rule is false for the degrees that it has; what others do says nothing of it."""
     written = written_degrees(rule)
-    reasons: list[str] = []
-    for degrees in (*degree_cases(rule), *((written,) if written else ())):
-        for assume in ("", UNGROUPED) if has_conv(rule) else ("",):
-            for kernels in kernel_choices(rule):
-                case = Case(degrees, assume, kernels)
-                where = domain(rule, case, partly=True)
-                example = refute(where) if where else None
-                if example:
-                    return Verdict(rule.name, FALSE, counterexample=example)
-                reasons.append(prove(rule, case).reason)
-    return Verdict(rule.name, UNKNOWN, reason=reasons[0])
+    for assume in assumptions(rule):
+        for kernels in kernel_choices(rule):
+            where = domain(rule, Case(written, assume, kernels), partly=True)
+            example = refute(where) if where else None
+            if example:
+                return Verdict(rule.name, FALSE, counterexample=example)
+    first = Case(written, kernels=next(iter(kernel_choices(rule))))
+    return Verdict(rule.name, UNKNOWN, reason=prove(rule, first).reason)

@@ -11,6 +11,7 @@ from .normal import share
 from .reader import Indices, Meaning, ValueOf
 from .reductions import REDUCTION_VALUES
 from .solve import UndecidedError
+from .types import Dim
 from .values import (
     Factor,
     Index,
@@ -37,7 +38,12 @@ def _mul(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
 
 
 def _scale(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
-    return product(m.at(op.inputs[0], replica, index), m.at(op.inputs[1], ZERO, ()))
+    """Each device has a factor; devices are counted replica by replica, then chunk by chunk."""
+    x, factor = op.inputs
+    device = replica
+    for i, dim in zip(index, m.parts.type(x).dims, strict=True):
+        device = device * dim.degree + _chunk_of(i, dim)
+    return product(m.at(x, replica, index), m.at(factor, device, ()))
 
 
 def rectified(value: Value) -> Value:
@@ -67,13 +73,29 @@ def _contracted(m: Meaning, places: Sequence[Expr], size: Expr) -> list[tuple[st
 
 
 def _matmul(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
+    """out[r, n, o] = sum of x[chunk(o), n, c] * y[chunk(n), c, o] over the c in chunk r."""
     x, y = op.inputs
+    rows, channels = m.parts.type(x).dims
+    outs = m.parts.type(y).dims[1]
+    n, o = index
     total: Value = ()
     places = (*m.parts.breaks(x)[1], *m.parts.breaks(y)[0])
-    for name, length, k in _contracted(m, places, m.parts.type(x).dims[1].size):
-        both = product(m.at(x, ZERO, (index[0], k)), m.at(y, ZERO, (k, index[1])))
-        total += summed(both, ((name, length),))
+    for name, length, c in _contracted(m, places, channels.size):
+        left = m.at(x, _chunk_of(o, outs), (n, c))
+        right = m.at(y, _chunk_of(n, rows), (c, o))
+        own = _in_chunk(c, channels, replica)
+        total += summed(times(product(left, right), own), ((name, length),))
     return _activated(op, total)
+
+
+def _chunk_of(i: Index, dim: Dim) -> Expr:
+    """Which chunk of a dimension a position is in."""
+    return chunk(i.at, dim.degree, dim.size)
+
+
+def _in_chunk(i: Index, dim: Dim, number: Expr) -> tuple[Factor, ...]:
+    """1 where a position is in the chunk of that number; nothing where there is one."""
+    return () if dim.degree == ONE else (Factor("eq", (_chunk_of(i, dim), number)),)
 
 
 def _linear(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
@@ -85,10 +107,10 @@ def _linear(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Valu
     total: Value = ()
     places = (*m.parts.breaks(x)[1], *m.parts.breaks(w)[1])
     for name, length, c in _contracted(m, places, channels.size):
-        left = m.at(x, chunk(o.at, outs.degree, outs.size), (n, c))
-        right = m.at(w, chunk(n.at, rows.degree, rows.size), (o, c))
-        own = Factor("eq", (chunk(c.at, channels.degree, channels.size), replica))
-        total += summed(times(product(left, right), (own,)), ((name, length),))
+        left = m.at(x, _chunk_of(o, outs), (n, c))
+        right = m.at(w, _chunk_of(n, rows), (o, c))
+        own = _in_chunk(c, channels, replica)
+        total += summed(times(product(left, right), own), ((name, length),))
     return _activated(op, total)
 
 
@@ -98,7 +120,11 @@ def _pad(op: Op, kernel: Expr, size: Expr, axis: str) -> Expr:
 
 
 def _conv(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
-    """Taps are counted from the element at the window's origin, kernels are 0 outside."""
+    """Taps are counted from the element at the window's origin, kernels are 0 outside.
+
+    Replicas are as in `linear`: of the image a chunk of outputs, of the kernel one of images, of
+    the result one of channels.
+    """
     x, w = op.inputs
     n, o, h, width = index
     grouping = m.parts.typing.convs[f"{m.parts.name}.{ref.op}"]
@@ -123,11 +149,16 @@ def _conv(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
         raise UndecidedError("a grouped convolution whose channels are concatenated")
     total: Value = ()
     for name, length, c in _contracted(m, places, ins):
-        channel = c if groups == ONE else _channel(m, o, c, outs, ins)
-        left = m.at(x, ZERO, (n, channel, *sources))
-        right = m.at(w, ZERO, (o, c, *kernel))
+        channel = c
+        if x_dims[1].degree != ONE or w_dims[0].degree != ONE:
+            channel = c if groups == ONE else _local_channel(o, c, x_dims[1], w_dims)
+        elif groups != ONE:
+            channel = _channel(m, o, c, outs, ins)
+        left = m.at(x, _chunk_of(o, w_dims[0]), (n, channel, *sources))
+        right = m.at(w, _chunk_of(n, x_dims[0]), (o, c, *kernel))
         bound = ((name, length), *((label, None) for label, _ in taps))
-        total += summed(times(product(left, right), tuple(windows)), bound)
+        inside = (*windows, *_in_chunk(c, w_dims[1], replica))
+        total += summed(times(product(left, right), inside), bound)
     return _activated(op, total)
 
 
@@ -141,8 +172,17 @@ def _channel(m: Meaning, o: Index, c: Index, outs: Expr, ins: Expr) -> Index:
     return Index(at) if rest.terms else Index(at, first * ins, count * ins)
 
 
+def _local_channel(o: Index, c: Index, channels: Dim, kernel: Sequence[Dim]) -> Index:
+    """The same where channels are divided: each device has all groups, of its own channels.
+
+    Which one that is depends on no more than these positions, sizes and degrees.
+    """
+    known = [e for d in (channels, *kernel[:2]) for e in (d.size, d.degree)]
+    return Index(call("channel", o.at, c.at, *known))
+
+
 def _pooled(
-    m: Meaning, op: Op, ref: Ref, index: Indices
+    m: Meaning, op: Op, replica: Expr, index: Indices
 ) -> tuple[Value, tuple[Factor, ...], tuple[str, str]]:
     """What a window holds, the window, and its two labels."""
     (x,) = op.inputs
@@ -157,19 +197,19 @@ def _pooled(
         names.append(name)
         places.append(Index(source))
         window += [Factor("box", (source, size)), Factor("box", (own, kernel))]
-    inside = m.at(x, ZERO, (index[0], index[1], *places))
+    inside = m.at(x, replica, (index[0], index[1], *places))
     return inside, tuple(window), (names[0], names[1])
 
 
 def _avgpool(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
     """The mean over the whole window; what lies outside the image counts as 0."""
-    inside, window, names = _pooled(m, op, ref, index)
+    inside, window, names = _pooled(m, op, replica, index)
     total = summed(times(inside, window), tuple((name, None) for name in names))
     return scaled(total, share(op["kernel_h"], op["kernel_w"]))
 
 
 def _maxpool(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
-    inside, window, names = _pooled(m, op, ref, index)
+    inside, window, names = _pooled(m, op, replica, index)
     bound = tuple((name, None) for name in names)
     return times(constant(ONE), (Factor("max", (), "max", inside, bound, window),))
 
@@ -184,7 +224,7 @@ def _enlarge(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Val
         place = index[2 + i].at - call("half", as_expr(op[f"kernel_{axis}"]) - old)
         places.append(Index(place))
         window.append(Factor("box", (place, old)))
-    return times(m.at(w, ZERO, (index[0], index[1], *places)), tuple(window))
+    return times(m.at(w, replica, (index[0], index[1], *places)), tuple(window))
 
 
 def _concat(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:

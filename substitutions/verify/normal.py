@@ -71,7 +71,7 @@ def _reduce(monomial: Monomial, labels: Labels, outer: tuple[Factor, ...]) -> Mo
         rest = (f for f in monomial.factors if f.kind not in ("eq", "box"))
         factors += [_tidy_factor(f, labels, inner) for f in rest]
         monomial = Monomial(monomial.coefficient, monomial.bound, tuple(factors))
-        smaller = _eliminate(monomial, labels)
+        smaller = _eliminate(monomial, labels) or _joined(monomial, labels)
         if smaller is None:
             return _counted(_oriented(monomial))
         monomial = smaller
@@ -198,6 +198,35 @@ def _eliminate(monomial: Monomial, labels: Labels) -> Monomial | None:
             left = tuple(label for label in monomial.bound if label[0] != name)
             return Monomial(monomial.coefficient, left, others + _range(rest, size, labels))
     return None
+
+
+def _joined(monomial: Monomial, labels: Labels) -> Monomial | None:
+    """The monomial with one label for two that occur as a*size(b) + b only."""
+    for (outer, count), (inner, size) in itertools.permutations(monomial.bound, 2):
+        if count is None or size is None:
+            continue
+        a, b = Atom(outer), Atom(inner)
+        along = [e for f in monomial.factors for e in f.at if a in e.atoms()]
+        if not along or any(_slope(e, a) != _slope(e, b) * size for e in along):
+            continue
+        name, label = labels.make(count * size)
+        moved = {b: label - Expr({(a,): 1}) * size}
+        factors = tuple(f.replaced(moved) for f in monomial.factors)
+        if not any(a in f.names() for f in factors):
+            left = tuple(bound for bound in monomial.bound if bound[0] not in (outer, inner))
+            return Monomial(monomial.coefficient, ((name, count * size), *left), factors)
+    return None
+
+
+def _slope(expr: Expr, atom: Atom) -> Expr:
+    """What an atom is multiplied by, its occurrences inside calls left out."""
+    total = ZERO
+    for monomial, c in expr.terms.items():
+        if atom in monomial:
+            rest = list(monomial)
+            rest.remove(atom)
+            total = total + Expr({tuple(rest): c})
+    return total
 
 
 def _oriented(monomial: Monomial) -> Monomial:

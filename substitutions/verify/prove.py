@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..rule import Op, Ref, Rule
+from ..rule import Ref, Rule
 from .breaks import Parts, ordered, segments
 from .expr import Expr, as_expr, symbol
 from .meaning import VALUES
@@ -17,12 +18,13 @@ from .reductions import REDUCTION_BREAKS
 from .smt import implied
 from .solve import IllTypedError, Solver, UndecidedError
 from .typers import type_side
-from .types import IllFormedError, Type, Typing, resolved
+from .types import SAME_WIDTH, UNDIVIDED, UNGROUPED, IllFormedError, Type, Typing, resolved
 from .values import Index, Labels
 
 Kernels = tuple[tuple[str, int, int], ...]  # input, height, width
 
 MOST_PIECES = 64
+MOST_CASES = 8  # of how degrees depend on each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Case:
     """What a proof is for: symbols or numbers for degrees, kernels that are enlarged, and more."""
 
     degrees: tuple[tuple[int, Expr], ...]
-    assume: str = ""
+    assume: tuple[str, ...] = ()
     kernels: Kernels = ()
     fixed: bool = False
 
@@ -46,34 +48,43 @@ class Proof:
 
 
 def degree_cases(rule: Rule) -> Iterator[tuple[tuple[int, Expr], ...]]:
-    """Symbols for the degrees that the rule writes as numbers, the most general first."""
-    degrees = sorted({op["degree"] for op in (*rule.source, *rule.target) if _has_degree(op)})
-    names = ("k",) if len(degrees) == 1 else tuple(f"k{i + 1}" for i in range(len(degrees)))
-    yield tuple((d, symbol(name)) for d, name in zip(degrees, names, strict=True))
-    if len(degrees) > 1 and (powers := _powers(degrees)):
-        yield powers
+    """Symbols for the degrees that the rule writes as numbers, the most general first.
+
+    A degree may be the product of smaller ones that the rule writes, as 8 is of 2 and 4.
+    """
+    degrees = _degrees(rule)
+    choices = [((), *_products(degrees[:i], degree)) for i, degree in enumerate(degrees)]
+    every = sorted(
+        itertools.islice(itertools.product(*choices), MOST_CASES),
+        key=lambda choice: sum(bool(factors) for factors in choice),
+    )
+    for choice in every:
+        alone = [d for d, factors in zip(degrees, choice, strict=True) if not factors]
+        names = ("k",) if len(alone) == 1 else tuple(f"k{i + 1}" for i in range(len(alone)))
+        values = {d: symbol(name) for d, name in zip(alone, names, strict=True)}
+        for degree, factors in zip(degrees, choice, strict=True):
+            if factors:
+                values[degree] = math.prod((values[d] for d in factors), start=as_expr(1))
+        yield tuple((d, values[d]) for d in degrees)
 
 
-def _has_degree(op: Op) -> bool:
-    return any(key == "degree" for key, _ in op.params)
+def _degrees(rule: Rule) -> list[int]:
+    ops = (*rule.source, *rule.target)
+    return sorted({op["degree"] for op in ops if any(key == "degree" for key, _ in op.params)})
 
 
-def _powers(degrees: list[int]) -> tuple[tuple[int, Expr], ...]:
-    """Degrees as powers of the smallest one, if they are."""
-    base, found = degrees[0], list[tuple[int, Expr]]()
-    for degree in degrees:
-        value, power = as_expr(1), 1
-        while power < degree:
-            value, power = value * symbol("k"), power * base
-        if power != degree:
-            return ()
-        found.append((degree, value))
-    return tuple(found)
+def _products(of: Sequence[int], degree: int) -> Iterator[tuple[int, ...]]:
+    """The ways to write a degree as a product of others, the largest first."""
+    for i in reversed(range(len(of))):
+        if degree == of[i]:
+            yield (degree,)
+        elif degree % of[i] == 0:
+            yield from ((of[i], *more) for more in _products(of[: i + 1], degree // of[i]))
 
 
 def written_degrees(rule: Rule) -> tuple[tuple[int, Expr], ...]:
     """The degrees as the rule has them."""
-    return tuple((d, as_expr(d)) for (d, _) in next(degree_cases(rule)))
+    return tuple((d, as_expr(d)) for d in _degrees(rule))
 
 
 def enlarged(rule: Rule) -> tuple[tuple[str, int, int], ...]:
@@ -140,7 +151,7 @@ def prove(rule: Rule, case: Case) -> Proof:
         return Proof(case, False, (), f"never well-typed: {error}")
     except UndecidedError as error:
         return Proof(case, False, (), f"not decided: {error}")
-    return Proof(case, True, (*conditions, *((case.assume,) if case.assume else ())))
+    return Proof(case, True, (*conditions, *case.assume))
 
 
 def _output_sizes(typing: Typing, a: Ref, b: Ref) -> list[tuple[Expr, Expr]]:
@@ -202,5 +213,10 @@ def _piece_equal(
     return forms[0] == forms[1]
 
 
-def has_conv(rule: Rule) -> bool:
-    return any(op.kind == "conv" for op in (*rule.source, *rule.target))
+def assumptions(rule: Rule) -> Iterator[tuple[str, ...]]:
+    """Restrictions to try a rule under, the mildest first."""
+    kinds = {op.kind for op in (*rule.source, *rule.target)}
+    convs = ((), (SAME_WIDTH,), (UNGROUPED,)) if "conv" in kinds else ((),)
+    yield from convs
+    if rule.parallel and "scale" in kinds:
+        yield from ((*found, UNDIVIDED) for found in convs)

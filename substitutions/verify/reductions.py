@@ -1,9 +1,9 @@
 """Types, parts and values of functions, reductions, broadcasts, batches and lookups.
 
 exp, rsqrt, tanh and cast are unknown functions of an element, as is 1 / y in x / y. `expand(x, y)`
-repeats x along the axis that y has more; `along(g, y)` lays the vector g along an axis of y. `sum`
-over a divided dimension leaves a partial sum for each chunk. `gather` looks up rows of a table at
-whole numbers, modulo the number of rows.
+repeats x along the axis that y has more, of which each chunk has a replica of x; `along(g, y)` lays
+the vector g along an axis of y. `sum` over a divided dimension leaves a partial sum for each chunk.
+`gather` looks up rows of a table at whole numbers, modulo the number of rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _expand_type(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[
     axis = typing.axis(op, like)
     if len(x.dims) != len(like.dims) - 1:
         raise IllFormedError(f"expand of {len(x.dims)} dimensions to {len(like.dims)}")
-    typing.solver.equal(x.replica, like.replica)
+    typing.solver.equal(x.replica, like.replica * like.dims[axis].degree)
     kept = (*like.dims[:axis], *like.dims[axis + 1 :])
     for a, b in zip(x.dims, kept, strict=True):
         typing.solver.equal(a.size, b.size)
@@ -78,22 +78,23 @@ def _batch_type(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[T
     x, y = args
     if len(x.dims) != 3 or len(y.dims) != 3:
         raise IllFormedError("batch-matmul takes three dimensions")
-    typing.solver.equal(x.replica, y.replica)
     typing.solver.equal(x.dims[0].size, y.dims[0].size)
     typing.solver.equal(x.dims[2].size, y.dims[1].size)
+    typing.solver.equal(x.replica, y.dims[2].degree)
     typing.solver.equal(x.dims[0].degree, y.dims[0].degree)
-    for dim in (x.dims[2], y.dims[1], y.dims[2]):
-        typing.solver.equal(dim.degree, ONE)
-    return (Type(x.replica, (_own(x.dims[0]), _own(x.dims[1]), _own(y.dims[2]))),)
+    typing.solver.equal(x.dims[1].degree, y.replica)
+    typing.solver.equal(x.dims[2].degree, y.dims[1].degree)
+    return (Type(x.dims[2].degree, (_own(x.dims[0]), _own(x.dims[1]), _own(y.dims[2]))),)
 
 
 def _gather_type(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[Type, ...]:
     table, rows = args
     if len(table.dims) != 2 or len(rows.dims) != 1:
         raise IllFormedError("gather takes a matrix and a vector of rows")
-    typing.solver.equal(table.replica, rows.replica)
+    typing.solver.equal(table.replica, rows.dims[0].degree)
     typing.solver.equal(table.dims[0].degree, ONE)
-    return (Type(table.replica, (_own(rows.dims[0]), _own(table.dims[1]))),)
+    typing.solver.equal(table.dims[1].degree, rows.replica)
+    return (Type(ONE, (_own(rows.dims[0]), _own(table.dims[1]))),)
 
 
 REDUCTION_TYPERS: Mapping[str, Typer] = {
@@ -200,7 +201,9 @@ def _max(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
 
 def _expand(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
     axis = m.parts.axis(op)
-    return m.at(op.inputs[0], replica, (*index[:axis], *index[axis + 1 :]))
+    dim, place = m.parts.type(ref).dims[axis], index[axis].at
+    copy = replica * dim.degree + chunk(place, dim.degree, dim.size)
+    return m.at(op.inputs[0], copy, (*index[:axis], *index[axis + 1 :]))
 
 
 def _along(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
@@ -208,21 +211,30 @@ def _along(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value
 
 
 def _batch(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
+    """As `matmul` for each of the first dimension, which is divided alike."""
     x, y = op.inputs
     b, i, j = index
+    _, rows, channels = m.parts.type(x).dims
+    outs = m.parts.type(y).dims[2]
     total: Value = ()
     places = ordered((*m.parts.breaks(x)[2], *m.parts.breaks(y)[1]))
-    for start, length in segments(places, m.parts.type(x).dims[2].size):
+    for start, length in segments(places, channels.size):
         name, label = m.labels.make(length)
         k = Index(start + label, start, length)
-        both = product(m.at(x, replica, (b, i, k)), m.at(y, replica, (b, k, j)))
+        left = m.at(x, chunk(j.at, outs.degree, outs.size), (b, i, k))
+        right = m.at(y, chunk(i.at, rows.degree, rows.size), (b, k, j))
+        both = product(left, right)
+        if channels.degree != ONE:
+            own = Factor("eq", (chunk(k.at, channels.degree, channels.size), replica))
+            both = times(both, (own,))
         total += summed(both, ((name, length),))
     return total
 
 
 def _gather(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
     table, rows = op.inputs
-    found = m.at(rows, replica, index[:1])
+    asked, column = m.parts.type(rows).dims[0], m.parts.type(table).dims[1]
+    found = m.at(rows, chunk(index[1].at, column.degree, column.size), index[:1])
     if len(found) != 1 or found[0].bound or len(found[0].factors) != 1:
         raise UndecidedError("a lookup at computed rows")
     element = found[0].factors[0]
@@ -230,7 +242,8 @@ def _gather(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Valu
         raise UndecidedError("a lookup at computed rows")
     size = m.parts.type(table).dims[0].size
     row = call("row", *element.at, size, call(element.name))
-    return m.at(table, replica, (Index(row), index[1]))
+    copy = chunk(index[0].at, asked.degree, asked.size)
+    return m.at(table, copy, (Index(row), index[1]))
 
 
 REDUCTION_VALUES: Mapping[str, ValueOf] = {

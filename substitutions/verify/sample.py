@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
-from ..rule import CONSTANTS, Op, Rule, Side
-from .arrays import Array, Numbers, Run, Tensor, tensor
+from ..rule import CONSTANTS, LARGEST_PARAMETER, Op, Rule, Side
+from .arrays import Array, Numbers
 from .concrete import evaluate
+from .devices import Run, Tensor, tensor
 from .expr import Atom, Expr
 from .prove import Case
 from .types import Typing, resolved
@@ -82,14 +83,15 @@ class Domain:
         return tuple(sorted(found, key=str))
 
     def draws(self, rng: random.Random, count: int) -> Iterator[dict[Atom, int]]:
-        """Up to `count` assignments for which all sizes are possible."""
-        facts = [
-            (self.typing.solver.resolve(d), self.typing.solver.resolve(n))
-            for d, n in self.typing.solver.divisible
-        ]
+        """Up to `count` assignments for which all that is demanded of sizes holds."""
+        solver = self.typing.solver
+        facts = [(solver.resolve(d), solver.resolve(n)) for d, n in solver.divisible]
+        least = [solver.resolve(e) for e in solver.nonnegative]
         found = 0
         for _ in range(TRIES * count):
             values = self._draw(rng, facts)
+            if not _hold(facts, least, values):
+                continue
             if self.instance(values) is not None:
                 found += 1
                 yield values
@@ -148,12 +150,25 @@ class Domain:
                 return None
             cuts.setdefault(name, {})[i + 1] = place
         written = {d: n for d, n in degrees.items() if n is not None}
+        if any(n > LARGEST_PARAMETER for n in written.values()):
+            return None
         return Instance(
             with_degrees(self.rule, written),
             tuple((a.name, v) for a, v in sorted(values.items(), key=lambda item: str(item[0]))),
             tuple(shapes), tuple(held), (constants[0], constants[1]),
             tuple((name, tuple(sorted(c.items()))) for name, c in sorted(cuts.items())),
         )  # fmt: skip
+
+
+def _hold(
+    facts: Sequence[tuple[Expr, Expr]], least: Sequence[Expr], values: Mapping[Atom, int]
+) -> bool:
+    """Whether sizes divide and suffice as demanded; what is not known holds."""
+    for divisor, number in facts:
+        d, n = number_of(divisor, values), number_of(number, values)
+        if d is not None and n is not None and (d < 1 or n % d):
+            return False
+    return all((number_of(e, values) or 0) >= 0 for e in least)
 
 
 def number_of(expr: Expr, values: Mapping[Atom, int]) -> int | None:
@@ -239,19 +254,20 @@ def compare(instance: Instance, inputs: Mapping[str, Array], numbers: Numbers) -
 
 def _difference(i: int, a: Tensor, b: Tensor, parallel: bool) -> Difference | None:
     first = 0 if parallel else 1
-    if a.data.shape != b.data.shape:
-        shapes = f"{a.data.shape[first:]} and {b.data.shape[first:]}"
+    left, right = a.whole, b.whole
+    if left.shape != right.shape:
+        shapes = f"{left.shape[first:]} and {right.shape[first:]}"
         return Difference(i, f"shapes {shapes}")
     if a.degrees != b.degrees:
         return Difference(i, f"degrees {a.degrees} and {b.degrees}")
-    if a.data.dtype.kind == "f":
-        both = np.isfinite(a.data) & np.isfinite(b.data)
+    if left.dtype.kind == "f":
+        both = np.isfinite(left) & np.isfinite(right)
         with np.errstate(invalid="ignore"):
-            bad = both & ~np.isclose(a.data, b.data, rtol=1e-9, atol=1e-9)
+            bad = both & ~np.isclose(left, right, rtol=1e-9, atol=1e-9)
     else:
-        bad = a.data != b.data
+        bad = left != right
     if not bad.any():
         return None
     at = tuple(int(n) for n in np.argwhere(bad)[0])
-    left, right = float(a.data[at]), float(b.data[at])
-    return Difference(i, f"{left:g} and {right:g}", at[first:], left, right)
+    x, y = float(left[at]), float(right[at])
+    return Difference(i, f"{x:g} and {y:g}", at[first:], x, y)

@@ -29,12 +29,13 @@ class Solver:
     """Equations in solved form, and what could not be solved.
 
     conditions: equations and divisibilities of the target that the source does not imply.
+    nonnegative: what is known not to be negative, such as a size less the window in it.
     unanswered: questions of divisibility that were given up.
     """
 
     values: dict[Atom, Expr] = field(default_factory=dict[Atom, Expr])
     divisible: list[tuple[Expr, Expr]] = field(default_factory=list[tuple[Expr, Expr]])
-    nonzero: list[tuple[Expr, Expr]] = field(default_factory=list[tuple[Expr, Expr]])
+    nonnegative: list[Expr] = field(default_factory=list[Expr])
     pending: list[Expr] = field(default_factory=list[Expr])
     at_least_2: set[Atom] = field(default_factory=set[Atom])
     conditions: list[str] = field(default_factory=list[str])
@@ -97,6 +98,18 @@ class Solver:
                 return
             self._record(f"{part} divides {whole}")
         self.divisible.append((d, n))
+
+    def at_least(self, a: Expr, b: Expr) -> None:
+        """Demands a >= b."""
+        difference = self.resolve(a) - self.resolve(b)
+        if difference.sign() == -1:
+            raise IllTypedError(f"{a} is less than {b}")
+        known = (difference - self.resolve(fact) for fact in self.nonnegative)
+        if (difference + 1).sign() == 1 or any((more + 1).sign() == 1 for more in known):
+            return
+        if self.recording:
+            self._record(f"{a} is at least {b}")
+        self.nonnegative.append(difference)
 
     def multiple(self, expr: Expr, of: Expr) -> Expr:
         """Demands that `of` divides expr and returns the quotient; a free name is replaced."""
@@ -171,6 +184,7 @@ class Solver:
         update = {atom: value}
         self.values = {name: substitute(old, update) for name, old in self.values.items()} | update
         self.divisible = [(substitute(a, update), substitute(b, update)) for a, b in self.divisible]
+        self.nonnegative = [substitute(fact, update) for fact in self.nonnegative]
         again, self.pending = self.pending, []
         for difference in again:
             self.equal(substitute(difference, update), 0)

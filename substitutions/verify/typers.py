@@ -71,7 +71,13 @@ def _relu(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[Type, .
 
 
 def _scale(typing: Typing, op: Op, args: Sequence[Type], where: str) -> tuple[Type, ...]:
-    _rank(op, args[1], 0)
+    """The factor is on as many devices as the tensor."""
+    x, factor = args
+    _rank(op, factor, 0)
+    devices = x.replica
+    for dim in x.dims:
+        devices = devices * dim.degree
+    typing.solver.equal(factor.replica, devices)
     return _relu(typing, op, args[:1], where)
 
 
@@ -82,11 +88,38 @@ def _transpose(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[Ty
 
 
 def _matmul(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[Type, ...]:
+    """A product of parts of rows, columns and channels; one of some channels is a partial sum."""
     x, y = args
     _rank(op, x, 2)
     _rank(op, y, 2)
-    typing.solver.equal(x.dims[1].size, y.dims[0].size)
-    return (Type(ONE, (replace(x.dims[0], origin=None), replace(y.dims[1], origin=None))),)
+    (rows, channels), (ins, outs) = x.dims, y.dims
+    typing.solver.equal(channels.size, ins.size)
+    return (_contraction(typing, x.replica, (rows, channels), y.replica, (outs, ins)),)
+
+
+def _contraction(
+    typing: Typing, copies: Expr, read: tuple[Dim, Dim], others: Expr, weight: tuple[Dim, Dim]
+) -> Type:
+    """Degrees of rows and outputs contracted over channels, all of them on the same devices.
+
+    Args:
+        typing: the equations.
+        copies: replicas of the operand of rows and channels, one for each chunk of outputs.
+        read: its rows and channels.
+        others: replicas of the operand of outputs and channels, one for each chunk of rows.
+        weight: its outputs and channels.
+    """
+    (rows, channels), (outs, ins) = read, weight
+    typing.solver.equal(copies, outs.degree)
+    typing.solver.equal(rows.degree, others)
+    typing.solver.equal(channels.degree, ins.degree)
+    kept = replace(rows, origin=None), Dim(outs.size, copies, outs.cut)
+    return Type(channels.degree, kept)
+
+
+def _undivided(typing: Typing, dims: Sequence[Dim]) -> None:
+    for dim in dims:
+        typing.solver.equal(dim.degree, ONE)
 
 
 def _linear(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[Type, ...]:
@@ -95,11 +128,7 @@ def _linear(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[Type,
     _rank(op, w, 2)
     (rows, channels), (outs, ins) = x.dims, w.dims
     typing.solver.equal(channels.size, ins.size)
-    typing.solver.equal(x.replica, outs.degree)
-    typing.solver.equal(rows.degree, w.replica)
-    typing.solver.equal(channels.degree, ins.degree)
-    out = Dim(outs.size, x.replica, outs.cut)
-    return (Type(channels.degree, (replace(rows, origin=None), out)),)
+    return (_contraction(typing, x.replica, (rows, channels), w.replica, (outs, ins)),)
 
 
 def _conv(typing: Typing, op: Op, args: Sequence[Type], where: str) -> tuple[Type, ...]:
@@ -107,27 +136,31 @@ def _conv(typing: Typing, op: Op, args: Sequence[Type], where: str) -> tuple[Typ
     _rank(op, x, 4)
     _rank(op, w, 4)
     (n, c, h, width), (o, i, kh, kw) = x.dims, w.dims
-    found = _grouping(typing, c.size, o.size, i.size)
+    made = _contraction(typing, x.replica, (n, c), w.replica, (o, i))
+    _undivided(typing, (h, width, kh, kw))
+    found = _grouping(typing, c.size, o, i.size)
     typing.convs[where] = found
     heights = _window(typing.solver, op, h.size, kh.size, "h")
     widths = _window(typing.solver, op, width.size, kw.size, "w")
-    dims = (replace(n, origin=None), replace(o, origin=None), Dim(heights), Dim(widths))
-    return (Type(ONE, dims),)
+    return (Type(made.replica, (*made.dims, Dim(heights), Dim(widths))),)
 
 
-def _grouping(typing: Typing, channels: Expr, outs: Expr, ins: Expr) -> Conv:
-    """Solves channels = groups * ins and outs = groups * per_group, as products if free."""
-    solver = typing.solver
-    if typing.assume == UNGROUPED:
+def _grouping(typing: Typing, channels: Expr, outputs: Dim, ins: Expr) -> Conv:
+    """Solves channels = groups * ins and outs = groups * per_group, as products if free.
+
+    Every device has all the groups, of its own channels and outputs.
+    """
+    solver, outs = typing.solver, outputs.size
+    if UNGROUPED in typing.assume:
         solver.equal(channels, ins)
         return Conv(ONE, solver.resolve(outs), solver.resolve(ins))
     groups = solver.multiple(channels, ins)
-    if typing.assume == SAME_WIDTH:
+    if SAME_WIDTH in typing.assume:
         per_group = solver.multiple(outs, groups)
         solver.equal(per_group, symbol("outputs per group"))
         return Conv(solver.resolve(groups), solver.resolve(per_group), solver.resolve(ins))
     outs, groups = solver.resolve(outs), solver.resolve(groups)
-    solver.divides(groups, outs)
+    solver.divides(solver.resolve(groups * outputs.degree), outs)
     found = quotient(outs, groups)
     return Conv(groups, call("div", outs, groups) if found is None else found, solver.resolve(ins))
 
@@ -137,31 +170,31 @@ def _window(solver: Solver, op: Op, size: Expr, kernel: Expr, axis: str) -> Expr
     size, kernel = solver.resolve(size), solver.resolve(kernel)
     if op["padding"] == SAME:
         return call("ceil", size, stride)
-    slack = size - kernel
-    if slack.sign() == -1:
-        raise IllTypedError(f"a window of {kernel} in {size}")
-    return call("div", slack, stride) + 1
+    solver.at_least(size, kernel)
+    return call("div", size - kernel, stride) + 1
 
 
 def _pool(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[Type, ...]:
     (x,) = args
     _rank(op, x, 4)
     n, c, h, w = x.dims
+    _undivided(typing, (h, w))
     heights = _window(typing.solver, op, h.size, as_expr(op["kernel_h"]), "h")
     widths = _window(typing.solver, op, w.size, as_expr(op["kernel_w"]), "w")
     kept = [replace(d, origin=None) for d in (n, c)]
-    return (Type(ONE, (kept[0], kept[1], Dim(heights), Dim(widths))),)
+    return (Type(x.replica, (kept[0], kept[1], Dim(heights), Dim(widths))),)
 
 
 def _enlarge(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[Type, ...]:
     (w,) = args
     _rank(op, w, 4)
+    _undivided(typing, w.dims[2:])
     sizes = [as_expr(op["kernel_h"]), as_expr(op["kernel_w"])]
     for dim, size in zip(w.dims[2:], sizes, strict=True):
         if (typing.solver.resolve(dim.size) - size).sign() == 1:
             raise IllTypedError(f"a kernel of {dim.size} is enlarged to {size}")
     kept = [replace(d, origin=None) for d in w.dims[:2]]
-    return (Type(ONE, (kept[0], kept[1], Dim(sizes[0]), Dim(sizes[1]))),)
+    return (Type(w.replica, (kept[0], kept[1], Dim(sizes[0]), Dim(sizes[1]))),)
 
 
 def _concat(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[Type, ...]:

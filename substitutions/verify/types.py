@@ -54,10 +54,11 @@ class Conv:
     inputs: Expr
 
 
-# Restrictions under which a rule may hold that does not hold for every convolution.
+# Restrictions under which a rule may hold that does not hold for every convolution, or for factors
+# of tensors that are divided along several dimensions: those are numbered by all of them.
 SAME_WIDTH = "all convolutions have equally many outputs per group"
 UNGROUPED = "no convolution is grouped"
-ASSUMPTIONS = ("", SAME_WIDTH, UNGROUPED)
+UNDIVIDED = "no dimension of an input is divided"
 
 
 @dataclass
@@ -65,13 +66,13 @@ class Typing:
     """Types of both sides while they are found.
 
     degrees: the symbol that stands for each degree written in the rule, or a number.
-    assume: a restriction of the rule to certain convolutions, see `ASSUMPTIONS`.
+    assume: restrictions of the rule, such as `UNGROUPED`.
     """
 
     rule: Rule
     solver: Solver
     degrees: Mapping[int, Expr]
-    assume: str = ""
+    assume: tuple[str, ...] = ()
     inputs: dict[str, Type] = field(default_factory=dict[str, Type])
     convs: dict[str, Conv] = field(default_factory=dict[str, Conv])
     cuts: dict[tuple[str, int], Cut] = field(default_factory=dict[tuple[str, int], Cut])
@@ -85,13 +86,14 @@ class Typing:
 
     def _input(self, name: str, rank: int) -> Type:
         parallel = self.rule.parallel
+        divided = parallel and UNDIVIDED not in self.assume
         replica = symbol(f"degree({name}, 0)") if parallel else ONE
         dims: list[Dim] = []
         for i in range(rank):
             axis = i + 1 if parallel else i
             size = symbol(f"size({name}, {axis})")
-            degree = symbol(f"degree({name}, {axis})") if parallel else ONE
-            if parallel:
+            degree = symbol(f"degree({name}, {axis})") if divided else ONE
+            if divided:
                 self.solver.divisible.append((degree, size))
             dims.append(Dim(size, degree, None, (name, i)))
         return Type(replica, tuple(dims))

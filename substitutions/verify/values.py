@@ -160,7 +160,8 @@ def divided(expr: Expr, by: Expr, sizes: Mapping[Atom, Expr | None]) -> Expr:
     """floor(expr / by), where by is a product of positive names or a number.
 
     floor((by*q + r) / by) = q + floor(r / by), and floor(floor(a / p) / q) = floor(a / (p*q)), so
-    that the factors of `by` may be taken one by one, in any order.
+    that the factors of `by` may be taken one by one, in any order; likewise
+    floor((n + floor(a / p)) / q) = floor((n*p + a) / (p*q)).
     """
     if by == ONE or not expr.terms:
         return expr
@@ -175,7 +176,20 @@ def divided(expr: Expr, by: Expr, sizes: Mapping[Atom, Expr | None]) -> Expr:
             for other in (*factors[:i], *factors[i + 1 :]):
                 left = left * other
             return whole + divided(found, left, sizes)
+    nested = _nested(rest)
+    if nested is not None:
+        inner, more = nested
+        return whole + divided(inner, by * more, sizes)
     return whole + call("div", rest, by)
+
+
+def _nested(expr: Expr) -> tuple[Expr, Expr] | None:
+    """(x, p) with floor(expr / b) = floor(x / (b*p)) for every b, if a term is floor(y / p)."""
+    for monomial, c in expr.terms.items():
+        if c == 1 and len(monomial) == 1 and monomial[0].name == "div":
+            inner, by = monomial[0].args
+            return (expr - Expr({monomial: 1})) * by + inner, by
+    return None
 
 
 def pulled(expr: Expr, k: Expr) -> tuple[Expr, Expr]:

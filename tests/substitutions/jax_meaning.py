@@ -1,9 +1,16 @@
 # pyright: basic
-"""Both sides of a rule in JAX, for counterexamples: a meaning apart from the package's own."""
+"""Rules on explicit logical devices in JAX: a meaning apart from the package's own.
+
+A tensor is a table of local arrays by device. Devices are numbered by replica and by chunk of each
+dimension. Ops run device by device on what each device holds, and are refused where the devices of
+their operands are not the same ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,103 +21,333 @@ from jax import lax
 from substitutions import Op, Ref, Rule
 
 PADS = {0: "SAME", 1: "VALID"}
+Device = tuple[int, ...]
+
+
+class RefusedError(Exception):
+    """An op does not take these operands: their shapes, their number or their devices differ."""
+
+
+def need(condition: bool, text: str) -> None:
+    if not condition:
+        raise RefusedError(text)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Where a dimension was last joined, and how its parts were before."""
+
+    at: int
+    left: Join | None = None
+    right: Join | None = None
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Local arrays by device, and the history of each data dimension."""
+
+    parts: Mapping[Device, Any]
+    joins: tuple[Join | None, ...]
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        return tuple(max(numbers) + 1 for numbers in zip(*self.parts, strict=True))
+
+    @property
+    def local(self) -> tuple[int, ...]:
+        return next(iter(self.parts.values())).shape
+
+    def whole(self) -> np.ndarray[Any, Any]:
+        """One array [replica, dims...]."""
+        sizes = [d * n for d, n in zip(self.degrees[1:], self.local, strict=True)]
+        found = np.zeros((self.degrees[0], *sizes))
+        for device, part in self.parts.items():
+            chunks = zip(device[1:], self.local, strict=True)
+            found[(device[0], *(slice(i * n, (i + 1) * n) for i, n in chunks))] = part
+        return found
+
+
+def placed(whole: Any, degrees: Sequence[int], cuts: Mapping[int, int]) -> Placed:
+    """An input [replica, dims...]; `cuts` says where its data dimensions are joined, from 0."""
+    whole = np.asarray(whole, dtype="float64")
+    need(whole.shape[0] == degrees[0], "replicas and their degree differ")
+    local: list[int] = []
+    for size, degree in zip(whole.shape[1:], degrees[1:], strict=True):
+        need(size % degree == 0, f"{degree} chunks of {size}")
+        local.append(size // degree)
+    parts = {}
+    for device in itertools.product(*map(range, degrees)):
+        chunks = zip(device[1:], local, strict=True)
+        place = (device[0], *(slice(i * n, (i + 1) * n) for i, n in chunks))
+        parts[device] = jnp.asarray(whole[place])
+    return Placed(parts, tuple(Join(cuts[i]) if i in cuts else None for i in range(len(local))))
 
 
 def outputs(
-    rule: Rule, inputs: Mapping[str, Any], degrees: Mapping[str, Sequence[int]],
-    constants: Mapping[str, Mapping[str, Sequence[int]]],
-    cuts: Mapping[str, Sequence[Sequence[int]]],
-) -> list[list[Any]]:  # fmt: skip
+    rule: Rule, inputs: Mapping[str, Placed], constants: Mapping[str, Mapping[str, Sequence[int]]]
+) -> tuple[list[Placed], list[Placed]]:
     """Values of the mapped outputs of the source and of the target, in doubles.
 
-    A value is (array, degrees, where its dimensions were joined); degrees are empty for plain
-    rules.
+    Raises:
+        RefusedError: if an op does not take its operands.
     """
     with jax.enable_x64(True):
-        first = 0 if rule.parallel else 1
-        given = {}
-        for name, x in inputs.items():
-            joins = {axis - first: at for axis, at in cuts.get(name, ())}
-            given[name] = (jnp.asarray(x, dtype="float64"), tuple(degrees.get(name, ())), joins)
-        sides = []
-        for name, ops, pick in (("source", rule.source, 0), ("target", rule.target, 1)):
-            made: list[Any] = []
-            for i, op in enumerate(ops):
-                args = [_read(ref, given, made) for ref in op.inputs]
-                made.append(_apply(op, args, rule.parallel, constants.get(name, {}).get(str(i))))
-            sides.append([_read(pair[pick], given, made) for pair in rule.outputs])
-        return sides
+        source, target = (
+            _side(rule, side, i, inputs, constants.get(name, {}))
+            for i, (name, side) in enumerate((("source", rule.source), ("target", rule.target)))
+        )
+        return source, target
 
 
-def _read(ref: Ref, given: Mapping[str, Any], made: Sequence[Any]) -> Any:
-    return given[ref.name] if ref.op < 0 else made[ref.op][ref.output]
+def _side(
+    rule: Rule, side: Sequence[Op], pick: int, inputs: Mapping[str, Placed],
+    constants: Mapping[str, Sequence[int]],
+) -> list[Placed]:  # fmt: skip
+    made: list[tuple[Placed, ...]] = []
+
+    def value(ref: Ref) -> Placed:
+        return inputs[ref.name] if ref.op < 0 else made[ref.op][ref.output]
+
+    for i, op in enumerate(side):
+        if op.kind in ("ones", "identity-matrix", "identity-kernel", "mean-kernel"):
+            data = _constant(op, tuple(constants[str(i)]))
+            made.append((Placed({(0,) * (data.ndim + 1): data}, (None,) * data.ndim),))
+        else:
+            made.append(_OPS[op.kind](op, [value(ref) for ref in op.inputs], rule.parallel))
+    return [value(pair[pick]) for pair in rule.outputs]
+
+
+def _axis(op: Op, x: Placed, parallel: bool) -> int:
+    """The data dimension, from 0."""
+    axis = op["axis"] - parallel
+    need(0 <= axis < len(x.joins), f"{op.kind} on axis {op['axis']}")
+    return axis
 
 
 def _activated(op: Op, x: Any) -> Any:
     return jax.nn.relu(x) if op.get("activation", 0) == 2 else x
 
 
-def _apply(op: Op, args: Sequence[Any], parallel: bool, shape: Any) -> tuple[Any, ...]:
-    if op.kind in ("ones", "identity-matrix", "identity-kernel", "mean-kernel"):
-        return ((_constant(op, tuple(shape)), (), {}),)
-    x, held, joins = args[0]
-    if op.kind == "concat":
-        axis = op["axis"]
-        sizes = [a[0].shape[axis] for a in args]
-        whole = jnp.concatenate([a[0] for a in args], axis=axis)
-        return ((whole, held, {**joins, axis: sizes[0]}),)
-    if op.kind == "split":
-        axis = op["axis"]
-        parts = jnp.split(x, [joins[axis]], axis=axis)
-        rest = {a: at for a, at in joins.items() if a != axis}
-        return tuple((part, held, rest) for part in parts)
-    if op.kind in ("partition", "combine", "replicate", "reduce"):
-        return (_parallel(op, x, held, joins),)
-    if op.kind == "transpose":
-        return ((x.T, held, {1 - axis: at for axis, at in joins.items()}),)
-    if op.kind == "linear":
-        return (_linear(op, args),)
-    others = [a[0] for a in args[1:]]
-    joined = dict(joins)
-    if op.kind == "matmul":
-        joined = {a: joins[a] for a in (0,) if a in joins}
-        joined |= {a: args[1][2][a] for a in (1,) if a in args[1][2]}
-    if op.kind == "conv":
-        joined = {a: joins[a] for a in (0,) if a in joins}
-        joined |= {1: args[1][2][0]} if 0 in args[1][2] else {}
-    return ((_plain(op, x, others), held, joined),)
+def _each(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+    """Elementwise, on devices that hold the same chunks of all operands."""
+    x = args[0]
+    for other in args[1:]:
+        need(other.parts.keys() == x.parts.keys(), f"{op.kind} of tensors on other devices")
+        need(other.local == x.local, f"{op.kind} of {x.local} and {other.local}")
+    function = _ELEMENTWISE[op.kind]
+    parts = {d: function(*(a.parts[d] for a in args)) for d in x.parts}
+    alike = op.kind not in ("sub", "div")
+    joins = (js[0] if alike and all(j == js[0] for j in js) else None
+             for js in zip(*(a.joins for a in args), strict=True))  # fmt: skip
+    return (Placed(parts, tuple(joins)),)
 
 
-def _plain(op: Op, x: Any, others: Sequence[Any]) -> Any:
-    if op.kind == "add":
-        assert x.shape == others[0].shape
-        return x + others[0]
-    if op.kind == "mul":
-        assert x.shape == others[0].shape
-        return x * others[0]
-    if op.kind == "scale":
-        return x * others[0]
-    if op.kind == "relu":
-        return jax.nn.relu(x)
-    if op.kind == "matmul":
-        return _activated(op, x @ others[0])
-    if op.kind == "conv":
-        w = others[0]
-        found = lax.conv_general_dilated(
-            x, w, (op["stride_h"], op["stride_w"]), PADS[op["padding"]],
-            feature_group_count=x.shape[1] // w.shape[1],
-        )  # fmt: skip
-        return _activated(op, found)
-    window = (1, 1, op["kernel_h"], op["kernel_w"])
-    if op.kind == "enlarge":
-        extra = [op[f"kernel_{a}"] - n for a, n in zip("hw", x.shape[2:], strict=True)]
-        return jnp.pad(x, ((0, 0), (0, 0), *((e // 2, e - e // 2) for e in extra)))
+_ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
+    "add": jnp.add, "mul": jnp.multiply, "sub": jnp.subtract, "div": jnp.divide,
+    "neg": jnp.negative, "relu": jax.nn.relu, "exp": jnp.exp, "rsqrt": lax.rsqrt,
+    "tanh": jnp.tanh, "cast": lambda x: x.astype("float16").astype("float64"),
+}  # fmt: skip
+
+
+def _scale(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+    """The factor has a replica for every device, in the order of their numbers."""
+    x, s = args
+    need(not s.joins, "the factor is no scalar")
+    devices = sorted(x.parts)
+    need(len(s.parts) == len(devices), "the factor is on fewer or more devices")
+    return (Placed({d: x.parts[d] * s.parts[i,] for i, d in enumerate(devices)}, x.joins),)
+
+
+def _transpose(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+    (x,) = args
+    need(len(x.joins) == 2, "transpose of no matrix")
+    return (Placed({(r, j, i): a.T for (r, i, j), a in x.parts.items()}, x.joins[::-1]),)
+
+
+def _contraction(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+    """Each device of the first operand meets one of the second; the result has its own number."""
+    x, y = args
+    ranks, partner, compute, joins = _CONTRACTIONS[op.kind]
+    need((len(x.joins), len(y.joins)) == ranks, f"{op.kind} of other ranks")
+    pairs = {device: partner(*device) for device in x.parts}
+    met = [other for other, _ in pairs.values()]
+    need(len({*met}) == len(met) and {*met} == {*y.parts}, f"{op.kind} on different devices")
+    parts = {
+        result: _activated(op, compute(op, x.parts[device], y.parts[other]))
+        for device, (other, result) in pairs.items()
+    }
+    return (Placed(parts, joins(x.joins, y.joins)),)
+
+
+def _matrices(op: Op, x: Any, y: Any) -> Any:
+    need(x.shape[-1] == y.shape[-2] and x.shape[:-2] == y.shape[:-2], f"{x.shape} by {y.shape}")
+    return x @ y
+
+
+def _image(op: Op, x: Any, w: Any) -> Any:
+    channels, outs, ins = x.shape[1], w.shape[0], w.shape[1]
+    need(channels % ins == 0 and outs % (channels // ins) == 0, "groups do not divide channels")
+    fits = all(k <= n for k, n in zip(w.shape[2:], x.shape[2:], strict=True))
+    need(fits or op["padding"] == 0, "a window larger than the image")
+    return lax.conv_general_dilated(
+        x, w, (op["stride_h"], op["stride_w"]), PADS[op["padding"]],
+        feature_group_count=channels // ins,
+    )  # fmt: skip
+
+
+def _looked_up(op: Op, table: Any, rows: Any) -> Any:
+    return table[rows.astype("int64") % table.shape[0]]
+
+
+# op -> (ranks, devices of the second operand and of the result, the local op, histories)
+_CONTRACTIONS: Mapping[str, Any] = {
+    "matmul": (
+        (2, 2), lambda r, n, c: ((n, c, r), (c, n, r)), _matrices,
+        lambda x, y: (x[0], y[1]),
+    ),
+    "linear": (
+        (2, 2), lambda r, n, c: ((n, r, c), (c, n, r)), lambda op, x, w: _matrices(op, x, w.T),
+        lambda x, w: (x[0], w[0]),
+    ),
+    "batch-matmul": (
+        (3, 3), lambda r, b, n, c: ((n, b, c, r), (c, b, n, r)), _matrices,
+        lambda x, y: (x[0], x[1], y[2]),
+    ),
+    "conv": (
+        (4, 4), lambda r, n, c, _h, _w: ((n, r, c, 0, 0), (c, n, r, 0, 0)), _image,
+        lambda x, w: (x[0], w[0], None, None),
+    ),
+    "gather": (
+        (2, 1), lambda r, _n, c: ((c, r), (0, r, c)), _looked_up,
+        lambda table, rows: (rows[0], table[1]),
+    ),
+}  # fmt: skip
+
+
+def _windowed(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+    (x,) = args
+    need(len(x.joins) == 4, f"{op.kind} of no image")
+    need(not any(h or w for *_, h, w in x.parts), f"{op.kind} of a window that is divided")
+    size = (op["kernel_h"], op["kernel_w"])
+    if op.kind == "enlarge" or op["padding"] == 1:
+        fits = [k - n for k, n in zip(size, x.local[2:], strict=True)]
+        need(min(fits) >= 0 if op.kind == "enlarge" else max(fits) <= 0, "windows do not fit")
+    parts = {device: _WINDOWS[op.kind](op, part, size) for device, part in x.parts.items()}
+    return (Placed(parts, (*x.joins[:2], None, None)),)
+
+
+def _enlarged(op: Op, x: Any, size: tuple[int, int]) -> Any:
+    extra = [k - n for k, n in zip(size, x.shape[2:], strict=True)]
+    return jnp.pad(x, ((0, 0), (0, 0), *((e // 2, e - e // 2) for e in extra)))
+
+
+def _averaged(op: Op, x: Any, size: tuple[int, int]) -> Any:
     strides = (1, 1, op["stride_h"], op["stride_w"])
-    if op.kind == "avgpool":
-        total = lax.reduce_window(x, 0.0, lax.add, window, strides, PADS[op["padding"]])
-        return total / (op["kernel_h"] * op["kernel_w"])
-    assert op.kind == "maxpool"
-    return lax.reduce_window(x, -jnp.inf, lax.max, window, strides, PADS[op["padding"]])
+    total = lax.reduce_window(x, 0.0, lax.add, (1, 1, *size), strides, PADS[op["padding"]])
+    return total / (size[0] * size[1])
+
+
+def _largest(op: Op, x: Any, size: tuple[int, int]) -> Any:
+    strides = (1, 1, op["stride_h"], op["stride_w"])
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, *size), strides, PADS[op["padding"]])
+
+
+_WINDOWS = {"enlarge": _enlarged, "avgpool": _averaged, "maxpool": _largest}
+
+
+def _concat(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+    x = args[0]
+    axis = _axis(op, x, parallel)
+    need(not any(device[1 + axis] for device in x.parts), "concat along chunks")
+    joins, total = list(x.joins), x.local[axis]
+    for other in args[1:]:
+        need(other.parts.keys() == x.parts.keys(), "concat of tensors on other devices")
+        for i, (n, m) in enumerate(zip(x.local, other.local, strict=True)):
+            need(i == axis or n == m, f"concat of {x.local} and {other.local}")
+            joins[i] = joins[i] if joins[i] == other.joins[i] or i == axis else None
+        joins[axis] = Join(total, joins[axis], other.joins[axis])
+        total += other.local[axis]
+    parts = {d: jnp.concatenate([a.parts[d] for a in args], axis=axis) for d in x.parts}
+    return (Placed(parts, tuple(joins)),)
+
+
+def _split(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+    (x,) = args
+    axis = _axis(op, x, parallel)
+    need(not any(device[1 + axis] for device in x.parts), "split along chunks")
+    join = x.joins[axis]
+    need(join is not None, "split of what was not joined")
+    halves = {d: jnp.split(part, [join.at], axis=axis) for d, part in x.parts.items()}
+    return tuple(
+        Placed({d: both[i] for d, both in halves.items()},
+               (*x.joins[:axis], history, *x.joins[axis + 1 :]))
+        for i, history in enumerate((join.left, join.right))
+    )  # fmt: skip
+
+
+def _moved(device: Device, dim: int, number: int) -> Device:
+    return (*device[:dim], number, *device[dim + 1 :])
+
+
+def _communication(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+    """Partition, combine, replicate and reduce: the only ops that send anything."""
+    (x,) = args
+    k, dim = op["degree"], op["dim"]
+    need(parallel and dim <= len(x.joins), f"{op.kind} on {dim}")
+    need((dim == 0) == (op.kind in ("replicate", "reduce")), f"{op.kind} on {dim}")
+    groups: dict[Device, list[Any]] = {}
+    if op.kind in ("combine", "reduce"):
+        need(x.degrees[dim] % k == 0, f"{op.kind} of {x.degrees[dim]} by {k}")
+        for device in sorted(x.parts):
+            home = _moved(device, dim, device[dim] // k)
+            groups.setdefault(home, []).append(x.parts[device])
+        join = sum if op.kind == "reduce" else lambda ps: jnp.concatenate(ps, axis=dim - 1)
+        return (Placed({home: join(parts) for home, parts in groups.items()}, x.joins),)
+    for device, part in x.parts.items():
+        if op.kind == "partition":
+            need(part.shape[dim - 1] % k == 0, f"{k} chunks of {part.shape[dim - 1]}")
+        pieces = jnp.split(part, k, axis=dim - 1) if op.kind == "partition" else [part] * k
+        for j, piece in enumerate(pieces):
+            groups[_moved(device, dim, device[dim] * k + j)] = piece
+    return (Placed(groups, x.joins),)
+
+
+def _reduction(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+    """Devices along the axis become replicas, each with the sum of what it holds."""
+    (x,) = args
+    axis = _axis(op, x, parallel)
+    degree = x.degrees[1 + axis]
+    need(op.kind == "sum" or degree == 1, "the largest along chunks")
+    function = jnp.sum if op.kind == "sum" else jnp.max
+    parts = {
+        (d[0] * degree + d[1 + axis], *d[1 : 1 + axis], *d[2 + axis :]): function(part, axis=axis)
+        for d, part in x.parts.items()
+    }
+    return (Placed(parts, (*x.joins[:axis], *x.joins[axis + 1 :])),)
+
+
+def _expand(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+    x, like = args
+    axis = _axis(op, like, parallel)
+    degree, size = like.degrees[1 + axis], like.local[axis]
+    homes = {d: (d[0] * degree + d[1 + axis], *d[1 : 1 + axis], *d[2 + axis :]) for d in like.parts}
+    need({*homes.values()} == {*x.parts}, "expand on other devices")
+    need((*like.local[:axis], *like.local[axis + 1 :]) == x.local, "expand to another shape")
+    parts = {d: jnp.stack([x.parts[home]] * size, axis=axis) for d, home in homes.items()}
+    return (Placed(parts, like.joins),)
+
+
+def _along(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+    vector, like = args
+    axis = _axis(op, like, parallel)
+    need(not parallel and len(vector.joins) == 1, "along takes a vector, on one device")
+    need(vector.local[0] == like.local[axis], "along another size")
+    shape = [-1 if i == axis else 1 for i in range(len(like.local))]
+    parts = {
+        d: jnp.broadcast_to(vector.parts[d[:1] + (0,)].reshape(shape), like.local)
+        for d in like.parts
+    }
+    return (Placed(parts, like.joins),)
 
 
 def _constant(op: Op, shape: tuple[int, ...]) -> Any:
@@ -127,48 +364,60 @@ def _constant(op: Op, shape: tuple[int, ...]) -> Any:
     return channel[:, :, None, None] * taps
 
 
-def _parallel(op: Op, x: Any, held: tuple[int, ...], joins: Any) -> Any:
-    k, dim = op["degree"], op["dim"]
-    changed = list(held)
-    changed[dim] = held[dim] * k if op.kind in ("partition", "replicate") else held[dim] // k
-    if op.kind == "replicate":
-        x = jnp.repeat(x, k, axis=0)
-    if op.kind == "reduce":
-        x = x.reshape(-1, k, *x.shape[1:]).sum(axis=1)
-    return x, tuple(changed), joins
+_OPS: Mapping[str, Callable[[Op, Sequence[Placed], bool], tuple[Placed, ...]]] = {
+    **dict.fromkeys(_ELEMENTWISE, _each),
+    **dict.fromkeys(_CONTRACTIONS, _contraction),
+    **dict.fromkeys(_WINDOWS, _windowed),
+    **dict.fromkeys(("partition", "combine", "replicate", "reduce"), _communication),
+    **dict.fromkeys(("sum", "max"), _reduction),
+    "scale": _scale, "transpose": _transpose, "concat": _concat, "split": _split,
+    "expand": _expand, "along": _along,
+}  # fmt: skip
 
 
-def _linear(op: Op, args: Sequence[Any]) -> Any:
-    """Chunks made explicit: x[o, n, m, c, d] * w[n, o, p, c, d], summed over d."""
-    (x, (xr, xn, xc), xj), (w, (wr, wo, wc), wj) = args
-    assert (xr, xn, xc) == (wo, wr, wc)
-    rows, channels = x.shape[1:]
-    outs = w.shape[1]
-    x = x.reshape(xr, xn, rows // xn, xc, channels // xc)
-    w = w.reshape(wr, wo, outs // wo, wc, channels // wc)
-    found = jnp.einsum("onmcd,nopcd->cnmop", x, w).reshape(xc, rows, outs)
-    joins = {**({1: xj[1]} if 1 in xj else {}), **({2: wj[1]} if 1 in wj else {})}
-    return _activated(op, found), (xc, xn, xr), joins
+def difference(a: Placed, b: Placed) -> str:
+    """How two values differ, elements that are not finite aside; empty if they do not."""
+    if a.parts.keys() != b.parts.keys():
+        return f"degrees {a.degrees} and {b.degrees}"
+    if a.local != b.local:
+        return f"shapes {a.whole().shape} and {b.whole().shape}"
+    for device in a.parts:
+        left, right = np.asarray(a.parts[device]), np.asarray(b.parts[device])
+        finite = np.isfinite(left) & np.isfinite(right)
+        bad = finite & ~np.isclose(left, right, rtol=1e-7, atol=1e-7)
+        if bad.any():
+            return f"{left[bad][0]} and {right[bad][0]} on device {device}"
+    return ""
 
 
 def reproduces(rule: Rule, example: Mapping[str, Any]) -> bool:
     """Whether JAX sees the sides of a rule differ as a counterexample says."""
     written = dict(zip(_degrees(rule), example.get("written_degrees", ()), strict=False))
-    more = [example.get(key, {}) for key in ("degrees", "constants", "cuts")]
-    source, target = outputs(_with_degrees(rule, written), example["inputs"], *more)
+    first = 0 if rule.parallel else 1
+    inputs: dict[str, Placed] = {}
+    for name, values in example["inputs"].items():
+        whole = np.asarray(values, dtype="float64")[(None,) * first]
+        degrees = example.get("degrees", {}).get(name, [1] * whole.ndim)
+        cuts = {axis - 1: at for axis, at in example.get("cuts", {}).get(name, ())}
+        inputs[name] = placed(whole, degrees, cuts)
+    rule = with_degrees(rule, written)
+    source, target = outputs(rule, inputs, example.get("constants", {}))
     a, b = source[example["output"]], target[example["output"]]
     if "at" not in example:
-        return a[0].shape != b[0].shape or a[1] != b[1]
-    at = tuple(example["at"])
-    same = np.isclose([a[0][at], b[0][at]], [example["source"], example["target"]]).all()
-    return bool(same and not np.isclose(a[0][at], b[0][at]))
+        return a.parts.keys() != b.parts.keys() or a.local != b.local
+    at = ((0,) * first) + tuple(example["at"])
+    left, right = a.whole()[at], b.whole()[at]
+    same = np.isclose([left, right], [example["source"], example["target"]]).all()
+    return bool(same and not np.isclose(left, right))
 
 
 def _degrees(rule: Rule) -> list[int]:
     return sorted({op["degree"] for op in (*rule.source, *rule.target) if op.get("degree", 0)})
 
 
-def _with_degrees(rule: Rule, written: Mapping[int, int]) -> Rule:
+def with_degrees(rule: Rule, written: Mapping[int, int]) -> Rule:
+    """The rule with other degrees."""
+
     def side(ops: tuple[Op, ...]) -> tuple[Op, ...]:
         changed = []
         for op in ops:
