@@ -23,6 +23,7 @@ from .forms import saturate as saturate
 from .generate import Generated as Generated
 from .generate import catalogue_of as catalogue_of
 from .generate import generate as generate
+from .published import read_each as read_each
 from .published import read_rules as read_rules
 from .rewrite import Draft as Draft
 from .rewrite import Mark as Mark
@@ -34,6 +35,7 @@ from .rewrite import patterns as patterns
 from .rule import Op as Op
 from .rule import Ref as Ref
 from .rule import Rule as Rule
+from .rule import Unread as Unread
 from .trial import Trial as Trial
 from .verify import VERDICTS as VERDICTS
 from .verify import Verdict as Verdict

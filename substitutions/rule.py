@@ -139,7 +139,7 @@ class Rule:
         return tuple(ref for ref in found if ref.op < 0)
 
     def free_inputs(self) -> tuple[str, ...]:
-        """Inputs that the target reads and the source does not, so that nothing says what they are."""
+        """Inputs that the target reads and the source does not: nothing says what they are."""
         left = {r.name for r in _refs(self.source, [a for a, _ in self.outputs]) if r.op < 0}
         right = {r.name for r in _refs(self.target, [b for _, b in self.outputs]) if r.op < 0}
         return tuple(sorted(right - left))
@@ -148,6 +148,15 @@ class Rule:
         sides = ("; ".join(map(str, side)) for side in (self.source, self.target))
         pairs = ", ".join(f"{a} = {b}" for a, b in self.outputs)
         return f"{' ==> '.join(sides)} where {pairs}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A rule of a file that breaks the form of rules: where it stands, and how."""
+
+    name: str
+    where: str
+    reason: str
 
 
 def _refs(side: Side, outputs: list[Ref]) -> Iterator[Ref]:

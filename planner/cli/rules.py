@@ -22,7 +22,7 @@ from substitutions import (
     generate,
     judge_all,
     judge_row,
-    read_rules,
+    read_each,
 )
 from substitutions.generate import OP_SETS
 
@@ -157,11 +157,13 @@ def _generated(data: dict[str, Any], width: int | None) -> Text:
 def audit_command(file: RulesPath, as_json: AsJson = False) -> Answer:
     """Say of every rule in a file whether it is proved, false or ill-formed, and why.
 
+    A rule that breaks the form of rules is ill-formed; the others are judged all the same.
+
     Exit status: 0 if every rule holds (a side condition may be stated), 1 if one does not or is
     not decided, 2 if the file cannot be read.
     """
     try:
-        rules = read_rules(file)
+        rules = read_each(file)
     except RuleError as error:
         raise PlanError(
             error.message, kind="rules", where=error.where, remedy=error.remedy

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 from ..errors import RuleError
-from ..rule import Rule
-from .graph import RawOp, RawRule, rule_of
+from ..rule import Rule, Unread
+from .graph import RawOp, RawRule, kept, rule_of
 from .limits import MOST_DEPTH, MOST_RULES
 from .names import FLEXFLOW_OPS, FLEXFLOW_PARAMETERS
 
@@ -21,8 +22,8 @@ _LARGEST = 2**31
 _LONGEST_NAME = 200
 
 
-def read_flexflow(data: bytes, where: str) -> tuple[Rule, ...]:
-    """Rules of FlexFlow's JSON file.
+def read_flexflow(data: bytes, where: str) -> tuple[Rule | Unread, ...]:
+    """Rules of FlexFlow's JSON file, those with errors as such.
 
     Raises:
         RuleError: if the text is not JSON, or is not a collection of rules.
@@ -36,7 +37,10 @@ def read_flexflow(data: bytes, where: str) -> tuple[Rule, ...]:
     rules = _list(_record(found, "RuleCollection", where), "rule", where)
     if len(rules) > MOST_RULES:
         raise RuleError(f"{len(rules)} rules; at most {MOST_RULES} are read", where=where)
-    return tuple(_rule(item, f"{where}: rule {i}") for i, item in enumerate(rules))
+    return tuple(
+        kept(partial(_rule, item), f"flexflow-{i}", f"{where}: rule {i}")
+        for i, item in enumerate(rules)
+    )
 
 
 def _bound_depth(data: bytes, where: str) -> None:

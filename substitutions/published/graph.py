@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import RuleError
-from ..rule import SIGNATURES, Op, Ref, Rule, Side
+from ..rule import SIGNATURES, Op, Ref, Rule, Side, Unread
+from .limits import LONGEST_REASON
 from .ranks import infer_ranks
 
 _COUNTS = ("inputs", "outputs", "rank", "group")
@@ -29,6 +30,14 @@ class RawRule:
     source: tuple[RawOp, ...]
     target: tuple[RawOp, ...]
     mapped: tuple[tuple[int, int, int, int], ...]
+
+
+def kept(read: Callable[[str], Rule], name: str, where: str) -> Rule | Unread:
+    """What `read` makes of one rule of a file; an error of its is kept in place of the rule."""
+    try:
+        return read(where)
+    except RuleError as error:
+        return Unread(name, error.where, error.message[:LONGEST_REASON])
 
 
 def rule_of(raw: RawRule, ranks: Mapping[int, int], *, parallel: bool) -> Rule:

@@ -5,3 +5,4 @@ from __future__ import annotations
 MOST_BYTES = 32 * 2**20
 MOST_RULES = 100_000
 MOST_DEPTH = 64
+LONGEST_REASON = 300  # that is told of a rule

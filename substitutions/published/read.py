@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 
 from ..errors import RuleError
-from ..rule import Rule
+from ..rule import Rule, Unread
 from .flexflow import read_flexflow
 from .limits import MOST_BYTES
 from .taso import read_taso
@@ -19,6 +19,20 @@ _REMEDY = "give FlexFlow's JSON, TASO's protobuf (.pb) or TENSAT's text"
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """Rules of FlexFlow's JSON, TASO's protobuf or TENSAT's text, compressed with gzip or not.
+
+    Raises:
+        RuleError: if the file cannot be read, is too large, or has another form, or a rule has.
+    """
+    found: list[Rule] = []
+    for rule in read_each(path):
+        if isinstance(rule, Unread):
+            raise RuleError(rule.reason, where=rule.where)
+        found.append(rule)
+    return tuple(found)
+
+
+def read_each(path: Path) -> tuple[Rule | Unread, ...]:
+    """The same, rule by rule: one that breaks the form of rules leaves the others readable.
 
     Raises:
         RuleError: if the file cannot be read, is too large, or has another form.

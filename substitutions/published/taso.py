@@ -9,10 +9,11 @@ MapOutput{srcOpId=1, dstOpId=2, srcTsId=3, dstTsId=4}.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ..errors import RuleError
-from ..rule import Rule
-from .graph import RawOp, RawRule, rule_of
+from ..rule import Rule, Unread
+from .graph import RawOp, RawRule, kept, rule_of
 from .limits import MOST_RULES
 from .names import TASO_OPS, TASO_PARAMETERS, taso_rank
 
@@ -21,17 +22,17 @@ _LONGEST_VARINT = 10
 _RANKS = {number: taso_rank(number) for number in range(1, 21)}
 
 
-def read_taso(data: bytes, where: str) -> tuple[Rule, ...]:
-    """Rules of TASO's protobuf file.
+def read_taso(data: bytes, where: str) -> tuple[Rule | Unread, ...]:
+    """Rules of TASO's protobuf file, those with errors as such.
 
     Raises:
         RuleError: if the bytes are not such a message.
     """
-    found: list[Rule] = []
+    found: list[Rule | Unread] = []
     for i, rule in enumerate(_messages(data, 1, where)):
         if i >= MOST_RULES:
             raise RuleError(f"more than {MOST_RULES} rules", where=where)
-        found.append(_rule(rule, i, f"{where}: rule {i}"))
+        found.append(kept(partial(_rule, rule, i), f"taso-{i}", f"{where}: rule {i}"))
     if not found:
         raise RuleError("no rules: the file is empty", where=where)
     return tuple(found)

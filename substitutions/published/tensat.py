@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..errors import RuleError
-from ..rule import CONSTANTS, PLAIN, RELU, Op, Ref, Rule
+from ..rule import CONSTANTS, PLAIN, RELU, Op, Ref, Rule, Unread
+from .graph import kept
 from .limits import MOST_DEPTH, MOST_RULES
 from .names import taso_rank
 from .ranks import infer_ranks
@@ -48,8 +50,8 @@ _SHORT: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def read_tensat(text: str, where: str) -> tuple[Rule, ...]:
-    """Rules of one of TENSAT's text files.
+def read_tensat(text: str, where: str) -> tuple[Rule | Unread, ...]:
+    """Rules of one of TENSAT's text files, those with errors as such.
 
     Raises:
         RuleError: if the text has another form.
@@ -61,7 +63,10 @@ def read_tensat(text: str, where: str) -> tuple[Rule, ...]:
         text = f"{len(equations)} equations of rules with two outputs: one is missing"
         raise RuleError(text, where=where)
     groups = [equations[i : i + size] for i in range(0, len(equations), size)]
-    return tuple(_rule(group, i, where) for i, group in enumerate(groups))
+    return tuple(
+        kept(partial(_rule, group, i), f"tensat-{i}", f"{where}: rule {i}")
+        for i, group in enumerate(groups)
+    )
 
 
 def _uses(term: Call | str, name: str) -> bool:
@@ -132,8 +137,7 @@ def _prefix(tokens: Sequence[str], at: int, depth: int, where: str) -> tuple[Cal
     return Call(name, tuple(args)), at + 1
 
 
-def _rule(pairs: Sequence[tuple[Call | str, Call | str]], index: int, where: str) -> Rule:
-    place = f"{where}: rule {index}"
+def _rule(pairs: Sequence[tuple[Call | str, Call | str]], index: int, place: str) -> Rule:
     sides = [_Side(place), _Side(place)]
     outputs = tuple((sides[0].value(left), sides[1].value(right)) for left, right in pairs)
     usual = {**sides[0].ranks, **sides[1].ranks}

@@ -36,6 +36,7 @@ def evaluate(
     made: list[tuple[Tensor, ...]] = []
     for i, op in enumerate(side):
         args = [inputs[r.name] if r.op < 0 else made[r.op][r.output] for r in op.inputs]
+        run.spend(sum(x.data.size for x in args))
         if op.kind in _CONSTANTS:
             shape = shapes[i]
             data = run.numbers.array(_CONSTANTS[op.kind](op, shape))
@@ -45,6 +46,7 @@ def evaluate(
             made.append((spread(data[None], ones, (None,) * len(ones)),))
         else:
             made.append(_OPS[op.kind](op, args, run))
+        run.spend(sum(t.data.size for t in made[-1]))
         if any(t.data.size > MOST_ELEMENTS for t in made[-1]):
             raise TooLargeError(f"a {op.kind} is too large")
     return made
@@ -98,20 +100,21 @@ def _transpose(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
 def _product(a: Array, b: Array, run: Run) -> Array:
     """Product of a [n, c] and b [c, o]."""
     need(a.shape[1] == b.shape[0], f"product of {a.shape} and {b.shape}")
+    run.spend(a.size * b.shape[1])
     return run.numbers.total(run.numbers.mul(a[:, :, None], b[None]), (1,))
 
 
 def _matmul(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     a, b = args
     need(a.rank == b.rank == 2, "matmul of no matrices")
-    data, degrees = on_each(op, "onc, nco -> cno", args, lambda x, y: _product(x, y, run))
+    data, degrees = on_each(op, "onc, nco -> cno", args, run, lambda x, y: _product(x, y, run))
     return (Tensor(_activated(op, data, run), degrees, (None, a.cuts[1], b.cuts[2])),)
 
 
 def _linear(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     x, w = args
     need(x.rank == w.rank == 2, "linear of no matrices")
-    data, degrees = on_each(op, "onc, noc -> cno", args, lambda x, y: _product(x, y.T, run))
+    data, degrees = on_each(op, "onc, noc -> cno", args, run, lambda x, y: _product(x, y.T, run))
     return (Tensor(_activated(op, data, run), degrees, (None, x.cuts[1], w.cuts[1])),)
 
 
@@ -145,7 +148,7 @@ def _conv(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     x, w = args
     need(x.rank == w.rank == 4, "convolution of no images")
     data, degrees = on_each(
-        op, "onc.., noc.. -> cno..", args, lambda image, kernel: _image(op, image, kernel, run)
+        op, "onc.., noc.. -> cno..", args, run, lambda x, w: _image(op, x, w, run)
     )
     cuts = (None, x.cuts[1], w.cuts[1], None, None)
     return (Tensor(_activated(op, data, run), degrees, cuts),)
@@ -164,6 +167,7 @@ def _image(op: Op, image: Array, kernel: Array, run: Run) -> Array:
         group = o // each
         block = seen[:, group * ins : (group + 1) * ins]
         weight = kernel[o][None, :, None, None]
+        run.spend(block.size)
         parts.append(run.numbers.total(run.numbers.mul(block, weight), (1, 4, 5)))
     return np.stack(parts, axis=1)
 
@@ -171,12 +175,13 @@ def _image(op: Op, image: Array, kernel: Array, run: Run) -> Array:
 def _pool(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     (x,) = args
     need(x.rank == 4, "pooling of no images")
-    data, degrees = on_each(op, "rnc.. -> rnc..", args, lambda image: _pooled(op, image, run))
+    data, degrees = on_each(op, "rnc.. -> rnc..", args, run, lambda image: _pooled(op, image, run))
     return (Tensor(data, degrees, (None, x.cuts[1], x.cuts[2], None, None)),)
 
 
 def _pooled(op: Op, image: Array, run: Run) -> Array:
     kernel = (op["kernel_h"], op["kernel_w"])
+    run.spend(image.size * kernel[0] * kernel[1])
     if op.kind == "avgpool":
         total = run.numbers.total(_windows(op, image, kernel, 0), (4, 5))
         return run.numbers.mul(total, run.numbers.share(kernel[0] * kernel[1]))

@@ -90,9 +90,10 @@ def _batch(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     def product(a: Array, b: Array) -> Array:
         fits = a.shape[0] == b.shape[0] and a.shape[2] == b.shape[1]
         need(fits, f"batch-matmul of {a.shape} and {b.shape} on a device")
+        run.spend(a.size * b.shape[2])
         return run.numbers.total(run.numbers.mul(a[..., None], b[:, None]), (2,))
 
-    data, degrees = on_each(op, "obnc, nbco -> cbno", args, product)
+    data, degrees = on_each(op, "obnc, nbco -> cbno", args, run, product)
     return (Tensor(data, degrees, (None, x.cuts[1], x.cuts[2], y.cuts[3])),)
 
 
@@ -103,7 +104,7 @@ def _gather(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     def looked_up(values: Array, number: Array) -> Array:
         return values[number.astype(np.int64) % len(values)]
 
-    data, degrees = on_each(op, "n.c, cn -> .nc", args, looked_up)
+    data, degrees = on_each(op, "n.c, cn -> .nc", args, run, looked_up)
     return (Tensor(data, degrees, (None, rows.cuts[1], table.cuts[2])),)
 
 

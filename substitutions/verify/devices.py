@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..rule import Op
 from .arrays import Array, NotTypedError, Numbers, need
+from .effort import ELEMENTS, OP, Effort
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,11 @@ class Run:
 
     numbers: Numbers
     parallel: bool
+    effort: Effort = field(default_factory=Effort)
+
+    def spend(self, elements: int) -> None:
+        """Counts the work of an op that computes so many elements."""
+        self.effort.spend(OP + elements // ELEMENTS)
 
     def axis(self, op: Op, x: Tensor) -> int:
         """The place of an op's axis among [replica, dims...]."""
@@ -101,7 +107,7 @@ class Run:
 
 
 def on_each(
-    op: Op, devices: str, args: Sequence[Tensor], compute: Callable[..., Array]
+    op: Op, devices: str, args: Sequence[Tensor], run: Run, compute: Callable[..., Array]
 ) -> tuple[Array, tuple[int, ...]]:
     """Local results of an op of several operands, and their degrees.
 
@@ -111,6 +117,7 @@ def on_each(
             arrow, of the result: a device holds the chunks of operands that its letters number.
             A point is a dimension that is not divided.
         args: the operands.
+        run: counts the work.
         compute: what each device computes of its own arrays.
 
     Raises:
@@ -125,6 +132,7 @@ def on_each(
     degrees = tuple(sizes[letter] for letter in made)
     results: list[Array] = []
     for numbers in itertools.product(*map(range, degrees)):
+        run.spend(0)
         at = dict(zip(made, numbers, strict=True)) | {".": 0}
         held = (x.data[tuple(at[i] for i in ls)] for ls, x in zip(taken, args, strict=True))
         results.append(compute(*held))
@@ -159,7 +167,7 @@ def _partition(x: Tensor, k: int, dim: int, run: Run) -> Array:
 
 
 def _combine(x: Tensor, k: int, dim: int, run: Run) -> Array:
-    """k neighbouring chunks joined on one device."""
+    """Neighbouring chunks joined, k on each device."""
     shape, place = x.data.shape, x.rank + dim
     groups = x.data.reshape(*shape[:dim], shape[dim] // k, k, *shape[dim + 1 :])
     near = np.moveaxis(groups, dim + 1, place)
@@ -167,7 +175,7 @@ def _combine(x: Tensor, k: int, dim: int, run: Run) -> Array:
 
 
 def _replicate(x: Tensor, k: int, dim: int, run: Run) -> Array:
-    """k copies of each replica, which are neighbours."""
+    """Copies of each replica, k of them as neighbours."""
     return np.repeat(x.data, k, axis=0)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..rule import Rule
 from .arrays import Array, Field, NotTypedError, Reals, TooLargeError
+from .effort import Effort
 from .expr import Atom
 from .prove import Case, typed
 from .sample import Difference, Domain, Instance, compare, draw_inputs
@@ -20,10 +21,12 @@ SEED = 20240229
 MOST_SHRUNK = 96  # elements of inputs that are reduced one by one
 
 
-def domain(rule: Rule, case: Case, *, partly: bool = False) -> Domain | None:
+def domain(
+    rule: Rule, case: Case, effort: Effort | None = None, *, partly: bool = False
+) -> Domain | None:
     """Where both sides are well-typed, if the solver can say; `partly`, where they may be."""
     try:
-        return Domain(typed(rule, case, partly=partly), case)
+        return Domain(typed(rule, case, effort, partly=partly), case)
     except (IllFormedError, IllTypedError, UndecidedError):
         return None
 
@@ -40,7 +43,8 @@ def survives(where: Domain, count: int, seed: int = 0) -> tuple[int, Difference 
             continue
         try:
             for numbers in (Field(7919 + i), Reals()):
-                found = compare(instance, draw_inputs(instance, SEED + i, 1000), numbers)
+                inputs = draw_inputs(instance, SEED + i, 1000)
+                found = compare(instance, inputs, numbers, where.effort)
                 if found:
                     return tried, found
         except TooLargeError:
@@ -67,12 +71,12 @@ def _fails(where: Domain, values: Mapping[Atom, int], seed: int) -> bool:
     instance = where.instance(values)
     if instance is None:
         return False
-    return _differs(instance, draw_inputs(instance, seed, LARGEST)) is not None
+    return _differs(where, instance, draw_inputs(instance, seed, LARGEST)) is not None
 
 
-def _differs(instance: Instance, inputs: Mapping[str, Array]) -> Difference | None:
+def _differs(where: Domain, instance: Instance, inputs: Mapping[str, Array]) -> Difference | None:
     try:
-        return compare(instance, inputs, Reals())
+        return compare(instance, inputs, Reals(), where.effort)
     except NotTypedError:
         return None
 
@@ -91,8 +95,8 @@ def _small(where: Domain, values: dict[Atom, int], seed: int) -> dict[str, Any]:
     instance = where.instance(values)
     if instance is None:
         raise AssertionError("a failing instance has shapes")
-    inputs = _plain(instance, draw_inputs(instance, seed, LARGEST))
-    found = _differs(instance, inputs)
+    inputs = _plain(where, instance, draw_inputs(instance, seed, LARGEST))
+    found = _differs(where, instance, inputs)
     if found is None:
         raise AssertionError("a reduced counterexample still fails")
     return _record(instance, inputs, found)
@@ -102,7 +106,7 @@ def _is_degree(where: Domain, atom: Atom) -> bool:
     return any(atom in e.atoms() for _, e in where.case.degrees)
 
 
-def _plain(instance: Instance, inputs: dict[str, Array]) -> dict[str, Array]:
+def _plain(where: Domain, instance: Instance, inputs: dict[str, Array]) -> dict[str, Array]:
     """Inputs with as many zeros and ones as still fail."""
     if sum(array.size for array in inputs.values()) > MOST_SHRUNK:
         return inputs
@@ -112,7 +116,7 @@ def _plain(instance: Instance, inputs: dict[str, Array]) -> dict[str, Array]:
             if old == value:
                 break
             inputs[name][at] = value
-            if _differs(instance, inputs):
+            if _differs(where, instance, inputs):
                 break
             inputs[name][at] = old
     return inputs

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..rule import Op, Ref, Rule, Side
+from ..rule import Op, Ref, Rule, Side, Unread
+from .effort import Effort, SpentError
 from .falsify import domain, refute, survives
 from .prove import (
     Case,
@@ -18,6 +19,7 @@ from .prove import (
     degree_cases,
     kernel_choices,
     prove,
+    too_many_kernels,
     typed,
     written_degrees,
 )
@@ -67,19 +69,35 @@ def judge(rule: Rule) -> Verdict:
 
 
 def judge_all(
-    rules: Sequence[Rule], tell: Callable[[int], None] = lambda _: None
+    rules: Sequence[Rule | Unread], tell: Callable[[int], None] = lambda _: None
 ) -> Iterator[Verdict]:
-    """Verdicts in order; rules that differ in the names of inputs only are judged once."""
+    """Verdicts in order; rules that differ in the names of inputs only are judged once.
+
+    Every rule has one, those that could not be read or that a proof fails on included.
+    """
     known: dict[Rule, Verdict] = {}
     for i, rule in enumerate(rules):
         start = time.perf_counter()
+        if isinstance(rule, Unread):
+            yield Verdict(rule.name, ILL_FORMED, reason=rule.reason)
+            tell(i + 1)
+            continue
         names = {ref.name: f"-{j + 1}" for j, ref in enumerate(rule.inputs())}
         plain = renamed(rule, names)
         if plain not in known:
-            known[plain] = judge(plain)
+            known[plain] = _judged(plain)
         back = {new: old for old, new in names.items()}
         yield _in_names(known[plain], rule.name, back, time.perf_counter() - start)
         tell(i + 1)
+
+
+def _judged(rule: Rule) -> Verdict:
+    """The verdict; an error of the prover is one too, so that the rules after it have theirs."""
+    try:
+        return judge(rule)
+    except Exception as error:
+        reason = f"the prover failed, please report it: {type(error).__name__}: {error}"
+        return Verdict(rule.name, UNKNOWN, reason=reason)
 
 
 def renamed(rule: Rule, names: dict[str, str]) -> Rule:
@@ -124,10 +142,10 @@ def _renamed_text(text: str, names: dict[str, str]) -> str:
 
 def refuted_again(rule: Rule, instances: int) -> bool:
     """Whether an accepted rule fails on many more instances of the case that was proved."""
-    for case, kernels in _general_cases(rule):
-        good = [choice for choice in kernels if prove(rule, replace(case, kernels=choice)).proved]
-        for choice in good:
-            where = domain(rule, replace(case, kernels=choice))
+    for proofs in _general_proofs(rule, Effort()):
+        good = [proof for proof in proofs if proof.proved]
+        for proof in good:
+            where = domain(rule, proof.case)
             if where and survives(where, instances, seed=1)[1]:
                 return True
         if good:
@@ -140,80 +158,90 @@ def _judge(rule: Rule) -> Verdict:
         return Verdict(rule.name, ILL_FORMED, reason=f"only one side reads {', '.join(free)}")
     if not rule.ranks:
         return Verdict(rule.name, ILL_FORMED, reason="no input says how large the constants are")
-    _check_types(rule)
-    for case, kernels in _general_cases(rule):
-        proofs = [prove(rule, replace(case, kernels=choice)) for choice in kernels]
+    effort, numbers = Effort(), Effort()
+    reason = f"not decided: {too_many_kernels(rule)}"
+    try:
+        _check_types(rule, effort)
+        proofs = () if too_many_kernels(rule) else _first_proofs(rule, effort)
         if any(proof.proved for proof in proofs):
-            return _proved(rule, case, proofs)
-    fixed = Case(written_degrees(rule), fixed=True)
-    if rule.parallel and fixed.degrees:
-        proof = prove(rule, fixed)
-        if proof.proved:
-            return _fixed(rule, proof)
-    return _unproved(rule)
+            return _accepted(rule, proofs, numbers)
+        if proofs:
+            reason = proofs[0].reason
+    except SpentError as error:
+        reason = f"not decided: {error}"
+    return _unproved(rule, reason, numbers)
 
 
-def _check_types(rule: Rule) -> None:
+def _check_types(rule: Rule, effort: Effort) -> None:
     """Raises IllFormedError or IllTypedError where no sizes make both sides well-typed."""
     first = next(iter(kernel_choices(rule)))
     for degrees in dict.fromkeys((next(degree_cases(rule)), written_degrees(rule))):
         with contextlib.suppress(UndecidedError):
-            typed(rule, Case(degrees, kernels=first))
+            typed(rule, Case(degrees, kernels=first), effort)
 
 
-def _general_cases(rule: Rule) -> Iterator[tuple[Case, tuple[Kernels, ...]]]:
-    kernels = tuple(kernel_choices(rule))
+def _first_proofs(rule: Rule, effort: Effort) -> Sequence[Proof]:
+    """Proofs of the most general case that has one for some kernels, else a failed one."""
+    for proofs in _general_proofs(rule, effort):
+        if any(proof.proved for proof in proofs):
+            return proofs
+    first = next(iter(kernel_choices(rule)))
+    written = Case(written_degrees(rule), kernels=first, fixed=bool(written_degrees(rule)))
+    return (prove(rule, written, effort),)
+
+
+def _general_proofs(rule: Rule, effort: Effort) -> Iterator[Sequence[Proof]]:
+    """For any degrees, case by case, one attempt for each choice of kernels."""
     for degrees in degree_cases(rule):
         for assume in assumptions(rule):
-            yield Case(degrees, assume), kernels
+            cases = (Case(degrees, assume, kernels) for kernels in kernel_choices(rule))
+            yield [prove(rule, case, effort) for case in cases]
 
 
-def _proved(rule: Rule, case: Case, proofs: Sequence[Proof]) -> Verdict:
+def _accepted(rule: Rule, proofs: Sequence[Proof], numbers: Effort) -> Verdict:
     good = [p for p in proofs if p.proved]
+    for proof in good[:1] if len(good) == 1 else good[:: max(1, len(good) // 3)]:
+        if refusal := _refusal(rule, proof.case, numbers):
+            return Verdict(rule.name, UNKNOWN, reason=refusal)
     conditions = [*dict.fromkeys(c for p in good for c in p.conditions)]
+    case = good[0].case
+    if case.fixed:
+        degrees = ", ".join(str(d) for d, _ in case.degrees)
+        condition = " and ".join([f"the degree is {degrees}", *conditions])
+        example = _outside(rule, [replace(case, degrees=next(degree_cases(rule)))], numbers)
+        return Verdict(rule.name, FIXED, condition, example)
     bad = [p for p in proofs if not p.proved]
     if bad:
         conditions.append(_kernel_condition([p.case.kernels for p in good], proofs))
-    for proof in good[:1] if len(good) == 1 else good[:: max(1, len(good) // 3)]:
-        if refusal := _refusal(rule, proof.case):
-            return refusal
     example = None
     if case.assume:
-        example = _outside(rule, [replace(case, assume=(), kernels=p.case.kernels) for p in good])
+        every = [replace(p.case, assume=()) for p in good]
+        example = _outside(rule, every, numbers)
     elif bad:
-        example = _outside(rule, [p.case for p in bad])
+        example = _outside(rule, [p.case for p in bad], numbers)
     verdict = CONDITION if conditions else PROVED
     return Verdict(rule.name, verdict, " and ".join(conditions), example)
 
 
-def _refusal(rule: Rule, case: Case) -> Verdict | None:
-    """A verdict against a proof that the numbers contradict, or that says nothing."""
-    where = domain(rule, case)
-    tried, found = survives(where, WITNESSES) if where else (0, None)
+def _refusal(rule: Rule, case: Case, numbers: Effort) -> str:
+    """Why a proof is not believed: numbers contradict it, or it says nothing; empty if it is."""
+    where = domain(rule, case, numbers)
+    try:
+        tried, found = survives(where, WITNESSES) if where else (0, None)
+    except SpentError as error:
+        return f"proved, yet numbers to try it on were {error}"
     if found:
-        return Verdict(
-            rule.name, UNKNOWN, reason=f"proved, yet the sides differ on numbers: {found.text}"
-        )
-    if not tried:
-        return Verdict(rule.name, UNKNOWN, reason="no well-typed instance was found")
-    return None
+        return f"proved, yet the sides differ on numbers: {found.text}"
+    return "" if tried else "no well-typed instance was found"
 
 
-def _fixed(rule: Rule, proof: Proof) -> Verdict:
-    if refusal := _refusal(rule, proof.case):
-        return refusal
-    degrees = ", ".join(str(d) for d, _ in proof.case.degrees)
-    condition = " and ".join([f"the degree is {degrees}", *proof.conditions])
-    example = _outside(rule, [Case(next(iter(degree_cases(rule))))])
-    return Verdict(rule.name, FIXED, condition, example)
-
-
-def _outside(rule: Rule, cases: Iterable[Case]) -> dict[str, Any] | None:
-    for case in cases:
-        where = domain(rule, case, partly=True)
-        example = refute(where) if where else None
-        if example:
-            return example
+def _outside(rule: Rule, cases: Iterable[Case], numbers: Effort) -> dict[str, Any] | None:
+    with contextlib.suppress(SpentError):
+        for case in cases:
+            where = domain(rule, case, numbers, partly=True)
+            example = refute(where) if where else None
+            if example:
+                return example
     return None
 
 
@@ -227,14 +255,11 @@ def _kernel_condition(good: Sequence[Kernels], proofs: Sequence[Proof]) -> str:
     return f"the kernels {names} are {', or '.join(shown)}"
 
 
-def _unproved(rule: Rule) -> Verdict:
+def _unproved(rule: Rule, reason: str, numbers: Effort) -> Verdict:
     """A rule is false for the degrees that it has; what others do says nothing of it."""
     written = written_degrees(rule)
-    for assume in assumptions(rule):
-        for kernels in kernel_choices(rule):
-            where = domain(rule, Case(written, assume, kernels), partly=True)
-            example = refute(where) if where else None
-            if example:
-                return Verdict(rule.name, FALSE, counterexample=example)
-    first = Case(written, kernels=next(iter(kernel_choices(rule))))
-    return Verdict(rule.name, UNKNOWN, reason=prove(rule, first).reason)
+    every = (Case(written, a, k) for a in assumptions(rule) for k in kernel_choices(rule))
+    example = _outside(rule, every, numbers)
+    if example:
+        return Verdict(rule.name, FALSE, counterexample=example)
+    return Verdict(rule.name, UNKNOWN, reason=reason)

@@ -58,6 +58,7 @@ def _reduced(value: Value, labels: Labels, outer: tuple[Factor, ...] = ()) -> li
 def _reduce(monomial: Monomial, labels: Labels, outer: tuple[Factor, ...]) -> Monomial | None:
     """The monomial without equalities and windows that say nothing; None if it is 0."""
     while True:
+        labels.spend(1)
         factors: list[Factor] = []
         plain = [f for f in monomial.factors if f.kind in ("eq", "box")]
         for factor in (_tidy_test(f, labels) for f in plain):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..rule import Ref, Rule
 from .breaks import Parts, ordered, segments
+from .effort import Effort
 from .expr import Expr, as_expr, symbol
 from .meaning import VALUES
 from .normal import normal_form
@@ -25,6 +26,7 @@ Kernels = tuple[tuple[str, int, int], ...]  # input, height, width
 
 MOST_PIECES = 64
 MOST_CASES = 8  # of how degrees depend on each other
+MOST_KERNELS = 64  # sizes that are enlarged; published rules have 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +101,20 @@ def enlarged(rule: Rule) -> tuple[tuple[str, int, int], ...]:
 
 
 def kernel_choices(rule: Rule) -> Iterator[Kernels]:
-    """All kernels that can be enlarged as the rule does; one empty choice where none is."""
+    """Kernels that can be enlarged as the rule does, as many as are tried; () if none is."""
     names = enlarged(rule)
-    ranges = [list(itertools.product(range(1, h + 1), range(1, w + 1))) for _, h, w in names]
-    for choice in itertools.product(*ranges):
+    ranges = [itertools.product(range(1, h + 1), range(1, w + 1)) for _, h, w in names]
+    for choice in itertools.islice(itertools.product(*ranges), MOST_KERNELS):
         yield tuple((name, h, w) for (name, _, _), (h, w) in zip(names, choice, strict=True))
 
 
-def typed(rule: Rule, case: Case, *, partly: bool = False) -> Typing:
+def too_many_kernels(rule: Rule) -> str:
+    """Why not every choice of kernels is tried; empty if each is."""
+    count = math.prod(h * w for _, h, w in enlarged(rule))
+    return f"{count} sizes of enlarged kernels" if count > MOST_KERNELS else ""
+
+
+def typed(rule: Rule, case: Case, effort: Effort | None = None, *, partly: bool = False) -> Typing:
     """Types of both sides of a rule; `partly` keeps what was found if the target is undecided.
 
     Raises:
@@ -114,10 +122,12 @@ def typed(rule: Rule, case: Case, *, partly: bool = False) -> Typing:
         IllTypedError: if no sizes and degrees fit.
         UndecidedError: if the equations of sizes are beyond the solver.
     """
-    solver = Solver(implied=implied)
+    solver = Solver(implied=implied, effort=effort or Effort())
     solver.at_least_2 = {a for _, e in case.degrees if e.constant is None for a in e.atoms()}
     typing = Typing(rule, solver, dict(case.degrees), case.assume)
     for name, height, width in case.kernels:
+        if len(typing.inputs[name].dims) != 4:
+            raise IllFormedError(f"enlarge of {len(typing.inputs[name].dims)} dimensions, takes 4")
         for axis, size in ((2, height), (3, width)):
             solver.equal(typing.inputs[name].dims[axis].size, as_expr(size))
     type_side(typing, "source", rule.source)
@@ -130,14 +140,15 @@ def typed(rule: Rule, case: Case, *, partly: bool = False) -> Typing:
     return typing
 
 
-def prove(rule: Rule, case: Case) -> Proof:
+def prove(rule: Rule, case: Case, effort: Effort | None = None) -> Proof:
     """Tries to prove one case.
 
     Raises:
         IllFormedError: if the rule breaks the typing of ops.
+        SpentError: if the work on the rule is too much.
     """
     try:
-        typing = typed(rule, case)
+        typing = typed(rule, case, effort)
         for a, b in rule.outputs:
             reason = _mismatch(typing, a, b)
             if reason:
@@ -176,7 +187,7 @@ def _mismatch(typing: Typing, a: Ref, b: Ref) -> str:
 
 def _equal(typing: Typing, a: Ref, b: Ref) -> str:
     """Why the normal forms differ; empty if they are equal everywhere."""
-    labels = Labels()
+    labels = Labels(typing.solver.effort)
     left = Meaning(Parts(typing, "source", typing.rule.source, REDUCTION_BREAKS), labels, VALUES)
     right = Meaning(Parts(typing, "target", typing.rule.target, REDUCTION_BREAKS), labels, VALUES)
     type_ = resolved(typing.solver, typing.of("source", a))

@@ -11,6 +11,7 @@ from .expr import ONE, Expr
 from .values import Factor, Index, Labels, Value, constant, times
 
 Indices = tuple[Index, ...]
+MONOMIALS = 8  # are made with as much work as an element is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ class Meaning:
             places = (replica, *(i.at for i in index))
             return times(constant(ONE), (Factor("in", places, f"x{ref.name}"),))
         op = self.parts.side[ref.op]
-        return self.values[op.kind](self, op, ref, replica, index)
+        found = self.values[op.kind](self, op, ref, replica, index)
+        self.labels.spend(len(found) // MONOMIALS)
+        return found
 
 
 ValueOf = Callable[[Meaning, Op, Ref, Expr, Indices], Value]

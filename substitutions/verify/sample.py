@@ -14,6 +14,7 @@ from ..rule import CONSTANTS, LARGEST_PARAMETER, Op, Rule, Side
 from .arrays import Array, Numbers
 from .concrete import evaluate
 from .devices import Run, Tensor, tensor
+from .effort import DRAW, INSTANCE, Effort
 from .expr import Atom, Expr
 from .prove import Case
 from .types import Typing, resolved
@@ -57,6 +58,7 @@ class Domain:
 
     def __init__(self, typing: Typing, case: Case) -> None:
         self.typing, self.case, self.rule = typing, case, typing.rule
+        self.effort = typing.solver.effort
         self.inputs = {name: resolved(typing.solver, t) for name, t in typing.inputs.items()}
         sides: tuple[tuple[str, Side], ...] = (
             ("source", self.rule.source), ("target", self.rule.target)
@@ -89,6 +91,7 @@ class Domain:
         least = [solver.resolve(e) for e in solver.nonnegative]
         found = 0
         for _ in range(TRIES * count):
+            self.effort.spend(DRAW)
             values = self._draw(rng, facts)
             if not _hold(facts, least, values):
                 continue
@@ -224,14 +227,18 @@ def draw_inputs(instance: Instance, seed: int, largest: int) -> dict[str, Array]
     return found
 
 
-def compare(instance: Instance, inputs: Mapping[str, Array], numbers: Numbers) -> Difference | None:
+def compare(
+    instance: Instance, inputs: Mapping[str, Array], numbers: Numbers, effort: Effort
+) -> Difference | None:
     """The first difference between the sides.
 
     Raises:
         NotTypedError: if a side does not take these shapes.
+        SpentError: if the work on the rule is too much.
     """
     rule = instance.rule
-    run = Run(numbers, rule.parallel)
+    run = Run(numbers, rule.parallel, effort)
+    effort.spend(INSTANCE)
     degrees, cuts = dict(instance.degrees), {n: dict(c) for n, c in instance.cuts}
     given = {
         name: tensor(numbers.array(values), degrees[name], cuts.get(name))

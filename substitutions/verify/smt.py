@@ -17,6 +17,7 @@ from .solve import Solver
 
 MOST_UNANSWERED = 4  # questions of one rule; after that, the answer is no without asking
 MOST_NAMES = 60  # in all monomials of a question; z3 counts too few steps for larger ones
+Z3_STEPS = 3  # of z3 in a step of ours
 STEPS = 1_000_000  # 6 times the most that a rule of the published sets takes; about 0.3 s
 
 
@@ -28,7 +29,8 @@ def implied(solver: Solver, divisor: Expr, number: Expr) -> bool:
         return False
     every = [expr for fact in facts for expr in fact] + [divisor, number]
     large = sum(len(monomial) for expr in every for monomial in expr.terms) > MOST_NAMES
-    answer = None if large else _implied(facts, divisor, number, twos)
+    answer, steps = (None, 0) if large else _implied(facts, divisor, number, twos)
+    solver.effort.spend(steps // Z3_STEPS)
     solver.unanswered += answer is None
     return answer is True
 
@@ -36,8 +38,8 @@ def implied(solver: Solver, divisor: Expr, number: Expr) -> bool:
 @lru_cache(maxsize=4096)
 def _implied(
     facts: tuple[tuple[Expr, Expr], ...], divisor: Expr, number: Expr, twos: frozenset[str]
-) -> bool | None:
-    """The answer; None if it was given up."""
+) -> tuple[bool | None, int]:
+    """The answer, None if it was given up, and how many steps it took."""
     context = z3.Context()
     names: dict[str, Any] = {}
     s = z3.Solver(ctx=context)
@@ -51,7 +53,9 @@ def _implied(
     for name, variable in names.items():
         s.add(variable >= (2 if name in twos else 1))
     answer = s.check()
-    return None if answer == z3.unknown else answer == z3.unsat
+    counted = s.statistics()
+    steps = counted.get_key_value("rlimit count") if "rlimit count" in counted.keys() else STEPS
+    return None if answer == z3.unknown else answer == z3.unsat, int(steps)
 
 
 def _term(expr: Expr, names: dict[str, Any], context: Any) -> Any:

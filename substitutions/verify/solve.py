@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .effort import Effort
 from .expr import ONE, Atom, Expr, as_expr, quotient, substitute, symbol
 
 # Shapes of constants such as the identity matrix may be chosen freely, to suit the rest.
@@ -30,6 +31,7 @@ class Solver:
 
     conditions: equations and divisibilities of the target that the source does not imply.
     nonnegative: what is known not to be negative, such as a size less the window in it.
+    effort: what is left of the work on the rule.
     unanswered: questions of divisibility that were given up.
     """
 
@@ -40,6 +42,7 @@ class Solver:
     at_least_2: set[Atom] = field(default_factory=set[Atom])
     conditions: list[str] = field(default_factory=list[str])
     recording: bool = False
+    effort: Effort = field(default_factory=Effort)
     unanswered: int = 0
     implied: Callable[[Solver, Expr, Expr], bool] | None = None
     _fresh: int = 0

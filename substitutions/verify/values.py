@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .effort import LABEL as LABEL_STEPS
+from .effort import Effort
 from .expr import ONE, ZERO, Atom, Expr, as_expr, call, substitute, symbol
 from .solve import UndecidedError
 
@@ -87,6 +89,7 @@ Value = tuple[Monomial, ...]
 class Labels:
     """Fresh labels and the sizes of their ranges, and a count of the work of a proof."""
 
+    effort: Effort = field(default_factory=Effort)
     sizes: dict[Atom, Expr | None] = field(default_factory=dict[Atom, "Expr | None"])
     work: int = 0
     _count: itertools.count[int] = field(default_factory=itertools.count)
@@ -95,8 +98,10 @@ class Labels:
         """Counts work.
 
         Raises:
-            UndecidedError: if it is too much.
+            UndecidedError: if it is too much for a proof.
+            SpentError: if it is too much for a rule.
         """
+        self.effort.spend(work * LABEL_STEPS)
         self.work += work
         if self.work > MOST_WORK:
             raise UndecidedError("the sides are too large when written out")

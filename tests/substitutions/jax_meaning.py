@@ -344,7 +344,7 @@ def _along(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]
     need(vector.local[0] == like.local[axis], "along another size")
     shape = [-1 if i == axis else 1 for i in range(len(like.local))]
     parts = {
-        d: jnp.broadcast_to(vector.parts[d[:1] + (0,)].reshape(shape), like.local)
+        d: jnp.broadcast_to(vector.parts[(*d[:1], 0)].reshape(shape), like.local)
         for d in like.parts
     }
     return (Placed(parts, like.joins),)
