@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -97,24 +98,28 @@ def _transpose(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     return (Tensor(x.data.transpose(0, 2, 1, 4, 3), degrees, cuts),)
 
 
-def _product(a: Array, b: Array, run: Run) -> Array:
+def _product(run: Run, a: Array, b: Array) -> Array:
     """Product of a [n, c] and b [c, o]."""
     need(a.shape[1] == b.shape[0], f"product of {a.shape} and {b.shape}")
     run.spend(a.size * b.shape[1])
     return run.numbers.total(run.numbers.mul(a[:, :, None], b[None]), (1,))
 
 
+def _turned_product(run: Run, x: Array, w: Array) -> Array:
+    return _product(run, x, w.T)
+
+
 def _matmul(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     a, b = args
     need(a.rank == b.rank == 2, "matmul of no matrices")
-    data, degrees = on_each(op, "onc, nco -> cno", args, run, lambda x, y: _product(x, y, run))
+    data, degrees = on_each(op, "onc, nco -> cno", args, run, partial(_product, run))
     return (Tensor(_activated(op, data, run), degrees, (None, a.cuts[1], b.cuts[2])),)
 
 
 def _linear(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     x, w = args
     need(x.rank == w.rank == 2, "linear of no matrices")
-    data, degrees = on_each(op, "onc, noc -> cno", args, run, lambda x, y: _product(x, y.T, run))
+    data, degrees = on_each(op, "onc, noc -> cno", args, run, partial(_turned_product, run))
     return (Tensor(_activated(op, data, run), degrees, (None, x.cuts[1], w.cuts[1])),)
 
 
@@ -147,14 +152,12 @@ def _windows(op: Op, image: Array, kernel: tuple[int, int], fill: float) -> Arra
 def _conv(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     x, w = args
     need(x.rank == w.rank == 4, "convolution of no images")
-    data, degrees = on_each(
-        op, "onc.., noc.. -> cno..", args, run, lambda x, w: _image(op, x, w, run)
-    )
+    data, degrees = on_each(op, "onc.., noc.. -> cno..", args, run, partial(_image, op, run))
     cuts = (None, x.cuts[1], w.cuts[1], None, None)
     return (Tensor(_activated(op, data, run), degrees, cuts),)
 
 
-def _image(op: Op, image: Array, kernel: Array, run: Run) -> Array:
+def _image(op: Op, run: Run, image: Array, kernel: Array) -> Array:
     """The convolution on one device, grouped where the image has more channels."""
     channels, outs, ins = image.shape[1], kernel.shape[0], kernel.shape[1]
     need(channels % ins == 0, f"{ins} inputs of {channels} channels")
@@ -175,11 +178,11 @@ def _image(op: Op, image: Array, kernel: Array, run: Run) -> Array:
 def _pool(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     (x,) = args
     need(x.rank == 4, "pooling of no images")
-    data, degrees = on_each(op, "rnc.. -> rnc..", args, run, lambda image: _pooled(op, image, run))
+    data, degrees = on_each(op, "rnc.. -> rnc..", args, run, partial(_pooled, op, run))
     return (Tensor(data, degrees, (None, x.cuts[1], x.cuts[2], None, None)),)
 
 
-def _pooled(op: Op, image: Array, run: Run) -> Array:
+def _pooled(op: Op, run: Run, image: Array) -> Array:
     kernel = (op["kernel_h"], op["kernel_w"])
     run.spend(image.size * kernel[0] * kernel[1])
     if op.kind == "avgpool":

@@ -89,11 +89,12 @@ class Domain:
         solver = self.typing.solver
         facts = [(solver.resolve(d), solver.resolve(n)) for d, n in solver.divisible]
         least = [solver.resolve(e) for e in solver.nonnegative]
+        zero = [solver.resolve(e) for e in solver.pending]
         found = 0
         for _ in range(TRIES * count):
             self.effort.spend(DRAW)
             values = self._draw(rng, facts)
-            if not _hold(facts, least, values):
+            if not _hold(facts, least, zero, values):
                 continue
             if self.instance(values) is not None:
                 found += 1
@@ -164,14 +165,18 @@ class Domain:
 
 
 def _hold(
-    facts: Sequence[tuple[Expr, Expr]], least: Sequence[Expr], values: Mapping[Atom, int]
+    facts: Sequence[tuple[Expr, Expr]],
+    least: Sequence[Expr],
+    zero: Sequence[Expr],
+    values: Mapping[Atom, int],
 ) -> bool:
-    """Whether sizes divide and suffice as demanded; what is not known holds."""
+    """Whether sizes divide, suffice and are equal as demanded; what is not known holds."""
     for divisor, number in facts:
         d, n = number_of(divisor, values), number_of(number, values)
         if d is not None and n is not None and (d < 1 or n % d):
             return False
-    return all((number_of(e, values) or 0) >= 0 for e in least)
+    enough = all((number_of(e, values) or 0) >= 0 for e in least)
+    return enough and not any(number_of(e, values) for e in zero)
 
 
 def number_of(expr: Expr, values: Mapping[Atom, int]) -> int | None:

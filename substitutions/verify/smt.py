@@ -53,8 +53,7 @@ def _implied(
     for name, variable in names.items():
         s.add(variable >= (2 if name in twos else 1))
     answer = s.check()
-    counted = s.statistics()
-    steps = counted.get_key_value("rlimit count") if "rlimit count" in counted.keys() else STEPS
+    steps = next((n for name, n in s.statistics() if name == "rlimit count"), STEPS)
     return None if answer == z3.unknown else answer == z3.unsat, int(steps)
 
 

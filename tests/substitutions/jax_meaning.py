@@ -1,16 +1,14 @@
 # pyright: basic
-"""Rules on explicit logical devices in JAX: a meaning apart from the package's own.
+"""Rules on explicit logical devices: a meaning apart from the package's own.
 
 A tensor is a table of local arrays by device. Devices are numbered by replica and by chunk of each
 dimension. Ops run device by device on what each device holds, and are refused where the devices of
-their operands are not the same ones.
+their operands are not the same ones. JAX computes; NumPy moves arrays and adds them up.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,68 +17,9 @@ import numpy as np
 from jax import lax
 
 from substitutions import Op, Ref, Rule
+from tests.substitutions.logical_devices import Device, Join, Placed, RefusedError, need, placed
 
 PADS = {0: "SAME", 1: "VALID"}
-Device = tuple[int, ...]
-
-
-class RefusedError(Exception):
-    """An op does not take these operands: their shapes, their number or their devices differ."""
-
-
-def need(condition: bool, text: str) -> None:
-    if not condition:
-        raise RefusedError(text)
-
-
-@dataclass(frozen=True)
-class Join:
-    """Where a dimension was last joined, and how its parts were before."""
-
-    at: int
-    left: Join | None = None
-    right: Join | None = None
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Local arrays by device, and the history of each data dimension."""
-
-    parts: Mapping[Device, Any]
-    joins: tuple[Join | None, ...]
-
-    @property
-    def degrees(self) -> tuple[int, ...]:
-        return tuple(max(numbers) + 1 for numbers in zip(*self.parts, strict=True))
-
-    @property
-    def local(self) -> tuple[int, ...]:
-        return next(iter(self.parts.values())).shape
-
-    def whole(self) -> np.ndarray[Any, Any]:
-        """One array [replica, dims...]."""
-        sizes = [d * n for d, n in zip(self.degrees[1:], self.local, strict=True)]
-        found = np.zeros((self.degrees[0], *sizes))
-        for device, part in self.parts.items():
-            chunks = zip(device[1:], self.local, strict=True)
-            found[(device[0], *(slice(i * n, (i + 1) * n) for i, n in chunks))] = part
-        return found
-
-
-def placed(whole: Any, degrees: Sequence[int], cuts: Mapping[int, int]) -> Placed:
-    """An input [replica, dims...]; `cuts` says where its data dimensions are joined, from 0."""
-    whole = np.asarray(whole, dtype="float64")
-    need(whole.shape[0] == degrees[0], "replicas and their degree differ")
-    local: list[int] = []
-    for size, degree in zip(whole.shape[1:], degrees[1:], strict=True):
-        need(size % degree == 0, f"{degree} chunks of {size}")
-        local.append(size // degree)
-    parts = {}
-    for device in itertools.product(*map(range, degrees)):
-        chunks = zip(device[1:], local, strict=True)
-        place = (device[0], *(slice(i * n, (i + 1) * n) for i, n in chunks))
-        parts[device] = jnp.asarray(whole[place])
-    return Placed(parts, tuple(Join(cuts[i]) if i in cuts else None for i in range(len(local))))
 
 
 def outputs(
@@ -135,7 +74,7 @@ def _each(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
         need(other.parts.keys() == x.parts.keys(), f"{op.kind} of tensors on other devices")
         need(other.local == x.local, f"{op.kind} of {x.local} and {other.local}")
     function = _ELEMENTWISE[op.kind]
-    parts = {d: function(*(a.parts[d] for a in args)) for d in x.parts}
+    parts = {d: np.asarray(function(*(a.parts[d] for a in args))) for d in x.parts}
     alike = op.kind not in ("sub", "div")
     joins = (js[0] if alike and all(j == js[0] for j in js) else None
              for js in zip(*(a.joins for a in args), strict=True))  # fmt: skip
@@ -143,8 +82,8 @@ def _each(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
 
 
 _ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
-    "add": jnp.add, "mul": jnp.multiply, "sub": jnp.subtract, "div": jnp.divide,
-    "neg": jnp.negative, "relu": jax.nn.relu, "exp": jnp.exp, "rsqrt": lax.rsqrt,
+    "add": np.add, "mul": np.multiply, "sub": np.subtract, "div": np.divide,
+    "neg": np.negative, "relu": jax.nn.relu, "exp": jnp.exp, "rsqrt": lax.rsqrt,
     "tanh": jnp.tanh, "cast": lambda x: x.astype("float16").astype("float64"),
 }  # fmt: skip
 
@@ -173,7 +112,7 @@ def _contraction(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed
     met = [other for other, _ in pairs.values()]
     need(len({*met}) == len(met) and {*met} == {*y.parts}, f"{op.kind} on different devices")
     parts = {
-        result: _activated(op, compute(op, x.parts[device], y.parts[other]))
+        result: np.asarray(_activated(op, compute(op, x.parts[device], y.parts[other])))
         for device, (other, result) in pairs.items()
     }
     return (Placed(parts, joins(x.joins, y.joins)),)
@@ -181,7 +120,7 @@ def _contraction(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed
 
 def _matrices(op: Op, x: Any, y: Any) -> Any:
     need(x.shape[-1] == y.shape[-2] and x.shape[:-2] == y.shape[:-2], f"{x.shape} by {y.shape}")
-    return x @ y
+    return jnp.matmul(x, y)
 
 
 def _image(op: Op, x: Any, w: Any) -> Any:
@@ -232,13 +171,14 @@ def _windowed(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, .
     if op.kind == "enlarge" or op["padding"] == 1:
         fits = [k - n for k, n in zip(size, x.local[2:], strict=True)]
         need(min(fits) >= 0 if op.kind == "enlarge" else max(fits) <= 0, "windows do not fit")
-    parts = {device: _WINDOWS[op.kind](op, part, size) for device, part in x.parts.items()}
+    windowed = _WINDOWS[op.kind]
+    parts = {device: np.asarray(windowed(op, part, size)) for device, part in x.parts.items()}
     return (Placed(parts, (*x.joins[:2], None, None)),)
 
 
 def _enlarged(op: Op, x: Any, size: tuple[int, int]) -> Any:
     extra = [k - n for k, n in zip(size, x.shape[2:], strict=True)]
-    return jnp.pad(x, ((0, 0), (0, 0), *((e // 2, e - e // 2) for e in extra)))
+    return np.pad(x, ((0, 0), (0, 0), *((e // 2, e - e // 2) for e in extra)))
 
 
 def _averaged(op: Op, x: Any, size: tuple[int, int]) -> Any:
@@ -267,7 +207,7 @@ def _concat(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...
             joins[i] = joins[i] if joins[i] == other.joins[i] or i == axis else None
         joins[axis] = Join(total, joins[axis], other.joins[axis])
         total += other.local[axis]
-    parts = {d: jnp.concatenate([a.parts[d] for a in args], axis=axis) for d in x.parts}
+    parts = {d: np.concatenate([a.parts[d] for a in args], axis=axis) for d in x.parts}
     return (Placed(parts, tuple(joins)),)
 
 
@@ -276,8 +216,9 @@ def _split(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]
     axis = _axis(op, x, parallel)
     need(not any(device[1 + axis] for device in x.parts), "split along chunks")
     join = x.joins[axis]
-    need(join is not None, "split of what was not joined")
-    halves = {d: jnp.split(part, [join.at], axis=axis) for d, part in x.parts.items()}
+    if join is None:
+        raise RefusedError("split of what was not joined")
+    halves = {d: np.split(part, [join.at], axis=axis) for d, part in x.parts.items()}
     return tuple(
         Placed({d: both[i] for d, both in halves.items()},
                (*x.joins[:axis], history, *x.joins[axis + 1 :]))
@@ -295,21 +236,22 @@ def _communication(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Plac
     k, dim = op["degree"], op["dim"]
     need(parallel and dim <= len(x.joins), f"{op.kind} on {dim}")
     need((dim == 0) == (op.kind in ("replicate", "reduce")), f"{op.kind} on {dim}")
-    groups: dict[Device, list[Any]] = {}
     if op.kind in ("combine", "reduce"):
         need(x.degrees[dim] % k == 0, f"{op.kind} of {x.degrees[dim]} by {k}")
+        groups: dict[Device, list[Any]] = {}
         for device in sorted(x.parts):
             home = _moved(device, dim, device[dim] // k)
             groups.setdefault(home, []).append(x.parts[device])
-        join = sum if op.kind == "reduce" else lambda ps: jnp.concatenate(ps, axis=dim - 1)
+        join = sum if op.kind == "reduce" else lambda ps: np.concatenate(ps, axis=dim - 1)
         return (Placed({home: join(parts) for home, parts in groups.items()}, x.joins),)
+    sent: dict[Device, Any] = {}
     for device, part in x.parts.items():
         if op.kind == "partition":
             need(part.shape[dim - 1] % k == 0, f"{k} chunks of {part.shape[dim - 1]}")
-        pieces = jnp.split(part, k, axis=dim - 1) if op.kind == "partition" else [part] * k
+        pieces = np.split(part, k, axis=dim - 1) if op.kind == "partition" else [part] * k
         for j, piece in enumerate(pieces):
-            groups[_moved(device, dim, device[dim] * k + j)] = piece
-    return (Placed(groups, x.joins),)
+            sent[_moved(device, dim, device[dim] * k + j)] = piece
+    return (Placed(sent, x.joins),)
 
 
 def _reduction(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
@@ -318,7 +260,7 @@ def _reduction(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, 
     axis = _axis(op, x, parallel)
     degree = x.degrees[1 + axis]
     need(op.kind == "sum" or degree == 1, "the largest along chunks")
-    function = jnp.sum if op.kind == "sum" else jnp.max
+    function = np.sum if op.kind == "sum" else np.max
     parts = {
         (d[0] * degree + d[1 + axis], *d[1 : 1 + axis], *d[2 + axis :]): function(part, axis=axis)
         for d, part in x.parts.items()
@@ -333,7 +275,7 @@ def _expand(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...
     homes = {d: (d[0] * degree + d[1 + axis], *d[1 : 1 + axis], *d[2 + axis :]) for d in like.parts}
     need({*homes.values()} == {*x.parts}, "expand on other devices")
     need((*like.local[:axis], *like.local[axis + 1 :]) == x.local, "expand to another shape")
-    parts = {d: jnp.stack([x.parts[home]] * size, axis=axis) for d, home in homes.items()}
+    parts = {d: np.stack([x.parts[home]] * size, axis=axis) for d, home in homes.items()}
     return (Placed(parts, like.joins),)
 
 
@@ -344,23 +286,23 @@ def _along(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]
     need(vector.local[0] == like.local[axis], "along another size")
     shape = [-1 if i == axis else 1 for i in range(len(like.local))]
     parts = {
-        d: jnp.broadcast_to(vector.parts[(*d[:1], 0)].reshape(shape), like.local)
-        for d in like.parts
+        d: np.broadcast_to(vector.parts[(*d[:1], 0)].reshape(shape), like.local) for d in like.parts
     }
     return (Placed(parts, like.joins),)
 
 
 def _constant(op: Op, shape: tuple[int, ...]) -> Any:
     if op.kind == "ones":
-        return jnp.ones(shape)
+        return np.ones(shape)
     if op.kind == "identity-matrix":
-        return jnp.eye(shape[0], shape[1])
+        return np.eye(shape[0], shape[1])
     outs, ins = shape[:2]
-    channel = (jnp.arange(outs)[:, None] % ins == jnp.arange(ins)[None]).astype("float64")
+    channel = (np.arange(outs)[:, None] % ins == np.arange(ins)[None]).astype("float64")
     if op.kind == "mean-kernel":
-        taps = jnp.ones(shape[2:]) / (op["kernel_h"] * op["kernel_w"])
+        taps = np.ones(shape[2:]) / (op["kernel_h"] * op["kernel_w"])
     else:
-        taps = jnp.zeros(shape[2:]).at[op["kernel_h"] // 2, op["kernel_w"] // 2].set(1)
+        taps = np.zeros(shape[2:])
+        taps[op["kernel_h"] // 2, op["kernel_w"] // 2] = 1
     return channel[:, :, None, None] * taps
 
 
@@ -373,21 +315,6 @@ _OPS: Mapping[str, Callable[[Op, Sequence[Placed], bool], tuple[Placed, ...]]] =
     "scale": _scale, "transpose": _transpose, "concat": _concat, "split": _split,
     "expand": _expand, "along": _along,
 }  # fmt: skip
-
-
-def difference(a: Placed, b: Placed) -> str:
-    """How two values differ, elements that are not finite aside; empty if they do not."""
-    if a.parts.keys() != b.parts.keys():
-        return f"degrees {a.degrees} and {b.degrees}"
-    if a.local != b.local:
-        return f"shapes {a.whole().shape} and {b.whole().shape}"
-    for device in a.parts:
-        left, right = np.asarray(a.parts[device]), np.asarray(b.parts[device])
-        finite = np.isfinite(left) & np.isfinite(right)
-        bad = finite & ~np.isclose(left, right, rtol=1e-7, atol=1e-7)
-        if bad.any():
-            return f"{left[bad][0]} and {right[bad][0]} on device {device}"
-    return ""
 
 
 def reproduces(rule: Rule, example: Mapping[str, Any]) -> bool:

@@ -13,7 +13,8 @@ from substitutions.verify.falsify import domain, refute
 from substitutions.verify.prove import Case, Proof, degree_cases, kernel_choices, prove
 from substitutions.verify.sample import draw_inputs
 from substitutions.verify.saturate import directed, redundant, saturates
-from tests.substitutions.jax_meaning import difference, outputs, placed
+from tests.substitutions.jax_meaning import outputs
+from tests.substitutions.logical_devices import difference, placed
 from tests.substitutions.published import FLEXFLOW, TASO, rules, verdicts
 
 USED = directed(AXIOMS)
