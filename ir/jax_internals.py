@@ -12,23 +12,18 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import jax
-from jax.extend import core as jcore
-from jax.extend.random import threefry2x32_p
-from jax.extend.source_info_util import current_name_stack, user_context
 
 from .errors import TraceError
+from .jax_versions import KNOWN, known
 
-try:  # private; where a version has moved them, what needs them says so
-    from jax._src import xla_bridge as _xla_bridge
-    from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
-
-    xla_bridge: Any = _xla_bridge
-    xla_client: Any = _xla_client
-except ImportError:
-    xla_bridge = xla_client = None
-
-# Versions that the tests were run with: those that differ are told apart by what they have.
-KNOWN = ((0, 10), (0, 11), (0, 12))
+try:  # what a version may move
+    from jax._src import xla_bridge
+    from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
+    from jax.extend import core as jcore
+    from jax.extend.random import threefry2x32_p
+    from jax.extend.source_info_util import current_name_stack, user_context
+except ImportError as error:
+    raise ImportError(f"JAX {jax.__version__} is installed ({error}), but {known()}") from error
 
 # Calls that only group equations, and those with derivatives of their own; the value is the
 # parameter that holds the body.
@@ -74,12 +69,7 @@ def check_version(found: str = jax.__version__) -> None:
 
 
 def _unknown(what: str) -> TraceError:
-    versions = [".".join(map(str, version)) for version in KNOWN]
-    above = f"{KNOWN[-1][0]}.{KNOWN[-1][1] + 1}"
-    return TraceError(
-        f"{what}, but Meshwright reads JAX {', '.join(versions[:-1])} and {versions[-1]}; install "
-        f"one of them: pip install 'jax>={versions[0]},<{above}', or a newer Meshwright"
-    )
+    return TraceError(f"{what}, but {known()}")
 
 
 # --- what an equation holds -----------------------------------------------------------------

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -13,7 +15,6 @@ from jax import lax
 
 from ir.errors import TraceError
 from ir.jax_internals import (
-    KNOWN,
     bodies_of,
     check_version,
     equations,
@@ -22,6 +23,7 @@ from ir.jax_internals import (
     primitive_of,
     shown,
 )
+from ir.jax_versions import KNOWN
 from ir.table import is_known
 from ir.trace import trace
 from tests.helpers_graphs import ops
@@ -68,9 +70,20 @@ def test_other_versions_are_refused(found: str) -> None:
 
 
 def test_tracing_asks_for_the_version(monkeypatch) -> None:
-    monkeypatch.setattr("ir.jax_internals.KNOWN", ((0, 1), (0, 2)))
+    versions = ((0, 1), (0, 2))
+    monkeypatch.setattr("ir.jax_internals.KNOWN", versions)
+    monkeypatch.setattr("ir.jax_versions.KNOWN", versions)
     with pytest.raises(TraceError, match=r"reads JAX 0\.1 and 0\.2.*'jax>=0\.1,<0\.3'"):
         trace(jnp.sin, X)
+
+
+def test_a_version_without_what_is_read_says_so_at_once() -> None:
+    lacking = "import sys; sys.modules['jax.extend.source_info_util'] = None; import ir.trace"
+    done = subprocess.run([sys.executable, "-c", lacking], capture_output=True, text=True)
+    assert done.returncode == 1
+    line = done.stderr.strip().splitlines()[-1]
+    assert line.startswith(f"ImportError: JAX {jax.__version__} is installed (")
+    assert "but Meshwright reads JAX 0.10, " in line
 
 
 def test_a_scan_says_alike_what_it_carries() -> None:
