@@ -84,6 +84,16 @@ def assert_same(found, expected, spread):
         np.testing.assert_allclose(a, b, rtol=RTOL, atol=tolerance)
 
 
+def assert_trains(before, after, losses):
+    """The loss goes down and every parameter moves."""
+    assert np.isfinite(losses).all()
+    assert losses[1] < losses[0]
+    for (path, old), new in zip(
+        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
+    ):
+        assert np.any(np.asarray(old) != np.asarray(new)), jax.tree_util.keystr(path)
+
+
 def cases():
     """Every example on one mesh; the full matrix is run by `make exhaustive`."""
     for name in EXAMPLES:
@@ -103,5 +113,6 @@ def test_three_steps_equal_the_unsharded_ones(name: str, shape: tuple[int, ...])
     step = p.compile(devices=jax.devices()[:devices])
     state, losses = run(step, fresh(args))
     expected_state, expected_losses, spread = unsharded(name)
+    assert_trains(args[0], expected_state[0], expected_losses)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
     assert_same(state, expected_state, spread)
