@@ -29,6 +29,7 @@ class Kind:
         that is what the sound ones say, `ACCEPTED` where it is something else that makes sense.
     changes: of the files, beside damage to their bytes.
     share: of the mutants.
+    command: of `meshwright` that reads the `{file}`, or the user's cache folder; none if empty.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Kind:
     use: Callable[[Path, Files, Random], str]
     changes: tuple[Change, ...] = ()
     share: float = 1.0
+    command: tuple[str, ...] = ()
 
 
 def mutant(kind: Kind, rng: Random) -> tuple[Files, str, Files]:

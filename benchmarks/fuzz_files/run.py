@@ -24,11 +24,13 @@ from profiles import ProfileError
 from substitutions import RuleError
 
 from .kind import Files, Kind, mutant
+from .told import told
 
 PROJECT = (PlanError, ProfileError, RuleError, TraceError)
 REFUSED = "refused"
 LONGEST = 5_000  # characters of a message
 LIMIT_S, HANG_S = 10.0, 120.0  # of processor time; of time
+TOLD = 0.02  # share of the mutants that the command line is asked about as well
 MORE_BYTES = 4 << 30  # than the process has when it begins
 
 
@@ -109,6 +111,8 @@ def _try(kind: Kind, number: int, rng: Random, folder: Path, tally: Tally) -> No
             signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
             faulthandler.dump_traceback_later(HANG_S, exit=True)
             try:
+                if kind.command and rng.random() < TOLD:
+                    told(kind, folder, seed)
                 outcome = kind.use(folder, seed, rng)
             finally:
                 signal.setitimer(signal.ITIMER_PROF, 0.0)

@@ -169,9 +169,15 @@ def _use_aceso(folder: Path, seed: Files, rng: Random) -> str:
     return ACCEPTED
 
 
+PIPELINE = (
+    "pipeline", "{file}", "--devices", "4", "--memory", "16GB", "--bandwidth", "25GB", "--batch",
+    "32",
+)  # fmt: skip
+
+
 def kinds(*, quick: bool) -> list[Kind]:
     return [
-        Kind("layer profile", _graphs(), _use_graph, (_data,), 3.0),
+        Kind("layer profile", _graphs(), _use_graph, (_data,), 3.0, PIPELINE),
         Kind("galvatron folder", (_galvatron(),), _use_galvatron, (_data,), 1.0),
         Kind("aceso archive", ({ARCHIVE: _archive(_members())},), _use_aceso, (_member,), 0.5),
     ]

@@ -229,7 +229,14 @@ def kinds(*, quick: bool) -> list[Kind]:
         {"c.yaml": yaml.safe_dump(MIXED).encode()}, {"c.json": json.dumps(MIXED).encode()},
     )  # fmt: skip
     return [
-        Kind("profile", (*profiles, _beside()), _use_profile, (_data, _table), 2.0),
+        Kind(
+            "profile",
+            (*profiles, _beside()),
+            _use_profile,
+            (_data, _table),
+            2.0,
+            ("profile", "--merge", "{file}"),
+        ),
         Kind("cluster", clusters, _use_cluster, (_cluster_data,), 2.0),
-        Kind("profile database", (_database(),), _use_database, (_cells,), 2.0),
+        Kind("profile database", (_database(),), _use_database, (_cells,), 2.0, ("clusters",)),
     ]

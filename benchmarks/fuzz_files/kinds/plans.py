@@ -27,6 +27,7 @@ from ..kind import ACCEPTED, EQUAL, Files, Kind, expect
 from ..values import as_json, changed
 
 NAME = "plan.json"
+EXPLAIN = ("explain", "{file}")
 BOUND, EXPLAINED = 0.02, 0.01  # shares of those that load
 
 
@@ -147,13 +148,13 @@ def saved_plans() -> tuple[Files, ...]:
 def kinds(*, quick: bool) -> list[Kind]:
     seeds = saved_plans()
     found = [
-        Kind("plan", seeds, _as_written, (_rewritten,), 4.0),
-        Kind("plan, sealed anew", seeds, _sound, (_sealed,), 1.0),
+        Kind("plan", seeds, _as_written, (_rewritten,), 4.0, EXPLAIN),
+        Kind("plan, sealed anew", seeds, _sound, (_sealed,), 1.0, EXPLAIN),
     ]
     if not quick:
         stages = (_saved(_pipeline),)
         found += [
-            Kind("pipeline", stages, _as_written, (_rewritten,), 2.0),
-            Kind("pipeline, sealed anew", stages, _sound, (_sealed,), 0.5),
+            Kind("pipeline", stages, _as_written, (_rewritten,), 2.0, EXPLAIN),
+            Kind("pipeline, sealed anew", stages, _sound, (_sealed,), 0.5, EXPLAIN),
         ]
     return found

@@ -140,7 +140,14 @@ def _use_shardings(folder: Path, seed: Files, rng: Random) -> str:
 def kinds(*, quick: bool) -> list[Kind]:
     shardings = {SHARDINGS: json.dumps(BY_HAND).encode()}
     return [
-        Kind("contest instance", _instances(), _use_instance, (_data,), 2.0),
-        Kind("schedule", _schedules(), _use_schedule, (_data,), 1.0),
+        Kind(
+            "contest instance",
+            _instances(),
+            _use_instance,
+            (_data,),
+            2.0,
+            ("solve", "{file}", "--time-limit", "1"),
+        ),
+        Kind("schedule", _schedules(), _use_schedule, (_data,), 1.0, ("simulate", "{file}")),
         Kind("shardings", (shardings,), _use_shardings, (_data,), 0.5),
     ]

@@ -135,6 +135,6 @@ def _use_journal(folder: Path, seed: Files, rng: Random) -> str:
 def kinds(*, quick: bool) -> list[Kind]:
     stores: tuple[Any, ...] = (_stored(logged=False), _stored(logged=True))
     return [
-        Kind("plan store", stores, _use_store, (_cells,), 3.0),
+        Kind("plan store", stores, _use_store, (_cells,), 3.0, ("cache", "info")),
         Kind("journal", (_journal(),), _use_journal, (), 0.5),
     ]
