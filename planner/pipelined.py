@@ -25,6 +25,8 @@ from .stages import Say, Training
 from .substitute.stages import rewritten_pipeline
 from .version import VERSION
 
+ROUNDING = 1e-9  # relative: sums of the same seconds in another order
+
 
 def better_pipeline(
     training: Training,
@@ -155,11 +157,11 @@ def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) 
         for p, sent in zip(found.prices, (*found.across, 0.0), strict=True)
     )  # fmt: skip
     bound = search.lower_bound_s(found.bound.stages if found.bound.rows else ())
-    if bound > best.step_s:
+    if bound > best.step_s * (1 + ROUNDING):
         bound = 0.0  # one that the plan itself is below proves nothing
     file = PipelineFile(
         PIPELINE_FORMAT, PIPELINE_VERSION, VERSION, search.training.name, machine.to_dict(),
-        best.step_s, bound, max(best.bubble, 0.0), search.limit,
+        best.step_s, min(bound, best.step_s), max(best.bubble, 0.0), search.limit,
         shape.microbatches, best.schedule, shape.recompute, loss.built.reduction, shape.cuts,
         shape.sizes, best.stage_s, best.peak_bytes, costs, _names(found), members,
         tuple(distinct), rows, tuple(dict.fromkeys((*loss.built.warnings, *refused))),

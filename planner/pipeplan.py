@@ -348,6 +348,14 @@ def _again(recompute: str) -> str:
     return "" if recompute == "none" else f", {recompute} recomputation"
 
 
+def _check_sums(file: PipelineFile) -> None:
+    devices = Cluster.from_dict(file.cluster, where="key `cluster`").num_devices
+    if sum(file.groups) > devices:
+        raise IRError(f"its stages have {sum(file.groups)} devices, the cluster {devices}")
+    if file.lower_bound_s > file.step_s:
+        raise IRError(f"its step of {file.step_s} s is below its bound, {file.lower_bound_s} s")
+
+
 def check_pipeline(file: PipelineFile, where: str) -> None:
     """Checks a pipeline against itself, and the plan of every stage.
 
@@ -368,9 +376,7 @@ def check_pipeline(file: PipelineFile, where: str) -> None:
             raise IRError("a stage names a plan that is not there")
         if count % file.chunks or file.groups * file.chunks != file.sizes:
             raise IRError(f"its {count} stages are not {file.chunks} on each group of devices")
-        devices = Cluster.from_dict(file.cluster, where="key `cluster`").num_devices
-        if sum(file.groups) > devices:
-            raise IRError(f"its stages have {sum(file.groups)} devices, the cluster {devices}")
+        _check_sums(file)
         table_of(file.schedule, file.microbatches, file.recompute, file.chunks)
         for s, m in enumerate(file.members):
             if Mesh(file.plans[m].mesh).num_devices != file.sizes[s]:

@@ -19,7 +19,7 @@ from ..values import as_json, changed
 
 DATA = Path(__file__).parents[3] / "tests" / "substitutions" / "data"
 FEW = 6
-JUDGED = 0.002  # share of the files that are read; a verdict may take seconds
+JUDGED = 0.01  # share of the files that are read; a verdict may take seconds
 EGRAPH = {
     "nodes": {
         "a": {"op": "f", "cost": 1.0, "eclass": "0", "children": ["b", "c"]},
