@@ -23,6 +23,7 @@ from substitutions import (
     judge_all,
     judge_row,
     read_each,
+    worth_of_row,
 )
 from substitutions.generate import OP_SETS
 
@@ -41,14 +42,16 @@ RulesPath = Annotated[
 
 
 def list_command(as_json: AsJson = False) -> Answer:
-    """List the rules of the catalogue.
+    """List the rules of the catalogue, and what each is worth in floats and whole numbers.
 
     Letters: k, m are any degrees, a, b any two axes, s, t scalars; `;` separates outputs.
     """
     rows = [(family, row) for family, members in CATALOGUE.items() for row in members]
     data = {"rules": [_listed(family, row) for family, row in rows]}
-    head = ("rule", "family", "from", "to")
-    cells = [(row.name, family, row.left, row.right) for family, row in rows]
+    head = ("rule", "family", "worth", "from", "to")
+    cells = [
+        (row.name, family, str(worth_of_row(row.name)), row.left, row.right) for family, row in rows
+    ]
     return Answer(data, lambda width: table(head, cells, width))
 
 
@@ -60,6 +63,7 @@ def _listed(family: str, row: Row) -> dict[str, Any]:
         "to": row.right,
         "parallel": row.parallel,
         "any_axis": row.generic,
+        "worth": worth_of_row(row.name).to_dict(),
     }
 
 
@@ -81,6 +85,7 @@ def verify_command(as_json: AsJson = False) -> Answer:
                 "name": item.name,
                 "verdict": item.verdict,
                 "conditions": list(item.conditions),
+                "worth": _worth(item),
                 "instances": len(item.rules),
                 "seconds": item.seconds,
             }
@@ -93,11 +98,17 @@ def verify_command(as_json: AsJson = False) -> Answer:
     return Answer(data, lambda width: _verified(found, data, width), 1 if rejected else 0)
 
 
+def _worth(item: RowVerdict | Verdict) -> dict[str, str | None] | None:
+    found = item.worth()
+    return None if found is None else found.to_dict()
+
+
 def _verified(found: Sequence[RowVerdict], data: dict[str, Any], width: int | None) -> Text:
     rows = [
         (
             item.name,
             item.verdict,
+            str(item.worth() or ""),
             str(len(item.rules)),
             item.conditions[0] if item.conditions else "",
         )
@@ -105,7 +116,7 @@ def _verified(found: Sequence[RowVerdict], data: dict[str, Any], width: int | No
     ]
     instances = sum(len(item.rules) for item in found)
     last = f"\n\n{len(found)} rules, {instances} instances; {data['seconds']:.1f} s"
-    head = ("rule", "verdict", "instances", "condition of the first")
+    head = ("rule", "verdict", "worth", "instances", "condition of the first")
     return table(head, rows, width).append(Text(last))
 
 
@@ -170,6 +181,9 @@ def audit_command(file: RulesPath, as_json: AsJson = False) -> Answer:
         ) from None
     with progress(as_json=as_json) as tell:
         found = list(judge_all(rules, lambda done: tell(f"rule {done} of {len(rules)}")))
+        for i, item in enumerate(found):
+            tell(f"worth of rule {i + 1} of {len(found)}")
+            item.worth()
     counts = collections.Counter(item.verdict for item in found)
     data = {
         "file": str(file),
@@ -186,6 +200,7 @@ def _row(index: int, item: Verdict) -> dict[str, Any]:
         "index": index,
         "name": item.name,
         "verdict": item.verdict,
+        "worth": _worth(item),
         "condition": item.condition or None,
         "counterexample": item.counterexample,
         "reason": item.reason or None,
@@ -194,10 +209,15 @@ def _row(index: int, item: Verdict) -> dict[str, Any]:
 
 
 def _page(found: Sequence[Verdict], data: dict[str, Any], width: int | None) -> Text:
-    rows = [(str(i), item.name, item.verdict, _why(item)) for i, item in enumerate(found)]
+    rows = [
+        (str(i), item.name, item.verdict, str(item.worth() or ""), _why(item))
+        for i, item in enumerate(found)
+    ]
     counts = ", ".join(f"{n} {verdict}" for verdict, n in data["counts"].items() if n)
     last = Text(f"\n\n{len(found)} rules: {counts}; {data['seconds']:.1f} s")
-    return table(("rule", "name", "verdict", "condition or reason"), rows, width).append(last)
+    return table(("rule", "name", "verdict", "worth", "condition or reason"), rows, width).append(
+        last
+    )
 
 
 def _why(item: Verdict) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..verify import VERDICTS, Verdict, judge
+from ..worth import Worth, weakest
 from .row import Row
 
 
@@ -23,6 +24,13 @@ class RowVerdict:
     @property
     def seconds(self) -> float:
         return sum(found.seconds for found in self.rules)
+
+    def worth(self) -> Worth | None:
+        """What the row is worth: a rule of every rank is looked at; None if one is not accepted."""
+        ranks = {found.name.partition(":")[0]: found for found in reversed(self.rules)}
+        worths = [found.worth() for found in ranks.values()]
+        known = tuple(worth for worth in worths if worth is not None)
+        return weakest(known) if len(known) == len(worths) else None
 
 
 def judge_row(row: Row) -> RowVerdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -21,35 +21,9 @@ from ir import (
     lookup,
 )
 
-from ..worth import BOUNDED, EXACT, REASSOCIATED, UNBOUNDED, Worth
-from .values import Array, arguments, limits
+from ..worth import EXACT, TRIED, Array, Bound, Worth, arguments, beyond, limits, unequal
 
 Run = Callable[[Graph, list[Array]], Sequence[Array]]
-# worth in floats -> (numbers, seed) that both sides are tried on
-_TRIED = {
-    EXACT: (("whole", 1), ("wild", 2), ("wild", 3)),
-    REASSOCIATED: (("whole", 1), ("finite", 2), ("holes", 3)),
-    BOUNDED: (("whole", 1), ("finite", 2), ("finite", 3)),
-    UNBOUNDED: (("whole", 1),),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """What the results of one graph may differ by.
-
-    terms: of each result, the sum of the absolute values of all that is added up.
-    eps: of the shortest type that something is rounded to.
-    steps: roundings on both sides.
-    whole: results without any rounding: those of small whole numbers that are below this.
-    """
-
-    terms: tuple[Array, ...]
-    eps: float
-    least: float
-    largest: float
-    steps: int
-    whole: float
 
 
 def difference(graph: Graph, worth: Worth, seed: int = 0, run: Run = interpret) -> str:
@@ -64,14 +38,15 @@ def difference(graph: Graph, worth: Worth, seed: int = 0, run: Run = interpret) 
     Raises:
         IRError: if an op has no meaning in NumPy.
     """
-    for kind, number in _TRIED[worth.floats]:
+    for kind, number in TRIED[worth.floats]:
         given = arguments(graph, kind, 1000 * seed + number)
         results = run(graph, given)
         half = len(results) // 2
-        bound = None if worth.floats == EXACT else _bound(graph, given, kind)
+        exact = worth.floats == EXACT or not any(_float(t) for t in graph.types)
+        bounds = [None] * half if exact else _bounds(graph, given, kind)
         for k, (a, b) in enumerate(zip(results[:half], results[half:], strict=True)):
-            dtype = graph.type_of(graph.outputs[k]).dtype
-            wrong = _unequal(a, b) if bound is None else _beyond(a, b, k, bound, worth, dtype)
+            bound = bounds[k] if _float(graph.type_of(graph.outputs[k])) else None
+            wrong = unequal(a, b) if bound is None else beyond(a, b, bound, worth)
             if wrong.any():
                 at = tuple(int(n) for n in np.argwhere(wrong)[0])
                 where = f"element {at} of result {k}"
@@ -79,51 +54,21 @@ def difference(graph: Graph, worth: Worth, seed: int = 0, run: Run = interpret) 
     return ""
 
 
-def _unequal(a: Array, b: Array) -> Array:
-    """Where two arrays differ in any bit; all NaNs are one value."""
-    if a.dtype.kind in "biu" or a.dtype.itemsize > 8:
-        return a != b
-    if a.dtype.kind == "c":
-        return _unequal(a.real, b.real) | _unequal(a.imag, b.imag)
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    same = (x == y) & (np.signbit(x) == np.signbit(y))
-    return ~(same | (np.isnan(x) & np.isnan(y)))
-
-
-def _beyond(a: Array, b: Array, k: int, bound: _Bound, worth: Worth, dtype: str) -> Array:
-    """Where two arrays differ by more than a bound."""
-    if dtype_kind(dtype) != "float":
-        return _unequal(a, b)
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    terms = bound.terms[k]
-    with np.errstate(all="ignore"):
-        allowed = bound.steps * (bound.eps * terms + bound.least)
-        allowed = np.where(terms < bound.whole, 0.0, allowed)
-        far = np.abs(x - y) > allowed
-        near = np.isfinite(terms) & (terms < bound.largest / 4)
-        odd = np.zeros(x.shape, bool)
-        if worth.floats == REASSOCIATED:
-            same = (x == y) | (np.isnan(x) & np.isnan(y))
-            odd = ~np.isfinite(terms) & ~same
-        return np.where(near, far | ~np.isfinite(x - y), odd)
-
-
-def _bound(graph: Graph, given: list[Array], kind: str) -> _Bound:
+def _bounds(graph: Graph, given: list[Array], kind: str) -> list[Bound]:
+    """For each result of the left side."""
     half = len(graph.outputs) // 2
     wide = _absolute(replace(graph, outputs=graph.outputs[:half]))
     arrays = [np.abs(x.astype(np.float64)) if _is_float(x) else x for x in given]
-    terms = tuple(np.asarray(x, np.float64) for x in interpret(wide, arrays))
     every = list(_graphs(graph))
     types = [limits(dtype) for dtype in {t.dtype for g in every for t in g.types if _float(t)}]
-    eps = max((t.eps for t in types), default=0.0)
-    return _Bound(
-        terms,
-        eps,
-        max((t.least_normal for t in types), default=0.0),
-        min((t.largest for t in types), default=math.inf),
-        sum(_roundings(g, node) for g in every for node in g.nodes) + 1,
-        min(map(_finest, every)) / eps if kind == "whole" and eps else 0.0,
-    )
+    eps = max(t.eps for t in types)
+    least, largest = max(t.least_normal for t in types), min(t.largest for t in types)
+    steps = sum(_roundings(g, node) for g in every for node in g.nodes) + 1
+    whole = min(map(_finest, every)) / eps if kind == "whole" else 0.0
+    return [
+        Bound(np.asarray(terms, np.float64), eps, least, largest, steps, whole)
+        for terms in interpret(wide, arrays)
+    ]
 
 
 def _finest(graph: Graph) -> float:

@@ -29,12 +29,20 @@ class TooLargeError(NotTypedError):
 
 
 class Numbers(Protocol):
-    """Arithmetic: sums, products, an unknown function for relu, and fractions."""
+    """Arithmetic: sums, products, an unknown function for relu, and fractions.
+
+    lowest: what is below every number.
+    """
+
+    @property
+    def lowest(self) -> float: ...
 
     def array(self, values: Array) -> Array: ...
     def add(self, a: Array, b: Array) -> Array: ...
     def mul(self, a: Array, b: Array) -> Array: ...
     def total(self, values: Array, axis: tuple[int, ...]) -> Array: ...
+    def neg(self, a: Array) -> Array: ...
+    def largest(self, values: Array, axis: tuple[int, ...]) -> Array: ...
     def relu(self, a: Array) -> Array: ...
     def function(self, name: str, a: Array) -> Array: ...
     def share(self, parts: int) -> Array: ...
@@ -42,6 +50,8 @@ class Numbers(Protocol):
 
 class Reals:
     """Doubles; relu is relu. Small whole inputs keep sums exact."""
+
+    lowest = -np.inf
 
     def array(self, values: Array) -> Array:
         return values.astype(np.float64)
@@ -54,6 +64,12 @@ class Reals:
 
     def total(self, values: Array, axis: tuple[int, ...]) -> Array:
         return values.sum(axis=axis)
+
+    def neg(self, a: Array) -> Array:
+        return -a
+
+    def largest(self, values: Array, axis: tuple[int, ...]) -> Array:
+        return values.max(axis=axis)
 
     def relu(self, a: Array) -> Array:
         return np.maximum(a, 0.0)
@@ -75,6 +91,10 @@ class Field:
 
     salt: int
 
+    @property
+    def lowest(self) -> float:
+        return -1
+
     def array(self, values: Array) -> Array:
         return values.astype(np.int64) % PRIME
 
@@ -86,6 +106,12 @@ class Field:
 
     def total(self, values: Array, axis: tuple[int, ...]) -> Array:
         return values.sum(axis=axis) % PRIME
+
+    def neg(self, a: Array) -> Array:
+        return -a % PRIME
+
+    def largest(self, values: Array, axis: tuple[int, ...]) -> Array:
+        return values.max(axis=axis)
 
     def relu(self, a: Array) -> Array:
         mixed = a ^ (a >> 7)

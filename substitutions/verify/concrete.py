@@ -188,8 +188,7 @@ def _pooled(op: Op, run: Run, image: Array) -> Array:
     if op.kind == "avgpool":
         total = run.numbers.total(_windows(op, image, kernel, 0), (4, 5))
         return run.numbers.mul(total, run.numbers.share(kernel[0] * kernel[1]))
-    lowest = -np.inf if image.dtype.kind == "f" else -1  # field elements are not negative
-    return _windows(op, image, kernel, lowest).max(axis=(4, 5))
+    return run.numbers.largest(_windows(op, image, kernel, run.numbers.lowest), (4, 5))
 
 
 def _enlarge(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
@@ -199,7 +198,9 @@ def _enlarge(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     extra = [op["kernel_h"] - w.local[2], op["kernel_w"] - w.local[3]]
     need(min(extra) >= 0, f"enlarging {w.local[2:]} to {op.params}")
     pads = [(e // 2, e - e // 2) for e in extra]
-    data = np.pad(w.data, (*((0, 0) for _ in range(w.data.ndim - 2)), *pads))
+    zero = run.numbers.array(np.zeros(())).item()
+    edges = (*((0, 0) for _ in range(w.data.ndim - 2)), *pads)
+    data = np.pad(w.data, edges, constant_values=zero)
     return (Tensor(data, w.degrees, (None, w.cuts[1], w.cuts[2], None, None)),)
 
 

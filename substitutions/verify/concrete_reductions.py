@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ..rule import Op
-from .arrays import PRIME, Array, need
+from .arrays import Array, need
 from .devices import Run, Tensor, on_each
 
 FUNCTIONS = ("exp", "rsqrt", "tanh", "cast")
@@ -18,13 +18,9 @@ def _function(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     return (Tensor(run.numbers.function(op.kind, x.data), x.degrees, x.cuts),)
 
 
-def _negated(x: Array) -> Array:
-    return -x if x.dtype.kind == "f" else -x % PRIME
-
-
 def _neg(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     (x,) = args
-    return (Tensor(_negated(x.data), x.degrees, x.cuts),)
+    return (Tensor(run.numbers.neg(x.data), x.degrees, x.cuts),)
 
 
 def _pair(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
@@ -32,7 +28,7 @@ def _pair(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     need(x.degrees == y.degrees, f"{op.kind} of degrees {x.degrees} and {y.degrees}")
     need(x.local == y.local, f"{op.kind} of {x.local} and {y.local} on a device")
     if op.kind == "sub":
-        data = run.numbers.add(x.data, _negated(y.data))
+        data = run.numbers.add(x.data, run.numbers.neg(y.data))
     else:
         data = run.numbers.mul(x.data, run.numbers.function("reciprocal", y.data))
     return (Tensor(data, x.degrees, (None,) * len(x.cuts)),)
@@ -50,7 +46,7 @@ def _reduction(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     cuts = (None, *x.cuts[1:axis], *x.cuts[axis + 1 :])
     if op.kind == "max":
         need(x.degrees[axis] == 1, "the largest over a divided dimension")
-        data = x.data.max(axis=x.rank + axis)
+        data = run.numbers.largest(x.data, (x.rank + axis,))
     else:
         data = run.numbers.total(x.data, (x.rank + axis,))
     near = np.moveaxis(data, axis, 1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..rule import Op, Ref, Rule, Side, Unread
+from ..worth import Worth
 from .effort import Effort, SpentError
 from .falsify import domain, refute, survives
 from .prove import (
@@ -25,6 +26,7 @@ from .prove import (
 )
 from .solve import IllTypedError, UndecidedError
 from .types import IllFormedError
+from .worth import worth_in
 
 PROVED, CONDITION, FIXED = "proved", "proved-with-condition", "fixed-degree"
 ILL_FORMED, FALSE, UNKNOWN = "ill-formed", "false", "unknown"
@@ -42,6 +44,7 @@ class Verdict:
     condition: what must hold where the rule is applied, beyond what its source demands.
     counterexample: concrete inputs on which the sides differ; for a rule that is proved under a
         restriction, inputs outside of it.
+    proof: the rule, and in which case it was proved.
     """
 
     name: str
@@ -50,10 +53,15 @@ class Verdict:
     counterexample: dict[str, Any] | None = None
     reason: str = ""
     seconds: float = 0.0
+    proof: tuple[Rule, Case] | None = field(default=None, repr=False, compare=False)
 
     @property
     def accepted(self) -> bool:
         return self.verdict in ACCEPTED
+
+    def worth(self) -> Worth | None:
+        """What the rule is worth in floats and whole numbers; None if it is not accepted."""
+        return None if self.proof is None else worth_in(*self.proof)
 
 
 def judge(rule: Rule) -> Verdict:
@@ -125,7 +133,7 @@ def _in_names(found: Verdict, name: str, names: dict[str, str], seconds: float) 
             if key in example:
                 example[key] = {names[n]: value for n, value in example[key].items()}
         example["rule"] = _renamed_text(example["rule"], names)
-    return Verdict(name, found.verdict, condition, example, reason, seconds)
+    return Verdict(name, found.verdict, condition, example, reason, seconds, found.proof)
 
 
 def _renamed_text(text: str, names: dict[str, str]) -> str:
@@ -209,7 +217,7 @@ def _accepted(rule: Rule, proofs: Sequence[Proof], numbers: Effort) -> Verdict:
         degrees = ", ".join(str(d) for d, _ in case.degrees)
         condition = " and ".join([f"the degree is {degrees}", *conditions])
         example = _outside(rule, [replace(case, degrees=next(degree_cases(rule)))], numbers)
-        return Verdict(rule.name, FIXED, condition, example)
+        return Verdict(rule.name, FIXED, condition, example, proof=(rule, case))
     bad = [p for p in proofs if not p.proved]
     if bad:
         conditions.append(_kernel_condition([p.case.kernels for p in good], proofs))
@@ -220,7 +228,7 @@ def _accepted(rule: Rule, proofs: Sequence[Proof], numbers: Effort) -> Verdict:
     elif bad:
         example = _outside(rule, [p.case for p in bad], numbers)
     verdict = CONDITION if conditions else PROVED
-    return Verdict(rule.name, verdict, " and ".join(conditions), example)
+    return Verdict(rule.name, verdict, " and ".join(conditions), example, proof=(rule, case))
 
 
 def _refusal(rule: Rule, case: Case, numbers: Effort) -> str:

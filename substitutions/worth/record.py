@@ -46,6 +46,10 @@ class Worth:
             parts.append(f"the lengths of {self.sums} sum{'s' if self.sums > 1 else ''}")
         return f"({' + '.join(parts)}) eps, times the sum of the absolute terms"
 
+    def to_dict(self) -> dict[str, str | None]:
+        """As `--json` has it."""
+        return {"floats": self.floats, "integers": self.integers, "bound": self.bound or None}
+
     def __str__(self) -> str:
         if self.floats == self.integers:
             return self.floats

@@ -12,9 +12,8 @@ from substitutions.worth import BOUNDED, EXACT, Worth
 LOOKUPS = tuple(row for row in ROWS if "gather" in row.left)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_no_row_is_wrong(seed: int) -> None:
-    found = rewrites(seed, jax_every=32)
+def test_no_row_is_wrong() -> None:
+    found = rewrites(1, jax_every=32)
     assert found.wrong == []
     assert not +found.refused
     assert sum(found.places.values()) > len(ROWS)

@@ -17,11 +17,12 @@ def test_audit_keeps_its_contract(run: Run) -> None:
     assert ran.answer.keys() >= {"file", "rules", "counts"}
     assert tuple(ran.answer["counts"]) == VERDICTS
     assert sum(ran.answer["counts"].values()) == len(ran.answer["rules"]) == len(rules(TASO))
-    keys = {"index", "name", "verdict", "condition", "counterexample", "seconds"}
+    keys = {"index", "name", "verdict", "worth", "condition", "counterexample", "seconds"}
     for i, row in enumerate(ran.answer["rules"]):
         assert row.keys() >= keys
         assert row["index"] == i
         assert (row["condition"] is None) == (row["verdict"] == "proved")
+        assert row["worth"].keys() == {"floats", "integers", "bound"}
 
 
 def test_audit_says_no_by_its_status(run: Run) -> None:
@@ -41,7 +42,9 @@ def test_audit_of_what_is_no_rule_file_is_one_line(run: Run, name: str) -> None:
 
 
 def test_list_has_the_whole_catalogue(run: Run) -> None:
-    names = [row["name"] for row in run("rules", "list", "--json").answer["rules"]]
+    rows = run("rules", "list", "--json").answer["rules"]
+    names = [row["name"] for row in rows]
+    assert {row["worth"]["floats"] for row in rows} == {"exact", "reassociated", "bounded"}
     assert len(set(names)) == len(names) == sum(map(len, CATALOGUE.values()))
     assert "row-parallel" in run("rules", "list").out
 

@@ -1,0 +1,286 @@
+"""What a proved rule is worth on machines: derived from its terms, and tried on numbers.
+
+Both sides are written out element by element on small instances. Equal expressions are exact;
+those that are equal up to the order of additions and multiplications are reassociated; equal
+polynomials of which no term cancels are bounded. Then both sides are evaluated in short floats and
+whole numbers on values that tell them apart, and a label that is contradicted is not given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from ..rule import CONSTANTS, Op, Ref, Rule, Side
+from ..worth import (
+    BOUNDED,
+    EXACT,
+    REASSOCIATED,
+    TRIED,
+    UNBOUNDED,
+    WORTHS,
+    Bound,
+    Worth,
+    beyond,
+    draw,
+    limits,
+    unequal,
+    weakest,
+)
+from .arrays import Array, NotTypedError, Numbers
+from .concrete import apply, evaluate
+from .devices import Run, Tensor, tensor
+from .effort import Effort, SpentError
+from .falsify import domain
+from .machine import FLOATS, WHOLE, Machine, Sizes
+from .prove import Case
+from .sample import Domain, Instance
+from .terms import LongTermError, Terms
+
+SEED = 20240301
+DRAWN, LOOKED_AT, INSTANCES = 40, 8, 2
+MOST_STEPS = 10_000  # of work on the numbers of one side
+MOST_ELEMENTS = 400  # of all inputs, where there are instances as small as that
+_SUMS = ("avgpool", "batch-matmul", "conv", "linear", "matmul", "reduce", "sum")
+Made = list[tuple[Tensor, ...]]
+Stored = Callable[[Array, object], Array]
+_MOVES = ("combine", "concat", "expand", "partition", "replicate", "split", "transpose")
+
+
+@lru_cache(maxsize=1024)
+def worth_in(rule: Rule, case: Case) -> Worth:
+    """What a rule is worth wherever it was proved; unbounded where nothing is found.
+
+    Args:
+        rule: that was proved.
+        case: in which it was.
+    """
+    found: list[Worth] = []
+    where = domain(rule, case)
+    for instance in _instances(where) if where else ():
+        try:
+            sides = _Written(instance)
+            worth = sides.worth()
+            if any(_contradicted(sides, worth, dtype) for dtype in (*FLOATS, *WHOLE)):
+                return Worth(UNBOUNDED, UNBOUNDED)
+            found.append(worth)
+        except (LongTermError, NotTypedError, SpentError):
+            continue
+    return weakest(tuple(found)) if found else Worth(UNBOUNDED, UNBOUNDED)
+
+
+def _instances(where: Domain) -> list[Instance]:
+    """Small ones in which devices hold few dimensions of one element: those tell nothing apart."""
+    found: list[tuple[bool, int, int, Instance]] = []
+    with contextlib.suppress(SpentError):
+        for number, values in enumerate(where.draws(random.Random(SEED), DRAWN)):
+            instance = where.instance(values)
+            if instance is not None:
+                size = sum(int(np.prod(shape)) for _, shape in instance.shapes)
+                found.append((size > MOST_ELEMENTS, _ones(instance), number, instance))
+    found.sort(key=lambda row: row[:3])
+    near = [(large, _ones_within(instance), number, instance)
+            for large, _, number, instance in found[:LOOKED_AT]]  # fmt: skip
+    near.sort(key=lambda row: row[:3])
+    return [instance for *_, instance in near[:INSTANCES]]
+
+
+def _ones(instance: Instance) -> int:
+    """Dimensions of which a device holds one element, of inputs."""
+    degrees = dict(instance.degrees)
+    return sum(
+        n == d
+        for name, shape in instance.shapes
+        for n, d in zip(shape[1:], degrees[name][1:], strict=True)
+    )
+
+
+def _ones_within(instance: Instance) -> int:
+    """The same of everything that is computed."""
+    rule, shapes = instance.rule, dict(instance.shapes)
+    zeros = {name: np.zeros(shape) for name, shape in shapes.items()}
+    try:
+        with np.errstate(all="ignore"):
+            made = _evaluated(instance, zeros, Sizes(), None)
+    except NotTypedError:
+        return len(rule.source) + len(rule.target) + sum(map(len, shapes.values()))
+    return sum(n == 1 for side in made[1:] for outs in side for t in outs for n in t.local)
+
+
+class _Written:
+    """Both sides of an instance written out."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance, self.terms = instance, Terms()
+        self.rows = _rows(instance)
+        given = {
+            name: _row_numbers(shape) if name in self.rows else self.terms.input(name, shape)
+            for name, shape in instance.shapes
+        }
+        self.source, self.target = _sides(instance, given, self.terms, self.terms.rounded)
+
+    def worth(self) -> Worth:
+        """What the expressions say.
+
+        Raises:
+            LongTermError: if they are too long.
+        """
+        terms = self.terms
+        left, right = _elements(self.source), _elements(self.target)
+        pairs = list(dict.fromkeys(zip(left, right, strict=True)))
+        floats = max((self._one(a, b) for a, b in pairs), key=WORTHS.index)
+        whole = floats == EXACT or (
+            not terms.fractions(left + right)
+            and all(terms.written_out(a) == terms.written_out(b) for a, b in pairs)
+        )
+        keeps = floats in (EXACT, REASSOCIATED) and terms.stored(right) <= terms.stored(left)
+        depths = [max((terms.depth(x) for x in side), key=sum) for side in (left, right)]
+        sums, ops = (sum(d[k] for d in depths) * (floats != EXACT) for k in (0, 1))
+        return Worth(floats, EXACT if whole else UNBOUNDED, keeps, sums, ops)
+
+    def _one(self, a: int, b: int) -> str:
+        terms = self.terms
+        if a == b:
+            return EXACT
+        if terms.loose(a) == terms.loose(b):
+            return REASSOCIATED
+        same = all(terms.written_out(a, x) == terms.written_out(b, x) for x in (False, True))
+        return BOUNDED if same else UNBOUNDED
+
+    @property
+    def steps(self) -> int:
+        """Roundings on the longest paths of both sides."""
+        every = (_elements(self.source), _elements(self.target))
+        return sum(max(self.terms.depth(x).steps for x in side) for side in every)
+
+
+def _elements(outputs: Sequence[Array]) -> list[int]:
+    return [x for array in outputs for x in array.reshape(-1).tolist()]
+
+
+def _row_numbers(shape: tuple[int, ...]) -> Array:
+    """Rows that a lookup asks for, some twice and some not at all; from the end of the table."""
+    return -1 - 2 * np.arange(int(np.prod(shape))).reshape(shape)
+
+
+def _rows(instance: Instance) -> set[str]:
+    """Inputs that are numbers of rows."""
+    found: set[str] = set()
+    for side in (instance.rule.source, instance.rule.target):
+        stack = [op.inputs[1] for op in side if op.kind == "gather"]
+        while stack:
+            ref = stack.pop()
+            if ref.op < 0:
+                found.add(ref.name)
+            elif side[ref.op].kind in _MOVES:
+                stack.extend(side[ref.op].inputs)
+    return found
+
+
+def _sides(
+    instance: Instance, given: Mapping[str, Array], numbers: Numbers, stored: Stored | None = None
+) -> tuple[list[Array], list[Array]]:
+    """Outputs of source and target.
+
+    Raises:
+        NotTypedError: if shapes or degrees do not fit.
+    """
+    inputs, source, target = _evaluated(instance, given, numbers, stored)
+    pairs = instance.rule.outputs
+    return (
+        [_read(a, inputs, source).whole for a, _ in pairs],
+        [_read(b, inputs, target).whole for _, b in pairs],
+    )
+
+
+def _evaluated(
+    instance: Instance, given: Mapping[str, Array], numbers: Numbers, stored: Stored | None
+) -> tuple[dict[str, Tensor], Made, Made]:
+    """Inputs, and what every op of both sides makes."""
+    degrees, cuts = dict(instance.degrees), {n: dict(c) for n, c in instance.cuts}
+    run = Run(numbers, instance.rule.parallel, Effort(MOST_STEPS))
+    inputs = {name: tensor(x, degrees[name], cuts.get(name)) for name, x in given.items()}
+    source, target = (
+        _made(side, inputs, run, shapes, stored)
+        for side, shapes in zip(
+            (instance.rule.source, instance.rule.target), instance.constants, strict=True
+        )
+    )
+    return inputs, source, target
+
+
+def _made(
+    side: Side, inputs: Mapping[str, Tensor], run: Run, shapes: Mapping[int, tuple[int, ...]],
+    stored: Stored | None,
+) -> Made:  # fmt: skip
+    """Outputs of every op of a side, each marked as stored."""
+    made: Made = []
+    for i, op in enumerate(side):
+        if op.kind in CONSTANTS:
+            (found,) = evaluate((op,), {}, run, {0: shapes[i]})
+        else:
+            found = apply(op, [_read(ref, inputs, made) for ref in op.inputs], run)
+        if stored is not None:
+            tag = _order(op, [_read(ref, inputs, made) for ref in op.inputs])
+            found = tuple(Tensor(stored(t.data, tag), t.degrees, t.cuts) for t in found)
+        made.append(found)
+    return made
+
+
+def _order(op: Op, args: Sequence[Tensor]) -> object:
+    """What an operation adds up in the same order as others that are equal to it."""
+    if op.kind not in _SUMS:
+        return None
+    return op.kind, op.params, *((x.data.shape, x.data.tobytes()) for x in args)
+
+
+def _read(ref: Ref, inputs: Mapping[str, Tensor], made: Made) -> Tensor:
+    return inputs[ref.name] if ref.op < 0 else made[ref.op][ref.output]
+
+
+def _contradicted(sides: _Written, worth: Worth, dtype: str) -> bool:
+    """Whether numbers of a type say that a rule is worth less."""
+    instance, machine = sides.instance, Machine(dtype)
+    whole = dtype in WHOLE
+    if whole and (worth.integers != EXACT or not _of_whole_numbers(instance)):
+        return False
+    label = worth.integers if whole else worth.floats
+    for kind, seed in TRIED[label]:
+        given = {
+            name: _row_numbers(shape)
+            if name in sides.rows
+            else draw(machine.type(shape), kind, np.random.default_rng([SEED, seed, k]))
+            for k, (name, shape) in enumerate(instance.shapes)
+        }
+        with np.errstate(all="ignore"):
+            left, right = _sides(instance, given, machine)
+            bounds = _bounds(sides, given, dtype, kind) if label != EXACT else [None] * len(left)
+        for a, b, bound in zip(left, right, bounds, strict=True):
+            wrong = unequal(a, b) if bound is None else beyond(a, b, bound, worth)
+            if wrong.any():
+                return True
+    return False
+
+
+def _of_whole_numbers(instance: Instance) -> bool:
+    """Whether all ops of a rule take whole numbers."""
+    every: tuple[Op, ...] = (*instance.rule.source, *instance.rule.target)
+    return not any(op.kind in ("exp", "rsqrt", "tanh", "div", "avgpool", "mean-kernel")
+                   for op in every)  # fmt: skip
+
+
+def _bounds(sides: _Written, given: Mapping[str, Array], dtype: str, kind: str) -> list[Bound]:
+    """For each output, what both sides may differ by."""
+    absolute = {
+        name: x if name in sides.rows else np.abs(x.astype(np.float64)) for name, x in given.items()
+    }
+    of, every = limits(dtype), [*_elements(sides.source), *_elements(sides.target)]
+    whole = 1 / of.eps if kind == "whole" and not sides.terms.fractions(every) else 0.0
+    return [
+        Bound(terms, of.eps, of.least_normal, of.largest, sides.steps, whole)
+        for terms in _sides(sides.instance, absolute, Sizes())[0]
+    ]
