@@ -60,6 +60,11 @@ def _second(operands: Sequence[Shape], attrs: Attributes) -> Sequence[Shape]:
     return [operands[1]]
 
 
+def _together(operands: Sequence[Shape], attrs: Attributes) -> Sequence[Shape]:
+    del attrs
+    return [_common(operands)]
+
+
 def _given(key: str) -> ShapeRule:
     return lambda operands, attrs: [ints(attrs[key])]
 
@@ -202,7 +207,7 @@ def _rows(rule: ShapeRule, ops: str) -> dict[str, ShapeRule]:
 
 _RULES: Mapping[str, ShapeRule] = {
     **_rows(_same, "cholesky copy cumlogsumexp cummax cummin cumprod cumsum dynamic_update_slice"),
-    **_rows(_same, "name random_clone random_fold_in rev sharding_constraint stop_gradient"),
+    **_rows(_same, "name random_clone rev sharding_constraint stop_gradient"),
     **_rows(_same, "scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub"),
     **_rows(_second, "select_and_scatter_add triangular_solve"),
     **_rows(_without_axes, "argmax argmin reduce_and reduce_max reduce_min reduce_or"),
@@ -215,6 +220,7 @@ _RULES: Mapping[str, ShapeRule] = {
     "iota": _given("shape"),
     "pad": _pad,
     "random_bits": _bits,
+    "random_fold_in": _together,
     "reshape": _reshape,
     "slice": _slice,
     "split": _split,

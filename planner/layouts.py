@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from ir import lookup
 
-from .flatten import FlatOp, FlatProgram
+from .flatten import FlatOp, FlatProgram, flat_type
 
 Order = tuple[int, ...]  # dimensions longer than one, slowest first
 ROUNDS = 8  # a conflict that is settled may show another one
@@ -128,11 +128,9 @@ class _Orders:
         dims = made.node.attr("dimension_numbers")
         assert isinstance(dims, tuple)
         (contracted, _), (batch, _) = dims  # type: ignore[misc]
-        left = made.inputs[0]
-        assert isinstance(left, int)
         rank = len(permutation)
         head = len(batch)  # type: ignore[arg-type]
-        middle = self.flat.values[left].type.rank - len(contracted)  # type: ignore[arg-type]
+        middle = flat_type(self.flat, made.inputs[0]).rank - len(contracted)  # type: ignore[arg-type]
         return permutation == (*range(head), *range(middle, rank), *range(head, middle))
 
     def _reduced(self, op: FlatOp, order: Order) -> Order:

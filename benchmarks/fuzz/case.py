@@ -24,8 +24,9 @@ from .comparison import described, differences, judged
 from .decisions import Chooser, random_mesh
 from .generate import NOT_A_PROGRAM, random_program
 from .kinds import KINDS
+from .noisy import noise
 from .program import Program, function
-from .references import by_jit, noise, op_by_op
+from .references import by_jit, op_by_op, plain
 from .values import VARIANTS, arguments
 
 # Compiles in a third of the time; a share of the programs is compiled as usual.
@@ -46,6 +47,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """A program and how it is planned.
 
     draw: seed of the decisions.
+    told: decisions in words, instead of random ones; what is not told of is left whole.
     route: `direct` compiles decisions, `file` saves, loads and binds a plan of them, `search` asks
         `plan()`.
     usual: compiled as a user compiles it.
@@ -59,6 +61,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     route: str = "direct"
     usual: bool = False
     wide: bool = False
+    told: tuple[tuple[str, str], ...] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -105,6 +108,18 @@ def run(case: Case) -> Outcome:
         return _Run(case).outcome()
 
 
+def told(case: Case) -> Case:
+    """The case with its decisions in words."""
+    if case.told or case.route == "search":
+        return case
+    with bits(case.wide):
+        structs = [a.type.struct() for a in case.program.arguments]
+        chooser = Chooser(trace(function(case.program, KINDS), *structs), case.mesh)
+        chosen = chooser.draw(random.Random(case.draw))
+        words = () if chosen is None else chooser.told(chosen)
+    return msgspec.structs.replace(case, told=words)
+
+
 class _Run:
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -128,7 +143,7 @@ class _Run:
         counts = dict(Counter(_primitives(self.traced.graph)))
         try:
             compiled = planned.jitted.lower(*self.structs).compile(self.options)
-            runs = [(x, jax.block_until_ready(list(compiled(*x)))) for x in self._arguments()]
+            runs = [(x, [plain(y) for y in compiled(*x)]) for x in self._arguments()]
         except Exception as error:
             return Outcome("raised", f"running: {_line(error)}", counts)
         try:
@@ -155,7 +170,8 @@ class _Run:
             )  # fmt: skip
             self.traced = found.bound.traced if found.bound is not None else self.traced
             return found.compile()
-        chosen = Chooser(self.traced, case.mesh).draw(random.Random(case.draw))
+        chooser = Chooser(self.traced, case.mesh)
+        chosen = chooser.follow(case.told) if case.told else chooser.draw(random.Random(case.draw))
         if chosen is None:
             return None
         if case.route == "direct":
@@ -168,16 +184,17 @@ class _Run:
             return load(path).bind(self.fn, *self.structs).compile()
 
     def _verdict(self, reference: Any, x: Sequence[Any], found: list[Any]) -> tuple[str, str]:
-        expected = list(reference(*x))
+        expected = [plain(y) for y in reference(*x)]
         if not any(far.any() for far in differences(found, expected)):
             return "right", ""
         traced = trace(self.fn, *self.structs)
         rough = not ROUGH.isdisjoint(_primitives(traced.graph))
-        noisy = noise(traced, x, 300.0 if rough else 1.0)
+        runs = noise(traced, x, 300.0 if rough else 1.0)
+        noisy = [[plain(y) for y in results] for results in runs]
         wrong, chaotic = judged(found, expected, noisy)
         if not any(far.any() for far in wrong):
             return ("chaotic" if chaotic else "rounding"), ""
-        other = op_by_op(self.fn, x)
+        other = [plain(y) for y in op_by_op(self.fn, x)]
         again, unsure = judged(found, other, noisy)
         if not any(far.any() for far in again):
             return ("chaotic" if unsure else "compiler"), ""

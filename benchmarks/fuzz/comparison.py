@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .references import plain
-
 Plain = np.ndarray[Any, Any]
 ULPS = 8.0  # of one element that need no further look
 SPREADS = 8.0  # of the noisy results that a rounding error may be off
@@ -33,9 +31,9 @@ class Difference(NamedTuple):
         )
 
 
-def differences(found: Sequence[Any], expected: Sequence[Any]) -> list[Plain]:
+def differences(found: Sequence[Plain], expected: Sequence[Plain]) -> list[Plain]:
     """For each result the elements that are not equal up to a few units in the last place."""
-    return [_far(plain(a), plain(b)) for a, b in zip(found, expected, strict=True)]
+    return [_far(a, b) for a, b in zip(found, expected, strict=True)]
 
 
 def _far(a: Plain, b: Plain) -> Plain:
@@ -60,7 +58,7 @@ def _wide(x: Plain) -> Plain:
 
 
 def judged(
-    found: Sequence[Any], expected: Sequence[Any], noisy: Sequence[Sequence[Plain]]
+    found: Sequence[Plain], expected: Sequence[Plain], noisy: Sequence[Sequence[Plain]]
 ) -> tuple[list[Plain], bool]:
     """Elements that rounding cannot explain, and whether there are some that noise overturns.
 
@@ -72,10 +70,9 @@ def judged(
     wrong: list[Plain] = []
     chaotic = False
     for k, (a, b) in enumerate(zip(found, expected, strict=True)):
-        x, y = plain(a), plain(b)
-        far = _far(x, y)
-        if far.any() and x.shape == y.shape:
-            allowed, unsure = _explained(x, y, [run[k] for run in noisy])
+        far = _far(a, b)
+        if far.any() and a.shape == b.shape:
+            allowed, unsure = _explained(a, b, [run[k] for run in noisy])
             chaotic |= bool((far & unsure).any())
             far = far & ~allowed & ~unsure
         wrong.append(far)
@@ -98,13 +95,13 @@ def _explained(x: Plain, y: Plain, noisy: Sequence[Plain]) -> tuple[Plain, Plain
 
 
 def described(
-    wrong: Sequence[Plain], found: Sequence[Any], expected: Sequence[Any]
+    wrong: Sequence[Plain], found: Sequence[Plain], expected: Sequence[Plain]
 ) -> list[Difference]:
     """The first element of each result that is off."""
     rows: list[Difference] = []
     for k, far in enumerate(wrong):
         if far.any():
-            a, b = plain(found[k]), plain(expected[k])
+            a, b = found[k], expected[k]
             if a.shape != b.shape or a.dtype != b.dtype:
                 rows.append(Difference(k, (), f"{a.dtype}{a.shape}", f"{b.dtype}{b.shape}", 1, 1))
                 continue

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import difflib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
-from ir import Mesh, check
+from ir import Mesh, Sharding, check, parse_sharding
 from ir.trace import Traced
 from planner.account import account
 from planner.decisions import Decisions
@@ -29,10 +30,28 @@ from planner.single import One, planned, program_for
 from planner.stepcall import StepCall
 from planner.stop import Stop
 
+# What a node of the problem is about, and the option that was chosen for it, both as text.
+Told = tuple[tuple[str, str], ...]
+
 ANY_BYTES = 1e15
 TRIES = 20
 MOST_DEVICES = 8
 FOLLOW = (0.0, 0.5, 0.8, 0.95)  # how often an option is taken that needs no reshard
+
+
+def on_axes(told: Told, names: Mapping[str, str]) -> Told:
+    """What is said of some mesh axes, under other names."""
+
+    def kept(option: str) -> str:
+        if option.startswith("["):
+            state = parse_sharding(option)
+            dims = tuple(tuple(names[a] for a in dim if a in names) for dim in state.dims)
+            waits = tuple((names[a], kind) for a, kind in state.partial if a in names)
+            return str(Sharding(dims, waits))
+        words = [word.split(":") for word in option.split() if ":" in word]
+        return " ".join(f"{names[a]}:{role}" for a, role in words if a in names) or "whole"
+
+    return tuple((about, kept(option)) for about, option in told)
 
 
 def random_mesh(rng: random.Random) -> tuple[int, ...]:
@@ -103,14 +122,71 @@ class Chooser:
     def draw(self, rng: random.Random) -> Chosen | None:
         """A choice of finite cost; None if none was met with in some tries."""
         for _ in range(TRIES):
-            choice = self._choice(rng)
-            if choice is not None:
-                self.builder.settle(self.built, choice)
-                if np.isfinite(self.built.problem.cost(choice)):
-                    return Chosen(
-                        self.program, self.builder, self.built, tuple(choice), self.mesh
-                    )  # fmt: skip
+            found = self._settled(self._choice(rng))
+            if found is not None:
+                return found
         return None
+
+    def _settled(self, choice: list[int] | None) -> Chosen | None:
+        if choice is None:
+            return None
+        self.builder.settle(self.built, choice)
+        if not np.isfinite(self.built.problem.cost(choice)):
+            return None
+        return Chosen(self.program, self.builder, self.built, tuple(choice), self.mesh)
+
+    # --- decisions as text ------------------------------------------------------------------
+
+    def told(self, chosen: Chosen) -> Told:
+        """The options of a choice in words that outlive the problem."""
+        open_ = [n for n in range(len(self.built.refs)) if n not in self.settled]
+        return tuple((self._about(n), self._option(n, chosen.choice[n])) for n in open_)
+
+    def follow(self, told: Told) -> Chosen | None:
+        """The choice that says the same of nodes that are alike, and leaves all else whole."""
+        open_ = [n for n in range(len(self.built.refs)) if n not in self.settled]
+        mine, theirs = [self._about(n) for n in open_], [about for about, _ in told]
+        matcher = difflib.SequenceMatcher(None, mine, theirs, autojunk=False)
+        wishes = {
+            open_[block.a + k]: told[block.b + k][1]
+            for block in matcher.get_matching_blocks()
+            for k in range(block.size)
+        }
+        choice = [-1] * len(self.built.refs)
+        for n in sorted(open_, key=lambda n: n not in wishes):
+            cost = self._cost(n, choice)
+            finite = np.flatnonzero(np.isfinite(cost)).tolist()
+            if not finite:
+                return None
+            choice[n] = min(finite, key=lambda k: (self._option(n, k) != wishes.get(n), k))
+        for n in self.settled:
+            choice[n] = 0
+        return self._settled(choice)
+
+    def _about(self, n: int) -> str:
+        ref = self.built.refs[n]
+        if ref.op >= 0:
+            node = self.builder.flat.ops[ref.op].node
+            return f"{node.op} {', '.join(map(str, node.outputs))}"
+        if ref.value < 0:
+            return "result"
+        value = self.builder.flat.values[ref.value]
+        return f"{value.kind} {value.type}"
+
+    def _option(self, n: int, k: int) -> str:
+        ref = self.built.refs[n]
+        if ref.menu:
+            axes = zip(self.mesh.names, ref.menu[k].roles, strict=True)
+            return " ".join(f"{axis}:{role}" for axis, role in axes if role) or "whole"
+        return str(ref.states[k])
+
+    def _cost(self, n: int, choice: Sequence[int]) -> Floats:
+        """Cost of each option of a node beside the options that others have."""
+        cost = self.built.problem.node_cost[n]
+        for other, table in self.near[n]:
+            if choice[other] >= 0:
+                cost = cost + table[:, choice[other]]
+        return cost
 
     def _choice(self, rng: random.Random) -> list[int] | None:
         follow = rng.choice(FOLLOW)
@@ -119,11 +195,9 @@ class Chooser:
         if rng.random() < 0.3:
             rng.shuffle(order)
         for n in order:
-            cost = np.zeros(len(self.built.problem.node_cost[n]))
-            for other, table in self.near[n]:
-                if choice[other] >= 0:
-                    cost = cost + table[:, choice[other]]
-            open_ = np.flatnonzero(np.isfinite(cost + self.built.problem.node_cost[n]))
+            cost = self._cost(n, choice)
+            cost = cost - self.built.problem.node_cost[n]
+            open_ = np.flatnonzero(np.isfinite(cost))
             if not len(open_):
                 return None
             if rng.random() < follow:

@@ -152,5 +152,18 @@ def is_inexact(x: Array) -> bool:
 
 
 def encoded(value: msgspec.Struct) -> str:
-    """As text, one line per step."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
+    """As JSON, with a line for each argument, step and decision."""
+    return _lines(msgspec.to_builtins(value), 0)
+
+
+def _lines(value: Any, depth: int) -> str:
+    flat = msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
+    flat = " ".join(flat.split("\n"))
+    if depth > 2 or not isinstance(value, dict | list) or len(flat) < 90 - 2 * depth:
+        return flat
+    pad, end = "  " * (depth + 1), "  " * depth
+    if isinstance(value, list):
+        rows = [_lines(item, depth + 1) for item in value]
+        return "[\n" + ",\n".join(pad + row for row in rows) + f"\n{end}]"
+    rows = [f'"{key}": {_lines(item, depth + 1)}' for key, item in value.items()]
+    return "{\n" + ",\n".join(pad + row for row in rows) + f"\n{end}}}"

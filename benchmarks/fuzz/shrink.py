@@ -3,54 +3,55 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 
 import msgspec
 
-from .case import Case, Outcome, bits, run
+from planner.meshes import AXES
+
+from .case import Case, Outcome, bits, run, told
+from .decisions import Told, on_axes
 from .generate import NOT_A_PROGRAM, is_program, step_types
 from .program import Argument, Program, Step, Type
 
-DRAWS = 8  # of decisions that are tried for each smaller program
 Judge = Callable[[Case], Outcome]
 
 
 def shrunk(case: Case, seconds: float = 60.0, judge: Judge = run) -> tuple[Case, Outcome]:
     """A case as small as was found in some time, and what becomes of it."""
     until = time.monotonic() + seconds
-    best, outcome = case, judge(case)
-    again = outcome.is_bad
-    while again and time.monotonic() < until:
-        again = False
-        for smaller in candidates(best):
-            found = _same(smaller, outcome, judge, until)
-            if found is not None:
-                best, outcome = found
-                again = True
-                break
-            if time.monotonic() > until:
-                break
-    return best, outcome
+    outcome = judge(case)
+    best = _same(told(case), outcome, judge)
+    if best is None:  # it does not come again
+        return case, outcome
+    while (smaller := _next(best[0], outcome, judge, until)) is not None:
+        best = smaller
+    return best
 
 
-def _same(
+def _next(
     case: Case, wanted: Outcome, judge: Judge, until: float
 ) -> tuple[Case, Outcome] | None:  # fmt: skip
-    """The case with some decisions under which it goes wrong as the larger one does."""
+    """The first smaller case that goes wrong as this one does."""
+    for smaller in candidates(case):
+        if time.monotonic() > until:
+            return None
+        found = _same(smaller, wanted, judge)
+        if found is not None:
+            return found
+    return None
+
+
+def _same(case: Case, wanted: Outcome, judge: Judge) -> tuple[Case, Outcome] | None:
+    """The case, if it goes wrong in the wanted way."""
     with bits(case.wide):
         if not is_program(case.program):
             return None
-    for draw in (case.draw, *range(DRAWS)):
-        if time.monotonic() > until:
-            return None
-        tried = msgspec.structs.replace(case, draw=draw)
-        found = judge(tried)
-        if found.verdict == wanted.verdict and sort_of(found) == sort_of(wanted):
-            return tried, found
-        if found.verdict in ("no program", "refused"):
-            return None
-    return None
+    found = judge(case)
+    alike = found.verdict == wanted.verdict and sort_of(found) == sort_of(wanted)
+    return (case, found) if alike else None
 
 
 def sort_of(outcome: Outcome) -> str:
@@ -62,6 +63,8 @@ def candidates(case: Case) -> Iterator[Case]:
     """Cases that are a little smaller, the smallest first."""
     for program in programs(case.program):
         yield msgspec.structs.replace(case, program=program)
+    for fewer in _fewer(case.told):
+        yield msgspec.structs.replace(case, told=fewer)
     if case.route != "direct":
         yield msgspec.structs.replace(case, route="direct")
     if case.usual:
@@ -71,8 +74,20 @@ def candidates(case: Case) -> Iterator[Case]:
     if case.emission != "shard_map":
         yield msgspec.structs.replace(case, emission="shard_map")
     for mesh in ((2,), (3,), (4,), (2, 2)):
-        if len(mesh) < len(case.mesh) or (len(mesh) == len(case.mesh) and mesh < case.mesh):
-            yield msgspec.structs.replace(case, mesh=mesh)
+        if (len(mesh), mesh) < (len(case.mesh), case.mesh):
+            for axes in itertools.combinations(AXES[: len(case.mesh)], len(mesh)):
+                names = dict(zip(axes, AXES, strict=False))
+                yield msgspec.structs.replace(case, mesh=mesh, told=on_axes(case.told, names))
+
+
+def _fewer(told: Told) -> Iterator[Told]:
+    """Without some of the decisions: halves first, then one after the other."""
+    size = len(told) // 2
+    while size >= 1:
+        for at in range(0, len(told), size):
+            if len(told) > size:
+                yield (*told[:at], *told[at + size :])
+        size //= 2
 
 
 def programs(program: Program) -> Iterator[Program]:

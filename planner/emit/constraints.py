@@ -52,12 +52,7 @@ def constrained_program(
 
 def plain_program(program: Program) -> Callable[..., tuple[Array, ...]]:
     """The program as it was traced, on whole arrays, captured constants first."""
-    return changed_program(program, _unchanged)
-
-
-def changed_program(program: Program, change: Change) -> Callable[..., tuple[Array, ...]]:
-    """The program on whole arrays with a change made to every value, which is told its place."""
-    hooks = _Hooks(change, _unchanged, _as_traced)
+    hooks = _Hooks(_unchanged, _unchanged, _as_traced)
     return lambda *arrays: tuple(_Scope(program, (), hooks, Effects(None, False)).run(arrays))
 
 

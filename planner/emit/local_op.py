@@ -10,12 +10,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from ir import IRError, Literal, Mesh, Node, Sharding, TensorType, lookup
 from ir.trace import Binding
 
 from ..menu import Strategy, strategy_of
+from .high_words import multiply_high
 
 Array = Any
 
@@ -97,9 +99,18 @@ def local_op(
 
 def bind(binding: Binding, operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
     """Runs a primitive; the results are always a list."""
+    if binding.primitive.name == "mulhi":
+        return [multiply_high(*operands)]
     primitive = binding.primitive
+    if primitive.name == "fft":  # XLA for CPU runs it in row-major order and does not ask for that
+        (x,) = operands
+        return [_row_major(primitive.bind(_row_major(x), **params))]
     found = primitive.bind(*operands, **params)
     return list(found) if primitive.multiple_results else [found]
+
+
+def _row_major(x: Array) -> Array:
+    return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
 
 def bind_global(node: Node, binding: Binding, operands: Sequence[Array]) -> list[Array]:

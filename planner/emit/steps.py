@@ -157,5 +157,31 @@ def _reduced(x: Array, step: Step) -> Array:
         return _reduced(x.astype(wide), step) != 0
     if step.kind == "reduce-scatter":
         return lax.psum_scatter(x, step.axes, scatter_dimension=step.to_dim, tiled=True)
-    reduce = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[step.reduction]
-    return reduce(x, step.axes)
+    if step.reduction == "sum":
+        return lax.psum(x, step.axes)
+    reduce = {"max": lax.pmax, "min": lax.pmin}[step.reduction]
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return reduce(x, step.axes)
+    return _from_order(reduce(_to_order(x, step.reduction), step.axes), x.dtype)
+
+
+# A collective's maximum leaves NaN out, on CPUs as on GPUs. Whole numbers in the order of the
+# floats, with NaN before or behind all others, are reduced exactly.
+def _to_order(x: Array, reduction: str) -> Array:
+    if x.dtype.itemsize == 1:
+        x = x.astype(jnp.float32)
+    word = jnp.dtype(f"int{8 * x.dtype.itemsize}")
+    info = jnp.iinfo(word)
+    nan = jnp.asarray(info.max if reduction == "max" else info.min, word)
+    return jnp.where(jnp.isnan(x), nan, _turned(lax.bitcast_convert_type(x, word)))
+
+
+def _from_order(words: Array, dtype: Any) -> Array:
+    wide = jnp.float32 if dtype.itemsize == 1 else dtype
+    return lax.bitcast_convert_type(_turned(words), wide).astype(dtype)
+
+
+def _turned(words: Array) -> Array:
+    """The bits of negative numbers but for their sign inverted; its own inverse."""
+    info = jnp.iinfo(words.dtype)
+    return words ^ ((words >> (info.bits - 1)) & jnp.asarray(info.max, words.dtype))

@@ -71,3 +71,10 @@ def test_what_is_stored_anew_is_stored(name: str) -> None:
     flat = flatten(trace(CASES[name].fn, *CASES[name].args).graph)
     traffic = analyse(flat)
     assert all(traffic.stored[v] for v in turned(flat, traffic.free))
+
+
+def test_a_number_is_a_side_of_a_product() -> None:
+    def scaled(x):
+        return jnp.transpose(jax.lax.dot_general(jnp.float32(2), x, (((), ()), ((), ()))))
+
+    assert laid(scaled, struct(4, 6))[1] == []
