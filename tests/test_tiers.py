@@ -70,6 +70,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/derived.py",
     "planner/emit/draws.py",
     "planner/emit/effects.py",
+    "planner/emit/high_words.py",
     "planner/emit/index.py",
     "planner/emit/jit.py",
     "planner/emit/local.py",

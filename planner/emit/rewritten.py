@@ -87,6 +87,7 @@ class _Written:
     """Stands for a primitive: runs a node that a rule made."""
 
     run: Callable[..., Array]
+    name = "written"
     multiple_results = False
 
     def bind(self, *operands: Array, **_: Any) -> Array:
