@@ -57,7 +57,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 types: $(READY)
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --pythonpath $(BIN)/python --pythonversion $(VERSION)
 
 pytest: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal

@@ -176,7 +176,7 @@ def bodies_of(eqn: Any, *more: str) -> list[Any]:
 # --- jaxprs -----------------------------------------------------------------------------------
 
 # One class since JAX 0.11, two before.
-_JAXPRS = (jcore.Jaxpr, jcore.ClosedJaxpr)
+_JAXPRS = (jcore.Jaxpr, getattr(jcore, "ClosedJaxpr", jcore.Jaxpr))
 Literal = jcore.Literal
 Primitive = jcore.Primitive
 function_of = jcore.jaxpr_as_fun

@@ -55,7 +55,8 @@ def _sum(x: Any, axis: tuple[int, ...]) -> Any:
 
 
 def _prod(x: Any, axis: tuple[int, ...]) -> Any:
-    return np.prod(x, axis=axis, dtype=x.dtype)
+    product: Any = np.prod  # some versions of NumPy do not say what of an unknown array it is
+    return product(x, axis=axis, dtype=x.dtype)
 
 
 def _reduce(name: str, kind: str, function: Callable[..., Any]) -> OpDef:

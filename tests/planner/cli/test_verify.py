@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.planner.cli.runner import Run
+from tests.planner.sealing import resealed
 
 HOST = ("--compiler", "host")
 
@@ -29,7 +30,7 @@ def test_a_plan_that_says_something_else_fails(run: Run) -> None:
     assert data["collectives"]
     for row in data["collectives"]:
         row["bytes"] *= 3
-    Path("p.json").write_text(json.dumps(data), encoding="utf-8")
+    Path("p.json").write_text(json.dumps(resealed(data)), encoding="utf-8")
     ran = run("verify", "step.py:sgd", "p.json", *HOST)
     assert ran.status == 1
     assert "NOT verified" in ran.out
