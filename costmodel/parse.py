@@ -6,10 +6,9 @@ import functools
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from profiles import (
@@ -26,24 +25,15 @@ from profiles import (
 )
 
 from .cluster import Cluster, Part
+from .plain import load_yaml
 
 _NAME = re.compile(r"(?:(?P<count>\d+)x)?(?P<device>[a-z][a-z0-9-]*)(?::(?P<per_host>\d+))?")
 _BYTES = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[kmgtp]?)(?P<binary>i?)b?", re.I)
+MOST_BYTES = 1e18
 _FILES = (".json", ".yaml", ".yml")
 _EXAMPLES = "write for example 8xh100, 64xv100-16gb:8, 72xgb200, host, or the path of a .yaml file"
 
 Devices = Annotated[int, Meta(ge=1, le=1_000_000)]
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 3e10 as text; here it is a number, as in YAML 1.2 and JSON."""
-
-
-_Loader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"),
-    list("-+0123456789"),
-)
 
 
 class _LinkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +66,9 @@ class _SingleFile(_PartFile, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
 
 
+_Described = TypeVar("_Described", _MixedFile, _SingleFile)
+
+
 def parse_bytes(text: str | int) -> int:
     """Bytes of `70GB` (10^9 each), `70GiB` (2^30 each) or a plain number.
 
@@ -87,7 +80,10 @@ def parse_bytes(text: str | int) -> int:
         raise ProfileError(f"{text!r} is not a size", remedy="write for example 70GB or 70GiB")
     power = " kmgtp".index(match["prefix"].lower() or " ")
     base = 1024 if match["binary"] else 1000
-    amount = round(float(match["number"]) * base**power)
+    number = float(match["number"]) * base**power
+    if number > MOST_BYTES:
+        raise ProfileError(f"{text!r} is more than any device has", remedy="write for example 70GB")
+    amount = round(number)
     if amount < 1:
         raise ProfileError(f"{text!r} is not above 0", remedy="write for example 70GB or 70GiB")
     return amount
@@ -165,17 +161,26 @@ def _uniform(name: str, profile: Profile, count: int, per_host: int | None) -> C
 
 def _from_file(path: Path) -> Cluster:
     try:
-        raw: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-        msgspec.json.encode(raw)  # text that no file can hold is refused here
+        raw: Any = load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProfileError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise ProfileError(f"is neither YAML nor JSON: {reason}", where=str(path)) from error
+    except ValueError as error:
+        raise ProfileError(f"is neither YAML nor JSON: {error}", where=str(path)) from error
     if isinstance(raw, dict) and "groups" in raw:
-        return _mixed(convert(cast("object", raw), _MixedFile, where=path.name), path)
-    single = convert(cast("object", raw), _SingleFile, where=path.name)
+        return _mixed(_read(cast("object", raw), _MixedFile, path), path)
+    single = _read(cast("object", raw), _SingleFile, path)
     return _single(single, single.name or path.stem, path)
+
+
+def _read(raw: object, kind: type[_Described], path: Path) -> _Described:
+    found = convert(raw, kind, where=path.name)
+    try:
+        msgspec.json.encode(found)
+    except UnicodeEncodeError as error:
+        raise ProfileError(
+            f"has text that no plan file can hold: {error}", where=path.name
+        ) from error
+    return found
 
 
 def _single(part: _PartFile, name: str, path: Path) -> Cluster:

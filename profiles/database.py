@@ -276,7 +276,7 @@ def _opened(path: Path, *, write: bool) -> Generator[sqlite3.Connection]:
             _check_version(connection, path, write=write)
             with connection:
                 yield connection
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # of damaged names in messages
         raise _unusable(path, error) from error
 
 
@@ -315,7 +315,7 @@ def _folder(path: Path) -> None:
         ) from error  # fmt: skip
 
 
-def _unusable(path: Path, error: sqlite3.Error) -> ProfileError:
+def _unusable(path: Path, error: Exception) -> ProfileError:
     text = str(error)
     if "locked" in text:
         return ProfileError(

@@ -8,6 +8,7 @@ import difflib
 import functools
 import glob
 import gzip
+import io
 import json
 import secrets
 import time
@@ -22,6 +23,7 @@ from .schema import CollectiveRow, CollectiveTable, GemmRow, GemmTable, OpTable,
 
 DATA = Path(__file__).parent / "data"
 DRAFT = "[0-9a-f]" * 16  # the end of a temporary name
+MOST_BYTES = 64 << 20  # of a table
 STALE_S = 3600.0
 COMPLETE = "take a complete file, as `meshwright profile --export` writes it"
 
@@ -101,8 +103,11 @@ def _with_rows(value: Any, path: Path) -> Any:
 def _csv_rows(path: Path) -> list[list[str | int | float]]:
     header = {"kind": CollectiveRow, "dtype": GemmRow}
     try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as stream:
-            first, *rest = csv.reader(stream)
+        with gzip.open(path) as stream:
+            data = stream.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        first, *rest = csv.reader(io.StringIO(data.decode("utf-8"), newline=""))
     except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ProfileError(

@@ -87,6 +87,16 @@ def mark(rng: Random, data: bytes) -> bytes:
     return rng.choice((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")) + data
 
 
+def bomb(rng: Random, data: bytes) -> bytes:
+    """Parts that name parts: little text, much data."""
+    way = rng.choice((b"[%s]", b"{<<: [%s]}"))
+    lines = [b"a0: &a0 {k: 1}"]
+    for n in range(1, rng.choice((5, 12, 40))):
+        many = b", ".join([b"*a%d" % (n - 1)] * rng.randrange(2, 10))
+        lines.append(b"a%d: &a%d " % (n, n) + way % many)
+    return data + b"\n" + b"\n".join(lines) + b"\n"
+
+
 def recode(rng: Random, data: bytes) -> bytes:
     """In another encoding, with other ends of lines, packed, or packed twice."""
     try:
@@ -113,7 +123,7 @@ WAYS: Mapping[str, Callable[[Random, bytes], bytes]] = {
     way.__name__: way
     for way in (
         flip_bit, set_byte, insert, overwrite, delete, truncate, cut_head, duplicate, swap, zeros,
-        number, nest, mark, recode, other,
+        number, nest, mark, bomb, recode, other,
     )
 }  # fmt: skip
 

@@ -114,6 +114,34 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+def bomb(level: str) -> str:
+    """A short text that names parts which name parts."""
+    lines = ["a0: &a0 " + ("{k: 1}" if level == "<<: " else "[1]")]
+    for n in range(1, 40):
+        many = ", ".join([f"*a{n - 1}"] * 9)
+        lines.append(f"a{n}: &a{n} " + (f"{{<<: [{many}], k{n}: 1}}" if level else f"[{many}]"))
+    return "device: h100\ndevices: 8\n" + "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [bomb(""), bomb("<<: "), "device: h100\ndevices: 8\nmemory: " + "9" * 400 + "GB",
+     "device: h100\ndevices: " + "9" * 5000, "device: h100\ndevices: 8\nname: 2024-13-45",
+     'device: h100\ndevices: 8\nname: "\\ud800"', "[" * 5000, "? [a]: b", "&a [*a]", "a: !!set x"],
+    ids=["lists", "merges", "memory", "devices", "date", "surrogate", "deep", "key", "itself",
+         "set"],
+)  # fmt: skip
+def test_hostile_yaml_is_one_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ProfileError) as found:
+        parse_cluster(write(tmp_path / "c.yaml", text))
+    assert len(str(found.value)) < 3000
+
+
+def test_some_aliases_are_read(tmp_path: Path) -> None:
+    text = "groups: [&a {device: h100, devices: 8}, *a, *a, {<<: *a, devices: 16}]"
+    assert parse_cluster(write(tmp_path / "c.yaml", text)).num_devices == 40
+
+
 def test_a_yaml_file(tmp_path: Path) -> None:
     path = write(
         tmp_path / "lab.yaml",

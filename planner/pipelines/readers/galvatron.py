@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import yaml
 
-from ...errors import PlanError
+from costmodel import load_yaml
+
 from ..graph import bad_profile, check_number
 from .strict import mapping, number_of, read_json, read_utf8, whole
 
@@ -141,8 +141,15 @@ def read(path: Path) -> LayerProfile:
         _stages(_only(path, "p2p_bandwidth_*.json")),
         _collectives(path.name, exchange, "allreduce", 0.5),
         _collectives(path.name, exchange, "all2all", 1.0),
-        check_number(path.name, "overlap_coe", overlap["overlap_coe"]),
+        _overlap(path.name, overlap["overlap_coe"]),
     )  # fmt: skip
+
+
+def _overlap(where: str, value: object) -> float:
+    found = check_number(where, "overlap_coe", value)
+    if not found:
+        raise bad_profile(where, "overlap_coe is 0, expected how much slower both are together")
+    return found
 
 
 def _only(path: Path, pattern: str) -> Path:
@@ -160,11 +167,10 @@ def _json(path: Path) -> Mapping[str, Any]:
 def _yaml(path: Path) -> Mapping[str, Any]:
     text = read_utf8(path)
     try:
-        return mapping(path.name, yaml.safe_load(text))
-    except PlanError:
-        raise
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # of dates and numbers too
+        found: object = load_yaml(text)
+    except ValueError as error:
         raise bad_profile(path.name, f"is not YAML: {error}") from error
+    return mapping(path.name, found)
 
 
 def _whole_keys(where: str, found: Mapping[str, Any], what: str) -> list[int]:
