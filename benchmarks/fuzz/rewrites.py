@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -30,18 +31,23 @@ from substitutions import (
     CATALOGUE,
     Draft,
     Row,
+    Rule,
     Trial,
+    Verdict,
     apply,
     draft_of,
     find,
+    judge,
     patterns,
     worth_of_row,
 )
 from substitutions.trial.compare import difference
+from substitutions.verify import holds
 
 from .patterns import Writer
 
 ROWS = tuple(row for rows in CATALOGUE.values() for row in rows if not row.parallel)
+DEVICES = tuple(row for rows in CATALOGUE.values() for row in rows if row.parallel)
 WRAPPED = ("plain", "plain", "plain", "scan", "checkpoint", "cond")
 
 
@@ -69,7 +75,32 @@ class Report:
 
 def check_rewrites(seed: int) -> list[str]:
     """What is wrong with rules in the programs of a seed, one program for each row."""
-    return rewrites(seed).wrong
+    return [*rewrites(seed).wrong, *parallel(seed).wrong]
+
+
+def parallel(seed: int, rows: Sequence[Row] = DEVICES) -> Report:
+    """Rows that split values over devices, one rule of each on an instance of random sizes.
+
+    The planner does not apply them to programs: both sides are evaluated on logical devices, in
+    short floats and in whole numbers.
+    """
+    report = Report()
+    for k, row in enumerate(rows):
+        rng = np.random.default_rng([seed, k])
+        every = list(row.rules())
+        rule = every[int(rng.integers(len(every)))]
+        proof = judged(rule).proof
+        found = holds(*proof, worth_of_row(row.name), int(rng.integers(1 << 30))) if proof else None
+        report.places[row.name] += found is not None
+        if found is False or proof is None:
+            report.wrong.append(f"{rule.name} of seed {seed} is not {worth_of_row(row.name)}")
+    return report
+
+
+@cache
+def judged(rule: Rule) -> Verdict:
+    """The verdict on a rule, once."""
+    return judge(rule)
 
 
 def rewrites(seed: int, rows: Sequence[Row] = ROWS, jax_every: int = 16) -> Report:
@@ -192,6 +223,7 @@ def main() -> int:
     total, start = Report(), time.monotonic()
     for seed in range(given.first, given.first + given.seeds):
         total.add(rewrites(seed, jax_every=given.jax_every))
+        total.add(parallel(seed))
     for rule, count in sorted(total.places.items()):
         print(f"{rule:32s} {count:6d} places, {total.refused[rule]} refused by the trial")
     for text in total.wrong:

@@ -22,6 +22,9 @@ _ROWS: Mapping[Worth, tuple[str, ...]] = {
         "gather-after-relu", "gather-before-relu", "gather-after-exp", "gather-after-cast",
         "gather-after-add", "copy-after-relu", "copy-after-add",
     ),
+    Worth(REASSOCIATED, EXACT, keeps=True, sums=0, ops=0): (
+        "attention-heads-parallel",
+    ),
     Worth(REASSOCIATED, EXACT, keeps=True, sums=2, ops=0): (
         "merge-projections", "merge-three-projections", "split-projection", "merge-rows",
         "transpose-product", "product-of-transposes", "merge-batch-projections",
@@ -34,9 +37,6 @@ _ROWS: Mapping[Worth, tuple[str, ...]] = {
     ),
     Worth(REASSOCIATED, EXACT, keeps=True, sums=2, ops=2): (
         "merge-gate-and-up",
-    ),
-    Worth(REASSOCIATED, EXACT, keeps=True, sums=4, ops=4): (
-        "attention-heads-parallel",
     ),
     Worth(REASSOCIATED, EXACT, keeps=False, sums=2, ops=1): (
         "split-k", "sum-of-concat",

@@ -21,7 +21,7 @@ from ir import (
     lookup,
 )
 
-from ..worth import EXACT, TRIED, Array, Bound, Worth, arguments, beyond, limits, unequal
+from ..worth import EXACT, Array, Bound, Worth, arguments, beyond, limits, tried, unequal
 
 Run = Callable[[Graph, list[Array]], Sequence[Array]]
 
@@ -38,7 +38,7 @@ def difference(graph: Graph, worth: Worth, seed: int = 0, run: Run = interpret) 
     Raises:
         IRError: if an op has no meaning in NumPy.
     """
-    for kind, number in TRIED[worth.floats]:
+    for kind, number in tried(worth):
         given = arguments(graph, kind, 1000 * seed + number)
         results = run(graph, given)
         half = len(results) // 2

@@ -247,6 +247,10 @@ class Terms:
                 found.add(self.loose(a))
         return found
 
+    def functions(self, roots: Iterable[int]) -> set[int]:
+        """Functions and quotients on the way to some values, each with what it is of."""
+        return {a for a in self._below(roots) if self.nodes[a][0] in ("div", "function")}
+
     def fractions(self, roots: Iterable[int]) -> bool:
         """Whether a number that is not whole is used."""
         below = (self.nodes[a] for a in self._below(roots))

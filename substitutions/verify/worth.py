@@ -20,7 +20,6 @@ from ..worth import (
     BOUNDED,
     EXACT,
     REASSOCIATED,
-    TRIED,
     UNBOUNDED,
     WORTHS,
     Bound,
@@ -28,6 +27,7 @@ from ..worth import (
     beyond,
     draw,
     limits,
+    tried,
     unequal,
     weakest,
 )
@@ -71,6 +71,30 @@ def worth_in(rule: Rule, case: Case) -> Worth:
         except (LongTermError, NotTypedError, SpentError):
             continue
     return weakest(tuple(found)) if found else Worth(UNBOUNDED, UNBOUNDED)
+
+
+def holds(rule: Rule, case: Case, worth: Worth, seed: int) -> bool | None:
+    """Whether numbers of every type agree with what a rule is said to be worth.
+
+    Args:
+        rule: that was proved.
+        case: in which it was.
+        worth: what is said.
+        seed: of one instance and of its numbers.
+
+    Returns:
+        None if no instance was found.
+    """
+    where = domain(rule, case)
+    try:
+        values = next(where.draws(random.Random(seed), 1), None) if where else None
+        instance = where.instance(values) if where and values else None
+        if instance is None:
+            return None
+        sides = _Written(instance)
+        return not any(_contradicted(sides, worth, dtype, seed) for dtype in (*FLOATS, *WHOLE))
+    except (LongTermError, NotTypedError, SpentError):
+        return None
 
 
 def _instances(where: Domain) -> list[Instance]:
@@ -139,7 +163,8 @@ class _Written:
         )
         keeps = floats in (EXACT, REASSOCIATED) and terms.stored(right) <= terms.stored(left)
         depths = [max((terms.depth(x) for x in side), key=sum) for side in (left, right)]
-        sums, ops = (sum(d[k] for d in depths) * (floats != EXACT) for k in (0, 1))
+        known = floats != EXACT and terms.functions(left) == terms.functions(right)
+        sums, ops = (sum(d[k] for d in depths) * known for k in (0, 1))
         return Worth(floats, EXACT if whole else UNBOUNDED, keeps, sums, ops)
 
     def _one(self, a: int, b: int) -> str:
@@ -242,23 +267,24 @@ def _read(ref: Ref, inputs: Mapping[str, Tensor], made: Made) -> Tensor:
     return inputs[ref.name] if ref.op < 0 else made[ref.op][ref.output]
 
 
-def _contradicted(sides: _Written, worth: Worth, dtype: str) -> bool:
+def _contradicted(sides: _Written, worth: Worth, dtype: str, first: int = SEED) -> bool:
     """Whether numbers of a type say that a rule is worth less."""
     instance, machine = sides.instance, Machine(dtype)
     whole = dtype in WHOLE
     if whole and (worth.integers != EXACT or not _of_whole_numbers(instance)):
         return False
-    label = worth.integers if whole else worth.floats
-    for kind, seed in TRIED[label]:
+    label = Worth(EXACT, EXACT) if whole else worth
+    for kind, seed in tried(label):
         given = {
             name: _row_numbers(shape)
             if name in sides.rows
-            else draw(machine.type(shape), kind, np.random.default_rng([SEED, seed, k]))
+            else draw(machine.type(shape), kind, np.random.default_rng([first, seed, k]))
             for k, (name, shape) in enumerate(instance.shapes)
         }
         with np.errstate(all="ignore"):
             left, right = _sides(instance, given, machine)
-            bounds = _bounds(sides, given, dtype, kind) if label != EXACT else [None] * len(left)
+            exact = label.floats == EXACT
+            bounds = [None] * len(left) if exact else _bounds(sides, given, dtype, kind)
         for a, b, bound in zip(left, right, bounds, strict=True):
             wrong = unequal(a, b) if bound is None else beyond(a, b, bound, worth)
             if wrong.any():

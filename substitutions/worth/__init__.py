@@ -1,8 +1,8 @@
 """What rules are worth in floats and whole numbers, and numbers that show it."""
 
-from .differences import TRIED as TRIED
 from .differences import Bound as Bound
 from .differences import beyond as beyond
+from .differences import tried as tried
 from .differences import unequal as unequal
 from .record import BOUNDED as BOUNDED
 from .record import EXACT as EXACT

@@ -10,7 +10,7 @@ from .record import BOUNDED, EXACT, REASSOCIATED, UNBOUNDED, Worth
 from .values import Array
 
 # worth in floats -> (numbers, seed) on which both sides are tried
-TRIED = {
+_TRIED = {
     EXACT: (("whole", 1), ("wild", 2), ("wild", 3)),
     REASSOCIATED: (("whole", 1), ("finite", 2), ("holes", 3)),
     BOUNDED: (("whole", 1), ("finite", 2), ("finite", 3)),
@@ -34,6 +34,12 @@ class Bound:
     largest: float
     steps: int
     whole: float = 0.0
+
+
+def tried(worth: Worth) -> tuple[tuple[str, int], ...]:
+    """Numbers and seeds on which both sides of a rule are tried in floats."""
+    unknown = worth.floats == REASSOCIATED and not worth.bound
+    return _TRIED[UNBOUNDED if unknown else worth.floats]
 
 
 def unequal(a: Array, b: Array) -> Array:

@@ -23,7 +23,8 @@ class Worth:
     integers: of whole numbers, which wrap around.
     keeps: whether the target rounds nothing that the source does not round, so that it is no
         worse in short floats either.
-    sums: sums along the longest paths of both sides; a product of matrices is one.
+    sums: sums along the longest paths of both sides; a product of matrices is one. 0 where
+        functions are applied to what differs, which they may magnify without a bound.
     ops: other roundings along them.
     """
 
@@ -39,7 +40,7 @@ class Worth:
 
         Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.
         """
-        if self.floats not in (REASSOCIATED, BOUNDED):
+        if self.floats not in (REASSOCIATED, BOUNDED) or not self.sums + self.ops:
             return ""
         parts = [str(self.ops)] if self.ops else []
         if self.sums:

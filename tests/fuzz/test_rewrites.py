@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.fuzz.rewrites import ROWS, check_rewrites, rewrites
+from benchmarks.fuzz.rewrites import DEVICES, ROWS, check_rewrites, parallel, rewrites
 from substitutions.rewrite import build, policy, read
 from substitutions.worth import BOUNDED, EXACT, Worth
 
@@ -18,6 +18,12 @@ def test_no_row_is_wrong() -> None:
     assert not +found.refused
     assert sum(found.places.values()) > len(ROWS)
     assert found.by_jax
+
+
+def test_no_row_of_devices_is_wrong() -> None:
+    found = parallel(1)
+    assert found.wrong == []
+    assert sum(found.places.values()) > len(DEVICES) / 2
 
 
 @pytest.mark.exhaustive
