@@ -22,22 +22,28 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
         quick: a few hundred.
     """
     given = _options(sys.argv[1:])
-    count = given.programs or (300 if quick else 10_000)
+    if not (given.programs or given.training or given.rewrites):
+        given.programs = 300 if quick else 10_000
+    wanted = {"programs": given.programs, "training": given.training, "rewrites": given.rewrites}
+    until = time.monotonic() + (given.minutes * 60 if given.minutes else 1e9)
+    return [_part(work, count, given, until) for work, count in wanted.items() if count]
+
+
+def _part(work: str, count: int, given: argparse.Namespace, until: float) -> dict[str, Any]:
+    """Runs so many cases of a sort and prints what became of them."""
     numbers = range(given.only, given.only + 1) if given.only is not None else range(count)
     start = time.monotonic()
-    seconds = given.minutes * 60 if given.minutes else 1e9
-    totals = run_many(given.seed, numbers, seconds, given.jobs, Path(given.keep), _say)
+    keep = Path(given.keep) if work == "programs" else None
+    totals = run_many(work, given.seed, numbers, until - start, given.jobs, keep, _say)
     wall_s = time.monotonic() - start
-    print(table(totals, wall_s))
-    return [
-        {
-            "seed": given.seed, "programs": totals.programs, "seconds": wall_s,
-            "jobs": given.jobs, "verdicts": dict(totals.verdicts), "refused": dict(totals.refused),
-            "emissions": dict(totals.emissions), "meshes": dict(totals.meshes),
-            "routes": dict(totals.routes), "primitives": dict(totals.primitives),
-            "wrong": [row.number for row in totals.bad],
-        }
-    ]  # fmt: skip
+    print(table(work, totals, wall_s), flush=True)
+    return {
+        "work": work, "seed": given.seed, "count": totals.programs, "seconds": wall_s,
+        "jobs": given.jobs, "verdicts": dict(totals.verdicts), "refused": dict(totals.refused),
+        "emissions": dict(totals.emissions), "meshes": dict(totals.meshes),
+        "routes": dict(totals.routes), "primitives": dict(totals.primitives),
+        "wrong": [row.number for row in totals.bad],
+    }  # fmt: skip
 
 
 def _say(row: Row) -> None:
@@ -52,7 +58,11 @@ def _say(row: Row) -> None:
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks fuzz")
-    parser.add_argument("--programs", type=int, default=0, help="how many")
+    parser.add_argument("--programs", type=int, default=0, help="how many random programs")
+    parser.add_argument("--training", type=int, default=0, help="how many random training steps")
+    parser.add_argument(
+        "--rewrites", type=int, default=0, help="how often each row of the catalogue is applied"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after so many")
     parser.add_argument("--only", type=int, help="the program of one number")

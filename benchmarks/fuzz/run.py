@@ -21,6 +21,8 @@ from .case import BAD, Outcome
 from .program import encoded
 from .worker import Row
 
+MOST = 400  # cases of one process: what JAX keeps of them would fill the memory
+PATIENCE_S = 300.0  # with one case; devices that wait for each other wait for ever
 FLAGS = "--xla_force_host_platform_device_count=8"
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,12 +61,13 @@ class Totals:
 
 
 def run_many(
-    seed: int, numbers: range, seconds: float, jobs: int, keep: Path | None,
+    work: str, seed: int, numbers: range, seconds: float, jobs: int, keep: Path | None,
     each: Callable[[Row], None] = lambda _: None,
 ) -> Totals:  # fmt: skip
     """Runs cases in `jobs` processes.
 
     Args:
+        work: a sort of `worker.WORK`.
         seed: of all.
         numbers: of the cases.
         seconds: after which no further case is begun.
@@ -75,8 +78,8 @@ def run_many(
     totals, lock = Totals(), threading.Lock()
     until = time.monotonic() + seconds
 
-    def work(part: range) -> None:
-        for row in _rows(seed, part, until, shrink=keep is not None):
+    def run(part: range) -> None:
+        for row in _rows(work, seed, part, until, shrink=keep is not None):
             with lock:
                 totals.add(row)
                 if keep is not None and row.case is not None:
@@ -84,7 +87,7 @@ def run_many(
                     (keep / f"{seed}-{row.number}.json").write_text(encoded(row.case) + "\n")
                 each(row)
 
-    threads = [threading.Thread(target=work, args=(numbers[k::jobs],)) for k in range(jobs)]
+    threads = [threading.Thread(target=run, args=(numbers[k::jobs],)) for k in range(jobs)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -92,49 +95,59 @@ def run_many(
     return totals
 
 
-def _rows(seed: int, numbers: range, until: float, *, shrink: bool) -> Iterator[Row]:
-    """Rows of these numbers; a process that a case ends is started anew behind that case."""
+def _rows(work: str, seed: int, numbers: range, until: float, *, shrink: bool) -> Iterator[Row]:
+    """Rows of these numbers; what a case does to its process ends with that process."""
     while len(numbers) and time.monotonic() < until:
-        last = None
+        last, part = None, numbers[:MOST]
         with tempfile.TemporaryFile() as errors:
-            for row in _process(seed, numbers, until - time.monotonic(), errors, shrink=shrink):
+            left = until - time.monotonic()
+            for row in _process(work, seed, part, left, errors, shrink=shrink):
                 last = row
                 if not row.begun:
                     yield row
-            if last is None or not last.begun:
-                return
             errors.seek(0)
             reason = errors.read().decode(errors="replace").strip()[-600:]
-        yield msgspec.structs.replace(last, begun=False, outcome=Outcome("crashed", reason))
+        if last is None:
+            raise RuntimeError(f"a process of random {work} ended before it began: {reason}")
+        if last.begun:
+            yield msgspec.structs.replace(last, begun=False, outcome=Outcome("crashed", reason))
         numbers = numbers[numbers.index(last.number) + 1 :]
 
 
 def _process(
-    seed: int, numbers: range, seconds: float, errors: IO[bytes], *, shrink: bool
-) -> Iterator[Row]:  # fmt: skip
+    work: str, seed: int, numbers: range, seconds: float, errors: IO[bytes], *, shrink: bool
+) -> Iterator[Row]:
     """Rows of one process, which writes its last words to `errors`."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    bounds: list[Any] = [seed, numbers.start, numbers.stop, numbers.step, seconds]
+    bounds: list[Any] = [work, seed, numbers.start, numbers.stop, numbers.step, seconds]
     command = [sys.executable, "-m", "benchmarks.fuzz.worker", *map(str, bounds)]
     with subprocess.Popen(
         command + ["shrink"] * shrink, cwd=ROOT, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=errors,
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        for line in process.stdout:
+        while True:
+            patience = threading.Timer(PATIENCE_S, process.kill)
+            patience.start()
+            line = process.stdout.readline()
+            patience.cancel()
+            if not line:
+                return
             if line.startswith("{"):
                 yield msgspec.json.decode(line, type=Row)
 
 
-def table(totals: Totals, wall_s: float) -> str:
+def table(work: str, totals: Totals, wall_s: float) -> str:
     """The counts as text."""
     rate = totals.programs / wall_s * 60 if wall_s else 0.0
     wrong = sum(totals.verdicts[verdict] for verdict in BAD)
     head = (
-        f"{totals.programs} programs in {wall_s:.0f} s ({rate:.0f} a minute), {wrong} wrong; "
+        f"{totals.programs} {work} in {wall_s:.0f} s ({rate:.0f} a minute), {wrong} wrong; "
         f"{_shown(totals.verdicts)}"
     )
+    if work != "programs":
+        return head
     rows = [
         f"emissions: {_shown(totals.emissions)}",
         f"made by: {_shown(totals.routes)}",

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from .case import Case, Outcome, random_case, run
+from .rewrites import rewrites
 from .shrink import shrunk
+from .training import tried
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -33,7 +35,7 @@ def say(row: Row) -> None:
     print(msgspec.json.encode(row).decode(), flush=True)
 
 
-def one(seed: int, number: int, *, shrink: bool) -> Row:
+def program(seed: int, number: int, shrink: bool) -> Row:
     """Draws a case, runs it, and cuts it down if it goes wrong."""
     start = time.monotonic()
     case = random_case(seed, number)
@@ -47,15 +49,43 @@ def one(seed: int, number: int, *, shrink: bool) -> Row:
     return Row(number, False, mesh, case.emission, case.route, outcome, small, seconds)
 
 
-def main(arguments: list[str]) -> Any:
-    """Numbers first to last by a step, until the time is over."""
-    seed, first, last, stride = map(int, arguments[:4])
-    until = time.monotonic() + float(arguments[4])
+def training(seed: int, number: int, shrink: bool) -> Row:
+    """A random training step, in parts and as it is."""
+    del shrink
+    start = time.monotonic()
+    found = tried(seed * FAR + number)
+    verdict = "wrong" if found.wrong else "refused" if found.refused else "right"
+    outcome = Outcome(verdict, found.wrong or found.refused)
+    return Row(number, outcome=outcome, seconds=time.monotonic() - start)
+
+
+def rules(seed: int, number: int, shrink: bool) -> Row:
+    """Every row of the catalogue at a place in a random program."""
+    del shrink
+    start = time.monotonic()
+    found = rewrites(seed * FAR + number)
+    outcome = Outcome(
+        "wrong" if found.wrong else "right", "; ".join(found.wrong), dict(found.places)
+    )
+    return Row(number, outcome=outcome, seconds=time.monotonic() - start)
+
+
+FAR = 1_000_000  # seeds of different runs share no case
+WORK: Mapping[str, Callable[[int, int, bool], Row]] = {
+    "programs": program, "rewrites": rules, "training": training,
+}  # fmt: skip
+
+
+def main(arguments: list[str]) -> None:
+    """Work of one sort: numbers first to last by a step, until the time is over."""
+    work, shrink = WORK[arguments[0]], "shrink" in arguments
+    seed, first, last, stride = map(int, arguments[1:5])
+    until = time.monotonic() + float(arguments[5])
     for number in range(first, last, stride):
         if time.monotonic() > until:
             return
         say(Row(number, begun=True))
-        say(one(seed, number, shrink="shrink" in arguments))
+        say(work(seed, number, shrink))
 
 
 if __name__ == "__main__":

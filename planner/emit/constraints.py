@@ -15,7 +15,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from costmodel import ReshardModel
-from ir import Literal, Node, Sharding, TensorType, doing, replicated
+from ir import Literal, Node, Sharding, TensorType, doing, lookup, replicated
 from ir.trace import Binding, Program
 
 from ..decisions import Decisions
@@ -104,12 +104,8 @@ class _Marks:
         self, place: Place, node: Node, binding: Binding, types: Sequence[TensorType],
         operands: Sequence[Array],
     ) -> list[Array]:  # fmt: skip
-        """Runs an op; what reads or writes at computed places on local shards.
-
-        For these the partitioner computes other numbers, or fails, where a dimension that is
-        indexed is split.
-        """
-        if node.op not in INSIDE:
+        """Runs an op; what the partitioner does not split as it should on local shards."""
+        if not _on_shards(node):
             return bind_global(node, binding, operands)
         mesh = self.decisions.mesh
         roles = self.decisions.ops.get(place, ("",) * len(mesh.names))
@@ -132,6 +128,22 @@ class _Marks:
             check_vma=False,
         )
         return list(run(*operands))
+
+
+# Of reductions the partitioner splits sums and products as they are.
+_SPLIT_BY_XLA = ("reduce_prod", "reduce_sum")
+
+
+def _on_shards(node: Node) -> bool:
+    """Whether an op runs on local shards, with collectives that the plan writes.
+
+    Where a dimension that is indexed is split, the partitioner computes other numbers or fails. It
+    ends the process at some windows, makes reductions that no backend for CPUs has, maxima that
+    leave out NaN, and runs what it does not know on layouts that its kernels do not take.
+    """
+    family = lookup(node.op).family
+    reduces = family == "reduction" and node.op not in _SPLIT_BY_XLA
+    return node.op in INSIDE or family == "linalg" or reduces
 
 
 @dataclass(frozen=True)
