@@ -37,9 +37,6 @@ QUICK = {
     "xla_llvm_disable_expensive_passes": True,
 }
 EMISSIONS = ("shard_map", "constraints")
-# Sums of series that end when all elements are near enough: how near depends on the neighbours.
-ROUGH = frozenset(("igamma", "igamma_grad_a", "igammac", "polygamma", "random_gamma",
-                   "regularized_incomplete_beta", "zeta"))  # fmt: skip
 BAD = ("wrong", "raised", "crashed")
 
 
@@ -188,8 +185,7 @@ class _Run:
         if not any(far.any() for far in differences(found, expected)):
             return "right", ""
         traced = trace(self.fn, *self.structs)
-        rough = not ROUGH.isdisjoint(_primitives(traced.graph))
-        runs = noise(traced, x, 300.0 if rough else 1.0)
+        runs = noise(traced, x)
         noisy = [[plain(y) for y in results] for results in runs]
         wrong, chaotic = judged(found, expected, noisy)
         if not any(far.any() for far in wrong):
