@@ -14,7 +14,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
+from .emit.derived import chosen, merged
 from .emit.sliced import Sliced
 from .microbatch import Merge, Parts
 
@@ -38,8 +40,9 @@ class InParts:
     @staticmethod
     def of(sliced: Sliced, parts: Parts, merges: tuple[Merge, ...]) -> InParts:
         """A loss with edits; `parts` are of the batch."""
-        given = ("same" if dim is None else "first" for dim in sliced.edits.given.values())
-        whole = replaced(parts, roles=(*parts.roles, *given, "number"))
+        given = ["same" if dim is None else "first" for dim in sliced.edits.given.values()]
+        sums = ["same"] * len(sliced.sums) if sliced.late[0] else []
+        whole = replaced(parts, roles=(*parts.roles, *given, "number", *sums))
         return InParts(sliced, whole, len(parts.roles), merges)
 
     @property
@@ -48,48 +51,74 @@ class InParts:
         return self.sliced.late[0]
 
     def extended(self, params: Any, batch: Any) -> list[Array]:
-        """The batch with what is computed from all of it."""
+        """The batch with what is computed from all of it; sums of all parts are still zero."""
         leaves = jax.tree.leaves(batch)
         given = self.sliced.before(_leaves(params), leaves)
-        return [*leaves, *given, jnp.zeros((), jnp.int32)]
+        sums = self.sliced.sum_structs if self.twice else ()
+        zeros = [jnp.zeros(s.shape, s.dtype) for s in sums]
+        return [*leaves, *given, jnp.zeros((), jnp.int32), *zeros]
+
+    def with_sums(self, whole: Sequence[Array], sums: Sequence[Array]) -> list[Array]:
+        """The extended batch with sums of all parts."""
+        return [*whole[: len(whole) - len(sums)], *sums]
+
+    def _opened(self, whole: Sequence[Array]) -> tuple[Sequence[Array], ...]:
+        """Leaves of the batch, values computed before, number of the part, sums of all parts."""
+        given = self.leaves + len(self.sliced.given)
+        batch, rest = whole[: self.leaves], whole[self.leaves : given]
+        return batch, rest, whole[given : given + 1], whole[given + 1 :]
 
     def _of_part(
         self, params: Any, part: Sequence[Array], *, effects: bool = True
     ) -> tuple[list[Array], list[Array]]:
-        n, leaves = self.leaves, _leaves(params)
-        return self.sliced.of_part(leaves, part[:n], part[n:-1], part[-1], effects=effects)
-
-    def loss(self, params: Any, part: Sequence[Array]) -> tuple[Array, list[Array]]:
-        """What a part adds to the loss, and what it gives beside."""
-        (loss, *aux), sums = self._of_part(params, part)
-        return loss, [*aux, *sums]
+        batch, given, (number,), _ = self._opened(part)
+        return self.sliced.of_part(_leaves(params), batch, given, number, effects=effects)
 
     def sums(self, params: Any, part: Sequence[Array]) -> list[Array]:
-        """What a part adds to the sums from which the loss is computed."""
+        """What a part adds to the sums from which late outputs are computed."""
         return self._of_part(params, part, effects=False)[1]
 
-    def rest(self, params: Any, part: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        """What a part adds to these sums, and what it gives beside, where the loss is late."""
-        aux, sums = self._of_part(params, part)
-        return sums, [*aux, *sums]
+    def loss(self, params: Any, part: Sequence[Array]) -> tuple[Array, list[Array]]:
+        """What a part adds to the loss, and what it gives beside.
 
-    def after(self, params: Any, whole: Sequence[Array], sums: Sequence[Array]) -> list[Array]:
-        """Outputs that are computed at the end, of which the loss is the first if it is late."""
-        n = self.leaves
-        return self.sliced.after(_leaves(params), whole[:n], whole[n:-1], sums)
+        Where the loss is f of the parameters and of sums S of all parts, a part has its share
+        f / m, and the slope of f by each sum for what it adds to that.
+        """
+        outs, sums = self._of_part(params, part)
+        if not self.twice:
+            loss, *aux = outs
+            return loss, [*aux, *sums]
+        totals = self._opened(part)[3]
+        flows = [jnp.issubdtype(x.dtype, jnp.inexact) for x in totals]
 
-    def finished(self, params: Any, whole: Sequence[Array], merged: Sequence[Array]) -> list[Array]:
+        def last(floats: Sequence[Array]) -> Array:
+            return self._after(params, part, merged(totals, floats, flows), [0])[0]
+
+        own, slopes = jax.value_and_grad(last)(chosen(totals, flows))
+        loss = own / self.parts.count
+        for slope, x in zip(slopes, chosen(sums, flows), strict=True):
+            more = jnp.sum(lax.stop_gradient(slope) * (x - lax.stop_gradient(x)))
+            loss += more.astype(loss.dtype)
+        return loss, [*outs, *sums]
+
+    def _after(
+        self, params: Any, whole: Sequence[Array], sums: Sequence[Array], outputs: Sequence[int]
+    ) -> list[Array]:
+        batch, given, _, _ = self._opened(whole)
+        return self.sliced.after(_leaves(params), batch, given, sums, outputs)
+
+    def finished(self, params: Any, whole: Sequence[Array], found: Sequence[Array]) -> list[Array]:
         """Leaves of aux.
 
         Args:
             params: parameters.
             whole: the extended batch.
-            merged: what all parts gave beside the loss.
+            found: what all parts gave beside the loss.
         """
-        count = len(merged) - len(self.sliced.sums)
-        plain, late = iter(merged[:count]), iter(())
-        if any(self.sliced.late[1:]):
-            late = iter(self.after(params, whole, merged[count:])[int(self.twice) :])
+        count = len(found) - len(self.sliced.sums)
+        numbers = self.sliced.late_aux
+        plain = iter(found[:count])
+        late = iter(self._after(params, whole, found[count:], numbers) if numbers else ())
         return [next(late) if once else next(plain) for once in self.sliced.late[1:]]
 
 

@@ -307,7 +307,7 @@ class StagePlanner:
             key = stage_key(one, stage.traced, phases, cluster, options, ask.effort)
         held = kept_stage(self.memory, key, show(stage.traced.graph)) if key else None
         if held is not None:
-            return Plan(held[0], Bound(stage.traced), cached=True), held[1]
+            return Plan(held[0], Bound(stage.traced), cached=True), self._in_all(held[1], count)
         search = self._search(one, options, cluster, stage, ask, name)
         found = search.run()
         plan = planned(one, stage.traced, search, found, now, 0.0)
@@ -317,7 +317,7 @@ class StagePlanner:
             file = structs.replace(plan.file, peak_bytes=price.held_bytes, stages=tuple(rows))
             plan = replace(plan, file=file)
         keep_stage(self.memory, key, plan.file, price, found.lower_bound_s)
-        return plan, price
+        return plan, self._in_all(price, count)
 
     def _price(self, count: int, stage: Rehearsal, ask: Ask, name: str) -> StagePrice:
         """The price of a plan that nobody will run."""
@@ -326,7 +326,15 @@ class StagePlanner:
         self.solved += 1
         one, cluster = self._one(count, stage, ask), self.machine.subset(ask.size)
         search = self._search(one, self._options(ask), cluster, stage, ask, name)
-        return price_of(search.run().best, phases_of(stage), stage.body.graph, count)
+        price = price_of(search.run().best, phases_of(stage), stage.body.graph, count)
+        return self._in_all(price, count)
+
+    def _in_all(self, price: StagePrice, count: int) -> StagePrice:
+        """The price with a first round of forward programs, if the loss needs one."""
+        inside = self.loss(count).built.inside
+        if inside is None or not inside.twice:
+            return price
+        return replace(price, once_s=price.once_s + count * price.forward_s)
 
     def _search(
         self, one: One, options: Options, cluster: Cluster, stage: Rehearsal, ask: Ask, name: str

@@ -150,35 +150,12 @@ def _with_edits(
     """Loss, leaves of aux, and gradients, of a loss with edits."""
     parts, params = inside.parts, tree.merged(tree.moving(leaves), leaves)
     whole = inside.extended(params, batch)
-    if not inside.twice:
-        one = functools.partial(_differentiated(inside.loss, tree, True), leaves)
-        loss, merged, grads = accumulated(one, whole, parts, structs, inside.merges)
-        return loss, inside.finished(params, whole, merged), grads
-    sums = added(lambda part: inside.sums(params, part), whole, parts)
-    flows = [jnp.issubdtype(x.dtype, jnp.inexact) for x in sums]
-
-    def last(floats: list[Any], moving: list[Any]) -> Any:
-        fresh = iter(floats)
-        every = [next(fresh) if f else x for x, f in zip(sums, flows, strict=True)]
-        return inside.after(tree.merged(moving, leaves), whole, every)[0]
-
-    floats, moving = _chosen(sums, flows), tree.moving(leaves)
-    loss, (slopes, own) = jax.value_and_grad(last, argnums=(0, 1))(floats, moving)
-
-    def addends(params: Any, part: Sequence[Any]) -> tuple[Any, list[Any]]:
-        found, beside = inside.rest(params, part)
-        terms = zip(_chosen(found, flows), slopes, strict=True)
-        total = sum((jnp.sum(x * slope) for x, slope in terms), jnp.zeros(()))
-        return total.astype(loss.dtype), beside
-
-    one = functools.partial(_differentiated(addends, tree, True), leaves)
-    _, merged, grads = accumulated(one, whole, parts, structs, inside.merges)
-    grads = [g + o for g, o in zip(grads, own, strict=True)]
+    if inside.twice:
+        sums = added(lambda part: inside.sums(params, part), whole, parts)
+        whole = inside.with_sums(whole, sums)
+    one = functools.partial(_differentiated(inside.loss, tree, True), leaves)
+    loss, merged, grads = accumulated(one, whole, parts, structs, inside.merges)
     return loss, inside.finished(params, whole, merged), grads
-
-
-def _chosen(values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
-    return [x for x, chosen in zip(values, which, strict=True) if chosen]
 
 
 # --- checks ------------------------------------------------------------------------------------

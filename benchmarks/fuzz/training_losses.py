@@ -164,7 +164,7 @@ def _mean(e: Array, b: Any, logits: Array, p: Any) -> Array:
 
 
 def _sum(e: Array, b: Any, logits: Array, p: Any) -> Array:
-    return 0.1 * e.sum()
+    return 0.02 * e.sum()
 
 
 def _valid(e: Array, b: Any, logits: Array, p: Any) -> Array:
@@ -192,7 +192,7 @@ def _counted(e: Array, b: Any, logits: Array, p: Any) -> Array:
 
 
 def _penalised_sum(e: Array, b: Any, logits: Array, p: Any) -> Array:
-    return 0.1 * e.sum() + 0.01 * jnp.sum(p["out"] ** 2)
+    return 0.02 * e.sum() + 0.01 * jnp.sum(p["out"] ** 2)
 
 
 def _penalised_valid(e: Array, b: Any, logits: Array, p: Any) -> Array:
@@ -228,7 +228,7 @@ def _by_class(e: Array, b: Any, logits: Array, p: Any) -> Array:
 
 
 def _numbered(e: Array, b: Any, logits: Array, p: Any) -> Array:
-    return jnp.sum(e.sum(axis=1) * jnp.arange(e.shape[0]))
+    return 0.01 * jnp.sum(e.sum(axis=1) * jnp.arange(e.shape[0]))
 
 
 def _perplexity(e: Array, b: Any, logits: Array, p: Any) -> Array:

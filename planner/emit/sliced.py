@@ -58,7 +58,12 @@ class Sliced:
 
     @cached_property
     def part(self) -> Straight:
-        return straight(self.small, derived=self.derived)
+        return straight(self.small, derived=self.derived, only=self.around)
+
+    @cached_property
+    def around(self) -> frozenset[Place]:
+        """Places of equations inside which something changes."""
+        return self.edits.around()
 
     @cached_property
     def given(self) -> tuple[Value, ...]:
@@ -69,6 +74,14 @@ class Sliced:
     def sums(self) -> tuple[Value, ...]:
         """Sums over examples that enter what is computed at the end, in order."""
         return tuple(self.edits.sums)
+
+    @cached_property
+    def sum_structs(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Shapes and types of these sums."""
+        made = {
+            (e.place, k): var for e in self.whole.equations for k, var in enumerate(e.eqn.outvars)
+        }
+        return tuple(internals.struct_of(made[value].aval) for value in self.sums)
 
     def before(self, params: Sequence[Array], batch: Sequence[Array]) -> list[Array]:
         """Values of the whole batch; those with examples have them in the first dimension."""
@@ -109,6 +122,7 @@ class Sliced:
         batch: Sequence[Array],
         given: Sequence[Array],
         sums: Sequence[Array],
+        outputs: Sequence[int],
     ) -> list[Array]:
         """Outputs that are computed at the end.
 
@@ -117,21 +131,27 @@ class Sliced:
             batch: leaves; what has examples is not read.
             given: values computed before.
             sums: of all parts.
+            outputs: numbers of those that are wanted.
         """
         values, env = self.whole.values, self.whole.start([*params, *batch])
         env.update({values[v]: x for v, x in self._placed(given).items()})
         env.update({values[v]: x for v, x in zip(self.sums, sums, strict=True)})
-        ends = [o for o, late in zip(self.whole.outputs, self.late, strict=True) if late]
+        ends = [self.whole.outputs[k] for k in outputs]
         stops = {values[v] for v in (*self.given, *self.sums)}
         env = self._run(self.whole.needed(ends, stops), env, stops)
         return [jnp.asarray(read(env, o)) for o in ends]
 
-    def reads_params(self) -> bool:
-        """Whether what is computed at the end reads parameters."""
+    @property
+    def late_aux(self) -> tuple[int, ...]:
+        """Numbers of the outputs beside the loss that are computed at the end."""
+        return tuple(k for k, late in enumerate(self.late) if late and k)
+
+    def reads(self, count: int) -> bool:
+        """Whether aux that is computed at the end reads some of the first inputs."""
         values = self.whole.values
-        ends = [o for o, late in zip(self.whole.outputs, self.late, strict=True) if late]
+        ends = [self.whole.outputs[k] for k in self.late_aux]
         needed = self.whole.needed(ends, {values[v] for v in (*self.given, *self.sums)})
-        return bool({v for e in needed for v in e.ins} & {*self.whole.inputs})
+        return bool({v for e in needed for v in e.ins} & {*self.whole.inputs[:count]})
 
     def _placed(self, given: Sequence[Array]) -> dict[Value, Array]:
         """Values that were computed before, with their examples where they belong."""
@@ -175,10 +195,6 @@ class _Part:
     given: Mapping[Value, Array]
     effects: bool
     sums: dict[Value, Array] = field(default_factory=dict)
-
-    @cached_property
-    def around(self) -> frozenset[Place]:
-        return self.loss.edits.around()
 
     @cached_property
     def rules(self) -> frozenset[tuple[Place, str]]:
@@ -234,7 +250,7 @@ class _Part:
         if e.place in edits.draws:
             whole = equation_at(self.loss.large, e.place)
             found = drawn(e.eqn, whole, xs, edits.draws[e.place], self.loss.count, self.number)
-        elif e.place in self.around or (e.place, e.eqn.primitive.name) in self.rules:
+        elif e.place in self.loss.around or (e.place, e.eqn.primitive.name) in self.rules:
             with internals.under(e.eqn):
                 found = _REGIONS.get(e.eqn.primitive.name, _derived)(self, e, xs)
         else:
@@ -244,7 +260,9 @@ class _Part:
     def body(self, e: Equation, number: int, args: Sequence[Array]) -> list[Array]:
         """Results of a body of an equation."""
         place = (*e.place, f"body {number}")
-        program = straight(bodies(e.eqn)[number], place, derived=self.loss.derived)
+        program = straight(
+            bodies(e.eqn)[number], place, derived=self.loss.derived, only=self.loss.around
+        )
         return self.results(program, args, program.outputs)
 
 

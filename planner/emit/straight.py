@@ -90,7 +90,12 @@ def read(env: Mapping[int, Array], v: int | Written) -> Array:
 
 
 def straight(
-    body: Any, place: Place = (), *, again: bool = False, derived: bool = False
+    body: Any,
+    place: Place = (),
+    *,
+    again: bool = False,
+    derived: bool = False,
+    only: Collection[Place] | None = None,
 ) -> Straight:
     """A jaxpr as a straight program.
 
@@ -99,13 +104,14 @@ def straight(
         place: where it stands.
         again: open what is computed again, too.
         derived: open calls with derivatives of their own, too.
+        only: places of the calls that are opened; all if None.
     """
-    return _Reader(again, derived).program(body, place)
+    return _Reader(again, derived, only).program(body, place)
 
 
 class _Reader:
-    def __init__(self, again: bool, derived: bool) -> None:
-        self.again, self.derived = again, derived
+    def __init__(self, again: bool, derived: bool, only: Collection[Place] | None) -> None:
+        self.again, self.derived, self.only = again, derived, only
         self.count = 0
         self.equations: list[Equation] = []
         self.consts: dict[int, Array] = {}
@@ -129,7 +135,8 @@ class _Reader:
 
         for number, eqn in enumerate(jaxpr.eqns):
             ins = tuple(get(var) for var in eqn.invars)
-            inner = self.inside(eqn)
+            closed = self.only is not None and (*place, number) not in self.only
+            inner = None if closed else self.inside(eqn)
             if inner is None:
                 results = tuple(self.new() for _ in eqn.outvars)
                 self.equations.append(Equation(eqn, (*place, number), ins, results))

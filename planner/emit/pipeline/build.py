@@ -67,8 +67,7 @@ def opened(
     """Traces a loss for a pipeline; arguments as of `build_step`.
 
     Raises:
-        PlanError: if the batch or the loss cannot be cut, the gradient of a micro-batch waits for
-            others, or the program has effects.
+        PlanError: if the batch or the loss cannot be cut, or the program has effects.
     """
     built = build_step(
         loss_fn, params, batch, optimizer, has_aux=has_aux, microbatches=microbatches,
@@ -77,7 +76,7 @@ def opened(
     params, batch = jax.eval_shape(lambda *trees: trees, params, batch)
     one, whole = loss_fn, batch
     if built.inside is not None:
-        _check_once(built.inside)
+        _check_aux(built.inside)
         one, whole = built.inside.loss, jax.eval_shape(built.inside.extended, params, batch)
     try:
         program = open_loss(one, params, _micro(whole, built))
@@ -90,15 +89,9 @@ def opened(
     return Opened(built, program, layers, chain_of(layers), params, batch, microbatches, has_aux)
 
 
-def _check_once(inside: InParts) -> None:
-    """Refuses what stages would have to run twice, or to bring together."""
-    if inside.twice:
-        raise PlanError(
-            "the gradient of a micro-batch waits for sums over all examples, which stages do not "
-            f"have before: {inside.sliced.why}", kind="loss-reduction", where="loss_fn",
-            remedy="plan with pipeline='off'",
-        )  # fmt: skip
-    if any(inside.sliced.late) and inside.sliced.reads_params():
+def _check_aux(inside: InParts) -> None:
+    """Refuses what stages would have to bring together."""
+    if inside.sliced.reads(len(inside.sliced.whole.inputs) - inside.leaves):
         raise PlanError(
             "aux is computed from parameters and sums over all examples, which stages do not have "
             "in one place", kind="bad-aux", where="loss_fn",

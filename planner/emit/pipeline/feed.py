@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from ...inparts import InParts
 from ...losses import Decision
 from ...microbatch import Parts, merged, of_part, wide
-from .processes import away, is_here
+from .processes import away, is_here, started
 from .transfer import Devices, sent, tiled, whole
 
 Array = Any
@@ -85,45 +85,66 @@ class Whole:
 
     inside: InParts
     params: int
+    known: dict[Any, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(inside: InParts | None, params: Any) -> Whole | None:
         """Of a loss with edits, if it has some."""
         return None if inside is None else Whole(inside, len(jax.tree.leaves(params)))
 
+    @property
+    def twice(self) -> bool:
+        """Whether micro-batches wait for sums over all of them."""
+        return self.inside.twice
+
     @cached_property
     def _before(self) -> Any:
-        return jax.jit(lambda leaves: self.inside.extended([None] * self.params, leaves))
+        none = [None] * self.params
+        return jax.jit(lambda *leaves: self.inside.extended(none, leaves)[len(leaves) :])
 
     @cached_property
     def _after(self) -> Any:
-        return jax.jit(
-            lambda leaves, merged: self.inside.finished([None] * self.params, leaves, merged)
-        )
+        none, count = [None] * self.params, len(self.inside.parts.roles)
+        return jax.jit(lambda *xs: self.inside.finished(none, xs[:count], xs[count:]))
 
-    def extended(self, leaves: Sequence[Any], devices: Devices) -> list[Any]:
-        """The extended batch for one group of devices; elsewhere shapes and types."""
-        if not is_here(devices):
-            return list(jax.eval_shape(self._before, list(leaves)))
+    def extended(
+        self, leaves: Sequence[Any], devices: Devices, sums: Sequence[Array] = ()
+    ) -> list[Any]:
+        """The extended batch for one group of devices, its own leaves as they are.
+
+        Args:
+            leaves: of the batch.
+            devices: of the group.
+            sums: over all micro-batches, if they wait for them.
+        """
         parts = self.inside.parts
-        placed = [
-            jax.device_put(x, spread(x, role, parts, devices))
+        args = [
+            jax.device_put(x, spread(x, role, parts, devices)) if is_here(devices) else x
             for x, role in zip(leaves, parts.roles, strict=False)
         ]
-        return self._before(placed)
+        more = started(self._before, args, devices, lambda rank: whole(devices, rank), self.known)
+        return self.inside.with_sums([*leaves, *more], [sent(x, devices) for x in sums])
 
     def finished(
         self, leaves: Sequence[Any], results: Sequence[Array], devices: Devices
     ) -> list[Array]:
-        """The loss and the leaves of aux, from what all parts gave."""
-        if not any(self.inside.sliced.late):
-            return list(results[: 1 + len(self.inside.sliced.late[1:])])
-        loss, *merged = results
-        if is_here(devices):
-            whole_batch = self.extended(leaves, devices)
-            return [loss, *self._after(whole_batch, [sent(x, devices) for x in merged])]
-        aux = jax.eval_shape(self._after, self.extended(leaves, devices), merged)
-        return [loss, *(away(x.shape, x.dtype, whole(devices, x.ndim)) for x in aux)]
+        """The loss and the leaves of aux, from what all micro-batches gave."""
+        late = self.inside.sliced.late
+        if not any(late[1:]):
+            return list(results[: len(late)])
+        loss, *found = results
+        extended = self.extended(leaves, devices)
+        placed = [
+            jax.device_put(x, whole(devices, jnp.ndim(x))) if is_here(devices) else x
+            for x in extended
+        ]
+        args = [*placed, *(sent(x, devices) for x in found)]
+        aux = started(self._after, args, devices, lambda rank: whole(devices, rank), self.known)
+        return [loss, *aux]
+
+    def sums(self, results: Sequence[Array]) -> list[Array]:
+        """Those that all micro-batches wait for, from what they gave."""
+        return list(results[len(results) - len(self.inside.sliced.sums) :])
 
 
 def joiner(

@@ -60,7 +60,8 @@ class Pipeline:
     def __call__(self, params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, Any]:
         held = self.flat(params, 0, self.where)
         state = self.flat(opt_state, 1, self.state_where)
-        run = Run(self, held, self.cut(batch))
+        sums = self.first_sums(held, batch)
+        run = Run(self, held, self.cut(batch, sums))
         for task in self.order:
             run.start(task)
         results = self.finished(run.results(), batch)
@@ -106,8 +107,26 @@ class Pipeline:
             for k, (x, place) in enumerate(zip(leaves, where, strict=True))
         ]
 
-    def cut(self, batch: Any) -> dict[tuple[int, int], Sequence[Array]]:
+    def first_sums(self, held: Sequence[Any], batch: Any) -> list[Array]:
+        """Sums over all micro-batches that their gradients wait for, if they do.
+
+        A first round runs the forward programs alone, and keeps nothing of them.
+        """
+        if self.whole is None or not self.whole.twice:
+            return []
+        run = Run(self, held, self.cut(batch))
+        for task in self.order:
+            if task.kind is Kind.FORWARD:
+                run.start(task)
+                run.drop(task)
+        return self.whole.sums(run.results())
+
+    def cut(self, batch: Any, sums: Sequence[Array] = ()) -> dict[tuple[int, int], Sequence[Array]]:
         """Micro-batches of every leaf for every chunk that reads it.
+
+        Args:
+            batch: whole.
+            sums: over all micro-batches, if they wait for them.
 
         Raises:
             TypeError: if the batch has another structure.
@@ -121,7 +140,7 @@ class Pipeline:
         if self.whole is None:
             return {at: feed(leaves[at[1]]) for at, feed in self.feeds.items()}
         groups = dict.fromkeys(feed.devices for feed in self.feeds.values())
-        found = {devices: self.whole.extended(leaves, devices) for devices in groups}
+        found = {devices: self.whole.extended(leaves, devices, sums) for devices in groups}
         return {at: feed(found[feed.devices][at[1]]) for at, feed in self.feeds.items()}
 
     def finished(self, results: Sequence[Array], batch: Any) -> Sequence[Array]:
@@ -194,6 +213,10 @@ class Run:
         for position, (stage, key, _) in enumerate(self.pipeline.finish):
             if stage == s:
                 self.outputs[position, m] = gives[chunk.stage.gives.index(key)]
+
+    def drop(self, task: Task) -> None:
+        """Keeps nothing of a forward program for its backward program."""
+        del self.saved[task.chunk, task.microbatch], self.taken[task.chunk, task.microbatch]
 
     def _again(self, c: int, m: int) -> None:
         chunk = self.pipeline.chunks[c]

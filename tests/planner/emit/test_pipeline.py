@@ -71,13 +71,23 @@ def test_a_masked_mean_with_dropout_is_that_of_the_whole_batch(name: str):
     assert_equal_steps(masked, *arguments(), has_aux=True, **MASKED[name])
 
 
-def test_a_gradient_that_waits_for_other_micro_batches_is_refused():
-    def root(params, batch):
-        return jnp.sqrt(masked(params, batch)[0])
+def root(params, batch):
+    """Its gradient waits for all micro-batches; aux reads what the whole batch gave, too."""
+    value, aux = masked(params, batch)
+    return jnp.sqrt(value) + 1e-2 * jnp.sum(params["tok"] ** 2), aux
 
-    with pytest.raises(PlanError, match=r"sqrt \(.*\) is not linear") as caught:
-        pipeline_of(root, *arguments())
-    assert "pipeline='off'" in caught.value.remedy
+
+def test_a_gradient_that_waits_for_other_micro_batches():
+    assert_equal_steps(root, *arguments(), has_aux=True, schedule="1f1b", sizes=(2, 2))
+
+
+def test_aux_of_parameters_and_sums_is_refused():
+    def scaled(params, batch):
+        value, _ = masked(params, batch)
+        return value, jnp.sqrt(value) * params["gain"]
+
+    with pytest.raises(PlanError, match="aux is computed from parameters and sums"):
+        pipeline_of(scaled, *arguments(), has_aux=True)
 
 
 @pytest.mark.exhaustive
