@@ -2,7 +2,7 @@
 """Random training steps: losses, optimizers, micro-batches, stages, schedules; never wrong.
 
 A step that runs in parts must be the step on the whole batch, parameters, optimizer state, loss
-and aux alike; or it is refused with one error of ours.
+and aux alike. What no micro-batches give is refused with one error of ours, and nothing else is.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Settings(NamedTuple):
 
     how: step (one program, not split), plan (planned for eight devices), or stages.
     sizes: devices of each group; recompute: of each stage.
+    refusable: it may be refused: no micro-batches give the loss, or they have one example each.
     """
 
     how: str
@@ -55,6 +56,7 @@ class Settings(NamedTuple):
     schedule: str
     sizes: tuple[int, ...]
     recompute: tuple[str, ...]
+    refusable: bool
     seed: int
     what: str
 
@@ -77,12 +79,14 @@ def random_training(seed: int) -> tuple[Callable[..., Any], Any, Any, Any, Setti
     how = str(draw.choice(HOW, p=SHARES))
     params, data = arguments(draw, batch, int(draw.integers(4, 7)))
     has_aux = bool(draw.random() < 0.25)
-    loss, what = random_loss(draw, has_aux)
+    loss, what, whole_only = random_loss(draw, has_aux)
+    if schedule == "interleaved" and count % len(sizes):
+        schedule = "1f1b"
     name = str(draw.choice(list(OPTIMIZERS)))
     recompute = tuple(str(r) for r in draw.choice(RECOMPUTE, 16))
     run = f"{schedule} on {sizes}" if how == "stages" else how
     settings = Settings(
-        how, count, has_aux, schedule, sizes, recompute, seed,
+        how, count, has_aux, schedule, sizes, recompute, whole_only or batch == count, seed,
         f"{what}, {name}, {batch} examples in {count} parts, {run}",
     )  # fmt: skip
     return loss, params, data, OPTIMIZERS[name](), settings
@@ -99,7 +103,9 @@ def tried(seed: int) -> Outcome:
     try:
         step, init = _step(loss, params, batch, optimizer, settings)
     except PlanError as error:
-        return Outcome(settings.what, refused=str(error))
+        if settings.refusable or error.kind == "so-few-layers":
+            return Outcome(settings.what, refused=str(error))
+        return Outcome(settings.what, wrong=f"seed {seed}: {settings.what}: refused: {error}")
     except Exception as error:
         return Outcome(settings.what, wrong=f"seed {seed}: {type(error).__name__}: {error}")
     whole = _whole(loss, optimizer, settings.has_aux)
@@ -131,7 +137,7 @@ def _step(loss: Any, params: Any, batch: Any, optimizer: Any, s: Settings) -> tu
     draw = np.random.default_rng(s.seed)
     places = [c for c in opened_.chain.places() if 0 < c < len(opened_.chain.slots)]
     if len(places) < stages - 1:
-        raise PlanError("so few layers", kind="bad-option")
+        raise PlanError("so few layers", kind="so-few-layers")
     cuts = sorted(draw.choice(places, stages - 1, replace=False).tolist())
     groups = split_devices(jax.devices(), s.sizes)
     recompute = s.recompute[:stages] if draw.random() < 0.5 else ()

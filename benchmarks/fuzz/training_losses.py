@@ -283,8 +283,8 @@ def _squares(logits: Array, y: Array) -> Array:
 ERRORS = {"entropy": _entropy, "one hot": _one_hot, "squares": _squares}
 
 
-def random_loss(draw: np.random.Generator, has_aux: bool) -> tuple[Callable[..., Any], str]:
-    """A loss of (parameters, batch), and what it is made of."""
+def random_loss(draw: np.random.Generator, has_aux: bool) -> tuple[Callable[..., Any], str, bool]:
+    """A loss of (parameters, batch), what it is made of, and whether no micro-batches give it."""
     noise = str(draw.choice(list(NOISE)))
     body = str(draw.choice(list(BODIES)))
     error = str(draw.choice(list(ERRORS)))
@@ -309,7 +309,8 @@ def random_loss(draw: np.random.Generator, has_aux: bool) -> tuple[Callable[...,
             "norm": jnp.sum(params["out"] ** 2),
         }  # fmt: skip
 
-    return loss, f"{reduction} of {error}, layers {body}, noise {noise}"
+    what = f"{reduction} of {error}, layers {body}, noise {noise}"
+    return loss, what, table is WHOLE_ONLY
 
 
 def _right(logits: Array, b: Any) -> Array:

@@ -17,7 +17,7 @@ from planner.errors import IndivisibleError, PlanError
 from planner.step import build_step
 
 BATCH, TIME, WIDTH, CLASSES = 8, 3, 4, 5
-OPTIMIZER = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1, momentum=0.9))
+OPTIMIZER = optax.sgd(0.1)
 
 
 @pytest.fixture(autouse=True)
