@@ -24,6 +24,8 @@ from .mesh import Mesh as Mesh
 from .opdef import OpDef as OpDef
 from .opdef import flops_of as flops_of
 from .ops.numeric import numpy_dtype as numpy_dtype
+from .passing import factor_marks as factor_marks
+from .passing import passing_groups as passing_groups
 from .sharding import Sharding as Sharding
 from .sharding import parse_sharding as parse_sharding
 from .sharding import replicated as replicated

@@ -10,7 +10,20 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 
 from costmodel import Cluster
-from ir import FactorSpec, Graph, IRError, Mesh, Sharding, TensorType, check, digest, lookup, parse
+from ir import (
+    FactorSpec,
+    Graph,
+    IRError,
+    Mesh,
+    Sharding,
+    TensorType,
+    check,
+    digest,
+    factor_marks,
+    lookup,
+    parse,
+    passing_groups,
+)
 from profiles import ProfileError
 from substitutions import patterns
 
@@ -178,7 +191,7 @@ def _check_ops(file: PlanFile, flat: FlatProgram, decisions: Decisions) -> None:
     for place, roles in decisions.ops.items():
         op = ops[place]
         types = operand_types(flat, op)
-        key = (op.node.op, types, op.node.outputs, repr(op.node.attrs))
+        key = (op.node.op, types, op.node.outputs, repr(op.node.attrs), factor_marks(op.node))
         if (key, roles) in seen:
             continue
         seen.add((key, roles))
@@ -193,9 +206,8 @@ def _check_ops(file: PlanFile, flat: FlatProgram, decisions: Decisions) -> None:
 def _spec(
     op: FlatOp, types: tuple[TensorType, ...]
 ) -> tuple[FactorSpec, tuple[tuple[int, ...], ...]]:
-    record, attrs = lookup(op.node.op), dict(op.node.attrs)
-    groups = record.linear(types, op.node.outputs, attrs) if record.linear else ()
-    return record.factors(types, op.node.outputs, attrs), groups
+    spec = lookup(op.node.op).factors(types, op.node.outputs, dict(op.node.attrs))
+    return spec, passing_groups(op.node, types)
 
 
 def _check_roles(

@@ -61,7 +61,8 @@ def strategies(
     Args:
         spec: factors of the op.
         mesh: the mesh.
-        pass_groups: groups of operand positions through which partial sums may pass here.
+        pass_groups: groups of operand positions through which partial sums may pass here; an
+            empty one has its number and nothing else.
         splits: shardings on this mesh that are known already.
     """
     roles, tensors = _roles(spec, mesh, pass_groups), _Tensors(spec, splits or Splits(mesh))
@@ -85,7 +86,7 @@ def _roles(
         name for name, size in spec.sizes if spec.kind(name) not in ("whole", "window") and size > 1
     ]
     sizes = dict(spec.sizes)
-    passing = tuple(f"@{g}" for g in range(len(pass_groups)))
+    passing = tuple(f"@{g}" for g, members in enumerate(pass_groups) if members)
     return [
         ("", *(name for name in splittable if sizes[name] % ways == 0), *passing)
         if ways > 1

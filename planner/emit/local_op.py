@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
-from ir import IRError, Literal, Mesh, Node, Sharding, TensorType, lookup
+from ir import IRError, Literal, Mesh, Node, Sharding, TensorType, lookup, passing_groups
 from ir.trace import Binding
 
 from ..menu import Strategy, strategy_of
@@ -91,9 +91,8 @@ def local_op(
     Raises:
         IRError: if they are not legal for it.
     """
-    record, attrs = lookup(node.op), dict(node.attrs)
-    spec = record.factors(operands, node.outputs, attrs)
-    groups = record.linear(operands, node.outputs, attrs) if record.linear else ()
+    spec = lookup(node.op).factors(operands, node.outputs, dict(node.attrs))
+    groups = passing_groups(node, operands)
     return LocalOp(node, binding, operands, strategy_of(spec, mesh, roles, groups), mesh)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ir import FactorSpec, Literal, lookup
+from ir import FactorSpec, Literal
 
 from ..flatten import FlatOp, FlatProgram
 from ..fusion import Traffic
@@ -176,13 +176,11 @@ class Facts:
         return self.specs.of(op)
 
     def groups(self, op: FlatOp) -> Groups:
-        """Operands in which the op is linear, together."""
+        """Operands through which partial sums may pass, together."""
         return self.specs.groups(op)
 
     def passing(self, op: FlatOp) -> tuple[int, ...]:
-        """Linear groups through which partial sums may pass."""
-        if lookup(op.node.op).family in ("contraction", "convolution"):
-            return ()
+        """Groups of which some operand may be a partial sum."""
         if not all(is_float(t) for t in op.node.outputs):
             return ()
         groups = enumerate(self.groups(op))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ir import lookup
-
 from ..flatten import FlatOp, FlatProgram
 from .records import is_float
 from .specs import Groups, Specs
@@ -44,9 +42,8 @@ def _partial_results(specs: Specs, op: FlatOp) -> tuple[tuple[bool, ...], Groups
     """
     if not all(is_float(t) for t in op.node.outputs):
         return (), ()
-    heavy = lookup(op.node.op).family in ("contraction", "convolution")
     leaves = tuple(_leaves_partial(specs, op, k) for k in range(len(op.outputs)))
-    return leaves, () if heavy else specs.groups(op)
+    return leaves, specs.groups(op)
 
 
 def accumulators(flat: FlatProgram) -> list[int]:

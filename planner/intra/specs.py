@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ir import FactorSpec, lookup
+from ir import FactorSpec, factor_marks, lookup, passing_groups
 
 from ..flatten import FlatOp, FlatProgram
 from .records import operand_types
@@ -23,20 +23,17 @@ class Specs:
         return self._of(op)[0]
 
     def groups(self, op: FlatOp) -> Groups:
-        """Operands in which the op is linear, together."""
+        """Operands through which partial sums may pass, together."""
         return self._of(op)[1]
 
     def _of(self, op: FlatOp) -> tuple[FactorSpec, Groups]:
         found = self._at.get(op.time)
         if found is None:
             node, types = op.node, operand_types(self.flat, op)
-            key = (node.op, types, node.outputs, node.attrs)
+            key = (node.op, types, node.outputs, node.attrs, factor_marks(node))
             found = self._known.get(key)
             if found is None:
-                record, attrs = lookup(node.op), dict(node.attrs)
-                spec = record.factors(types, node.outputs, attrs)
-                linear = record.linear
-                groups = () if linear is None else linear(types, node.outputs, attrs)
-                found = self._known[key] = spec, groups
+                spec = lookup(node.op).factors(types, node.outputs, dict(node.attrs))
+                found = self._known[key] = spec, passing_groups(node, types)
             self._at[op.time] = found
         return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel import OpWork
-from ir import Attr, Attrs, FactorSpec, Literal, Node, TensorType, lookup
+from ir import Attr, Attrs, FactorSpec, Literal, Node, TensorType, lookup, passing_groups
 from substitutions import Form, Value
 
 Operands = tuple[int | Literal, ...]
@@ -28,11 +28,8 @@ class Work:
 
     def passing(self) -> tuple[tuple[int, ...], ...]:
         """Groups of operands through which partial sums may pass, as in programs."""
-        record = lookup(self.node.op)
         float_ = self.node.outputs[0].dtype.startswith(("float", "bfloat"))
-        if record.linear is None or not float_ or record.family in ("contraction", "convolution"):
-            return ()
-        return record.linear(self.types, self.node.outputs, dict(self.node.attrs))
+        return passing_groups(self.node, self.types) if float_ else ()
 
     def priced(self, spec: FactorSpec) -> OpWork:
         record = lookup(self.node.op)

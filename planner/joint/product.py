@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel import ComputeModel, ReshardModel, op_seconds, reduction_of
-from ir import Mesh, Sharding, TensorType
+from ir import Mesh, Sharding, TensorType, factor_marks
 from substitutions import EGraph, ENode, Form, Forms
 
 from ..menu import Strategy, strategies
@@ -90,7 +90,7 @@ class Prices:
         node = work.node
         key = (
             node.op, repr(node.attrs), node.outputs, work.types, work.reads, work.writes,
-            work.launches, args,
+            work.launches, args, factor_marks(node),
         )  # fmt: skip
         if key not in self._known:
             self._known[key] = self._ways(work, args)

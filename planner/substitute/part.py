@@ -60,7 +60,8 @@ class Part:
 
     def _item(self, k: int, form: Form, ready: set[int]) -> Item:
         """An op; what is made of literals alone is no operand."""
-        node = replace(form.node, inputs=(), source="")
+        inputs = tuple(a if isinstance(a, Literal) else 0 for a in form.args)
+        node = replace(form.node, inputs=inputs, source="")
         types = tuple(a.type if isinstance(a, Literal) else self.equal.types[a] for a in form.args)
         (out,) = form.outs
         args = [(n, a) for n, a in enumerate(form.args) if not isinstance(a, Literal)]

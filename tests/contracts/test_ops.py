@@ -16,8 +16,9 @@ from ir.factors import FactorSpec
 from ir.interpret import apply
 from ir.opdef import FactorRule
 from ir.ops.elementwise import pointwise
+from ir.passing import passing_groups
 from ir.table import OPS, is_known, lookup
-from ir.types import TensorType
+from ir.types import TensorType, dtype_kind
 from tests import helpers_split
 from tests.helpers_internals import has_primitive
 from tests.helpers_layouts import moving
@@ -126,6 +127,35 @@ def test_linear_groups_keep_sums(label: str) -> None:
                     atol=1e-1 if short else 1e-3,
                     err_msg=f"{label}: {group}",
                 )
+
+
+@pytest.mark.parametrize(
+    "label", [label for label, example in EXAMPLES.items() if lookup(example.op).linear]
+)
+def test_terms_pass_whatever_the_other_operands_are(label: str) -> None:
+    """Terms of both signs beside infinities, NaN, zeros and what is nearly too large."""
+    for call in calls(label):
+        floats = [i for i, t in enumerate(call.operand_types) if dtype_kind(t.dtype) == "float"]
+        for group in passing_groups(call.node, call.operand_types):
+            if not group or not set(group) <= set(floats):
+                continue
+            operands = [
+                hostile(x) if i in floats and i not in group else x
+                for i, x in enumerate(call.operands)
+            ]
+            first = [3 * x if i in group else x for i, x in enumerate(operands)]
+            second = [-2 * x if i in group else x for i, x in enumerate(operands)]
+            runs = [call.run(given, {}) for given in (operands, first, second)]
+            for whole, one, other in zip(*runs, strict=True):
+                found, expected = (np.asarray(x, np.complex128) for x in (one + other, whole))
+                np.testing.assert_allclose(found, expected, rtol=1e-1, atol=1e-1, err_msg=label)
+
+
+def hostile(x: Any) -> Any:
+    """Of the same shape and type, of values that few functions bear."""
+    values = np.array([np.inf, -np.inf, np.nan, 0.0, 3e38, -3e38])
+    with np.errstate(over="ignore"):
+        return jnp.asarray(np.resize(values, x.shape), x.dtype)
 
 
 @pytest.mark.parametrize("label", list(EXAMPLES))

@@ -6,7 +6,17 @@ import random
 from collections.abc import Callable, Sequence
 
 from costmodel import CollectiveModel, ReshardModel, parse_cluster, sharded_dims
-from ir import Graph, Literal, Mesh, Sharding, TensorType, dtype_kind, lookup, replicated
+from ir import (
+    Graph,
+    Literal,
+    Mesh,
+    Sharding,
+    TensorType,
+    dtype_kind,
+    lookup,
+    passing_groups,
+    replicated,
+)
 from planner.decisions import Decisions
 from planner.flatten import FlatOp, FlatProgram, Place, flatten
 from planner.fusion import analyse
@@ -72,10 +82,8 @@ class _Draw:
 
     def strategy(self, op: FlatOp) -> Strategy:
         types = operand_types(self.flat, op)
-        record, attrs = lookup(op.node.op), dict(op.node.attrs)
-        spec = record.factors(types, op.node.outputs, attrs)
-        groups = record.linear(types, op.node.outputs, attrs) if record.linear else ()
-        return self.rng.choice(strategies(spec, self.mesh, groups))
+        spec = lookup(op.node.op).factors(types, op.node.outputs, dict(op.node.attrs))
+        return self.rng.choice(strategies(spec, self.mesh, passing_groups(op.node, types)))
 
     def published(self, v: int, raw: Sharding) -> Sharding:
         if v in self.flat.forced:

@@ -156,6 +156,25 @@ def test_moves_of_keys() -> None:
     np.testing.assert_array_equal(jax.random.key_data(moved), jax.random.key_data(keys))
 
 
+@pytest.mark.parametrize("kind", ["max", "min"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e5m2"])
+def test_extremes_keep_nan(dtype: str, kind: str) -> None:
+    """Devices that compare two numbers at a time drop a NaN, each at its own place."""
+    rng = np.random.default_rng(0)
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, *range(-9, 10)], np.float32)
+    x = np.asarray(jnp.asarray(rng.choice(values, (*CUBE.sizes, 8, 8))).astype(dtype))
+    whole = Sharding(((), ()))
+    waiting = Sharding(whole.dims, tuple((axis, kind) for axis in CUBE.names))
+    step = Step("all-reduce", CUBE.names, -1, -1, kind, waiting, whole)
+    (found,) = on_devices(lambda xs: [run_step(xs[0], step, CUBE)], [x])
+    assert found.dtype == x.dtype
+    wide = x.astype(np.float32)
+    expected = getattr(np, f"a{kind}")(wide, axis=(0, 1, 2), keepdims=True)
+    assert np.isnan(expected).any()
+    assert not np.isnan(expected).all()
+    np.testing.assert_array_equal(found.astype(np.float32), np.broadcast_to(expected, wide.shape))
+
+
 def test_booleans_reduce_as_logic() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 2, (*CUBE.sizes, 4, 4)).astype(bool)

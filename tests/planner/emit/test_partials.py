@@ -1,0 +1,53 @@
+# pyright: basic
+"""Partial sums are reduced before what is not exact for their terms."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ir import IRError
+from ir.trace import trace
+from planner import plan
+from planner.emit import compile_plan
+from planner.emit.local_op import local_op
+from tests.planner.emit.plans import LINE, model_of, random_decisions
+
+# The terms of four devices are too large for 16 bits, those of the other four as much too small.
+HALVES = np.repeat([3e3, -3e3], 256)[:, None] * np.ones((512, 8))
+
+
+@pytest.mark.parametrize("reduce", [jnp.sum, jnp.mean])
+def test_sums_are_rounded_after_the_reduction(reduce) -> None:
+    def f(h):
+        return reduce(h, axis=0)
+
+    h = jnp.asarray(HALVES + 1, jnp.float16)
+    found = plan(f, h, cluster="8xhost", mesh=(8,), pins=(("h", "[8,-]"),), baselines=False)
+    assert any(c.kind in ("all-reduce", "reduce-scatter") for c in found.collectives)
+    np.testing.assert_array_equal(found.compile()(h), jax.jit(f)(h))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_infinite_factors_meet_the_sum(seed: int) -> None:
+    def f(a, b, z):
+        product = a @ b
+        return product * z, product / z, z * product.astype(jnp.bfloat16).astype(jnp.float32)
+
+    a = np.where(np.arange(16) % 2, 3.0, -2.0).astype(np.float32) * np.ones((8, 16), np.float32)
+    b, z = np.ones((16, 8), np.float32), np.float32(0)
+    traced = trace(f, a, b, z)
+    run = compile_plan(traced, random_decisions(traced.graph, LINE, seed), model_of(LINE))
+    for z in (0.0, -0.0, np.inf, -np.inf, np.nan, 3e38):
+        args = a, b, np.float32(z)
+        for x, y in zip(run(*args), jax.jit(f)(*args), strict=True):
+            np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
+def test_a_role_that_is_not_exact_is_refused() -> None:
+    program = trace(lambda x: x.astype(jnp.float16), np.ones(8, np.float32)).program
+    (node,), (binding,) = program.graph.nodes, program.bindings
+    with pytest.raises(IRError, match="are not legal"):
+        local_op(node, binding, (program.graph.types[0],), ("@0",), LINE)
