@@ -22,8 +22,10 @@ from . import jax_internals as internals
 from .errors import TraceError
 from .graph import Attr, Graph, Input, Literal, Node, Operand
 from .jax_internals import REMAT, function_of, group_of, inlined, opened, params_of, struct_of
+from .placements import OF_RESULTS, PLACEMENTS, asked, is_explicit, placement
 from .program import Binding, Call, Program, prune
 from .sources import Sources
+from .stand_ins import AskedPlace, CapturedArray
 from .types import DTYPES, TensorType
 
 
@@ -94,7 +96,11 @@ class _Walk:
 
 
 def read_jaxpr(
-    jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Input], objects: _Objects | None = None
+    jaxpr: Any,
+    consts: Sequence[Any],
+    inputs: Sequence[Input],
+    objects: _Objects | None = None,
+    results: Sequence[Any] = (),
 ) -> Program:
     """The program of a jaxpr, without dead code.
 
@@ -103,6 +109,7 @@ def read_jaxpr(
         consts: values of its `constvars`; they become the first inputs.
         inputs: what its `invars` are.
         objects: those met so far, for a body.
+        results: shardings that are asked of its results.
     """
     heads = [
         Input(f"const{i}", tensor_type(const_aval(c)), "constant", _content(c))
@@ -113,7 +120,7 @@ def read_jaxpr(
     env: dict[Any, Operand] = {}
     for var, value in zip((*jaxpr.constvars, *jaxpr.invars), range(len(all_inputs)), strict=True):
         env[var] = value
-    outputs = _walk(jaxpr, env, walk, "")
+    outputs = _asked(_walk(jaxpr, env, walk, ""), results, "result", walk, "")
     graph = Graph(all_inputs, tuple(walk.nodes), outputs)
     return prune(Program(graph, tuple(walk.bindings), tuple(consts), tuple(walk.calls)))
 
@@ -151,13 +158,16 @@ def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tupl
         here = walk.objects.sources.of(eqn) or source
         body = inlined(eqn)
         if body is not None:
+            operands = _asked(operands, eqn.params.get("in_shardings", ()), "jit", walk, here)
             walk.path = (*around, number, eqn.primitive.name)
             results = _inline(body, operands, walk, here)
             if group_of(eqn) is None:
                 place = (*around, number, eqn.primitive.name)
                 walk.calls.append(Call(place, operands, results))
+            results = _asked(results, eqn.params.get("out_shardings", ()), "jit", walk, here)
         else:
             results = _emit(eqn, operands, walk, here)
+            results = _asked(results, _of_results(eqn), "op", walk, here)
         for var, value in zip(eqn.outvars, results, strict=True):
             env[var] = value
     return tuple(_read(var, env) for var in jaxpr.outvars)
@@ -221,17 +231,27 @@ def _inline(
     return _walk(jaxpr, env, walk, source)
 
 
-class _Constant:
-    """Stands for a primitive: binds to an array captured inside an inlined call."""
+def _asked(
+    values: tuple[Operand, ...], shardings: Sequence[Any], by: str, walk: _Walk, source: str
+) -> tuple[Operand, ...]:
+    """Values with what is asked of their places, by a jitted function or an operation."""
+    found = list(values)
+    for k, sharding in enumerate(shardings):
+        value, place = values[k], placement(sharding)
+        if place is not None and isinstance(value, int):
+            found[k] = len(walk.types)
+            walk.nodes.append(asked(place, value, walk.types[value], by, source))
+            walk.types.append(walk.types[value])
+            walk.bindings.append(Binding(AskedPlace(), {}))
+    return tuple(found)
 
-    name = "constant"
-    multiple_results = False
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def bind(self, **_: Any) -> Any:
-        return self.value
+def _of_results(eqn: Any) -> tuple[Any, ...]:
+    """What an equation that computes something asks of the place of its result."""
+    if eqn.primitive.name in PLACEMENTS:
+        return ()
+    given = (eqn.params.get(key) for key in OF_RESULTS)
+    return tuple(sharding for sharding in given if is_explicit(sharding))
 
 
 def _constant(const: Any, walk: _Walk) -> Operand:
@@ -239,22 +259,26 @@ def _constant(const: Any, walk: _Walk) -> Operand:
     type_ = tensor_type(const_aval(const))
     walk.types.append(type_)
     walk.nodes.append(Node("constant", (), (type_,), (("content", _content(const)),)))
-    walk.bindings.append(Binding(_Constant(const), {}))
+    walk.bindings.append(Binding(CapturedArray(const), {}))
     return value
 
 
 def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> tuple[int, ...]:
-    params = params_of(eqn)
-    if eqn.primitive.name == "while" and params["cond_jaxpr"].out_avals[0].shape:
+    name, params = eqn.primitive.name, params_of(eqn)
+    if name == "while" and params["cond_jaxpr"].out_avals[0].shape:
         operands = (*operands[: params["cond_nconsts"]], *operands)
         params = _one_answer(params)
     encode = _Encoder(walk.objects)
-    told = internals.shown(eqn.primitive.name, params)
-    attrs = tuple((key, encode(value)) for key, value in sorted(told.items()))
+    told, placed = internals.shown(name, params), PLACEMENTS.get(name)
+    attrs = tuple(
+        (key, encode.place(key, value) if key == placed else encode(value))
+        for key, value in sorted(told.items())
+        if placed or key not in OF_RESULTS
+    )
     if eqn.effects:
         attrs += (("effect", True),)
     types = tuple(tensor_type(var.aval) for var in eqn.outvars)
-    name = "remat" if eqn.primitive.name in REMAT else eqn.primitive.name
+    name = "remat" if name in REMAT else name
     start = len(walk.types)
     walk.types.extend(types)
     bodies = tuple(encode.bodies)
@@ -285,6 +309,15 @@ class _Encoder:
         if internals.is_jaxpr(value):
             return self._body(value)
         return self._many(value) if isinstance(value, (tuple, list, dict)) else self._object(value)
+
+    def place(self, key: str, value: Any) -> Attr:
+        """A parameter that asks for the place of a result, or is a tuple of such."""
+        if type(value) is tuple:
+            return tuple([self.place(key, item) for item in value])
+        if key == "dst_sharding" and not is_explicit(value):
+            return "auto"  # the value goes back to the compiler
+        found = placement(value)
+        return self(value) if found is None else found.attr
 
     def _many(self, value: Any) -> Attr:
         if hasattr(value, "_fields"):

@@ -24,7 +24,7 @@ _BY_SIGNATURE: Mapping[str, str] = {
         erfc exp exp2 expm1 floor integer_pow lgamma log log1p log2 logistic name neg not
         one_minus_square population_count random_clone random_split reduce_and reduce_max
         reduce_min reduce_or reduce_precision reduce_prod reduce_sum reduce_window_max
-        reduce_window_min reduce_window_sum reduce_xor reshape rev round rsqrt
+        reduce_window_min reduce_window_sum reduce_xor reshape reshard rev round rsqrt
         sharding_constraint sign sin sinh slice sqrt square squeeze stop_gradient tan tanh tile
         transpose
     """,

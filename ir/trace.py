@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,10 +15,12 @@ import numpy as np
 
 from .errors import TraceError, doing
 from .graph import Graph, Input
+from .inplace import Watch as Watch
 from .jax_internals import check_version
 from .jaxpr import const_aval as const_aval
 from .jaxpr import read_jaxpr as read_jaxpr
 from .jaxpr import tensor_type
+from .placements import Placement, is_explicit, placement
 from .program import Binding as Binding
 from .program import Program as Program
 from .program import prune as prune
@@ -25,6 +28,18 @@ from .sources import Sources as Sources
 from .text import show
 
 ROLES = ("parameter", "optimizer-state", "batch", "argument")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the user asks the arguments and results to be: flat number -> placement.
+
+    inputs: by their own shardings, or by those of a jitted function.
+    outputs: by those of a jitted function.
+    """
+
+    inputs: Mapping[int, Placement] = field(default_factory=dict)
+    outputs: Mapping[int, Placement] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,7 @@ class Traced:
     tied: tuple[tuple[int, int], ...]  # (flat argument, flat result) that hold the same state
     warnings: tuple[str, ...]
     closed: Any = field(default=None, compare=False, repr=False)  # the jaxpr that was read
+    places: Places = Places()
 
     @property
     def graph(self) -> Graph:
@@ -56,6 +72,7 @@ def trace(
     *args: Any,
     donate_argnums: int | Sequence[int] = (),
     roles: Sequence[str] = (),
+    pinned: bool = False,
 ) -> Traced:
     """Traces `fn(*args)` to a graph; nothing is computed or allocated.
 
@@ -66,6 +83,7 @@ def trace(
             that a jitted `fn` already donates.
         roles: role of each positional argument, one of parameter, optimizer-state, batch and
             argument; guessed from names and donation where not given.
+        pinned: whether the graph says where a jitted function wants its results.
 
     Raises:
         TraceError: if an argument is not an array or the function fails to trace.
@@ -76,8 +94,10 @@ def trace(
     if unknown := sorted(set(roles) - set(ROLES)):
         raise TraceError(f"roles has {unknown}, expected some of {', '.join(ROLES)}")
     names, leaves, warnings = _flat_arguments(fn, args)
-    structs = jax.tree.unflatten(jax.tree.structure(args), leaves)
-    jitted = fn if hasattr(fn, "trace") and hasattr(fn, "lower") else jax.jit(fn)
+    tree = jax.tree.structure(args)
+    structs = jax.tree.unflatten(tree, map(_typed, leaves, jax.tree.leaves(args)))
+    watch = Watch(names)
+    jitted = fn if _is_jitted(fn) else jax.jit(watch.on(fn, args))
     try:
         traced = jitted.trace(*structs)
     except Exception as error:
@@ -86,6 +106,8 @@ def trace(
             f"'{name}' fails to trace with the given arguments; call "
             f"`jax.eval_shape({name}, ...)` with them to see it alone: {_first_line(error)}"
         ) from error
+    if jitted is fn:
+        _watch_inside(watch, fn, args, structs)
     closed = traced.jaxpr
     arg_trees = [jax.tree.structure(arg) for arg in args]
     starts = np.cumsum([0] + [tree.num_leaves for tree in arg_trees]).tolist()
@@ -102,12 +124,72 @@ def trace(
         for name, leaf, role in zip(names, leaves, leaf_roles, strict=True)
     ]
     kept = _kept(closed, inputs)
+    asked = _asked(jitted, structs) if jitted is fn else ((), ())
     with doing(f"reading the jaxpr of '{_name(fn)}'"):
-        program = read_jaxpr(closed.jaxpr, closed.consts, kept)
+        program = read_jaxpr(closed.jaxpr, closed.consts, kept, results=asked[1] if pinned else ())
+    places = Places(
+        _placements(map(_sharding, jax.tree.leaves(args))) | _placements(asked[0]),
+        _placements(asked[1]),
+    )
     return Traced(
         program, jax.tree.structure((args, {})), out_tree, tuple(leaves), out_names,
-        donated, tied, warnings, closed,
+        donated, tied, (*warnings, *watch.warnings), closed, places,
     )  # fmt: skip
+
+
+def _is_jitted(fn: Any) -> bool:
+    """Whether it is a function of `jax.jit`.
+
+    Raises:
+        TraceError: if it is one of another library's, which takes its arguments apart by itself.
+    """
+    if isinstance(fn, type(jax.jit(abs))):
+        return True
+    kind = type(fn)
+    if hasattr(fn, "lower") and hasattr(fn, "__wrapped__") and kind.__module__ != "builtins":
+        raise TraceError(
+            f"'{_name(fn)}' is wrapped by {kind.__module__}.{kind.__qualname__}, which takes apart "
+            "and updates its arguments by itself; plan the function inside it: arguments are "
+            "pytrees of arrays, and what it updates it returns"
+        )
+    return False
+
+
+def _watch_inside(watch: Watch, jitted: Any, args: Any, structs: Any) -> None:
+    """Watches what a jitted function does to objects, which it was traced without."""
+    inner = jitted.__wrapped__
+    watched = watch.on(inner, args)
+    if watched is not inner:
+        with contextlib.suppress(Exception):  # it has been traced: this call alone is wrong
+            jax.eval_shape(watched, *structs)
+
+
+def _asked(jitted: Any, structs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Shardings that a jitted function asks of its flat arguments and results."""
+    (*_, call) = jax.make_jaxpr(jitted)(*structs).jaxpr.eqns or (None,)
+    params = {} if call is None else call.params
+    return params.get("in_shardings", ()), params.get("out_shardings", ())
+
+
+def _placements(shardings: Iterable[Any]) -> dict[int, Placement]:
+    found = enumerate(map(placement, shardings))
+    return {k: place for k, place in found if place is not None}
+
+
+def _sharding(leaf: Any) -> Any:
+    """The sharding that an argument is given with; that of one device is nobody's wish."""
+    sharding = getattr(leaf, "sharding", None)
+    return sharding if hasattr(sharding, "spec") else None
+
+
+def _typed(struct: jax.ShapeDtypeStruct, leaf: Any) -> jax.ShapeDtypeStruct:
+    """The type of an argument with its sharding, if that is part of the type."""
+    sharding = getattr(leaf, "sharding", None)
+    if not is_explicit(sharding):
+        return struct
+    return jax.ShapeDtypeStruct(
+        struct.shape, struct.dtype, weak_type=struct.weak_type, sharding=sharding
+    )
 
 
 def _name(fn: Any) -> str:
@@ -148,8 +230,7 @@ def _flat_arguments(
     paths, leaves, warnings = [], [], []
     for head, arg in zip(_argument_names(fn, len(args)), args, strict=True):
         for path, leaf in jax.tree_util.tree_flatten_with_path(arg)[0]:
-            tail = jax.tree_util.keystr(path, simple=True, separator="/")
-            name = f"{head}/{tail}" if tail else head
+            name = _path(head, path)
             paths.append(name)
             leaves.append(_struct(name, leaf, warnings))
     return paths, leaves, tuple(warnings)
@@ -167,6 +248,27 @@ def _argument_names(fn: Callable[..., Any], count: int) -> list[str]:
     return [*names, *extra][:count]
 
 
+def structs_of(name: str, tree: Any) -> Any:
+    """The types of a pytree of arrays, numbers and `jax.ShapeDtypeStruct`s.
+
+    Raises:
+        TraceError: if a leaf is something else.
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    return jax.tree.unflatten(structure, [_struct(_path(name, p), leaf, []) for p, leaf in paths])
+
+
+def names_of(name: str, tree: Any) -> tuple[str, ...]:
+    """What the leaves of a pytree are called that is an argument of that name."""
+    return tuple(_path(name, path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0])
+
+
+def _path(head: str, path: Any) -> str:
+    """What an argument's leaf is called."""
+    tail = jax.tree_util.keystr(path, simple=True, separator="/")
+    return f"{head}/{tail}" if tail else head
+
+
 def _struct(name: str, leaf: Any, warnings: list[str]) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, (bool, int, float, complex)):
         try:
@@ -176,7 +278,8 @@ def _struct(name: str, leaf: Any, warnings: list[str]) -> jax.ShapeDtypeStruct:
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         raise TraceError(
             f"argument '{name}' is a {type(leaf).__name__}, expected an array or "
-            "jax.ShapeDtypeStruct; bind settings beforehand, for instance with functools.partial"
+            "jax.ShapeDtypeStruct; bind settings beforehand, for instance with functools.partial, "
+            "and take what is no array out of models, as equinox.partition does"
         )
     dtype = leaf.dtype
     if not jax.numpy.issubdtype(dtype, jax.dtypes.extended):

@@ -30,7 +30,8 @@ from .shares import ANY, ZERO, Relaid, Share, at, mixed
 PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
 _SUMS = ("dot_general", "reduce_sum")
 _IDENTITIES = (
-    "copy", "device_put", "name", "optimization_barrier", "sharding_constraint", "stop_gradient",
+    "copy", "device_put", "name", "optimization_barrier", "reshard",
+    "sharding_constraint", "stop_gradient",
 )  # fmt: skip
 _KEEPS_ZERO = ("broadcast_in_dim", "convert_element_type", "neg", "reshape", "squeeze", "transpose")
 _KEEPS_INDEX = ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze", "transpose")

@@ -27,13 +27,14 @@ from ir import (
 from profiles import ProfileError
 from substitutions import patterns
 
+from .asked import wishes_for
 from .decisions import Decisions
 from .errors import PlanError
 from .flatten import FlatOp, FlatProgram, flat_type, flatten
 from .fusion import analyse
 from .intra.records import operand_types
 from .menu import strategy_of
-from .options import Options, Wishes, wishes
+from .options import Options, Wishes
 from .planfile import PlanFile, decisions_of
 from .stop import PROVED, Stop
 
@@ -139,9 +140,8 @@ def wishes_of(file: PlanFile, flat: FlatProgram) -> Wishes:
     Raises:
         PlanError: if they speak of what its program does not have.
     """
-    names = {v: flat.values[v].name for v in flat.inputs}
-    asked = Options(pins=file.pins, forbidden=file.forbidden)
-    return wishes(asked, names, {v: flat.values[v].type.rank for v in names})
+    asked = Options(pins=file.pins, forbidden=file.forbidden, shardings=file.shardings)
+    return wishes_for(asked, flat, file.ties)
 
 
 def _check_wishes(file: PlanFile, flat: FlatProgram, decisions: Decisions) -> None:
@@ -149,6 +149,11 @@ def _check_wishes(file: PlanFile, flat: FlatProgram, decisions: Decisions) -> No
     for v, state in zip(flat.inputs, decisions.inputs, strict=True):
         if not found.allows(v, state, decisions.mesh):
             raise IRError(f"'{flat.values[v].name}' is kept as {state} against the plan's pins")
+    for (place, number), state in decisions.values.items():
+        v = flat.names.get((place, number))
+        asked = None if v is None else found.inside.get(v)
+        if v is not None and asked is not None and not found.allows(v, state, decisions.mesh):
+            raise IRError(f"a value is {state}, and {asked.pin.pattern} at {asked.where} is pinned")
 
 
 def _check_ends(decisions: Decisions, graph: Graph) -> None:

@@ -23,6 +23,7 @@ from .intra.records import Built, Limits, MenuCache
 from .intra.solve import SolveOptions, solve
 from .intra.stash import stashed
 from .intra.within import Cuts, Within, like, within
+from .pinned import blocked, wished
 from .scope import Candidate, Scope
 from .solutions import solved
 from .stop import Stop
@@ -104,15 +105,13 @@ class MeshSearch:
             lambda: solve(problem, options, self.tables, again=self.again),
         )  # fmt: skip
 
-    def _wished(self) -> Limits:
-        wishes, mesh = self.scope.program.wishes, self.mesh
-        return Limits(None, lambda v, sharding: wishes.allows(v, sharding, mesh))
+    def _wished(self, limits: Limits | None = None) -> Limits:
+        """The user's wishes, within limits on ops."""
+        return wished(self.scope.program.wishes, self.builder.flat, self.mesh, limits)
 
     def _note_blocked(self, left: Within) -> None:
-        for ref, kept in zip(left.built.refs, left.kept, strict=True):
-            name = self.scope.program.wishes.names.get(ref.value)
-            if kept is not None and not len(kept) and name is not None:
-                self.scope.blocked.setdefault(name, str(self.mesh))
+        for name in blocked(self.scope.program.wishes, self.builder.flat, left):
+            self.scope.blocked.setdefault(name, str(self.mesh))
 
     def _fitting(
         self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions
@@ -301,8 +300,7 @@ class MeshSearch:
 
     def rough(self, limits: Limits | None = None) -> Candidate | None:
         """A good plan within limits on ops and the user's wishes, without a proof; None if none."""
-        wished = self._wished()
-        left = self._build(replace(limits, state=wished.state) if limits else wished)
+        left = self._build(self._wished(limits))
         if not left.possible:
             return None
         solution = self._solve(left, self.scope.limit, ROUGH)
@@ -358,15 +356,15 @@ class MeshSearch:
         return found
 
     def _pinned(self, limits: Limits) -> Limits:
-        """The user's pins in place of the recipe's own wish for the same arguments."""
-        wishes, mesh, given = self.scope.program.wishes, self.mesh, limits.state
+        """The user's pins in place of the recipe's own wish for the same values."""
+        wishes, given, asked = self.scope.program.wishes, limits.state, self._wished(limits)
 
         def state(v: int, sharding: Sharding) -> bool:
             if wishes.speaks_of(v):
-                return wishes.allows(v, sharding, mesh)
+                return asked.state is None or asked.state(v, sharding)
             return given is None or given(v, sharding)
 
-        return Limits(limits.op, state)
+        return replace(asked, state=state)
 
     def _baseline(self, name: str, limits: Limits) -> tuple[Candidate, bool] | None:
         builder = self.builder

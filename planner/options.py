@@ -44,6 +44,9 @@ class Options:
         those that are exact, reassociated, or bounded in floats, False for none; a name for those
         that are worth no less ("exact", "reassociated", "bounded", "unbounded").
     cache: look plans and solved problems up in the plan store of this user, and keep them there.
+    shardings: what becomes of shardings that the program and its arguments are written with
+        (constraints, those of jitted functions and of arrays, explicit ones): warn, and choose
+        freely; or pin, on a mesh of the shape that they are written for.
     """
 
     time_limit_s: float = 60.0
@@ -61,6 +64,7 @@ class Options:
     overlap: bool = True
     substitutions: bool | str = True
     cache: bool = False
+    shardings: str = "warn"
 
     def __post_init__(self) -> None:
         _check_number("time_limit_s", self.time_limit_s, whole=False, finite=False)
@@ -68,13 +72,12 @@ class Options:
             _check_number("memory_bytes", self.memory_bytes, whole=False)
         if self.microbatches is not None:
             _check_number("microbatches", self.microbatches)
-        if self.loss_reduction not in ("auto", "mean", "sum"):
-            raise _bad("loss_reduction", f"must be auto, mean or sum, got {self.loss_reduction!r}")
+        _check_word("loss_reduction", self.loss_reduction, ("auto", "mean", "sum"))
         if self.pipeline not in ("auto", "off"):
             _check_number("pipeline", self.pipeline)
         object.__setattr__(self, "schedules", _schedules(self.schedules))
-        if self.emission not in ("shard_map", "constraints"):
-            raise _bad("emission", f"must be shard_map or constraints, got {self.emission!r}")
+        _check_word("emission", self.emission, ("shard_map", "constraints"))
+        _check_word("shardings", self.shardings, ("warn", "pin"))
         _check_flag("baselines", self.baselines)
         _check_flag("overlap", self.overlap)
         if not isinstance(self.substitutions, bool) and self.substitutions not in WORTHS:
@@ -101,6 +104,11 @@ def _check_number(name: str, value: object, *, whole: bool = True, finite: bool 
         raise _bad(name, f"must be {kind} above 0, got {value!r}")
     if not value > 0 or (finite and value == float("inf")):
         raise _bad(name, f"must be above 0, got {value!r}")
+
+
+def _check_word(name: str, value: object, words: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in words:
+        raise _bad(name, f"must be {', '.join(words[:-1])} or {words[-1]}, got {value!r}")
 
 
 def _check_flag(name: str, value: object) -> None:
@@ -144,6 +152,7 @@ _EXAMPLES = {
     "baselines": "False to skip the hand-written plans",
     "overlap": "False to leave the step with collectives beside compute out",
     "substitutions": "False to plan the program as it is written, or 'exact'",
+    "shardings": "'pin' to follow what the program is written with, or 'warn'",
     "cache": "True to look plans up in the plan store",
     "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",
     "mesh": "sizes whose product is the number of devices, such as (2, 4)",
@@ -220,15 +229,35 @@ def _fits(wish: str, axes: tuple[str, ...], mesh: Mesh) -> bool:
     return axes == tuple(wish.split("*"))
 
 
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A pin of a value inside the program, and the source line that asks for it."""
+
+    pin: Pin
+    where: str
+
+
 @dataclass(frozen=True)
 class Wishes:
-    """Pins and forbidden dimensions, resolved to the arguments of one program."""
+    """Pins and forbidden dimensions, resolved to the arguments of one program.
+
+    names: flat value -> name of the argument.
+    inside: flat value of an operation -> what the program asks of it.
+    results: the same of what the program returns, by -1 - position, or by the flat value of the
+        argument that holds the same state.
+    """
 
     pins: tuple[Pin, ...] = ()
     forbidden: tuple[tuple[str, int], ...] = ()
-    names: Mapping[int, str] = field(default_factory=dict[int, str])  # flat value -> argument name
+    names: Mapping[int, str] = field(default_factory=dict[int, str])
+    inside: Mapping[int, Inside] = field(default_factory=dict[int, Inside])
+    results: Mapping[int, Inside] = field(default_factory=dict[int, Inside])
 
     def allows(self, value: int, state: Sharding, mesh: Mesh) -> bool:
+        """Whether a value may be kept so; results are -1 - position."""
+        asked = self.inside.get(value) or self.results.get(value)
+        if asked is not None and (state.partial or not asked.pin.allows(state, mesh)):
+            return False
         name = self.names.get(value)
         if name is None:
             return True
@@ -238,24 +267,30 @@ class Wishes:
             return False
         return all(pin.allows(state, mesh) for pin in self.pins if pin.matches(name))
 
-    def asked(self, value: int) -> tuple[bool, ...]:
-        """For every pin and forbidden dimension: does it concern this argument?"""
+    def asked(self, value: int) -> tuple[object, ...]:
+        """For every pin and forbidden dimension: does it concern this value?"""
         name = self.names.get(value)
         patterns = [*(pin.pattern for pin in self.pins), *(p for p, _ in self.forbidden)]
-        return tuple(name is not None and is_called(name, p) for p in patterns)
+        found = (self.inside.get(value), self.results.get(value))
+        inside = tuple(one.pin.dims for one in found if one is not None)
+        return (*(name is not None and is_called(name, p) for p in patterns), *inside)
 
     def speaks_of(self, value: int) -> bool:
-        """Whether some pin or forbidden dimension concerns this argument."""
-        return any(self.asked(value))
+        """Whether some pin or forbidden dimension concerns this value."""
+        return any(self.asked(value)) or value in self.inside or value in self.results
 
     def about(self, name: str) -> list[Pin]:
-        """Pins and forbidden dimensions of one argument, the latter written as pins."""
+        """Pins and forbidden dimensions of one argument, or of values at a source line."""
+        inside = [*self.inside.items(), *self.results.items()]
+        asked = dict.fromkeys(
+            one.pin for v, one in inside if name in (one.where, self.names.get(v))
+        )
         forbidden = [
             Pin(pattern, (f"dimension {dim} whole",))
             for pattern, dim in self.forbidden
             if is_called(name, pattern)
         ]
-        return [*(pin for pin in self.pins if pin.matches(name)), *forbidden]
+        return [*(pin for pin in self.pins if pin.matches(name)), *forbidden, *asked]
 
 
 def wishes(options: Options, names: Mapping[int, str], ranks: Mapping[int, int]) -> Wishes:

@@ -55,6 +55,7 @@ def outcome(
         "outputs": tuple(str(s) for s in best.decisions.outputs),
         "pins": options.pins,
         "forbidden": options.forbidden,
+        "shardings": options.shardings,
         "stages": (stage,),
         "baselines": {
             name: BaselineRow(b.step_s, b.peak_bytes, b.fits, b.mesh)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import jax
@@ -12,6 +12,7 @@ from msgspec import structs
 
 from costmodel import Cluster
 from ir import IRError
+from ir.trace import trace
 
 from .errors import PlanError
 from .options import Options
@@ -21,6 +22,7 @@ from .pipesearch import PipelineSearch
 from .pipetrials import Found
 from .plan import Plan
 from .planfile import BaselineRow
+from .single import with_asked
 from .stages import Say, Training
 from .substitute.stages import rewritten_pipeline
 from .version import VERSION
@@ -73,7 +75,7 @@ def _ignored(options: Options) -> str:
     """An option that stages would not follow, if one is given."""
     given = {
         "pins": options.pins, "mesh": options.mesh, "forbidden": options.forbidden,
-        "baseline": options.baseline,
+        "baseline": options.baseline, "shardings": options.shardings == "pin",
     }  # fmt: skip
     return next((name for name, value in given.items() if value), "")
 
@@ -164,14 +166,20 @@ def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) 
         best.step_s, min(bound, best.step_s), max(best.bubble, 0.0), search.limit,
         shape.microbatches, best.schedule, shape.recompute, loss.built.reduction, shape.cuts,
         shape.sizes, best.stage_s, best.peak_bytes, costs, _names(found), members,
-        tuple(distinct), rows, tuple(dict.fromkeys((*loss.built.warnings, *refused))),
-        shape.chunks,
+        tuple(distinct), rows, _warnings(search, (*loss.built.warnings, *refused)), shape.chunks,
     )  # fmt: skip
     total = time.monotonic() - search.start
     cached = all(plan.cached for plan in found.plans)
     spent = dict.fromkeys(("trace", "substitute", "build", "solve"), 0.0)  # all inside `inter`
     spent |= {"substitute": substitute_s, "inter": total - substitute_s, "total": total}
     return PipelinePlan(file, found.bound, spent, cached=cached)
+
+
+def _warnings(search: PipelineSearch, built: Sequence[str]) -> tuple[str, ...]:
+    """What the step's builder says, and what the loss asks for and does not get."""
+    traced = trace(search.training.loss_fn, *search.training.args)
+    _, notes = with_asked(search.options, traced, search.machine)
+    return tuple(dict.fromkeys((*built, *traced.warnings, *notes)))
 
 
 def _by_hand(search: PipelineSearch) -> dict[str, BaselineRow]:

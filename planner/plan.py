@@ -277,7 +277,7 @@ class Plan:
         """
         if settings:
             fn, args = step_of(self.file, fn, args, settings)
-        traced = trace(fn, *args)
+        traced = trace(fn, *args, pinned=self.file.shardings == "pin")
         if self.file.substitutions:
             hint = "" if settings else self._hint()
             traced = as_rewritten(traced, self.file, self.where, hint)

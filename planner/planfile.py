@@ -122,6 +122,9 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: tuple[str, ...]
     pins: tuple[tuple[str, str], ...]
     forbidden: tuple[tuple[str, int], ...]
+    shardings: Annotated[
+        str, Meta(pattern="^(warn|pin)$")
+    ]  # those that the program is written with
     stages: tuple[StageRow, ...]
     baselines: dict[str, BaselineRow]
     collectives: tuple[CollectiveRow, ...]

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ir import Graph
 
+from .asked import wishes_for
 from .baselines import Roles
 from .classes import Classes, Kinds
 from .flatten import FlatProgram, flatten
@@ -16,7 +17,7 @@ from .intra.facts import Facts
 from .intra.outline import Outline
 from .intra.outliner import outline_of
 from .intra.stash import Stash
-from .options import Options, Wishes, wishes
+from .options import Options, Wishes
 from .repeats import LEAST_OPS, Repeats, repeats_of, worth_folding
 
 
@@ -54,7 +55,7 @@ class Program:
         if len(self.flat.ops) < LEAST_OPS:
             return None
         role = {v: name for name, members in self.roles.named() for v in members}
-        asked = {v: self.wishes.asked(v) for v in self.flat.inputs}
+        asked = {v: self.wishes.asked(v) for v in (*self.flat.inputs, *self.wishes.inside)}
         found = repeats_of(self.facts, self.kinds, lambda v: (role.get(v), asked.get(v)))
         return found if worth_folding(found) else None
 
@@ -122,7 +123,6 @@ def program_of(
         PlanError: if the wishes speak of what the program does not have.
     """
     flat = flatten(graph)
-    names = {v: item.name for v, item in zip(flat.inputs, graph.inputs, strict=True)}
-    resolved = wishes(options, names, {v: flat.values[v].type.rank for v in names})
+    resolved = wishes_for(options, flat, ties)
     facts = Facts(flat, analyse(flat), ties, donated)
     return Program(facts, roles_of([item.role for item in graph.inputs], flat), resolved)

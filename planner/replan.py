@@ -8,11 +8,12 @@ import msgspec
 
 from costmodel import Cluster
 
+from .asked import wishes_for
 from .errors import PlanError
 from .flatten import flatten
 from .fusion import analyse
 from .intra.facts import Facts
-from .options import Options, wishes
+from .options import Options
 from .outcome import outcome
 from .planfile import PlanFile
 from .program import Program, roles_of
@@ -39,8 +40,7 @@ def replanned(
             "file", kind="bad-plan", where=why.where, remedy="run `meshwright plan` again",
         )  # fmt: skip
     flat = flatten(why.graph)
-    names = {v: item.name for v, item in zip(flat.inputs, why.graph.inputs, strict=True)}
-    resolved = wishes(options, names, {v: flat.values[v].type.rank for v in names})
+    resolved = wishes_for(options, flat, why.file.ties)
     heads = sum(role == "constant" for role in why.file.roles)
     donated = frozenset(heads + a for a in why.file.donated)
     facts = Facts(flat, analyse(flat), why.file.ties, donated)

@@ -15,6 +15,7 @@ from ir import IRError, TraceError, check, digest
 from ir.trace import Traced, trace
 from substitutions import draft_of
 
+from .asked import Asked, asked_inside, pinned_options, told, unused
 from .binding import Bound
 from .emit.effects import check_effects
 from .emit.nested import check_maps
@@ -69,7 +70,10 @@ def plan_one(
     """
     say("trace")
     begun = time.monotonic()
-    traced = trace(one.call.fn, *one.call.args, donate_argnums=one.donate, roles=one.roles)
+    pinned = options.shardings == "pin"
+    traced = trace(
+        one.call.fn, *one.call.args, donate_argnums=one.donate, roles=one.roles, pinned=pinned
+    )
     try:
         check(traced.graph, after="trace")
     except IRError as error:
@@ -81,6 +85,8 @@ def plan_one(
             f"'{one.name}' has no arguments and computes nothing", kind="bad-argument",
             where="plan", remedy="pass the arguments after the function: plan(fn, *args, ...)",
         )  # fmt: skip
+    options, notes = with_asked(options, traced, machine)
+    traced = replace(traced, warnings=(*traced.warnings, *notes))
     memory = memory_of(options)
     file, key = None, ""
     if memory.store:
@@ -101,6 +107,32 @@ def plan_one(
     seconds = dict.fromkeys(("trace", "substitute", "build", "solve", "inter"), 0.0)
     spent = {"trace": now - begun, "total": now - start}
     return Plan(file, Bound(traced), seconds | spent, cached=True)
+
+
+def with_asked(
+    options: Options, traced: Traced, machine: Cluster
+) -> tuple[Options, tuple[str, ...]]:
+    """Options in which the program's own shardings are pins, if they are; and what is to be told.
+
+    Raises:
+        PlanError: if one of them cannot be pinned.
+    """
+    graph, places, pinned = traced.graph, traced.places, options.shardings == "pin"
+    arguments = graph.inputs[len(traced.program.consts) :]
+    asked = [Asked("argument", arguments[k].name, place) for k, place in places.inputs.items()]
+    if not pinned:  # else the graph has them
+        names = traced.out_names
+        asked += [Asked("jit", f"result {names[k]}", p) for k, p in places.outputs.items()]
+    inside = list(asked_inside(graph))
+    notes = (*told([*asked, *inside], pinned=pinned), *unused(graph))
+    if not pinned:
+        return options, notes
+    ranks = {item.name: item.type.rank for item in arguments}
+    options = pinned_options(options, ranks, [*asked, *inside], machine.num_devices)
+    if options.substitutions and any(one.place.mesh for one in inside):
+        options = replace(options, substitutions=False)
+        notes = (*notes, "the program is not rewritten: shardings inside it are pins")
+    return options, notes
 
 
 def _rewritten(

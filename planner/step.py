@@ -26,6 +26,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ir.trace import Watch, names_of, structs_of
+
 from .errors import PlanError
 from .inparts import InParts
 from .losses import Decision, decide, sharing_keys
@@ -90,8 +92,10 @@ def build_step(
             computed from sums over examples, or the optimizer is not one.
     """
     _check_settings(optimizer, microbatches, loss_reduction, batch_axis)
-    params, batch = jax.eval_shape(lambda *trees: trees, params, batch)
-    loss, aux_tree = _loss_struct(loss_fn, params, batch, has_aux)
+    params, batch = structs_of("params", params), structs_of("batch", batch)
+    watch = Watch((*names_of("params", params), *names_of("batch", batch)))
+    watched = watch.on(loss_fn, (params, batch))
+    loss, aux_tree = _loss_struct(watched, params, batch, has_aux)
     tree = _Parameters.of(params)
     rule = _Optimizer(optimizer, tree)
     warnings = rule.warnings(params)
@@ -123,7 +127,8 @@ def build_step(
 
     return BuiltStep(
         train_step, jax.eval_shape(rule.init, params), decision.reduction,
-        (*warnings, *decision.warnings), rule.init, rule.update, parts, decision, inside,
+        (*warnings, *watch.warnings, *decision.warnings), rule.init, rule.update, parts, decision,
+        inside,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from msgspec import structs
 from costmodel import Cluster
 from profiles import CollectiveTable, Link
 
+from .asked import as_written
 from .errors import PlanError
 from .options import Options
 from .planfile import PlanFile
@@ -39,6 +40,11 @@ def what_if(
         PlanError: if nothing fits, or the devices do not fill hosts.
     """
     cluster = why.cluster
+    if devices not in (None, cluster.num_devices) and why.file.shardings == "pin":
+        raise PlanError(
+            f"shardings of the program are pins on a mesh of {cluster.num_devices} devices",
+            kind="bad-option", where="devices", remedy="plan with shardings='warn'",
+        )  # fmt: skip
     if devices is not None:
         cluster = _resized(cluster, devices)
     if bandwidth != 1.0:
@@ -46,7 +52,7 @@ def what_if(
     limit = memory_bytes or max(1, int(why.file.limit_bytes))
     options = Options(
         time_limit_s=TIME_LIMIT_S, memory_bytes=limit, pins=(*why.file.pins, *pins),
-        forbidden=why.file.forbidden, baselines=False,
+        forbidden=why.file.forbidden, baselines=False, **as_written(why.file),
     )  # fmt: skip
     return replanned(why, cluster, options)
 

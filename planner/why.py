@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -25,7 +25,9 @@ from .intra.build import Builder
 from .intra.facts import Facts
 from .intra.problem import Floats
 from .intra.records import Built, MenuCache
+from .intra.within import Cuts, within
 from .options import Wishes, is_called
+from .pinned import wished
 from .planfile import PlanFile
 from .program import Program, roles_of
 
@@ -224,21 +226,25 @@ class Why:
             for p, dim in self.file.forbidden
             if _any(names, p)
         ]
-        return ", ".join((*pins, *whole))
+        return ", ".join((*pins, *whole, *self._asked(node)))
+
+    def _asked(self, node: int) -> Iterator[str]:
+        """What the program is written with for the values of a node."""
+        for v, asked in (*self._wishes.inside.items(), *self._wishes.results.items()):
+            end = None if v < 0 else self.built.outline.ends[v]
+            made = self.built.out_node[-1 - v] if v < 0 else end.node if end else -1
+            if made == node:
+                yield f"pinned as {asked.pin.pattern} by {asked.where}"
 
     @cached_property
     def _wished(self) -> dict[int, Floats]:
-        """Costs of the arguments that the user's wishes limit; what they rule out is infinite."""
-        flat, built = self.flat, self.built
+        """Costs of what the user's wishes limit; what they rule out is infinite."""
+        built, limits = self.built, wished(self._wishes, self.flat, self.decisions.mesh)
         found: dict[int, Floats] = {}
-        for v in flat.inputs:
-            if self._wishes.speaks_of(v):
-                node = built.value_node[v]
-                allowed = [
-                    self._wishes.allows(v, state, self.decisions.mesh)
-                    for state in built.refs[node].states
-                ]
-                found[node] = np.where(allowed, built.problem.node_cost[node], np.inf)
+        for node, kept in enumerate(within(built, self.builder.facts, limits, Cuts()).kept):
+            if kept is not None:
+                found[node] = np.full(len(built.problem.node_cost[node]), np.inf)
+                found[node][kept] = built.problem.node_cost[node][kept]
         return found
 
     @cached_property

@@ -164,6 +164,8 @@ def _other_elementwise() -> list[Example]:
     beta = (positive(4, 6), positive(4, 6, seed=1), np.abs(unit(4, 6)))
     words = np.arange(12, dtype=np.uint32)
     on_one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    explicit = jax.make_mesh((1,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,))
+    on_one_axis = jax.sharding.NamedSharding(explicit, jax.sharding.PartitionSpec("rows"))
     return [
         Example("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.int32), (X,)),
         Example(
@@ -187,6 +189,7 @@ def _other_elementwise() -> list[Example]:
         Example("optimization_barrier", lambda x, y: lax.optimization_barrier((x, y)), (X, Y.T)),
         Example("optimization_barrier", lax.optimization_barrier, (X,), "one"),
         Example("regularized_incomplete_beta", lax.betainc, beta),
+        Example("reshard", lambda x: jax.sharding.reshard(x, on_one_axis), (X,)),
         Example("select_n", lax.select, (PREDICATE, X, Y)),
         Example("select_n", lambda p, x, y: lax.select_n(p[0, 0], x, y), (PREDICATE, X, Y), "0d"),
         Example("select_n", lax.select_n, (thirds, X, Y, X * Y), "three"),

@@ -28,7 +28,7 @@ DOORS = ("profiles.measure", "ir.jax_internals", "ir.trace", "planner.emit")
 # The only places of the five packages that may import JAX or a library built on it.
 JAX_FAMILY = frozenset({"flax", "jax", "jaxlib", "optax"})
 JAX_EDGES = (
-    *("ir/jax_internals.py", "ir/jaxpr.py", "ir/trace.py"),
+    *("ir/inplace.py", "ir/jax_internals.py", "ir/jaxpr.py", "ir/trace.py"),
     *("planner/emit/", "profiles/measure"),
 )
 # The one file that reads what differs between versions of JAX, and that of the tests.
@@ -55,6 +55,7 @@ MAX_LINES = 400
 # Files of the packages at the edge of an untyped library, checked by pyright in its basic mode.
 # Examples, benchmarks and tests talk to JAX all the time and may choose for themselves.
 BASIC: tuple[str, ...] = (
+    "ir/inplace.py",
     "ir/jax_internals.py",
     "ir/jaxpr.py",
     "ir/trace.py",

@@ -244,8 +244,8 @@ def _same(name: str) -> OpDef:
 _IDENTITY = tuple(
     _same(name)
     for name in (
-        *("copy", "device_put", "name", "optimization_barrier", "sharding_constraint"),
-        "stop_gradient",
+        *("copy", "device_put", "name", "optimization_barrier", "reshard"),
+        *("sharding_constraint", "stop_gradient"),
     )
 )
 

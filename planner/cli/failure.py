@@ -24,6 +24,7 @@ FLAGS = {
     "Options.memory_bytes": "--memory",
     "Options.mesh": "--mesh",
     "Options.microbatches": "--microbatches",
+    "Options.shardings": "--shardings",
     "Options.time_limit_s": "--time-limit",
     "lost devices": "--lost",
     "pins": "--pin",

@@ -76,6 +76,14 @@ MeshText = Annotated[
     str | None,
     typer.Option(metavar="SHAPE", help="Shape of the mesh, such as 2x4; searched if not given."),
 ]
+ShardingsText = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHAT",
+        help="What becomes of shardings that the program is written with: warn (the default), or "
+        "pin.",
+    ),
+]
 Microbatches = Annotated[
     int | None,
     typer.Option(
@@ -147,6 +155,7 @@ def plan_command(
     pin: PinTexts = None,
     forbid: ForbidTexts = None,
     mesh: MeshText = None,
+    shardings: ShardingsText = None,
     microbatches: Microbatches = None,
     pipeline: PipelineText = None,
     schedules: ScheduleNames = None,
@@ -171,6 +180,7 @@ def plan_command(
         "pins": wishes.pins(pin) if pin else None,
         "forbidden": wishes.forbidden(forbid) if forbid else None,
         "mesh": None if mesh is None else wishes.mesh_shape(mesh),
+        "shardings": shardings,
         "microbatches": microbatches,
         "pipeline": None if pipeline is None else wishes.stages(pipeline),
         "schedules": None if schedules is None else tuple(schedules.split(",")),

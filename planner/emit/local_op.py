@@ -13,7 +13,17 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
-from ir import IRError, Literal, Mesh, Node, Sharding, TensorType, lookup, passing_groups
+from ir import (
+    OF_RESULTS,
+    IRError,
+    Literal,
+    Mesh,
+    Node,
+    Sharding,
+    TensorType,
+    lookup,
+    passing_groups,
+)
 from ir.trace import Binding
 
 from ..menu import Strategy, strategy_of
@@ -59,10 +69,7 @@ class LocalOp:
     @property
     def params(self) -> dict[str, Any]:
         """Parameters of the primitive for the local shards."""
-        params = dict(self.binding.params)
-        for name in ("sharding", "out_sharding"):
-            if name in params:
-                params[name] = None
+        params = without_places(self.binding.params)
         local = lookup(self.node.op).local
         if local is not None and not self.is_whole:
             params |= local(self.local_operands, self.local_results, dict(self.node.attrs))
@@ -113,8 +120,15 @@ def _row_major(x: Array) -> Array:
 
 
 def bind_global(node: Node, binding: Binding, operands: Sequence[Array]) -> list[Array]:
-    """Runs a node with the parameters it was traced with."""
-    return list(operands) if node.op in PLACEMENT else bind(binding, operands, binding.params)
+    """Runs a node with the parameters it was traced with, but for the user's placement."""
+    if node.op in PLACEMENT:
+        return list(operands)
+    return bind(binding, operands, without_places(binding.params))
+
+
+def without_places(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of a primitive that do not say how its result is sharded."""
+    return {key: None if key in OF_RESULTS else value for key, value in params.items()}
 
 
 def literal(operand: Literal) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 
 from costmodel import Cluster
 
+from ..asked import as_written
 from ..errors import PlanError
 from ..options import Options
 from ..replan import replanned
@@ -33,6 +34,7 @@ def scaling(subject: Subject) -> Exported:
         options = Options(
             time_limit_s=TIME_LIMIT_S, memory_bytes=max(1, int(why.file.limit_bytes)),
             pins=why.file.pins, forbidden=why.file.forbidden, baselines=False,
+            **as_written(why.file),
         )  # fmt: skip
         try:
             file = replanned(why, cluster, options)

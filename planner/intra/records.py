@@ -29,11 +29,13 @@ class Limits:
     """What a search may choose from; `None` allows everything.
 
     op(i, spec, menu): the strategies of the menu that flat op i may use.
-    state(v, sharding): may flat value v (an argument or port) be kept so?
+    state(v, sharding): may flat value v (an argument or port) be kept so? Of results -1 - position.
+    values: results of ops that `state` knows of too.
     """
 
     op: AllowOp | None = None
     state: AllowState | None = None
+    values: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

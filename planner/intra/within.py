@@ -154,7 +154,7 @@ def within(built: Built, facts: Facts, limits: Limits, cuts: Cuts) -> Within:
                 places[key] = None if len(options) == len(place) else cuts.kept(options)
             kept[n] = places[key]
     if limits.state is not None:
-        for n, v in _places(built, facts):
+        for n, v in _places(built, facts, limits.values):
             states = built.refs[n].states
             options = [k for k, s in enumerate(states) if limits.state(v, s)]
             kept[n] = None if len(options) == len(states) else cuts.kept(options)
@@ -169,17 +169,17 @@ def like(built: Built, choice: Sequence[int], limits: Limits) -> Limits:
         roles = built.refs[node].menu[choice[node]].roles
         return tuple(s for s in menu if s.roles == roles)
 
-    return Limits(allowed, limits.state)
+    return replace(limits, op=allowed)
 
 
-def _places(built: Built, facts: Facts) -> Iterator[tuple[int, int]]:
-    """(node, how limits call it) of every argument, port and result that has a node."""
+def _places(built: Built, facts: Facts, values: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(node, how limits call it) of every argument, port and result, and of some values of ops."""
     flat = facts.flat
     ports = (
         v for v, value in enumerate(flat.values) if value.kind == "port" and v not in flat.stacked
     )
     seen: set[int] = set()
-    for v in (*flat.inputs, *ports):
+    for v in (*flat.inputs, *ports, *(v for v in values if v in built.value_node)):
         node = built.value_node[v]
         if node not in seen:
             seen.add(node)

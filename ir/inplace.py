@@ -1,0 +1,58 @@
+# pyright: basic
+"""Objects among the arguments of a function that it updates in place while it is traced."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+SHOWN = 3  # names in a warning
+
+
+class Watch:
+    """Watches what a function does to the objects among its arguments while it is traced.
+
+    It gets copies of them, so that what it writes into them, and does not return, is lost.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.lost: list[str] = []
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A line on what is lost, if anything is."""
+        if not self.lost:
+            return ()
+        some = ", ".join(self.lost[:SHOWN]) + (", ..." if len(self.lost) > SHOWN else "")
+        of = "array of an argument is" if len(self.lost) == 1 else "arrays of arguments are"
+        return (
+            f"{len(self.lost)} {of} updated in place ({some}): such updates "
+            "are lost, as the function gets copies; return the updated objects",
+        )
+
+    def on(self, fn: Callable[..., Any], args: Any) -> Callable[..., Any]:
+        """The function, watched if there are objects among its arguments; it returns the same."""
+        paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(args)[0]]
+        plain = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
+        if all(isinstance(key, plain) for path in paths for key in path):
+            return fn
+
+        @functools.wraps(fn)
+        def watched(*given: Any) -> Any:
+            before = list(zip(self.names, *map(jax.tree.leaves, (given, given)), strict=True))
+            found = fn(*given)
+            after = dict(jax.tree_util.tree_flatten_with_path(given)[0])
+            known = {id(leaf) for leaf in jax.tree.leaves(found)}
+            known.update(id(leaf) for _, leaf, again in before if leaf is again)
+            self.lost = [
+                name
+                for path, (name, leaf, again) in zip(paths, before, strict=True)
+                if leaf is again and path in after and id(after[path]) not in known
+            ]
+            return found
+
+        return watched
