@@ -30,8 +30,8 @@ class OpDef:
         are fused.
     flops: floating-point operations of the whole op; None counts one per result element.
     linear: groups of operand positions; a partial sum in exactly the operands of one group
-        (the others not partial) is a partial sum of the result. `add` has ((0, 1),), `mul`
-        ((0,), (1,)).
+        (the others not partial) is, over the reals, a partial sum of the result. `add` has
+        ((0, 1),), `mul` ((0,), (1,)). `ir.passing_groups` says where it is in floats.
     local: (local operand types, local result types, attributes) -> attributes of the same
         primitive on one device's shards; None if attributes do not depend on shapes.
     offset: factors along which the op must know where its shard starts (iota, gather, ...):
