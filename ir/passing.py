@@ -14,6 +14,7 @@ is exact. A sum may overflow in one order and not in another; that much is not a
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -26,6 +27,7 @@ from .types import TensorType, dtype_kind
 
 Groups = tuple[tuple[int, ...], ...]
 
+_FLOATS: Any = ml_dtypes  # whose types are not written down in full
 # The divisor or the other factor of these is applied to every term.
 _SCALED = ("div", "mul")
 _FACTORS = (2.0**-32, 2.0**32)  # that take no term out of a type with the exponents of float32
@@ -71,7 +73,7 @@ def _is_exact(node: Node, operands: Types, group: tuple[int, ...]) -> bool:
 
 def _is_harmless(operand: int | Literal) -> bool:
     """Whether an operand is a number that is neither zero, infinite, NaN, nor extreme."""
-    if not isinstance(operand, Literal) or not isinstance(operand.value, int | float | complex):
+    if not isinstance(operand, Literal):
         return False
     size = abs(operand.value)
     return math.isfinite(size) and _FACTORS[0] <= size <= _FACTORS[1]
@@ -85,7 +87,7 @@ def _holds(wide: TensorType, narrow: TensorType) -> bool:
     return a.nmant >= b.nmant and a.maxexp >= b.maxexp and a.minexp <= b.minexp
 
 
-def _limits(type_: TensorType) -> ml_dtypes.finfo:
+def _limits(type_: TensorType) -> Any:
     """Digits and exponents of floats, and of the parts of complex numbers."""
-    dtype = numpy_dtype(type_.dtype)
-    return ml_dtypes.finfo(np.empty(0, dtype).real.dtype)
+    values: Any = np.empty(0, numpy_dtype(type_.dtype))
+    return _FLOATS.finfo(values.real.dtype)

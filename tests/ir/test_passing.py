@@ -24,17 +24,20 @@ FACTORS = (
     0.0, -0.0, math.inf, -math.inf, math.nan, 1e-40, 1e39, 1e20, 0.5, -1 / 3, 3.0, 1024.0, 2.0**-30,
 )  # fmt: skip
 
+Numbers = np.ndarray[Any, np.dtype[Any]]
 
-def numbers(name: str) -> np.ndarray[Any, Any]:
+
+def numbers(name: str) -> Numbers:
     """Every finite number of a short type; of a long one those that are hard to hold."""
     dtype = numpy_dtype(name)
+    bits = 8 * dtype.itemsize
     with np.errstate(over="ignore", invalid="ignore"):
-        if name in SHORT:
-            words = np.arange(2 ** (8 * dtype.itemsize)).astype(f"uint{8 * dtype.itemsize}")
-            found = words.view(dtype)
-        else:
-            found = np.array(HARD, dtype)
-        return found[np.isfinite(found.astype(np.float64))]
+        every = (
+            np.frombuffer(np.arange(2**bits, dtype=f"uint{bits}").tobytes(), dtype)
+            if name in SHORT
+            else np.array(HARD, dtype)
+        )
+        return every[np.isfinite(np.asarray(every, np.float64))]
 
 
 def cast(before: str, after: str) -> Node:

@@ -135,17 +135,19 @@ def test_megatron_is_found(searched: Any) -> None:
     result = searched(BLOCK.target(jax.eval_shape, optax.sgd(1e-2)), "8xh100")
     made = result.plan
     assert result.found.best.name == "search"
-    assert made.mesh.sizes == (8,)
-    (axis,) = made.mesh.names
+    axis = "*".join(made.mesh.names)  # which meshes cost the same but for microseconds
     assert result.state("params/qkv") == f"[-,-,{axis},-]"
     assert result.state("params/out") == f"[{axis},-,-]"
     assert result.state("params/up") == f"[-,{axis}]"
     assert result.state("params/down") == f"[{axis},-]"
-    # Both halves once forward, the perceptron once backward; nothing asks for the gradient of x.
+    # Both halves once forward, the perceptron once backward. Nothing asks for the gradient of x,
+    # but that of the first norm's scale multiplies its sum by values that may be infinite.
     whole = BLOCK.seq * BLOCK.hidden * 2
     large = [c for c in made.collectives if c.bytes > whole / 2]
-    assert {c.kind for c in large} == {"all-reduce"}
-    assert sum(c.count for c in large) == 3
+    assert sorted((c.kind, c.count) for c in large if c.group_size == 8) == [
+        ("all-reduce", 1.0), ("all-reduce", 1.0), ("all-reduce", 1.0), ("reduce-scatter", 1.0),
+    ]  # fmt: skip
+    assert len(large) == 4
     assert made.step_s < made.baselines["data-parallel"].step_s
 
 
