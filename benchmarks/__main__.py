@@ -15,6 +15,7 @@ BENCHES = (
     "contest",
     "costs",
     "extraction",
+    "false-rules",
     "fuzz",
     "fuzz-files",
     "host-steps",

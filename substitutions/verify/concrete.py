@@ -39,6 +39,7 @@ def evaluate(
         args = [inputs[r.name] if r.op < 0 else made[r.op][r.output] for r in op.inputs]
         run.spend(sum(x.data.size for x in args))
         if op.kind in _CONSTANTS:
+            need(i in shapes, "a constant whose size is not known")
             shape = shapes[i]
             data = run.numbers.array(_CONSTANTS[op.kind](op, shape))
             if op.kind == "mean-kernel":
@@ -229,6 +230,7 @@ def _split(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
     cut = x.cuts[axis]
     if cut is None:
         raise NotTypedError("split of a dimension that is no concatenation")
+    need(0 < cut.at < x.local[axis - 1], f"split of {x.local[axis - 1]} at {cut.at}")
     parts = np.split(x.data, [cut.at], axis=x.rank + axis)
     return tuple(
         Tensor(part, x.degrees, (*x.cuts[:axis], history, *x.cuts[axis + 1 :]))

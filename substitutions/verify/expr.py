@@ -113,13 +113,18 @@ class Expr:
         """
         if not self.terms:
             return 0
-        shifted = sum(self.terms.values())  # the value where every name is 1
+        # The value where every name is 1, and what a function gives is as small as it can be.
+        shifted = sum(c for m, c in self.terms.items() if not any(map(_may_be_zero, m)))
         rest = [c for m, c in self.terms.items() if m]
         if all(c >= 0 for c in rest) and shifted > 0:
             return 1
         if all(c <= 0 for c in rest) and shifted < 0:
             return -1
         return None
+
+
+def _may_be_zero(atom: Atom) -> bool:
+    return bool(atom.args) and atom.name != "ceil"
 
 
 def _times(a: Monomial, b: Monomial) -> Monomial:

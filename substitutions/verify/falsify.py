@@ -103,7 +103,7 @@ def _small(where: Domain, values: dict[Atom, int], seed: int) -> dict[str, Any]:
 
 
 def _is_degree(where: Domain, atom: Atom) -> bool:
-    return any(atom in e.atoms() for _, e in where.case.degrees)
+    return any(atom in e.atoms() for _, e in where.degrees)
 
 
 def _plain(where: Domain, instance: Instance, inputs: dict[str, Array]) -> dict[str, Array]:

@@ -19,6 +19,7 @@ from .prove import (
     assumptions,
     degree_cases,
     kernel_choices,
+    kernels_that_fit,
     prove,
     too_many_kernels,
     typed,
@@ -218,6 +219,7 @@ def _accepted(rule: Rule, proofs: Sequence[Proof], numbers: Effort) -> Verdict:
         condition = " and ".join([f"the degree is {degrees}", *conditions])
         example = _outside(rule, [replace(case, degrees=next(degree_cases(rule)))], numbers)
         return Verdict(rule.name, FIXED, condition, example, proof=(rule, case))
+    conditions += kernels_that_fit(rule)
     bad = [p for p in proofs if not p.proved]
     if bad:
         conditions.append(_kernel_condition([p.case.kernels for p in good], proofs))

@@ -260,12 +260,12 @@ def _same(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
 
 
 def _replicate(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
-    k = m.parts.typing.degrees[op["degree"]]
+    k = m.parts.typing.degree(op)
     return m.at(op.inputs[0], divided(replica, k, m.labels.sizes), index)
 
 
 def _reduce(m: Meaning, op: Op, ref: Ref, replica: Expr, index: Indices) -> Value:
-    k = m.parts.typing.degrees[op["degree"]]
+    k = m.parts.typing.degree(op)
     name, label = m.labels.make(k)
     return summed(m.at(op.inputs[0], replica * k + label, index), ((name, k),))
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..rule import Ref, Rule
+from ..rule import Ref, Rule, Side
 from .breaks import Parts, ordered, segments
 from .effort import Effort
 from .expr import Expr, as_expr, symbol
@@ -89,10 +89,10 @@ def written_degrees(rule: Rule) -> tuple[tuple[int, Expr], ...]:
     return tuple((d, as_expr(d)) for d in _degrees(rule))
 
 
-def enlarged(rule: Rule) -> tuple[tuple[str, int, int], ...]:
+def enlarged(ops: Side) -> tuple[tuple[str, int, int], ...]:
     """Inputs that are enlarged, with the least kernel they are enlarged to."""
     found: dict[str, tuple[int, int]] = {}
-    for op in (*rule.source, *rule.target):
+    for op in ops:
         if op.kind == "enlarge" and op.inputs[0].op < 0:
             name, size = op.inputs[0].name, (op["kernel_h"], op["kernel_w"])
             h, w = found.get(name, size)
@@ -102,15 +102,24 @@ def enlarged(rule: Rule) -> tuple[tuple[str, int, int], ...]:
 
 def kernel_choices(rule: Rule) -> Iterator[Kernels]:
     """Kernels that can be enlarged as the rule does, as many as are tried; () if none is."""
-    names = enlarged(rule)
+    names = enlarged((*rule.source, *rule.target))
     ranges = [itertools.product(range(1, h + 1), range(1, w + 1)) for _, h, w in names]
     for choice in itertools.islice(itertools.product(*ranges), MOST_KERNELS):
         yield tuple((name, h, w) for (name, _, _), (h, w) in zip(names, choice, strict=True))
 
 
+def kernels_that_fit(rule: Rule) -> Iterator[str]:
+    """What the target demands of kernels, and the source does not, to be enlarged."""
+    own = {name: sizes for name, *sizes in enlarged(rule.source)}
+    for name, *sizes in enlarged(rule.target):
+        for i, size in enumerate(sizes):
+            if size < own.get(name, (math.inf, math.inf))[i]:
+                yield f"{size} is at least size({name}, {2 + i + rule.parallel})"
+
+
 def too_many_kernels(rule: Rule) -> str:
     """Why not every choice of kernels is tried; empty if each is."""
-    count = math.prod(h * w for _, h, w in enlarged(rule))
+    count = math.prod(h * w for _, h, w in enlarged((*rule.source, *rule.target)))
     return f"{count} sizes of enlarged kernels" if count > MOST_KERNELS else ""
 
 

@@ -15,7 +15,7 @@ from .arrays import Array, Numbers
 from .concrete import evaluate
 from .devices import Run, Tensor, tensor
 from .effort import DRAW, INSTANCE, Effort
-from .expr import Atom, Expr
+from .expr import Atom, Expr, symbol
 from .prove import Case
 from .types import Typing, resolved
 
@@ -59,6 +59,7 @@ class Domain:
     def __init__(self, typing: Typing, case: Case) -> None:
         self.typing, self.case, self.rule = typing, case, typing.rule
         self.effort = typing.solver.effort
+        self.degrees = tuple((d, typing.solver.resolve(e)) for d, e in case.degrees)
         self.inputs = {name: resolved(typing.solver, t) for name, t in typing.inputs.items()}
         sides: tuple[tuple[str, Side], ...] = (
             ("source", self.rule.source), ("target", self.rule.target)
@@ -75,7 +76,7 @@ class Domain:
         self.atoms = self._atoms()
 
     def _atoms(self) -> tuple[Atom, ...]:
-        exprs: list[Expr] = [e for _, e in self.case.degrees]
+        exprs: list[Expr] = [e for _, e in self.degrees]
         for type_ in self.inputs.values():
             exprs += [type_.replica, *(e for d in type_.dims for e in (d.size, d.degree))]
         for shapes in self.constants:
@@ -89,6 +90,8 @@ class Domain:
         solver = self.typing.solver
         facts = [(solver.resolve(d), solver.resolve(n)) for d, n in solver.divisible]
         least = [solver.resolve(e) for e in solver.nonnegative]
+        least += [e - 1 for e in solver.values.values() if e.sign() != 1]  # names are positive
+        least += [solver.resolve(symbol(a.name)) - 2 for a in solver.at_least_2]
         zero = [solver.resolve(e) for e in solver.pending]
         found = 0
         for _ in range(TRIES * count):
@@ -103,7 +106,7 @@ class Domain:
                     return
 
     def _draw(self, rng: random.Random, facts: list[tuple[Expr, Expr]]) -> dict[Atom, int]:
-        degrees = {a for _, e in self.case.degrees for a in e.atoms()}
+        degrees = {a for _, e in self.degrees for a in e.atoms()}
         small = rng.random() < 0.5
         values: dict[Atom, int] = {}
         for atom in self.atoms:
@@ -117,13 +120,13 @@ class Domain:
             lone = next(iter(number.terms), ())
             if len(number.terms) == 1 and len(lone) == 1 and lone[0] in values:
                 d = number_of(divisor, values)
-                if d is not None and values[lone[0]] % d:
+                if d and values[lone[0]] % d:
                     values[lone[0]] = math.lcm(values[lone[0]], d)
         return values
 
     def instance(self, values: Mapping[Atom, int]) -> Instance | None:
         """The rule with these values, if all sizes are positive and not too large."""
-        degrees = {d: number_of(e, values) for d, e in self.case.degrees}
+        degrees = {d: number_of(e, values) for d, e in self.degrees}
         shapes: list[tuple[str, tuple[int, ...]]] = []
         held: list[tuple[str, tuple[int, ...]]] = []
         for name, type_ in sorted(self.inputs.items()):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..rule import SAME, Op, Side
 from .expr import ONE, Expr, as_expr, call, quotient, symbol
 from .reductions import REDUCTION_TYPERS
-from .solve import FREE, IllTypedError, Solver
+from .solve import FREE, Solver
 from .types import (
     SAME_WIDTH,
     UNGROUPED,
@@ -191,8 +191,7 @@ def _enlarge(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[Type
     _undivided(typing, w.dims[2:])
     sizes = [as_expr(op["kernel_h"]), as_expr(op["kernel_w"])]
     for dim, size in zip(w.dims[2:], sizes, strict=True):
-        if (typing.solver.resolve(dim.size) - size).sign() == 1:
-            raise IllTypedError(f"a kernel of {dim.size} is enlarged to {size}")
+        typing.solver.at_least(size, dim.size)
     kept = [replace(d, origin=None) for d in w.dims[:2]]
     return (Type(w.replica, (kept[0], kept[1], Dim(sizes[0]), Dim(sizes[1]))),)
 
@@ -233,7 +232,7 @@ def _parallel(typing: Typing, op: Op, args: Sequence[Type], _: str) -> tuple[Typ
     (x,) = args
     if not typing.rule.parallel:
         raise IllFormedError(f"{op.kind} of a tensor without degrees")
-    k, dim = typing.degrees[op["degree"]], op["dim"]
+    k, dim = typing.degree(op), op["dim"]
     if op.kind in ("replicate", "reduce"):
         if dim:
             raise IllFormedError(

@@ -101,6 +101,10 @@ class Typing:
     def of(self, side: str, ref: Ref) -> Type:
         return self.inputs[ref.name] if ref.op < 0 else self.sides[side][ref.op][ref.output]
 
+    def degree(self, op: Op) -> Expr:
+        """What is known of the degree of an op that changes one."""
+        return self.solver.resolve(self.degrees[op["degree"]])
+
     def axis(self, op: Op, type_: Type) -> int:
         """The data dimension that `axis` names."""
         axis = op["axis"] - 1 if self.rule.parallel else op["axis"]

@@ -3,36 +3,56 @@
 
 A tensor is a table of local arrays by device. Devices are numbered by replica and by chunk of each
 dimension. Ops run device by device on what each device holds, and are refused where the devices of
-their operands are not the same ones. JAX computes; NumPy moves arrays and adds them up.
+their operands are not the same ones. JAX computes, or NumPy where that is asked for; NumPy moves
+arrays between devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from substitutions import Op, Ref, Rule
+from tests.substitutions.computes import JAX, Compute
 from tests.substitutions.logical_devices import Device, Join, Placed, RefusedError, need, placed
 
-PADS = {0: "SAME", 1: "VALID"}
+
+@dataclass(frozen=True)
+class Run:
+    """What ops need beside their operands.
+
+    groups: for each convolution that ran, how many groups it had, and outputs per group.
+    """
+
+    parallel: bool
+    compute: Compute
+    groups: list[tuple[int, int]] = field(default_factory=list)
 
 
 def outputs(
-    rule: Rule, inputs: Mapping[str, Placed], constants: Mapping[str, Mapping[str, Sequence[int]]]
-) -> tuple[list[Placed], list[Placed]]:
+    rule: Rule, inputs: Mapping[str, Placed],
+    constants: Mapping[str, Mapping[str, Sequence[int]]], compute: Compute = JAX,
+) -> tuple[list[Placed], list[Placed]]:  # fmt: skip
     """Values of the mapped outputs of the source and of the target, in doubles.
 
     Raises:
         RefusedError: if an op does not take its operands.
     """
-    with jax.enable_x64(True):
+    return watched(rule, inputs, constants, Run(rule.parallel, compute))
+
+
+def watched(
+    rule: Rule, inputs: Mapping[str, Placed],
+    constants: Mapping[str, Mapping[str, Sequence[int]]], run: Run,
+) -> tuple[list[Placed], list[Placed]]:  # fmt: skip
+    """The same, with a run that keeps what convolutions there were."""
+    with jax.enable_x64(True), np.errstate(all="ignore"):
         source, target = (
-            _side(rule, side, i, inputs, constants.get(name, {}))
+            _side(rule, side, i, inputs, constants.get(name, {}), run)
             for i, (name, side) in enumerate((("source", rule.source), ("target", rule.target)))
         )
         return source, target
@@ -40,7 +60,7 @@ def outputs(
 
 def _side(
     rule: Rule, side: Sequence[Op], pick: int, inputs: Mapping[str, Placed],
-    constants: Mapping[str, Sequence[int]],
+    constants: Mapping[str, Sequence[int]], run: Run,
 ) -> list[Placed]:  # fmt: skip
     made: list[tuple[Placed, ...]] = []
 
@@ -52,28 +72,28 @@ def _side(
             data = _constant(op, tuple(constants[str(i)]))
             made.append((Placed({(0,) * (data.ndim + 1): data}, (None,) * data.ndim),))
         else:
-            made.append(_OPS[op.kind](op, [value(ref) for ref in op.inputs], rule.parallel))
+            made.append(_OPS[op.kind](op, [value(ref) for ref in op.inputs], run))
     return [value(pair[pick]) for pair in rule.outputs]
 
 
-def _axis(op: Op, x: Placed, parallel: bool) -> int:
+def _axis(op: Op, x: Placed, run: Run) -> int:
     """The data dimension, from 0."""
-    axis = op["axis"] - parallel
+    axis = op["axis"] - run.parallel
     need(0 <= axis < len(x.joins), f"{op.kind} on axis {op['axis']}")
     return axis
 
 
-def _activated(op: Op, x: Any) -> Any:
-    return jax.nn.relu(x) if op.get("activation", 0) == 2 else x
+def _activated(op: Op, x: Any, run: Run) -> Any:
+    return run.compute.functions["relu"](x) if op.get("activation", 0) == 2 else x
 
 
-def _each(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+def _each(op: Op, args: Sequence[Placed], run: Run) -> tuple[Placed, ...]:
     """Elementwise, on devices that hold the same chunks of all operands."""
     x = args[0]
     for other in args[1:]:
         need(other.parts.keys() == x.parts.keys(), f"{op.kind} of tensors on other devices")
         need(other.local == x.local, f"{op.kind} of {x.local} and {other.local}")
-    function = _ELEMENTWISE[op.kind]
+    function = run.compute.functions[op.kind]
     parts = {d: np.asarray(function(*(a.parts[d] for a in args))) for d in x.parts}
     alike = op.kind not in ("sub", "div")
     joins = (js[0] if alike and all(j == js[0] for j in js) else None
@@ -81,14 +101,7 @@ def _each(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
     return (Placed(parts, tuple(joins)),)
 
 
-_ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
-    "add": np.add, "mul": np.multiply, "sub": np.subtract, "div": np.divide,
-    "neg": np.negative, "relu": jax.nn.relu, "exp": jnp.exp, "rsqrt": lax.rsqrt,
-    "tanh": jnp.tanh, "cast": lambda x: x.astype("float16").astype("float64"),
-}  # fmt: skip
-
-
-def _scale(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+def _scale(op: Op, args: Sequence[Placed], run: Run) -> tuple[Placed, ...]:
     """The factor has a replica for every device, in the order of their numbers."""
     x, s = args
     need(not s.joins, "the factor is no scalar")
@@ -97,13 +110,13 @@ def _scale(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]
     return (Placed({d: x.parts[d] * s.parts[i,] for i, d in enumerate(devices)}, x.joins),)
 
 
-def _transpose(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+def _transpose(op: Op, args: Sequence[Placed], run: Run) -> tuple[Placed, ...]:
     (x,) = args
     need(len(x.joins) == 2, "transpose of no matrix")
     return (Placed({(r, j, i): a.T for (r, i, j), a in x.parts.items()}, x.joins[::-1]),)
 
 
-def _contraction(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+def _contraction(op: Op, args: Sequence[Placed], run: Run) -> tuple[Placed, ...]:
     """Each device of the first operand meets one of the second; the result has its own number."""
     x, y = args
     ranks, partner, compute, joins = _CONTRACTIONS[op.kind]
@@ -112,29 +125,32 @@ def _contraction(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed
     met = [other for other, _ in pairs.values()]
     need(len({*met}) == len(met) and {*met} == {*y.parts}, f"{op.kind} on different devices")
     parts = {
-        result: np.asarray(_activated(op, compute(op, x.parts[device], y.parts[other])))
+        result: np.asarray(_activated(op, compute(op, x.parts[device], y.parts[other], run), run))
         for device, (other, result) in pairs.items()
     }
     return (Placed(parts, joins(x.joins, y.joins)),)
 
 
-def _matrices(op: Op, x: Any, y: Any) -> Any:
+def _matrices(op: Op, x: Any, y: Any, run: Run) -> Any:
     need(x.shape[-1] == y.shape[-2] and x.shape[:-2] == y.shape[:-2], f"{x.shape} by {y.shape}")
-    return jnp.matmul(x, y)
+    return run.compute.product(x, y)
 
 
-def _image(op: Op, x: Any, w: Any) -> Any:
+def _turned(op: Op, x: Any, w: Any, run: Run) -> Any:
+    return _matrices(op, x, w.T, run)
+
+
+def _image(op: Op, x: Any, w: Any, run: Run) -> Any:
     channels, outs, ins = x.shape[1], w.shape[0], w.shape[1]
     need(channels % ins == 0 and outs % (channels // ins) == 0, "groups do not divide channels")
     fits = all(k <= n for k, n in zip(w.shape[2:], x.shape[2:], strict=True))
     need(fits or op["padding"] == 0, "a window larger than the image")
-    return lax.conv_general_dilated(
-        x, w, (op["stride_h"], op["stride_w"]), PADS[op["padding"]],
-        feature_group_count=channels // ins,
-    )  # fmt: skip
+    groups = channels // ins
+    run.groups.append((groups, outs // groups))
+    return run.compute.image(x, w, (op["stride_h"], op["stride_w"]), op["padding"], groups)
 
 
-def _looked_up(op: Op, table: Any, rows: Any) -> Any:
+def _looked_up(op: Op, table: Any, rows: Any, run: Run) -> Any:
     return table[rows.astype("int64") % table.shape[0]]
 
 
@@ -145,7 +161,7 @@ _CONTRACTIONS: Mapping[str, Any] = {
         lambda x, y: (x[0], y[1]),
     ),
     "linear": (
-        (2, 2), lambda r, n, c: ((n, r, c), (c, n, r)), lambda op, x, w: _matrices(op, x, w.T),
+        (2, 2), lambda r, n, c: ((n, r, c), (c, n, r)), _turned,
         lambda x, w: (x[0], w[0]),
     ),
     "batch-matmul": (
@@ -163,7 +179,7 @@ _CONTRACTIONS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def _windowed(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+def _windowed(op: Op, args: Sequence[Placed], run: Run) -> tuple[Placed, ...]:
     (x,) = args
     need(len(x.joins) == 4, f"{op.kind} of no image")
     need(not any(h or w for *_, h, w in x.parts), f"{op.kind} of a window that is divided")
@@ -171,33 +187,21 @@ def _windowed(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, .
     if op.kind == "enlarge" or op["padding"] == 1:
         fits = [k - n for k, n in zip(size, x.local[2:], strict=True)]
         need(min(fits) >= 0 if op.kind == "enlarge" else max(fits) <= 0, "windows do not fit")
-    windowed = _WINDOWS[op.kind]
-    parts = {device: np.asarray(windowed(op, part, size)) for device, part in x.parts.items()}
+    parts = {device: np.asarray(_window(op, part, size, run)) for device, part in x.parts.items()}
     return (Placed(parts, (*x.joins[:2], None, None)),)
 
 
-def _enlarged(op: Op, x: Any, size: tuple[int, int]) -> Any:
-    extra = [k - n for k, n in zip(size, x.shape[2:], strict=True)]
-    return np.pad(x, ((0, 0), (0, 0), *((e // 2, e - e // 2) for e in extra)))
+def _window(op: Op, x: Any, size: tuple[int, int], run: Run) -> Any:
+    if op.kind == "enlarge":
+        extra = [k - n for k, n in zip(size, x.shape[2:], strict=True)]
+        return np.pad(x, ((0, 0), (0, 0), *((e // 2, e - e // 2) for e in extra)))
+    computed = run.compute.average if op.kind == "avgpool" else run.compute.largest
+    return computed(x, size, (op["stride_h"], op["stride_w"]), op["padding"])
 
 
-def _averaged(op: Op, x: Any, size: tuple[int, int]) -> Any:
-    strides = (1, 1, op["stride_h"], op["stride_w"])
-    total = lax.reduce_window(x, 0.0, lax.add, (1, 1, *size), strides, PADS[op["padding"]])
-    return total / (size[0] * size[1])
-
-
-def _largest(op: Op, x: Any, size: tuple[int, int]) -> Any:
-    strides = (1, 1, op["stride_h"], op["stride_w"])
-    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, *size), strides, PADS[op["padding"]])
-
-
-_WINDOWS = {"enlarge": _enlarged, "avgpool": _averaged, "maxpool": _largest}
-
-
-def _concat(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+def _concat(op: Op, args: Sequence[Placed], run: Run) -> tuple[Placed, ...]:
     x = args[0]
-    axis = _axis(op, x, parallel)
+    axis = _axis(op, x, run)
     need(not any(device[1 + axis] for device in x.parts), "concat along chunks")
     joins, total = list(x.joins), x.local[axis]
     for other in args[1:]:
@@ -211,9 +215,9 @@ def _concat(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...
     return (Placed(parts, tuple(joins)),)
 
 
-def _split(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+def _split(op: Op, args: Sequence[Placed], run: Run) -> tuple[Placed, ...]:
     (x,) = args
-    axis = _axis(op, x, parallel)
+    axis = _axis(op, x, run)
     need(not any(device[1 + axis] for device in x.parts), "split along chunks")
     join = x.joins[axis]
     if join is None:
@@ -230,11 +234,11 @@ def _moved(device: Device, dim: int, number: int) -> Device:
     return (*device[:dim], number, *device[dim + 1 :])
 
 
-def _communication(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+def _communication(op: Op, args: Sequence[Placed], run: Run) -> tuple[Placed, ...]:
     """Partition, combine, replicate and reduce: the only ops that send anything."""
     (x,) = args
     k, dim = op["degree"], op["dim"]
-    need(parallel and dim <= len(x.joins), f"{op.kind} on {dim}")
+    need(run.parallel and dim <= len(x.joins), f"{op.kind} on {dim}")
     need((dim == 0) == (op.kind in ("replicate", "reduce")), f"{op.kind} on {dim}")
     if op.kind in ("combine", "reduce"):
         need(x.degrees[dim] % k == 0, f"{op.kind} of {x.degrees[dim]} by {k}")
@@ -254,10 +258,10 @@ def _communication(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Plac
     return (Placed(sent, x.joins),)
 
 
-def _reduction(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+def _reduction(op: Op, args: Sequence[Placed], run: Run) -> tuple[Placed, ...]:
     """Devices along the axis become replicas, each with the sum of what it holds."""
     (x,) = args
-    axis = _axis(op, x, parallel)
+    axis = _axis(op, x, run)
     degree = x.degrees[1 + axis]
     need(op.kind == "sum" or degree == 1, "the largest along chunks")
     function = np.sum if op.kind == "sum" else np.max
@@ -268,9 +272,9 @@ def _reduction(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, 
     return (Placed(parts, (*x.joins[:axis], *x.joins[axis + 1 :])),)
 
 
-def _expand(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+def _expand(op: Op, args: Sequence[Placed], run: Run) -> tuple[Placed, ...]:
     x, like = args
-    axis = _axis(op, like, parallel)
+    axis = _axis(op, like, run)
     degree, size = like.degrees[1 + axis], like.local[axis]
     homes = {d: (d[0] * degree + d[1 + axis], *d[1 : 1 + axis], *d[2 + axis :]) for d in like.parts}
     need({*homes.values()} == {*x.parts}, "expand on other devices")
@@ -279,10 +283,10 @@ def _expand(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...
     return (Placed(parts, like.joins),)
 
 
-def _along(op: Op, args: Sequence[Placed], parallel: bool) -> tuple[Placed, ...]:
+def _along(op: Op, args: Sequence[Placed], run: Run) -> tuple[Placed, ...]:
     vector, like = args
-    axis = _axis(op, like, parallel)
-    need(not parallel and len(vector.joins) == 1, "along takes a vector, on one device")
+    axis = _axis(op, like, run)
+    need(not run.parallel and len(vector.joins) == 1, "along takes a vector, on one device")
     need(vector.local[0] == like.local[axis], "along another size")
     shape = [-1 if i == axis else 1 for i in range(len(like.local))]
     parts = {
@@ -306,10 +310,10 @@ def _constant(op: Op, shape: tuple[int, ...]) -> Any:
     return channel[:, :, None, None] * taps
 
 
-_OPS: Mapping[str, Callable[[Op, Sequence[Placed], bool], tuple[Placed, ...]]] = {
-    **dict.fromkeys(_ELEMENTWISE, _each),
+_OPS: Mapping[str, Callable[[Op, Sequence[Placed], Run], tuple[Placed, ...]]] = {
+    **dict.fromkeys(JAX.functions, _each),
     **dict.fromkeys(_CONTRACTIONS, _contraction),
-    **dict.fromkeys(_WINDOWS, _windowed),
+    **dict.fromkeys(("enlarge", "avgpool", "maxpool"), _windowed),
     **dict.fromkeys(("partition", "combine", "replicate", "reduce"), _communication),
     **dict.fromkeys(("sum", "max"), _reduction),
     "scale": _scale, "transpose": _transpose, "concat": _concat, "split": _split,

@@ -71,7 +71,7 @@ def placed(whole: Any, degrees: Sequence[int], cuts: Mapping[int, int]) -> Place
     return Placed(parts, tuple(Join(cuts[i]) if i in cuts else None for i in range(len(local))))
 
 
-def difference(a: Placed, b: Placed) -> str:
+def difference(a: Placed, b: Placed, within: float = 1e-7) -> str:
     """How two values differ, elements that are not finite aside; empty if they do not."""
     if a.parts.keys() != b.parts.keys():
         return f"degrees {a.degrees} and {b.degrees}"
@@ -80,7 +80,7 @@ def difference(a: Placed, b: Placed) -> str:
     for device in a.parts:
         left, right = np.asarray(a.parts[device]), np.asarray(b.parts[device])
         finite = np.isfinite(left) & np.isfinite(right)
-        bad = finite & ~np.isclose(left, right, rtol=1e-7, atol=1e-7)
+        bad = finite & ~np.isclose(left, right, rtol=within, atol=within)
         if bad.any():
             return f"{left[bad][0]} and {right[bad][0]} on device {device}"
     return ""
