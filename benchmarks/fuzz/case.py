@@ -105,6 +105,16 @@ def run(case: Case) -> Outcome:
         return _Run(case).outcome()
 
 
+def unsharded(seed: int, number: int) -> None:
+    """Runs the program of a case as it is written, on one device."""
+    case = random_case(seed, number)
+    with bits(case.wide):
+        whole = _Run(case)
+        reference = by_jit(whole.fn, whole.options, whole.structs)
+        for given in whole.given():
+            reference(*given)
+
+
 def told(case: Case) -> Case:
     """The case with its decisions in words."""
     if case.told or case.route == "search":
@@ -140,7 +150,7 @@ class _Run:
         counts = dict(Counter(_primitives(self.traced.graph)))
         try:
             compiled = planned.jitted.lower(*self.structs).compile(self.options)
-            runs = [(x, [plain(y) for y in compiled(*x)]) for x in self._arguments()]
+            runs = [(x, [plain(y) for y in compiled(*x)]) for x in self.given()]
         except Exception as error:
             return Outcome("raised", f"running: {_line(error)}", counts)
         try:
@@ -151,7 +161,7 @@ class _Run:
         verdict, reason = min(verdicts, key=lambda v: order.index(v[0]))
         return Outcome(verdict, reason, counts)
 
-    def _arguments(self) -> list[list[Any]]:
+    def given(self) -> list[list[Any]]:
         return [arguments(self.case.program, variant) for variant in range(len(VARIANTS))]
 
     def _planned(self) -> CompiledPlan | None:

@@ -89,7 +89,10 @@ def _explained(x: Plain, y: Plain, noisy: Sequence[Plain]) -> tuple[Plain, Plain
         finite = np.isfinite(runs)
         unsure = (finite != np.isfinite(b)).any(0) | (_nan(runs) != _nan(b)).any(0)
         spread = np.abs(runs - b).max(0)
-        allowed = np.abs(a - b) <= SPREADS * spread
+        # The smallest terms of a sum are lost among large ones that cancel, or they are not.
+        largest = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+        least = float(jnp.finfo(y.dtype).eps) ** 2 * largest
+        allowed = np.abs(a - b) <= SPREADS * spread + least
         large = spread > 0.05 * np.abs(b) + 1e-3
     return np.asarray(allowed & ~large), np.asarray(unsure | (large & allowed))
 

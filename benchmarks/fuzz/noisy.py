@@ -63,7 +63,7 @@ class _Noise:
         relative = max(unit, MOST) if op in SERIES else unit
         off = (1 + relative * sign).astype(x.dtype)
         more = (4 * unit * sign if op in FROM_ONE else 0 * sign).astype(x.dtype)
-        return jnp.where(coarse, x, x * off + more)
+        return jnp.where(coarse & (op not in FROM_ONE), x, x * off + more)
 
 
 @dataclass(frozen=True)

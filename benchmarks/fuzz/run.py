@@ -110,8 +110,24 @@ def _rows(work: str, seed: int, numbers: range, until: float, *, shrink: bool) -
         if last is None:
             raise RuntimeError(f"a process of random {work} ended before it began: {reason}")
         if last.begun:
-            yield msgspec.structs.replace(last, begun=False, outcome=Outcome("crashed", reason))
+            outcome = Outcome("crashed", reason)
+            if work == "programs" and not _runs_on_one_device(seed, last.number):
+                outcome = Outcome("no program", "XLA ends the process on one device too")
+            yield msgspec.structs.replace(last, begun=False, outcome=outcome)
         numbers = numbers[numbers.index(last.number) + 1 :]
+
+
+def _runs_on_one_device(seed: int, number: int) -> bool:
+    """Whether the program of a case can be drawn, and be run unsharded."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "benchmarks.fuzz.worker", "unsharded", str(seed), str(number)]
+    try:
+        ran = subprocess.run(
+            command, cwd=ROOT, env=environment, timeout=PATIENCE_S, capture_output=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return ran.returncode >= 0
 
 
 def _process(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from .case import Case, Outcome, random_case, run
+from .case import Case, Outcome, random_case, run, unsharded
 from .rewrites import rewrites
 from .shrink import shrunk
 from .training import tried
@@ -78,6 +78,9 @@ WORK: Mapping[str, Callable[[int, int, bool], Row]] = {
 
 def main(arguments: list[str]) -> None:
     """Work of one sort: numbers first to last by a step, until the time is over."""
+    if arguments[0] == "unsharded":
+        unsharded(*map(int, arguments[1:3]))
+        return
     work, shrink = WORK[arguments[0]], "shrink" in arguments
     seed, first, last, stride = map(int, arguments[1:5])
     until = time.monotonic() + float(arguments[5])

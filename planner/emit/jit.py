@@ -157,13 +157,7 @@ def compile_plan(
         program = constrained_program(traced.program, decisions, reshard, mesh)
     else:
         local = local_program(traced.program, decisions, reshard)
-        program = jax.shard_map(
-            local,
-            mesh=mesh,
-            in_specs=tuple(sharding.spec for sharding in ins),
-            out_specs=tuple(sharding.spec for sharding in outs),
-            check_vma=False,
-        )
+        program = _on_shards(local, mesh, ins, outs)
 
     def planned_step(*leaves: Any) -> Any:
         _check_types(traced, leaves)
@@ -176,6 +170,38 @@ def compile_plan(
     positional, _ = jax.tree.unflatten(traced.in_tree, args)
     results = jax.tree.unflatten(traced.out_tree, outs)
     return CompiledPlan(mesh, positional, results, jitted, traced, args, local)
+
+
+def _on_shards(
+    local: LocalProgram,
+    mesh: jax.sharding.Mesh,
+    ins: Sequence[NamedSharding],
+    outs: Sequence[NamedSharding],
+) -> Callable[..., Any]:
+    """The program on shards as one on whole arrays.
+
+    Arguments without elements do not enter: their shards are made inside, since XLA drops what
+    splits them and then misses it.
+    """
+    types = [item.type for item in local.program.graph.inputs]
+    enters = [n for n, type_ in enumerate(types) if type_.size or type_.dtype.startswith("key")]
+
+    def on_shards(*given: Any) -> tuple[Any, ...]:
+        entered = dict(zip(enters, given, strict=True))
+        shards = [
+            entered[n] if n in entered else jnp.zeros(ins[n].shard_shape(type_.shape), type_.dtype)
+            for n, type_ in enumerate(types)
+        ]
+        return local(*shards)
+
+    mapped = jax.shard_map(
+        on_shards,
+        mesh=mesh,
+        in_specs=tuple(ins[n].spec for n in enters),
+        out_specs=tuple(sharding.spec for sharding in outs),
+        check_vma=False,
+    )
+    return lambda *leaves: mapped(*(leaves[n] for n in enters))
 
 
 def _check_types(traced: Traced, leaves: Sequence[Any]) -> None:

@@ -79,8 +79,10 @@ def _draw_take(d: Any) -> Drawn | None:
     if x is None:
         return None
     i = d.typed(d.shape(d.rng.choice((0, 1, 1, 2))), _index_dtype(d))
-    mode = d.rng.choice(("clip", "fill", "wrap"))
-    return None if i is None else Drawn((x, i), {"dim": d.dim(x), "mode": mode})
+    mode, dim = d.rng.choice(("clip", "fill", "wrap")), d.dim(x)
+    if i is None or not d.types[x].shape[dim]:  # JAX refuses to take from nothing
+        return None
+    return Drawn((x, i), {"dim": dim, "mode": mode})
 
 
 def _take(attrs: dict[str, Any], bodies: Any, given: Any) -> Any:

@@ -78,9 +78,11 @@ def _draw_conv(d: Any) -> Drawn | None:
 
 
 def _conv(attrs: dict[str, Any], bodies: Any, given: Any) -> Any:
-    padding = attrs["padding"]
+    padding, kernel = attrs["padding"], given[1]
+    # Whether padding is multiplied with the kernel depends on how XLA rewrites groups.
+    kernel = jnp.where(jnp.isfinite(kernel), kernel, jnp.ones_like(kernel))
     return lax.conv_general_dilated(
-        given[0], given[1], attrs["strides"],
+        given[0], kernel, attrs["strides"],
         padding if isinstance(padding, str) else [tuple(p) for p in padding],
         rhs_dilation=attrs["rhs"], feature_group_count=attrs["groups"],
         batch_group_count=attrs["batches"],
