@@ -12,6 +12,7 @@ import numpy as np
 Plain = np.ndarray[Any, Any]
 ULPS = 8.0  # of one element that need no further look
 SPREADS = 8.0  # of the noisy results that a rounding error may be off
+POLE = 1e3  # larger values whose sign rounding decides are those beside a pole
 
 
 class Difference(NamedTuple):
@@ -88,6 +89,9 @@ def _explained(x: Plain, y: Plain, noisy: Sequence[Plain]) -> tuple[Plain, Plain
     with np.errstate(all="ignore"):
         finite = np.isfinite(runs)
         unsure = (finite != np.isfinite(b)).any(0) | (_nan(runs) != _nan(b)).any(0)
+        if y.dtype.kind != "c":
+            across = (np.sign(runs.real) != np.sign(b.real)).any(0)
+            unsure |= across & (np.abs(runs).min(0) > POLE)
         spread = np.abs(runs - b).max(0)
         # The smallest terms of a sum are lost among large ones that cancel, or they are not.
         largest = np.abs(b[np.isfinite(b)]).max(initial=0.0)

@@ -139,11 +139,12 @@ def _on_shards(node: Node) -> bool:
 
     Where a dimension that is indexed is split, the partitioner computes other numbers or fails. It
     ends the process at some windows, makes reductions that no backend for CPUs has, maxima that
-    leave out NaN, and runs what it does not know on layouts that its kernels do not take.
+    leave out NaN, products of infinite elements with the zeros it pads filters with, and runs what
+    it does not know on layouts that its kernels do not take.
     """
     family = lookup(node.op).family
     reduces = family == "reduction" and node.op not in _SPLIT_BY_XLA
-    return node.op in INSIDE or family == "linalg" or reduces
+    return node.op in INSIDE or family in ("convolution", "linalg") or reduces
 
 
 @dataclass(frozen=True)
