@@ -90,8 +90,8 @@ def _explained(x: Plain, y: Plain, noisy: Sequence[Plain]) -> tuple[Plain, Plain
         finite = np.isfinite(runs)
         unsure = (finite != np.isfinite(b)).any(0) | (_nan(runs) != _nan(b)).any(0)
         if y.dtype.kind != "c":
-            across = (np.sign(runs.real) != np.sign(b.real)).any(0)
-            unsure |= across & (np.abs(runs).min(0) > POLE)
+            across = (np.sign(runs) != np.sign(b)).any(0)
+            unsure = unsure | (across & (np.abs(runs).min(0) > POLE))
         spread = np.abs(runs - b).max(0)
         # The smallest terms of a sum are lost among large ones that cancel, or they are not.
         largest = np.abs(b[np.isfinite(b)]).max(initial=0.0)
