@@ -78,6 +78,11 @@ class Cluster:
         return self.num_devices // self.devices_per_host
 
     @property
+    def has_cpus(self) -> bool:
+        """Whether devices are CPUs, which compute and communicate one after the other."""
+        return self.profile == "host"
+
+    @property
     def memory_bytes(self) -> int:
         return self.device.memory_bytes
 

@@ -17,14 +17,13 @@ from costmodel import Cluster, Overlap, Transfer, overlapped
 
 from .account import Move, moves
 from .flatten import FlatProgram, Place
-from .hostmemory import is_host
 from .intra.build import Builder
 from .intra.records import Built
 
 
 def overlapped_s(builder: Builder, built: Built, choice: Sequence[int], cluster: Cluster) -> float:
     """Seconds of a step with collectives beside compute; 0 for machines that do not run them so."""
-    if is_host(cluster):  # runs one thing after another
+    if cluster.has_cpus:
         return 0.0
     return hidden(builder, built, choice).step_s
 

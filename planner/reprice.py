@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import msgspec
 
-from .account import account
+from .account import account, memory_on_cpus
 from .hiding import overlapped_s
-from .hostmemory import host_memory
 from .plan import Plan
 from .planfile import CollectiveRow
 from .stop import PROVED, Stop
@@ -56,6 +55,7 @@ def predicted_peak_bytes(plan: Plan, compiler: str) -> float:
         PlanError: if a decision of the file is not in the space of this version.
     """
     why = Why(plan.file, plan.decisions, plan.cluster, plan.where)
-    if compiler == "host":
-        return float(host_memory(why.builder, why.built, why.choice).max())
-    return why.account.peak_bytes
+    sums = why.account
+    if compiler == "host" and not plan.cluster.has_cpus:
+        return float(memory_on_cpus(sums.memory, sums.argument_bytes).max(initial=0.0))
+    return sums.peak_bytes

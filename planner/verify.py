@@ -19,7 +19,6 @@ from .emit.gpu_targets import GPU_TARGETS
 from .emit.hlo import collective_instructions
 from .errors import PlanError
 from .flatten import ASSUMED_ITERATIONS
-from .hostmemory import is_host
 from .plan import Plan
 from .reprice import predicted_peak_bytes
 from .show import bytes_text
@@ -145,7 +144,7 @@ def verify(plan: Plan, *, compiler: str | None = None) -> Verification:
     unexplained = sum(row.unexplained_bytes for row in rows)
     allowed = max(FLOOR_BYTES, THRESHOLD * sum(row.predicted_bytes for row in rows))
     limit = 0.0 if chosen == "host" else float(cluster.memory_bytes)
-    elsewhere = chosen == "host" and not is_host(cluster)
+    elsewhere = chosen == "host" and not cluster.has_cpus
     peak = predicted_peak_bytes(plan, chosen) if elsewhere else plan.peak_bytes
     fits = not limit or compiled.peak_bytes <= limit
     return Verification(
