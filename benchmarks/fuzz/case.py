@@ -26,16 +26,16 @@ from .generate import NOT_A_PROGRAM, random_program
 from .kinds import KINDS
 from .noisy import noise
 from .program import Program, function
-from .references import by_jit, op_by_op, plain
+from .references import by_jit, known_options, op_by_op, plain
 from .values import VARIANTS, arguments
 
 # Compiles in a third of the time; a share of the programs is compiled as usual.
-QUICK = {
+QUICK = known_options({
     "xla_backend_optimization_level": 0,
     "xla_cpu_parallel_codegen_split_count": 1,
     "xla_cpu_use_fusion_emitters": False,
     "xla_llvm_disable_expensive_passes": True,
-}
+})  # fmt: skip
 EMISSIONS = ("shard_map", "constraints")
 BAD = ("wrong", "raised", "crashed")
 

@@ -18,6 +18,19 @@ def by_jit(fn: Callable[..., Any], options: dict[str, Any], structs: Sequence[An
     return jax.jit(fn).lower(*structs).compile(options)
 
 
+def known_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those compile options that this version of XLA has."""
+
+    def is_known(name: str) -> bool:
+        try:
+            by_jit(jnp.negative, {name: options[name]}, [jax.ShapeDtypeStruct((), np.float32)])
+        except jax.errors.JaxRuntimeError:
+            return False
+        return True
+
+    return {name: value for name, value in options.items() if is_known(name)}
+
+
 def op_by_op(fn: Callable[..., Any], arguments: Sequence[Array]) -> list[Array]:
     """The function without jit: each operation compiled by itself."""
     with jax.disable_jit():
