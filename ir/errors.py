@@ -7,7 +7,18 @@ from contextlib import contextmanager
 
 
 class IRError(ValueError):
-    """A graph, a factor spec or a sharding breaks an invariant of `ir`."""
+    """A graph, a factor spec or a sharding breaks an invariant of `ir`.
+
+    message: without the place and the remedy.
+    where: argument, function or setting; empty where the message says it.
+    remedy: what to do about it.
+    """
+
+    def __init__(self, message: str, *, where: str = "", remedy: str = "") -> None:
+        self.message, self.where, self.remedy = message, where, remedy
+        place = f"{where}: " if where else ""
+        advice = f"; {remedy}" if remedy else ""
+        super().__init__(f"{place}{message}{advice}")
 
 
 class TraceError(IRError):

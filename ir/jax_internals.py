@@ -69,7 +69,8 @@ def check_version(found: str = jax.__version__) -> None:
 
 
 def _unknown(what: str) -> TraceError:
-    return TraceError(f"{what}, but {known()}")
+    why, _, remedy = known().partition("; ")
+    return TraceError(f"{what}, but {why}", where="the installed JAX", remedy=remedy)
 
 
 # --- what an equation holds -----------------------------------------------------------------
@@ -149,8 +150,8 @@ def _expanded(eqn: Any) -> Any:
     kind = type(eqn.params["_prim"]).__name__
     if kind in _RECOMPUTED:
         raise TraceError(
-            f"the program holds a '{kind}', which Meshwright cannot read yet; trace it with "
-            "jax.config.update('jax_remat3', False)"
+            f"the program holds a '{kind}', which Meshwright cannot read yet",
+            remedy="trace it with jax.config.update('jax_remat3', False)",
         )
     structs = [struct_of(var.aval) for var in eqn.invars]
     return jax.make_jaxpr(lambda *xs: eqn.primitive.to_lojax(*xs, **eqn.params))(*structs)

@@ -53,7 +53,9 @@ def tensor_type(aval: Any) -> TensorType:
 def _type(shape: tuple[int, ...], dtype: Any) -> TensorType:
     """One object for all values of a type."""
     if not all(isinstance(size, (int, np.integer)) for size in shape):
-        raise TraceError(f"shape {shape} is not made of whole numbers; export with fixed sizes")
+        raise TraceError(
+            f"shape {shape} is not made of whole numbers", remedy="export with fixed sizes"
+        )
     return TensorType(tuple(int(size) for size in shape), _dtype_name(dtype))
 
 
@@ -133,8 +135,8 @@ def const_aval(const: Any) -> Any:
     """
     if isinstance(const, jax.Ref):
         raise TraceError(
-            f"the function captures a reference of type {jax.typeof(const)}; pass its array as an "
-            "argument and return the new one"
+            f"the function captures a reference of type {jax.typeof(const)}",
+            remedy="pass its array as an argument and return the new one",
         )
     return const if hasattr(const, "shape") and hasattr(const, "dtype") else np.asarray(const)
 
@@ -207,7 +209,10 @@ def _read(var: Any, env: dict[Any, Operand]) -> Operand:
     item = value.item() if hasattr(value, "item") else value
     if isinstance(item, _PLAIN):
         return Literal(_plain(item), tensor_type(var.aval))
-    raise TraceError(f"a literal of type {type(item).__name__} cannot be written into a graph")
+    raise TraceError(
+        f"a literal of type {type(item).__name__} cannot be written into a graph",
+        remedy="pass it as an argument",
+    )
 
 
 _PLAIN = (bool, int, float, complex)

@@ -90,9 +90,15 @@ def trace(
     """
     check_version()
     if not callable(fn):
-        raise TraceError(f"the function to plan must be callable, got {type(fn).__name__}")
+        raise TraceError(
+            f"must be callable, got {type(fn).__name__}", where="fn",
+            remedy="pass a function, or anything else that jax.jit takes",
+        )  # fmt: skip
     if unknown := sorted(set(roles) - set(ROLES)):
-        raise TraceError(f"roles has {unknown}, expected some of {', '.join(ROLES)}")
+        raise TraceError(
+            f"has {unknown}, expected some of {', '.join(ROLES)}", where="roles",
+            remedy="give one for each argument, or none to have them guessed",
+        )  # fmt: skip
     names, leaves, warnings = _flat_arguments(fn, args)
     tree = jax.tree.structure(args)
     structs = jax.tree.unflatten(tree, map(_typed, leaves, jax.tree.leaves(args)))
@@ -103,8 +109,9 @@ def trace(
     except Exception as error:
         name = _name(fn)
         raise TraceError(
-            f"'{name}' fails to trace with the given arguments; call "
-            f"`jax.eval_shape({name}, ...)` with them to see it alone: {_first_line(error)}"
+            f"fails to trace with the given arguments: {_first_line(error)}",
+            where=f"function '{name}'",
+            remedy=f"call `jax.eval_shape({name}, ...)` with them to see it alone",
         ) from error
     if jitted is fn:
         _watch_inside(watch, fn, args, structs)
@@ -148,10 +155,11 @@ def _is_jitted(fn: Any) -> bool:
     kind = type(fn)
     if hasattr(fn, "lower") and hasattr(fn, "__wrapped__") and kind.__module__ != "builtins":
         raise TraceError(
-            f"'{_name(fn)}' is wrapped by {kind.__module__}.{kind.__qualname__}, which takes apart "
-            "and updates its arguments by itself; plan the function inside it: arguments are "
-            "pytrees of arrays, and what it updates it returns"
-        )
+            f"is wrapped by {kind.__module__}.{kind.__qualname__}, which takes apart and updates "
+            "its arguments by itself", where=f"function '{_name(fn)}'",
+            remedy="plan the function inside it: arguments are pytrees of arrays, and what it "
+            "updates it returns",
+        )  # fmt: skip
     return False
 
 
@@ -206,10 +214,10 @@ def _first_line(error: Exception) -> str:
 def _kept(closed: Any, inputs: list[Input]) -> list[Input]:
     if len(closed.jaxpr.invars) != len(inputs):
         raise TraceError(
-            f"the traced function takes {len(closed.jaxpr.invars)} arrays, the arguments hold "
-            f"{len(inputs)}; static arguments of a jitted function must be bound beforehand, "
-            "for instance with functools.partial"
-        )
+            f"hold {len(inputs)} arrays, the traced function takes {len(closed.jaxpr.invars)}",
+            where="the arguments", remedy="bind static arguments of a jitted function beforehand, "
+            "for instance with functools.partial",
+        )  # fmt: skip
     return inputs
 
 
@@ -218,8 +226,9 @@ def _donated(argnums: int | Sequence[int], traced: Any, starts: list[int]) -> tu
     asked = (argnums,) if isinstance(argnums, int) else argnums
     if bad := sorted(i for i in asked if not 0 <= i < len(starts) - 1):
         raise TraceError(
-            f"donate_argnums has {bad}, but the function has {len(starts) - 1} arguments"
-        )
+            f"has {bad}, but the function has {len(starts) - 1} arguments", where="donate_argnums",
+            remedy="write positions of arguments, which count from 0",
+        )  # fmt: skip
     own = {j for j, leaf in enumerate(jax.tree.leaves(traced.args_info)) if leaf.donated}
     return tuple(sorted(own.union(*(range(starts[i], starts[i + 1]) for i in asked))))
 
@@ -274,18 +283,25 @@ def _struct(name: str, leaf: Any, warnings: list[str]) -> jax.ShapeDtypeStruct:
         try:
             leaf = jax.numpy.asarray(leaf)
         except OverflowError as error:
-            raise TraceError(f"argument '{name}' does not fit: {error}") from None
+            raise TraceError(
+                f"does not fit: {error}", where=f"argument '{name}'",
+                remedy="pass a smaller number, or a float",
+            ) from None  # fmt: skip
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         raise TraceError(
-            f"argument '{name}' is a {type(leaf).__name__}, expected an array or "
-            "jax.ShapeDtypeStruct; bind settings beforehand, for instance with functools.partial, "
-            "and take what is no array out of models, as equinox.partition does"
+            f"is a {type(leaf).__name__}, expected an array or jax.ShapeDtypeStruct",
+            where=f"argument '{name}'",
+            remedy="bind settings beforehand, for instance with functools.partial, and take what "
+            "is no array out of models, as equinox.partition does",
         )
     dtype = leaf.dtype
     if not jax.numpy.issubdtype(dtype, jax.dtypes.extended):
         record = np.dtype(dtype).names is not None and dtype != jax.dtypes.float0
         if record or np.dtype(dtype).kind in "OUSMm":
-            raise TraceError(f"argument '{name}' has dtype {dtype}, which JAX cannot hold")
+            raise TraceError(
+                f"has dtype {dtype}, which JAX cannot hold", where=f"argument '{name}'",
+                remedy="pass numbers, or bind it beforehand with functools.partial",
+            )  # fmt: skip
         narrow = jax.dtypes.canonicalize_dtype(dtype)
         if narrow != dtype:
             warnings.append(

@@ -12,6 +12,11 @@ from .checkpoint import restore as restore
 from .checkpoint import structs as structs
 from .compare import Comparison as Comparison
 from .compare import compare as compare
+from .errors import ArgumentError as ArgumentError
+from .errors import BadProfileError as BadProfileError
+from .errors import BadRuleError as BadRuleError
+from .errors import NotAProgramError as NotAProgramError
+from .errors import NotTracedError as NotTracedError
 from .errors import PlanError as PlanError
 from .moves import ArrayMove as ArrayMove
 from .moves import Moves as Moves

@@ -21,6 +21,7 @@ from .intra.build import Builder
 from .intra.outline import Sites
 from .intra.records import Built
 from .states import state_at
+from .surface import public_methods
 
 # XLA's CPU compiler fuses less and computes 16-bit numbers in 32 bits: its temporaries over those
 # of the general model, median of 33 plans, 0.9 to 2.9 without embedding tables (the rows of `host`
@@ -28,6 +29,7 @@ from .states import state_at
 CPU_TEMPORARIES = 1.78
 
 
+@public_methods
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One kind of collective over one set of axes for one cause.

@@ -27,12 +27,14 @@ from .planfile import read
 from .single import One, plan_one
 from .stages import Training
 from .stepcall import StepCall, step_for
+from .surface import public
 
 # Micro-batch counts that are tried in turn when a step does not fit.
 MICROBATCHES = range(1, 65)
 TRAINING_ROLES = ("parameter", "optimizer-state", "batch")
 
 
+@public
 @seldom_collected()
 def plan(
     fn: Callable[..., Any],
@@ -69,7 +71,8 @@ def plan(
 
     Raises:
         PlanError: if nothing fits or an option is wrong.
-        TraceError: if the function cannot be traced.
+        NotTracedError: if the function cannot be traced.
+        BadProfileError: if the cluster is not known or its description is malformed.
     """
     start = time.monotonic()
     wanted = _options(options, settings)
@@ -107,6 +110,7 @@ def plan(
     return cast("Plan", found)  # a PipelinePlan has the surface of a Plan
 
 
+@public
 def load(path: str | Path) -> Plan:
     """Reads a plan file; `bind` it to its function before running it.
 

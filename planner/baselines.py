@@ -17,8 +17,10 @@ from .intra.build import Builder
 from .intra.liveness import accumulators
 from .intra.records import Limits
 from .menu import Strategy
+from .surface import public_methods
 
 
+@public_methods
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """Price of a hand-written plan: seconds per step, bytes per device, whether they fit."""

@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
-from ir.trace import Traced
+from ir.trace import Traced, structs_of
 
 from .errors import PlanError
 from .planfile import PlanFile
@@ -76,6 +77,7 @@ def specs_like(
 
     Raises:
         PlanError: if no argument, or more than one, has this form.
+        TraceError: if a leaf cannot be an array.
     """
     structure, shapes = form_of(tree)
     traced = bound.traced
@@ -94,4 +96,19 @@ def specs_like(
             f"{what} has the form of {len(found)} arguments that are sharded differently",
             kind="ambiguous", where=where, remedy="say which one with argnum=",
         )  # fmt: skip
+    structs_of("tree", tree)  # of the same shapes, but perhaps of no numbers
     return found[0]
+
+
+def placed(tree: Any, specs: Any, mesh: jax.sharding.Mesh) -> Any:
+    """The arrays of a tree on a mesh.
+
+    Raises:
+        PlanError: if they are shapes.
+    """
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(tree)):
+        raise PlanError(
+            "holds shapes, expected arrays", kind="bad-argument", where="tree",
+            remedy="pass arrays, or let `init` create them in their places",
+        )  # fmt: skip
+    return jax.tree.map(lambda x, s: jax.device_put(x, NamedSharding(mesh, s)), tree, specs)

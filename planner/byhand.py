@@ -18,6 +18,7 @@ from .options import Options
 from .plan import Plan
 from .planfile import PlanFile
 from .replan import replanned
+from .surface import public
 from .why import Why
 
 TIME_LIMIT_S = 60.0
@@ -68,6 +69,7 @@ def read_shardings(path: str | Path) -> ShardingsFile:
     return found
 
 
+@public
 def by_hand(plan: Plan, shardings: Mapping[str, Any], *, mesh: Mapping[str, int]) -> Plan:
     """The plan that an expert wrote down, for the program and machine of another plan.
 
@@ -164,7 +166,7 @@ def _spec(name: str, spec: Any, order: Mapping[str, str]) -> tuple[str, ...]:
         else:
             found.append("*")  # PartitionSpec.UNCONSTRAINED
             continue
-        if unknown := [axis for axis in axes if axis not in order]:
+        if unknown := [a for a in axes if not isinstance(a, str) or a not in order]:
             raise _bad(
                 name, f"there is no mesh axis '{unknown[0]}'", f"the mesh has {', '.join(order)}"
             )

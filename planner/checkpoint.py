@@ -16,10 +16,12 @@ from .emit.jit import build_mesh
 from .errors import PlanError
 from .pipeplan import PipelinePlan
 from .plan import Plan
+from .surface import public
 
 EXTRA = "pip install 'meshwright[orbax]'"
 
 
+@public
 def structs(
     plan: Plan, tree: Any, *, argnum: int | None = None, devices: Sequence[Any] | None = None
 ) -> Any:
@@ -55,6 +57,7 @@ def structs(
     return jax.tree.map(struct, jax.eval_shape(lambda: tree), specs)
 
 
+@public
 def restore(
     plan: Plan | PipelinePlan,
     path: str | Path,

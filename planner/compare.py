@@ -14,6 +14,7 @@ from .differences import differences
 from .pipeplan import PipelinePlan
 from .plan import Plan
 from .show import bytes_text, seconds_text, sharding_text
+from .surface import public, public_methods
 
 MOST_CHANGES = 8
 
@@ -70,6 +71,7 @@ class ArgumentRow:
     b: str
 
 
+@public_methods
 @dataclass(frozen=True)
 class Comparison:
     """Two plans side by side.
@@ -121,6 +123,7 @@ class Comparison:
         }  # fmt: skip
 
 
+@public
 def compare(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> Comparison:
     """Compares two plans, each bound to its function or as loaded from a file."""
     if isinstance(a, PipelinePlan) or isinstance(b, PipelinePlan):

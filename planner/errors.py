@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from ir import IRError, TraceError
+from profiles import ProfileError
+from substitutions import RuleError
+
 LONGEST = 1500  # characters of each part of a message
 
 
@@ -29,7 +33,8 @@ class PlanError(ValueError):
         parts = [f"{where}: {message}" if where else message]
         if remedy:
             parts.append(remedy)
-        super().__init__("; ".join(parts))
+        # Not `super()`: between the two may stand an error of a lower package.
+        ValueError.__init__(self, "; ".join(parts))
 
 
 class ShortError(PlanError):
@@ -41,6 +46,29 @@ class ShortError(PlanError):
 
 class IndivisibleError(PlanError):
     """A batch cannot be cut into so many micro-batches, but perhaps into others."""
+
+
+# What the public functions raise for errors of the packages below; see `planner.surface`.
+
+
+class ArgumentError(PlanError, TypeError):
+    """A public function is called with an argument missing, unknown or of another type."""
+
+
+class NotTracedError(PlanError, TraceError):
+    """A function cannot be traced with its arguments."""
+
+
+class NotAProgramError(PlanError, IRError):
+    """A traced or rewritten program, a mesh or a sharding breaks a rule of graphs."""
+
+
+class BadProfileError(PlanError, ProfileError):
+    """A profile or a cluster description is missing, malformed or not believable."""
+
+
+class BadRuleError(PlanError, RuleError):
+    """A rule of substitution or a file of such is malformed."""
 
 
 def _bounded(text: str) -> str:

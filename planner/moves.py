@@ -16,6 +16,7 @@ from .errors import PlanError
 from .plan import Plan
 from .refined import Refined, refined
 from .show import sharding_text
+from .surface import public, public_methods
 
 # What is made anew for every step does not move between plans.
 PASSING = ("batch", "constant")
@@ -23,6 +24,7 @@ PASSING = ("batch", "constant")
 MOST_AXES = 4
 
 
+@public_methods
 @dataclass(frozen=True, slots=True)
 class ArrayMove:
     """One array under both plans.
@@ -48,6 +50,7 @@ class ArrayMove:
     collectives: tuple[str, ...]
 
 
+@public_methods
 @dataclass(frozen=True)
 class Moves:
     """All arrays that both plans keep between steps, the one that moves most first.
@@ -69,6 +72,7 @@ class Moves:
         return asdict(self)
 
 
+@public
 def moves(before: Plan, after: Plan, *, lost_devices: Sequence[int] = ()) -> Moves:
     """Which arrays move where when a program goes on under another plan.
 

@@ -13,11 +13,13 @@ from substitutions import WORTHS
 
 from .errors import PlanError
 from .meshes import AXES
+from .surface import public_methods
 
 # Schedules of one chain of stages, which a pipeline that is planned may run.
 PIPELINES = ("1f1b", "1f1b-eager", "gpipe", "interleaved", "zb-h1", "zb-h2")
 
 
+@public_methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Settings of a search; the same options and inputs give the same plan.

@@ -36,10 +36,12 @@ from .show import bytes_text, seconds_text
 from .stages import BoundStages
 from .stop import Stop
 from .summary import counted
+from .surface import public_methods
 from .trace_file import schedule_trace_json
 from .writing import write_files
 
 
+@public_methods
 @dataclass(frozen=True)
 class PipelinePlan:
     """A plan for a training step in stages on one cluster.
@@ -243,7 +245,7 @@ class PipelinePlan:
         Raises:
             PlanError: if the file cannot be written.
         """
-        whys = [Plan(plan, where=self.where)._why for plan in self.file.plans]
+        whys = [Plan(plan, where=self.where).why for plan in self.file.plans]
         write_files([(Path(path), pipeline_html(self.file, whys).encode())])
 
     def trace(self, path: str | Path) -> None:
@@ -339,7 +341,14 @@ class PipelinePlan:
         return solved_of(stage, decisions_of(file, self.where), model)
 
     def shard(self, tree: Any, *, argnum: int, devices: Sequence[Any] | None = None) -> Any:
-        """Places parameters (argnum 0) or optimizer state (1) as the plan wants them."""
+        """Places parameters (argnum 0) or optimizer state (1) as the plan wants them.
+
+        Raises:
+            PlanError: for another argument, or one of another structure.
+        """
+        if argnum not in (0, 1):
+            raise PlanError(f"must be 0 or 1, got {argnum!r}", kind="bad-option", where="argnum",
+                            remedy="the batch is placed as a step is called")  # fmt: skip
         return self.compile(devices=devices).place(tree, argnum)
 
 

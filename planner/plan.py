@@ -19,7 +19,7 @@ from ir.trace import trace
 
 from .account import Collective
 from .baselines import Baseline
-from .binding import Bound, specs_like, step_of, with_state
+from .binding import Bound, placed, specs_like, step_of, with_state
 from .decisions import Decisions
 from .differences import differences
 from .emit.compilers import devices_for
@@ -35,12 +35,14 @@ from .show import show_plan
 from .stop import Stop
 from .substitute.replay import as_rewritten
 from .summary import counted, fits, summary_of
+from .surface import public_methods
 from .trace_file import trace_json
 from .whatif import what_if
 from .why import Why
 from .writing import write_files
 
 
+@public_methods
 @dataclass(frozen=True)
 class Stage:
     """Consecutive layers on one mesh of devices; plans of one program have one stage."""
@@ -53,6 +55,7 @@ class Stage:
     recompute: str
 
 
+@public_methods
 @dataclass(frozen=True)
 class Plan:
     """A plan for one function on one cluster.
@@ -159,7 +162,7 @@ class Plan:
     @cached_property
     def graph(self) -> Graph:
         """The graph that was planned."""
-        return self.bound.traced.graph if self.bound is not None else self._why.graph
+        return self.bound.traced.graph if self.bound is not None else self.why.graph
 
     def summary(self) -> dict[str, Any]:
         """The contract of `meshwright plan --json`."""
@@ -170,7 +173,7 @@ class Plan:
 
     def input_shardings(self) -> dict[str, Sharding]:
         """Name of every argument -> its sharding."""
-        names = [item.name for item in self._why.graph.inputs if item.role != "constant"]
+        names = [item.name for item in self.why.graph.inputs if item.role != "constant"]
         skipped = len(self.decisions.inputs) - len(names)
         return dict(zip(names, self.decisions.inputs[skipped:], strict=True))
 
@@ -182,7 +185,7 @@ class Plan:
         Raises:
             PlanError: if nothing in the program is called so.
         """
-        return self._why.explain(what, alternatives)
+        return self.why.explain(what, alternatives)
 
     def what_if(
         self,
@@ -204,17 +207,13 @@ class Plan:
             PlanError: if nothing fits, or the devices do not fill hosts.
         """
         file = what_if(
-            self._why, devices=devices, memory_bytes=memory_bytes, bandwidth=bandwidth, pins=pins
+            self.why, devices=devices, memory_bytes=memory_bytes, bandwidth=bandwidth, pins=pins
         )
         return Plan(file, where=self.where)
 
-    @property
+    @cached_property
     def why(self) -> Why:
         """The search space around this plan."""
-        return self._why
-
-    @cached_property
-    def _why(self) -> Why:
         return Why(self.file, self.decisions, self.cluster, self.where)
 
     # --- files ----------------------------------------------------------------------------
@@ -229,7 +228,7 @@ class Plan:
         Raises:
             PlanError: if the file cannot be written.
         """
-        write_files([(Path(path), report_html(self._why).encode())])
+        write_files([(Path(path), report_html(self.why).encode())])
 
     def trace(self, path: str | Path) -> None:
         """Writes the predicted step as a trace that ui.perfetto.dev and Chrome open.
@@ -237,7 +236,7 @@ class Plan:
         Raises:
             PlanError: if the file cannot be written.
         """
-        write_files([(Path(path), trace_json(self._why, predicted(self._why)))])
+        write_files([(Path(path), trace_json(self.why, predicted(self.why)))])
 
     def export(self, to: str, path: str | Path) -> Written:
         """Writes the plan for another runtime.
@@ -256,11 +255,11 @@ class Plan:
             devices = devices_for("host", self.mesh.num_devices, 1, "")
             return serialized(self.compile(devices=devices))
 
-        return export_files(self._why, to, Path(path), serialize)
+        return export_files(self.why, to, Path(path), serialize)
 
     def _repr_html_(self) -> str:
         """The report in a frame of its own, for notebooks."""
-        page = html.escape(report_html(self._why), quote=True)
+        page = html.escape(report_html(self.why), quote=True)
         look = "width:100%;height:640px;border:1px solid #8888;border-radius:6px"
         return f'<iframe sandbox srcdoc="{page}" title="plan" style="{look}"></iframe>'
 
@@ -285,7 +284,7 @@ class Plan:
         if digest(traced.graph) != self.file.graph_digest:
             raise PlanError(
                 "the plan is for another function or other arguments: "
-                + differences(self._why.graph, traced.graph),
+                + differences(self.why.graph, traced.graph),
                 kind="differs", where=self.where,
                 remedy="plan this function anew" + ("" if settings else self._hint()),
             )  # fmt: skip
@@ -377,8 +376,7 @@ class Plan:
             PlanError: if no argument, or more than one, has this structure.
         """
         specs = self._specs_like(tree, "the tree to shard", argnum)
-        mesh = self._mesh(devices)
-        return jax.tree.map(lambda x, s: jax.device_put(x, NamedSharding(mesh, s)), tree, specs)
+        return placed(tree, specs, self._mesh(devices))
 
     def init(
         self,

@@ -77,7 +77,10 @@ def plan_one(
     try:
         check(traced.graph, after="trace")
     except IRError as error:
-        raise TraceError(f"the traced program is not well-formed: {error}") from error
+        raise TraceError(
+            f"the traced program is not well-formed: {error}", where=f"function '{one.name}'",
+            remedy="report it with the function, it is a defect",
+        ) from error  # fmt: skip
     check_maps(traced.graph)
     check_effects(traced.graph, one.microbatches)
     if not traced.graph.inputs and not traced.graph.nodes:

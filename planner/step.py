@@ -184,7 +184,7 @@ def _check_settings(optimizer: Any, microbatches: int, reduction: str, axis: int
 
 
 def _bad_option(name: str, message: str) -> PlanError:
-    return PlanError(message, kind="bad-option", where=name)
+    return PlanError(message, kind="bad-option", where=name, remedy="correct it, or leave it out")
 
 
 def _loss_struct(

@@ -19,9 +19,11 @@ from .emit.gpu_targets import GPU_TARGETS
 from .emit.hlo import collective_instructions
 from .errors import PlanError
 from .flatten import ASSUMED_ITERATIONS
+from .pipeplan import PipelinePlan
 from .plan import Plan
 from .reprice import predicted_peak_bytes
 from .show import bytes_text
+from .surface import public, public_methods
 from .verify_rows import Row, compare_collectives
 
 # Share of the predicted bytes on the wire that may be unexplained, and bytes that always may: what
@@ -30,6 +32,7 @@ THRESHOLD = 0.01
 FLOOR_BYTES = 1024.0
 
 
+@public_methods
 @dataclass(frozen=True, slots=True)
 class Verification:
     """A plan beside its compiled program; bytes are per device.
@@ -102,7 +105,8 @@ class Verification:
         return "\n".join([*lines, *(f"  note: {note}" for note in m.notes)])
 
 
-def verify(plan: Plan, *, compiler: str | None = None) -> Verification:
+@public
+def verify(plan: Plan | PipelinePlan, *, compiler: str | None = None) -> Verification:
     """Compiles a plan and holds its collectives and memory against the prediction.
 
     Nothing is run or allocated, and the devices need not be there.
@@ -117,6 +121,11 @@ def verify(plan: Plan, *, compiler: str | None = None) -> Verification:
         PlanError: if the compiler is missing or unknown, does not know the plan's devices, or
             cannot compile the program.
     """
+    if isinstance(plan, PipelinePlan):
+        raise PlanError(
+            "is a plan in stages, each of which is compiled by itself", kind="pipeline",
+            where=plan.where, remedy="save it and run `meshwright verify` on the file",
+        )  # fmt: skip
     chosen = _usual(plan) if compiler is None else compiler
     if chosen not in COMPILERS:
         raise PlanError(

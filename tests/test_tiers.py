@@ -71,6 +71,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/derived.py",
     "planner/emit/draws.py",
     "planner/emit/effects.py",
+    "planner/emit/given.py",
     "planner/emit/high_words.py",
     "planner/emit/index.py",
     "planner/emit/jit.py",

@@ -16,7 +16,7 @@ import msgspec
 
 from ir import Graph, TraceError
 from ir.trace import Traced, trace
-from planner import PlanError, load
+from planner import NotAProgramError, PlanError, load
 from planner import plan as planned_by_search
 from planner.emit.jit import CompiledPlan, compile_plan
 
@@ -142,6 +142,8 @@ class _Run:
         try:
             planned = self._planned()
         except (PlanError, TraceError) as error:
+            if isinstance(error, NotAProgramError):  # a defect of ours
+                return Outcome("raised", f"planning: {_line(error)}")
             return Outcome("refused", f"{getattr(error, 'kind', 'trace')}: {_line(error)}")
         except Exception as error:
             return Outcome("raised", f"planning: {_line(error)}")

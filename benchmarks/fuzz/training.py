@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import optax
 
-from planner import PlanError, plan
+from planner import NotAProgramError, PlanError, plan
 from planner.emit.pipeline.build import build_pipeline, opened
 from planner.emit.pipeline.transfer import split_devices
 from planner.schedule import build
@@ -103,7 +103,8 @@ def tried(seed: int) -> Outcome:
     try:
         step, init = _step(loss, params, batch, optimizer, settings)
     except PlanError as error:
-        if settings.refusable or error.kind == "so-few-layers":
+        defect = isinstance(error, NotAProgramError)
+        if not defect and (settings.refusable or error.kind == "so-few-layers"):
             return Outcome(settings.what, refused=str(error))
         return Outcome(settings.what, wrong=f"seed {seed}: {settings.what}: refused: {error}")
     except Exception as error:

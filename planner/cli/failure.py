@@ -76,7 +76,8 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, PlanError):
         status = 1 if error.kind in NEGATIVE else WRONG_USE
         where = FLAGS.get(error.where, error.where)
-        return Failure(error.kind, one_line(error.message), where, error.remedy, status)
+        said = " ".join([error.message, *getattr(error, "__notes__", ())])
+        return Failure(error.kind, one_line(said), where, error.remedy, status)
     if isinstance(error, ProfileError):
         return Failure("profile", profile_message(error), error.where, error.remedy)
     if isinstance(error, TraceError):

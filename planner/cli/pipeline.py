@@ -165,7 +165,8 @@ def _read_hosts(path: Path) -> Machine:
         kind = str(item.get("kind", ""))
         found.append(Host(numbers[0], numbers[1], numbers[2], numbers[3], kind))
     if not found:
-        raise PlanError("lists no hosts", kind="bad-option", where=f"--hosts {path}")
+        raise PlanError("lists no hosts", kind="bad-option", where=f"--hosts {path}",
+                        remedy="write one row for each host")  # fmt: skip
     return Machine(tuple(found))
 
 

@@ -32,4 +32,7 @@ def planned(
     try:
         return plan(target.fn, *target.args, cluster=cluster, progress=say, **settings)
     except TraceError as error:
-        raise PlanError(str(error), kind="trace", where=text) from error
+        place = f"{error.where}: " if error.where else ""
+        raise PlanError(
+            f"{place}{error.message}", kind="trace", where=text, remedy=error.remedy
+        ) from error

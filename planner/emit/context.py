@@ -12,6 +12,10 @@ import jax
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, NamedSharding
 
+from ..errors import ArgumentError
+
+PLACE = "the planned function"  # where what a user calls goes wrong
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -39,15 +43,16 @@ def check_untyped(leaf: Any, mesh: jax.sharding.Mesh | AbstractMesh) -> None:
     """Refuses a value of an outer `jax.jit` whose type is split over axes of another mesh.
 
     Raises:
-        TypeError: with what to do instead.
+        ArgumentError: with what to do instead.
     """
     sharding = jax.typeof(leaf).sharding if isinstance(leaf, Tracer) else None
     if not isinstance(sharding, NamedSharding):
         return
     split = [axis for axis in sharding.spec if axis is not None]
     if split and sharding.mesh.shape_tuple != mesh.shape_tuple:
-        raise TypeError(
+        raise ArgumentError(
             f"a planned step over the mesh {dict(mesh.shape)} is called under jax.jit with an "
-            f"array whose type is split over another mesh, {dict(sharding.mesh.shape)}; call it "
-            "outside of jax.jit, or pass jax.sharding.reshard(array, jax.P())"
-        )
+            f"array whose type is split over another mesh, {dict(sharding.mesh.shape)}",
+            kind="bad-argument", where=PLACE,
+            remedy="call it outside of jax.jit, or pass jax.sharding.reshard(array, jax.P())",
+        )  # fmt: skip

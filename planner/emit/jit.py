@@ -18,8 +18,11 @@ from ir import IRError, Mesh
 from ir.trace import Traced
 
 from ..decisions import Decisions
+from ..errors import ArgumentError
+from ..surface import public
 from .constraints import constrained_program
-from .context import check_untyped, unmeshed
+from .context import PLACE, check_untyped, unmeshed
+from .given import check_arrays, check_type
 from .local import LocalProgram, local_program
 from .local_op import partition_spec
 from .run import Written
@@ -43,14 +46,14 @@ def build_mesh(mesh: Mesh, devices: Sequence[Any] | None = None) -> jax.sharding
     if len(devices) < need:
         platform = devices[0].platform if devices else jax.default_backend()
         remedy = (
-            f"; set XLA_FLAGS=--xla_force_host_platform_device_count={need} before JAX starts"
+            f"set XLA_FLAGS=--xla_force_host_platform_device_count={need} before JAX starts"
             if platform == "cpu"
-            else "; plan for the devices there are, or start more processes"
+            else "plan for the devices there are, or start more processes"
         )
         raise IRError(
             f"the plan needs {need} devices ({mesh}), but JAX has {len(devices)} of platform "
-            f"'{platform}'{remedy}"
-        )
+            f"'{platform}'", remedy=remedy,
+        )  # fmt: skip
     grid = np.array(list(devices)[:need], dtype=object).reshape(mesh.sizes)
     return jax.sharding.Mesh(grid, mesh.names)
 
@@ -76,14 +79,21 @@ class CompiledPlan:
         """Steps of reshards in the program as it was lowered last; None if XLA chooses them."""
         return None if self._local is None else tuple(self._local.written)
 
+    @public
     @unmeshed
     def __call__(self, *args: Any) -> Any:
         leaves = [
             _placed(leaf, sharding)
             for leaf, sharding in zip(self._flat(args), self._flat_in, strict=True)
         ]
-        return jax.tree.unflatten(self._traced.out_tree, self._jitted(*leaves))
+        try:
+            results = self._jitted(*leaves)
+        except TypeError:
+            check_arrays(_names(self._traced), leaves)
+            raise
+        return jax.tree.unflatten(self._traced.out_tree, results)
 
+    @public
     @unmeshed
     def lower(self, *args: Any) -> Any:
         """As `jax.jit(fn).lower(*args)`; shapes suffice."""
@@ -107,10 +117,11 @@ class CompiledPlan:
     def _flat(self, args: tuple[Any, ...]) -> list[Any]:
         leaves, tree = jax.tree.flatten((args, {}))
         if tree != self._traced.in_tree:
-            raise TypeError(
-                f"the function was planned for arguments of the structure "
-                f"{self._traced.in_tree}, it is called with {tree}; plan it again for these"
-            )
+            raise ArgumentError(
+                f"the function was planned for arguments of the structure {self._traced.in_tree}, "
+                f"it is called with {tree}", kind="bad-argument", where=PLACE,
+                remedy="plan it again for these",
+            )  # fmt: skip
         return leaves
 
 
@@ -206,13 +217,13 @@ def _on_shards(
 
 def _check_types(traced: Traced, leaves: Sequence[Any]) -> None:
     """The program's attributes hold sizes, so that with others it may compute something else."""
-    names = [item.name for item in traced.graph.inputs[len(traced.program.consts) :]]
-    for name, leaf, planned in zip(names, leaves, traced.args_info, strict=True):
-        if (leaf.shape, leaf.dtype) != (planned.shape, planned.dtype):
-            raise TypeError(
-                f"argument '{name}' was planned as {planned.dtype}{list(planned.shape)}, it is "
-                f"called with {leaf.dtype}{list(leaf.shape)}; plan the function again for these"
-            )
+    for name, leaf, planned in zip(_names(traced), leaves, traced.args_info, strict=True):
+        check_type(name, leaf, planned)
+
+
+def _names(traced: Traced) -> list[str]:
+    """What the arguments are called that are not captured constants."""
+    return [item.name for item in traced.graph.inputs[len(traced.program.consts) :]]
 
 
 def _host(const: Any) -> Any:

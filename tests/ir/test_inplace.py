@@ -92,6 +92,6 @@ class Wrapper:
 
 
 def test_a_wrapper_of_another_library_is_refused() -> None:
-    words = r"'training' is wrapped by .*test_inplace.Wrapper, .* plan the function inside it"
+    words = r"'training': is wrapped by .*test_inplace.Wrapper, .* plan the function inside it"
     with pytest.raises(TraceError, match=words):
         trace(Wrapper(training), MODEL, X)

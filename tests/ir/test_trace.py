@@ -74,13 +74,13 @@ def test_zero_sized_arrays() -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("adam", "argument 'x' is a str, expected an array"),
-        (object(), "argument 'x' is a object, expected an array"),
-        ({"lr": [1.0, "a"]}, "argument 'x/lr/1' is a str"),
-        (np.array(["a"]), "argument 'x' has dtype <U1, which JAX cannot hold"),
+        ("adam", "argument 'x': is a str, expected an array"),
+        (object(), "argument 'x': is a object, expected an array"),
+        ({"lr": [1.0, "a"]}, "argument 'x/lr/1': is a str"),
+        (np.array(["a"]), "argument 'x': has dtype <U1, which JAX cannot hold"),
         (np.array([object()]), "has dtype object, which JAX cannot hold"),
         (np.zeros(2, [("a", "f4")]), "which JAX cannot hold"),
-        (2**70, "argument 'x' does not fit: Python int"),
+        (2**70, "argument 'x': does not fit: Python int"),
     ],
 )
 def test_arguments_that_are_not_arrays(argument: Any, message: str) -> None:
@@ -120,7 +120,7 @@ def test_static_settings_are_bound_beforehand() -> None:
     assert ops(graph) == ["integer_pow"]
     assert graph.inputs[0].name == "x"
     jitted = jax.jit(fn, static_argnums=(1, 2))
-    with pytest.raises(TraceError, match=r"argument 'mode' is a str.* bind settings beforehand"):
+    with pytest.raises(TraceError, match=r"argument 'mode': is a str.* bind settings beforehand"):
         trace(jitted, X, 3, "power")
     with pytest.raises(TraceError):
         trace(jax.jit(lambda x, n: x**n, static_argnums=1), X, 3)
@@ -187,7 +187,7 @@ def test_given_roles_win() -> None:
     roles = ("batch", "parameter", "argument")
     graph = trace(sgd, PARAMS, PARAMS, BATCH, roles=roles).graph
     assert [item.role for item in graph.inputs] == [role for role in roles for _ in range(2)]
-    with pytest.raises(TraceError, match=r"roles has \['weights'\], expected some of parameter"):
+    with pytest.raises(TraceError, match=r"roles: has \['weights'\], expected some of parameter"):
         trace(sgd, PARAMS, PARAMS, BATCH, roles=("weights",))
 
 
@@ -197,7 +197,7 @@ def test_donation_of_the_caller_and_of_the_jitted_function_add_up() -> None:
     assert trace(jitted, PARAMS, PARAMS, BATCH, donate_argnums=1).donated == (0, 1, 2, 3)
     assert trace(sgd, PARAMS, PARAMS, BATCH, donate_argnums=(1,)).donated == (2, 3)
     assert trace(jax.jit(sgd, donate_argnames="batch"), PARAMS, PARAMS, BATCH).donated == (4, 5)
-    with pytest.raises(TraceError, match=r"donate_argnums has \[3\], but the function has 3"):
+    with pytest.raises(TraceError, match=r"donate_argnums: has \[3\], but the function has 3"):
         trace(sgd, PARAMS, PARAMS, BATCH, donate_argnums=(3,))
 
 

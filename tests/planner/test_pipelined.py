@@ -13,7 +13,7 @@ import optax
 import pytest
 from msgspec import structs
 
-from planner import load, plan
+from planner import ArgumentError, load, plan, verify
 from planner.errors import PlanError
 from planner.inter.estimate import RECOMPUTE
 from planner.pipeplan import PipelinePlan
@@ -92,6 +92,29 @@ def test_a_plan_for_another_program_is_refused(tmp_path):
     params, batch = arguments(layers=6)
     with pytest.raises(PlanError, match=r"is of a program of|is not the one that was planned"):
         made.bind(everything, params, batch, optimizer=CLIPPED, has_aux=True)
+
+
+def test_a_step_called_with_other_than_it_was_planned_for_is_refused():
+    made = planned(schedules=("gpipe",))
+    params, batch = arguments()
+    state, step = made.bound.loss.built.init(params), made.compile()
+    narrow = {**batch, "ids": batch["ids"][:, :1]}
+    short = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == "float32" else x, params)
+    for given, words in (
+        ((params, state, narrow), r"'batch/ids' was planned as int32\[8, 4\], it is called with"),
+        ((short, state, batch), r"'params/gain' was planned as float32\[8\]"),
+        ((params, state, {**batch, "ids": "x"}), "'batch/ids' is a str"),
+        ((params, state, 3), "the structure"),
+        ((params, state), "missing a required argument: 'batch'"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            step(*given)
+    with pytest.raises(PlanError, match="must be 0 or 1"):
+        made.shard(params, argnum=2)
+    with pytest.raises(ArgumentError, match="is a shape, expected an array"):
+        made.shard(made.bound.loss.params, argnum=0)
+    with pytest.raises(PlanError, match="is a plan in stages"):
+        verify(made)
 
 
 def test_what_cannot_be_had_is_said():

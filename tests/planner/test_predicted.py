@@ -42,7 +42,7 @@ def one(request) -> Plan:
 
 
 def test_sums_are_those_of_the_account(one: Plan) -> None:
-    why = one._why
+    why = one.why
     step, sums = predicted(why), account(why.builder, why.built, why.choice)
     compute = math.fsum(e.seconds for e in step.events if e.lane == COMPUTE)
     moved = [e for e in step.events if e.lane == COLLECTIVE]
@@ -58,7 +58,7 @@ def test_sums_are_those_of_the_account(one: Plan) -> None:
 
 
 def test_events_follow_each_other_in_program_order(one: Plan) -> None:
-    step = predicted(one._why)
+    step = predicted(one.why)
     for a, b in itertools.pairwise(step.events):
         assert b.start_s == pytest.approx(a.end_s)
         assert a.moment <= b.moment

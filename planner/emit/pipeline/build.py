@@ -185,9 +185,10 @@ def build_pipeline(
     seeds = {
         c: chunks[c].seed(scale) for c, stage in enumerate(placement.stage) if stage == finish[0][0]
     }
+    types = (loss.params, loss.built.opt_state_structs, loss.batch)
     return Pipeline(
         schedule, tuple(groups), chunks, order_of(schedule), where, state_where, moves, feeds,
-        update, finish, _trees(loss), seeds, _routes(schedule), _unread(uses, leaves, groups),
+        update, finish, types, _aux(loss), seeds, _routes(schedule), _unread(uses, leaves, groups),
         _goals(chunks), (stored, of_state), Whole.of(loss.built.inside, loss.params),
     )  # fmt: skip
 
@@ -243,11 +244,12 @@ def _check(
         )  # fmt: skip
 
 
-def _trees(loss: Opened) -> tuple[Any, Any, Any, Any]:
+def _aux(loss: Opened) -> Any:
+    """Structure of aux; None without aux."""
+    if not loss.has_aux:
+        return None
     found = jax.eval_shape(loss.built.fn, loss.params, loss.built.opt_state_structs, loss.batch)
-    aux = jax.tree.structure(found[2][1]) if loss.has_aux else None
-    trees = (loss.params, loss.built.opt_state_structs, loss.batch)
-    return (*map(jax.tree.structure, trees), aux)  # type: ignore[return-value]
+    return jax.tree.structure(found[2][1])
 
 
 def _routes(schedule: Schedule) -> tuple[tuple[int, ...], ...]:

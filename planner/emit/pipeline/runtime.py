@@ -15,7 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from ...schedule import Kind, Schedule, Task
+from ...surface import public
 from ..context import unmeshed
+from ..given import leaves_like
 from .feed import Feed, Whole
 from .holdings import Pieces, placed
 from .places import Stack, Where
@@ -48,7 +50,8 @@ class Pipeline:
     feeds: dict[tuple[int, int], Feed]  # (chunk, batch leaf)
     update: Update
     finish: tuple[tuple[int, Any, Any], ...]  # (stage, key, joiner) of loss and aux
-    trees: tuple[Any, Any, Any, Any]  # of params, state, batch, aux (None without aux)
+    types: tuple[Any, Any, Any]  # of params, state and batch: pytrees of structs
+    aux: Any  # structure of aux; None without aux
     seeds: dict[int, Array]
     route: tuple[tuple[int, ...], ...]  # micro-batch -> chunk of every stage
     unread: dict[int, Any]  # parameter that no stage reads -> makes its gradient, zero
@@ -56,6 +59,7 @@ class Pipeline:
     stored: tuple[dict[tuple[int, int], Any], ...]  # of params and state: (leaf, piece) -> sharding
     whole: Whole | None = None  # what is computed from the whole batch
 
+    @public
     @unmeshed
     def __call__(self, params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, Any]:
         held = self.flat(params, 0, self.where)
@@ -78,29 +82,28 @@ class Pipeline:
             for kept, moves, where in zip(stays, self.moves, self.where, strict=True)
         ]
         state = [_whole(next(fresh), where) for where in self.state_where]
-        aux = self.trees[3]
-        found = loss if aux is None else (loss, jax.tree.unflatten(aux, results[1:]))
-        params = jax.tree.unflatten(self.trees[0], leaves)
-        return params, jax.tree.unflatten(self.trees[1], state), found
+        found = loss
+        if self.aux is not None:
+            found = (loss, jax.tree.unflatten(self.aux, results[1:]))
+        params = jax.tree.unflatten(jax.tree.structure(self.types[0]), leaves)
+        return params, jax.tree.unflatten(jax.tree.structure(self.types[1]), state), found
 
+    @public
     @unmeshed
     def place(self, tree: Any, argument: int) -> Any:
         """Parameters (0) or optimizer state (1) in their places."""
         where = self.where if argument == 0 else self.state_where
-        return jax.tree.unflatten(self.trees[argument], self.flat(tree, argument, where))
+        return jax.tree.unflatten(
+            jax.tree.structure(self.types[argument]), self.flat(tree, argument, where)
+        )
 
     def flat(self, tree: Any, argument: int, where: Sequence[Where]) -> list[Any]:
         """Leaves of an argument in their places.
 
         Raises:
-            TypeError: if it has another structure.
+            ArgumentError: if it has another structure or other types.
         """
-        leaves, found = jax.tree.flatten(tree)
-        if found != self.trees[argument]:
-            raise TypeError(
-                f"argument {argument} was planned with the structure {self.trees[argument]}, it is "
-                f"called with {found}; plan it again for these"
-            )
+        leaves = leaves_like(tree, ("params", "opt_state")[argument], self.types[argument])
         goals = self.stored[argument]
         return [
             placed(x, place, self.groups, lambda n, k=k: goals.get((k, n)))
@@ -129,14 +132,9 @@ class Pipeline:
             sums: over all micro-batches, if they wait for them.
 
         Raises:
-            TypeError: if the batch has another structure.
+            ArgumentError: if the batch has another structure or other types.
         """
-        leaves, found = jax.tree.flatten(batch)
-        if found != self.trees[2]:
-            raise TypeError(
-                f"the batch was planned with the structure {self.trees[2]}, it is called with "
-                f"{found}; plan it again for these"
-            )
+        leaves = leaves_like(batch, "batch", self.types[2])
         if self.whole is None:
             return {at: feed(leaves[at[1]]) for at, feed in self.feeds.items()}
         groups = dict.fromkeys(feed.devices for feed in self.feeds.values())

@@ -102,7 +102,7 @@ def read_strategies(text: str) -> dict[str, tuple[list[int], list[int]]]:
 @pytest.mark.parametrize("kind", plans.PLANS)
 def test_strategies_put_every_piece_where_the_plan_does(kind: str, tmp_path: Path) -> None:
     found = plans.PLANS[kind]()
-    why, mesh = found._why, found.mesh
+    why, mesh = found.why, found.mesh
     strategies = read_strategies(exported(kind, "flexflow", tmp_path))
     heavy = [i for i in why.built.op_node if is_heavy(why.flat.ops[i])]
     assert len(strategies) == len(heavy)
