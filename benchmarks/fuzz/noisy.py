@@ -70,7 +70,9 @@ class _Noise:
             largest = jnp.max(jnp.where(jnp.isfinite(x), jnp.abs(x), 0))
             x = jnp.where((self.seed == 0) & (jnp.abs(x) < LEFT * unit * largest), 0, x)
         more = (4 * unit * sign if op in FROM_ONE else 0 * sign).astype(x.dtype)
-        return jnp.where(coarse & (op not in FROM_ONE), x, x * off + more)
+        if op == "fft":
+            more = unit * sign * jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+        return jnp.where(coarse & (op not in FROM_ONE) & (op != "fft"), x, x * off + more)
 
 
 @dataclass(frozen=True)

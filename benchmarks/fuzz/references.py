@@ -34,7 +34,7 @@ def known_options(options: dict[str, Any]) -> dict[str, Any]:
 def op_by_op(fn: Callable[..., Any], arguments: Sequence[Array]) -> list[Array]:
     """The function without jit: each operation compiled by itself."""
     with jax.disable_jit():
-        return list(fn(*arguments))
+        return list(fn(*map(jnp.asarray, arguments)))
 
 
 def plain(x: Any) -> np.ndarray[Any, Any]:

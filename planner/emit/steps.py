@@ -178,7 +178,8 @@ def _to_order(x: Array, reduction: str) -> Array:
 
 def _from_order(words: Array, dtype: Any) -> Array:
     wide = jnp.float32 if dtype.itemsize == 1 else dtype
-    return lax.bitcast_convert_type(_turned(words), wide).astype(dtype)
+    x = lax.bitcast_convert_type(_turned(words), wide)
+    return jnp.where(jnp.isnan(x), jnp.asarray(jnp.nan, wide), x).astype(dtype)  # of positive sign
 
 
 def _turned(words: Array) -> Array:

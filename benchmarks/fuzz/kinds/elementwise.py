@@ -158,8 +158,11 @@ def _draw_bitcast(d: Any) -> Drawn | None:
 
 
 def _bitcast(attrs: dict[str, Any], bodies: Any, given: Any) -> Any:
-    # As whole numbers: bits that are no plain float (NaN payloads) need not be kept by anyone.
-    found = lax.bitcast_convert_type(given[0], dtype_of(attrs["dtype"]))
+    # Sign and payload of NaN need not be kept by anyone.
+    (x,) = given
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        x = jnp.where(jnp.isnan(x), jnp.full_like(x, jnp.nan), x)
+    found = lax.bitcast_convert_type(x, dtype_of(attrs["dtype"]))
     if jnp.issubdtype(found.dtype, jnp.floating):
         return jnp.where(jnp.isnan(found), jnp.zeros_like(found), found)
     return found

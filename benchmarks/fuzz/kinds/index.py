@@ -145,8 +145,8 @@ def _draw_at(d: Any) -> Drawn | None:
 def _at(attrs: dict[str, Any], bodies: Any, given: Any) -> Any:
     (x,) = given
     if x.dtype == bool or jnp.issubdtype(x.dtype, jnp.complexfloating) or x.dtype.itemsize == 1:
-        return x.at[attrs["at"]].set(jnp.ones((), x.dtype))
-    return getattr(x.at[attrs["at"]], attrs["how"])(jnp.asarray(2, x.dtype))
+        return jnp.asarray(x).at[attrs["at"]].set(jnp.ones((), x.dtype))
+    return getattr(jnp.asarray(x).at[attrs["at"]], attrs["how"])(jnp.asarray(2, x.dtype))
 
 
 def _draw_static(d: Any) -> Drawn | None:
