@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from importlib.metadata import version
 
 import pytest
 from hypothesis import settings
@@ -13,14 +14,16 @@ from hypothesis import settings
 signal.signal(signal.SIGINT, signal.default_int_handler)
 DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
 # LLVM would work for seconds on programs that then run for milliseconds.
-QUICK_FLAG = "--xla_backend_optimization_level=0"
+QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+if version("jaxlib").startswith("0.10."):  # the only emitters from 0.11 on
+    QUICK_FLAGS += " --xla_cpu_use_fusion_emitters=false"
 
 os.environ["JAX_ENABLE_X64"] = "0"
 # What `meshwright profile` measured on this machine must not decide a test.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="meshwright-tests-")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-    flags = os.environ.get("XLA_FLAGS", ""), DEVICES_FLAG, QUICK_FLAG
+    flags = os.environ.get("XLA_FLAGS", ""), DEVICES_FLAG, QUICK_FLAGS
     os.environ["XLA_FLAGS"] = " ".join(flags).strip()
 
 # Compilation makes the first example slow, hence no deadline; the same examples in every run.

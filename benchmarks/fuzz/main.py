@@ -31,7 +31,9 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
 
 def _part(work: str, count: int, given: argparse.Namespace, until: float) -> dict[str, Any]:
     """Runs so many cases of a sort and prints what became of them."""
-    numbers = range(given.only, given.only + 1) if given.only is not None else range(count)
+    numbers = range(given.first, given.first + count)
+    if given.only is not None:
+        numbers = range(given.only, given.only + 1)
     start = time.monotonic()
     keep = Path(given.keep) if work == "programs" else None
     totals = run_many(work, given.seed, numbers, until - start, given.jobs, keep, _say)
@@ -64,6 +66,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         "--rewrites", type=int, default=0, help="how often each row of the catalogue is applied"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first")
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after so many")
     parser.add_argument("--only", type=int, help="the program of one number")
     parser.add_argument("--jobs", type=int, default=1, help="processes")

@@ -130,6 +130,9 @@ class _Marks:
         return list(run(*operands))
 
 
+# XLA gives slices of one value along a split dimension each other's shapes, and then fails.
+_INSIDE = (*INSIDE, "slice", "split")
+
 # Of reductions the partitioner splits sums and products as they are.
 _SPLIT_BY_XLA = ("reduce_prod", "reduce_sum")
 
@@ -144,7 +147,7 @@ def _on_shards(node: Node) -> bool:
     """
     family = lookup(node.op).family
     reduces = family == "reduction" and node.op not in _SPLIT_BY_XLA
-    return node.op in INSIDE or family in ("convolution", "linalg") or reduces
+    return node.op in _INSIDE or family in ("convolution", "linalg") or reduces
 
 
 @dataclass(frozen=True)

@@ -94,12 +94,15 @@ def assert_trains(before, after, losses):
         assert np.any(np.asarray(old) != np.asarray(new)), jax.tree_util.keystr(path)
 
 
+USUAL = {"gpt": (2, 2, 2), "lstm": (2, 4), "moe": (2, 4), "recommender": (2, 4), "unet": (2, 4)}
+
+
 def cases():
-    """Every example on one mesh; the full matrix is run by `make exhaustive`."""
+    """Some examples on one mesh; the full matrix is run by `make exhaustive`."""
     for name in EXAMPLES:
         for shape in SHAPES:
             label = f"{name}-{'x'.join(map(str, shape))}"
-            usual = shape == ((2, 2, 2) if name == "gpt" else (2, 4))
+            usual = USUAL.get(name) == shape
             mark = pytest.mark.slow if usual else pytest.mark.exhaustive
             yield pytest.param(name, shape, id=label, marks=mark)
 

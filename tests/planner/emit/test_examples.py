@@ -21,7 +21,7 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], str]] = {
 RTOL = 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_random_plan_of_an_example(name: str) -> None:
     make, mesh = EXAMPLES[name]

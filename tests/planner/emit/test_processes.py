@@ -18,7 +18,8 @@ jax.distributed.initialize(sys.argv.pop(1), 2, int(sys.argv.pop(1)))
 runpy.run_module("tests.planner.emit.two_processes", run_name="__main__")
 """
 ENVIRONMENT = {
-    "XLA_FLAGS": "", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0", "PYTHONPATH": str(ROOT),
+    "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4",
     "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "false",
 }  # fmt: skip
 
