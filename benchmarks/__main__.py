@@ -34,8 +34,8 @@ BENCHES = (
     "verify",
 )
 WITH_VALUE = (  # of single benches
-    "--checkout", "--count", "--data", "--jobs", "--keep", "--limit", "--minutes", "--only",
-    "--programs", "--python", "--rewrites", "--seed", "--training",
+    "--checkout", "--count", "--data", "--first", "--jobs", "--keep", "--limit", "--minutes",
+    "--only", "--programs", "--python", "--rewrites", "--seed", "--training",
 )  # fmt: skip
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 
