@@ -147,6 +147,11 @@ def is_float(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating)
 
 
+def one_nan(x: Array) -> Array:
+    """The array with one NaN: its sign and payload need not be kept by anyone."""
+    return jnp.where(jnp.isnan(x), jnp.full_like(x, jnp.nan), x) if is_float(x) else x
+
+
 def is_inexact(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 

@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from tests.helpers_internals import has_primitive, primitive, threefry_2x32
 
-from ..program import Drawn, Kind, Type, dtype_of
+from ..program import Drawn, Kind, Type, dtype_of, one_nan
 from ..sorts import COMPLEX, WIDE
 
 # Where a function has values that are finite and not large; None: everywhere.
@@ -109,7 +109,7 @@ def _comparison(name: str) -> Kind:
         pair = _pair(d, "float" if name in TOTAL else "plain")
         return None if pair is None else Drawn(pair)
 
-    return Kind(name, draw, lambda attrs, bodies, given: called(*given), 0.4)
+    return Kind(name, draw, lambda attrs, bodies, given: called(*map(one_nan, given)), 0.4)
 
 
 def _positive(x: Any) -> Any:
@@ -158,11 +158,7 @@ def _draw_bitcast(d: Any) -> Drawn | None:
 
 
 def _bitcast(attrs: dict[str, Any], bodies: Any, given: Any) -> Any:
-    # Sign and payload of NaN need not be kept by anyone.
-    (x,) = given
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        x = jnp.where(jnp.isnan(x), jnp.full_like(x, jnp.nan), x)
-    found = lax.bitcast_convert_type(x, dtype_of(attrs["dtype"]))
+    found = lax.bitcast_convert_type(one_nan(given[0]), dtype_of(attrs["dtype"]))
     if jnp.issubdtype(found.dtype, jnp.floating):
         return jnp.where(jnp.isnan(found), jnp.zeros_like(found), found)
     return found

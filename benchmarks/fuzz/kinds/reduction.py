@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..program import Drawn, Kind
+from ..program import Drawn, Kind, one_nan
 
 REDUCE = {"max": "real", "min": "real", "prod": "real", "sum": "number", "and": "logic",
           "or": "logic", "xor": "int"}  # fmt: skip
@@ -121,7 +121,9 @@ def _softmax(attrs: dict[str, Any], bodies: Any, given: Any) -> Any:
 KINDS = (
     *(_reduce(name, sort) for name, sort in REDUCE.items()),
     *(_along(name, sort) for name, sort in ALONG.items()),
-    Kind("approx_top_k", _draw_approx, lambda a, b, x: lax.approx_max_k(x[0], a["k"]), 0.2),
+    Kind(
+        "approx_top_k", _draw_approx, lambda a, b, x: lax.approx_max_k(one_nan(x[0]), a["k"]), 0.2
+    ),
     Kind("argmax", _one_dim("real", 1), _argmax, 0.8),
     Kind("logsumexp", _one_dim("f32"), _logsumexp, 0.4),
     Kind("reduce", _one_dim("float32"), _custom, 0.3),
@@ -129,5 +131,5 @@ KINDS = (
     Kind("softmax", _one_dim("float"), _softmax, 0.6),
     Kind("sort", _one_dim("plain"), _sort, 0.6),
     Kind("sort_keys", _draw_sort_keys, _sort_keys, 0.4),
-    Kind("top_k", _draw_top, lambda a, b, x: lax.top_k(x[0], a["k"]), 0.4),
+    Kind("top_k", _draw_top, lambda a, b, x: lax.top_k(one_nan(x[0]), a["k"]), 0.4),
 )
