@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.cli.solve import summary
-from planner.contest import read_instance
-from planner.intra.solve import SolveOptions, solve
+from planner.solver.iopddl import read_instance
+from planner.solver.solve import SolveOptions, solve
 
 FOLDER = Path(__file__).parent / "data"
 CARRIED = FOLDER / "iopddl"

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner.pipelines import LayerGraph
+from planner.pipeline.published import LayerGraph
 
 NVLINK, TCP = 25e9, 1e9
 

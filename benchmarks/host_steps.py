@@ -37,7 +37,7 @@ from jax.sharding import NamedSharding
 from costmodel import Cluster, parse_cluster
 from examples import gpt, llama, moe, recommender, vit, wide_resnet
 from planner import Plan, PlanError, load, plan
-from planner.reprice import reprice
+from planner.result.reprice import reprice
 from profiles import load_profile, save_profile
 from profiles.measure import PROCESSOR_TIME, cores_s, measure, present, wall_s
 

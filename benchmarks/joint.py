@@ -23,8 +23,8 @@ from benchmarks.taso_models import adapters_8b
 from costmodel import parse_cluster
 from ir import Mesh, Sharding, TensorType
 from planner import plan
-from planner.joint import JointProblem, choose_together
-from planner.substitute import together
+from planner.sharding.rewrite import joint_extraction as together
+from planner.sharding.rewrite.joint_choice import JointProblem, choose_together
 
 MESH = Mesh((("x", 8),))
 ROWS, WHOLE = Sharding((("x",), ())), Sharding(((), ()))

@@ -23,10 +23,10 @@ from benchmarks.models import SIZES
 from costmodel import parse_cluster
 from examples.wide_resnet import WideResNet
 from planner import Options, PlanError, plan
-from planner.inter.divide import Division
-from planner.pipesearch import PipelineSearch
-from planner.pipetrials import Found
-from planner.stages import Training
+from planner.pipeline.divide.dynamic_programme import Division
+from planner.pipeline.search import PipelineSearch
+from planner.pipeline.stage_planner import Training
+from planner.pipeline.trials import Found
 
 GPT_CLUSTER, RESNET_CLUSTER = "64xv100-16gb:8", "32xv100-16gb:8"
 # Alpa, OSDI 2022, table 8: 6.8B is 50 layers, 320 base channels, width 16; batch 1,536 in float32.

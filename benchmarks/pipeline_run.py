@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.schedule import Links, Simulator, StageCosts, build
+from planner.pipeline.schedule import Links, Simulator, StageCosts, build
 
 
 def cut(parts: int, cuts: int, most: float) -> list[float]:

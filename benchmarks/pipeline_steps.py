@@ -34,7 +34,7 @@ from benchmarks.pipeline_trace import at_once, traced
 from examples import gpt, llama
 from planner import plan
 from planner.emit.pipeline.runtime import Pipeline, Run
-from planner.schedule import Kind, StageCosts, simulate
+from planner.pipeline.schedule import Kind, StageCosts, simulate
 
 EXAMPLES: dict[str, Any] = {
     "gpt": gpt.GPT(1024, 64, 256, 8, 4, 16, "float32", False),

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.dapple_released import Network
 from benchmarks.dapple_released import best as released_plans
-from planner.pipelines import (
+from planner.pipeline.published import (
     CONVENTIONS,
     PLANNERS,
     Host,
@@ -28,15 +28,15 @@ from planner.pipelines import (
     price,
     read_profile,
 )
-from planner.pipelines.coarsen import coarsened
-from planner.pipelines.planner import Request
-from planner.pipelines.planners.amp import candidates
-from planner.pipelines.planners.equal import equal_layers, equal_layers_without_tensor
-from planner.pipelines.problem import PipelinePlan
-from planner.pipelines.search import search
-from planner.pipelines.space import Space
+from planner.pipeline.published.coarsen import coarsened
+from planner.pipeline.published.planner import Request
+from planner.pipeline.published.planners.amp import candidates
+from planner.pipeline.published.planners.equal import equal_layers, equal_layers_without_tensor
+from planner.pipeline.published.problem import PipelinePlan
+from planner.pipeline.published.search import search
+from planner.pipeline.published.stage_space import Space
 
-DATA = Path(__file__).parents[1] / "tests/planner/pipelines/data"
+DATA = Path(__file__).parents[1] / "tests/planner/pipeline/published/data"
 GIB = float(1 << 30)
 # Transformer-32 throughput over Piper's: no DP, no TP, no recomputation, equal stages without TP,
 # equal stages; read from figure 1 (Tarnawski et al., NeurIPS 2021), 512 micro-batches.

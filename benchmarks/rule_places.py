@@ -24,10 +24,10 @@ import numpy as np
 from benchmarks.rule_models import FAMILIES
 from benchmarks.taso_models import MODELS, step_of
 from ir import IRError
+from ir.evaluate import plain_program
 from ir.trace import Traced, trace
 from planner.cli.target import load_target
-from planner.emit.constraints import plain_program
-from planner.emit.rewritten import retraced
+from planner.sharding.rewrite.retrace import retraced
 from substitutions import Draft, apply, draft_of, find, patterns
 
 EXAMPLES = (

@@ -23,7 +23,7 @@ import jax
 from benchmarks.models import GPT_39B, target
 from examples.gpt import ADAMW
 from planner import plan
-from planner.errors import PlanError
+from planner.common.errors import PlanError
 
 # model, cluster, unrolled, sequences in a step (0: as published), layers (0: as published)
 Row = tuple[str, str, bool, int, int]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planner.schedule import (
+from planner.pipeline.schedule import (
     Links,
     Placement,
     Simulator,

@@ -26,8 +26,8 @@ from pathlib import Path
 
 from planner import Plan, PlanError, load, plan, verify
 from planner.cli.target import load_target
-from planner.reprice import predicted_peak_bytes, reprice
-from planner.verify_rows import predicted_sums
+from planner.result.reprice import predicted_peak_bytes, reprice
+from planner.result.verify.collectives import predicted_sums
 
 CLUSTER = "8xh100"
 # (published, small)

@@ -1,6 +1,7 @@
 """The graph: what a program is, and what can be split of it."""
 
 from .check import check as check
+from .differences import differences as differences
 from .errors import IRError as IRError
 from .errors import TraceError as TraceError
 from .errors import doing as doing
@@ -35,6 +36,12 @@ from .placements import placement as placement
 from .sharding import Sharding as Sharding
 from .sharding import parse_sharding as parse_sharding
 from .sharding import replicated as replicated
+from .strategy import Splits as Splits
+from .strategy import Strategy as Strategy
+from .strategy import form_of as form_of
+from .strategy import strategies as strategies
+from .strategy import strategy_of as strategy_of
+from .strategy import value_states as value_states
 from .table import OPS as OPS
 from .table import is_known as is_known
 from .table import lookup as lookup

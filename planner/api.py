@@ -14,20 +14,24 @@ import jax
 
 from costmodel import Cluster, parse_cluster
 
-from .collecting import seldom_collected
-from .errors import PlanError
-from .fewest import fewest
-from .filecheck import check_file
-from .options import Options
-from .pipefile import is_pipeline, read_pipeline
-from .pipelined import better_pipeline
-from .pipeplan import PipelinePlan, check_pipeline
-from .plan import Plan
-from .planfile import read
-from .single import One, plan_one
-from .stages import Training
-from .stepcall import StepCall, step_for
-from .surface import public
+from .common.errors import PlanError
+from .common.garbage_collection import seldom_collected
+from .common.options import Options
+from .common.surface import public
+from .files.check import check_file
+from .files.plan_file import read
+from .pipeline.check_pipeline import check_pipeline
+from .pipeline.one_or_stages import better_pipeline
+from .pipeline.pipeline_file import is_pipeline, read_pipeline
+from .pipeline.planned_pipeline import PlannedPipeline
+from .pipeline.stage_planner import Training
+from .result.bind import Bound
+from .result.pipeline_plan import PipelinePlan
+from .result.plan import Plan
+from .sharding.fewest_microbatches import fewest
+from .sharding.plan_program import One, plan_one
+from .sharding.planned_program import PlannedProgram
+from .training.step_call import StepCall, step_for
 
 # Micro-batch counts that are tried in turn when a step does not fit.
 MICROBATCHES = range(1, 65)
@@ -90,7 +94,7 @@ def plan(
         _check_roles(roles, donate, len(args))
         call = StepCall(fn, args, (), "auto")
         one = One(call, 1, donate, tuple(roles), name)
-        return plan_one(one, machine, wanted, say, start)
+        return _plan_of(plan_one(one, machine, wanted, say, start))
     owned = {"donate_argnums": donate, "roles": roles}
     _refuse(owned, "only without optimizer=: the planner knows them of a step that it owns")
 
@@ -107,7 +111,7 @@ def plan(
         training, machine, wanted, say, start,
         lambda cutoff_s: fewest(build, counts, machine, wanted, say, start, cutoff_s),
     )  # fmt: skip
-    return cast("Plan", found)  # a PipelinePlan has the surface of a Plan
+    return _plan_of(found)
 
 
 @public
@@ -141,6 +145,14 @@ def load_one(path: str | Path) -> Plan:
     file = read(path)
     check_file(file, str(path))
     return Plan(file, where=str(path))
+
+
+def _plan_of(found: PlannedProgram | PlannedPipeline) -> Plan:
+    """What a search found, with all that can be done with it."""
+    if isinstance(found, PlannedPipeline):
+        plan = PipelinePlan(found.file, found.bound, found.seconds, cached=found.cached)
+        return cast("Plan", plan)  # it has the surface of a Plan
+    return Plan(found.file, Bound(found.traced), found.seconds, cached=found.cached)
 
 
 def _options(options: Options | None, settings: dict[str, Any]) -> Options:

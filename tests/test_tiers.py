@@ -22,32 +22,50 @@ TIERS: Mapping[str, frozenset[str]] = {
     "planner": frozenset({"costmodel", "ir", "profiles", "substitutions"}),
 }
 
+# Rooms of the planner, lowest first; those of one floor do not import each other.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("common",),
+    ("training", "files", "solver"),
+    ("sharding",),
+    ("pipeline",),
+    ("emit", "inspect"),
+    ("result",),
+    ("api",),
+    ("__init__",),
+    ("cli",),
+)
+MAX_ENTRIES = 12
+
+# Packages inside of others that have a surface of their own.
+SURFACES = ("costmodel.compiler", "ir.analysis")
+
 # Modules of other tiers that may be named by path: they import JAX and are not re-exported.
-DOORS = ("profiles.measure", "ir.jax_internals", "ir.trace", "planner.emit")
+DOORS = (
+    *("ir.evaluate", "ir.evaluate_regions", "ir.high_words", "ir.jax_internals", "ir.threefry"),
+    *("ir.trace", "planner.emit", "profiles.measure"),
+)
 
 # The only places of the five packages that may import JAX or a library built on it.
 JAX_FAMILY = frozenset({"flax", "jax", "jaxlib", "optax"})
 JAX_EDGES = (
-    *("ir/inplace.py", "ir/jax_internals.py", "ir/jaxpr.py", "ir/trace.py"),
-    *("planner/emit/", "profiles/measure"),
+    *("ir/evaluate.py", "ir/evaluate_regions.py", "ir/high_words.py", "ir/inplace.py"),
+    *("ir/jax_internals.py", "ir/jaxpr.py", "ir/threefry.py", "ir/trace.py"),
+    *("planner/emit/", "planner/pipeline/cut/", "planner/training/", "profiles/measure"),
 )
 # The one file that reads what differs between versions of JAX, and that of the tests.
 JAX_INTERNALS = ("ir/jax_internals.py", "tests/helpers_internals.py")
-# Files outside planner/emit/ that take the user's function.
+# Other files of the planner that take the user's function.
 PLANNER_FRONT: tuple[str, ...] = (
     "planner/api.py",
-    "planner/binding.py",
-    "planner/checkpoint.py",
     "planner/cli/platforms.py",
-    "planner/export/loaders/jax_shardings.py",  # a program of its own, copied beside an export
-    "planner/inparts.py",
-    "planner/losses.py",
-    "planner/microbatch.py",
-    "planner/pipelined.py",
-    "planner/pipeplan.py",
-    "planner/plan.py",
-    "planner/single.py",
-    "planner/step.py",
+    "planner/inspect/export/loaders/jax_shardings.py",  # copied beside an export
+    "planner/pipeline/one_or_stages.py",
+    "planner/result/bind.py",
+    "planner/result/pipeline_plan.py",
+    "planner/result/plan.py",
+    "planner/result/restore.py",
+    "planner/sharding/plan_program.py",
+    "planner/sharding/rewrite/retrace.py",
 )
 
 MAX_LINES = 400
@@ -55,75 +73,79 @@ MAX_LINES = 400
 # Files of the packages at the edge of an untyped library, checked by pyright in its basic mode.
 # Examples, benchmarks and tests talk to JAX all the time and may choose for themselves.
 BASIC: tuple[str, ...] = (
+    "ir/evaluate.py",
+    "ir/evaluate_regions.py",
+    "ir/high_words.py",
     "ir/inplace.py",
     "ir/jax_internals.py",
     "ir/jaxpr.py",
+    "ir/threefry.py",
     "ir/trace.py",
     "planner/api.py",
-    "planner/binding.py",
-    "planner/checkpoint.py",
     "planner/cli/platforms.py",
-    "planner/derivatives.py",
     "planner/emit/check.py",
     "planner/emit/compilers.py",
     "planner/emit/constraints.py",
     "planner/emit/context.py",
-    "planner/emit/derived.py",
-    "planner/emit/draws.py",
     "planner/emit/effects.py",
     "planner/emit/given.py",
-    "planner/emit/high_words.py",
     "planner/emit/index.py",
     "planner/emit/jit.py",
     "planner/emit/local.py",
     "planner/emit/local_op.py",
-    "planner/emit/nested.py",
     "planner/emit/pipeline/build.py",
-    "planner/emit/pipeline/equations.py",
     "planner/emit/pipeline/feed.py",
-    "planner/emit/pipeline/gradient.py",
     "planner/emit/pipeline/holdings.py",
-    "planner/emit/pipeline/layers.py",
     "planner/emit/pipeline/layout.py",
     "planner/emit/pipeline/processes.py",
     "planner/emit/pipeline/programs.py",
-    "planner/emit/pipeline/rehearsal.py",
-    "planner/emit/pipeline/replaced.py",
     "planner/emit/pipeline/runtime.py",
-    "planner/emit/pipeline/stage.py",
-    "planner/emit/pipeline/steps.py",
     "planner/emit/pipeline/transfer.py",
     "planner/emit/pipeline/update.py",
-    "planner/emit/pipeline/weigh.py",
     "planner/emit/positions.py",
-    "planner/emit/regions.py",
-    "planner/emit/rewritten.py",
     "planner/emit/run.py",
     "planner/emit/serialize.py",
-    "planner/emit/sliced.py",
     "planner/emit/slices.py",
     "planner/emit/steps.py",
-    "planner/emit/straight.py",
     "planner/emit/values.py",
-    "planner/export/loaders/jax_shardings.py",
-    "planner/export/loaders/torch_plan.py",
-    "planner/inparts.py",
-    "planner/intra/highs.py",
-    "planner/losses.py",
-    "planner/microbatch.py",
-    "planner/pipelined.py",
-    "planner/pipeplan.py",
-    "planner/pipesearch.py",
-    "planner/pipetrials.py",
-    "planner/plan.py",
-    "planner/schedule/periodic.py",
-    "planner/single.py",
-    "planner/stages.py",
-    "planner/step.py",
-    "planner/stepcall.py",
-    "planner/substitute/replay.py",
-    "planner/substitute/stages.py",
-    "planner/verify_stages.py",
+    "planner/inspect/export/loaders/jax_shardings.py",
+    "planner/inspect/export/loaders/torch_plan.py",
+    "planner/pipeline/cut/equations.py",
+    "planner/pipeline/cut/layers.py",
+    "planner/pipeline/cut/opened_loss.py",
+    "planner/pipeline/cut/replaced.py",
+    "planner/pipeline/cut/solved_stage.py",
+    "planner/pipeline/cut/stage.py",
+    "planner/pipeline/cut/stage_gradient.py",
+    "planner/pipeline/cut/stage_steps.py",
+    "planner/pipeline/cut/stage_training_step.py",
+    "planner/pipeline/cut/weights.py",
+    "planner/pipeline/one_or_stages.py",
+    "planner/pipeline/rewrite_stages.py",
+    "planner/pipeline/schedule/periodic.py",
+    "planner/pipeline/search.py",
+    "planner/pipeline/stage_planner.py",
+    "planner/pipeline/trials.py",
+    "planner/result/bind.py",
+    "planner/result/pipeline_plan.py",
+    "planner/result/plan.py",
+    "planner/result/restore.py",
+    "planner/result/verify/stages.py",
+    "planner/sharding/nested_maps.py",
+    "planner/sharding/plan_program.py",
+    "planner/sharding/rewrite/replay.py",
+    "planner/sharding/rewrite/retrace.py",
+    "planner/solver/exact/highs.py",
+    "planner/training/custom_derivatives.py",
+    "planner/training/derivative_rules.py",
+    "planner/training/equation_list.py",
+    "planner/training/loss_in_parts.py",
+    "planner/training/loss_parts.py",
+    "planner/training/microbatch.py",
+    "planner/training/random_draws.py",
+    "planner/training/sliced_program.py",
+    "planner/training/step.py",
+    "planner/training/step_call.py",
     "profiles/measure.py",
     "profiles/measure_cases.py",
     "substitutions/extraction/ilp.py",
@@ -208,12 +230,13 @@ def test_imports_other_tiers_through_their_surface(file: str) -> None:
     }
     doors = {name for name in inside for door in DOORS if f"{name}.".startswith(f"{door}.")}
     inside -= {name for name in inside if name in exported(tier(name))}
+    inside -= {*SURFACES, *(name for surface in SURFACES for name in exported(surface))}
     assert inside <= doors, "import these from the package, which re-exports them"
 
 
 def exported(package: str) -> set[str]:
     """Names that a package hands on: `ir.check` is a function there, and the file of that name."""
-    tree = parsed(f"{package}/__init__.py")
+    tree = parsed(f"{package.replace('.', '/')}/__init__.py")
     return {
         f"{package}.{alias.asname}"
         for node in ast.walk(tree)
@@ -239,6 +262,28 @@ def test_has_no_import_inside_a_function(file: str) -> None:
 def test_file_graph_has_no_cycle() -> None:
     cycles = [sorted(group) for group in nx.strongly_connected_components(import_graph())]
     assert [cycle for cycle in cycles if len(cycle) > 1] == []
+
+
+def room(file: str) -> str:
+    """Entry of `planner/` that a file is in."""
+    return file.split("/")[1].removesuffix(".py")
+
+
+def test_the_planner_has_few_rooms() -> None:
+    entries = {room(file) for file in PACKAGE_FILES if tier(file.replace("/", ".")) == "planner"}
+    assert entries == {name for floor in FLOORS for name in floor}
+    assert len(entries) <= MAX_ENTRIES
+
+
+def test_rooms_of_the_planner_import_downwards_only() -> None:
+    floor = {name: height for height, names in enumerate(FLOORS) for name in names}
+    back = [
+        f"{importer} -> {imported}"
+        for importer, imported in import_graph().edges
+        if importer.startswith("planner/") and imported.startswith("planner/")
+        if room(importer) != room(imported) and floor[room(importer)] <= floor[room(imported)]
+    ]
+    assert not back, "move what is imported down, or return a value to a room above"
 
 
 def test_jax_is_imported_at_the_edges_only() -> None:

@@ -13,22 +13,23 @@ import numpy as np
 
 from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
 from ir import Mesh, Sharding, check, parse_sharding
+from ir.analysis.decisions import Decisions
 from ir.trace import Traced
-from planner.account import account
-from planner.decisions import Decisions
-from planner.intra.build import Builder
-from planner.intra.decide import decide
-from planner.intra.problem import Floats, IntraSolution
-from planner.intra.records import Built, MenuCache
-from planner.meshes import mesh_of
-from planner.options import Options
-from planner.plan import Plan
-from planner.program import Program
-from planner.scope import Candidate
-from planner.search import Found, Search
-from planner.single import One, planned, program_for
-from planner.stepcall import StepCall
-from planner.stop import Stop
+from planner.common.options import Options
+from planner.common.stop import Stop
+from planner.result.bind import Bound
+from planner.result.plan import Plan
+from planner.sharding.cost.account import account
+from planner.sharding.plan_program import One, planned, program_for
+from planner.sharding.problem.build import Builder
+from planner.sharding.problem.decide import decide
+from planner.sharding.problem.program import Program
+from planner.sharding.problem.records import Built, MenuCache
+from planner.sharding.search.context import Candidate
+from planner.sharding.search.mesh_shapes import mesh_of
+from planner.sharding.search.over_meshes import Found, Search
+from planner.solver.problem import Floats, IntraSolution
+from planner.training.step_call import StepCall
 
 # What a node of the problem is about, and the option that was chosen for it, both as text.
 Told = tuple[tuple[str, str], ...]
@@ -96,7 +97,8 @@ class Chosen:
         machine, options = self.reshard.cluster, Options(emission=emission)
         search = Search(self.program, machine, options, lambda _: None)
         one = One(StepCall(lambda: None, (), (), "auto"), 1, (), (), "fuzz")
-        return planned(one, traced, search, found, time.monotonic(), 0.0)
+        made = planned(one, traced, search, found, time.monotonic(), 0.0)
+        return Plan(made.file, Bound(made.traced), made.seconds)
 
 
 class Chooser:

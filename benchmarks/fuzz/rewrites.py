@@ -24,9 +24,9 @@ import numpy as np
 from jax import lax
 
 from ir import Graph, IRError, Literal, Node, TraceError, check
+from ir.evaluate import plain_program
 from ir.trace import Traced, trace
-from planner.emit.constraints import plain_program
-from planner.emit.rewritten import retraced
+from planner.sharding.rewrite.retrace import retraced
 from substitutions import (
     CATALOGUE,
     Draft,

@@ -15,10 +15,11 @@ import numpy as np
 import optax
 
 from planner import NotAProgramError, PlanError, plan
-from planner.emit.pipeline.build import build_pipeline, opened
+from planner.emit.pipeline.build import build_pipeline
 from planner.emit.pipeline.transfer import split_devices
-from planner.schedule import build
-from planner.step import build_step
+from planner.pipeline.cut.opened_loss import opened
+from planner.pipeline.schedule import build
+from planner.training.step import build_step
 from tests.planner.programs import slow_machine
 
 from .training_losses import arguments, random_loss

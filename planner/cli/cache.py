@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from ..show import bytes_text
-from ..store import Store, StoreInfo, store_path
+from ..common.store.database import Store, StoreInfo, store_path
+from ..common.units_text import bytes_text
 from .answer import Answer
 from .page import page
 from .parameters import AsJson

@@ -11,8 +11,8 @@ from rich.text import Text
 from costmodel import ClusterSummary, list_clusters, shipped_clusters
 from profiles import ProfileError
 
-from ..show import bytes_text
-from ..version import VERSION
+from ..common.units_text import bytes_text
+from ..common.version import VERSION
 from .answer import Answer
 from .parameters import AsJson
 from .table import table

@@ -12,10 +12,10 @@ import typer
 from rich.text import Text
 
 from ..api import load, load_one
-from ..byhand import FORMAT, by_hand, read_shardings
-from ..compare import ArgumentRow, Comparison, Side, Total, compare
-from ..meshes import AXES
-from ..show import bytes_text, seconds_text
+from ..common.pins import AXES
+from ..common.units_text import bytes_text, seconds_text
+from ..result.by_hand import FORMAT, by_hand, read_shardings
+from ..result.compare import ArgumentRow, Comparison, Side, Total, compare
 from .answer import Answer, progress
 from .parameters import AsJson
 from .table import table

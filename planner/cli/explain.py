@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from ..api import load, load_one
-from ..compare import compare
-from ..errors import PlanError
-from ..pipefile import is_pipeline
-from ..plan import Plan
-from ..why import Why
+from ..common.errors import PlanError
+from ..inspect.analysed_plan import Why
+from ..pipeline.pipeline_file import is_pipeline
+from ..result.compare import compare
+from ..result.plan import Plan
 from . import wishes
 from .answer import Answer, progress
 from .compare import comparison_page

@@ -9,8 +9,8 @@ import typer
 from rich.text import Text
 
 from ..api import load
-from ..errors import PlanError
-from ..export import FORMATS, Written, format_called
+from ..common.errors import PlanError
+from ..inspect.export import FORMATS, Written, format_called
 from . import wishes
 from .answer import Answer, progress
 from .parameters import AsJson, PlanPath

@@ -12,7 +12,7 @@ from rich.text import Text
 from ir import IRError, TraceError
 from profiles import ProfileError
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 
 NEGATIVE = ("does-not-fit", "differs")
 WRONG_USE = 2

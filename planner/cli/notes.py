@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Generator
 from typing import TextIO
 
-from ..remembered import StoreWarning
+from ..common.store.keys import StoreWarning
 
 
 @contextlib.contextmanager

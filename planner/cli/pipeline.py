@@ -11,10 +11,10 @@ from rich.text import Text
 from costmodel import parse_bytes
 from profiles import ProfileError
 
-from ..errors import PlanError
-from ..pipelines import CONVENTIONS, PLANNERS, Host, Machine, Outcome, Question, ask
-from ..pipelines.readers.strict import load_json, mapping, sequence, whole
-from ..show import bytes_text, seconds_text
+from ..common.errors import PlanError
+from ..common.units_text import bytes_text, seconds_text
+from ..pipeline.published import CONVENTIONS, PLANNERS, Host, Machine, Outcome, Question, ask
+from ..pipeline.published.readers.strict import load_json, mapping, sequence, whole
 from .answer import Answer, progress
 from .failure import profile_message
 from .parameters import AsJson

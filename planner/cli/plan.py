@@ -10,8 +10,8 @@ import typer
 
 from profiles import profile_aliases
 
-from ..errors import PlanError
-from ..options import Options
+from ..common.errors import PlanError
+from ..common.options import Options
 from . import wishes
 from .answer import Answer, progress
 from .notes import notes

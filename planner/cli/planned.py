@@ -8,8 +8,8 @@ from typing import Any
 from ir import TraceError
 
 from ..api import plan
-from ..errors import PlanError
-from ..plan import Plan
+from ..common.errors import PlanError
+from ..result.plan import Plan
 from . import wishes
 from .target import Target
 

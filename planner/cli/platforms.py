@@ -8,7 +8,7 @@ import jax
 from costmodel import parse_cluster
 from profiles import ProfileError
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .failure import described, profile_message
 
 

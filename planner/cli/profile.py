@@ -27,7 +27,7 @@ from profiles import (
 )
 from profiles.measure import Measured, measure, present, profile_name
 
-from ..show import bytes_text, seconds_text
+from ..common.units_text import bytes_text, seconds_text
 from . import wishes
 from .answer import Answer, progress
 from .failure import profile_message

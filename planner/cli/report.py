@@ -9,10 +9,10 @@ import typer
 from rich.text import Text
 
 from ..api import load
-from ..report import schedule_html
-from ..schedule import price, read_own
-from ..trace_file import schedule_trace_json
-from ..writing import write_files
+from ..common.write_files import write_files
+from ..inspect.perfetto import schedule_trace_json
+from ..inspect.report import schedule_html
+from ..pipeline.schedule import price, read_own
 from . import wishes
 from .answer import Answer, progress
 from .parameters import AsJson, PlanPath

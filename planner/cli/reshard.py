@@ -10,9 +10,9 @@ import typer
 from rich.text import Text
 
 from ..api import load_one
-from ..errors import PlanError
-from ..moves import Moves, moves
-from ..show import bytes_text
+from ..common.errors import PlanError
+from ..common.units_text import bytes_text
+from ..result.moves.moves import Moves, moves
 from .answer import Answer
 from .parameters import AsJson
 from .table import table

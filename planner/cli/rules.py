@@ -27,8 +27,8 @@ from substitutions import (
 )
 from substitutions.generate import OP_SETS
 
-from ..errors import PlanError
-from ..writing import write_files
+from ..common.errors import PlanError
+from ..common.write_files import write_files
 from .answer import Answer, progress
 from .parameters import AsJson
 from .table import table

@@ -11,13 +11,13 @@ import typer
 from rich.text import Text
 
 from ..api import load, load_one
-from ..pipefile import is_pipeline
-from ..pipeplan import PipelinePlan
-from ..reprice import reprice
-from ..schedule import Priced, price, read_own
-from ..schedule.own import FORMAT
-from ..show import bytes_text, seconds_text
-from ..stop import Stop
+from ..common.stop import Stop
+from ..common.units_text import bytes_text, seconds_text
+from ..pipeline.pipeline_file import is_pipeline
+from ..pipeline.schedule import Priced, price, read_own
+from ..pipeline.schedule.user_file import FORMAT
+from ..result.pipeline_plan import PipelinePlan
+from ..result.reprice import reprice
 from .answer import Answer
 from .page import page
 from .parameters import AsJson

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ..contest import Instance, read_instance, write_solution
-from ..intra.conflict import conflict
-from ..intra.problem import IntraSolution, Point
-from ..intra.solve import SolveOptions, solve
-from ..stop import Stop
+from ..common.stop import Stop
+from ..solver.exact.infeasibility import conflict
+from ..solver.iopddl import Instance, read_instance, write_solution
+from ..solver.problem import IntraSolution, Point
+from ..solver.solve import SolveOptions, solve
 from . import wishes
 from .answer import Answer, progress
 from .parameters import AsJson

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any, cast
 
 from ..api import plan
-from ..errors import PlanError
-from ..options import Options
+from ..common.errors import PlanError
+from ..common.options import Options
 from .failure import described
 
 _FORM = "write path/to/file.py:name or package.module:name"

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from ..api import load
-from ..pipeplan import PipelinePlan
-from ..verify import verify
-from ..verify_stages import verify_stages
+from ..result.pipeline_plan import PipelinePlan
+from ..result.verify.stages import verify_stages
+from ..result.verify.verify import verify
 from .answer import Answer, progress
 from .page import page
 from .parameters import AsJson, PlanPath

@@ -12,7 +12,7 @@ from typing import Any
 from costmodel import parse_bytes
 from profiles import ProfileError
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .failure import profile_message
 
 _MESH = re.compile(r"[1-9]\d{0,6}(x[1-9]\d{0,6})*")

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from costmodel import ReshardModel
+from ir.analysis import Decisions
+from ir.evaluate import plain_program
 from ir.trace import Traced
 
-from ..decisions import Decisions
-from .constraints import plain_program
 from .jit import compile_plan
 
 RTOL = 1e-4

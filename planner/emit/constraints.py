@@ -15,20 +15,17 @@ import jax
 from jax.sharding import NamedSharding
 
 from costmodel import ReshardModel
-from ir import Literal, Node, Sharding, TensorType, doing, lookup, replicated
+from ir import Node, Sharding, TensorType, lookup, replicated
+from ir.analysis import Decisions, Place, has_effects
+from ir.evaluate import Hooks, Scope, bind_global
 from ir.trace import Binding, Program
 
-from ..decisions import Decisions
-from ..flatten import REGIONS, Place
-from .effects import Effects, has_effects, is_effect
-from .local_op import bind_global, literal, local_op, partition_spec
-from .regions import body_number, branch, remat, scan
+from .effects import Effects
+from .local_op import local_op, partition_spec
 from .run import Mover, run_op
 from .slices import INSIDE
 
 Array = Any
-Change = Callable[[Array, Place, int], Array]
-RunOp = Callable[[Place, Node, Binding, Sequence[TensorType], Sequence[Array]], "list[Array]"]
 
 
 def constrained_program(
@@ -39,43 +36,15 @@ def constrained_program(
     Takes the graph's inputs, captured constants first.
     """
     marks = _Marks(decisions, reshard, mesh)
-    hooks = _Hooks(marks.value, marks.port, marks.op)
+    hooks = Hooks(marks.value, marks.port, marks.op)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         effects = Effects(None, has_effects(program.graph))
-        results = _Scope(program, (), hooks, effects).run(arrays)
+        results = Scope(program, (), hooks, effects).run(arrays)
         effects.finish(lambda token: token)
         return tuple(results)
 
     return run
-
-
-def plain_program(program: Program) -> Callable[..., tuple[Array, ...]]:
-    """The program as it was traced, on whole arrays, captured constants first."""
-    hooks = _Hooks(_unchanged, _unchanged, _as_traced)
-    return lambda *arrays: tuple(_Scope(program, (), hooks, Effects(None, False)).run(arrays))
-
-
-def _unchanged(x: Array, prefix: Place, number: int) -> Array:
-    del prefix, number
-    return x
-
-
-def _as_traced(
-    place: Place, node: Node, binding: Binding, types: Sequence[TensorType],
-    operands: Sequence[Array],
-) -> list[Array]:  # fmt: skip
-    del place, types
-    return bind_global(node, binding, operands)
-
-
-@dataclass(frozen=True)
-class _Hooks:
-    """What is made of every value, of what a branch gives to a value, and of every op."""
-
-    value: Change
-    port: Change
-    op: RunOp
 
 
 @dataclass(frozen=True)
@@ -148,108 +117,3 @@ def _on_shards(node: Node) -> bool:
     family = lookup(node.op).family
     reduces = family == "reduction" and node.op not in _SPLIT_BY_XLA
     return node.op in _INSIDE or family in ("convolution", "linalg") or reduces
-
-
-@dataclass(frozen=True)
-class _Scope:
-    """One body at its place, on whole arrays."""
-
-    program: Program
-    prefix: Place
-    hooks: _Hooks
-    effects: Effects
-
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        env: list[Array] = [self.hooks.value(x, self.prefix, n) for n, x in enumerate(inputs)]
-        nodes = zip(self.program.graph.nodes, self.program.bindings, strict=True)
-        for i, (node, binding) in enumerate(nodes):
-            operands = [self._read(o, env) for o in node.inputs]
-            with doing(f"emitting {node.op} {node.source}".rstrip()):
-                if node.op in REGIONS:
-                    results = _REGION[node.op](self, i, node, binding, operands)
-                elif is_effect(node) and self.effects.active:
-                    results = self.effects.run(node, binding, operands)
-                else:
-                    types = [self.program.graph.type_of(o) for o in node.inputs]
-                    place = (*self.prefix, i)
-                    results = self.hooks.op(place, node, binding, types, operands)
-            for x in results:
-                env.append(self.hooks.value(x, self.prefix, len(env)))
-        return [self._read(o, env) for o in self.program.graph.outputs]
-
-    def _read(self, operand: int | Literal, env: list[Array]) -> Array:
-        return literal(operand) if isinstance(operand, Literal) else env[operand]
-
-    def body(self, i: int, binding: Binding, number: int) -> Callable[[Sequence[Array]], Any]:
-        """A body of node i as a function of its arguments."""
-        program = binding.bodies[number]
-        scope = _Scope(program, (*self.prefix, i, number), self.hooks, self.effects)
-        return lambda arrays: scope.run([*program.consts, *arrays])
-
-
-def _scan(
-    scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Array]
-) -> list[Array]:
-    body, effects = scope.body(i, binding, body_number(node, "jaxpr")), scope.effects
-    first = binding.params["num_consts"]
-    last = first + binding.params["num_carry"]
-
-    def step(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
-        results = body([*operands[:first], *effects.open(node, carry), *slices])
-        return effects.close(node, results[: last - first]), results[last - first :]
-
-    carry = effects.close(node, operands[first:last])
-    return list(effects.open(node, scan(binding, step, carry, operands[last:])))
-
-
-def _while(
-    scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Array]
-) -> list[Array]:
-    test = scope.body(i, binding, body_number(node, "cond_jaxpr"))
-    step = scope.body(i, binding, body_number(node, "body_jaxpr"))
-    n_test, n_step = binding.params["cond_nconsts"], binding.params["body_nconsts"]
-    for_test, for_step = operands[:n_test], operands[n_test : n_test + n_step]
-    return list(
-        scope.effects.loop(
-            node,
-            lambda carry: test([*for_test, *carry])[0],
-            lambda carry: step([*for_step, *carry]),
-            operands[n_test + n_step :],
-        )
-    )
-
-
-def _cond(
-    scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Array]
-) -> list[Array]:
-    effects, numbers = scope.effects, scope.program.graph.values_of(i)
-
-    def run(number: int) -> Callable[..., Sequence[Array]]:
-        body = scope.body(i, binding, number)
-
-        def taken(*xs: Array) -> Sequence[Array]:
-            results = zip(body(effects.open(node, xs)), numbers, strict=True)
-            ports = [scope.hooks.port(x, scope.prefix, n) for x, n in results]
-            return effects.close(node, ports)
-
-        return taken
-
-    branches = [run(number) for number in range(len(node.bodies))]
-    entering = effects.close(node, operands[1:])
-    return list(effects.open(node, branch(operands[0], branches, entering)))
-
-
-def _remat(
-    scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Array]
-) -> list[Array]:
-    body, effects = scope.body(i, binding, 0), scope.effects
-
-    def run(*xs: Array) -> list[Array]:
-        return effects.close(node, body(effects.open(node, xs)))
-
-    entering = effects.close(node, operands)
-    positions = [None] * (len(entering) - len(operands)) + list(range(len(operands)))
-    return list(effects.open(node, remat(binding, run, entering, positions)))
-
-
-_REGION = {"cond": _cond, "remat": _remat, "scan": _scan, "while": _while}

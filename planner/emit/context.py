@@ -12,7 +12,7 @@ import jax
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, NamedSharding
 
-from ..errors import ArgumentError
+from ..common.errors import ArgumentError
 
 PLACE = "the planned function"  # where what a user calls goes wrong
 

@@ -20,56 +20,17 @@ import numpy as np
 from jax import lax
 from jax.experimental import io_callback
 
-from ir import Graph, Mesh, Node, TensorType, lookup
+from ir import Mesh, Node, TensorType
+from ir.analysis import has_effects
+from ir.evaluate_regions import body_number, while_loop
 from ir.trace import Binding
 
-from ..errors import PlanError
-from .regions import body_number, while_loop
 from .steps import is_key
 
 Array = Any
 Arrays = Sequence[Array]
 
 TOKEN = TensorType((), "int32")  # zero, or one after an effect that raised
-
-
-def is_effect(node: Node) -> bool:
-    """Whether the op is itself an effect, not a region around one."""
-    return lookup(node.op).family == "effect"
-
-
-def has_effects(graph: Graph) -> bool:
-    """Whether some op of the graph, or of a body of it, is an effect."""
-    return any(is_effect(node) or any(map(has_effects, node.bodies)) for node in graph.nodes)
-
-
-def check_effects(graph: Graph, microbatches: int) -> None:
-    """Whether every effect of a traced step can happen once and in order.
-
-    Args:
-        graph: the traced step.
-        microbatches: parts into which the planner cut the step's loss.
-
-    Raises:
-        PlanError: if an effect is of a kind that is not known, such as a write to a `jax.Ref`, or
-            if effects of the loss would happen once for each micro-batch.
-    """
-    for node in graph.nodes:
-        if node.has_attr("effect") and not node.bodies and not is_effect(node):
-            raise PlanError(
-                f"'{node.op}' has an effect that cannot be kept once and in order on several "
-                "devices; known are jax.debug.print, jax.debug.callback and io_callback",
-                kind="effect", where=node.source or "the function",
-                remedy="carry arrays as values instead of references, or leave the effect out",
-            )  # fmt: skip
-        if microbatches > 1 and is_effect(node):
-            raise PlanError(
-                f"'{node.op}' would happen in each of {microbatches} micro-batches instead of once",
-                kind="effect", where=node.source or "the loss function",
-                remedy="remove it from the loss, or plan with microbatches=1 and pipeline='off'",
-            )  # fmt: skip
-        for body in node.bodies:
-            check_effects(body, microbatches)
 
 
 @dataclass

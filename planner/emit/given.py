@@ -11,7 +11,7 @@ import jax
 from ir import TraceError
 from ir.trace import names_of, structs_of
 
-from ..errors import ArgumentError
+from ..common.errors import ArgumentError
 from .context import PLACE
 
 

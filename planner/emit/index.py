@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .local_op import LocalOp, bind, shift
+from ir.evaluate import bind
+
+from .local_op import LocalOp, shift
 from .slices import columns_of, gather_inside, scatter_inside, window_sizes, within
 from .steps import mask, nothing
 

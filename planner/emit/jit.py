@@ -15,11 +15,11 @@ from jax.sharding import NamedSharding
 
 from costmodel import ReshardModel
 from ir import IRError, Mesh
+from ir.analysis import Decisions
 from ir.trace import Traced
 
-from ..decisions import Decisions
-from ..errors import ArgumentError
-from ..surface import public
+from ..common.errors import ArgumentError
+from ..common.surface import public
 from .constraints import constrained_program
 from .context import PLACE, check_untyped, unmeshed
 from .given import check_arrays, check_type

@@ -14,13 +14,12 @@ from typing import Any
 
 from costmodel import ReshardModel
 from ir import Graph, IRError, Literal, Mesh, Node, Sharding, TensorType, doing, replicated
+from ir.analysis import ASSUMED_ITERATIONS, REGIONS, Decisions, Place, has_effects, is_effect
+from ir.evaluate_regions import body_number, branch, remat, scan
 from ir.trace import Binding, Program
 
-from ..decisions import Decisions
-from ..flatten import ASSUMED_ITERATIONS, REGIONS, Place
-from .effects import Effects, has_effects, is_effect
+from .effects import Effects
 from .local_op import local_op
-from .regions import body_number, branch, remat, scan
 from .run import Mover, Written, run_op
 from .values import Entry, Free, Kept, Maker
 

@@ -3,36 +3,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from ir import (
-    OF_RESULTS,
     IRError,
-    Literal,
     Mesh,
     Node,
     Sharding,
+    Strategy,
     TensorType,
     lookup,
     passing_groups,
+    strategy_of,
 )
+from ir.evaluate import without_places
 from ir.trace import Binding
 
-from ..menu import Strategy, strategy_of
-from .high_words import multiply_high
-
 Array = Any
-
-# Placement hints of the user's program; the plan places every value itself.
-PLACEMENT = ("device_put", "mesh_cast", "reshard", "sharding_constraint")
 
 
 @dataclass(frozen=True)
@@ -101,39 +93,6 @@ def local_op(
     spec = lookup(node.op).factors(operands, node.outputs, dict(node.attrs))
     groups = passing_groups(node, operands)
     return LocalOp(node, binding, operands, strategy_of(spec, mesh, roles, groups), mesh)
-
-
-def bind(binding: Binding, operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
-    """Runs a primitive; the results are always a list."""
-    if binding.primitive.name == "mulhi":
-        return [multiply_high(*operands)]
-    primitive = binding.primitive
-    if primitive.name == "fft":  # XLA for CPU runs it in row-major order and does not ask for that
-        (x,) = operands
-        return [_row_major(primitive.bind(_row_major(x), **params))]
-    found = primitive.bind(*operands, **params)
-    return list(found) if primitive.multiple_results else [found]
-
-
-def _row_major(x: Array) -> Array:
-    return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
-
-
-def bind_global(node: Node, binding: Binding, operands: Sequence[Array]) -> list[Array]:
-    """Runs a node with the parameters it was traced with, but for the user's placement."""
-    if node.op in PLACEMENT:
-        return list(operands)
-    return bind(binding, operands, without_places(binding.params))
-
-
-def without_places(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of a primitive that do not say how its result is sharded."""
-    return {key: None if key in OF_RESULTS else value for key, value in params.items()}
-
-
-def literal(operand: Literal) -> Array:
-    """A literal as an array of rank 0."""
-    return np.asarray(operand.value).astype(jnp.dtype(operand.type.dtype))
 
 
 def shift(op: LocalOp, state: Sharding, dim: int, size: int) -> Array:

@@ -12,9 +12,10 @@ from jax import lax
 
 from costmodel import ReshardModel, Step
 from ir import Sharding, TensorType, replicated
+from ir.evaluate import PLACEMENT
 
 from .index import gather, scatter
-from .local_op import PLACEMENT, LocalOp
+from .local_op import LocalOp
 from .positions import iota, random_bits
 from .slices import INSIDE, bind_inside
 from .steps import run_step, take

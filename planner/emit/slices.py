@@ -18,9 +18,8 @@ import numpy as np
 from jax import lax
 from jax.core import eval_jaxpr
 
+from ir.evaluate import bind
 from ir.trace import Binding
-
-from .local_op import bind
 
 Array = Any
 Params = Mapping[str, Any]

@@ -9,11 +9,22 @@ from typing import Any
 
 from jax import lax
 
-from ir import FactorSpec, IRError, Literal, Mesh, Node, Sharding, TensorType, lookup, shardings_of
+from ir import (
+    FactorSpec,
+    IRError,
+    Literal,
+    Mesh,
+    Node,
+    Sharding,
+    Strategy,
+    TensorType,
+    lookup,
+    shardings_of,
+)
+from ir.evaluate import literal
 from ir.trace import Binding
 
-from ..menu import Strategy
-from .local_op import LocalOp, literal
+from .local_op import LocalOp
 from .run import Mover, run_op
 from .slices import bind_inside
 

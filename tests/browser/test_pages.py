@@ -19,7 +19,7 @@ import pytest
 
 from examples import gpt
 from planner import plan
-from tests.planner.test_pipelined import planned
+from tests.planner.pipeline.test_one_or_stages import planned
 
 pytestmark = pytest.mark.exhaustive
 

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ir.evaluate import plain_program
 from ir.trace import trace
 from planner.emit import compile_plan
-from planner.emit.constraints import plain_program
 from tests.planner.emit.plans import CUBE, model_of, random_decisions
 
 SEED = 7

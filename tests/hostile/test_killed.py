@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from planner.writing import STALE_S, write_files
+from planner.common.write_files import STALE_S, write_files
 from profiles import load_profile, save_profile
 
 STEPS = 4

@@ -24,10 +24,10 @@ from typing import Any
 
 import msgspec
 
-from planner import planfile
-from planner.planfile import PlanFile
-from planner.remembered import Memory
-from planner.store import Store
+from planner.common.store.database import Store
+from planner.common.store.keys import Memory
+from planner.files import plan_file as planfile
+from planner.files.plan_file import PlanFile
 from profiles import (
     Sample,
     load_profile,

@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 
 from costmodel import ReshardModel, parse_cluster
+from costmodel.compiler.fusion import analyse
 from ir import FactorSpec, Mesh, Sharding, lookup
+from ir.analysis.decisions import Decisions
+from ir.analysis.dimension_classes import Classes, Kinds
+from ir.analysis.flat_program import flatten
+from ir.strategy import Strategy
 from ir.trace import Traced, trace
-from planner.account import Account, account
-from planner.baselines import Recipes
-from planner.classes import Classes, Kinds
-from planner.decisions import Decisions
-from planner.flatten import flatten
-from planner.fusion import analyse
-from planner.intra.build import Builder
-from planner.intra.decide import decide
-from planner.intra.facts import Facts
-from planner.intra.problem import IntraSolution
-from planner.intra.records import Built, Limits, MenuCache
-from planner.intra.solve import solve
-from planner.intra.within import Cuts, within
-from planner.menu import Strategy
-from planner.meshes import mesh_of
-from planner.program import roles_of
+from planner.sharding.cost.account import Account, account
+from planner.sharding.problem.build import Builder
+from planner.sharding.problem.decide import decide
+from planner.sharding.problem.facts import Facts
+from planner.sharding.problem.program import roles_of
+from planner.sharding.problem.records import Built, Limits, MenuCache
+from planner.sharding.problem.restricted import Cuts, within
+from planner.sharding.search.baselines import Recipes
+from planner.sharding.search.mesh_shapes import mesh_of
+from planner.solver.problem import IntraSolution
+from planner.solver.solve import solve
 
 HEAVY = ("contraction", "convolution")
 # No plan comes near; `inf` times no price would be no number.

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from planner.step import build_step
+from planner.training.step import build_step
 from tests.oracles.helpers import Step
 
 ROLES = ("parameter", "optimizer-state", "batch")

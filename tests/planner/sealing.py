@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from planner import PlanError
-from planner.pipefile import PipelineFile
-from planner.planfile import PlanFile
-from planner.seal import sealed
+from planner.files.plan_file import PlanFile
+from planner.files.seal import sealed
+from planner.pipeline.pipeline_file import PipelineFile
 
 
 def resealed(raw: Any) -> Any:

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
+from costmodel.compiler.fusion import Traffic, analyse
 from ir import Mesh
+from ir.analysis.flat_program import FlatProgram, flatten
 from ir.trace import Traced, trace
-from planner.account import Account, account
-from planner.flatten import FlatProgram, flatten
-from planner.fusion import Traffic, analyse
-from planner.intra.build import Builder
-from planner.intra.facts import Facts
-from planner.intra.records import Built, MenuCache
-from planner.meshes import mesh_of
+from planner.sharding.cost.account import Account, account
+from planner.sharding.problem.build import Builder
+from planner.sharding.problem.facts import Facts
+from planner.sharding.problem.records import Built, MenuCache
+from planner.sharding.search.mesh_shapes import mesh_of
 from tests.planner.programs import slow_machine
 
 

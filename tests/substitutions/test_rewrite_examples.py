@@ -8,7 +8,7 @@ import pytest
 from ir import check
 from ir.trace import trace
 from planner.cli.target import load_target
-from planner.emit.rewritten import retraced
+from planner.sharding.rewrite.retrace import retraced
 from substitutions import apply, draft_of, find, patterns
 
 OFTEN = ("llama:small", "lstm:small")

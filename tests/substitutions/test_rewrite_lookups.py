@@ -10,10 +10,10 @@ import pytest
 from jax import lax
 
 from ir import check
+from ir.evaluate import plain_program
 from ir.trace import trace
 from planner import plan
-from planner.emit.constraints import plain_program
-from planner.emit.rewritten import retraced
+from planner.sharding.rewrite.retrace import retraced
 from substitutions import apply, draft_of, find
 
 MODES = {

@@ -10,9 +10,9 @@ import pytest
 from jax import lax
 
 from ir import check, digest
+from ir.evaluate import plain_program
 from ir.trace import trace
-from planner.emit.constraints import plain_program
-from planner.emit.rewritten import retraced
+from planner.sharding.rewrite.retrace import retraced
 from substitutions import CATALOGUE, Row, apply, draft_of, find, judge_row, patterns
 from substitutions.rewrite.conv import STRIDES
 from substitutions.verify.judge import ACCEPTED

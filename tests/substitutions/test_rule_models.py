@@ -8,7 +8,7 @@ import pytest
 from benchmarks.rule_models import FAMILIES
 from benchmarks.rule_places import arrays, differs, everywhere, models, outcome
 from ir.trace import trace
-from planner.emit.rewritten import retraced
+from planner.sharding.rewrite.retrace import retraced
 from substitutions import draft_of, find, patterns
 
 # Of the largest element; results in 16 bits are rounded at other places.

@@ -17,15 +17,15 @@ from random import Random
 import yaml
 
 from planner import PlanError
-from planner.pipelines import Host, Machine, Question, ask
-from planner.pipelines.readers import aceso, galvatron
-from planner.pipelines.reading import read_profile
+from planner.pipeline.published import Host, Machine, Question, ask
+from planner.pipeline.published.readers import aceso, galvatron
+from planner.pipeline.published.reading import read_profile
 
 from ..damage import damaged
 from ..kind import ACCEPTED, EQUAL, Files, Kind, expect
 from ..values import as_json, changed
 
-DATA = Path(__file__).parents[3] / "tests" / "planner" / "pipelines" / "data"
+DATA = Path(__file__).parents[3] / "tests" / "planner" / "pipeline" / "published" / "data"
 ASKED = 0.1  # share of the profiles that are planned from
 MACHINE = Machine((Host(4, 16e9, 2.5e10, 2.5e10),))
 ARCHIVE, MODEL = "profile.tar.gz", "gpt_1_3B"

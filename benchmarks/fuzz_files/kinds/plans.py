@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import optax
 
 from planner import PlanError, load, plan
-from planner.pipefile import PipelineFile
-from planner.planfile import PlanFile
-from planner.seal import sealed
+from planner.files.plan_file import PlanFile
+from planner.files.seal import sealed
+from planner.pipeline.pipeline_file import PipelineFile
 from tests.planner.programs import BATCH, PARAMS, X, mean_loss, mlp, slow_machine
 from tests.planner.sealing import resealed
 

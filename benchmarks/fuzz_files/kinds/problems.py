@@ -13,13 +13,13 @@ from random import Random
 
 import numpy as np
 
-from planner.byhand import by_hand, read_shardings
 from planner.cli.solve import summary
-from planner.contest import read_instance
-from planner.intra.solve import SolveOptions, solve
-from planner.plan import Plan
-from planner.planfile import decoded
-from planner.schedule import build, price, read_own, write_schedule
+from planner.files.plan_file import decoded
+from planner.pipeline.schedule import build, price, read_own, write_schedule
+from planner.result.by_hand import by_hand, read_shardings
+from planner.result.plan import Plan
+from planner.solver.iopddl import read_instance
+from planner.solver.solve import SolveOptions, solve
 
 from ..damage import damaged
 from ..kind import ACCEPTED, EQUAL, Files, Kind, expect

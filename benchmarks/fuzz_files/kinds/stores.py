@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from planner.kept import kept_plan
-from planner.planfile import PlanFile, decoded, encoded
-from planner.remembered import Memory
-from planner.solutions import _Solution as Solution
-from planner.store import Store
+from planner.common.store.database import Store
+from planner.common.store.keys import Memory
+from planner.files.plan_file import PlanFile, decoded, encoded
+from planner.sharding.search.kept_plans import kept_plan
+from planner.solver.cached import _Solution as Solution
 from substitutions.generate.journal import Decision, Journal
 
 from ..kind import ACCEPTED, EQUAL, Files, Kind, expect

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 
 Value = int | float | str
 MOST_ROWS = 10_000

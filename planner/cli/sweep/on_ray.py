@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from .row import plan_row
 
 Row = dict[str, Any]

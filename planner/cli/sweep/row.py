@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ...plan import Plan
+from ...result.plan import Plan
 from ..failure import failure_of
 from ..notes import notes
 from ..planned import planned

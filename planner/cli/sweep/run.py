@@ -12,10 +12,10 @@ from rich.text import Text
 from costmodel import parse_cluster
 from profiles import cores
 
-from ...errors import PlanError
-from ...show import bytes_text, seconds_text
-from ...version import VERSION
-from ...writing import write_files
+from ...common.errors import PlanError
+from ...common.units_text import bytes_text, seconds_text
+from ...common.version import VERSION
+from ...common.write_files import write_files
 from ..answer import Answer, progress
 from ..failure import INTERRUPTED, WRONG_USE
 from ..platforms import choose_platform

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ...inparts import InParts
-from ...losses import Decision
-from ...microbatch import Parts, merged, of_part, wide
+from ...training.loss_in_parts import InParts
+from ...training.loss_parts import Decision
+from ...training.microbatch import Parts, merged, of_part, wide
 from .processes import away, is_here, started
 from .transfer import Devices, sent, tiled, whole
 

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...pipeline.cut.stage import Use
 from .places import At, Stack, Where
 from .processes import away, is_here
-from .stage import Use
 from .transfer import Devices, sent, whole
 
 Array = Any

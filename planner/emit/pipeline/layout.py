@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from costmodel import ReshardModel
 from ir import Literal, Sharding, TensorType, replicated
+from ir.analysis import Decisions, ValueKey
+from ir.evaluate import plain_program
 
-from ...decisions import Decisions, ValueKey
-from ..constraints import plain_program
+from ...pipeline.cut.forward_backward import Part
+from ...pipeline.cut.solved_stage import Solved, finished
 from ..jit import build_mesh
 from ..local import local_program
 from ..local_op import partition_spec
-from .parts import Part
 from .transfer import Devices, tiled, whole
 
 Array = Any
@@ -122,21 +122,6 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Solved:
-    """What was decided for a stage.
-
-    decisions: of the program of one micro-batch.
-    params: states of the parameters between steps, in the order in which the stage takes them.
-    states: of the optimizer's state, by shape.
-    """
-
-    decisions: Decisions
-    reshard: ReshardModel
-    params: tuple[Sharding, ...]
-    states: dict[tuple[int, ...], Sharding]
-
-
-@dataclass(frozen=True)
 class Planned:
     """Values as the planner decided; every collective is written out.
 
@@ -234,11 +219,6 @@ class Planned:
 
     def whole(self, rank: int) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec(*(None,) * rank))
-
-
-def finished(state: Sharding) -> Sharding:
-    """The state without sums that are still to be made."""
-    return replace(state, partial=()) if state.partial else state
 
 
 def _axes(state: Sharding) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...errors import PlanError
-from ...schedule import Kind, Schedule, Task, check
+from ...common.errors import PlanError
+from ...pipeline.schedule import Kind, Schedule, Task, check
 
 RUN = (
     Kind.FORWARD, Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT, Kind.RECOMPUTE,

@@ -14,11 +14,11 @@ import numpy as np
 
 from ir.trace import Program
 
-from .gradient import Slope, StageProgram
+from ...pipeline.cut.forward_backward import Part, part_of
+from ...pipeline.cut.stage import Stage
+from ...pipeline.cut.stage_gradient import Slope, StageProgram
 from .layout import Layout
-from .parts import Part, part_of
 from .processes import away, is_here, started
-from .stage import Stage
 
 Array = Any
 

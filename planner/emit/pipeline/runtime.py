@@ -14,8 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ...schedule import Kind, Schedule, Task
-from ...surface import public
+from ...common.surface import public
+from ...pipeline.cut.stage import Use
+from ...pipeline.schedule import Kind, Schedule, Task
 from ..context import unmeshed
 from ..given import leaves_like
 from .feed import Feed, Whole
@@ -23,7 +24,6 @@ from .holdings import Pieces, placed
 from .places import Stack, Where
 from .processes import started
 from .programs import ChunkPrograms
-from .stage import Use
 from .transfer import Devices, sent, whole
 from .update import Update
 

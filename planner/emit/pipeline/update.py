@@ -18,11 +18,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from ir import Literal
+from ir.evaluate import literal, plain_program
 from ir.trace import Program
 
-from ..constraints import plain_program
-from ..local_op import literal
-from .parts import part_of
+from ...pipeline.cut.forward_backward import part_of
 from .places import REDUCTIONS, RESHAPED, At, Places, Stack, Where, places_of
 from .processes import started
 from .transfer import Devices, sent, whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.store import store_path
+from planner.common.store.database import store_path
 from tests.planner.cli.runner import Run
 
 PLAN = ("plan", "step.py:sgd", "-c", "8xh100", "--no-baselines")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.planner.cli.runner import Run
-from tests.planner.pipelines.helpers import DATA
+from tests.planner.pipeline.published.helpers import DATA
 
 BERT = DATA / "piper_bert32a100.json.gz"
 VGG = DATA / "dapple_vgg-19-pbs-32.txt.gz"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.schedule import build, write_schedule
+from planner.pipeline.schedule import build, write_schedule
 from tests.planner.cli.runner import Run
 
 PLAN_KEYS = {

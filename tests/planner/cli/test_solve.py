@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from planner.contest import read_instance
+from planner.solver.iopddl import read_instance
 from tests.planner.cli.runner import Run
-from tests.planner.intra.problems import large
-from tests.planner.test_contest import SMALL, form, written
+from tests.planner.solver.problems import large
+from tests.planner.solver.test_iopddl import SMALL, form, written
 
 KEYS = {
     "name", "feasible", "cost", "lower_bound", "gap", "stop", "seconds", "choice", "trace",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.export import FORMATS
+from planner.inspect.export import FORMATS
 from tests.planner.cli.runner import Run
 
 

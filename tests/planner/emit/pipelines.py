@@ -12,16 +12,18 @@ import numpy as np
 import optax
 from jax import lax
 
-from planner.emit.pipeline.build import Opened, build_pipeline, cut_of, opened
-from planner.emit.pipeline.rehearsal import ROLES, rehearse, solved_of
+from planner.common.options import Options
+from planner.emit.pipeline.build import build_pipeline
 from planner.emit.pipeline.runtime import Pipeline
 from planner.emit.pipeline.transfer import split_devices
-from planner.inter.chain import Chain
-from planner.options import Options
-from planner.schedule import build
-from planner.single import One, plan_traced
-from planner.step import build_step
-from planner.stepcall import StepCall
+from planner.pipeline.cut.chain import Chain
+from planner.pipeline.cut.opened_loss import Opened, cut_of, opened
+from planner.pipeline.cut.solved_stage import solved_of
+from planner.pipeline.cut.stage_training_step import ROLES, rehearse
+from planner.pipeline.schedule import build
+from planner.sharding.plan_program import One, plan_traced
+from planner.training.step import build_step
+from planner.training.step_call import StepCall
 from tests.planner.programs import slow_machine
 
 CLIPPED = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1, momentum=0.9))

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from costmodel import CollectiveModel, ReshardModel, parse_cluster, sharded_dims
+from costmodel.compiler.fusion import analyse
 from ir import (
     Graph,
     Literal,
@@ -17,10 +18,9 @@ from ir import (
     passing_groups,
     replicated,
 )
-from planner.decisions import Decisions
-from planner.flatten import FlatOp, FlatProgram, Place, flatten
-from planner.fusion import analyse
-from planner.menu import Strategy, strategies, value_states
+from ir.analysis.decisions import Decisions
+from ir.analysis.flat_program import FlatOp, FlatProgram, Place, flatten
+from ir.strategy import Strategy, strategies, value_states
 
 CUBE = Mesh((("a", 2), ("b", 2), ("c", 2)))
 LINE = Mesh((("x", 8),))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ir import parse_sharding, replicated
+from ir.analysis.decisions import Decisions
 from ir.trace import Traced, trace
-from planner.decisions import Decisions
 from planner.emit import check_numerics, compile_plan
 from tests.planner.emit.models import floats
 from tests.planner.emit.plans import CUBE, model_of

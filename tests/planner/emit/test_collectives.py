@@ -12,8 +12,8 @@ import pytest
 
 from costmodel import full_bytes
 from ir import Mesh, Sharding
+from ir.analysis.decisions import Decisions
 from ir.trace import Traced, trace
-from planner.decisions import Decisions
 from planner.emit import check_numerics, compile_plan, count_collectives, local_program
 from planner.emit.jit import build_mesh
 from planner.emit.local_op import partition_spec

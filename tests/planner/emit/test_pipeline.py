@@ -11,8 +11,8 @@ import numpy as np
 import optax
 import pytest
 
+from planner.common.errors import PlanError
 from planner.emit.pipeline.holdings import Pieces
-from planner.errors import PlanError
 from tests.helpers_internals import ArrayImpl
 
 from .pipelines import CLIPPED, arguments, assert_equal_steps, everything, masked, pipeline_of

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ir.threefry import product
 from ir.trace import trace
 from planner.emit import check_numerics
-from planner.emit.positions import product
 from tests.planner.emit.plans import CUBE, model_of, random_decisions
 
 MASK = (1 << 64) - 1

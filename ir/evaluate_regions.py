@@ -1,0 +1,77 @@
+# pyright: basic
+"""Loops and branches with other bodies: the same region around functions of local arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+from .graph import Node
+from .jax_internals import with_consts_as_arguments
+from .trace import Binding
+
+Array = Any
+Arrays = Sequence[Array]
+
+
+def body_number(node: Node, name: str) -> int:
+    """Which of the node's bodies an attribute names, as in `cond_jaxpr = "body 1"`."""
+    return int(str(node.attr(name)).removeprefix("body "))
+
+
+def scan(
+    binding: Binding, step: Callable[[Arrays, Arrays], tuple[Arrays, Arrays]], carry: Arrays,
+    xs: Arrays,
+) -> list[Array]:  # fmt: skip
+    """`step(carry, slices of xs) -> (carry, slices of ys)`, repeated as the binding says."""
+    params = binding.params
+
+    def body(carry: tuple[Array, ...], slices: tuple[Array, ...]) -> Any:
+        after, ys = step(carry, slices)
+        return tuple(after), tuple(ys)
+
+    last, ys = lax.scan(
+        body, tuple(carry), tuple(xs), length=params["length"], reverse=params["reverse"],
+        unroll=params["unroll"],
+    )  # fmt: skip
+    return [*last, *ys]
+
+
+def while_loop(
+    test: Callable[[Arrays], Array], step: Callable[[Arrays], Arrays], carry: Arrays
+) -> list[Array]:
+    """`carry = step(carry)` while `test(carry)`."""
+    return list(lax.while_loop(test, lambda carry: tuple(step(carry)), tuple(carry)))
+
+
+def branch(
+    index: Array, branches: Sequence[Callable[..., Arrays]], operands: Arrays
+) -> list[Array]:
+    """The results of the branch with that number, clamped to those there are."""
+    functions = [lambda *xs, run=run: tuple(run(*xs)) for run in branches]
+    return list(lax.switch(index, functions, *operands))
+
+
+def remat(
+    binding: Binding, run: Callable[..., Arrays], operands: Arrays, positions: Sequence[int | None]
+) -> list[Array]:
+    """The region of `jax.checkpoint` around another body; its policy and barriers stay.
+
+    Args:
+        binding: of the region as it was traced.
+        run: the body, on the operands.
+        operands: what enters.
+        positions: for each operand, which one of the traced region's operands it stands for; None
+            for one that the traced region lacks.
+    """
+    closed = jax.make_jaxpr(lambda *xs: tuple(run(*xs)))(*operands)
+    # The region's jaxpr is an open one: arrays that the body captured become operands.
+    params = {**binding.params, "jaxpr": with_consts_as_arguments(closed)}
+    barriers = params["prevent_cse"]
+    if isinstance(barriers, tuple):  # one per operand
+        kept = tuple(position is None or barriers[position] for position in positions)
+        params["prevent_cse"] = (True,) * len(closed.consts) + kept
+    return list(binding.primitive.bind(*closed.consts, *operands, **params))

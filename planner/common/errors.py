@@ -1,0 +1,76 @@
+"""The planner's errors: each says what, where, and what to do."""
+
+from __future__ import annotations
+
+from ir import IRError, TraceError
+from profiles import ProfileError
+from substitutions import RuleError
+
+LONGEST = 1500  # characters of each part of a message
+
+
+class PlanError(ValueError):
+    """Planning, loading or running a plan is not possible as asked.
+
+    kind: a short word for programs (`does-not-fit`, `bad-pin`, `plan-file`, ...).
+    where: file, argument or tensor.
+    remedy: what the user can do.
+    needs_bytes: the least that a device would have to have, where memory is what lacks.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str,
+        where: str = "",
+        remedy: str = "",
+        needs_bytes: float = 0.0,
+    ) -> None:
+        message, where, remedy = _bounded(message), _bounded(where), _bounded(remedy)
+        self.message, self.kind, self.where, self.remedy = message, kind, where, remedy
+        self.needs_bytes = needs_bytes
+        parts = [f"{where}: {message}" if where else message]
+        if remedy:
+            parts.append(remedy)
+        # Not `super()`: between the two may stand an error of a lower package.
+        ValueError.__init__(self, "; ".join(parts))
+
+
+class ShortError(PlanError):
+    """No plan can fit: what all of them hold at once is more than there is.
+
+    That is `needs_bytes`, were everything split over all devices.
+    """
+
+
+class IndivisibleError(PlanError):
+    """A batch cannot be cut into so many micro-batches, but perhaps into others."""
+
+
+# What the public functions raise for errors of the packages below; see `planner.common.surface`.
+
+
+class ArgumentError(PlanError, TypeError):
+    """A public function is called with an argument missing, unknown or of another type."""
+
+
+class NotTracedError(PlanError, TraceError):
+    """A function cannot be traced with its arguments."""
+
+
+class NotAProgramError(PlanError, IRError):
+    """A traced or rewritten program, a mesh or a sharding breaks a rule of graphs."""
+
+
+class BadProfileError(PlanError, ProfileError):
+    """A profile or a cluster description is missing, malformed or not believable."""
+
+
+class BadRuleError(PlanError, RuleError):
+    """A rule of substitution or a file of such is malformed."""
+
+
+def _bounded(text: str) -> str:
+    """A text of bearable length: what a damaged file holds in place of a name may be very long."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 100]} ... {text[-90:]}"

@@ -1,0 +1,176 @@
+"""What a user may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from substitutions import WORTHS
+
+from .errors import PlanError
+from .pins import Pin
+from .surface import public_methods
+
+# Schedules of one chain of stages, which a pipeline that is planned may run.
+PIPELINES = ("1f1b", "1f1b-eager", "gpipe", "interleaved", "zb-h1", "zb-h2")
+
+
+@public_methods
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Settings of a search; the same options and inputs give the same plan.
+
+    time_limit_s: for solving; tracing and pricing come on top.
+    memory_bytes: per device; nine tenths of the cluster's own if None.
+    pins: (pattern of argument names, dimensions) such as ("params/*/w1", "[-,8]"): a dimension is
+        `-` (whole), `*` (anything), a number (split so many ways), or mesh axes (`x`, `x*y`).
+    mesh: shape to use, such as (2, 4); searched if None.
+    forbidden: (pattern, dimension) pairs that must stay whole.
+    microbatches: for `optimizer=`; chosen if None.
+    loss_reduction: for `optimizer=` with micro-batches: mean, sum, or auto.
+    baselines: also price the hand-written plans.
+    baseline: return the best plan within this hand-written one, such as "fsdp", instead of the
+        best of all.
+    pipeline: for `optimizer=`: a number of stages; off; or auto, which looks at pipelines where
+        devices talk over more than one kind of link, or where no single program fits, but not
+        with pins, forbidden, mesh or baseline, which are of one program.
+    schedules: of pipelines, those to choose from.
+    emission: shard_map (explicit collectives) or constraints (the compiler's partitioner).
+    overlap: also predict the step with collectives beside compute, on devices that run them so;
+        what is chosen, and the bound, are for a step that adds everything up.
+    substitutions: rewrite the program by proven rules where that makes its plan faster: True for
+        those that are exact, reassociated, or bounded in floats, False for none; a name for those
+        that are worth no less ("exact", "reassociated", "bounded", "unbounded").
+    cache: look plans and solved problems up in the plan store of this user, and keep them there.
+    shardings: what becomes of shardings that the program and its arguments are written with
+        (constraints, those of jitted functions and of arrays, explicit ones): warn, and choose
+        freely; or pin, on a mesh of the shape that they are written for.
+    """
+
+    time_limit_s: float = 60.0
+    memory_bytes: int | None = None
+    pins: tuple[tuple[str, str], ...] = ()
+    mesh: tuple[int, ...] | None = None
+    forbidden: tuple[tuple[str, int], ...] = ()
+    microbatches: int | None = None
+    loss_reduction: str = "auto"
+    baselines: bool = True
+    baseline: str | None = None
+    pipeline: int | str = "auto"
+    schedules: tuple[str, ...] = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", "interleaved")
+    emission: str = "shard_map"
+    overlap: bool = True
+    substitutions: bool | str = True
+    cache: bool = False
+    shardings: str = "warn"
+
+    def __post_init__(self) -> None:
+        _check_number("time_limit_s", self.time_limit_s, whole=False, finite=False)
+        if self.memory_bytes is not None:
+            _check_number("memory_bytes", self.memory_bytes, whole=False)
+        if self.microbatches is not None:
+            _check_number("microbatches", self.microbatches)
+        _check_word("loss_reduction", self.loss_reduction, ("auto", "mean", "sum"))
+        if self.pipeline not in ("auto", "off"):
+            _check_number("pipeline", self.pipeline)
+        object.__setattr__(self, "schedules", _schedules(self.schedules))
+        _check_word("emission", self.emission, ("shard_map", "constraints"))
+        _check_word("shardings", self.shardings, ("warn", "pin"))
+        _check_flag("baselines", self.baselines)
+        _check_flag("overlap", self.overlap)
+        if not isinstance(self.substitutions, bool) and self.substitutions not in WORTHS:
+            raise _bad(
+                "substitutions",
+                f"must be True, False or one of {', '.join(WORTHS)}, got {self.substitutions!r}",
+            )
+        _check_flag("cache", self.cache)
+        if self.baseline is not None and not self.baselines:
+            raise _bad("baseline", f"is {self.baseline!r}, but baselines is False")
+        if self.mesh is not None:
+            object.__setattr__(self, "mesh", _shape(self.mesh))
+        object.__setattr__(self, "pins", _pairs("pins", self.pins, str))
+        object.__setattr__(self, "forbidden", _pairs("forbidden", self.forbidden, int))
+        for pattern, spec in self.pins:
+            Pin.parse(pattern, spec)
+
+
+def _check_number(name: str, value: object, *, whole: bool = True, finite: bool = True) -> None:
+    """A number above 0; whole ones may not come as floats."""
+    kinds = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        kind = "a whole number" if whole else "a number"
+        raise _bad(name, f"must be {kind} above 0, got {value!r}")
+    if not value > 0 or (finite and value == float("inf")):
+        raise _bad(name, f"must be above 0, got {value!r}")
+
+
+def _check_word(name: str, value: object, words: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in words:
+        raise _bad(name, f"must be {', '.join(words[:-1])} or {words[-1]}, got {value!r}")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise _bad(name, f"must be True or False, got {value!r}")
+
+
+def _shape(value: object) -> tuple[int, ...]:
+    sizes = tuple(cast("Sequence[object]", value)) if isinstance(value, Sequence) else ()
+    whole = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool)]
+    if not whole or len(whole) != len(sizes) or min(whole) < 1:
+        raise _bad("mesh", f"must be whole numbers from 1, got {value!r}")
+    return tuple(whole)
+
+
+def _pairs(name: str, value: object, kind: type) -> tuple[tuple[str, Any], ...]:
+    """Pairs of a pattern and a `kind`, from any sequence of sequences."""
+    pairs = cast("Sequence[object]", value) if _is_row(value) else None
+    found = [tuple(cast("Sequence[Any]", pair)) for pair in pairs or () if _is_row(pair)]
+    right = [
+        len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is kind for pair in found
+    ]
+    if pairs is None or len(found) != len(pairs) or not all(right):
+        what = "a sharding" if kind is str else "a dimension"
+        raise _bad(name, f"must be pairs of a pattern and {what}, got {value!r}")
+    return tuple((pair[0], pair[1]) for pair in found)
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+_EXAMPLES = {
+    "pipeline": "a number of stages such as 4, 'auto' or 'off'",
+    "schedules": "for example ('1f1b',)",
+    "time_limit_s": "seconds, such as 60",
+    "memory_bytes": "bytes, such as 70_000_000_000",
+    "microbatches": "a number that divides the batch, such as 4",
+    "loss_reduction": "what the loss does over examples",
+    "emission": "'shard_map' unless the compiler shall choose the collectives",
+    "baselines": "False to skip the hand-written plans",
+    "overlap": "False to leave the step with collectives beside compute out",
+    "substitutions": "False to plan the program as it is written, or 'exact'",
+    "shardings": "'pin' to follow what the program is written with, or 'warn'",
+    "cache": "True to look plans up in the plan store",
+    "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",
+    "mesh": "sizes whose product is the number of devices, such as (2, 4)",
+    "pins": "pairs such as (('params/*', '[-,8]'),)",
+    "forbidden": "pairs such as (('params/*', 0),)",
+}
+
+
+def _schedules(given: Sequence[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if not names or set(names) - {*PIPELINES}:
+        raise _bad("schedules", f"must be some of {', '.join(PIPELINES)}, got {names!r}")
+    if set(names) == {"interleaved"}:
+        raise _bad("schedules", "interleaved stages are those of another schedule, cut again: "
+                   "name another one beside it")  # fmt: skip
+    return names
+
+
+def _bad(name: str, message: str) -> PlanError:
+    return PlanError(
+        message, kind="bad-option", where=f"Options.{name}", remedy=f"write {_EXAMPLES[name]}"
+    )

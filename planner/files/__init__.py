@@ -1,0 +1,1 @@
+"""Plan files: their records, how they are read, checked and shown; data only."""

@@ -1,0 +1,250 @@
+"""Whether a plan file is sound: its graph, cluster, mesh and decisions fit each other.
+
+A plan file may come from anyone. After these checks a plan can be printed, explained, bound and
+compiled without meeting a name, place or number that its own graph and mesh do not have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+
+from costmodel import Cluster
+from costmodel.compiler import analyse
+from ir import (
+    FactorSpec,
+    Graph,
+    IRError,
+    Mesh,
+    Sharding,
+    TensorType,
+    check,
+    digest,
+    factor_marks,
+    lookup,
+    parse,
+    passing_groups,
+    strategy_of,
+)
+from ir.analysis import Decisions, FlatOp, FlatProgram, flat_type, flatten, operand_types
+from profiles import ProfileError
+from substitutions import patterns
+
+from ..common.errors import PlanError
+from ..common.options import Options
+from ..common.resolved_pins import Wishes, wishes_for
+from ..common.stop import PROVED, Stop
+from .plan_file import PlanFile, decisions_of
+
+MOST_DEVICES = 1_000_000
+ROUNDING = 1e-9  # relative: sums of the same seconds in another order
+
+
+def check_file(file: PlanFile, where: str) -> None:
+    """Checks a plan against itself.
+
+    Raises:
+        PlanError: says what in the file contradicts what.
+    """
+    decisions = decisions_of(file, where)
+    try:
+        graph = _graph(file)
+        flat = flatten(graph)
+        _check_machine(file, decisions.mesh)
+        _check_substitutions(file)
+        _check_arguments(file, graph)
+        _check_ends(decisions, graph)
+        _check_wishes(file, flat, decisions)
+        _check_ops(file, flat, decisions)
+        _check_values(file, flat, decisions)
+        _check_figures(file)
+    except (IRError, PlanError, ProfileError) as error:
+        raise PlanError(
+            f"is not a sound plan: {error}", kind="plan-file", where=where,
+            remedy="make the plan again with this version",
+        ) from error  # fmt: skip
+
+
+def _graph(file: PlanFile) -> Graph:
+    graph = parse(file.graph)
+    if digest(graph) != file.graph_digest:
+        raise IRError("its graph is not the one that its digest names; the file was changed")
+    return check(graph, after="loading")
+
+
+def _check_machine(file: PlanFile, mesh: Mesh) -> None:
+    cluster = Cluster.from_dict(file.cluster, where="key `cluster`")
+    if mesh.num_devices != cluster.num_devices or mesh.num_devices > MOST_DEVICES:
+        raise IRError(
+            f"the mesh {mesh} has {mesh.num_devices} devices, the cluster {cluster.num_devices}"
+        )
+    for row in file.collectives:
+        if row.group_size != mesh.product(row.axes):
+            raise IRError(f"a collective over {row.axes} of {mesh} has {row.group_size} members")
+    for stage in file.stages:
+        if stage.mesh != dict(mesh.axes) or stage.devices != (0, mesh.num_devices):
+            raise IRError(f"a stage on devices {stage.devices}, mesh {stage.mesh} is not {mesh}")
+
+
+def _check_figures(file: PlanFile) -> None:
+    """Whether the sums are those of their parts, and the bound and the reason to stop agree."""
+    (stage, *_), step_s = file.stages or (None,), file.step_s
+    pairs = [
+        ("a step", step_s, file.compute_s + file.communication_s),
+        ("communication", file.communication_s, sum(row.seconds for row in file.collectives)),
+        ("the stage's step", step_s if stage is None else stage.step_s, step_s),
+    ]
+    for what, said, found in pairs:
+        if abs(said - found) > ROUNDING * max(said, found):
+            raise IRError(f"it says that {what} takes {said} s, its parts take {found} s")
+    if stage is not None and stage.peak_bytes != file.peak_bytes:
+        raise IRError(f"its peak is {file.peak_bytes} and {stage.peak_bytes} bytes at once")
+    gap_s = step_s - file.lower_bound_s
+    if gap_s < -ROUNDING * step_s:
+        raise IRError(f"its step of {step_s} s is below its bound of {file.lower_bound_s} s")
+    if file.stop == Stop.OPTIMAL.name and gap_s > (PROVED + ROUNDING) * step_s:
+        raise IRError(f"a step of {step_s} s is not proved by a bound of {file.lower_bound_s} s")
+    if file.decided_ops > len(file.ops):
+        raise IRError(f"it decides {file.decided_ops} of {len(file.ops)} operations")
+
+
+def _check_substitutions(file: PlanFile) -> None:
+    for row in file.substitutions:
+        if row.rule not in patterns():
+            raise IRError(f"it names the rule '{row.rule}', which the catalogue does not have")
+    if bool(file.substitutions) != bool(file.traced_digest):
+        raise IRError("it has substitutions without the digest of what they rewrote, or vice versa")
+
+
+def _check_arguments(file: PlanFile, graph: Graph) -> None:
+    if file.roles != tuple(item.role for item in graph.inputs):
+        raise IRError("the roles of the arguments are not those of the graph")
+    heads = sum(role == "constant" for role in file.roles)
+    if not file.stages or any(not 0 <= a < len(file.roles) - heads for a in file.donated):
+        raise IRError("donated arguments or stages are missing")
+    _check_once(file.donated, "donated argument")
+    for side in zip(*file.ties, strict=True):
+        _check_once(side, "tie of argument or result")
+    for argument, result in file.ties:
+        if argument >= len(graph.inputs) or result >= len(graph.outputs):
+            raise IRError(f"tie {argument} to {result}: there is no such argument or result")
+        if graph.inputs[argument].type != graph.type_of(graph.outputs[result]):
+            raise IRError(f"tie {argument} to {result}: the types differ")
+
+
+def wishes_of(file: PlanFile, flat: FlatProgram) -> Wishes:
+    """The user's wishes that a plan was made with.
+
+    Raises:
+        PlanError: if they speak of what its program does not have.
+    """
+    asked = Options(pins=file.pins, forbidden=file.forbidden, shardings=file.shardings)
+    return wishes_for(asked, flat, file.ties)
+
+
+def _check_wishes(file: PlanFile, flat: FlatProgram, decisions: Decisions) -> None:
+    found = wishes_of(file, flat)
+    for v, state in zip(flat.inputs, decisions.inputs, strict=True):
+        if not found.allows(v, state, decisions.mesh):
+            raise IRError(f"'{flat.values[v].name}' is kept as {state} against the plan's pins")
+    for (place, number), state in decisions.values.items():
+        v = flat.names.get((place, number))
+        asked = None if v is None else found.inside.get(v)
+        if v is not None and asked is not None and not found.allows(v, state, decisions.mesh):
+            raise IRError(f"a value is {state}, and {asked.pin.pattern} at {asked.where} is pinned")
+
+
+def _check_ends(decisions: Decisions, graph: Graph) -> None:
+    """Shardings of the program's arguments and results."""
+    _check_count("arguments", len(decisions.inputs), len(graph.inputs))
+    _check_count("results", len(decisions.outputs), len(graph.outputs))
+    types = [*(i.type for i in graph.inputs), *map(graph.type_of, graph.outputs)]
+    for type_, state in zip(types, (*decisions.inputs, *decisions.outputs), strict=True):
+        _check_state(type_, state, decisions.mesh)
+        if state.partial:
+            raise IRError(f"an argument or result cannot be kept as {state}")
+
+
+def _check_count(what: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise IRError(f"it has shardings of {found} {what}, its graph has {expected}")
+
+
+def _check_once(items: Iterable[Hashable], what: str) -> None:
+    for item, count in Counter(items).items():
+        if count > 1:
+            raise IRError(f"{what} {item} occurs {count} times")
+
+
+def _check_state(type_: TensorType, state: Sharding, mesh: Mesh) -> None:
+    if not state.fits(type_.shape, mesh):
+        raise IRError(f"{type_} cannot be kept as {state} on {mesh}")
+    if len({kind for _, kind in state.partial}) > 1:
+        raise IRError(f"{state} waits for different reductions")
+
+
+def _check_ops(file: PlanFile, flat: FlatProgram, decisions: Decisions) -> None:
+    _check_once((row.place for row in file.ops), "op")
+    free = analyse(flat).free
+    ops = {op.place: op for op in flat.ops}
+    needed = {op.place for op in flat.ops if not all(free[v] for v in op.outputs)}
+    _check_places(needed, set(decisions.ops), "op")
+    specs: dict[Hashable, tuple[FactorSpec, tuple[tuple[int, ...], ...]]] = {}
+    seen: set[Hashable] = set()
+    for place, roles in decisions.ops.items():
+        op = ops[place]
+        types = operand_types(flat, op)
+        key = (op.node.op, types, op.node.outputs, repr(op.node.attrs), factor_marks(op.node))
+        if (key, roles) in seen:
+            continue
+        seen.add((key, roles))
+        if key not in specs:
+            specs[key] = _spec(op, types)
+        try:
+            _check_roles(roles, *specs[key], decisions.mesh)
+        except IRError as error:
+            raise IRError(f"{op.node.op} at {_path(place)}: {error}") from error
+
+
+def _spec(
+    op: FlatOp, types: tuple[TensorType, ...]
+) -> tuple[FactorSpec, tuple[tuple[int, ...], ...]]:
+    spec = lookup(op.node.op).factors(types, op.node.outputs, dict(op.node.attrs))
+    return spec, passing_groups(op.node, types)
+
+
+def _check_roles(
+    roles: tuple[str, ...], spec: FactorSpec, groups: tuple[tuple[int, ...], ...], mesh: Mesh
+) -> None:
+    if len(roles) != len(mesh.names):
+        raise IRError(f"{len(roles)} roles {roles} for the {len(mesh.names)} axes of {mesh}")
+    known = {"", *spec.names, *(f"@{g}" for g in range(len(groups)))}
+    if unknown := [role for role in roles if role not in known]:
+        raise IRError(f"it has no factor '{unknown[0]}'")
+    strategy_of(spec, mesh, roles, groups)
+
+
+def _check_places(needed: set[tuple[int, ...]], found: set[tuple[int, ...]], what: str) -> None:
+    if lost := sorted(needed - found):
+        raise IRError(f"it has no decision for the {what} at {_path(lost[0])}")
+    if extra := sorted(found - needed):
+        raise IRError(f"it has a decision for the {what} at {_path(extra[0])}, which is not there")
+
+
+def _path(place: tuple[int, ...]) -> str:
+    return "/".join(map(str, place))
+
+
+def _check_values(file: PlanFile, flat: FlatProgram, decisions: Decisions) -> None:
+    _check_once(((row.place, row.number) for row in file.values), "value")
+    free = analyse(flat).free
+    needed = {(*place, n): v for (place, n), v in flat.names.items() if not free[v]}
+    found = {(*place, n): state for (place, n), state in decisions.values.items()}
+    _check_places(set(needed), set(found), "value")
+    for place, v in needed.items():
+        _check_state(flat_type(flat, v), found[place], decisions.mesh)
+        if v in flat.forced and not found[place].is_replicated:
+            raise IRError(f"the value at {_path(place)} decides a branch and must be whole")
+    for number, state in enumerate(decisions.inputs):
+        if found[(number,)] != state:
+            raise IRError(f"argument {number} is {state} and {found[(number,)]} at once")

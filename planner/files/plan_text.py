@@ -1,0 +1,117 @@
+"""A plan as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ir import Sharding
+
+from ..common.stop import Stop
+from ..common.units_text import bytes_text, printable, seconds_text
+from .plan_file import PlanFile
+
+MOST_ROWS = 8
+MOST_ARGUMENTS = 24
+
+
+def show_plan(
+    file: PlanFile,
+    seconds: Mapping[str, float],
+    inputs: Mapping[str, Sharding],
+    *,
+    cached: bool = False,
+) -> str:
+    """The plan's page: mesh, prediction, proof, baselines, collectives, shardings."""
+    name = file.cluster.get("name", "cluster")
+    gap = (file.step_s - file.lower_bound_s) / file.step_s if file.step_s else 0.0
+    lines = [
+        f"Plan for {file.name} on {name}",
+        f"  mesh         {' x '.join(f'{a}={n}' for a, n in file.mesh)}   (from: {file.origin})",
+        f"  step         {seconds_text(file.step_s)} predicted = "
+        f"{seconds_text(file.compute_s)} compute + {seconds_text(file.communication_s)} "
+        "communication",
+        *_overlapped(file),
+        f"  memory       {bytes_text(file.peak_bytes)} peak per device of "
+        f"{bytes_text(file.limit_bytes)} (arguments {bytes_text(file.argument_bytes)})",
+        f"  lower bound  {seconds_text(file.lower_bound_s)}, gap {max(gap, 0.0):.2%}: "
+        f"{Stop[file.stop].value}",
+    ]
+    if file.decided_ops < len(file.ops):
+        lines.append(
+            f"               for plans that shard repeated layers alike ({file.decided_ops} of "
+            f"{len(file.ops)} operations are decided, the others follow)"
+        )
+    if file.substitutions:
+        lines.append(f"  rewritten    {rewrites_text(file)}")
+    if file.microbatches > 1:
+        lines.append(f"  micro-batches {file.microbatches}")
+    lines += _baselines(file) + _collectives(file) + _arguments(inputs)
+    lines += [f"  warning: {text}" for text in file.warnings]
+    if seconds:
+        spent = ", ".join(f"{k} {v:.2f} s" for k, v in seconds.items())
+        begin = "taken from the plan store" if cached else "planned"
+        lines.append(f"  {begin} in {spent}")
+    return "\n".join(map(printable, lines))
+
+
+def _overlapped(file: PlanFile) -> list[str]:
+    if not file.overlapped_s or not file.communication_s:
+        return []
+    hidden = 1.0 - (file.overlapped_s - file.compute_s) / file.communication_s
+    return [
+        f"               {seconds_text(file.overlapped_s)} if collectives run beside compute "
+        f"({max(hidden, 0.0):.0%} of communication hidden)"
+    ]
+
+
+def rewrites_text(file: PlanFile) -> str:
+    """Proven rules that the program was rewritten by, such as `merge-projections 12 times`."""
+    found: dict[str, int] = {}
+    for row in file.substitutions:
+        found[row.rule] = found.get(row.rule, 0) + row.count
+    times = {1: "once", 2: "twice"}
+    return ", ".join(f"{rule} {times.get(n, f'{n} times')}" for rule, n in found.items())
+
+
+def _baselines(file: PlanFile) -> list[str]:
+    if not file.baselines:
+        return []
+    rows = sorted(file.baselines.items(), key=lambda item: (not item[1].fits, item[1].step_s))
+    width = max(len(name) for name, _ in rows)
+    lines = ["  hand-written plans, priced alike"]
+    for name, b in rows:
+        ratio = b.step_s / file.step_s if file.step_s else 1.0
+        verdict = "" if b.fits else "   does not fit"
+        lines.append(
+            f"    {name:<{width}}  {seconds_text(b.step_s):>9}  {ratio:5.2f}x  "
+            f"{bytes_text(b.peak_bytes):>10}  {b.mesh}{verdict}"
+        )
+    return lines
+
+
+def _collectives(file: PlanFile) -> list[str]:
+    if not file.collectives:
+        return ["  no collectives"]
+    lines = ["  collectives per step and device, dearest first"]
+    for c in file.collectives[:MOST_ROWS]:
+        lines.append(
+            f"    {c.kind:<18} over {'*'.join(c.axes):<6} x{c.count:<5.0f} "
+            f"{bytes_text(c.bytes):>10}  {seconds_text(c.seconds):>9}  {c.cause}"
+        )
+    rest = file.collectives[MOST_ROWS:]
+    if rest:
+        lines.append(
+            f"    and {len(rest)} more: {bytes_text(sum(c.bytes for c in rest))}, "
+            f"{seconds_text(sum(c.seconds for c in rest))}"
+        )
+    return lines
+
+
+def _arguments(inputs: Mapping[str, Sharding]) -> list[str]:
+    split = {n: s for n, s in inputs.items() if not s.is_replicated}
+    lines = [f"  {len(split)} of {len(inputs)} arguments are split"]
+    width = max((len(n) for n in list(split)[:MOST_ARGUMENTS]), default=0)
+    lines += [f"    {n:<{width}}  {s}" for n, s in list(split.items())[:MOST_ARGUMENTS]]
+    if len(split) > MOST_ARGUMENTS:
+        lines.append(f"    and {len(split) - MOST_ARGUMENTS} more")
+    return lines

@@ -1,0 +1,1 @@
+"""What a plan says: analysis, explanation, what-if, timeline, reports, exports."""

@@ -1,0 +1,298 @@
+"""Explains a plan: what else a tensor or op could have been, and what each would add."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
+from costmodel.compiler import analyse
+from ir import Graph, IRError, Sharding, parse
+from ir.analysis import Decisions, FlatProgram, Kinds, flatten
+
+from ..common.errors import PlanError
+from ..common.pins import is_called
+from ..common.resolved_pins import Wishes
+from ..files.check import wishes_of
+from ..files.plan_file import PlanFile
+from ..sharding.cost.account import Account, account
+from ..sharding.problem.build import Builder
+from ..sharding.problem.facts import Facts
+from ..sharding.problem.program import Program, roles_of
+from ..sharding.problem.records import Built, MenuCache
+from ..sharding.problem.restricted import Cuts, within
+from ..sharding.search.pinned import wished
+from ..solver.problem import Floats
+from .cost_changes import changes
+from .explanation import MOST_SHOWN, Alternative, Explanation, Found, Whole
+from .other_options import Instead, Solved
+
+MOST_REASONS = 2
+
+
+class Why:
+    """The search space around one plan, rebuilt from the plan file alone."""
+
+    def __init__(self, file: PlanFile, decisions: Decisions, cluster: Cluster, where: str) -> None:
+        self.file, self.decisions, self.cluster, self.where = file, decisions, cluster, where
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph that the file carries.
+
+        Raises:
+            PlanError: if its text is malformed.
+        """
+        try:
+            return parse(self.file.graph)
+        except IRError as error:
+            raise PlanError(
+                f"its graph is malformed: {error}", kind="plan-file", where=self.where,
+                remedy="make the plan again",
+            ) from error  # fmt: skip
+
+    @cached_property
+    def flat(self) -> FlatProgram:
+        return flatten(self.graph)
+
+    @cached_property
+    def builder(self) -> Builder:
+        collectives, room = CollectiveModel(self.cluster), self.file.room_bytes
+        reshard = ReshardModel(self.cluster, self.decisions.mesh, collectives, room)
+        cache = MenuCache(self.decisions.mesh, reshard, ComputeModel(self.cluster))
+        facts = Facts(self.flat, analyse(self.flat), self.file.ties, self._donated())
+        return Builder(facts, cache, self.file.limit_bytes)
+
+    def _donated(self) -> frozenset[int]:
+        """Donated arguments as positions among the graph's inputs, after captured constants."""
+        heads = sum(role == "constant" for role in self.file.roles)
+        return frozenset(heads + a for a in self.file.donated)
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """Which dimensions are of the batch, of the sequence, of the experts."""
+        return Program(self.builder.facts, roles_of(self.file.roles, self.flat), self._wishes).kinds
+
+    @cached_property
+    def built(self) -> Built:
+        return self.builder.build()
+
+    @cached_property
+    def choice(self) -> tuple[int, ...]:
+        """The plan as a choice of the rebuilt problem.
+
+        Raises:
+            PlanError: if a decision is not in the space of this version.
+        """
+        flat, built = self.flat, self.built
+        places = {flat.ops[i].place: node for i, node in built.op_node.items()}
+        choice = [0] * built.problem.size
+        for place, roles in self.decisions.ops.items():
+            node = places.get(place)
+            menu = () if node is None else built.refs[node].menu
+            found = [k for k, s in enumerate(menu) if s.roles == roles]
+            if node is None or not found:
+                raise self._foreign(f"the op at {place} with roles {roles}")
+            choice[node] = found[0]
+        for key, state in self.decisions.values.items():
+            v = flat.names.get(key)
+            if v in flat.stacked:  # its slices decide
+                v, state = flat.stacked[v], Sharding(state.dims[1:], state.partial)
+            if v is not None and v in built.value_node:
+                node = built.value_node[v]
+                if state not in built.refs[node].states:
+                    raise self._foreign(f"value {key} as {state}")
+                choice[node] = built.refs[node].states.index(state)
+        for position, node in built.out_node.items():
+            state = self.decisions.outputs[position]
+            if state not in built.refs[node].states:
+                raise self._foreign(f"result {position} as {state}")
+            choice[node] = built.refs[node].states.index(state)
+        self.builder.settle(built, choice)
+        return tuple(choice)
+
+    @cached_property
+    def account(self) -> Account:
+        """Every collective, second and byte of the plan."""
+        return account(self.builder, self.built, self.choice)
+
+    def _foreign(self, what: str) -> PlanError:
+        return PlanError(
+            f"{what} is not in this planner's space", kind="plan-file", where=self.where,
+            remedy="make the plan again",
+        )  # fmt: skip
+
+    # --- finding --------------------------------------------------------------------------
+
+    def nodes_called(self, what: str) -> list[tuple[str, int]]:
+        """Nodes of arguments whose name, or of ops whose name, place or source line, matches.
+
+        Raises:
+            PlanError: if nothing does.
+        """
+        flat, built = self.flat, self.built
+        found: list[tuple[str, int]] = []
+        for v in flat.inputs:
+            name = flat.values[v].name
+            if is_called(name, what) or name.endswith(f"/{what}"):
+                found.append((name, built.value_node[v]))
+        for i, node in built.op_node.items():
+            op = flat.ops[i]
+            place = "/".join(map(str, op.place))
+            if what in (op.node.op, f"{op.node.op}@{place}", op.node.source):
+                source = f" ({op.node.source})" if op.node.source else ""
+                found.append((f"{op.node.op}@{place}{source}", node))
+        if not found:
+            raise self._unknown(what)
+        return found
+
+    def _unknown(self, what: str) -> PlanError:
+        names = [self.flat.values[v].name for v in self.flat.inputs]
+        near = difflib.get_close_matches(what, names, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        return PlanError(
+            f"nothing is called '{what}'", kind="unknown-name", where=self.where,
+            remedy=f"{hint}use an argument's name such as {', '.join(names[:8])}, an op such as "
+            "dot_general, or a source line such as model.py:12",
+        )  # fmt: skip
+
+    # --- explaining -----------------------------------------------------------------------
+
+    def explain(self, what: str, alternatives: int) -> str:
+        return str(self.reason(what, alternatives))
+
+    def reason(self, what: str, alternatives: int = 6) -> Found | Whole:
+        """Explains what is called so; the whole plan if nothing is named.
+
+        Raises:
+            PlanError: if nothing in the program is called so.
+        """
+        if not what:
+            return Whole(self.account, self.file)
+        found = self.nodes_called(what)
+        return Found(
+            tuple(self._node(name, node, alternatives) for name, node in found[:MOST_SHOWN]),
+            tuple(name for name, _ in found[MOST_SHOWN:]),
+        )
+
+    def option(self, node: int, k: int) -> str:
+        """One option of a node in words."""
+        ref = self.built.refs[node]
+        if ref.menu:
+            strategy = ref.menu[k]
+            roles = [
+                f"{axis} splits {role}" if not role.startswith("@") else f"{axis} stays partial"
+                for axis, role in zip(self.decisions.mesh.names, strategy.roles, strict=True)
+                if role
+            ]
+            return ", ".join(roles) or "whole on every device"
+        return str(ref.states[k])
+
+    def _node(self, name: str, node: int, alternatives: int) -> Explanation:
+        """Explains a node.
+
+        Alternatives are first ranked by what they cost with everything else as planned; the
+        cheapest are then solved for real, and so is the plan's own option.
+        """
+        problem, chosen = self.built.problem, self.choice[node]
+        ref = self.built.refs[node]
+        factors = str(self.builder.spec(self.flat.ops[ref.op])) if ref.op >= 0 else ""
+        direct = self.direct_costs(node)
+        ranked = sorted(
+            (k for k in range(len(direct)) if k != chosen), key=lambda k: (direct[k], k)
+        )[:alternatives]
+        base = self._instead.base(node) if ranked else self._as_planned
+        sums = self.account if base.choice == self.choice else self._account_of(base)
+        solved = [self._with(node, k, base, sums) for k in ranked]
+        solved.sort(key=lambda a: float("inf") if a.added_s is None else a.added_s)
+        return Explanation(
+            name, self.option(node, chosen), self._forced(node), factors,
+            float(problem.usage[node][chosen]), tuple(solved), len(direct) - 1 - len(ranked),
+            self._as_planned.cost - base.cost, self._gap,
+        )  # fmt: skip
+
+    def _forced(self, node: int) -> str:
+        """The user's wishes for an argument."""
+        names = [
+            self.flat.values[v].name for v in self.flat.inputs if self.built.value_node[v] == node
+        ]
+        pins = [f"pinned as {spec} by '{p}'" for p, spec in self.file.pins if _any(names, p)]
+        whole = [
+            f"dimension {dim} is kept whole by '{p}'"
+            for p, dim in self.file.forbidden
+            if _any(names, p)
+        ]
+        return ", ".join((*pins, *whole, *self._asked(node)))
+
+    def _asked(self, node: int) -> Iterator[str]:
+        """What the program is written with for the values of a node."""
+        for v, asked in (*self._wishes.inside.items(), *self._wishes.results.items()):
+            end = None if v < 0 else self.built.outline.ends[v]
+            made = self.built.out_node[-1 - v] if v < 0 else end.node if end else -1
+            if made == node:
+                yield f"pinned as {asked.pin.pattern} by {asked.where}"
+
+    @cached_property
+    def _wished(self) -> dict[int, Floats]:
+        """Costs of what the user's wishes limit; what they rule out is infinite."""
+        built, limits = self.built, wished(self._wishes, self.flat, self.decisions.mesh)
+        found: dict[int, Floats] = {}
+        for node, kept in enumerate(within(built, self.builder.facts, limits, Cuts()).kept):
+            if kept is not None:
+                found[node] = np.full(len(built.problem.node_cost[node]), np.inf)
+                found[node][kept] = built.problem.node_cost[node][kept]
+        return found
+
+    @cached_property
+    def _wishes(self) -> Wishes:
+        return wishes_of(self.file, self.flat)
+
+    def direct_costs(self, node: int) -> Floats:
+        """Cost of each option of a node with everything else as it is [s]."""
+        problem, choice = self.built.problem, self.choice
+        cost = problem.node_cost[node].copy()
+        for edge in problem.edges:
+            if edge.u == node and edge.v != node:
+                cost += edge.cost[:, choice[edge.v]]
+            elif edge.v == node and edge.u != node:
+                cost += edge.cost[choice[edge.u]]
+        return cost
+
+    @cached_property
+    def _instead(self) -> Instead:
+        return Instead(self.built.problem, self.choice, self._wished)
+
+    @cached_property
+    def _as_planned(self) -> Solved:
+        cost = self.built.problem.cost(self.choice)
+        return Solved(self.choice, cost, cost)
+
+    @property
+    def _gap(self) -> float:
+        step_s = self.file.step_s
+        return max(0.0, 1.0 - self.file.lower_bound_s / step_s) if step_s > 0 else 0.0
+
+    def _account_of(self, solved: Solved) -> Account:
+        return account(self.builder, self.built, solved.choice)
+
+    def _with(self, node: int, k: int, base: Solved, sums: Account) -> Alternative:
+        """Another option of a node beside a base, of which `sums` are the account."""
+        text, other = self.option(node, k), self._instead.other(node, k, base)
+        if other is None:
+            return Alternative(text)
+        found, least_s = self._account_of(other), self._instead.told_s(other, base)
+        because = tuple(
+            change
+            for change in changes(sums.collectives, found.collectives, MOST_REASONS)
+            if abs(change.added_s) > least_s
+        )
+        added_s, extra = other.cost - base.cost, found.peak_bytes - sums.peak_bytes
+        added_s = added_s if abs(added_s) > least_s else 0.0
+        return Alternative(text, added_s, extra, other.gap, because)
+
+
+def _any(names: Sequence[str], pattern: str) -> bool:
+    return any(is_called(name, pattern) for name in names)

@@ -1,0 +1,231 @@
+"""A plan in the words of other frameworks: how parallel in which way, and what is left unsaid.
+
+Other frameworks give every mesh axis one meaning for the whole model. Each axis is named here for
+what it splits most of the products' time; how much of it is otherwise is said in the notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ir import Graph
+
+from ...common.units_text import bytes_text
+from ...sharding.cost.account import Collective, account
+from ..analysed_plan import Why
+from .origin import origin
+
+DATA, SEQUENCE, EXPERT, TENSOR, IDLE = "data", "sequence", "expert", "tensor", "idle"
+_KIND = {"batch": DATA, "sequence": SEQUENCE, "experts": EXPERT, "": TENSOR}
+CLEAR = 0.99  # an axis that splits less than this share of its products in one way is mixed
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """Degrees of parallelism.
+
+    meaning: mesh axis -> data, sequence, expert, tensor or idle.
+    zero: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too, over the data axes.
+    sequence_parallel: activations between the products are split along the sequence over tensor
+        axes, as Megatron's sequence parallelism does.
+    batch: examples of a step; 0 if the program has no batch.
+    dtype: of most products.
+    recompute: none, selective (no product is done again) or full.
+    pipeline: number of stages.
+    notes: what these words do not say.
+    """
+
+    meaning: Mapping[str, str]
+    sizes: Mapping[str, int]
+    zero: int
+    sequence_parallel: bool
+    batch: int
+    microbatches: int
+    dtype: str
+    recompute: str
+    pipeline: int
+    notes: tuple[str, ...]
+
+    def degree(self, kind: str) -> int:
+        """Product of the axes of one meaning."""
+        found = 1
+        for axis, meaning in self.meaning.items():
+            if meaning == kind:
+                found *= self.sizes[axis]
+        return found
+
+    @property
+    def replicas(self) -> int:
+        """Groups of devices that see different examples."""
+        return self.degree(DATA)
+
+    @property
+    def micro_batch(self) -> int:
+        """Examples that one replica takes at a time; at least 1."""
+        return max(1, self.batch // (self.replicas * self.microbatches))
+
+
+def degrees(why: Why) -> Degrees:
+    """Reads the degrees off a plan."""
+    seconds = _seconds(why)
+    meaning: dict[str, str] = {}
+    notes: list[str] = []
+    for axis, size in why.file.mesh:
+        row = seconds[axis]
+        total = sum(row.values())
+        if total <= 0.0 or size == 1:
+            meaning[axis] = IDLE
+            if size > 1:
+                notes.append(f"mesh axis {axis} of {size} splits no product")
+            continue
+        best = max(sorted(row), key=lambda kind: row[kind])
+        meaning[axis] = best
+        if row[best] < CLEAR * total:
+            rest = ", ".join(
+                f"{kind} {share / total:.0%}" for kind, share in sorted(row.items()) if kind != best
+            )
+            notes.append(
+                f"mesh axis {axis} of {size} is called {best}, but of the products' time it "
+                f"splits {rest} in another way; layers are not all split alike"
+            )
+    data = {axis for axis, kind in meaning.items() if kind == DATA}
+    zero, more = _zero(why, data)
+    tensor = {axis for axis, kind in meaning.items() if kind == TENSOR}
+    return Degrees(
+        meaning, dict(why.file.mesh), zero, _sequence_parallel(why, tensor), _batch(why),
+        why.file.microbatches, _dtype(why), _recompute(why.graph), max(1, len(why.file.stages)),
+        (*notes, *more),
+    )  # fmt: skip
+
+
+def _products(why: Why) -> Iterator[tuple[int, float]]:
+    """Products and convolutions with their seconds."""
+    for i, node in why.built.op_node.items():
+        if why.flat.ops[i].node.op in ("dot_general", "ragged_dot_general", "conv_general_dilated"):
+            yield i, float(why.built.work[node][why.choice[node]])
+
+
+def _seconds(why: Why) -> dict[str, dict[str, float]]:
+    """Mesh axis -> what it splits -> seconds of the products in which it does."""
+    found: dict[str, dict[str, float]] = {axis: {} for axis, _ in why.file.mesh}
+    features = _features(why)
+    for i, spent in _products(why):
+        node = why.built.op_node[i]
+        roles = why.built.refs[node].menu[why.choice[node]].roles
+        for axis, role in zip(why.decisions.mesh.names, roles, strict=True):
+            if role and not role.startswith("@"):
+                kind = _KIND[why.kinds.of_factor(i, role)]
+                if kind == SEQUENCE and why.kinds.classes.of_factor(i, role) in features:
+                    kind = TENSOR
+                found[axis][kind] = found[axis].get(kind, 0.0) + spent
+    return found
+
+
+def _features(why: Why) -> set[object]:
+    """Dimensions of weights: a batch's second dimension is its features where a weight has it."""
+    held = {v for v, role in zip(why.flat.inputs, why.file.roles, strict=True)
+            if role == "parameter"}  # fmt: skip
+    return {
+        why.kinds.classes.of_dim(v, d)
+        for i, _ in _products(why)
+        for v in why.flat.ops[i].inputs
+        if isinstance(v, int) and origin(why, v) in held
+        for d in range(why.flat.values[v].type.rank)
+    }
+
+
+# --- ZeRO ----------------------------------------------------------------------------------------
+
+
+def _zero(why: Why, data: set[str]) -> tuple[int, list[str]]:
+    """Stage of ZeRO over the data axes, and what it does not say."""
+    notes: list[str] = []
+    share = {role: _split_share(why, role, data) for role in ("parameter", "optimizer-state")}
+    for role, (split, total) in share.items():
+        if 0.0 < split < total * CLEAR:
+            notes.append(
+                f"{bytes_text(total - split)} of {bytes_text(total)} of {role} bytes are not "
+                "split over the data axes"
+            )
+    parameters, states = share["parameter"], share["optimizer-state"]
+    if parameters[0] > 0.5 * parameters[1]:
+        return 3, notes
+    if states[0] > 0.5 * states[1]:
+        return (
+            2 if _scatters(account(why.builder, why.built, why.choice).collectives, data) else 1
+        ), notes
+    return 0, notes
+
+
+def _split_share(why: Why, role: str, data: set[str]) -> tuple[float, float]:
+    """Bytes of arguments of a role that some data axis splits, and all of them."""
+    split = total = 0.0
+    for item, state in zip(why.graph.inputs, why.decisions.inputs, strict=True):
+        if item.role == role:
+            total += item.type.nbytes
+            split += item.type.nbytes if data & set(state.axes) else 0.0
+    return split, total
+
+
+def _scatters(collectives: tuple[Collective, ...], data: set[str]) -> bool:
+    """Whether sums over the data axes end scattered rather than whole."""
+    sent = {"reduce-scatter": 0.0, "all-reduce": 0.0}
+    for c in collectives:
+        if c.kind in sent and set(c.axes) <= data:
+            sent[c.kind] += c.bytes
+    return sent["reduce-scatter"] > sent["all-reduce"]
+
+
+# --- the rest ------------------------------------------------------------------------------------
+
+
+def _sequence_parallel(why: Why, tensor: set[str]) -> bool:
+    """Whether kept values that have a sequence are split along it over tensor axes."""
+    if not tensor:
+        return False
+    split = total = 0.0
+    for (place, number), state in why.decisions.values.items():
+        v = why.flat.names.get((place, number))
+        if v is None or why.flat.values[v].kind == "argument":
+            continue
+        for d, axes in enumerate(state.dims):
+            if why.kinds.of_dim(v, d) == "sequence":
+                total += why.flat.values[v].type.nbytes
+                split += why.flat.values[v].type.nbytes if tensor & set(axes) else 0.0
+                break
+    return split > 0.5 * total > 0.0
+
+
+def _batch(why: Why) -> int:
+    sizes = [item.type.shape[0] for item in why.graph.inputs
+             if item.role == "batch" and item.type.shape]  # fmt: skip
+    return max(sizes, default=0)
+
+
+def _dtype(why: Why) -> str:
+    spent: dict[str, float] = {}
+    for i, seconds in _products(why):
+        name = why.flat.ops[i].node.outputs[0].dtype
+        operands = [v for v in why.flat.ops[i].inputs if isinstance(v, int)]
+        if operands:
+            name = why.flat.values[operands[0]].type.dtype
+        spent[name] = spent.get(name, 0.0) + seconds
+    return max(sorted(spent), key=lambda name: spent[name], default="float32")
+
+
+def _recompute(graph: Graph) -> str:
+    found = "none"
+    for node in graph.nodes:
+        for body in node.bodies:
+            inner = _recompute(body)
+            if node.op == "remat":
+                inner = "full" if _has_product(body) else "selective"
+            found = max(found, inner, key=("none", "selective", "full").index)
+    return found
+
+
+def _has_product(graph: Graph) -> bool:
+    return any(
+        node.op == "dot_general" or any(map(_has_product, node.bodies)) for node in graph.nodes
+    )

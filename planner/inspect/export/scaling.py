@@ -1,0 +1,85 @@
+"""`scaling`: the best step for each number of devices, packed and spread over hosts.
+
+This is what a cluster scheduler asks for: how much faster a job gets with more devices, and what
+it loses where they are not near each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from costmodel import Cluster
+
+from ...common.errors import PlanError
+from ...common.options import Options
+from ...sharding.search.asked import as_written
+from ..replan import replanned
+from .record import Exported, Subject, json_bytes
+
+FORMAT = "meshwright-scaling"
+TIME_LIMIT_S = 20.0  # for each number of devices
+
+
+def scaling(subject: Subject) -> Exported:
+    """Plans the program again for each placement; the batch stays as it is."""
+    why = subject.why
+    rows: list[dict[str, Any]] = []
+    for placement, cluster in placements(why.cluster):
+        subject.progress(f"{cluster.num_devices} devices, {placement}")
+        row: dict[str, Any] = {
+            "devices": cluster.num_devices, "placement": placement, "hosts": cluster.num_hosts,
+        }  # fmt: skip
+        options = Options(
+            time_limit_s=TIME_LIMIT_S, memory_bytes=max(1, int(why.file.limit_bytes)),
+            pins=why.file.pins, forbidden=why.file.forbidden, baselines=False,
+            **as_written(why.file),
+        )  # fmt: skip
+        try:
+            file = replanned(why, cluster, options)
+        except PlanError as error:
+            rows.append(row | {"fits": False, "reason": error.message})
+            continue
+        gap = (file.step_s - file.lower_bound_s) / file.step_s if file.step_s else 0.0
+        rows.append(
+            row
+            | {
+                "fits": True, "step_s": file.step_s, "device_seconds":
+                file.step_s * cluster.num_devices, "peak_bytes": file.peak_bytes,
+                "mesh": dict(file.mesh), "gap": gap,
+            }
+        )  # fmt: skip
+    data = {
+        "format": FORMAT, "version": 1, "program": why.file.name, "cluster": why.cluster.name,
+        "microbatches": why.file.microbatches, "limit_bytes": why.file.limit_bytes, "rows": rows,
+    }  # fmt: skip
+    notes = ("the batch and the number of micro-batches are the plan's for every row",)
+    return Exported(json_bytes(data), (), notes)
+
+
+def placements(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
+    """(packed or spread, machine) for powers of two up to the whole cluster."""
+    counts = [1 << n for n in range(cluster.num_devices.bit_length())]
+    if counts[-1] != cluster.num_devices:
+        counts.append(cluster.num_devices)
+    for count in counts:
+        packed = _with(cluster, count, min(count, cluster.devices_per_host))
+        if packed is not None:
+            yield "packed", packed
+        each = max(1, count // cluster.num_hosts)
+        spread = _with(cluster, count, each)
+        if spread is not None and packed is not None and spread.num_hosts > packed.num_hosts:
+            yield "spread", spread
+
+
+def _with(cluster: Cluster, count: int, per_host: int) -> Cluster | None:
+    """So many devices, so many on each host; None if they do not fill the hosts."""
+    if count % per_host or count // per_host > cluster.num_hosts:
+        return None
+    wide = cluster.domain > cluster.devices_per_host  # a switch that spans hosts
+    domain = cluster.domain if wide else per_host
+    name = f"{count} of {cluster.name}, {per_host} on a host"
+    return replace(
+        cluster, name=name, num_devices=count, devices_per_host=per_host, domain=domain, parts=()
+    )

@@ -1,0 +1,87 @@
+"""`schedule`: what every device does, in order, for runtimes that are told (such as JaxPP).
+
+Devices of a stage run one program. A task is a piece of computing between two collectives, or a
+collective with the groups of devices that take part. A pipeline's stages are tables of
+`planner.pipeline.schedule`, which has a file format of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ir import Mesh
+
+from ...common.errors import PlanError
+from ..analysed_plan import Why
+from ..timeline import COMPUTE, Event, predicted
+from .record import Exported, Subject, json_bytes
+
+FORMAT = "meshwright-tasks"
+
+
+def schedule(subject: Subject) -> Exported:
+    """The task list of a plan of one stage.
+
+    Raises:
+        PlanError: if the plan has several stages.
+    """
+    why = subject.why
+    if len(why.file.stages) > 1:
+        raise PlanError(
+            f"has {len(why.file.stages)} stages, whose tasks are another format", kind="bad-plan",
+            where=why.where, remedy="export a plan of one stage",
+        )  # fmt: skip
+    mesh = why.decisions.mesh
+    tasks = _tasks(why)
+    used = sorted({tuple(task["axes"]) for task in tasks if task["task"] != COMPUTE})
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "version": 1,
+        "devices": mesh.num_devices,
+        "microbatches": why.file.microbatches,
+        "groups": {"*".join(axes): groups(mesh, axes) for axes in used},
+        "programs": [{"devices": list(range(mesh.num_devices)), "tasks": tasks}],
+    }
+    notes = (
+        "tasks inside a loop are listed once with the number of their runs; its rounds interleave "
+        "them",
+    )
+    return Exported(json_bytes(data), (), notes)
+
+
+def _tasks(why: Why) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for event in predicted(why).events:
+        last = found[-1] if found else None
+        if event.lane != COMPUTE:
+            found.append(_collective(event))
+        elif last is not None and last["task"] == COMPUTE and last["runs"] == event.count:
+            last["seconds"] += event.seconds
+            last["places"].append(_place(why, event))
+        else:
+            found.append(
+                {"task": COMPUTE, "runs": event.count, "seconds": event.seconds,
+                 "places": [_place(why, event)]}
+            )  # fmt: skip
+    return found
+
+
+def _collective(event: Event) -> dict[str, Any]:
+    return {
+        "task": event.what, "runs": event.count, "seconds": event.seconds,
+        "axes": list(event.axes), "sent_bytes": event.sent_bytes, "cause": event.cause,
+    }  # fmt: skip
+
+
+def _place(why: Why, event: Event) -> str:
+    return "/".join(map(str, why.flat.ops[event.op].place))
+
+
+def groups(mesh: Mesh, axes: tuple[str, ...]) -> list[list[int]]:
+    """Devices that take part together in a collective over some axes."""
+    ids = np.arange(mesh.num_devices).reshape(mesh.sizes)
+    order = [mesh.names.index(axis) for axis in axes]
+    rest = [n for n in range(len(mesh.sizes)) if n not in order]
+    return ids.transpose([*rest, *order]).reshape(-1, mesh.product(axes)).tolist()

@@ -1,0 +1,126 @@
+"""Plans in stages for other runtimes: what the formats can say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from costmodel import Cluster
+
+from ...common.errors import PlanError
+from ...common.write_files import write_files
+from ...files.plan_file import decisions_of
+from ...pipeline.file_schedule import schedule_file, transfers
+from ...pipeline.pipeline_file import PipelineFile
+from ..analysed_plan import Why
+from .degrees import degrees
+from .megatron import arguments
+from .record import Exported, json_bytes
+from .specs import spec_of
+from .write import Written, format_called
+
+
+def export_stages(file: PipelineFile, to: str, path: Path, where: str) -> Written:
+    """Exports a plan in stages.
+
+    Raises:
+        PlanError: if the format is unknown, cannot express the plan, or cannot be written.
+    """
+    name = format_called(to).name
+    if name not in _MAKERS:
+        raise PlanError(
+            f"the format '{name}' cannot say stages with programs of their own", kind="bad-plan",
+            where=where, remedy=f"export {', '.join(_MAKERS)}, or plan with pipeline='off'",
+        )  # fmt: skip
+    made = _MAKERS[name](file, where)
+    write_files([(path, made.main)])
+    return Written(name, (path,), made.notes)
+
+
+def _schedule(file: PipelineFile, where: str) -> Exported:
+    """Tasks of every stage in order with their costs: what `meshwright simulate` reads."""
+    del where
+    data = msgspec.to_builtins(schedule_file(file))
+    return Exported(json_bytes(data), (), ("one device of the schedule is the devices of a stage",))
+
+
+def _shardings(file: PipelineFile, where: str) -> Exported:
+    """PartitionSpecs of every stage's parameters on its own mesh."""
+    stages: list[dict[str, Any]] = []
+    for s, devices in enumerate(file.spans):
+        plan = file.plans[file.members[s]]
+        states = decisions_of(plan, where).inputs
+        own = [state for state, role in zip(states, plan.roles, strict=True) if role == "parameter"]
+        stages.append(
+            {
+                "devices": list(devices),
+                "mesh": [[axis, n] for axis, n in plan.mesh],
+                "parameters": {
+                    name: spec_of(state) for name, state in zip(file.params[s], own, strict=True)
+                },
+            }
+        )
+    data = {"format": "meshwright-stage-shardings", "version": 1, "stages": stages}
+    notes = ("shardings say where parameters lie, not what runs between them",)
+    return Exported(json_bytes(data), (), notes)
+
+
+def _traffic(file: PipelineFile, where: str) -> Exported:
+    """Transfers between stages, and collectives inside them."""
+    del where
+    stages = [
+        [
+            {"kind": c.kind, "axes": list(c.axes), "bytes_per_device": c.bytes, "count": c.count,
+             "seconds": c.seconds, "cause": c.cause}
+            for c in file.plans[member].collectives
+        ]
+        for member in file.members
+    ]  # fmt: skip
+    data = {
+        "format": "meshwright-stage-traffic", "version": 1, "step_s": file.step_s,
+        "transfers": transfers(file), "stages": stages,
+    }  # fmt: skip
+    return Exported(json_bytes(data))
+
+
+def _megatron(file: PipelineFile, where: str) -> Exported:
+    """Megatron-LM's arguments, where all stages are split alike."""
+    cluster = Cluster.from_dict(file.cluster)
+    found = [
+        degrees(Why(file.plans[m], decisions_of(file.plans[m], where), cluster.subset(size), where))
+        for size, m in dict.fromkeys(zip(file.sizes, file.members, strict=True))
+    ]
+    said = {(tuple(sorted(d.meaning.items())), tuple(d.sizes.items()), d.zero) for d in found}
+    if len(said) > 1:
+        raise PlanError(
+            "its stages are split in different ways, which Megatron-LM cannot say",
+            kind="bad-plan", where=where, remedy="export schedule and shardings",
+        )  # fmt: skip
+    kinds = set(file.recompute)
+    recompute = kinds.pop() if len(kinds) == 1 else "full"
+    one = replace(
+        found[0], pipeline=len(file.groups), microbatches=file.microbatches,
+        batch=found[0].batch * file.microbatches,
+        recompute={"stage": "full"}.get(recompute, recompute),
+    )  # fmt: skip
+    notes = [*one.notes, f"the schedule is {file.schedule}, Megatron-LM's is 1F1B"]
+    if len({b - a for a, b in zip(file.cuts, file.cuts[1:], strict=False)}) > 1:
+        notes.append("stages have different numbers of layers; Megatron-LM divides them evenly")
+    if file.chunks > 1:
+        notes.append(f"{file.chunks} stages in turn are on each group of devices")
+    if len(set(file.recompute)) > 1:
+        notes.append(f"recomputation differs by stage: {', '.join(file.recompute)}")
+    data = {
+        "format": "meshwright-megatron", "version": 1, "world_size": cluster.num_devices,
+        "arguments": arguments(one), "not_expressed": notes,
+    }  # fmt: skip
+    return Exported(json_bytes(data), (), tuple(notes))
+
+
+_MAKERS: Mapping[str, Callable[[PipelineFile, str], Exported]] = {
+    "megatron": _megatron, "schedule": _schedule, "shardings": _shardings, "traffic": _traffic,
+}  # fmt: skip

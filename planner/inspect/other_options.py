@@ -1,0 +1,106 @@
+"""Other options of one node, each solved in the way in which the plan's own is.
+
+Two solutions of one problem differ in more than the option that was fixed: what costs the same is
+decided one way here and another way there. What of a solution is not connected with the option is
+therefore left as it is in the base, so that what remains is the option's own doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..solver.arrays import flatten_problem
+from ..solver.bound.coordinate_descent import Descent
+from ..solver.exact.bucket_elimination import Tables
+from ..solver.problem import Floats, IntraProblem
+from ..solver.solve import SolveOptions, solve
+
+SECONDS_EACH = 10.0
+EXACT = 1e-9  # relative: sums of the same costs in another order
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A choice of every node, its cost [s] and a bound [s] for all with the same option."""
+
+    choice: tuple[int, ...]
+    cost: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """(cost - bound) / cost."""
+        return 0.0 if self.cost <= 0 else max(0.0, (self.cost - self.bound) / self.cost)
+
+
+class Instead:
+    """Solves a problem with one option of one node fixed.
+
+    Args:
+        problem: of the plan, which is one choice of it.
+        choice: that choice.
+        wished: costs of the nodes that the user's wishes limit.
+    """
+
+    def __init__(
+        self, problem: IntraProblem, choice: Sequence[int], wished: Mapping[int, Floats]
+    ) -> None:
+        self.problem, self.choice, self.wished = problem, tuple(choice), wished
+        self.options = SolveOptions(time_limit_s=SECONDS_EACH, ilp=False)
+
+    def base(self, node: int) -> Solved:
+        """The plan, or what is better with the option that it has, solved as the others are."""
+        k, own = self.choice[node], self.problem.cost(self.choice)
+        answer = solve(self._fixed(node, k), self.options, Tables())
+        if answer.choice and answer.cost < own * (1 - self.options.tolerance):
+            return Solved(answer.choice, answer.cost, answer.bound)
+        return Solved(self.choice, own, min(answer.bound, own))
+
+    def other(self, node: int, k: int, base: Solved) -> Solved | None:
+        """The best found with another option; None if it does not fit or is not possible."""
+        fixed = self._fixed(node, k)
+        answer = solve(fixed, self.options, Tables())
+        found = [self._near(base.choice, answer.choice, node)] if answer.choice else []
+        step = [*base.choice]
+        step[node] = k
+        if np.isfinite(fixed.cost(step)):  # else there is nothing to descend from
+            flat = flatten_problem(fixed)
+            found.append(tuple(Descent(flat).improve(np.array(step)).tolist()))
+        costs = [(fixed.cost(c), n, c) for n, c in enumerate(found) if fixed.is_feasible(c)]
+        if not costs:
+            return None
+        cost, _, choice = min(costs)
+        return Solved(choice, cost, min(answer.bound, cost))
+
+    def told_s(self, other: Solved, base: Solved) -> float:
+        """Seconds that the solver tells apart: smaller differences of two solutions are none."""
+        return (EXACT + min(other.gap + base.gap, self.options.tolerance)) * base.cost
+
+    def _fixed(self, node: int, k: int) -> IntraProblem:
+        only = np.full(len(self.problem.node_cost[node]), np.inf)
+        only[k] = self.problem.node_cost[node][k]
+        costs = list(self.problem.node_cost)
+        for limited, cost in self.wished.items():
+            costs[limited] = cost
+        costs[node] = only
+        return replace(self.problem, node_cost=tuple(costs))
+
+    def _near(self, base: Sequence[int], found: tuple[int, ...], node: int) -> tuple[int, ...]:
+        """A solution with all that is not connected with a node as in the base, if that fits."""
+        differs = {v for v, (a, b) in enumerate(zip(base, found, strict=True)) if a != b}
+        joined: dict[int, list[int]] = {v: [] for v in differs}
+        for edge in self.problem.edges:
+            if edge.u in differs and edge.v in differs:
+                joined[edge.u].append(edge.v)
+                joined[edge.v].append(edge.u)
+        seen, waiting = {node}, [node]
+        while waiting:
+            for v in joined.get(waiting.pop(), ()):
+                if v not in seen:
+                    seen.add(v)
+                    waiting.append(v)
+        near = tuple(found[v] if v in seen else k for v, k in enumerate(base))
+        return near if self.problem.is_feasible(near) else found

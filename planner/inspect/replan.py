@@ -1,0 +1,53 @@
+"""Plans a program again from its plan file alone: on another machine, with other wishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from costmodel import Cluster
+from costmodel.compiler import analyse
+from ir.analysis import flatten
+
+from ..common.errors import PlanError
+from ..common.options import Options
+from ..common.resolved_pins import wishes_for
+from ..files.plan_file import PlanFile
+from ..sharding.problem.facts import Facts
+from ..sharding.problem.program import Program, roles_of
+from ..sharding.search.found_to_file import outcome
+from ..sharding.search.over_meshes import Search
+from .analysed_plan import Why
+
+
+def replanned(
+    why: Why,
+    cluster: Cluster,
+    options: Options,
+    progress: Callable[[str], None] | None = None,
+) -> PlanFile:
+    """The plan of the same program on a cluster, with options.
+
+    The program is as the file carries it: a step keeps its number of micro-batches.
+
+    Raises:
+        PlanError: if nothing fits, or the wishes leave no choice.
+    """
+    if len(why.file.stages) > 1:
+        raise PlanError(
+            f"has {len(why.file.stages)} stages; only programs of one stage are planned from a "
+            "file", kind="bad-plan", where=why.where, remedy="run `meshwright plan` again",
+        )  # fmt: skip
+    flat = flatten(why.graph)
+    resolved = wishes_for(options, flat, why.file.ties)
+    heads = sum(role == "constant" for role in why.file.roles)
+    donated = frozenset(heads + a for a in why.file.donated)
+    facts = Facts(flat, analyse(flat), why.file.ties, donated)
+    program = Program(facts, roles_of(why.file.roles, flat), resolved)
+    search = Search(program, cluster, options, progress or (lambda _: None))
+    found = search.run()
+    nodes = len(why.graph.nodes)
+    return msgspec.structs.replace(
+        why.file, **outcome(found, cluster, options, search.limit, nodes)
+    )

@@ -1,0 +1,95 @@
+"""A plan as one HTML file that needs nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..analysed_plan import Why
+from ..timeline import predicted
+from .arguments import groups
+from .markup import Markup, el, join
+from .runners import runners
+from .sections import (
+    baselines,
+    causes,
+    layer,
+    machine,
+    runners_up,
+    tensors,
+    tiles,
+    timeline,
+    warnings,
+)
+from .style import CSS
+
+# Nothing may be fetched or run, whatever a plan file holds.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def report_html(why: Why) -> str:
+    """The report of a plan.
+
+    Raises:
+        PlanError: if the plan does not fit this version's search space.
+    """
+    step = predicted(why)
+    found = groups(why)
+    parts = {
+        "Warnings": warnings(why, step),
+        "Mesh and stages": machine(why),
+        "Tensors": tensors(found),
+        "Repeated layer": layer(why, step),
+        "Timeline": timeline(why, step),
+        "Time and bytes by cause": causes(why, step),
+        "Baselines": baselines(why),
+        "Runners-up": runners_up(runners(why, found)),
+    }
+    title = f"Plan for {why.file.name} on {why.cluster.name}"
+    return document(title, tiles(why), parts, _origin(why))
+
+
+def document(
+    title: str, facts: Sequence[tuple[str, str, str]], parts: Mapping[str, Markup], about: str
+) -> str:
+    """A page: title, the figures that matter most, sections by name, where it is from."""
+    links = (el("li", el("a", name, href=f"#{_anchor(name)}")) for name in parts)
+    blocks = (
+        el("section", el("h2", name), body, id=_anchor(name), aria_label=name)
+        for name, body in parts.items()
+    )
+    boxes = (
+        el("div", el("dt", name), el("dd", value, el("small", more)), class_="tile")
+        for name, value, more in facts
+    )
+    head = el(
+        "header", el("h1", title), el("dl", *boxes, class_="tiles"),
+        el("nav", el("ul", *links), aria_label="Sections"),
+    )  # fmt: skip
+    return _page(title, join([head, el("main", *blocks), el("footer", about)]))
+
+
+def _anchor(name: str) -> str:
+    return name.lower().replace(" ", "-")
+
+
+def _origin(why: Why) -> str:
+    f = why.file
+    return (
+        f"Written by meshwright {f.planner} with JAX {f.jax}. Times are predictions of the cost "
+        f"model, in seconds of one call; bytes are of one device. Graph {f.graph_digest[:16]}."
+    )
+
+
+def _page(title: str, body: Markup) -> str:
+    head = join(
+        [
+            Markup('<meta charset="utf-8">'),
+            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+            Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+            Markup('<link rel="icon" href="data:,">'),
+            el("title", title),
+            Markup(f"<style>{CSS}</style>"),
+        ]
+    )
+    page = el("html", Markup(f"<head>{head}</head>"), el("body", body), lang="en")
+    return f"<!doctype html>\n{page}\n"

@@ -1,0 +1,120 @@
+"""A plan in stages as one HTML file: stages, Gantt chart, memory over time, why not otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...common.options import PIPELINES
+from ...common.units_text import bytes_text, seconds_text
+from ...pipeline.file_schedule import priced_of
+from ...pipeline.pipeline_file import PipelineFile
+from ..analysed_plan import Why
+from ..timeline import predicted
+from .arguments import groups
+from .markup import Child, Markup, bar, el, join, table
+from .page import document
+from .schedule_page import critical, devices, gantt, memory, others
+from .sections import causes, layer, tensors, timeline
+
+
+def pipeline_html(file: PipelineFile, plans: Sequence[Why]) -> str:
+    """The report of a plan in stages.
+
+    Args:
+        file: the plan.
+        plans: what `file.plans` are explained from.
+    """
+    priced = priced_of(file)
+    simulated = priced.timeline
+    limits = (file.limit_bytes,) * len(file.groups)
+    parts = {
+        "Warnings": _warnings(file),
+        "Stages": _stages(file),
+        "Gantt": gantt(simulated),
+        "Memory": memory(simulated, limits),
+        "Devices": devices(simulated, limits),
+        "What decides": critical(simulated),
+        "Inside the stages": join([_inside(file, m, plan) for m, plan in enumerate(plans)]),
+        "Why not another schedule": others(priced, PIPELINES),
+        "Baselines": _baselines(file),
+    }
+    tiles = [
+        ("Step time, simulated", seconds_text(file.step_s), f"{len(file.sizes)} stages"),
+        ("Idle", f"{simulated.bubble:.2%}", "of the devices' time in a step"),
+        ("Peak memory of a device", bytes_text(max(file.peak_bytes)),
+         f"{max(file.peak_bytes) / file.limit_bytes:.0%} of {bytes_text(file.limit_bytes)}"),
+        ("Gap to the lower bound", f"{1 - file.lower_bound_s / file.step_s:.2%}",
+         f"bound {seconds_text(file.lower_bound_s)}"),
+        ("Micro-batches", str(file.microbatches), f"schedule: {file.schedule}"),
+    ]  # fmt: skip
+    cluster = file.cluster.get("name", "cluster")
+    about = (
+        f"Written by meshwright {file.planner}. One device of the chart is the sub-mesh of a stage;"
+        " times are simulated from the stages' predicted costs."
+    )
+    return document(f"Plan for {file.name} on {cluster}", tiles, parts, about)
+
+
+def _warnings(file: PipelineFile) -> Markup:
+    if not file.warnings:
+        return el("p", "None.")
+    return el("ul", *(el("li", line) for line in file.warnings), class_="warnings")
+
+
+def _stages(file: PipelineFile) -> Markup:
+    rows: list[tuple[Child, ...]] = []
+    for s, (start, end) in enumerate(file.spans):
+        mesh = " x ".join(f"{a}={n}" for a, n in file.plans[file.members[s]].mesh)
+        cost = file.costs[s]
+        micro = cost.forward_s + cost.input_gradient_s + cost.weight_gradient_s
+        rows.append(
+            (
+                str(s), f"{file.cuts[s]} to {file.cuts[s + 1]}", f"{start} to {end - 1}",
+                mesh, file.recompute[s], seconds_text(micro), seconds_text(cost.once_s),
+                bar(file.stage_s[s] / file.step_s), bytes_text(file.peak_bytes[s]),
+                bytes_text(cost.sent_bytes),
+            )
+        )  # fmt: skip
+    head = (
+        "stage", "slots", "devices", "mesh", "recomputation", "micro-batch", "once", "busy",
+        "peak memory", "sends",
+    )  # fmt: skip
+    return table("Stages of the program", head, rows, numeric="     nnnnn")
+
+
+def _span(names: Sequence[str]) -> str:
+    """The first and the last of some names, and how many there are."""
+    if len(names) < 2:
+        return "".join(names) or "no parameters"
+    return f"{names[0]} to {names[-1]}, {len(names)} parameters"
+
+
+def _inside(file: PipelineFile, member: int, why: Why) -> Markup:
+    """The program that some stages run: arguments, repeated part, time line, causes."""
+    stages = [s for s, m in enumerate(file.members) if m == member]
+    names = {f"params/{i}": f"params/{name}" for i, name in enumerate(file.params[stages[0]])}
+    step = predicted(why)
+    numbers = ", ".join(map(str, stages))
+    title = f"Stages {numbers}" if len(stages) > 1 else f"Stage {numbers}"
+    mesh = " x ".join(f"{axis}={size}" for axis, size in why.file.mesh)
+    return el(
+        "details",
+        el("summary", f"{title} on {mesh}: {_span(file.params[stages[0]])}"),
+        el("h3", f"{title}: tensors"), tensors(groups(why, names)),
+        el("h3", f"{title}: repeated layer"), layer(why, step),
+        el("h3", f"{title}: time line, all micro-batches one after another"), timeline(why, step),
+        el("h3", f"{title}: time and bytes by cause"), causes(why, step),
+    )  # fmt: skip
+
+
+def _baselines(file: PipelineFile) -> Markup:
+    if not file.baselines:
+        about = "None were priced."
+        return el("p", about)
+    ranked = sorted(file.baselines.items(), key=lambda item: item[1].step_s)
+    rows = [
+        (name, seconds_text(b.step_s), bytes_text(b.peak_bytes), "yes" if b.fits else "no", b.mesh)
+        for name, b in ranked
+    ]
+    head = ("plan", "step", "peak memory", "fits", "mesh or stages")
+    return table("Other plans, priced alike", head, list(rows), numeric=" nn")

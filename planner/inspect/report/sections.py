@@ -1,0 +1,275 @@
+"""The sections of a report, each from a plan's figures to markup."""
+
+from __future__ import annotations
+
+from costmodel import Cluster
+
+from ...common.stop import Stop
+from ...common.units_text import bytes_text, seconds_text
+from ..analysed_plan import Why
+from ..timeline import Predicted
+from .arguments import Group
+from .draw_layer import draw_block
+from .draw_mesh import draw_mesh
+from .lanes import draw_lanes, lanes_of_step
+from .layer import repeated_block
+from .markup import Markup, bar, el, join, table
+from .plots import draw_memory, draw_pareto
+from .runners import Runner
+
+MOST_ROWS = 200
+MOST_CAUSES = 15
+
+
+def tiles(why: Why) -> list[tuple[str, str, str]]:
+    """The figures that matter most: name, value, more."""
+    f = why.file
+    gap = max(0.0, (f.step_s - f.lower_bound_s) / f.step_s) if f.step_s else 0.0
+    share = f.peak_bytes / f.limit_bytes if f.limit_bytes else 0.0
+    mesh = " x ".join(f"{axis}={size}" for axis, size in f.mesh)
+    return [
+        ("Step time, predicted", seconds_text(f.step_s),
+         f"{seconds_text(f.compute_s)} compute, {seconds_text(f.communication_s)} communication"),
+        ("Peak memory of a device", bytes_text(f.peak_bytes),
+         f"{share:.0%} of {bytes_text(f.limit_bytes)}"),
+        ("Gap to the lower bound", f"{gap:.2%}", Stop[f.stop].value),
+        ("Mesh", mesh, f"found by: {f.origin}"),
+        ("Micro-batches", str(f.microbatches), f"schedule: {f.schedule}"),
+        ("Collectives", f"{sum(c.count for c in f.collectives):.0f}",
+         f"{bytes_text(sum(c.bytes for c in f.collectives))} sent by each device"),
+    ]  # fmt: skip
+
+
+def warnings(why: Why, step: Predicted) -> Markup:
+    """What the plan warns of, and whether this version prices it as the file says."""
+    lines = list(why.file.warnings)
+    f, now = why.file, step.account
+    if not (_near(now.step_s, f.step_s) and _near(now.peak_bytes, f.peak_bytes)):
+        lines.append(
+            f"this version of the cost model prices the plan at {seconds_text(now.step_s)} and "
+            f"{bytes_text(now.peak_bytes)}, the file says {seconds_text(f.step_s)} and "
+            f"{bytes_text(f.peak_bytes)}; pictures show the former, so plan again"
+        )
+    if not lines:
+        return el("p", "None.")
+    return el("ul", *(el("li", line) for line in lines), class_="warnings")
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) <= 0.01 * max(abs(a), abs(b))
+
+
+def machine(why: Why) -> Markup:
+    """The mesh drawn, and the stages."""
+    f, cluster = why.file, why.cluster
+    axes = ", ".join(f"{axis} of {size}" for axis, size in f.mesh)
+    across = (
+        f"; {f.mesh[0][0]} runs down, {' and '.join(a for a, _ in f.mesh[1:])} across"
+        if len(f.mesh) > 1
+        else ""
+    )
+    about = (
+        f"{cluster.num_devices} devices, {cluster.devices_per_host} on each host. Mesh axes, "
+        f"outermost first: {axes}. Devices are numbered row by row{across}."
+    )
+    drawn = draw_mesh(why.decisions.mesh, cluster)
+    rows = [
+        (
+            str(n), f"{s.layers[0]} to {s.layers[1]}", f"{s.devices[0]} to {s.devices[1] - 1}",
+            " x ".join(f"{a}={size}" for a, size in s.mesh.items()), seconds_text(s.step_s),
+            bytes_text(s.peak_bytes), s.recompute,
+        )
+        for n, s in enumerate(f.stages)
+    ]  # fmt: skip
+    head = ("stage", "operations", "devices", "mesh", "step", "peak memory", "recomputation")
+    return join(
+        [
+            el("p", about),
+            el("figure", drawn, el("figcaption", _hosts(cluster)))
+            if drawn is not None
+            else el("p", "There are too many devices to draw.", class_="soft"),
+            table("Stages of the program", head, list(rows), numeric="    nn"),
+        ]
+    )
+
+
+def _hosts(cluster: Cluster) -> str:
+    if cluster.num_hosts == 1:
+        return "All devices are on one host."
+    return f"Each shade is one host, {cluster.devices_per_host} devices in a row of numbers."
+
+
+def tensors(found: tuple[Group, ...]) -> Markup:
+    """Which argument is split how."""
+    rows = [
+        (
+            el("code", g.name), el("code", g.sharding), g.local, bytes_text(g.local_bytes),
+            str(g.count), el("code", g.type), g.role,
+        )
+        for g in found[:MOST_ROWS]
+    ]  # fmt: skip
+    head = ("argument", "sharding", "on one device", "bytes of a device", "count", "type", "role")
+    rest = len(found) - MOST_ROWS
+    about = (
+        "A sharding has one entry for each dimension: the mesh axes that split it, or - where it "
+        "is whole. Arguments that differ only in a number are one row."
+    )
+    return join(
+        [
+            el("p", about),
+            table("Arguments and their shardings, largest first", head, list(rows),
+                  numeric="   nn"),
+            el("p", f"{rest} more rows are left out.", class_="soft") if rest > 0 else None,
+        ]
+    )  # fmt: skip
+
+
+def layer(why: Why, step: Predicted) -> Markup:
+    """The repeated part with its shardings and collectives."""
+    block = repeated_block(why, step)
+    if not block.rows:
+        return el("p", "The program has no heavy operations to draw.")
+    times = (
+        f"This part runs {block.times} times in a step; it is drawn once."
+        if block.times > 1
+        else "Nothing repeats; the whole program is drawn."
+    )
+    more = f" {block.left_out} further operations are left out." if block.left_out else ""
+    about = (
+        f"{times}{more} Boxes hold the result with its sharding and what each mesh axis does; "
+        "lines between boxes name collectives, also those that gather an argument before this "
+        "part starts. Arcs at the left say who reads whom."
+    )
+    return join([el("p", about), el("figure", draw_block(block))])
+
+
+def timeline(why: Why, step: Predicted) -> Markup:
+    """What runs when, and memory over the same time."""
+    alike = len(why.file.stages) <= 1
+    about = (
+        "One step as predicted, in program order; every device does the same. Operations run one "
+        "after another, and a loop is shown once with the time of all its rounds. Point at a bar "
+        "to read what it is."
+        if alike
+        else "One step of the first stage as predicted, in program order."
+    )
+    hidden = step.end_s - why.file.step_s
+    note = (
+        el("p", f"{seconds_text(hidden)} of communication is predicted to run beside compute, so "
+           "the step is shorter than the sum shown here.")
+        if hidden > 1e-6 * max(step.end_s, 1e-30)
+        else None
+    )  # fmt: skip
+    return join(
+        [
+            el("p", about), note, draw_lanes(lanes_of_step(step), step.end_s),
+            el("h3", "Memory over time"),
+            draw_memory(step.memory, step.end_s, why.file.limit_bytes, why.file.argument_bytes),
+        ]
+    )  # fmt: skip
+
+
+def causes(why: Why, step: Predicted) -> Markup:
+    """Where time and bytes go."""
+    f = why.file
+    total = max(f.compute_s + f.communication_s, 1e-30)
+    rows = [
+        (
+            f"{c.kind} for {c.cause}", "*".join(c.axes), f"{c.count:g}", bytes_text(c.bytes),
+            seconds_text(c.seconds), bar(c.seconds / total, c.kind),
+        )
+        for c in f.collectives[:MOST_CAUSES]
+    ]  # fmt: skip
+    rest = f.collectives[MOST_CAUSES:]
+    if rest:
+        rows.append(
+            (
+                f"{len(rest)} more causes", "", f"{sum(c.count for c in rest):g}",
+                bytes_text(sum(c.bytes for c in rest)), seconds_text(sum(c.seconds for c in rest)),
+                bar(sum(c.seconds for c in rest) / total, "all-gather"),
+            )
+        )  # fmt: skip
+    work: dict[str, list[float]] = {}
+    for event in step.events:
+        if event.lane == "compute":
+            row = work.setdefault(event.cause, [0.0, 0.0])
+            row[0] += event.seconds
+            row[1] += event.count
+    dearest = sorted(work.items(), key=lambda item: (-item[1][0], item[0]))
+    shown = [
+        (cause, f"{count:g}", seconds_text(seconds), bar(seconds / total))
+        for cause, (seconds, count) in dearest[:MOST_CAUSES]
+    ]
+    left = dearest[MOST_CAUSES:]
+    if left:
+        seconds = sum(row[0] for _, row in left)
+        runs = sum(row[1] for _, row in left)
+        shown.append(
+            (f"{len(left)} more", f"{runs:g}", seconds_text(seconds), bar(seconds / total))
+        )
+    head = ("collective and cause", "over", "runs", "bytes sent", "seconds", "share of the sum")
+    return join(
+        [
+            table("Collectives of one device and step", head, list(rows), numeric="  nnn")
+            if rows
+            else el("p", "There are no collectives."),
+            table("Compute of one device and step", ("operation", "runs", "seconds",
+                  "share of the sum"), list(shown), numeric=" nn"),
+        ]
+    )  # fmt: skip
+
+
+def baselines(why: Why) -> Markup:
+    """Hand-written plans beside this one, and the front of time against memory."""
+    f = why.file
+    rows = sorted(f.baselines.items(), key=lambda item: (not item[1].fits, item[1].step_s))
+    slowest = max([f.step_s, *(b.step_s for _, b in rows)])
+    shown = [
+        (
+            "this plan", seconds_text(f.step_s), "1.00", bytes_text(f.peak_bytes),
+            " x ".join(f"{a}={n}" for a, n in f.mesh), bar(f.step_s / slowest), "",
+        )
+    ]  # fmt: skip
+    for name, b in rows:
+        over = b.peak_bytes - f.limit_bytes
+        verdict = (
+            f"does not fit: {bytes_text(over)} over the limit"
+            if not b.fits
+            else f"{(b.step_s / f.step_s - 1):.1%} slower"
+            if b.step_s > f.step_s * (1 + 1e-6)
+            else "as fast"
+        )
+        shown.append(
+            (
+                name, seconds_text(b.step_s), f"{b.step_s / f.step_s:.2f}" if f.step_s else "",
+                bytes_text(b.peak_bytes), b.mesh.replace(",", " x "), bar(b.step_s / slowest),
+                verdict,
+            )
+        )  # fmt: skip
+    head = ("plan", "step", "ratio", "peak memory", "mesh", "step, drawn", "why not")
+    drawn = draw_pareto(f)
+    return join(
+        [
+            table("Well-known layouts, priced by the same cost model", head, list(shown),
+                  numeric=" nnn")
+            if rows
+            else el("p", "No baselines were priced."),
+            drawn,
+        ]
+    )  # fmt: skip
+
+
+def runners_up(found: tuple[Runner, ...]) -> Markup:
+    """What else the largest arguments could have been."""
+    if not found:
+        return el("p", "No argument has another option.")
+    rows = [
+        (el("code", r.name), el("code", r.chosen), el("code", r.option), r.verdict) for r in found
+    ]
+    about = (
+        "For the largest arguments, the nearest other sharding with everything else left as it "
+        "is: the real extra cost is at most this. meshwright explain PLAN.JSON NAME solves the "
+        "rest anew and gives it exactly."
+    )
+    head = ("argument", "chosen", "runner-up", "adds to the step, at most")
+    return join([el("p", about), table("Runners-up", head, list(rows))])

@@ -1,0 +1,164 @@
+"""The predicted step of a plan: what one device does, one thing after another, and its memory.
+
+A loop's body is shown once, with the time of all its rounds: order inside a round is true, the
+place of a round in time is not. Times add up to those of `account`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from costmodel import Step, full_bytes, wire_bytes
+from ir import TensorType
+
+from ..sharding.cost.account import Account, Move, account, moves
+from .analysed_plan import Why
+
+COMPUTE, COLLECTIVE = "compute", "collective"
+TAKING = "new memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Work of one device, all rounds of a loop together.
+
+    lane: compute or collective.
+    what: name of the op or kind of the collective; `new memory` where results take it anew.
+    cause: the op and its source line, or what the collective serves.
+    axes: of a collective.
+    sent_bytes: by the device in all rounds, ring convention.
+    count: how often it runs in a step.
+    moment: place in the order in which operations run.
+    op: number of the flat op, -1 if none.
+    """
+
+    lane: str
+    what: str
+    cause: str
+    axes: tuple[str, ...]
+    start_s: float
+    seconds: float
+    sent_bytes: float
+    count: float
+    moment: int
+    op: int
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """One step of one device.
+
+    events: one after the other.
+    memory: (second, bytes held from then on), in order.
+    account: the sums.
+    """
+
+    events: tuple[Event, ...]
+    memory: tuple[tuple[float, float], ...]
+    account: Account
+
+    @property
+    def end_s(self) -> float:
+        return self.events[-1].end_s if self.events else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """An event without its start."""
+
+    lane: str
+    what: str
+    cause: str
+    axes: tuple[str, ...]
+    seconds: float
+    sent_bytes: float
+    count: float
+    moment: int
+    op: int
+
+
+def predicted(why: Why) -> Predicted:
+    """Lays out the step of a plan."""
+    sums = account(why.builder, why.built, why.choice)
+    now, events, starts = 0.0, list[Event](), dict[int, float]()
+    for piece in _pieces(why):
+        starts.setdefault(piece.moment, now)
+        if piece.seconds > 0.0:
+            events.append(
+                Event(
+                    piece.lane, piece.what, piece.cause, piece.axes, now, piece.seconds,
+                    piece.sent_bytes, piece.count, piece.moment, piece.op,
+                )
+            )  # fmt: skip
+            now += piece.seconds
+    return Predicted(tuple(events), _memory(sums, starts, now), sums)
+
+
+def _memory(
+    sums: Account, starts: dict[int, float], end_s: float
+) -> tuple[tuple[float, float], ...]:
+    """Bytes over time: of moments that begin together the fullest counts."""
+    found: dict[float, float] = {}
+    at = 0.0
+    for moment, held in enumerate(sums.memory.tolist()):
+        at = max(at, starts.get(moment, at))
+        found[at] = max(found.get(at, 0.0), float(held))
+    if found:
+        found[end_s] = found.get(end_s, next(reversed(found.values())))
+    return tuple(sorted(found.items()))
+
+
+def _pieces(why: Why) -> Iterator[_Piece]:
+    before: dict[int, list[Move]] = {}
+    after: dict[int, list[Move]] = {}
+    ends: dict[int, list[Move]] = {}
+    for move in moves(why.builder, why.built, why.choice):
+        if move.op < 0:
+            ends.setdefault(move.time, []).append(move)
+        else:
+            (after if move.holds == "after" else before).setdefault(move.op, []).append(move)
+    running: dict[int, list[int]] = {}
+    for i in sorted(why.built.op_node):
+        running.setdefault(why.builder.facts.at(why.flat.ops[i]), []).append(i)
+    for moment in range(why.flat.clock + 1):
+        for move in ends.get(moment, ()):
+            yield from _collectives(why, move)
+        for i in running.get(moment, ()):
+            for move in before.get(i, ()):
+                yield from _collectives(why, move)
+            yield _compute(why, i)
+            for move in after.get(i, ()):
+                yield from _collectives(why, move)
+    seconds = why.built.taking_s(why.choice)
+    yield _Piece(COMPUTE, TAKING, "results", (), seconds, 0.0, 1.0, why.flat.clock, -1)
+
+
+def _compute(why: Why, i: int) -> _Piece:
+    op, node = why.flat.ops[i], why.built.op_node[i]
+    at = why.builder.facts.at(op)
+    seconds = float(why.built.work[node][why.choice[node]])
+    label = f"{op.node.op} {op.node.source}".strip()
+    return _Piece(COMPUTE, op.node.op, label, (), seconds, 0.0, op.weight, at, i)
+
+
+def _collectives(why: Why, move: Move) -> Iterator[_Piece]:
+    reshard = why.builder.cache.reshard
+    for step in reshard.path(move.type, move.before, move.after):
+        if step.collective is not None:
+            seconds = reshard.step_s(step, move.type) * move.weight
+            sent = _sent(why, step, move.type) * move.weight
+            yield _Piece(
+                COLLECTIVE, step.collective, move.cause, step.axes, seconds, sent, move.weight,
+                move.time, move.op,
+            )  # fmt: skip
+
+
+def _sent(why: Why, step: Step, type_: TensorType) -> float:
+    mesh = why.decisions.mesh
+    assert step.collective is not None
+    return wire_bytes(step.collective, mesh.product(step.axes), full_bytes(step, type_, mesh))

@@ -1,0 +1,1 @@
+"""A traced loss cut into stages, and each stage as a training step of its own."""

@@ -1,0 +1,191 @@
+# pyright: basic
+"""The equations of a loss in a row of slots between which it can be cut.
+
+An op is *free* if every stage that wants its result can compute it anew: it is cheap and depends
+on the batch alone (masks, random numbers, one-hot labels) or on parameters alone (casts). All
+others run once, in their slot. A `scan` over stacked parameters has a slot for each iteration.
+
+Ops that depend on earlier ones only through values that nobody else reads (an embedding of the
+decoder's tokens, written before the encoder) slide to just before their reader.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from .chain import Chain, Slot
+from .equations import Equations, Literal, Op, flops, is_heavy, size_bytes
+from .weights import Weight, recomputes, weigh
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Equations in slots.
+
+    ops: those that run once, in their order.
+    slots: (op, iteration) of each; the iteration is -1 if the op is not cut.
+    free: value -> the free op that computes it.
+    of_params: free values and leaves that depend on parameters.
+    """
+
+    program: Equations
+    ops: tuple[Op, ...]
+    slots: tuple[tuple[int, int], ...]
+    free: dict[int, Op]
+    of_params: frozenset[int]
+
+    @cached_property
+    def maker(self) -> dict[int, int]:
+        """Value -> op that computes it."""
+        return {v: i for i, op in enumerate(self.ops) for v in op.outs}
+
+
+def layers_of(program: Equations) -> Layers:
+    """Sorts the equations of a loss."""
+    free: dict[int, Op] = {}
+    of_params, of_data = set(program.params), set(program.batch)
+    core: list[Op] = []
+    once: set[int] = set()
+    for op in program.ops:
+        reads = set(op.reads)
+        mixed = bool(reads & once) or (bool(reads & of_params) and bool(reads & of_data))
+        if mixed or is_heavy(op.eqn):
+            core.append(op)
+            once.update(op.outs)
+            continue
+        free.update((v, op) for v in op.outs)
+        if reads & of_params:
+            of_params.update(op.outs)
+        if reads & of_data:
+            of_data.update(op.outs)
+    ordered = _slid(core, program.outputs)
+    slots = [
+        (i, k)
+        for i, op in enumerate(ordered)
+        for k in (range(op.params["length"]) if _is_stack(op, of_params, program) else (-1,))
+    ]
+    return Layers(program, tuple(ordered), tuple(slots), free, frozenset(of_params))
+
+
+def _is_stack(op: Op, of_params: set[int], program: Equations) -> bool:
+    """A loop over layers: most of the parameters that it reads come in slices."""
+    if op.name != "scan" or op.params["length"] < 2:
+        return False
+    first, last = op.params["num_consts"], op.params["num_carry"]
+
+    def weight(values: Sequence[int | Literal]) -> float:
+        own = [v for v in values if not isinstance(v, Literal) and v in of_params]
+        return sum(size_bytes(program.avals[v]) for v in own)
+
+    return weight(op.ins[first + last :]) > weight(op.ins[:first])
+
+
+def _slid(ops: Sequence[Op], outputs: Sequence[int | Literal]) -> list[Op]:
+    """Ops of which only one other reads go to just before it, if all before them do."""
+    maker = {v: i for i, op in enumerate(ops) for v in op.outs}
+    before = [sorted({maker[v] for v in op.reads if v in maker}) for op in ops]
+    readers = Counter(j for found in before for j in found)
+    kept = {maker[v] for v in outputs if not isinstance(v, Literal) and v in maker}
+    slides: list[bool] = []
+    for i, found in enumerate(before):
+        slides.append(all(slides[j] for j in found) and i not in kept and readers[i] == 1)
+    ordered: list[Op] = []
+    for i, op in enumerate(ops):
+        if not slides[i]:
+            late = _behind(i, before, slides)
+            ordered += [ops[j] for j in sorted(late)]
+            ordered.append(op)
+    return ordered
+
+
+def _behind(i: int, before: Sequence[Sequence[int]], slides: Sequence[bool]) -> set[int]:
+    """Ops that slide to op i."""
+    found: set[int] = set()
+    todo = [i]
+    while todo:
+        new = {j for j in before[todo.pop()] if slides[j]} - found
+        found |= new
+        todo.extend(new)
+    return found
+
+
+def chain_of(layers: Layers) -> Chain:
+    """What a search needs to know: work and parameters of each slot, bytes across each cut."""
+    across = _across(layers)
+    params = _leaves_of(layers)
+    slots: list[Slot] = []
+    w = Weight()
+    for s, (i, k) in enumerate(layers.slots):
+        op = layers.ops[i]
+        share = 1.0 if k < 0 else 1.0 / op.params["length"]
+        own = tuple((p, size * share) for p, size in params[i])
+        held = [isinstance(v, Literal) or v in layers.of_params for v in op.ins]
+        w = weigh(op.eqn, held).scaled(share) if k <= 0 else w
+        slots.append(Slot(
+            op.name, i, flops(op.eqn) * share, own, w.moved_bytes, w.saved_bytes, w.kept_bytes,
+            w.again_flops, w.again_bytes, w.widest_bytes, flops(op.eqn, others=False) * share,
+        ))  # fmt: skip
+        if k > 0:
+            across[s] += sum(size_bytes(v.aval) for v in _carry(op))
+    return Chain(tuple(slots), tuple(across), any(recomputes(op.eqn) for op in layers.ops))
+
+
+def _across(layers: Layers) -> list[float]:
+    """Bytes of whole values that are made before each cut and read after it."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for s, (i, _) in enumerate(layers.slots):
+        first.setdefault(i, s)
+        last[i] = s
+    reader: dict[int, int] = {}
+    for i, op in enumerate(layers.ops):
+        for v in op.reads:
+            if v in layers.maker:
+                at = first[i] if _at_start(op, v) else last[i]
+                reader[v] = max(reader.get(v, -1), at)
+    across = [0.0] * (len(layers.slots) + 1)
+    for v, at in reader.items():
+        for s in range(last[layers.maker[v]] + 1, at + 1):
+            across[s] += size_bytes(layers.program.avals[v])
+    return across
+
+
+def _carry(op: Op) -> Sequence[Any]:
+    return op.eqn.outvars[: op.params["num_carry"]]
+
+
+def _at_start(op: Op, v: int) -> bool:
+    """Whether a loop reads a value only when it begins, as its carry."""
+    if op.name != "scan":
+        return True
+    first, more = op.params["num_consts"], op.params["num_carry"]
+    return v not in op.ins[:first] and v not in op.ins[first + more :]
+
+
+def _leaves_of(layers: Layers) -> list[tuple[tuple[int, float], ...]]:
+    """Parameters that each op reads, directly or through free ops: (leaf, bytes)."""
+    program = layers.program
+    number = {v: k for k, v in enumerate(program.params)}
+    known: dict[int, frozenset[int]] = {}
+
+    def leaves(v: int) -> frozenset[int]:
+        if v in number:
+            return frozenset((v,))
+        if v not in layers.free:
+            return frozenset()
+        if v not in known:
+            found = [leaves(u) for u in layers.free[v].reads if u in layers.of_params]
+            known[v] = frozenset().union(*found)
+        return known[v]
+
+    return [
+        tuple(
+            (number[p], size_bytes(program.avals[p]))
+            for p in sorted(frozenset().union(*(leaves(v) for v in op.reads)))
+        )
+        for op in layers.ops
+    ]

@@ -1,0 +1,59 @@
+# pyright: basic
+"""A stage with its gradients as it was traced, and with a rewritten program in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from ir import Graph, IRError, Operand
+from ir.evaluate import plain_program
+from ir.trace import Traced, trace
+
+from .stage_gradient import Joint
+
+
+def traced_joint(joint: Joint) -> Traced:
+    """One micro-batch of a stage: what it gives, the gradients it sends, and the new sums."""
+    return trace(joint.run, *joint.structs.values())
+
+
+def with_program(joint: Joint, after: Traced) -> Joint:
+    """The stage computed by another program of the same arguments and results.
+
+    Args:
+        joint: the stage.
+        after: as `traced_joint` has it, rewritten.
+
+    Raises:
+        IRError: if a result would wait for more than it did: what is given must not read incoming
+            gradients, and what is sent back must not read sums of gradients.
+    """
+    graph, at = after.graph, len(after.program.consts)
+    start: dict[str, int] = {}
+    for name, values in joint.structs.items():
+        start[name], at = at, at + len(values)
+    gives, sends = len(joint.gives), len(joint.outgoing)
+    given, sent = graph.outputs[:gives], graph.outputs[gives : gives + sends]
+    for late, results in (("slopes", given), ("sums", (*given, *sent))):
+        if _reads(graph, results, range(start[late], start[late] + len(joint.structs[late]))):
+            raise IRError(f"a result of the rewritten stage waits for its {late}")
+    run_flat = plain_program(after.program)
+
+    def run(*kinds: Any) -> Any:
+        flat = [x for values in kinds for x in values]
+        found = run_flat(*after.program.consts, *flat)
+        a, b = gives, gives + sends
+        return list(found[:a]), list(found[a:b]), list(found[b:])
+
+    return replace(joint, run=run)
+
+
+def _reads(graph: Graph, results: Iterable[Operand], values: range) -> bool:
+    """Whether some results depend on some values."""
+    after = set(values)
+    for i, node in enumerate(graph.nodes):
+        if any(o in after for o in node.inputs):
+            after.update(graph.values_of(i))
+    return any(o in after for o in results)

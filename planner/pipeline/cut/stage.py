@@ -1,0 +1,343 @@
+# pyright: basic
+"""Stages of a cut program: which values each takes, makes and gives, and how it runs."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import jax
+
+from ir import lookup
+from ir.jax_internals import struct_of
+
+from .equations import Array, Equations, Key, Literal, Op
+from .layers import Layers
+from .stage_steps import (
+    Env,
+    Step,
+    apply_op,
+    constant,
+    cut_part,
+    join_parts,
+    layered,
+    run_loop,
+    run_op,
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Use:
+    """A parameter that a stage reads: the leaf, and which part of its first dimension."""
+
+    leaf: int
+    low: int = 0
+    high: int = -1  # -1: the whole leaf, whatever its rank
+
+    @property
+    def whole(self) -> bool:
+        return self.high < 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Part of a program.
+
+    params: what it reads of the parameters, in the order in which `run` takes them.
+    batch: leaves of the batch that it reads.
+    takes: values of earlier stages that it reads.
+    gives: values that later stages read, or that the program returns.
+    """
+
+    number: int
+    params: tuple[Use, ...]
+    batch: tuple[int, ...]
+    takes: tuple[Key, ...]
+    gives: tuple[Key, ...]
+    consts: tuple[tuple[int, Any], ...]
+    steps: tuple[Step, ...] = field(repr=False)
+    keys: tuple[Key, ...] = ()  # of the parameters, in the order of `params`
+    batch_keys: tuple[Key, ...] = ()
+
+    def run(
+        self, params: Sequence[Array], batch: Sequence[Array], takes: Sequence[Array]
+    ) -> list[Array]:
+        """The values that it gives."""
+        env: Env = dict(self.consts)
+        env.update(zip(self.keys, params, strict=True))
+        env.update(zip(self.batch_keys, batch, strict=True))
+        env.update(zip(self.takes, takes, strict=True))
+        for step in self.steps:
+            step.run(env)
+        return [env[key] for key in self.gives]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A program in stages.
+
+    outputs: for the loss and each leaf of aux, its stage and value.
+    structs: shape and type of every value that passes between stages.
+    """
+
+    stages: tuple[Stage, ...]
+    outputs: tuple[tuple[int, Key], ...]
+    structs: dict[Key, jax.ShapeDtypeStruct]
+
+    def maker(self, key: Key) -> int:
+        """Stage that gives a value."""
+        return next(stage.number for stage in self.stages if key in stage.gives)
+
+    def readers(self, key: Key) -> tuple[int, ...]:
+        """Stages that take a value."""
+        return tuple(stage.number for stage in self.stages if key in stage.takes)
+
+
+def staged(
+    layers: Layers,
+    cuts: Sequence[int],
+    recompute: Sequence[str] = (),
+    borders: Collection[int] = (),
+) -> Staged:
+    """Cuts a program.
+
+    A stacked parameter is read in slices if no two stages read the same layer of it.
+
+    Args:
+        layers: of the program.
+        cuts: first slot of every stage, and the number of slots at the end.
+        recompute: of each stage, what its layers compute again; nothing if empty.
+        borders: first slots of the layers that are computed again.
+    """
+    whole = _Cut(tuple(cuts), tuple(recompute) or ("none",) * (len(cuts) - 1), sorted(borders))
+    first = _staged(layers, whole, frozenset())
+    uses: dict[int, list[Use]] = {}
+    for stage in first.stages:
+        for use in stage.params:
+            uses.setdefault(use.leaf, []).append(use)
+    shared = frozenset(leaf for leaf, found in uses.items() if not is_clean(found))
+    return _staged(layers, whole, shared) if shared else first
+
+
+def is_clean(uses: Sequence[Use]) -> bool:
+    """Whether all readers want the whole leaf, or disjoint parts of it."""
+    spans = sorted((use.low, use.high) for use in uses)
+    if any(use.whole for use in uses):
+        return all(use.whole for use in uses)
+    return all(a[1] <= b[0] for a, b in pairwise(spans))
+
+
+@dataclass(frozen=True)
+class _Cut:
+    cuts: tuple[int, ...]
+    recompute: tuple[str, ...]
+    borders: Sequence[int]
+
+    def layer(self, slot: int) -> int:
+        return bisect_right(self.borders, slot)
+
+
+def _staged(layers: Layers, cut: _Cut, shared: frozenset[int]) -> Staged:
+    program = layers.program
+    builders = [_Builder(layers, cut, s, shared) for s in range(len(cut.cuts) - 1)]
+    home: dict[Key, int] = {}
+    pieces: dict[int, list[tuple[Key, int, int]]] = {}
+    for builder in builders:
+        builder.home, builder.pieces = home, pieces
+        builder.build()
+    outputs: list[tuple[int, Key]] = []
+    for o in program.outputs:
+        if not isinstance(o, Literal) and o in home:
+            outputs.append((home[o], o))
+        else:
+            outputs.append((len(builders) - 1, builders[-1].output(o)))
+    taken = {key for builder in builders for key in builder.takes}
+    stages = [b.stage(taken, [k for s, k in outputs if s == b.number]) for b in builders]
+    return Staged(tuple(stages), tuple(outputs), _structs(program, stages))
+
+
+def parts_of(layers: Layers, low: int, high: int) -> list[tuple[int, int, int, int]]:
+    """(slot, op, first iteration, end) of the parts of a stage; iterations are -1 of a whole op."""
+    parts: list[tuple[int, int, int, int]] = []
+    for s, (i, k) in enumerate(layers.slots[low:high], low):
+        if k >= 0 and parts and parts[-1][1] == i:
+            parts[-1] = (parts[-1][0], i, parts[-1][2], k + 1)
+        else:
+            parts.append((s, i, k, k + 1 if k >= 0 else -1))
+    return parts
+
+
+def _structs(program: Equations, stages: Sequence[Stage]) -> dict[Key, jax.ShapeDtypeStruct]:
+    found: dict[Key, Any] = {}
+    for stage in stages:
+        params = [use_struct(program, use) for use in stage.params]
+        batch = [struct_of(program.avals[program.batch[i]]) for i in stage.batch]
+        takes = [found[key] for key in stage.takes]
+        gives = jax.eval_shape(stage.run, params, batch, takes)
+        found.update(zip(stage.gives, gives, strict=True))
+    return found
+
+
+def use_struct(program: Equations, use: Use) -> jax.ShapeDtypeStruct:
+    """Shape and type of what a stage reads of a parameter."""
+    struct = struct_of(program.avals[program.params[use.leaf]])
+    if use.whole:
+        return struct
+    return jax.ShapeDtypeStruct((use.high - use.low, *struct.shape[1:]), struct.dtype)
+
+
+class _Builder:
+    """Collects the steps of one stage."""
+
+    home: dict[Key, int]
+    pieces: dict[int, list[tuple[Key, int, int]]]
+
+    def __init__(
+        self,
+        layers: Layers,
+        cut: _Cut,
+        number: int,
+        shared: frozenset[int],
+    ) -> None:
+        self.layers, self.cut, self.number, self.shared = layers, cut, number, shared
+        self.recompute = cut.recompute[number]
+        self.layer = 0
+        self.program = layers.program
+        self.param_of = {v: k for k, v in enumerate(self.program.params)}
+        self.batch_of = {v: k for k, v in enumerate(self.program.batch)}
+        self.here: set[Key] = set()  # made or read already
+        self.made: list[Key] = []
+        self.takes: list[Key] = []
+        self.uses: dict[Key, Use] = {}
+        self.batch: dict[Key, int] = {}
+        self.consts: dict[int, Any] = {}
+        self.steps: list[Step] = []
+
+    def stage(self, taken: set[Key], outputs: Sequence[Key]) -> Stage:
+        gives = [key for key in self.made if key in taken]
+        gives += [key for key in dict.fromkeys(outputs) if key not in gives]
+        uses = sorted(self.uses.items(), key=lambda item: item[1])
+        batch = sorted(self.batch.items(), key=lambda item: item[1])
+        steps = layered(self.steps, self.recompute, gives)
+        return Stage(
+            self.number, tuple(u for _, u in uses), tuple(i for _, i in batch), tuple(self.takes),
+            tuple(gives), tuple(self.consts.items()), tuple(steps),
+            tuple(k for k, _ in uses), tuple(k for k, _ in batch),
+        )  # fmt: skip
+
+    def build(self) -> None:
+        low, high = self.cut.cuts[self.number : self.number + 2]
+        for slot, i, a, b in parts_of(self.layers, low, high):
+            self.layer = self.cut.layer(slot)
+            op = self.layers.ops[i]
+            if a < 0 or b - a == op.params["length"]:
+                for v in op.reads:
+                    self.need(v)
+                whole = run_loop(op, op.ins, op.outs, b, self.recompute) if a >= 0 else None
+                self.steps.append(whole or run_op(op, self.layer))
+                self.publish(op.outs)
+            else:
+                self.loop(i, op, a, b)
+
+    def publish(self, keys: Sequence[Key]) -> None:
+        self.made.extend(keys)
+        self.here.update(keys)
+        self.home.update(dict.fromkeys(keys, self.number))
+
+    def output(self, o: int | Literal) -> Key:
+        """A result of the program that no single stage makes."""
+        if not isinstance(o, Literal):
+            self.need(o)
+            return o
+        key = ("literal", repr(o.value), str(getattr(o.value, "dtype", "")))
+        self.steps.append(constant(key, o.value, self.layer))
+        return key
+
+    def need(self, v: Key) -> None:
+        """Makes a value readable in this stage."""
+        if v in self.here:
+            return
+        self.here.add(v)
+        if v in self.param_of:
+            self.uses[v] = Use(self.param_of[v])
+        elif v in self.batch_of:
+            self.batch[v] = self.batch_of[v]
+        elif v in self.program.consts:
+            self.consts[v] = self.program.consts[v]
+        elif v in self.layers.free:
+            op = self.layers.free[v]
+            for u in op.reads:
+                self.need(u)
+            self.here.update(op.outs)
+            self.steps.append(run_op(op, self.layer))
+        elif v in self.pieces:
+            keys = [key for key, _, _ in sorted(self.pieces[v], key=lambda piece: piece[1])]
+            for key in keys:
+                self.need(key)
+            self.steps.append(join_parts(v, keys, self.layer))
+        else:
+            self.takes.append(v)
+
+    # --- loops that are cut -----------------------------------------------------------------
+
+    def loop(self, i: int, op: Op, a: int, b: int) -> None:
+        """Iterations a to b of a loop over layers."""
+        params = op.params
+        length, first = params["length"], params["num_consts"]
+        last = first + params["num_carry"]
+        low, high = (length - b, length - a) if params["reverse"] else (a, b)
+        consts, carry = list(op.ins[:first]), list(op.ins[first:last])
+        if a:
+            carry = [("carry", i, a, k) for k in range(len(carry))]
+        for v in (*consts, *carry):
+            if not isinstance(v, Literal):
+                self.need(v)
+        xs = [v if isinstance(v, Literal) else self.part(v, low, high) for v in op.ins[last:]]
+        ends = b == length
+        after = [op.outs[k] if ends else ("carry", i, b, k) for k in range(params["num_carry"])]
+        ys = [("ys", i, k, low) for k in range(len(op.outs) - params["num_carry"])]
+        outs = (*after, *ys)
+        ins = (*consts, *carry, *xs)
+        self.steps.append(run_loop(op, ins, outs, high - low, self.recompute))
+        self.publish([*after, *ys])
+        for v, key in zip(op.outs[params["num_carry"] :], ys, strict=True):
+            self.pieces.setdefault(v, []).append((key, low, high))
+
+    def part(self, v: int, low: int, high: int) -> Key:
+        """A part of a stacked value: cut from the parameter itself where possible."""
+        key = ("part", v, low, high)
+        if key in self.here:
+            return key
+        if v in self.param_of and self.param_of[v] not in self.shared:
+            self.uses[key] = Use(self.param_of[v], low, high)
+        elif self._along(v):
+            op = self.layers.free[v]
+            shape = self.program.avals[v].shape
+            ins = [
+                self.part(u, low, high)
+                if not isinstance(u, Literal) and self.program.avals[u].shape == shape
+                else u
+                for u in op.ins
+            ]
+            for u in ins:
+                if isinstance(u, int):
+                    self.need(u)
+            self.steps.append(apply_op(op, ins, key, self.layer))
+        else:
+            self.need(v)
+            self.steps.append(cut_part(v, key, low, high, self.layer))
+        self.here.add(key)
+        return key
+
+    def _along(self, v: int) -> bool:
+        """Whether a value is computed entry by entry from parameters."""
+        op = self.layers.free.get(v)
+        if op is None or v not in self.layers.of_params or len(op.outs) != 1:
+            return False
+        shape = self.program.avals[v].shape
+        shapes = {self.program.avals[u].shape for u in op.reads}
+        known = lookup(op.name).family == "elementwise"
+        return known and shapes <= {shape, ()} and not ({"shape", "jaxpr"} & set(op.params))

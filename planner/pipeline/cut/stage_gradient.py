@@ -1,0 +1,171 @@
+# pyright: basic
+"""A stage with its gradients as one traced program, and that program in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ir import Operand
+from ir.trace import Program, trace
+
+from ...training.microbatch import wide
+from .equations import Array, Equations, Key, is_float
+from .forward_backward import Split, split
+from .stage import Stage, Staged, use_struct
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A gradient that flows back: of value `key`, from stage `source` to stage `target`."""
+
+    key: Key
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class StageProgram:
+    """A stage's program for one micro-batch.
+
+    Arguments are, in this order: parameters, batch leaves, values taken, incoming gradients (in
+    the loss's stage followed by that of the loss), sums of gradients so far. Results: values given,
+    outgoing gradients, new sums.
+
+    moves: which parameters have a gradient.
+    incoming, outgoing: gradients from later and to earlier stages.
+    args: values of the program by kind of argument.
+    """
+
+    stage: Stage
+    program: Program
+    moves: tuple[bool, ...]
+    incoming: tuple[Slope, ...]
+    outgoing: tuple[Slope, ...]
+    args: dict[str, tuple[int, ...]]
+    parts: Split
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A stage with its gradients as a function of arrays, and what it takes.
+
+    run(params, batch, takes, slopes, sums) -> (gives, sent, sums).
+    """
+
+    stage: Stage
+    run: Callable[..., tuple[list[Array], list[Array], list[Array]]]
+    moves: tuple[bool, ...]
+    incoming: tuple[Slope, ...]
+    outgoing: tuple[Slope, ...]
+    structs: dict[str, list[jax.ShapeDtypeStruct]]
+    gives: list[jax.ShapeDtypeStruct]
+
+
+def joint_of(program: Equations, cut: Staged, number: int) -> Joint:
+    """A stage with its gradients.
+
+    Args:
+        program: the loss.
+        cut: its stages.
+        number: of the stage.
+    """
+    stage, structs = cut.stages[number], cut.structs
+    params = [use_struct(program, use) for use in stage.params]
+    moves = tuple(is_float(p) for p in params)
+    flows = [is_float(structs[key]) for key in stage.takes]
+    incoming = tuple(
+        Slope(key, reader, number)
+        for key in stage.gives
+        if is_float(structs[key])
+        for reader in cut.readers(key)
+    )
+    outgoing = tuple(
+        Slope(key, number, cut.maker(key)) for key in stage.takes if is_float(structs[key])
+    )
+    slopes = [_plain(structs[slope.key]) for slope in incoming]
+    loss_stage, loss_key = cut.outputs[0]
+    if number == loss_stage:
+        slopes.append(_plain(structs[loss_key]))
+
+    def run(params: Any, batch: Any, takes: Any, slopes: Any, sums: Any) -> Any:
+        def forward(moving: Any, flowing: Any) -> Any:
+            found = stage.run(_merged(params, moving, moves), batch, _merged(takes, flowing, flows))
+            return [x for x in found if is_float(x)], found
+
+        args = (_chosen(params, moves), _chosen(takes, flows))
+        floats, back, gives = jax.vjp(forward, *args, has_aux=True)
+        keys = [key for key, x in zip(stage.gives, gives, strict=True) if is_float(x)]
+        seeds = []
+        for key, x in zip(keys, floats, strict=True):
+            terms = [s for slope, s in zip(incoming, slopes, strict=False) if slope.key == key]
+            if number == loss_stage and key == loss_key:
+                terms.append(slopes[-1])
+            seeds.append(sum(terms[1:], terms[0]) if terms else jnp.zeros_like(x))
+        grads, sent = back(seeds)
+        added = [lax.add(s, g.astype(s.dtype)) for s, g in zip(sums, grads, strict=True)]
+        return list(gives), list(sent), added
+
+    given = {
+        "params": params,
+        "batch": [_plain(program.avals[program.batch[i]]) for i in stage.batch],
+        "takes": [_plain(structs[key]) for key in stage.takes],
+        "slopes": slopes,
+        "sums": [
+            jax.ShapeDtypeStruct(p.shape, wide(p.dtype)) for p, m in zip(params, moves, strict=True)
+            if m
+        ],
+    }  # fmt: skip
+    gives = [_plain(structs[key]) for key in stage.gives]
+    return Joint(stage, run, moves, incoming, outgoing, given, gives)
+
+
+def stage_program(joint: Joint) -> StageProgram:
+    """Traces a stage with its gradients."""
+    traced = trace(joint.run, *joint.structs.values())
+    at = len(traced.program.consts)
+    args: dict[str, tuple[int, ...]] = {}
+    for name, values in joint.structs.items():
+        args[name] = tuple(range(at, at + len(values)))
+        at += len(values)
+    outputs = traced.graph.outputs
+    a, b = len(joint.stage.gives), len(joint.stage.gives) + len(joint.outgoing)
+    return program_of(joint, traced.program, args, (outputs[:a], outputs[a:b], outputs[b:]))
+
+
+def program_of(
+    joint: Joint,
+    program: Program,
+    args: dict[str, tuple[int, ...]],
+    results: tuple[Sequence[Operand], Sequence[Operand], Sequence[Operand]],
+) -> StageProgram:
+    """A stage's traced program and its parts.
+
+    Args:
+        joint: the stage.
+        program: of one micro-batch.
+        args: its values by kind of argument.
+        results: values given, outgoing gradients, new sums.
+    """
+    parts = split(program, *results, (*args["slopes"], *args["sums"]))
+    return StageProgram(
+        joint.stage, program, joint.moves, joint.incoming, joint.outgoing, args, parts
+    )
+
+
+def _plain(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+def _chosen(values: Sequence[Array], which: Sequence[bool]) -> list[Array]:
+    return [x for x, chosen in zip(values, which, strict=True) if chosen]
+
+
+def _merged(values: Sequence[Array], new: Sequence[Array], which: Sequence[bool]) -> list[Array]:
+    fresh = iter(new)
+    return [next(fresh) if chosen else x for x, chosen in zip(values, which, strict=True)]

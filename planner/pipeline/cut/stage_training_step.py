@@ -1,0 +1,166 @@
+# pyright: basic
+"""A stage as a training step of its own, for the planner to decide how its values are split.
+
+    (params, state, batch, takes, slopes) -> (params, state, a number for all that it gives)
+
+The micro-batches run one after another in a `lax.scan`, as the unsharded step runs them, and the
+stage's own parameters are updated at the end, so that delayed sums of gradients, split state and
+gathered parameters are decisions like any other. The runtime then runs the body of the loop, in
+parts, as that was decided.
+
+Every iteration reads the same micro-batch, and what it gives is only summed up: the pipeline holds
+one of these at a time, and further ones only as its schedule wants, which is added elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ir import IRError, Literal, Node
+from ir.trace import Program, Traced, trace
+
+from .opened_loss import Opened
+from .stage import Staged
+from .stage_gradient import Joint, StageProgram, joint_of, program_of
+
+ROLES = ("parameter", "optimizer-state", "batch", "batch", "batch")
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A stage's step, traced.
+
+    loop: node that runs the micro-batches.
+    params: graph inputs that are parameters; states: those that are the optimizer's state.
+    """
+
+    joint: Joint
+    traced: Traced
+    loop: int
+    params: tuple[int, ...]
+    states: tuple[int, ...]
+    program: StageProgram
+
+    @property
+    def body(self) -> Program:
+        """One micro-batch."""
+        return self.traced.program.bindings[self.loop].bodies[0]
+
+
+def rehearse(loss: Opened, cut: Staged, number: int, optimizer: Any) -> Rehearsal:
+    """Traces a stage's step.
+
+    Args:
+        loss: what is trained.
+        cut: its stages.
+        number: of the stage.
+        optimizer: of the stage's parameters.
+    """
+    return rehearsed(joint_of(loss.program, cut, number), loss.microbatches, optimizer)
+
+
+def rehearsed(joint: Joint, count: int, optimizer: Any) -> Rehearsal:
+    """Traces the step of a stage whose program is at hand.
+
+    Args:
+        joint: the stage.
+        count: micro-batches.
+        optimizer: of the stage's parameters.
+    """
+    given = joint.structs
+    moving = [p for p, m in zip(given["params"], joint.moves, strict=True) if m]
+    state = jax.eval_shape(optimizer.init, moving)
+
+    def stage_step(params: Any, state: Any, batch: Any, takes: Any, slopes: Any) -> Any:
+        def body(sums: Any, _: None) -> Any:
+            gives, sent, sums = joint.run(params, batch, takes, slopes, sums)
+            return sums, [_seen(x) for x in (*gives, *sent)]
+
+        zeros = [jnp.zeros(s.shape, s.dtype) for s in given["sums"]]
+        sums, ys = lax.scan(body, zeros, length=count)
+        own = [p for p, m in zip(params, joint.moves, strict=True) if m]
+        grads = [s.astype(p.dtype) for s, p in zip(sums, own, strict=True)]
+        updates, state = optimizer.update(grads, state, own)
+        fresh = iter([(p + u.astype(p.dtype)) for p, u in zip(own, updates, strict=True)])
+        new = [next(fresh) if m else p for p, m in zip(params, joint.moves, strict=True)]
+        return new, state, ys
+
+    traced = trace(
+        stage_step, given["params"], state, given["batch"], given["takes"], given["slopes"],
+        donate_argnums=(0, 1), roles=ROLES,
+    )  # fmt: skip
+    heads, own = len(traced.program.consts), len(given["params"])
+    states = len(jax.tree.leaves(state))
+    loop = _loop(traced.graph.nodes, len(given["sums"]), count)
+    return Rehearsal(
+        joint, traced, loop, tuple(range(heads, heads + own)),
+        tuple(range(heads + own, heads + own + states)), _body_program(joint, traced, loop),
+    )  # fmt: skip
+
+
+def _loop(nodes: tuple[Node, ...], carried: int, count: int) -> int:
+    for i, node in enumerate(nodes):
+        wanted = (carried, count)
+        if node.op == "scan" and (node.attr("num_carry"), node.attr("length")) == wanted:
+            return i
+    raise IRError("the loop over micro-batches is not in the traced program")
+
+
+def _body_program(joint: Joint, traced: Traced, loop: int) -> StageProgram:
+    """The loop's body as the program of one micro-batch."""
+    node, binding = traced.graph.nodes[loop], traced.program.bindings[loop]
+    body = binding.bodies[0]
+    heads, outer = len(body.consts), len(traced.program.consts)
+    fixed, carried = binding.params["num_consts"], binding.params["num_carry"]
+    position = {o: heads + k for k, o in enumerate(node.inputs[:fixed]) if isinstance(o, int)}
+    args = {"sums": tuple(range(heads + fixed, heads + fixed + carried))}
+    at = outer
+    states = len(traced.args_info) - sum(
+        len(joint.structs[name]) for name in ("params", "batch", "takes", "slopes")
+    )
+    known: set[int] = set()
+    for name in ("params", "batch", "takes", "slopes"):
+        span = range(at, at + len(joint.structs[name]))
+        # what no op reads is no input of the loop; a number of its own, which nothing reads either
+        args[name] = tuple(position.get(v, -1 - v) for v in span)
+        known.update(span)
+        at += len(span) + (states if name == "params" else 0)
+    if not set(position) <= known:
+        raise IRError("the loop over micro-batches reads something that is not its stage's")
+    gives = len(joint.stage.gives)
+    types = [*joint.gives, *(None for _ in joint.outgoing)]
+    outputs = zip(body.graph.outputs[carried:], types, strict=True)
+    seen = [_unseen(body, o, struct) for o, struct in outputs]
+    results = (seen[:gives], seen[gives:], body.graph.outputs[:carried])
+    return program_of(joint, body, args, results)
+
+
+def _seen(x: Any) -> Any:
+    """A number that depends on all of a value, so that the value has to be whole in the end."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        x = lax.convert_element_type(x, jnp.float32)
+    return jnp.einsum(x, range(x.ndim), x, range(x.ndim), []) if x.ndim else x * x
+
+
+def _unseen(
+    body: Program, output: int | Literal, struct: jax.ShapeDtypeStruct | None
+) -> int | Literal:
+    """The value that `_seen` made a number of; `struct` is its type, None for a gradient."""
+    graph = body.graph
+    maker = {v: i for i in range(len(graph.nodes)) for v in graph.values_of(i)}
+    steps = 1
+    if struct is not None and not jnp.issubdtype(struct.dtype, jnp.inexact):
+        steps += 1 + jnp.issubdtype(struct.dtype, jax.dtypes.prng_key)
+    o = output
+    for _ in range(steps):
+        if isinstance(o, Literal) or o not in maker:
+            raise IRError("a result of the loop over micro-batches was not found in it")
+        o = graph.nodes[maker[o]].inputs[0]
+    return o

@@ -1,0 +1,172 @@
+"""Pipelines whose stages have prices, ranked by the simulator under every schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodel import Cluster
+
+from ..schedule import Kind, Links, Schedule, Simulator, StageCosts, build
+from ..schedule.transform import with_optimizer, with_recomputation
+from .space import INTERLEAVED
+from .stage_price import StagePrice
+
+SCHEDULES = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", INTERLEAVED)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Stages and micro-batches of a candidate.
+
+    cuts: first slot of every stage, and the number of slots.
+    sizes: devices of every stage.
+    recompute: of every stage: none; selective or full, by layer; or stage, all of it at once.
+    chunks: stages on each group of devices; with more than one, stage s is on group s mod p.
+    """
+
+    cuts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    microbatches: int
+    recompute: tuple[str, ...]
+    chunks: int = 1
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Devices of every group."""
+        return groups_of(self.sizes, self.chunks)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate with its simulated step.
+
+    stage_s: busy seconds of each stage; peak_bytes: of a device of each stage.
+    """
+
+    shape: Shape
+    schedule: str
+    step_s: float
+    bubble: float
+    stage_s: tuple[float, ...]
+    peak_bytes: tuple[float, ...]
+
+    @property
+    def worst_bytes(self) -> float:
+        """Peak of the fullest device."""
+        return max(self.peak_bytes)
+
+
+def ranked(
+    shape: Shape,
+    prices: Sequence[StagePrice],
+    across: Sequence[float],
+    cluster: Cluster,
+    limit_bytes: float,
+    schedules: Sequence[str] = SCHEDULES,
+) -> list[Ranked]:
+    """The shape under every schedule; the fastest that fit first.
+
+    Args:
+        shape: stages and micro-batches.
+        prices: of every stage.
+        across: bytes of one micro-batch that each stage sends to the next.
+        cluster: all devices.
+        limit_bytes: of a device.
+        schedules: names.
+    """
+    costs = costs_of(shape.recompute, prices, across, shape.sizes)
+    names = [name for name in schedules if (name == INTERLEAVED) == (shape.chunks > 1)]
+    found = [_simulated(shape, name, costs, prices, cluster) for name in names]
+    return sorted(found, key=lambda r: (r.worst_bytes > limit_bytes, r.step_s))
+
+
+def costs_of(
+    recompute: Sequence[str],
+    prices: Sequence[StagePrice],
+    across: Sequence[float],
+    sizes: Sequence[int],
+) -> StageCosts:
+    """What the simulator asks for, of one device of each stage; arguments as of `ranked`."""
+    sent = [size / min(a, b) for size, a, b in zip(across, sizes, sizes[1:], strict=False)]
+    grow = [
+        p.boundary_bytes if kind == "stage" else p.activation_bytes
+        for p, kind in zip(prices, recompute, strict=True)
+    ]
+    return StageCosts(
+        forward_s=tuple(p.forward_s for p in prices),
+        input_gradient_s=tuple(p.input_gradient_s for p in prices),
+        weight_gradient_s=tuple(p.weight_gradient_s for p in prices),
+        recompute_s=tuple(p.forward_s for p in prices),
+        optimizer_s=tuple(p.once_s for p in prices),
+        activation_bytes=tuple(grow),
+        weight_input_bytes=tuple(grow),
+        boundary_bytes=tuple(grow),
+        output_bytes=(*sent, 0.0),
+        weight_bytes=tuple(
+            max(p.held_bytes - g, 0.0) for p, g in zip(prices, grow, strict=True)
+        ),
+    )  # fmt: skip
+
+
+def _simulated(
+    shape: Shape,
+    name: str,
+    costs: StageCosts,
+    prices: Sequence[StagePrice],
+    cluster: Cluster,
+) -> Ranked:
+    table = with_optimizer(table_of(name, shape.microbatches, shape.recompute, shape.chunks))
+    timeline = Simulator(table).run(costs, links_of(shape.groups, cluster))
+    busy = tuple(
+        shape.microbatches * (p.microbatch_s + (kind == "stage") * p.forward_s) + p.once_s
+        for p, kind in zip(prices, shape.recompute, strict=True)
+    )
+    peaks = timeline.peak_bytes * shape.chunks  # of the group that each stage is on
+    return Ranked(shape, name, timeline.step_s, timeline.bubble, busy, peaks)
+
+
+def links_of(sizes: Sequence[int], cluster: Cluster) -> Links:
+    """Links between groups, of one device: every device of the smaller one sends its part."""
+    starts = [sum(sizes[:s]) for s in range(len(sizes))]
+    host = cluster.devices_per_host
+    latency: list[tuple[float, ...]] = []
+    bandwidth: list[tuple[float, ...]] = []
+    for a, n in zip(starts, sizes, strict=True):
+        rows = [
+            cluster.intra_host
+            if a // host == (b + m - 1) // host == b // host == (a + n - 1) // host
+            else cluster.network
+            for b, m in zip(starts, sizes, strict=True)
+        ]
+        latency.append(tuple(link.latency_s for link in rows))
+        bandwidth.append(
+            tuple(link.bandwidth_bytes_per_s / min(link.shared_by_devices, n) for link in rows)
+        )
+    return Links(latency_s=tuple(latency), bandwidth_bytes_per_s=tuple(bandwidth))
+
+
+def groups_of(sizes: Sequence[int], chunks: int) -> tuple[int, ...]:
+    """Devices of every group, from those of every stage."""
+    return tuple(sizes[: len(sizes) // chunks])
+
+
+def flights_of(table: Schedule) -> tuple[int, ...]:
+    """Micro-batches of which each stage has begun the forward and not ended the backward pass."""
+    now, most = [0] * table.placement.chunks, [0] * table.placement.chunks
+    for device in range(table.devices):
+        for task in table.tasks(device):
+            if task.kind is Kind.FORWARD:
+                now[task.chunk] += 1
+                most[task.chunk] = max(most[task.chunk], now[task.chunk])
+            elif task.kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT):
+                now[task.chunk] -= 1
+    return tuple(most)
+
+
+def table_of(name: str, microbatches: int, recompute: Sequence[str], chunks: int = 1) -> Schedule:
+    """The schedule that a ranked candidate runs."""
+    more = {"chunks": chunks} if chunks > 1 else {}
+    table = build(name, len(recompute) // chunks, microbatches, **more)
+    again = [s for s, kind in enumerate(recompute) if kind == "stage"]
+    return with_recomputation(table, again) if again else table

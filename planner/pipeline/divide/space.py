@@ -1,0 +1,118 @@
+"""What a pipeline may look like on a cluster: sizes of sub-meshes, numbers of micro-batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from costmodel import Cluster
+
+from ...common.errors import PlanError
+
+MOST_STAGES = 16
+INTERLEAVED = "interleaved"  # the schedule of several chunks on each group of devices
+SMALL = 16  # devices up to which sub-meshes of every size are looked at
+FEWEST_COUNT = 4
+# Micro-batches that a stage holds under a schedule, from the stages from it to the last and the
+# micro-batches of a step.
+IN_FLIGHT: dict[str, Callable[[int, int], int]] = {
+    "1f1b": min,
+    "1f1b-eager": lambda left, count: min(2 * left - 1, count),
+    "gpipe": lambda left, count: count,
+}
+ALIKE = {"zb-h1": "1f1b", "zb-h2": "1f1b-eager"}
+
+
+def families(schedules: Sequence[str]) -> tuple[str, ...]:
+    """Kinds of schedules that stages are planned for; GPipe holds most, and is no faster.
+
+    Interleaved 1F1B is made of a division that was found for another.
+    """
+    found = dict.fromkeys(ALIKE.get(name, name) for name in schedules if name != INTERLEAVED)
+    return tuple(name for name in found if name != "gpipe" or len(found) == 1)
+
+
+def anchors(cluster: Cluster) -> tuple[int, ...]:
+    """Sizes of sub-meshes that the whole program is priced on: even parts of a host, or hosts."""
+    host, hosts, devices = cluster.devices_per_host, cluster.num_hosts, cluster.num_devices
+    inside = [d for d in range(1, host + 1) if host % d == 0]
+    across = [host * k for k in range(2, hosts + 1) if hosts % k == 0]
+    least = devices / (2 * MOST_STAGES)
+    found = [d for d in (*inside, *across) if least <= d < devices]
+    if devices <= SMALL or max(found, default=0) < devices / 2:
+        found.append(max(sizes(cluster, every=True), default=1))  # what lies between is read off
+    return tuple(d for d in dict.fromkeys(found) if d < devices)
+
+
+def sizes(cluster: Cluster, *, every: bool) -> tuple[int, ...]:
+    """Sizes of sub-meshes to choose from.
+
+    Args:
+        cluster: all devices.
+        every: all sizes that lie in a host or fill hosts, not only even parts.
+    """
+    if not every and cluster.num_devices > SMALL:
+        return anchors(cluster)
+    host, devices = cluster.devices_per_host, cluster.num_devices
+    least = devices / (2 * MOST_STAGES)
+    found = [*range(1, host + 1), *range(2 * host, devices, host)]
+    return tuple(d for d in found if least <= d < devices)
+
+
+def counts(batch: int, asked: int | None) -> tuple[int, ...]:
+    """Numbers of micro-batches to try: divisors of the batch, each about four times the last."""
+    if asked is not None:
+        return (asked,)
+    divisors = [d for d in range(1, batch + 1) if batch % d == 0]
+    found: list[int] = []
+    goal = float(FEWEST_COUNT)
+    while goal <= batch:
+        found.append(min(divisors, key=lambda d: (abs(math.log(d / goal)), -d)))
+        goal *= 4
+    return tuple(dict.fromkeys((*found, batch)))
+
+
+def near(count: int, batch: int) -> tuple[int, ...]:
+    """Divisors of the batch next to half and to twice as many micro-batches."""
+    divisors = [d for d in range(1, batch + 1) if batch % d == 0]
+    found = (
+        min(divisors, key=lambda d: (abs(math.log(d / goal)), -d))
+        for goal in (count / 2, 2 * count)
+    )
+    return tuple(dict.fromkeys(d for d in found if d != count))
+
+
+def stage_counts(cluster: Cluster, layers: int) -> tuple[int, ...]:
+    """Numbers of stages to try."""
+    return tuple(range(2, min(layers, cluster.num_devices, MOST_STAGES) + 1))
+
+
+def check_stages(cluster: Cluster, asked: int | None, layers: int) -> None:
+    """Refuses a number of stages that cannot be had.
+
+    Raises:
+        PlanError: if there are fewer layers or devices.
+    """
+    if asked is None:
+        return
+    host, devices = cluster.devices_per_host, cluster.num_devices
+    if asked < 2:
+        raise PlanError(
+            "1 stage is no pipeline", kind="bad-option", where="pipeline",
+            remedy="ask for 2 stages or more, or for 'off'",
+        )  # fmt: skip
+    if asked > layers:
+        raise PlanError(
+            f"{asked} stages, but the program has {layers} layers between which it can be cut",
+            kind="bad-option", where="pipeline", remedy=f"ask for at most {layers} stages",
+        )  # fmt: skip
+    if devices < 2:
+        raise PlanError(
+            "1 device has no room for stages", kind="bad-option", where="pipeline",
+            remedy="use 2 devices or more, or ask for 'off'",
+        )  # fmt: skip
+    if asked > devices:
+        raise PlanError(
+            f"{asked} stages cannot share {devices} devices in hosts of {host}",
+            kind="bad-option", where="pipeline", remedy=f"ask for at most {devices} stages",
+        )  # fmt: skip

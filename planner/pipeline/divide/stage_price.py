@@ -1,0 +1,208 @@
+"""What a stage costs: seconds of its parts for one micro-batch, and bytes that it holds."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ir import Graph, Mesh, Sharding, TensorType, flops_of, lookup, replicated
+from ir.analysis import FlatProgram, operand_types
+
+from ...sharding.cost.account import moves
+from ...sharding.search.context import Candidate
+from .cost_profile import NO_PASSING, Passing, passing
+
+PRODUCTS = ("contraction", "convolution")  # families of ops
+ADD = ("add", "add_any")
+
+
+@dataclass(frozen=True, slots=True)
+class StagePrice:
+    """Costs of a stage on each of its devices.
+
+    forward_s, input_gradient_s, weight_gradient_s: of one micro-batch, collectives included.
+    once_s: of a step beside its micro-batches: sums of gradients, update, gathered parameters.
+    held_bytes: at the worst moment, with one micro-batch in flight.
+    static_bytes: of that parameters, the optimizer's state and sums of gradients.
+    update_bytes: at the worst moment outside the micro-batches, most often in the update.
+    sums_s: seconds of the backward pass in which gradients are added to those of others.
+    forward, back: how the seconds of all micro-batches pass along the program, but for `sums_s`.
+    activation_bytes: what each further micro-batch in flight adds.
+    boundary_bytes: the same if the forward pass is run again.
+    """
+
+    forward_s: float
+    input_gradient_s: float
+    weight_gradient_s: float
+    once_s: float
+    held_bytes: float
+    activation_bytes: float
+    boundary_bytes: float
+    static_bytes: float = 0.0
+    update_bytes: float = 0.0
+    sums_s: float = 0.0
+    forward: Passing = NO_PASSING
+    back: Passing = NO_PASSING
+
+    @property
+    def microbatch_s(self) -> float:
+        """Forward and backward."""
+        return self.forward_s + self.input_gradient_s + self.weight_gradient_s
+
+    def paced_s(self, recompute: str) -> float:
+        """The same with what is computed again."""
+        return self.microbatch_s + (recompute == "stage") * self.forward_s
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Which nodes of the loop's body belong to which part, and what is held between them.
+
+    loop: node of the stage's step that runs the micro-batches.
+    forward, input_gradient, weight_gradient: its nodes.
+    saved, takes: values of the body that live from the forward to the backward pass.
+    sums: values of the body that are sums of gradients.
+    own: positions of the inputs that are parameters or the optimizer's state.
+    """
+
+    loop: int
+    forward: Collection[int]
+    input_gradient: Collection[int]
+    weight_gradient: Collection[int]
+    saved: Sequence[int]
+    takes: Sequence[int]
+    sums: Sequence[int] = ()
+    own: Sequence[int] = ()
+
+
+def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StagePrice:
+    """Costs of a stage as it was decided.
+
+    Args:
+        best: how it is split.
+        phases: of its program.
+        body: of one micro-batch.
+        count: micro-batches in the step.
+    """
+    flat, choice = best.builder.flat, best.solution.choice
+    totals = {"forward": 0.0, "input": 0.0, "weight": 0.0, "sums": 0.0, "once": 0.0, "": 0.0}
+    sums = _sums(phases, body)
+    each = [0.0] * len(flat.ops)
+    members = Counter(best.built.op_node.values())
+    starts: list[int] = []
+    names: list[str] = []
+    for i, op in enumerate(flat.ops):
+        phase = _phase(op.place, phases, sums)
+        starts.append(op.time)
+        names.append(phase)
+        node = best.built.op_node.get(i)
+        if node is not None:
+            each[i] = float(best.built.work[node][choice[node]]) / members[node]
+            totals[phase] += each[i]
+    totals["once"] += best.built.taking_s(choice)
+    reshard = best.builder.cache.reshard
+    for move in moves(best.builder, best.built, choice):
+        at = max(bisect_right(starts, move.time) - 1, 0)
+        seconds = sum(
+            reshard.step_s(step, move.type)
+            for step in reshard.path(move.type, move.before, move.after)
+            if step.collective
+        )
+        phase = names[at] if move.weight >= count or count == 1 else "once"
+        totals[phase] += seconds * move.weight
+        each[at] += seconds * move.weight * (phase != "once")
+    states = best.decisions.values
+    inside = (phases.loop, 0)
+    inner = {v: state for (prefix, v), state in states.items() if prefix == inside}
+    saved = _bytes(phases.saved, body.types, inner, best.mesh)
+    takes = _bytes(phases.takes, body.types, inner, best.mesh)
+    static = _bytes(phases.sums, body.types, inner, best.mesh)
+    for k in phases.own:
+        node = best.built.value_node[flat.inputs[k]]
+        static += float(best.built.lives.usage[node][choice[node]])
+    peak = float((best.account.memory - best.built.lives.held_bytes(choice)).max(initial=0.0))
+    return StagePrice(
+        totals["forward"] / count, totals["input"] / count,
+        (totals["weight"] + totals["sums"]) / count,
+        totals["once"], max(peak, saved + takes), saved + takes, takes, min(static, peak),
+        _outside(best, phases), totals["sums"] / count,
+        _passing(flat, names, each, ("forward",)), _passing(flat, names, each, ("input", "weight")),
+    )  # fmt: skip
+
+
+def _passing(
+    flat: FlatProgram, names: Sequence[str], seconds: Sequence[float], wanted: Sequence[str]
+) -> Passing:
+    """How the seconds of some parts pass, in the order of the program.
+
+    Args:
+        flat: the program.
+        names: part of each op.
+        seconds: of each op.
+        wanted: parts that count; the backward pass goes through the program from its end.
+    """
+    blocks: dict[int, tuple[float, float]] = {}  # an op of a micro-batch, or a loop in it
+    for op, name, spent in zip(flat.ops, names, seconds, strict=True):
+        if name in wanted:
+            record, flops = lookup(op.node.op), 0.0
+            if record.family in PRODUCTS:
+                flops = flops_of(record, op.node, operand_types(flat, op)) * op.weight
+            before = blocks.get(op.place[2], (0.0, 0.0))
+            blocks[op.place[2]] = before[0] + flops, before[1] + spent
+    rows = list(blocks.values())
+    return passing(rows if "forward" in wanted else rows[::-1])
+
+
+def _outside(best: Candidate, phases: Phases) -> float:
+    """Peak of memory before and after the micro-batches."""
+    inside = [op.time for op in best.builder.flat.ops if op.place[:2] == (phases.loop, 0)]
+    memory = best.account.memory
+    if not inside:
+        return float(memory.max(initial=0.0))
+    rest = np.concatenate((memory[: min(inside)], memory[max(inside) + 1 :]))
+    return float(rest.max(initial=0.0))
+
+
+def _sums(phases: Phases, body: Graph) -> set[int]:
+    """Nodes that add gradients to sums, and those that only change the type of such gradients."""
+    known, added, found = set(phases.sums), set[int](), set[int]()
+    for i in reversed(range(len(body.nodes))):
+        node = body.nodes[i]
+        reads = {v for v in node.inputs if isinstance(v, int)}
+        adds = node.op in ADD and not known.isdisjoint(reads)
+        if adds or (node.op == "convert_element_type" and not added.isdisjoint(body.values_of(i))):
+            found.add(i)
+            added |= reads - known
+    return found
+
+
+def _phase(place: tuple[int, ...], phases: Phases, sums: Collection[int]) -> str:
+    """Part of an op; none for those that are there only to keep results alive.
+
+    Nodes in `sums`, of the weight gradient, add gradients to those of other micro-batches.
+    """
+    if place[:2] != (phases.loop, 0):
+        return "once"
+    if place[2] in phases.forward:
+        return "forward"
+    if place[2] in phases.input_gradient:
+        return "input"
+    if place[2] in phases.weight_gradient:
+        return "sums" if place[2] in sums else "weight"
+    return ""
+
+
+def _bytes(
+    values: Sequence[int],
+    types: Sequence[TensorType],
+    states: Mapping[int, Sharding],
+    mesh: Mesh,
+) -> float:
+    """Bytes of values on one device."""
+    return sum(
+        float(states.get(v, replicated(types[v].rank)).local_bytes(types[v], mesh)) for v in values
+    )

@@ -1,0 +1,214 @@
+# pyright: basic
+"""A training step as one program or as a pipeline, whichever is faster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import jax
+from msgspec import structs
+
+from costmodel import Cluster
+from ir import IRError, Mesh
+from ir.trace import trace
+
+from ..common.errors import PlanError
+from ..common.options import Options
+from ..common.version import VERSION
+from ..files.plan_file import BaselineRow
+from ..files.plan_summary import fits
+from ..sharding.plan_program import with_asked
+from ..sharding.planned_program import PlannedProgram
+from .pipeline_file import PIPELINE_FORMAT, PIPELINE_VERSION, PipelineFile, StageCost
+from .planned_pipeline import PlannedPipeline
+from .rewrite_stages import rewritten_pipeline
+from .search import PipelineSearch
+from .stage_planner import Say, Training
+from .trials import Found
+
+ROUNDING = 1e-9  # relative: sums of the same seconds in another order
+
+
+def better_pipeline(
+    training: Training,
+    machine: Cluster,
+    options: Options,
+    say: Say,
+    start: float,
+    single: Callable[[float], PlannedProgram],
+) -> PlannedProgram | PlannedPipeline:
+    """The plan in one program, or a pipeline where that is faster or alone fits.
+
+    Args:
+        training: what is trained.
+        machine: what it runs on.
+        options: of the search.
+        say: hears of progress.
+        start: when planning began.
+        single: plans one program; only one below the seconds given is of interest.
+
+    Raises:
+        PlanError: if neither fits, or a pipeline was asked for that cannot be had.
+    """
+    search = PipelineSearch(training, machine, options, say, start)
+    if isinstance(options.pipeline, int):
+        _check_arguments(training)
+        if ignored := _ignored(options):
+            raise PlanError(
+                f"{ignored} is of one program, a pipeline has one for each stage",
+                kind="bad-option", where=f"Options.{ignored}",
+                remedy=f"leave {ignored} out, or plan with pipeline='off'",
+            )  # fmt: skip
+        found = search.run(options.pipeline)
+        if found is None:
+            raise search.refusal()
+        return _plan_of(found, search, {})
+    if options.pipeline == "off" or _ignored(options):
+        return single(float("inf"))
+    if machine.num_devices <= machine.island:
+        return _one_if_it_fits(search, single)
+    return _faster(search, single)
+
+
+def _ignored(options: Options) -> str:
+    """An option that stages would not follow, if one is given."""
+    given = {
+        "pins": options.pins, "mesh": options.mesh, "forbidden": options.forbidden,
+        "baseline": options.baseline, "shardings": options.shardings == "pin",
+    }  # fmt: skip
+    return next((name for name, value in given.items() if value), "")
+
+
+def _one_if_it_fits(
+    search: PipelineSearch, single: Callable[[float], PlannedProgram]
+) -> PlannedProgram | PlannedPipeline:
+    """One program, or a pipeline if none fits: all devices are near to one another."""
+    try:
+        return single(float("inf"))
+    except PlanError as error:
+        if error.kind != "does-not-fit":
+            raise
+        found, why = _tried(search)
+        if found is None:
+            raise _and_no_pipeline(error, why) from error
+        return _plan_of(found, search, {})
+
+
+def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
+    """An error of one program, and why no pipeline can be had either; nothing is said twice."""
+    said = error.message.rpartition(": ")[2]
+    if not why or said in why:
+        return error
+    return PlanError(
+        f"{error.message}; no pipeline was looked at: {why}", kind=error.kind, where=error.where,
+        remedy=error.remedy, needs_bytes=error.needs_bytes,
+    )  # fmt: skip
+
+
+def _faster(
+    search: PipelineSearch, single: Callable[[float], PlannedProgram]
+) -> PlannedProgram | PlannedPipeline:
+    """The pipeline, or one program if that is faster."""
+    begun = time.monotonic()
+    found, why = _tried(search)
+    spent = time.monotonic() - begun
+    try:
+        plan = single(found.ranked.step_s if found else float("inf"))
+    except PlanError as error:
+        if error.kind not in ("does-not-fit", "not-faster"):
+            raise
+        if found is None:
+            raise _and_no_pipeline(error, why) from error
+        return _plan_of(found, search, {})
+    if found is None or plan.step_s <= found.ranked.step_s:
+        notes = (
+            (*plan.file.warnings, f"no pipeline was looked at: {why}")
+            if why
+            else plan.file.warnings
+        )
+        file = structs.replace(plan.file, warnings=notes)
+        seconds = {**plan.seconds, "inter": spent, "total": time.monotonic() - search.start}
+        return replace(plan, file=file, seconds=seconds)
+    one = BaselineRow(plan.step_s, plan.file.peak_bytes, fits(plan.file), str(Mesh(plan.file.mesh)))
+    return _plan_of(found, search, {**plan.file.baselines, "one program": one})
+
+
+def _check_arguments(training: Training) -> None:
+    if len(training.args) != 2:
+        raise PlanError(
+            f"with optimizer= the arguments are (params, batch), got {len(training.args)} "
+            "arguments", kind="bad-argument", where="plan",
+            remedy="put what is trained into params and everything else into batch",
+        )  # fmt: skip
+
+
+def _tried(search: PipelineSearch) -> tuple[Found | None, str]:
+    """The best pipeline, or why none can be had of this program."""
+    try:
+        return search.run(None), ""
+    except (PlanError, IRError) as error:
+        return None, str(error)
+
+
+def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) -> PlannedPipeline:
+    rows = {**one, **_by_hand(search)}
+    found, substitute_s, refused = rewritten_pipeline(found, search)
+    best, machine = found.ranked, search.machine
+    files = [plan.file for plan in found.plans]
+    distinct = list({id(file): file for file in files}.values())
+    members = tuple(next(k for k, f in enumerate(distinct) if f is file) for file in files)
+    loss, shape = found.bound.loss, best.shape
+    costs = tuple(
+        StageCost(*(float(x) for x in (
+            p.forward_s, p.input_gradient_s, p.weight_gradient_s, p.once_s, p.held_bytes,
+            p.activation_bytes, p.boundary_bytes, sent,
+        )))
+        for p, sent in zip(found.prices, (*found.across, 0.0), strict=True)
+    )  # fmt: skip
+    bound = search.lower_bound_s(found.bound.stages if found.bound.rows else ())
+    if bound > best.step_s * (1 + ROUNDING):
+        bound = 0.0  # one that the plan itself is below proves nothing
+    file = PipelineFile(
+        PIPELINE_FORMAT, PIPELINE_VERSION, VERSION, search.training.name, machine.to_dict(),
+        best.step_s, min(bound, best.step_s), max(best.bubble, 0.0), search.limit,
+        shape.microbatches, best.schedule, shape.recompute, loss.built.reduction, shape.cuts,
+        shape.sizes, best.stage_s, best.peak_bytes, costs, _names(found), members,
+        tuple(distinct), rows, _warnings(search, (*loss.built.warnings, *refused)), shape.chunks,
+    )  # fmt: skip
+    total = time.monotonic() - search.start
+    cached = all(plan.cached for plan in found.plans)
+    spent = dict.fromkeys(("trace", "substitute", "build", "solve"), 0.0)  # all inside `inter`
+    spent |= {"substitute": substitute_s, "inter": total - substitute_s, "total": total}
+    return PlannedPipeline(file, found.bound, spent, cached=cached)
+
+
+def _warnings(search: PipelineSearch, built: Sequence[str]) -> tuple[str, ...]:
+    """What the step's builder says, and what the loss asks for and does not get."""
+    traced = trace(search.training.loss_fn, *search.training.args)
+    _, notes = with_asked(search.options, traced, search.machine)
+    return tuple(dict.fromkeys((*built, *traced.warnings, *notes)))
+
+
+def _by_hand(search: PipelineSearch) -> dict[str, BaselineRow]:
+    """Hand-written pipelines that were priced."""
+    rows: dict[str, BaselineRow] = {}
+    for name, r in search.by_hand.items():
+        devices = "+".join(map(str, r.shape.sizes))
+        form = f"{devices} devices, {r.shape.microbatches} micro-batches, {r.schedule}"
+        rows[name] = BaselineRow(r.step_s, r.worst_bytes, True, form)
+    return rows
+
+
+def _names(found: Found) -> tuple[tuple[str, ...], ...]:
+    """Names of the parameters of every stage."""
+    paths = jax.tree_util.tree_leaves_with_path(found.bound.loss.params)
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+    return tuple(
+        tuple(
+            names[use.leaf] + ("" if use.whole else f"[{use.low}:{use.high}]")
+            for use in stage.params
+        )
+        for stage in found.bound.cut.stages
+    )

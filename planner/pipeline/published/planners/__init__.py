@@ -1,0 +1,1 @@
+"""Planners, one file each; `planner/pipeline/published/registry.py` lists them."""

@@ -1,0 +1,1 @@
+"""Profile formats, one file each; `planner/pipeline/published/reading.py` chooses."""

@@ -1,0 +1,129 @@
+# pyright: basic
+"""Rewrites in the stages of a pipeline: each stage's micro-batch, forward and backward pass.
+
+Stages are rewritten after the loss was differentiated and cut, so that derivatives that its author
+wrote are kept, and before the parts that run forward and backward are told apart. What a rule
+makes of weights alone is made in every micro-batch.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import msgspec
+
+from costmodel import CollectiveModel, ComputeModel
+from ir import IRError, check, digest
+from substitutions import Draft, Trial, draft_of
+
+from ..common.errors import PlanError
+from ..files.plan_file import SubstitutionRow
+from ..sharding.planned_program import PlannedProgram
+from ..sharding.rewrite.estimate import Estimator
+from ..sharding.rewrite.retrace import retraced
+from ..sharding.rewrite.search import MOST_SAVED, WORTH, Hunt
+from ..sharding.rewrite.searched_rules import rules_for
+from .cut.replaced import traced_joint, with_program
+from .cut.stage_training_step import Rehearsal, rehearsed
+from .divide.simulated import ranked
+from .divide.stage_price import StagePrice
+from .search import PipelineSearch
+from .trials import Found, least_s
+
+# A price is a plan of the stage.
+MOST_PRICED, PATIENCE = 5, 1
+
+
+def rewritten_pipeline(
+    found: Found, search: PipelineSearch
+) -> tuple[Found, float, tuple[str, ...]]:
+    """The pipeline with its stages rewritten where that makes the step faster, and seconds spent.
+
+    Args:
+        found: whose stages are planned.
+        search: that found it.
+
+    Returns:
+        The pipeline, the seconds, and what to tell of rewrites that were not made.
+    """
+    options, begun = search.options, time.monotonic()
+    if not options.substitutions or options.baseline is not None:
+        return found, 0.0, ()
+    search.say("substitute")
+    trial = Trial()
+    plans, prices, shape = list(found.plans), list(found.prices), found.ranked.shape
+    rows: list[tuple[SubstitutionRow, ...]] = [()] * len(plans)
+    paced = [p.paced_s(kind) for p, kind in zip(prices, shape.recompute, strict=True)]
+    first = {id(plan): k for k, plan in reversed([*enumerate(found.plans)])}
+    of = [first[id(plan)] for plan in found.plans]  # the first stage with the same plan
+    left = set(of)
+    while left:
+        hoped = [t * (1 - MOST_SAVED * (k in left)) for t, k in zip(paced, of, strict=True)]
+        if least_s(hoped, shape.microbatches) > (1 - WORTH) * least_s(paced, shape.microbatches):
+            break  # slower stages pace these
+        s = max(left, key=lambda k: (paced[k], -k))
+        left.remove(s)
+        members = [k for k, other in enumerate(of) if other == s]
+        better = _rewritten(found, s, max(found.flight[k] for k in members), search, trial)
+        if better is not None:
+            for k in members:
+                plans[k], prices[k], rows[k] = better
+                paced[k] = prices[k].paced_s(shape.recompute[k])
+    if any(rows):
+        order = ranked(
+            found.ranked.shape, prices, found.across, search.machine, search.limit,
+            options.schedules,
+        )  # fmt: skip
+        best = order[0]
+        pays = best.step_s < found.ranked.step_s * (1 - WORTH)
+        if pays and best.worst_bytes <= search.limit:
+            bound = replace(found.bound, rows=tuple(rows))
+            found = replace(
+                found, ranked=best, bound=bound, plans=tuple(plans), prices=tuple(prices)
+            )
+    return found, time.monotonic() - begun, trial.warnings()
+
+
+def _rewritten(
+    found: Found, s: int, flight: int, search: PipelineSearch, trial: Trial
+) -> tuple[PlannedProgram, StagePrice, tuple[SubstitutionRow, ...]] | None:
+    """A stage rewritten, planned, with its price and the rules; None if none of them pays."""
+    shape, stage = found.ranked.shape, found.bound.stages[s]
+    traced = traced_joint(stage.joint)
+    known: dict[str, tuple[PlannedProgram, StagePrice]] = {}
+
+    def seconds(price: StagePrice) -> float:
+        return price.microbatch_s + price.once_s / shape.microbatches
+
+    def price(draft: Draft) -> float:
+        try:
+            check(draft.graph, after="rewriting")
+            other = _with(stage, found, draft)
+            known[digest(draft.graph)] = search.planner.planned(other, shape, s, flight)
+        except (IRError, PlanError):
+            return float("inf")
+        return seconds(known[digest(draft.graph)][1])
+
+    cluster = search.machine.subset(shape.sizes[s])
+    estimator = Estimator(cluster, ComputeModel(cluster), CollectiveModel(cluster))
+    hunt = Hunt(
+        price, estimator, seconds(found.prices[s]), MOST_PRICED, most_missed=PATIENCE,
+        rules=rules_for(search.options.substitutions), trial=trial,
+    )  # fmt: skip
+    better = hunt.run(draft_of(traced.graph))
+    if better is None:
+        return None
+    plan, cost = known[digest(better.draft.graph)]
+    rows = tuple(SubstitutionRow(step.rule, step.place, step.count) for step in better.steps)
+    file = msgspec.structs.replace(
+        plan.file, substitutions=rows, traced_digest=digest(traced.graph)
+    )
+    return replace(plan, file=file), cost, rows
+
+
+def _with(stage: Rehearsal, found: Found, draft: Draft) -> Rehearsal:
+    """The stage's step with its micro-batch rewritten."""
+    after = retraced(traced_joint(stage.joint), draft)
+    bound = found.bound
+    return rehearsed(with_program(stage.joint, after), bound.loss.microbatches, bound.optimizer)

@@ -1,0 +1,98 @@
+"""The longest paths of a graph, level by level.
+
+A node's level is the most edges on a path to it; all nodes of one level are done at once, so that
+the time goes with the depth of the schedule and hardly with its width. Levels depend on the order
+of the tasks only, and serve for any durations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dependencies import Floats
+from .event_graph import Graph
+from .task_rows import Ints
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Levels:
+    """Nodes by level, and their incoming edges in the same order.
+
+    nodes: all nodes, level after level; those of level 0 wait for nothing.
+    node_at: first node of each level, and the end.
+    before, share: edges, grouped by the node that they lead to, in the order of `nodes`.
+    edge_at: first edge of each level, and the end.
+    offset: first edge of each node, counted from the first edge of its level.
+    """
+
+    nodes: Ints
+    node_at: Ints
+    before: Ints
+    share: Floats
+    edge_at: Ints
+    offset: Ints
+
+
+def levels_of(graph: Graph) -> tuple[Levels, Ints]:
+    """Levels, and the nodes that wait for each other in a circle, which are in none."""
+    waits = np.bincount(graph.after, minlength=graph.size)
+    order = np.argsort(graph.before, kind="stable")
+    nexts = graph.after[order]
+    starts = np.concatenate(([0], np.cumsum(np.bincount(graph.before, minlength=graph.size))))
+    ready = np.flatnonzero(waits == 0)
+    found: list[Ints] = []
+    while len(ready):
+        found.append(ready)
+        reached = nexts[_ranges(starts[ready], starts[ready + 1])]
+        np.subtract.at(waits, reached, 1)
+        ready = np.unique(reached[waits[reached] == 0])
+    nodes = np.concatenate(found) if found else np.empty(0, np.int64)
+    stuck = np.flatnonzero(waits > 0)
+    node_at = np.cumsum([0, *(len(level) for level in found)])
+    return _levels(graph, nodes, node_at), stuck
+
+
+def _ranges(starts: Ints, ends: Ints) -> Ints:
+    """All numbers from each start to its end, one range after another."""
+    sizes = ends - starts
+    ahead = np.cumsum(sizes)
+    total = int(ahead[-1]) if len(ahead) else 0
+    return np.arange(total) + np.repeat(starts - (ahead - sizes), sizes)
+
+
+def _levels(graph: Graph, nodes: Ints, node_at: NDArray[np.int64]) -> Levels:
+    place = np.full(graph.size, len(nodes), np.int64)
+    place[nodes] = np.arange(len(nodes))
+    order = np.argsort(place[graph.after], kind="stable")
+    order = order[: int(np.count_nonzero(place[graph.after] < len(nodes)))]
+    count = np.bincount(place[graph.after[order]], minlength=len(nodes))
+    first = np.concatenate(([0], np.cumsum(count))).astype(np.int64)
+    edge_at = first[node_at]
+    level = np.repeat(np.arange(len(node_at) - 1), np.diff(node_at))
+    offset = first[:-1] - edge_at[level]
+    return Levels(nodes, node_at, graph.before[order], graph.share[order], edge_at, offset)
+
+
+def longest(levels: Levels, duration_s: Floats) -> Floats:
+    """Earliest start of every node [s].
+
+    Args:
+        levels: of the graph.
+        duration_s: of every node; shape [nodes], or [nodes, cases] to do several at once.
+    """
+    start = np.zeros(duration_s.shape)
+    share = levels.share.reshape(-1, *(1,) * (duration_s.ndim - 1))
+    lag = duration_s[levels.before] * share
+    nodes, before, offset = levels.nodes, levels.before, levels.offset
+    node_at, edge_at = levels.node_at.tolist(), levels.edge_at.tolist()
+    for level in range(1, len(node_at) - 1):
+        a, b = edge_at[level], edge_at[level + 1]
+        i, j = node_at[level], node_at[level + 1]
+        ends = start[before[a:b]] + lag[a:b]
+        start[nodes[i:j]] = np.maximum.reduceat(ends, offset[i:j], axis=0)
+    return start

@@ -1,0 +1,255 @@
+# pyright: basic
+"""The search for a pipeline: divisions are estimated, the best planned stage by stage and ranked.
+
+1. The whole program is planned on a few sizes of sub-mesh and micro-batch (`whole_program_prices`).
+2. From these prices a dynamic programme divides it (`divide/dynamic_programme.py`), for each number
+of stages.
+3. The stages of the most promising division are planned themselves and simulated; what they turn
+   out to cost, over what was estimated, corrects the estimates, and 2 runs again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from costmodel import Cluster
+
+from ..common.errors import IndivisibleError, PlanError
+from ..common.options import Options
+from ..sharding.search.over_meshes import limit_of
+from .cut.stage_training_step import Rehearsal
+from .divide.candidates import Candidates
+from .divide.corrected_estimates import Estimates
+from .divide.dynamic_programme import Division
+from .divide.refusal import refusal
+from .divide.run_costs import RECOMPUTE, Shares
+from .divide.simulated import Ranked
+from .divide.space import INTERLEAVED, check_stages, counts, families, near, sizes, stage_counts
+from .stage_planner import Say, StagePlanner, Training
+from .trials import WORTH, Found, Trials
+from .whole_program_prices import Prices
+
+# Divisions whose stages are planned, in all and after the first that fits, and how far from the
+# best simulated step an estimate may be to be worth it.
+MOST_TRIALS, TRIALS = 24, 4
+HOPE = 1.0
+# A hand-written pipeline is priced if this share of its estimate is less than the best step, at so
+# many numbers of micro-batches until one fits.
+DOUBT, COUNTS = 0.9, 3
+# Stages on each group of devices that are tried, if this share of their estimate is less.
+CHUNKS, NEARLY = (2, 4), 0.95
+
+
+@dataclass
+class PipelineSearch:
+    """One search.
+
+    looked_at: numbers of micro-batches.
+    tried: divisions; by_hand: hand-written pipelines that were priced.
+    """
+
+    training: Training
+    machine: Cluster
+    options: Options
+    say: Say
+    start: float
+    looked_at: set[int] = field(default_factory=set)
+    tried: set[tuple[object, ...]] = field(default_factory=set)
+    by_hand: dict[str, Ranked] = field(default_factory=dict)
+    deadline: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.planner = StagePlanner(
+            self.training, self.machine, self.options, self.say, self.limit
+        )  # fmt: skip
+
+    @cached_property
+    def shares(self) -> Shares:
+        """What each run of slots is of the whole program."""
+        return Shares(self.planner.loss(self.options.microbatches or 1).chain, self.machine)
+
+    @cached_property
+    def estimates(self) -> Estimates:
+        """What is known of costs of stages."""
+        return Estimates(self.shares)
+
+    @cached_property
+    def trials(self) -> Trials:
+        """Divisions are planned here."""
+        return Trials(self.planner, self.shares, self.estimates)
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        """Divisions that are worth a plan."""
+        asked = self.options.microbatches or 1
+        return Candidates(self.estimates, self.machine, self.limit, self.kinds, asked)
+
+    @property
+    def limit(self) -> float:
+        """Bytes that a plan may use on a device."""
+        return limit_of(self.options, self.machine)
+
+    def run(self, asked: int | None) -> Found | None:
+        """The fastest pipeline that fits; None if none of those tried does.
+
+        Raises:
+            PlanError: if the number of stages asked for cannot be had.
+        """
+        layers = self.shares.count - 1
+        stages = (asked,) if asked else stage_counts(self.machine, layers)
+        check_stages(self.machine, asked, layers)
+        self.batch = self.options.microbatches or self._examples()
+        grid = counts(self.batch, self.options.microbatches)
+        self.prices = Prices.begun(self.trials, self.machine, grid, asked)
+        self.prices.spread(lambda found: self._fastest(found, stages))
+        self.deadline = time.process_time() + self.options.time_limit_s  # without prices
+        best: Found | None = None
+        self.looked_at.update(self.prices.counts)
+        while True:
+            found = self._searched(best, stages)
+            better = self._beside(found, stages) if found and self.options.baselines else found
+            if better is found:
+                return better and self._interleaved(self._polished(better))
+            best = better
+
+    def _fastest(self, found: Sequence[int], stages: tuple[int, ...]) -> int | None:
+        """Of some numbers of micro-batches the one that is estimated to be fastest, if any fits."""
+        kinds = families(self.options.schedules)
+        rows = [
+            (one.step_s, m) for m in found for kind in kinds
+            for one in self.candidates.divided(m, kind, stages)
+        ]  # fmt: skip
+        return min(rows)[1] if rows else None
+
+    def _searched(self, best: Found | None, stages: tuple[int, ...]) -> Found | None:
+        """The best of the divisions that are tried, the most promising first."""
+        kinds = families(self.options.schedules)
+        divided = self.candidates.divided
+        queue = {(m, kind): divided(m, kind, stages) for m in self.looked_at for kind in kinds}
+        left = TRIALS
+        for _ in range(MOST_TRIALS):
+            options = [
+                (one.step_s, count, kind, one)
+                for (count, kind), found in queue.items() for one in found
+                if (count, kind, one.places, one.sizes, one.recompute) not in self.tried
+                and count not in self.trials.unable
+            ]  # fmt: skip
+            late = best is not None and time.process_time() > self.deadline
+            if not options or late or not left:
+                break
+            step_s, count, kind, one = min(options, key=lambda o: (*o[:3], o[3].places))
+            if best and step_s > HOPE * best.ranked.step_s:
+                break
+            self.tried.add((count, kind, one.places, one.sizes, one.recompute))
+            found = self.trial(count, one, kind, best.ranked.step_s if best else float("inf"))
+            left -= best is not None and found is not None
+            if found and (best is None or found.ranked.step_s < best.ranked.step_s):
+                best = found
+            fresh = {count}
+            if found and not self.options.microbatches:
+                fresh |= {m for m in near(count, self.batch) if (m, kind) not in queue}
+            self.looked_at |= fresh
+            for m in sorted(fresh):
+                self.prices.reach(m)
+                queue |= {(m, k): divided(m, k, stages) for k in kinds}
+        return best
+
+    def _beside(self, best: Found, stages: tuple[int, ...]) -> Found:
+        """The best, or a hand-written pipeline that is better: these are priced as exactly.
+
+        Of each, at the first number of micro-batches that fits, the most promising first; not
+        those that are far off.
+        """
+        kind = families(self.options.schedules)[0]
+        rows: dict[str, list[tuple[float, int, Division]]] = {}
+        for count in sorted(self.looked_at - self.trials.unable):
+            for name, one in self.candidates.by_hand(count, kind, stages).items():
+                rows.setdefault(name, []).append((one.step_s, count, one))
+        for name in sorted(rows.keys() - self.by_hand.keys()):
+            for _, count, one in sorted(rows[name], key=lambda row: row[:2])[:COUNTS]:
+                most_s = best.ranked.step_s / DOUBT
+                hoped_s = one.hoped_s(count)
+                found = self.trial(count, one, kind, most_s) if hoped_s < most_s else None
+                if found is not None:
+                    self.by_hand[name] = found.ranked
+                    best = min(best, found, key=lambda f: f.ranked.step_s)
+                    break
+        return best
+
+    def _polished(self, best: Found) -> Found:
+        """The slowest stages planned again, on meshes of more axes, while they gain."""
+        shape, plans, prices = best.ranked.shape, list(best.plans), list(best.prices)
+        tried: set[int] = set()
+        while time.process_time() < self.deadline:
+            seconds = [p.paced_s(k) for p, k in zip(prices, shape.recompute, strict=True)]
+            s = max(range(len(seconds)), key=lambda s: seconds[s])
+            if id(plans[s]) in tried:
+                break
+            tried.add(id(plans[s]))
+            below_s = plans[s].step_s * (1 - WORTH)
+            found = self.planner.better(best.bound.cut, shape, s, best.flight[s], below_s)
+            if found is None:
+                break
+            for k, old in enumerate(plans):
+                if old is plans[s] and best.flight[k] <= best.flight[s]:
+                    plans[k], prices[k] = found
+        return (
+            self.trials.ranked(best.bound, shape, plans, prices, best.across, best.flight) or best
+        )
+
+    def _interleaved(self, best: Found) -> Found:
+        """The best, or stages in turn on its groups of devices, several on each."""
+        groups, count = best.ranked.shape.groups, best.ranked.shape.microbatches
+        for chunks in CHUNKS if INTERLEAVED in self.options.schedules else ():
+            one = self.candidates.interleaved(count, groups, chunks)
+            if one is not None and NEARLY * one.step_s < best.ranked.step_s:
+                found = self.trial(count, one, below_s=best.ranked.step_s)
+                best = min(best, found or best, key=lambda f: f.ranked.step_s)
+        return best
+
+    def lower_bound_s(self, rewritten: Sequence[Rehearsal] = ()) -> float:
+        """No pipeline of a number of micro-batches that was looked at is faster.
+
+        Args:
+            rewritten: all stages of the plan, if it has rewrites: then those of what they do now
+                are none the faster either.
+        """
+        chosen = sizes(self.machine, every=True)
+        works: list[float] = []
+        for count in sorted(self.looked_at):
+            with suppress(IndivisibleError):
+                works.append(self.planner.least_work_s(count, chosen))
+        if rewritten:
+            works.append(sum(self.planner.work_s(stage, chosen) for stage in rewritten))
+        return min(works, default=0.0) / self.machine.num_devices
+
+    def _examples(self) -> int:
+        """Examples in a step, as far as they are to be cut."""
+        for count in (2, 3, 5, 7):
+            try:
+                parts = self.planner.loss(count).built.parts
+            except IndivisibleError:
+                continue
+            assert parts is not None
+            return parts.batch
+        return 1
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of recomputation; a program that says its own is not asked for another."""
+        return ("none", "stage") if self.shares.chain.recomputes else RECOMPUTE
+
+    def trial(
+        self, count: int, one: Division, flights: str = "1f1b", below_s: float = float("inf")
+    ) -> Found | None:
+        """A division with its stages planned, under its best schedule; see `Trials.trial`."""
+        return self.trials.trial(count, one, flights, below_s)
+
+    def refusal(self) -> PlanError:
+        """Why nothing that was asked for fits."""
+        tried = bool(self.tried or self.trials.least)
+        return refusal(self.trials.least, self.limit, self.machine.name, tried=tried)

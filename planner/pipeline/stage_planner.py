@@ -1,0 +1,376 @@
+# pyright: basic
+"""Stages of a pipeline planned as programs, each distinct one once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from msgspec import structs
+
+from costmodel import Cluster, ComputeModel
+from ir import digest, show
+
+from ..common.errors import PlanError
+from ..common.options import Options
+from ..common.store.keys import Memory, memory_of
+from ..files.plan_file import SubstitutionRow
+from ..sharding.cost.least_seconds import least_work_s
+from ..sharding.plan_program import One, planned, program_for
+from ..sharding.planned_program import PlannedProgram
+from ..sharding.problem.program import InFlight, Program
+from ..sharding.problem.records import Menus
+from ..sharding.rewrite.replay import replayed
+from ..sharding.search.context import Effort
+from ..sharding.search.over_meshes import Search
+from ..solver.solve import SolveOptions
+from ..training.step_call import StepCall
+from .cut.opened_loss import Opened, cut_of, opened
+from .cut.replaced import traced_joint, with_program
+from .cut.stage import Staged, parts_of
+from .cut.stage_gradient import joint_of
+from .cut.stage_training_step import ROLES, Rehearsal, rehearse, rehearsed
+from .divide.simulated import Shape
+from .divide.stage_price import Phases, StagePrice, price_of
+from .kept_stages import keep_stage, kept_stage, stage_key
+
+Say = Callable[[str], None]
+StageFound = tuple[PlannedProgram, StagePrice]
+# Stages are ranked, not proved: what a 0/1 programme would still find is less than the shortlist's
+# own error. Two axes say nearly all plans of a stage; `THOROUGH` looks for others at the end.
+FAIR = Effort(SolveOptions(tolerance=3e-3, sweeps=48, price_steps=4, ilp=False, rounds=3), axes=2)
+# The whole program is priced to tell divisions apart.
+ROUGH = Effort(SolveOptions(tolerance=1e-2, sweeps=40, price_steps=4, ilp=False, rounds=2), axes=2)
+THOROUGH = Effort(FAIR.first)
+# A plan is taken for a stage that has more room if it is so close to the bound there.
+NEAR = 3e-3
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained."""
+
+    loss_fn: Any
+    args: tuple[Any, ...]
+    optimizer: Any
+    has_aux: bool
+    batch_axis: int
+    name: str
+
+
+@dataclass(frozen=True)
+class BoundStages:
+    """A pipeline's loss, cut; its stages are traced when they are asked for.
+
+    rows: the rewrites of each stage; none of any if empty.
+    """
+
+    loss: Opened
+    cut: Staged
+    optimizer: Any
+    rows: tuple[tuple[SubstitutionRow, ...], ...] = ()
+
+    @cached_property
+    def stages(self) -> tuple[Rehearsal, ...]:
+        """Every stage's step."""
+        return tuple(self._stage(s) for s in range(len(self.cut.stages)))
+
+    def _stage(self, s: int) -> Rehearsal:
+        joint = joint_of(self.loss.program, self.cut, s)
+        if self.rows and self.rows[s]:
+            after = replayed(traced_joint(joint), self.rows[s], f"stage {s}")
+            joint = with_program(joint, after)
+        return rehearsed(joint, self.loss.microbatches, self.optimizer)
+
+
+@dataclass(frozen=True, slots=True)
+class StageError:
+    """A stage that does not fit, with the price of its plan for one micro-batch in flight."""
+
+    needs_bytes: float
+    alone: StagePrice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """How a stage is to be planned.
+
+    number: of the stage, for its name.
+    size: devices; room_bytes: of each.
+    flight: micro-batches that it has begun at once.
+    whole: those keep only what enters the stage.
+    below_s: only plans below are of interest.
+    """
+
+    number: int = field(compare=False)
+    size: int
+    room_bytes: int
+    flight: int = 1
+    whole: bool = False
+    effort: Effort = FAIR
+    below_s: float = float("inf")
+
+
+@dataclass
+class StagePlanner:
+    """Plans stages; losses by number of micro-batches and plans of equal stages are shared.
+
+    groups: plans of stages that are equal but for the micro-batches in flight that they fit.
+    within: the hand-written plan that stages stay within, if any.
+    programs, menus: that stages which are equal, or on equal sub-meshes, are searched with.
+    uncut: whole programs, as one stage, by number of micro-batches.
+    solved: how many were.
+    """
+
+    training: Training
+    machine: Cluster
+    options: Options
+    say: Say
+    limit_bytes: float
+    losses: dict[int, Opened] = field(default_factory=dict)
+    plans: dict[tuple[int, str, Ask], StageFound | PlanError] = field(default_factory=dict)
+    groups: dict[Any, dict[int, StageFound]] = field(default_factory=dict)
+    known: dict[Any, tuple[Rehearsal, str]] = field(default_factory=dict)
+    programs: dict[str, Program] = field(default_factory=dict[str, Program])
+    menus: dict[int, Menus] = field(default_factory=dict[int, Menus])
+    uncut: dict[int, tuple[Rehearsal, str]] = field(default_factory=dict)
+    within: str | None = None
+    solved: int = 0
+
+    @cached_property
+    def memory(self) -> Memory:
+        """The plan store, if it was asked for."""
+        return memory_of(self.options)
+
+    def loss(self, count: int) -> Opened:
+        """The loss at the size of one of `count` micro-batches."""
+        if count not in self.losses:
+            t = self.training
+            params, batch = t.args
+            self.losses[count] = opened(
+                t.loss_fn, params, batch, t.optimizer, microbatches=count, has_aux=t.has_aux,
+                loss_reduction=self.options.loss_reduction, batch_axis=t.batch_axis,
+            )  # fmt: skip
+        return self.losses[count]
+
+    def least_work_s(self, count: int, sizes: Sequence[int]) -> float:
+        """Device-seconds of a step below which no pipeline comes; see `least_seconds`."""
+        stage, name = self._uncut(count)
+        return self.work_s(stage, sizes, name)
+
+    def _uncut(self, count: int) -> tuple[Rehearsal, str]:
+        """The whole program as one stage."""
+        if count not in self.uncut:
+            loss = self.loss(count)
+            cuts = (0, len(loss.chain.slots))
+            self.uncut[count] = self._rehearsed(loss, cut_of(loss, cuts), 0, cuts, "none")
+        return self.uncut[count]
+
+    def work_s(self, stage: Rehearsal, sizes: Sequence[int], name: str = "") -> float:
+        """The same of the part of a step that one stage does; its name, if it was planned."""
+        facts, parts = self._searched(stage, name).facts, stage.program.parts
+        flat = facts.flat
+        own = {*parts.forward.nodes, *parts.input_gradient.nodes, *parts.weight_gradient.nodes}
+        inside = (stage.loop, 0)
+        ops = [i for i, op in enumerate(flat.ops)
+               if op.place[:2] != inside or op.place[2] in own]  # fmt: skip
+        return least_work_s(facts, ComputeModel(self.machine), sizes, ops)
+
+    def whole(self, count: int, size: int) -> StagePrice | PlanError:
+        """Price of the whole program on a sub-mesh that would be given its part of it.
+
+        It may use the memory of as many such sub-meshes as there are.
+        """
+        room = self.limit_bytes * self.machine.num_devices / size
+        stage, name = self._uncut(count)
+        try:
+            return self._price(count, stage, Ask(0, size, round(room), effort=ROUGH), name)
+        except PlanError as error:
+            if error.kind != "does-not-fit":
+                raise
+            return error
+
+    def stage(self, cut: Staged, shape: Shape, s: int, flight: int) -> StageFound | StageError:
+        """Plan and price of a stage such that so many micro-batches in flight fit.
+
+        A plan of an equal stage is taken where it cannot be much improved.
+        """
+        loss, kind = self.loss(shape.microbatches), shape.recompute[s]
+        stage, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
+        room = self.limit_bytes / shape.chunks
+        group = self.groups.setdefault((name, shape.sizes[s], kind, room), {})
+        known = self._near(group, flight, kind, room)
+        if known is not None:
+            return known
+        ask = self._ask(shape, s, flight)
+        answer = self._planned(shape.microbatches, stage, name, ask)
+        if isinstance(answer, PlanError):
+            alone = answer
+            if flight > 1:
+                ask = self._ask(shape, s, 1)
+                alone = self._planned(shape.microbatches, stage, name, ask)
+            if isinstance(alone, PlanError):
+                return StageError(alone.needs_bytes)
+            return StageError(needs_of(alone[1], kind, flight), alone[1])
+        group[flight] = answer
+        return answer
+
+    def _near(
+        self, group: dict[int, StageFound], flight: int, kind: str, room: float
+    ) -> StageFound | None:
+        """The plan of an equal stage that fits and is close to the best for this one."""
+        bound = max((f[0].lower_bound_s for k, f in group.items() if k <= flight), default=0.0)
+        for at in sorted(group, key=lambda k: (group[k][0].step_s, k)):
+            plan, price = group[at]
+            close = at <= flight or plan.step_s <= bound * (1 + NEAR)
+            if close and needs_of(price, kind, flight) <= room * (1 + 1e-9):
+                return plan, price
+        return None
+
+    def roomier(self, cut: Staged, shape: Shape, s: int, flight: int) -> StageFound | None:
+        """A plan made for an equal stage with more micro-batches in flight, none for as many."""
+        loss, kind = self.loss(shape.microbatches), shape.recompute[s]
+        _, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
+        group = self.groups.get((name, shape.sizes[s], kind, self.limit_bytes / shape.chunks), {})
+        return group[max(group)] if group and max(group) > flight not in group else None
+
+    def better(
+        self, cut: Staged, shape: Shape, s: int, flight: int, below_s: float
+    ) -> StageFound | None:
+        """A plan of a stage on meshes of more axes that is below so many seconds, if there is."""
+        loss, kind = self.loss(shape.microbatches), shape.recompute[s]
+        stage, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
+        ask = replace(self._ask(shape, s, flight), effort=THOROUGH, below_s=below_s)
+        found = self._planned(shape.microbatches, stage, name, ask)
+        return None if isinstance(found, PlanError) or found[0].step_s >= below_s else found
+
+    def _ask(self, shape: Shape, s: int, flight: int) -> Ask:
+        whole = shape.recompute[s] == "stage" and flight > 1
+        room = round(self.limit_bytes / shape.chunks)  # those of a group share its memory
+        return Ask(s, shape.sizes[s], room, flight, whole)
+
+    def _planned(self, count: int, stage: Rehearsal, name: str, ask: Ask) -> StageFound | PlanError:
+        """The plan of a stage, or why there is none; equal questions are answered once."""
+        key = (count, name, ask)
+        if key not in self.plans:
+            try:
+                self.plans[key] = self._solve(count, stage, ask, name)
+            except PlanError as error:
+                if error.kind not in ("does-not-fit", "not-faster"):
+                    raise
+                self.plans[key] = error
+        return self.plans[key]
+
+    def _rehearsed(
+        self, loss: Opened, cut: Staged, s: int, cuts: Sequence[int], kind: str
+    ) -> tuple[Rehearsal, str]:
+        """The stage, traced, and the digest of its program; runs of a loop are alike."""
+        parts = parts_of(loss.layers, cuts[0], cuts[1])
+        lengths = [loss.layers.ops[i].params.get("length", 0) for _, i, _, _ in parts]
+        alike = tuple(
+            (i, b - a, a == 0, b == n) for (_, i, a, b), n in zip(parts, lengths, strict=True)
+        )
+        inside = kind if kind in ("selective", "full") else "none"
+        key = (loss.microbatches, inside, alike if parts[0][2] >= 0 else tuple(cuts))
+        if key not in self.known:
+            stage = rehearse(loss, cut, s, self.training.optimizer)
+            self.known[key] = stage, digest(stage.traced.graph)
+        return self.known[key]
+
+    def planned(self, stage: Rehearsal, shape: Shape, s: int, flight: int) -> StageFound:
+        """Plan and price of a stage at hand, such as a rewritten one.
+
+        Raises:
+            PlanError: if it does not fit.
+        """
+        return self._solve(shape.microbatches, stage, self._ask(shape, s, flight))
+
+    def _searched(self, stage: Rehearsal, name: str) -> Program:
+        """What is searched for a stage; its name, if it may be asked for again."""
+        if name in self.programs:
+            return self.programs[name]
+        found = program_for(stage.traced, replace(self.options, pins=(), forbidden=()))
+        if name:
+            self.programs[name] = found
+        return found
+
+    def _solve(self, count: int, stage: Rehearsal, ask: Ask, name: str = "") -> StageFound:
+        self.solved += 1
+        one, options, phases = self._one(count, stage, ask), self._options(ask), phases_of(stage)
+        cluster, now = self.machine.subset(ask.size), time.monotonic()
+        key = ""
+        if self.memory.store:
+            key = stage_key(one, stage.traced, phases, cluster, options, ask.effort)
+        held = kept_stage(self.memory, key, show(stage.traced.graph)) if key else None
+        if held is not None:
+            return PlannedProgram(held[0], stage.traced, cached=True), self._in_all(held[1], count)
+        search = self._search(one, options, cluster, stage, ask, name)
+        found = search.run()
+        plan = planned(one, stage.traced, search, found, now, 0.0)
+        price = price_of(found.best, phases, stage.body.graph, count)
+        if ask.flight > 1:  # its own program runs one at a time
+            rows = [structs.replace(r, peak_bytes=price.held_bytes) for r in plan.file.stages]
+            file = structs.replace(plan.file, peak_bytes=price.held_bytes, stages=tuple(rows))
+            plan = replace(plan, file=file)
+        keep_stage(self.memory, key, plan.file, price, found.lower_bound_s)
+        return plan, self._in_all(price, count)
+
+    def _price(self, count: int, stage: Rehearsal, ask: Ask, name: str) -> StagePrice:
+        """The price of a plan that nobody will run."""
+        if self.memory.store:
+            return self._solve(count, stage, ask, name)[1]
+        self.solved += 1
+        one, cluster = self._one(count, stage, ask), self.machine.subset(ask.size)
+        search = self._search(one, self._options(ask), cluster, stage, ask, name)
+        price = price_of(search.run().best, phases_of(stage), stage.body.graph, count)
+        return self._in_all(price, count)
+
+    def _in_all(self, price: StagePrice, count: int) -> StagePrice:
+        """The price with a first round of forward programs, if the loss needs one."""
+        inside = self.loss(count).built.inside
+        if inside is None or not inside.twice:
+            return price
+        return replace(price, once_s=price.once_s + count * price.forward_s)
+
+    def _search(
+        self, one: One, options: Options, cluster: Cluster, stage: Rehearsal, ask: Ask, name: str
+    ) -> Search:
+        return Search(
+            self._searched(stage, name).holding(one.in_flight), cluster, options, self.say,
+            self.memory, ask.effort, ask.below_s, (), self.menus.setdefault(ask.size, Menus()),
+        )  # fmt: skip
+
+    def _options(self, ask: Ask) -> Options:
+        return replace(
+            self.options, baselines=self.within is not None, memory_bytes=max(ask.room_bytes, 1),
+            pins=(), forbidden=(), mesh=None, baseline=self.within, pipeline="off",
+        )  # fmt: skip
+
+    def _one(self, count: int, stage: Rehearsal, ask: Ask) -> One:
+        takes = [v for v in stage.program.args["takes"] if v >= 0]
+        kept = takes if ask.whole else [*stage.program.parts.saved, *takes]
+        in_flight = InFlight(stage.loop, tuple(kept), ask.flight - 1)
+        return One(
+            StepCall(stage.joint.run, (), (), "auto"), count, (0, 1), ROLES,
+            f"{self.training.name}, stage {ask.number}", in_flight,
+        )  # fmt: skip
+
+
+def phases_of(stage: Rehearsal) -> Phases:
+    """Which nodes of a stage's loop belong to which part."""
+    parts, args = stage.program.parts, stage.program.args
+    return Phases(
+        stage.loop, frozenset(parts.forward.nodes), frozenset(parts.input_gradient.nodes),
+        frozenset(parts.weight_gradient.nodes), parts.saved,
+        [v for v in args["takes"] if v >= 0], [v for v in args["sums"] if v >= 0],
+        (*stage.params, *stage.states),
+    )  # fmt: skip
+
+
+def needs_of(price: StagePrice, recompute: str, flight: int) -> float:
+    """Bytes of a stage with so many micro-batches in flight."""
+    more = price.boundary_bytes if recompute == "stage" else price.activation_bytes
+    return price.held_bytes + (flight - 1) * more

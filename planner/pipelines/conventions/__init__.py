@@ -1,1 +1,0 @@
-"""Cost conventions, one family a file; `planner/pipelines/formulas.py` lists them."""

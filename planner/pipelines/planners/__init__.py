@@ -1,1 +1,0 @@
-"""Planners, one file each; `planner/pipelines/registry.py` lists them."""

@@ -1,1 +1,0 @@
-"""Profile formats, one file each; `planner/pipelines/reading.py` chooses."""

@@ -1,0 +1,1 @@
+"""Plans as users hold them, and what is done with them."""

@@ -1,0 +1,114 @@
+# pyright: basic
+"""A plan joined with the function it was made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from ir.trace import Traced, structs_of
+
+from ..common.errors import PlanError
+from ..files.plan_file import PlanFile
+from ..training.step_call import step_for
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A plan's function, traced."""
+
+    traced: Traced
+
+
+def form_of(tree: Any) -> tuple[Any, list[tuple[int, ...]]]:
+    """Structure of a pytree and the shapes of its leaves."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [tuple(x.shape) if hasattr(x, "shape") else np.shape(x) for x in leaves]
+
+
+def with_state(traced: Traced, file: PlanFile) -> Traced:
+    """The traced function with the roles, donation and ties that the plan was made with."""
+    graph = traced.graph
+    if len(file.roles) == len(graph.inputs):
+        inputs = zip(graph.inputs, file.roles, strict=True)
+        graph = replace(graph, inputs=tuple(replace(item, role=role) for item, role in inputs))
+    heads = len(traced.program.consts)
+    ties = tuple((a - heads, b) for a, b in file.ties)
+    program = replace(traced.program, graph=graph)
+    return replace(traced, program=program, donated=file.donated, tied=ties)
+
+
+def step_of(file: PlanFile, fn: Any, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
+    """The training step that the planner built of a loss, with its arguments.
+
+    Raises:
+        PlanError: if the settings are not those of `optimizer=`.
+    """
+    unknown = set(settings) - {"optimizer", "has_aux", "batch_axis"}
+    if unknown or "optimizer" not in settings:
+        raise PlanError(
+            f"takes optimizer= with has_aux= and batch_axis=, got {', '.join(sorted(settings))}",
+            kind="bad-option", where="Plan.bind",
+            remedy="pass what the plan was made with, or nothing if it had no optimizer=",
+        )  # fmt: skip
+    from_step = step_for(
+        fn, args, microbatches=file.microbatches, loss_reduction=file.loss_reduction,
+        **settings,
+    )  # fmt: skip
+    return from_step.fn, from_step.args
+
+
+def specs_like(
+    bound: Bound, specs: Any, tree: Any, what: str, argnum: int | None, where: str
+) -> Any:
+    """Specs of the argument that has the structure and shapes of a tree.
+
+    Args:
+        bound: the function.
+        specs: of its arguments, as a tuple of pytrees.
+        tree: one whole argument.
+        what: the tree is, for errors.
+        argnum: position of the argument; found by its form if None.
+        where: the plan is, for errors.
+
+    Raises:
+        PlanError: if no argument, or more than one, has this form.
+        TraceError: if a leaf cannot be an array.
+    """
+    structure, shapes = form_of(tree)
+    traced = bound.traced
+    args, _ = jax.tree.unflatten(traced.in_tree, list(traced.args_info))
+    pairs = list(zip(args, specs, strict=True))
+    chosen = pairs if argnum is None else pairs[argnum : argnum + 1]
+    found = [each for arg, each in chosen if form_of(arg) == (structure, shapes)]
+    if not found:
+        raise PlanError(
+            f"{what} has {len(shapes)} arrays in {structure}, which is "
+            + ("none of the arguments" if argnum is None else f"not argument {argnum}"),
+            kind="differs", where=where, remedy="pass one whole argument of the function",
+        )  # fmt: skip
+    if any(each != found[0] for each in found):
+        raise PlanError(
+            f"{what} has the form of {len(found)} arguments that are sharded differently",
+            kind="ambiguous", where=where, remedy="say which one with argnum=",
+        )  # fmt: skip
+    structs_of("tree", tree)  # of the same shapes, but perhaps of no numbers
+    return found[0]
+
+
+def placed(tree: Any, specs: Any, mesh: jax.sharding.Mesh) -> Any:
+    """The arrays of a tree on a mesh.
+
+    Raises:
+        PlanError: if they are shapes.
+    """
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(tree)):
+        raise PlanError(
+            "holds shapes, expected arrays", kind="bad-argument", where="tree",
+            remedy="pass arrays, or let `init` create them in their places",
+        )  # fmt: skip
+    return jax.tree.map(lambda x, s: jax.device_put(x, NamedSharding(mesh, s)), tree, specs)

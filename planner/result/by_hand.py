@@ -1,0 +1,235 @@
+"""Hand-written shardings as a plan, priced like any other."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+from msgspec import Meta, structs
+
+from ..common.errors import PlanError
+from ..common.options import Options
+from ..common.pins import AXES
+from ..common.surface import public
+from ..files.plan_file import PlanFile
+from ..inspect.analysed_plan import Why
+from ..inspect.replan import replanned
+from .plan import Plan
+
+TIME_LIMIT_S = 60.0
+# A limit that any plan keeps: what does not fit is priced all the same, and said not to fit.
+ANY_BYTES = 10**18
+FORMAT = "meshwright-shardings"
+LARGEST_BYTES = 1 << 28
+
+Entry = str | list[str] | None
+
+
+class ShardingsFile(msgspec.Struct, frozen=True):
+    """Hand-written shardings as a file; further keys, as `export --to shardings` writes, are free.
+
+    mesh: (axis, size), outermost first.
+    arguments: name or pattern of arguments -> spec.
+    """
+
+    format: str
+    version: int
+    mesh: Annotated[tuple[tuple[str, Annotated[int, Meta(ge=1)]], ...], Meta(min_length=1)]
+    arguments: dict[str, list[Entry]]
+
+
+def read_shardings(path: str | Path) -> ShardingsFile:
+    """Reads a file of shardings, strictly and as data only.
+
+    Raises:
+        PlanError: if it cannot be read or is of another form.
+    """
+    where = str(path)
+    try:
+        data = Path(path).read_bytes()
+        if len(data) > LARGEST_BYTES:
+            raise ValueError(f"it has {len(data)} bytes, more than any file of shardings")
+        found = msgspec.json.decode(data, type=ShardingsFile)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PlanError(
+            f"cannot be read as shardings: {reason}", kind="shardings", where=where,
+            remedy="write what docs/how-to/compare-by-hand.md shows",
+        ) from error  # fmt: skip
+    if found.format != FORMAT or found.version != 1:
+        raise PlanError(
+            f"has format {found.format!r} version {found.version}, expected {FORMAT!r} version 1",
+            kind="shardings", where=where, remedy="correct the keys format and version",
+        )  # fmt: skip
+    return found
+
+
+@public
+def by_hand(plan: Plan, shardings: Mapping[str, Any], *, mesh: Mapping[str, int]) -> Plan:
+    """The plan that an expert wrote down, for the program and machine of another plan.
+
+    Arguments are kept exactly as said; what runs between them is completed as well as the search
+    can, as for the planner's own baselines. Parameters that are not spoken of are whole, and
+    optimizer state follows the parameter that its name ends in; other arguments are free.
+
+    Args:
+        plan: names the program, the machine and the memory limit.
+        shardings: name or shell pattern of arguments -> PartitionSpec, or any sequence of None,
+            axis, or several axes; the first that matches holds.
+        mesh: axis -> size, outermost first.
+
+    Returns:
+        A plan without a function; it may not fit.
+
+    Raises:
+        PlanError: if a name matches nothing, a spec is malformed or does not divide, or the mesh
+            has another number of devices.
+    """
+    why = plan.why
+    order = _axes(mesh, plan.mesh.num_devices)
+    specs = {name: _spec(name, spec, order) for name, spec in shardings.items()}
+    kept = _kept(why, specs)
+    sizes = tuple(size for size in mesh.values() if size > 1) or (1,)
+    limit = max(1, int(plan.file.limit_bytes))
+    try:
+        file = _priced(why, sizes, tuple(_pins(why, kept)), limit)
+    except PlanError as error:
+        if error.kind != "bad-pin":
+            raise
+        raise _bad(
+            "shardings", error.message, "check that every split divides its dimension"
+        ) from error
+    return Plan(file, where=plan.where)
+
+
+def _priced(
+    why: Why, sizes: tuple[int, ...], pins: tuple[tuple[str, str], ...], limit: int
+) -> PlanFile:
+    """Within the memory limit if there is a way, else without."""
+    settings: dict[str, Any] = {
+        "mesh": sizes, "pins": pins, "baselines": False, "time_limit_s": TIME_LIMIT_S,
+    }  # fmt: skip
+    try:
+        file = replanned(why, why.cluster, Options(**settings, memory_bytes=limit))
+    except PlanError as error:
+        if error.kind != "does-not-fit":
+            raise
+        file = replanned(why, why.cluster, Options(**settings, memory_bytes=ANY_BYTES))
+    return structs.replace(file, limit_bytes=float(limit), origin="by hand")
+
+
+# --- reading what the expert wrote ---------------------------------------------------------------
+
+
+def _bad(where: str, message: str, remedy: str) -> PlanError:
+    return PlanError(message, kind="shardings", where=where, remedy=remedy)
+
+
+def _axes(mesh: Mapping[str, int], devices: int) -> dict[str, str]:
+    """The expert's names of mesh axes -> the planner's; axes of size 1 have none."""
+    if any(isinstance(n, bool) or n < 1 for n in mesh.values()):
+        raise _bad("mesh", f"sizes must be whole numbers from 1, got {dict(mesh)}", "correct them")
+    if math.prod(mesh.values()) != devices:
+        raise _bad(
+            "mesh", f"{dict(mesh)} has {math.prod(mesh.values())} devices, the plan has {devices}",
+            "name axes whose sizes multiply to the plan's devices",
+        )  # fmt: skip
+    split = [axis for axis, size in mesh.items() if size > 1]
+    if len(split) > len(AXES):
+        raise _bad(
+            "mesh", f"has {len(split)} axes, at most {len(AXES)} can be priced",
+            "join axes that are always used together",
+        )  # fmt: skip
+    names = dict(zip(split, AXES, strict=False))
+    return {axis: names.get(axis, "") for axis in mesh}
+
+
+def _spec(name: str, spec: Any, order: Mapping[str, str]) -> tuple[str, ...]:
+    """Entries of a pin for each dimension that the spec has."""
+    if isinstance(spec, str) or not isinstance(spec, Iterable):
+        raise _bad(
+            name, f"'{spec}' is not a PartitionSpec", "write a sequence, such as (None, 'x')"
+        )
+    found: list[str] = []
+    for entry in cast("Iterable[object]", spec):
+        if entry is None:
+            axes: Sequence[object] = ()
+        elif isinstance(entry, str):
+            axes = (entry,)
+        elif isinstance(entry, Sequence):
+            axes = tuple(cast("Sequence[object]", entry))
+        else:
+            found.append("*")  # PartitionSpec.UNCONSTRAINED
+            continue
+        if unknown := [a for a in axes if not isinstance(a, str) or a not in order]:
+            raise _bad(
+                name, f"there is no mesh axis '{unknown[0]}'", f"the mesh has {', '.join(order)}"
+            )
+        named = [order[str(axis)] for axis in axes if order[str(axis)]]
+        found.append("*".join(named) or "-")
+    return tuple(found)
+
+
+def _kept(why: Why, specs: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Argument -> entries for all its dimensions, for those that are spoken of or implied."""
+    inputs = {item.name: item for item in why.graph.inputs if item.role != "constant"}
+    used: set[str] = set()
+    kept: dict[str, tuple[str, ...]] = {}
+    for name, item in inputs.items():
+        pattern = next((p for p in specs if name == p or fnmatch.fnmatchcase(name, p)), None)
+        if pattern is None:
+            if item.role == "parameter":
+                kept[name] = ("-",) * item.type.rank
+            continue
+        used.add(pattern)
+        rank = item.type.rank
+        if len(specs[pattern]) > rank:
+            raise _bad(
+                pattern, f"has {len(specs[pattern])} entries, '{name}' has {rank} dimensions",
+                "write at most one entry for each dimension",
+            )  # fmt: skip
+        kept[name] = (*specs[pattern], *("-",) * (rank - len(specs[pattern])))
+    if unused := [p for p in specs if p not in used]:
+        raise _bad(
+            unused[0], "no argument is called so", f"arguments are named like "
+            f"{', '.join(list(inputs)[:6])}",
+        )  # fmt: skip
+    for name, item in inputs.items():
+        if item.role == "optimizer-state" and name not in kept:
+            kept[name] = _followed(name, item.type.shape, why, kept)
+    return kept
+
+
+def _followed(
+    name: str, shape: tuple[int, ...], why: Why, kept: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    """The entries of the parameter that an optimizer's state belongs to; whole if there is none."""
+    for item in why.graph.inputs:
+        path = item.name.partition("/")[2] or item.name
+        if item.role == "parameter" and item.type.shape == shape and name.endswith(f"/{path}"):
+            return kept[item.name]
+    return ("-",) * len(shape)
+
+
+def _pins(why: Why, kept: Mapping[str, tuple[str, ...]]) -> Iterable[tuple[str, str]]:
+    """Pins for the arguments; those that differ only in numbers share one where that is exact."""
+    names = [item.name for item in why.graph.inputs if item.role != "constant"]
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+    for pattern, members in groups.items():
+        alike = {kept.get(name) for name in members}
+        plain = not re.search(r"[\[?]", pattern) and "*" in pattern
+        if plain and len(alike) == 1 and sorted(fnmatch.filter(names, pattern)) == sorted(members):
+            spec = next(iter(alike))
+            if spec is not None:
+                yield pattern, f"[{','.join(spec)}]"
+            continue
+        for name in members:
+            if (spec := kept.get(name)) is not None:
+                yield name, f"[{','.join(spec)}]"

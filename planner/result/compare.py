@@ -1,0 +1,250 @@
+"""Holds two plans against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ir import Graph, Mesh, Sharding, differences
+
+from ..common.surface import public, public_methods
+from ..common.units_text import bytes_text, seconds_text, sharding_text
+from ..inspect.cost_changes import Change, changes
+from ..sharding.cost.account import Collective
+from .pipeline_plan import PipelinePlan
+from .plan import Plan
+
+MOST_CHANGES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One plan in figures; times per step, bytes per device.
+
+    Of a plan in stages compute and communication are those of its busiest stage, and the mesh says
+    how many stages there are.
+    """
+
+    name: str
+    cluster: str
+    devices: int
+    mesh: dict[str, int]
+    origin: str
+    microbatches: int
+    schedule: str
+    step_s: float
+    compute_s: float
+    communication_s: float
+    peak_bytes: float
+    limit_bytes: float
+    lower_bound_s: float
+    gap: float
+    stop: str
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """All collectives of one kind: bytes sent by each device, runs, seconds."""
+
+    bytes: float
+    count: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class KindRow:
+    """One kind of collective in both plans."""
+
+    kind: str
+    a: Total
+    b: Total
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentRow:
+    """An argument that the plans shard differently."""
+
+    name: str
+    a: str
+    b: str
+
+
+@public_methods
+@dataclass(frozen=True)
+class Comparison:
+    """Two plans side by side.
+
+    same_program: both are plans of one function with the same arguments; the number of
+        micro-batches may differ.
+    difference: how the programs differ, in one sentence; empty if they are equal.
+    collectives: by kind, the one that takes longest in either plan first.
+    arguments: those of both programs that are sharded differently.
+    changes: the collectives that make the difference in time.
+    """
+
+    a: Side
+    b: Side
+    same_program: bool
+    difference: str
+    collectives: tuple[KindRow, ...]
+    arguments: tuple[ArgumentRow, ...]
+    changes: tuple[Change, ...]
+
+    def verdict(self, names: tuple[str, str] = ("a", "b")) -> str:
+        """The comparison in a sentence.
+
+        Args:
+            names: of the plans.
+        """
+        a, b = self.a, self.b
+        ratio = b.step_s / a.step_s - 1 if a.step_s else 0.0
+        pace = "as fast as" if abs(ratio) < 5e-4 else (
+            f"{abs(ratio):.1%} {'slower' if ratio > 0 else 'faster'} than"
+        )  # fmt: skip
+        parts = [
+            f"{_more(b.communication_s - a.communication_s, a.step_s)} communication",
+            f"{_more(b.compute_s - a.compute_s, a.step_s)} compute",
+        ]
+        memory = b.peak_bytes - a.peak_bytes
+        held = f"{bytes_text(abs(memory))} {'more' if memory > 0 else 'less'} memory"
+        fits = "" if b.peak_bytes <= b.limit_bytes * (1 + 1e-9) else ", which does not fit"
+        return f"{names[1]} is {pace} {names[0]}: {', '.join(parts)}; {held} per device{fits}"
+
+    def summary(self) -> dict[str, Any]:
+        """The contract of `meshwright compare --json`."""
+        return {
+            "same_program": self.same_program, "difference": self.difference,
+            "a": asdict(self.a), "b": asdict(self.b),
+            "collectives": [asdict(row) for row in self.collectives],
+            "arguments": [asdict(row) for row in self.arguments],
+            "changes": [asdict(row) for row in self.changes], "verdict": self.verdict(),
+        }  # fmt: skip
+
+
+@public
+def compare(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> Comparison:
+    """Compares two plans, each bound to its function or as loaded from a file."""
+    if isinstance(a, PipelinePlan) or isinstance(b, PipelinePlan):
+        same, difference = _trained(a, b)
+        arguments: tuple[ArgumentRow, ...] = ()
+    else:
+        same, difference = _programs(a, b)
+        arguments = _arguments(a, b)
+    return Comparison(
+        _side(a), _side(b), same, difference, _collectives(a, b), arguments,
+        changes(a.collectives, b.collectives, MOST_CHANGES),
+    )  # fmt: skip
+
+
+def _more(seconds: float, step_s: float) -> str:
+    if abs(seconds) < 1e-4 * step_s:
+        return "the same"
+    return f"{seconds_text(abs(seconds))} {'less' if seconds < 0 else 'more'}"
+
+
+def _trained(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> tuple[bool, str]:
+    """Whether two plans, one of them in stages, train the same parameters."""
+    left, right = _parameters(a), _parameters(b)
+    # no stage reads what the loss does not
+    if left == right or (
+        isinstance(a, PipelinePlan) != isinstance(b, PipelinePlan)
+        and (left <= right if isinstance(a, PipelinePlan) else right <= left)
+    ):
+        return True, "stages are split each on its own mesh"
+    some = ", ".join(sorted(left ^ right)[:3])
+    return False, f"only one of them has the parameters {some}"
+
+
+def _parameters(plan: Plan | PipelinePlan) -> set[str]:
+    if isinstance(plan, PipelinePlan):
+        return {name.partition("[")[0] for stage in plan.file.params for name in stage}
+    return {
+        item.name.partition("/")[2] for item in plan.graph.inputs if item.role == "parameter"
+    }  # fmt: skip
+
+
+def _side(plan: Plan | PipelinePlan) -> Side:
+    if isinstance(plan, PipelinePlan):
+        return _side_of_stages(plan)
+    file = plan.file
+    return Side(
+        name=file.name,
+        cluster=plan.cluster.name,
+        devices=plan.mesh.num_devices,
+        mesh=dict(file.mesh),
+        origin=file.origin,
+        microbatches=file.microbatches,
+        schedule=file.schedule,
+        step_s=file.step_s,
+        compute_s=file.compute_s,
+        communication_s=file.communication_s,
+        peak_bytes=file.peak_bytes,
+        limit_bytes=file.limit_bytes,
+        lower_bound_s=file.lower_bound_s,
+        gap=plan.gap,
+        stop=plan.stop.value,
+    )
+
+
+def _side_of_stages(plan: PipelinePlan) -> Side:
+    file = plan.file
+    busiest = plan.stage_plans[file.stage_s.index(max(file.stage_s))].file
+    return Side(
+        file.name, plan.cluster.name, sum(file.groups), {"stages": len(file.sizes)}, "pipeline",
+        file.microbatches, file.schedule, file.step_s, busiest.compute_s,
+        busiest.communication_s, plan.peak_bytes, file.limit_bytes, file.lower_bound_s,
+        plan.gap, plan.stop.value,
+    )  # fmt: skip
+
+
+def _programs(a: Plan, b: Plan) -> tuple[bool, str]:
+    """Whether the programs are one, and how they differ."""
+    if a.file.graph_digest == b.file.graph_digest:
+        return True, ""
+    if a.microbatches != b.microbatches and _surface(a) == _surface(b):
+        return True, f"the step runs {a.microbatches} and {b.microbatches} micro-batches"
+    return False, differences(a.graph, b.graph)
+
+
+def _surface(plan: Plan) -> tuple[object, ...]:
+    """What stays the same when a training step is cut into other micro-batches."""
+    graph: Graph = plan.graph
+    return plan.file.name, graph.inputs, len(graph.outputs)
+
+
+def _collectives(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> tuple[KindRow, ...]:
+    kinds = sorted({row.kind for plan in (a, b) for row in plan.collectives})
+    rows = [
+        KindRow(kind, _total(kind, a.collectives), _total(kind, b.collectives)) for kind in kinds
+    ]
+    return tuple(sorted(rows, key=lambda row: (-max(row.a.seconds, row.b.seconds), row.kind)))
+
+
+def _total(kind: str, rows: Sequence[Collective]) -> Total:
+    mine = [row for row in rows if row.kind == kind]
+    return Total(
+        sum(row.bytes for row in mine),
+        sum(row.count for row in mine),
+        sum(row.seconds for row in mine),
+    )
+
+
+def _arguments(a: Plan, b: Plan) -> tuple[ArgumentRow, ...]:
+    left, right = a.input_shardings(), b.input_shardings()
+    return tuple(
+        ArgumentRow(name, sharding_text(left[name], a.mesh), sharding_text(right[name], b.mesh))
+        for name in left
+        if name in right and _differ(left[name], a.mesh, right[name], b.mesh)
+    )
+
+
+def _differ(left: Sharding, mesh_a: Mesh, right: Sharding, mesh_b: Mesh) -> bool:
+    """Axes of different meshes have nothing in common but the number of parts they make."""
+    if mesh_a == mesh_b:
+        return left != right
+    return _parts(left, mesh_a) != _parts(right, mesh_b)
+
+
+def _parts(state: Sharding, mesh: Mesh) -> tuple[int, ...]:
+    return tuple(mesh.product(axes) for axes in state.dims)

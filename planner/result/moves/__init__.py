@@ -1,0 +1,1 @@
+"""Which arrays move, and between which devices, from one plan to another."""

@@ -1,0 +1,163 @@
+"""What moves where when a program goes on under another plan: a table of its kept arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from costmodel import CollectiveModel, ReshardModel
+from ir import IRError, Mesh, Sharding, TensorType
+
+from ...common.errors import PlanError
+from ...common.surface import public, public_methods
+from ...common.units_text import sharding_text
+from ..plan import Plan
+from .common_mesh import Refined, refined
+from .device_boxes import Ints, boxes_of, lost, received
+
+# What is made anew for every step does not move between plans.
+PASSING = ("batch", "constant")
+# On a mesh of more axes there are too many states between two shardings to look at all of them.
+MOST_AXES = 4
+
+
+@public_methods
+@dataclass(frozen=True, slots=True)
+class ArrayMove:
+    """One array under both plans.
+
+    before, after: shardings with the sizes of their axes.
+    nbytes: of the whole array.
+    received_bytes: that the device receives which receives most.
+    total_bytes: that all devices receive together.
+    lost_bytes: that no device holds which is left; they come from a checkpoint.
+    collectives: that bring the array from one state to the other, where both plans use the same
+        devices in meshes with common parts; else empty, and the pieces are copied.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    before: str
+    after: str
+    nbytes: int
+    received_bytes: int
+    total_bytes: int
+    lost_bytes: int
+    collectives: tuple[str, ...]
+
+
+@public_methods
+@dataclass(frozen=True)
+class Moves:
+    """All arrays that both plans keep between steps, the one that moves most first.
+
+    received_bytes: of all arrays, on the device which receives most.
+    only_before, only_after: arrays of one plan alone.
+    """
+
+    devices: tuple[int, int]
+    arrays: tuple[ArrayMove, ...]
+    received_bytes: int
+    total_bytes: int
+    lost_bytes: int
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """The contract of `meshwright reshard --json`."""
+        return asdict(self)
+
+
+@public
+def moves(before: Plan, after: Plan, *, lost_devices: Sequence[int] = ()) -> Moves:
+    """Which arrays move where when a program goes on under another plan.
+
+    Device i of the new plan is device i of the old one, or, where devices were lost, the i-th of
+    those that are left.
+
+    Args:
+        before: the plan under which the arrays lie.
+        after: the plan under which they are wanted.
+        lost_devices: devices of the old plan that are gone.
+
+    Raises:
+        PlanError: if an array has another shape or type in the new plan, or a device is unknown.
+    """
+    survivors = _survivors(before.mesh.num_devices, lost_devices)
+    count = after.mesh.num_devices
+    here = np.full(count, -1, dtype=np.int64)  # new device -> old device
+    here[: len(survivors)] = survivors[:count]
+    common = None if lost_devices else refined(before.mesh, after.mesh)
+    path = _Paths(after, common if common and len(common.mesh.axes) <= MOST_AXES else None)
+    old, new = _kept(before), _kept(after)
+    per_device = np.zeros(count, dtype=np.int64)
+    rows: list[ArrayMove] = []
+    for name in old:
+        if name not in new:
+            continue
+        (type_, a), (other, b) = old[name], new[name]
+        if type_ != other:
+            raise PlanError(
+                f"is {type_} in the old plan and {other} in the new one", kind="differs",
+                where=name, remedy="both plans must be of one program",
+            )  # fmt: skip
+        size = type_.nbytes // max(1, int(np.prod(type_.shape, dtype=np.int64)))
+        boxes = boxes_of(a, type_.shape, before.mesh)
+        wanted = boxes_of(b, type_.shape, after.mesh).on(np.arange(count))
+        got = received(boxes.on(here), wanted) * size
+        per_device += got
+        rows.append(
+            ArrayMove(
+                name, type_.shape, type_.dtype, sharding_text(a, before.mesh),
+                sharding_text(b, after.mesh), type_.nbytes, int(got.max()), int(got.sum()),
+                lost(boxes, survivors) * size, path.collectives(type_, a, b),
+            )
+        )  # fmt: skip
+    rows.sort(key=lambda row: -row.total_bytes)
+    return Moves(
+        (before.mesh.num_devices, count), tuple(rows), int(per_device.max()),
+        sum(row.total_bytes for row in rows), sum(row.lost_bytes for row in rows),
+        tuple(name for name in old if name not in new),
+        tuple(name for name in new if name not in old),
+    )  # fmt: skip
+
+
+def _survivors(count: int, gone: Sequence[int]) -> Ints:
+    if unknown := [d for d in gone if not 0 <= d < count]:
+        raise PlanError(
+            f"there is no device {unknown[0]}: the old plan has {count}", kind="bad-option",
+            where="lost devices", remedy=f"write numbers from 0 to {count - 1}",
+        )  # fmt: skip
+    return np.array([d for d in range(count) if d not in set(gone)], dtype=np.int64)
+
+
+def _kept(plan: Plan) -> dict[str, tuple[TensorType, Sharding]]:
+    """Type and sharding of every argument that lives from step to step."""
+    items = zip(plan.graph.inputs, plan.file.roles, plan.decisions.inputs, strict=True)
+    return {item.name: (item.type, state) for item, role, state in items if role not in PASSING}
+
+
+class _Paths:
+    """Collectives between states on the common mesh of two plans."""
+
+    def __init__(self, plan: Plan, common: Refined | None) -> None:
+        self.common = common
+        if common is not None:
+            collectives = CollectiveModel(plan.cluster)
+            self.model = ReshardModel(plan.cluster, common.mesh, collectives)
+
+    def collectives(self, type_: TensorType, a: Sharding, b: Sharding) -> tuple[str, ...]:
+        if self.common is None:
+            return ()
+        try:
+            steps = self.model.path(type_, self.common.first(a), self.common.second(b))
+        except IRError:  # a dimension that does not divide by the axes on the way
+            return ()
+        mesh: Mesh = self.common.mesh
+        return tuple(
+            f"{step.collective} of {mesh.product(step.axes)}" for step in steps if step.collective
+        )

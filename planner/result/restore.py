@@ -1,0 +1,115 @@
+# pyright: basic
+"""Checkpoints under another plan: arrays saved by Orbax are read straight into a plan's places."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from ..common.errors import PlanError
+from ..common.surface import public
+from ..emit.jit import build_mesh
+from .bind import specs_like
+from .pipeline_plan import PipelinePlan
+from .plan import Plan
+
+EXTRA = "pip install 'meshwright[orbax]'"
+
+
+@public
+def structs(
+    plan: Plan, tree: Any, *, argnum: int | None = None, devices: Sequence[Any] | None = None
+) -> Any:
+    """Shapes of one argument, each with the sharding that a plan wants: a target for Orbax.
+
+    Args:
+        plan: bound to its function.
+        tree: the argument, as arrays or `jax.ShapeDtypeStruct`.
+        argnum: its position; found by its structure and shapes if not given.
+        devices: all there are if None.
+
+    Raises:
+        PlanError: if no argument, or more than one, has this structure, or there are too few
+            devices.
+    """
+    if plan.bound is None:
+        raise PlanError(
+            "a loaded plan has no function yet", kind="not-bound", where=plan.where,
+            remedy="call load(path).bind(fn, *args) first",
+        )  # fmt: skip
+    specs = specs_like(plan.bound, plan.in_shardings, tree, "the tree", argnum, plan.where)
+    here, need = len(jax.devices() if devices is None else devices), plan.mesh.num_devices
+    if here < need:
+        raise PlanError(
+            f"the plan needs {need} devices ({plan.mesh}), there are {here}",
+            kind="too-few-devices", where=plan.where, remedy="plan for the devices there are",
+        )  # fmt: skip
+    mesh = build_mesh(plan.mesh, devices)
+
+    def struct(x: Any, spec: Any) -> Any:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
+
+    return jax.tree.map(struct, jax.eval_shape(lambda: tree), specs)
+
+
+@public
+def restore(
+    plan: Plan | PipelinePlan,
+    path: str | Path,
+    tree: Any,
+    *,
+    argnum: int | None = None,
+    devices: Sequence[Any] | None = None,
+) -> Any:
+    """Reads a checkpoint that Orbax's `StandardCheckpointer` saved, under any plan, into this one.
+
+    Every device reads its own part. For a plan in stages arrays pass through the host's memory.
+
+    Args:
+        plan: bound to its function.
+        path: folder of the checkpoint.
+        tree: what was saved, as arrays or `jax.ShapeDtypeStruct`: one argument of the function.
+        argnum: its position; found by its structure and shapes if not given.
+        devices: all there are if None.
+
+    Raises:
+        PlanError: if Orbax is not installed, the checkpoint cannot be read or holds another tree,
+            or no argument has this structure.
+    """
+    try:
+        orbax = importlib.import_module("orbax.checkpoint")
+    except ImportError as error:
+        raise PlanError(
+            "needs Orbax, which is not installed", kind="missing-library", where="planner.restore",
+            remedy=EXTRA,
+        ) from error  # fmt: skip
+    if isinstance(plan, PipelinePlan):
+        whole = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+        shapes = jax.eval_shape(lambda: tree)
+        target = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), shapes
+        )
+    else:
+        target = structs(plan, tree, argnum=argnum, devices=devices)
+    folder = Path(path).resolve()
+    if not folder.is_dir():
+        raise PlanError(
+            "is no folder", kind="checkpoint", where=str(path),
+            remedy="name the folder that StandardCheckpointer.save wrote",
+        )  # fmt: skip
+    try:
+        with orbax.StandardCheckpointer() as checkpointer:
+            found = checkpointer.restore(folder, target)
+    except (KeyError, OSError, ValueError) as error:
+        raise PlanError(
+            f"cannot be restored: {' '.join(str(error).split())[:300]}", kind="checkpoint",
+            where=str(path), remedy="pass the tree that was saved",
+        ) from error  # fmt: skip
+    if isinstance(plan, PipelinePlan):
+        return plan.shard(found, argnum=argnum or 0, devices=devices)
+    return found

@@ -1,0 +1,1 @@
+"""Plans held against what a compiler makes of them."""

@@ -1,0 +1,89 @@
+# pyright: basic
+"""`verify` for a plan in stages: each distinct stage compiled, its collectives held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...common.errors import PlanError
+from ...common.units_text import bytes_text
+from ...pipeline.file_schedule import transfers
+from ..bind import Bound
+from ..pipeline_plan import PipelinePlan
+from ..plan import Plan
+from .verify import Verification, verify
+
+
+@dataclass(frozen=True, slots=True)
+class StagesVerification:
+    """Every distinct stage beside its compiled program.
+
+    members: for each stage the number of its verification; equal stages share one.
+    transfers: what goes between stages; it is copied, not compiled.
+    """
+
+    stages: tuple[Verification, ...]
+    members: tuple[int, ...]
+    transfers: tuple[dict[str, Any], ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(stage.ok for stage in self.stages)
+
+    @property
+    def unexplained_bytes(self) -> float:
+        """Of the stage that has most of them."""
+        return max(stage.unexplained_bytes for stage in self.stages)
+
+    def summary(self) -> dict[str, Any]:
+        """The contract of `meshwright verify --json`; figures of all stages stand in `stages`."""
+        found = [stage.summary() for stage in self.stages]
+        peaks = [row["memory"] for row in found]
+        rows = [row | {"stage": s} for s, m in enumerate(self.members)
+                for row in found[m]["collectives"]]  # fmt: skip
+        return {
+            "ok": self.ok, "compiler": self.stages[0].compiler, "collectives": rows,
+            "memory": {key: max(memory[key] for memory in peaks) for key in peaks[0]},
+            "unexplained_bytes": self.unexplained_bytes, "stages": found,
+            "members": list(self.members), "transfers": list(self.transfers),
+            "notes": ["a stage is compiled with its micro-batches in one loop; it runs in parts"],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for m, stage in enumerate(self.stages):
+            which = ", ".join(str(s) for s, k in enumerate(self.members) if k == m)
+            lines.append(f"stage {which}: {stage}")
+        lines += [
+            f"transfer of {t['what']}: devices {t['from_devices'][0]} to "
+            f"{t['from_devices'][1] - 1} -> {t['to_devices'][0]} to {t['to_devices'][1] - 1}, "
+            f"{t['count']} x {bytes_text(t['bytes'])}"
+            for t in self.transfers
+        ]
+        return "\n".join(lines)
+
+
+def verify_stages(plan: PipelinePlan, *, compiler: str | None = None) -> StagesVerification:
+    """Compiles every distinct stage and holds it against its plan.
+
+    Raises:
+        PlanError: if no function is bound, or the compiler is missing or unknown.
+    """
+    if plan.bound is None:
+        raise PlanError(
+            "a loaded plan has no function yet", kind="not-bound", where=plan.where,
+            remedy="call load(path).bind(loss_fn, params, batch, optimizer=...) first",
+        )  # fmt: skip
+    stages: Sequence[Any] = plan.bound.stages
+    found: dict[int, Verification] = {}
+    for s, member in enumerate(plan.file.members):
+        if member not in found:
+            bound = Plan(plan.file.plans[member], Bound(stages[s].traced), where=plan.where)
+            found[member] = verify(bound, compiler=compiler)
+    order = sorted(found)
+    return StagesVerification(
+        tuple(found[m] for m in order), tuple(order.index(m) for m in plan.file.members),
+        tuple(transfers(plan.file)),
+    )  # fmt: skip

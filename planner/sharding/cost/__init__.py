@@ -1,0 +1,1 @@
+"""What the decisions of a plan cost: time, collectives, memory."""

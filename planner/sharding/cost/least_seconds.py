@@ -1,0 +1,106 @@
+"""No step is faster than its operations, each split as is best for it alone.
+
+One program runs all of its ops, one after the other, on each of D devices:
+
+    T  >=  sum over ops of  min over ways to split it n-fold, n a divisor of D, of  t_op
+
+Of a pipeline each op runs on some of them only; all that is asked is that D devices do the work:
+
+    T  >=  1 / D  *  sum over ops of  min over ways to split it n-fold of  n * t_op
+
+Whatever the mesh or the stages are, each op of the step runs in one of these ways, fused as in the
+whole program: communication, idle time, what is computed again and what memory forces come on top.
+So these are bounds where a search had no time to find a better one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from costmodel import ComputeModel, OpWork, op_seconds
+from ir import FactorSpec, lookup
+from ir.analysis import operand_types
+
+from ..problem.facts import Facts
+
+MOST_WAYS = 50_000
+
+
+def least_step_s(facts: Facts, compute: ComputeModel, devices: int) -> float:
+    """Seconds of a step below which no plan in one program comes, on any mesh of so many devices.
+
+    Args:
+        facts: of the program.
+        compute: prices of a device.
+        devices: of the mesh.
+    """
+    return _least_s(facts, compute, (devices,), range(len(facts.flat.ops)), apart=False)
+
+
+def least_work_s(
+    facts: Facts, compute: ComputeModel, sizes: Collection[int], ops: Collection[int]
+) -> float:
+    """Device-seconds of a step below which no sharding of it on sub-meshes comes.
+
+    Args:
+        facts: of the program.
+        compute: prices of a device.
+        sizes: devices of sub-meshes.
+        ops: those that count, by their number.
+    """
+    return _least_s(facts, compute, sizes, ops, apart=True)
+
+
+def _least_s(
+    facts: Facts,
+    compute: ComputeModel,
+    sizes: Collection[int],
+    ops: Collection[int],
+    *,
+    apart: bool,
+) -> float:
+    """Least seconds of ops; `apart`: those of all devices that have a part of one."""
+    known: dict[object, float] = {}
+    total = 0.0
+    for i in ops:
+        op = facts.flat.ops[i]
+        if not facts.is_made(op):
+            continue
+        writes = tuple(k for k, v in enumerate(op.outputs) if facts.traffic.stored[v])
+        reads, launches = facts.traffic.reads[i], facts.traffic.launches[i]
+        types = operand_types(facts.flat, op)
+        key = (op.node.op, types, op.node.outputs, op.node.attrs, reads, writes, launches)
+        if key not in known:
+            work = OpWork(
+                op.node, lookup(op.node.op), types, facts.spec(op), reads, writes, launches
+            )
+            known[key] = _least(work, compute, sizes, apart=apart)
+        total += known[key] * op.weight
+    return total
+
+
+def _least(work: OpWork, compute: ComputeModel, sizes: Collection[int], *, apart: bool) -> float:
+    """Seconds of one run of an op, split as is best; see `_least_s`."""
+    rows = _splits(work.spec, sizes)
+    if len(rows) > MOST_WAYS:
+        return 0.0  # too many to look at; nothing is claimed of it
+    names = work.spec.names
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
+    ways = {name: table[:, k] for k, name in enumerate(names)}
+    seconds = np.broadcast_to(op_seconds(work, ways, compute), (len(rows),))
+    return float((seconds * table.prod(axis=1) if apart else seconds).min())
+
+
+def _splits(spec: FactorSpec, sizes: Collection[int]) -> list[tuple[int, ...]]:
+    """Parts of every factor; what they make together divides some sub-mesh."""
+    allowed = {n for d in sizes for n in range(1, d + 1) if d % n == 0}
+    found: list[tuple[int, tuple[int, ...]]] = [(1, ())]
+    for name, size in spec.sizes:
+        able = spec.kind(name) not in ("whole", "window") and size > 1
+        most = [n for n in sorted(allowed) if size % n == 0] if able else [1]
+        found = [(made * n, (*row, n)) for made, row in found for n in most if made * n in allowed]
+        if len(found) > MOST_WAYS:
+            break
+    return [row for _, row in found]

@@ -1,0 +1,88 @@
+"""The plan of a training step with the fewest micro-batches that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from costmodel import Cluster
+
+from ..common.errors import IndivisibleError, PlanError, ShortError
+from ..common.options import Options
+from .plan_program import One, plan_one
+from .planned_program import PlannedProgram
+from .search.over_meshes import OR_PARTS, limit_of
+
+ROUNDED = 1e-2  # share of what is held: padding does not fall evenly
+
+
+def fewest(
+    build: Callable[[int], One],
+    counts: Sequence[int],
+    machine: Cluster,
+    options: Options,
+    say: Callable[[str], None],
+    start: float,
+    cutoff_s: float,
+) -> PlannedProgram:
+    """The plan with the fewest micro-batches that fits; its bound and gap are for that count.
+
+    If none is below the cutoff, that is said instead. Each further micro-batch starts every kernel
+    and gathers every split parameter once more.
+    """
+    refused: PlanError | None = None
+    uncut: IndivisibleError | None = None
+    planned: list[int] = []
+    short: list[tuple[int, float]] = []
+    for count in counts:
+        if least_needed(short, count) > limit_of(options, machine):
+            continue
+        if count > 1:
+            say(f"{count} micro-batches")
+        try:
+            one = build(count)
+        except PlanError as error:
+            if refused is None:
+                raise
+            if isinstance(error, IndivisibleError):
+                uncut = uncut or error
+                continue  # the batch does not divide by this count
+            raise _whole_only(refused, error) from error
+        planned.append(count)
+        try:
+            return plan_one(one, machine, options, say, start, cutoff_s)
+        except PlanError as error:
+            if error.kind != "does-not-fit":
+                raise
+            refused = refused or error
+            if isinstance(error, ShortError) and count > 1:  # one has no sums of gradients
+                short.append((count, error.needs_bytes))
+    assert refused is not None
+    raise _whole_only(refused, uncut) if planned == [1] else refused
+
+
+def _whole_only(refused: PlanError, why: PlanError | None) -> PlanError:
+    """A step that does not fit, and why its loss or batch cannot be cut into micro-batches."""
+    if why is None:
+        return refused
+    return PlanError(
+        f"{refused.message}; micro-batches are of no help: {why.message}", kind=refused.kind,
+        where=refused.where, needs_bytes=refused.needs_bytes,
+        remedy=refused.remedy.replace(OR_PARTS, ""),
+    )  # fmt: skip
+
+
+def least_needed(short: Sequence[tuple[int, float]], count: int) -> float:
+    """Bytes that a step needs at least, from what fewer micro-batches did.
+
+    What is held at a moment is c + a / m with m micro-batches, so that the most of all moments is
+    convex in 1 / m, and beyond two points lies above the line through them.
+
+    Args:
+        short: micro-batches and bytes that they need at least, of two or more smaller numbers.
+        count: micro-batches.
+    """
+    if len(short) < 2:
+        return 0.0
+    (m, more), (n, less) = short[-2:]
+    slope = (more - less) / (1 / m - 1 / n)
+    return (less - slope * (1 / n - 1 / count)) * (1 - ROUNDED)

@@ -1,0 +1,328 @@
+# pyright: basic
+"""One program, traced and planned as a whole: the search over meshes, and its outcome on file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import msgspec
+
+from costmodel import Cluster, CollectiveModel, ComputeModel, missing_sizes
+from ir import IRError, TraceError, check, digest
+from ir.trace import Traced, trace
+from substitutions import draft_of
+
+from ..common.errors import PlanError
+from ..common.options import Options
+from ..common.store.keys import Memory, memory_of
+from ..common.version import VERSION
+from ..files.plan_file import FILE_VERSION, FORMAT, PlanFile, SubstitutionRow
+from ..training.step_call import StepCall
+from .check_effects import check_effects
+from .nested_maps import check_maps
+from .planned_program import PlannedProgram
+from .problem.program import InFlight, Program, program_of
+from .problem.records import Menus
+from .rewrite.estimate import Estimator
+from .rewrite.joint_extraction import searched
+from .rewrite.price import Pricer, wall_s
+from .rewrite.replay import replayed
+from .rewrite.retrace import retraced
+from .rewrite.search import MOST_SAVED, WORTH, Hunt
+from .rewrite.searched_rules import rules_for
+from .search.asked import Asked, asked_inside, pinned_options, told, unused
+from .search.context import THOROUGH, Candidate, Effort
+from .search.found_to_file import outcome
+from .search.kept_plans import keep_plan, kept_plan, plan_key
+from .search.over_meshes import Found, Search
+
+
+@dataclass(frozen=True)
+class One:
+    """One step to plan; `in_flight` of a pipeline stage."""
+
+    call: StepCall
+    microbatches: int
+    donate: tuple[int, ...]
+    roles: tuple[str, ...]
+    name: str
+    in_flight: InFlight | None = None
+
+
+def plan_one(
+    one: One,
+    machine: Cluster,
+    options: Options,
+    say: Callable[[str], None],
+    start: float,
+    cutoff_s: float = float("inf"),
+) -> PlannedProgram:
+    """Traces one step and plans it; only steps below the cutoff are of interest.
+
+    Raises:
+        PlanError: if nothing fits or is below the cutoff, or there is nothing to plan.
+        TraceError: if it cannot be traced.
+    """
+    say("trace")
+    begun = time.monotonic()
+    pinned = options.shardings == "pin"
+    traced = trace(
+        one.call.fn, *one.call.args, donate_argnums=one.donate, roles=one.roles, pinned=pinned
+    )
+    try:
+        check(traced.graph, after="trace")
+    except IRError as error:
+        raise TraceError(
+            f"the traced program is not well-formed: {error}", where=f"function '{one.name}'",
+            remedy="report it with the function, it is a defect",
+        ) from error  # fmt: skip
+    check_maps(traced.graph)
+    check_effects(traced.graph, one.microbatches)
+    if not traced.graph.inputs and not traced.graph.nodes:
+        raise PlanError(
+            f"'{one.name}' has no arguments and computes nothing", kind="bad-argument",
+            where="plan", remedy="pass the arguments after the function: plan(fn, *args, ...)",
+        )  # fmt: skip
+    options, notes = with_asked(options, traced, machine)
+    traced = replace(traced, warnings=(*traced.warnings, *notes))
+    memory = memory_of(options)
+    file, key = None, ""
+    if memory.store:
+        key = key_of_one(one, traced, machine, options, cutoff_s)
+        file = kept_plan(memory, key, traced.text, digest(traced.graph))
+    if file is None:
+        plan, found = plan_traced(
+            one, traced, machine, options, say, start, begun, memory, cutoff_s=cutoff_s
+        )
+        near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
+        if options.substitutions and options.baseline is None and near:
+            plan = _rewritten(one, plan, found.best, traced, machine, options, say, start, memory)
+        keep_plan(memory, key, plan.file)
+        return plan
+    if file.substitutions:
+        traced = replayed(traced, file.substitutions, "plan store")
+    now = time.monotonic()
+    seconds = dict.fromkeys(("trace", "substitute", "build", "solve", "inter"), 0.0)
+    spent = {"trace": now - begun, "total": now - start}
+    return PlannedProgram(file, traced, seconds | spent, cached=True)
+
+
+def with_asked(
+    options: Options, traced: Traced, machine: Cluster
+) -> tuple[Options, tuple[str, ...]]:
+    """Options in which the program's own shardings are pins, if they are; and what is to be told.
+
+    Raises:
+        PlanError: if one of them cannot be pinned.
+    """
+    graph, places, pinned = traced.graph, traced.places, options.shardings == "pin"
+    arguments = graph.inputs[len(traced.program.consts) :]
+    asked = [Asked("argument", arguments[k].name, place) for k, place in places.inputs.items()]
+    if not pinned:  # else the graph has them
+        names = traced.out_names
+        asked += [Asked("jit", f"result {names[k]}", p) for k, p in places.outputs.items()]
+    inside = list(asked_inside(graph))
+    notes = (*told([*asked, *inside], pinned=pinned), *unused(graph))
+    if not pinned:
+        return options, notes
+    ranks = {item.name: item.type.rank for item in arguments}
+    options = pinned_options(options, ranks, [*asked, *inside], machine.num_devices)
+    if options.substitutions and any(one.place.mesh for one in inside):
+        options = replace(options, substitutions=False)
+        notes = (*notes, "the program is not rewritten: shardings inside it are pins")
+    return options, notes
+
+
+def _rewritten(
+    one: One,
+    plan: PlannedProgram,
+    best: Candidate,
+    traced: Traced,
+    machine: Cluster,
+    options: Options,
+    say: Callable[[str], None],
+    start: float,
+    memory: Memory,
+) -> PlannedProgram:
+    """The plan of the program rewritten by proven rules, where that is faster; else the plan.
+
+    Rewrites are searched on the mesh of the plan; what is found is planned as a whole. The whole
+    step is rewritten and not the loss before it is differentiated: a traced loss has lost the
+    derivatives that its author wrote for parts of it.
+    """
+    say("substitute")
+    begun, file = time.monotonic(), plan.file
+    pricer = Pricer(machine, options, best, _ties(traced), _donated(traced))
+    estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
+    plain_s = wall_s(best.account, machine)
+    hunt = Hunt(pricer.step_s, estimator, plain_s, rules=rules_for(options.substitutions))
+    found = searched(hunt, draft_of(traced.graph), pricer.on_one_axis)
+    better = plan
+    if found is not None:
+        check(found.draft.graph, after="rewriting")
+        say(f"rewritten by {', '.join(dict.fromkeys(step.rule for step in found.steps))}")
+        rows = tuple(SubstitutionRow(s.rule, s.place, s.count) for s in found.steps)
+        again = replace(options, baselines=False)
+        after = retraced(traced, found.draft)
+        try:
+            other, made = plan_traced(
+                one, after, machine, again, say, start, begun, memory,
+                cutoff_s=file.step_s * (1 - WORTH), known=pricer.known(found.draft),
+            )  # fmt: skip
+        except PlanError:
+            pass  # none below the cutoff: the quick plan knew less of memory
+        else:
+            if wall_s(made.best.account, machine) < plain_s * (1 - WORTH):
+                # the hand-written plans beside it stay those of the program as it was written
+                whole = msgspec.structs.replace(
+                    other.file, baselines=file.baselines, substitutions=rows,
+                    traced_digest=digest(traced.graph),
+                )  # fmt: skip
+                better = replace(other, file=whole)
+    now = time.monotonic()
+    seconds = plan.seconds | {"substitute": now - begun, "total": now - start}
+    told = msgspec.structs.replace(
+        better.file, warnings=(*better.file.warnings, *hunt.trial.warnings())
+    )
+    return replace(better, file=told, seconds=seconds)
+
+
+def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options, *more: object) -> str:
+    """The name of a step's plan in the plan store; `more` is what else decides it."""
+    parts = (
+        traced.text, one.microbatches, one.call.reduction, one.call.warnings,
+        traced.warnings, traced.donated, _ties(traced), [i.role for i in traced.graph.inputs],
+        [repr(each) for each in more],
+    )  # fmt: skip
+    return plan_key(one.name, parts, machine, options)
+
+
+def plan_traced(
+    one: One,
+    traced: Traced,
+    machine: Cluster,
+    options: Options,
+    say: Callable[[str], None],
+    start: float,
+    begun: float,
+    memory: Memory | None = None,
+    effort: Effort = THOROUGH,
+    cutoff_s: float = float("inf"),
+    known: Sequence[Candidate] = (),
+    program: Program | None = None,
+    menus: Menus | None = None,
+) -> tuple[PlannedProgram, Found]:
+    """Plans a traced step.
+
+    Args:
+        one: the step.
+        traced: its program.
+        machine: what it runs on.
+        options: of the search.
+        say: hears of progress.
+        start: when planning began, for the seconds spent.
+        begun: when tracing began.
+        memory: the plan store; the one that the options ask for if None.
+        effort: how far it goes.
+        cutoff_s: only steps below are of interest.
+        known: plans of it to begin with.
+        program: what is searched, where that was worked out before.
+        menus: of the machine's meshes, where other searches have some.
+
+    Raises:
+        PlanError: if nothing fits in memory.
+    """
+    program = (program or program_for(traced, options)).holding(one.in_flight)
+    traced_s = time.monotonic() - begun
+    search = Search(program, machine, options, say, memory, effort, cutoff_s, known, menus)
+    found = search.run()
+    return planned(one, traced, search, found, start, traced_s), found
+
+
+def planned(
+    one: One, traced: Traced, search: Search, found: Found, start: float, traced_s: float
+) -> PlannedProgram:
+    """What a search found, as a plan.
+
+    Args:
+        one: the step.
+        traced: its program.
+        search: that was run.
+        found: by it.
+        start: when planning began.
+        traced_s: seconds of tracing.
+    """
+    file = _file(one, traced, search, found)
+    seconds = {
+        "trace": traced_s, "substitute": 0.0, "build": found.seconds["build"],
+        "solve": found.seconds["solve"], "inter": 0.0, "total": time.monotonic() - start,
+    }  # fmt: skip
+    return PlannedProgram(file, traced, seconds)
+
+
+def program_for(traced: Traced, options: Options) -> Program:
+    """What is searched for a traced step."""
+    return program_of(traced.graph, _ties(traced), _donated(traced), options)
+
+
+def _ties(traced: Traced) -> tuple[tuple[int, int], ...]:
+    """Ties in positions of the graph's inputs, which start with captured constants."""
+    heads = len(traced.program.consts)
+    return tuple((a + heads, b) for a, b in traced.tied)
+
+
+def _donated(traced: Traced) -> frozenset[int]:
+    heads = len(traced.program.consts)
+    return frozenset(a + heads for a in traced.donated)
+
+
+def _file(one: One, traced: Traced, search: Search, found: Found) -> PlanFile:
+    machine, options = search.cluster, search.options
+    warnings = (
+        *traced.warnings, *one.call.warnings,
+        *dict.fromkeys(search.scope.program.flat.warnings),
+        *_idle(found.best, machine), *missing_sizes(machine),
+    )  # fmt: skip
+    return PlanFile(
+        format=FORMAT,
+        version=FILE_VERSION,
+        planner=VERSION,
+        jax=jax.__version__,
+        name=one.name,
+        graph_digest=digest(traced.graph),
+        graph=traced.text,
+        microbatches=one.microbatches,
+        schedule="none",
+        emission=options.emission,
+        loss_reduction=one.call.reduction,
+        donated=traced.donated,
+        ties=_ties(traced),
+        roles=tuple(item.role for item in traced.graph.inputs),
+        substitutions=(),
+        traced_digest="",
+        warnings=warnings,
+        **outcome(found, machine, options, search.limit, len(traced.graph.nodes)),
+    )
+
+
+def _idle(best: Candidate, machine: Cluster) -> list[str]:
+    """A warning for every mesh axis along which all devices do the same."""
+    used: set[str] = set()
+    for roles in best.decisions.ops.values():
+        used.update(a for a, r in zip(best.mesh.names, roles, strict=True) if r)
+    for state in best.decisions.values.values():
+        used.update(state.axes)
+    idle = [(a, n) for a, n in best.mesh.axes if a not in used and n > 1]
+    busy = machine.num_devices
+    for _, n in idle:
+        busy //= n
+    if not idle:
+        return []
+    return [
+        f"only {busy} of {machine.num_devices} devices do different work: nothing is split over "
+        f"mesh axis {', '.join(f'{a}={n}' for a, n in idle)}, because no dimension divides or "
+        "splitting would cost more than it saves"
+    ]

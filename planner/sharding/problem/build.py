@@ -1,0 +1,319 @@
+"""Flat program x mesh x costs -> `IntraProblem`, and a choice back to decisions.
+
+Nodes of the problem are
+
+    a value node for every argument, port, and value that is read more than once: its states;
+    an op node for every op: its strategies.
+
+An edge joins whoever makes a value with whoever reads it and costs the reshard between them;
+so a partial result is reduced where and as it is cheapest. Arguments and results that hold one
+state (donated buffers, parameters carried from step to step) are one node.
+
+Where a program repeats itself, the members of a class (`planner.sharding.problem.repeated_layers`)
+are one node: its cost is that of all members, and so is that of the edges between two classes. What
+of this does not depend on the mesh is in the `Outline`; a mesh prices it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel import OpWork, op_seconds, sharded_dims
+from ir import FactorSpec, Sharding, Strategy, TensorType, form_of, lookup, strategies, value_states
+from ir.analysis import FlatOp, operand_types
+
+from ...solver.problem import Edge, Floats, IntraProblem
+from .buffers import Lives
+from .facts import Facts
+from .records import Built, MenuCache, NodeRef, States
+from .reshard_tables import edge_table
+from .skeleton import End, Join, Outline, Slot
+from .skeleton_builder import outline_of
+
+
+class Builder:
+    """Builds problems of one flat program on one mesh.
+
+    outline: of its problems; that of one without repeats if None.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        cache: MenuCache,
+        limit_bytes: float,
+        outline: Outline | None = None,
+    ) -> None:
+        self.facts, self.flat, self.traffic = facts, facts.flat, facts.traffic
+        self.cache, self.mesh, self.limit_bytes = cache, cache.mesh, limit_bytes
+        self.tied_in = facts.tied_in
+        self.no_buffer = facts.in_place | facts.read_only
+        self.outline = outline or outline_of(facts, None)
+
+    def spec(self, op: FlatOp) -> FactorSpec:
+        return self.facts.spec(op)
+
+    def menu(self, op: FlatOp) -> tuple[Strategy, ...]:
+        spec, usable = self.facts.spec(op), self.facts.passing(op)
+        form = self.cache.forms.get(id(spec))  # specs live as long as the facts
+        if form is None:
+            form = self.cache.forms[id(spec)] = form_of(spec, self.mesh)
+        groups = self.facts.groups(op) if usable else ()
+        key = ("menu", form, groups, usable)
+        if key not in self.cache.menus:
+            found = strategies(spec, self.mesh, groups, self.cache.splits)
+            gone = {f"@{g}" for g in range(len(groups)) if g not in usable}
+            self.cache.menus[key] = (
+                tuple([s for s in found if gone.isdisjoint(s.roles)]) if gone else found
+            )
+        return self.cache.menus[key]
+
+    def states(self, value: int, *, partial: bool) -> States:
+        shape = self.flat.values[value].type.shape
+        key = (self.cache.reshard.form(shape), len(shape), partial)
+        if key not in self.cache.states:
+            splits = sharded_dims(shape, self.mesh)
+            self.cache.states[key] = value_states(self.mesh, splits, partial=partial)
+        return self.cache.states[key]
+
+    def build(self) -> Built:
+        """The problem; `within` leaves out what a user or a hand-written plan does not allow."""
+        outline = self.outline
+        self.refs: list[NodeRef] = []
+        self.costs: list[Floats] = []
+        self.use: list[Floats] = []
+        for slot in outline.slots:
+            self._node(slot)
+        tables: dict[tuple[int, int, int], tuple[Floats, int]] = {}
+        for join, type_, count in zip(outline.joins, outline.types, outline.counts, strict=True):
+            table = self._table(join, type_) if count else _NONE
+            if table.any():
+                place = (join.u, join.v, id(table))
+                tables[place] = table, tables.get(place, (table, 0))[1] + count
+        if self.cache.compute.device.fresh_bytes_per_s:
+            for node, v in outline.taken:
+                self._taken(node, v)
+        work = self._multiplied(self.costs)
+        costs = list(work)
+        edges: list[Edge] = []
+        for (u, v, _), (table, count) in tables.items():
+            many = self._times(self.cache.edges, table, count)
+            if u == v:
+                costs[u] = costs[u] + np.diagonal(many)
+            else:
+                edges.append(Edge(u, v, many))
+        horizon = int(outline.end.max(initial=0))
+        lives = Lives(outline.node, outline.start, outline.end, tuple(self.use), horizon)
+        spans = [(0, 0)] * len(costs)
+        if not outline.folded:
+            rows = zip(outline.node, outline.start, outline.end, strict=True)
+            for n, first, last in rows:
+                spans[n] = (int(first), int(last))
+        problem = IntraProblem(
+            tuple(costs), tuple(edges), tuple(self.use), tuple(spans), self.limit_bytes
+        )
+        built = Built(problem, tuple(self.refs), outline, tuple(work), lives)
+        return built.watching(lives.worst_moments()) if outline.folded else built
+
+    def _multiplied(self, costs: list[Floats]) -> list[Floats]:
+        """Costs of nodes for all members together."""
+        return [
+            self._times(self.cache.vectors, cost, n) if n > 1 else cost
+            for cost, n in zip(costs, self.outline.members, strict=True)
+        ]
+
+    def _times(self, known: dict[object, Floats], array: Floats, count: int) -> Floats:
+        """`count` times an array; one object for equal questions."""
+        if count == 1:
+            return array
+        key = ("times", id(array), count)
+        if key not in known:
+            known[key] = array * count
+            known[("keep", id(array))] = array
+        return known[key]
+
+    def _node(self, slot: Slot) -> None:
+        match slot.kind:
+            case "op":
+                self._op(slot)
+            case "value":
+                self._value(slot)
+            case "wait":
+                self._wait(slot)
+            case "stack":
+                self._stack(slot)
+            case _:
+                self._result(slot)
+
+    def _add(self, ref: NodeRef, cost: Floats, use: Floats) -> None:
+        self.refs.append(ref)
+        self.costs.append(cost)
+        self.use.append(use)
+
+    def _value(self, slot: Slot) -> None:
+        v, partial = slot.number, slot.partial
+        if slot.made is not None:
+            partial = partial and any(s.partial for s in self._states_at(slot.made))
+        states = self.states(v, partial=partial)
+        if v in self.flat.forced:
+            states = self.cache.columns.setdefault(("kept", states[:1]), states[:1])
+        self._add(NodeRef(-1, v, (), states), self._zeros(len(states)), self._bytes(v, states))
+
+    def _zeros(self, count: int) -> Floats:
+        return self.cache.vectors.setdefault(("zero", count), np.zeros(count))
+
+    def _bytes(self, v: int, states: States) -> Floats:
+        if not self.facts.lives.owns[v] or self.traffic.free[v] or v in self.no_buffer:
+            return self._zeros(len(states))
+        return self._state_bytes(v, states)
+
+    def _state_bytes(self, v: int, states: States) -> Floats:
+        return self._state_bytes_of(self.flat.values[v].type, states, self.facts.buffers(v))
+
+    def _state_bytes_of(self, type_: TensorType, states: States, factor: int = 1) -> Floats:
+        key = ("bytes", type_, id(states), factor)
+        if key not in self.cache.vectors:
+            self.cache.vectors[key] = np.array(
+                [float(s.local_bytes(type_, self.mesh)) * factor for s in states]
+            )
+            self.cache.columns[("keep", id(states))] = states
+        return self.cache.vectors[key]
+
+    def _op(self, slot: Slot) -> None:
+        i, op = slot.number, self.flat.ops[slot.number]
+        menu, spec = self.menu(op), self.facts.spec(op)
+        inner = [v for v in op.outputs if v not in self.facts.shared]
+        use = self._op_bytes(op, menu, inner)
+        self._add(NodeRef(i, -1, menu, ()), self._op_cost(i, op, spec, menu), use)
+
+    def _wait(self, slot: Slot) -> None:
+        assert slot.made is not None
+        op, menu = self.flat.ops[slot.number], self.refs[slot.made.node].menu
+        which = tuple(v in self.facts.waits for v in op.outputs)
+        key = ("waits", id(menu), op.node.outputs, which)
+        if key not in self.cache.vectors:
+            self.cache.vectors[key] = np.array([self._partial_bytes(op, s) for s in menu])
+            self.cache.menus[("keep", id(menu))] = menu
+        use = self.cache.vectors[key]
+        self._add(NodeRef(slot.number, -1, menu, ()), self._zeros(len(use)), use)
+
+    def _stack(self, slot: Slot) -> None:
+        """What a region reads: first the options without a copy, then those with one."""
+        assert slot.made is not None
+        states = self._states_at(slot.made)
+        type_ = self.flat.values[self.flat.links[slot.number].source].type
+        use = np.concatenate((np.zeros(len(states)), self._state_bytes_of(type_, states)))
+        self._add(NodeRef(-1, -1, (), (*states, *states)), self._zeros(len(use)), use)
+
+    def _result(self, slot: Slot) -> None:
+        v = slot.number
+        states = self.states(v, partial=False)
+        alone = self.traffic.free[v]  # made of literals: no maker counts its bytes
+        use = self._state_bytes(v, states) if alone else self._zeros(len(states))
+        self._add(NodeRef(-1, v, (), states), self._zeros(len(states)), use)
+
+    def _partial_bytes(self, op: FlatOp, strategy: Strategy) -> float:
+        pairs = zip(op.outputs, strategy.results, strict=True)
+        held = [(v, s) for v, s in pairs if s.partial and v in self.facts.waits]
+        return float(sum(s.local_bytes(self.flat.values[v].type, self.mesh) for v, s in held))
+
+    def _op_bytes(self, op: FlatOp, menu: tuple[Strategy, ...], inner: list[int]) -> Floats:
+        counted = tuple(self.facts.counts(op, v) * self.facts.buffers(v) for v in inner)
+        key = ("op-bytes", id(menu), op.node.outputs, counted)
+        if key not in self.cache.vectors:
+            total = np.zeros(len(menu))
+            for v, times in zip(inner, counted, strict=True):
+                if times:
+                    states = self._column(menu, "result", op.outputs.index(v))
+                    total = total + self._state_bytes_of(self.flat.values[v].type, states, times)
+            self.cache.vectors[key] = total
+            self.cache.menus[("keep", id(menu))] = menu
+        return self.cache.vectors[key]
+
+    def _op_cost(self, i: int, op: FlatOp, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Floats:
+        writes = tuple(k for k, v in enumerate(op.outputs) if self.traffic.stored[v])
+        reads, launches = self.traffic.reads[i], self.traffic.launches[i]
+        types = operand_types(self.flat, op)
+        key = (
+            "cost", op.node.op, types, op.node.outputs, op.node.attrs, id(menu), reads, writes,
+            launches, op.weight,
+        )  # fmt: skip
+        if key not in self.cache.vectors:
+            work = OpWork(op.node, lookup(op.node.op), types, spec, reads, writes, launches)
+            seconds = op_seconds(work, self.cache.parts(spec, menu), self.cache.compute)
+            seconds = np.broadcast_to(seconds, (len(menu),))
+            self.cache.vectors[key] = np.ascontiguousarray(seconds) * op.weight
+            self.cache.menus[("keep", id(menu))] = menu
+        return self.cache.vectors[key]
+
+    def _column(self, menu: tuple[Strategy, ...], side: str, position: int) -> States:
+        key = (id(menu), side, position)
+        if key not in self.cache.columns:
+            states = tuple((s.operands if side == "operand" else s.results)[position] for s in menu)
+            self.cache.columns[key] = self.cache.columns.setdefault(("is", states), states)
+            self.cache.menus[("keep", id(menu))] = menu
+        return self.cache.columns[key]
+
+    def _states_at(self, end: End) -> States:
+        """The state of a value under each option of the node that has it."""
+        ref = self.refs[end.node]
+        if end.how == "states":
+            return ref.states
+        if end.how == "lifted":
+            return self._lift(ref.states)
+        return self._column(ref.menu, end.how, end.position)
+
+    def source(self, v: int) -> tuple[int, States]:
+        """Who provides value v: a node and the state of v under each of its options."""
+        end = self.outline.end_of(v)
+        return end.node, self._states_at(end)
+
+    def _lift(self, states: States) -> States:
+        key = ("lift", states)
+        if key not in self.cache.columns:
+            self.cache.columns[key] = tuple(Sharding(((), *s.dims), s.partial) for s in states)
+        return self.cache.columns[key]
+
+    def _table(self, join: Join, type_: TensorType) -> Floats:
+        """What a join costs, by the options of its two nodes."""
+        edges = self.cache.edges
+        if join.how == "same":
+            count = len(self.refs[join.u].menu)
+            return self._once(("same", count), np.where(np.eye(count, dtype=bool), 0.0, np.inf))
+        columns = self._states_at(join.target)
+        if join.how == "slices":
+            one = np.where(np.eye(len(columns), dtype=bool), 0.0, np.inf)
+            return self._once(("slices", len(columns)), np.vstack((one, one)))
+        rows = self._states_at(join.source)
+        move = edge_table(self.cache, rows, columns, type_, join.weight)
+        if join.how == "reshard":
+            return move
+        kept = ("read", id(move))
+        if kept not in edges:
+            same = np.reshape([[a == b for b in columns] for a in rows], move.shape)
+            as_is, copied = np.where(same, 0.0, np.inf), np.where(same, np.inf, move)
+            edges[kept] = np.hstack((as_is, copied))
+            edges[("keep", id(move))] = move
+        return edges[kept]
+
+    def _once(self, key: object, table: Floats) -> Floats:
+        """One object for equal tables; caches of other rooms share vectors, not edges."""
+        return self.cache.edges.setdefault(key, table)
+
+    def settle(self, built: Built, choice: list[int]) -> None:
+        """Sets the nodes that only count memory to what those around them chose."""
+        for stack, link in built.outline.stacks:
+            source, rows = self.source(link.source)
+            k, states = choice[built.value_node[link.target]], built.refs[stack].states
+            same = rows[choice[source]] == states[k]
+            choice[stack] = k if same else k + len(states) // 2
+        for node, op in built.outline.waits:
+            choice[node] = choice[op]
+
+    def _taken(self, node: int, v: int) -> None:
+        """A result that overwrites no argument is a block of memory of its own."""
+        use = self._state_bytes_of(self.flat.values[v].type, self.refs[node].states)
+        self.costs[node] = self.costs[node] + self.cache.compute.taking_s(use)
+
+
+_NONE = np.zeros(0)

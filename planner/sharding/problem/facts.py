@@ -1,0 +1,192 @@
+"""What is true of a flat program on every mesh: makers, readers, lives, factor specs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from costmodel.compiler import Traffic, lifetimes
+from ir import FactorSpec, Literal
+from ir.analysis import (
+    FlatOp,
+    FlatProgram,
+    Groups,
+    Specs,
+    accumulators,
+    any_partial,
+    is_float,
+    may_be_partial,
+    uses,
+)
+
+Span = tuple[int, int]
+
+
+class Facts:
+    """Facts of one program that all its problems share.
+
+    Attributes:
+        maker: flat value -> (op that makes it, result position).
+        tied_in: result position -> argument that it shares one state with.
+        partial: values that some strategy leaves as partial sums worth keeping.
+        shared: values of ops that get a node of their own: read not just once, or one of several
+            results.
+        in_place: results written into the buffer of their donated argument.
+        stack_of: port -> the stacked value whose slices it is.
+        read_only: ports that a region only reads: the buffer outside, unless in another state.
+        spans: moments [start, end) in which a value's own node is alive.
+        waits: results of ops that are put off until they are read, and may be partial sums: those
+            are not put off, since compilers start a reduction as soon as they can, and wait.
+        taken_up: of these, those read once, by an op that writes over an argument -> that op and
+            the position at which it reads. If it reads the partial sum as it is, nothing waits:
+            the sum is made when the argument is written over, which can be at once.
+    """
+
+    def __init__(
+        self,
+        flat: FlatProgram,
+        traffic: Traffic,
+        ties: tuple[tuple[int, int], ...],
+        donated: frozenset[int],
+    ) -> None:
+        self.flat, self.traffic = flat, traffic
+        self.tied_in = {out: flat.inputs[a] for a, out in ties}
+        self.maker = {v: (i, k) for i, op in enumerate(flat.ops) for k, v in enumerate(op.outputs)}
+        self.specs = Specs(flat)
+        self.partial = may_be_partial(flat, self.specs)
+        self.uses = uses(flat)
+        reused = {v for a, k in ties if a in donated and isinstance(v := flat.outputs[k], int)}
+        self.lives = lifetimes(flat, traffic.stored, reused)
+        self.last = self.lives.needed
+        self.in_place = self._in_place([pair for pair in ties if pair[0] in donated])
+        self.stack_of = {port: outer for outer, port in flat.stacked.items()}
+        self.shared = {
+            v for op in flat.ops for v in op.outputs
+            if self.uses.get(v, 0) != 1 or len(op.outputs) > 1
+        }  # fmt: skip
+        self.read_only = self._read_only()
+        self.spans = tuple(self._span(v) for v in range(len(flat.values)))
+        self.waits = {
+            v for op in flat.ops for v in op.outputs
+            if self.partial[v] and self.lives.owns[v] and self.lives.made[v] > op.time
+        }  # fmt: skip
+        self.taken_up = dict(self._taken_up())
+
+    def _in_place(self, ties: list[tuple[int, int]]) -> set[int]:
+        """Results written into the buffer of their donated argument, dead by then.
+
+        The carries of loops that such results leave are written there too; an argument that is
+        returned as it came holds its buffer itself.
+        """
+        flat = self.flat
+        found: set[int] = set()
+        for a, out in ties:
+            v, argument = flat.outputs[out], flat.inputs[a]
+            if isinstance(v, Literal):
+                continue
+            made = self.lives.made[v] if v in self.maker else flat.clock
+            if self.last.get(argument, 0) <= made:
+                found.add(v)
+        found |= {link.source for link in flat.links if link.target in found}
+        found |= self._added_up()
+        return found - set(flat.inputs)
+
+    def _taken_up(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        for j, op in enumerate(self.flat.ops):
+            if all(v in self.in_place for v in op.outputs):
+                for k, v in enumerate(op.inputs):
+                    if isinstance(v, int) and v in self.waits and self.uses.get(v) == 1:
+                        yield v, (j, k)
+
+    def _added_up(self) -> set[int]:
+        """Sums that a loop carries on, each written over the last: nothing else reads that."""
+        ports = set(accumulators(self.flat))
+        readers = Counter(v for op in self.flat.ops for v in op.inputs if v in ports)
+        return {
+            link.source
+            for link in self.flat.links
+            if link.target in ports and readers[link.target] == 1 and link.source in self.maker
+            and link.target in self.flat.ops[self.maker[link.source][0]].inputs
+        }  # fmt: skip
+
+    def _read_only(self) -> set[int]:
+        links = Counter(link.target for link in self.flat.links)
+        written = set(self.flat.stacked.values())  # slices of results
+        return {
+            link.target
+            for link in self.flat.links
+            if not link.lift and links[link.target] == 1 and link.target not in written
+            and self.flat.values[link.target].region_end > link.time
+        }  # fmt: skip
+
+    def _span(self, v: int) -> Span:
+        value = self.flat.values[v]
+        if value.kind == "argument":
+            return 0, self.flat.clock
+        made = self.lives.made[v]
+        end = max(self.last.get(v, made), value.region_end) + 1
+        outer = self.stack_of.get(v)
+        if outer is not None:
+            end = max(end, self.last.get(outer, 0) + 1)
+        return made, end
+
+    def op_span(self, op: FlatOp) -> Span:
+        """When the results of an op that have no node of their own are alive."""
+        inner = [v for v in op.outputs if v not in self.shared]
+        at = self.at(op)
+        return at, max((self.last.get(v, at) for v in inner), default=at) + 1
+
+    def at(self, op: FlatOp) -> int:
+        """When the op runs."""
+        return self.lives.made[op.outputs[0]] if op.outputs else op.time
+
+    def is_made(self, op: FlatOp) -> bool:
+        """Whether the op has a node: ops on literals alone have none."""
+        return not all(self.traffic.free[v] for v in op.outputs)
+
+    def counts(self, op: FlatOp, v: int) -> bool:
+        """Whether a result has a buffer of its own."""
+        return self.lives.owns[v] and v not in self.in_place
+
+    def least_peak(self, devices: int) -> float:
+        """Peak [byte] if every buffer could be split over all devices: no plan is below it."""
+        change = np.zeros(self.flat.clock + 2)
+        for v, value in enumerate(self.flat.values):
+            start, end = self.spans[v]
+            if value.kind == "op":
+                op = self.flat.ops[self.maker[v][0]]
+                held = self.is_made(op) and self.counts(op, v)
+                if v not in self.shared:
+                    start, end = self.op_span(op)
+            else:
+                held = self.lives.owns[v] and v not in self.in_place
+                held = held and v not in self.flat.stacked and v not in self.read_only
+            if held and not self.traffic.free[v] and end > start:
+                size = value.type.nbytes * self.buffers(v) / devices
+                change[start] += size
+                change[min(end, len(change) - 1)] -= size
+        return float(np.cumsum(change).max())
+
+    def buffers(self, v: int) -> int:
+        """How many buffers of its size a value has: slices of a stack, padded copies."""
+        if v not in self.stack_of:
+            return 2 if v in self.traffic.copied else 1
+        outer = self.flat.values[self.stack_of[v]].type.size
+        return outer // max(self.flat.values[v].type.size, 1)
+
+    def spec(self, op: FlatOp) -> FactorSpec:
+        """Factors of an op; equal ops share one object."""
+        return self.specs.of(op)
+
+    def groups(self, op: FlatOp) -> Groups:
+        """Operands through which partial sums may pass, together."""
+        return self.specs.groups(op)
+
+    def passing(self, op: FlatOp) -> tuple[int, ...]:
+        """Groups of which some operand may be a partial sum."""
+        if not all(is_float(t) for t in op.node.outputs):
+            return ()
+        groups = enumerate(self.groups(op))
+        return tuple(g for g, members in groups if any_partial(op, members, self.partial))

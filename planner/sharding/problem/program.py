@@ -1,0 +1,127 @@
+"""What is searched: a flat program, what its arguments are, and what the user wishes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from costmodel.compiler import analyse
+from ir import Graph
+from ir.analysis import Classes, FlatProgram, Kinds, flatten
+
+from ...common.options import Options
+from ...common.resolved_pins import Wishes, wishes_for
+from .argument_roles import Roles
+from .facts import Facts
+from .in_flight import Stash
+from .repeated_layers import LEAST_OPS, Repeats, repeats_of, worth_folding
+from .skeleton import Outline
+from .skeleton_builder import outline_of
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is searched: the flat program, and what its arguments are.
+
+    stash: what is held more often than the program says, if anything.
+    like: the same with nothing held, which knows what does not depend on that.
+    """
+
+    facts: Facts
+    roles: Roles
+    wishes: Wishes
+    stash: Stash | None = None
+    like: Program | None = None
+
+    @property
+    def flat(self) -> FlatProgram:
+        return self.facts.flat
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """What the dimensions of the program are."""
+        if self.like is not None:
+            return self.like.kinds
+        specs = [self.facts.spec(op) for op in self.flat.ops]
+        return Kinds(Classes(self.flat, specs), specs, self.roles.batch, self.roles.parameters)
+
+    @cached_property
+    def repeats(self) -> Repeats | None:
+        """Repeated blocks, if there are enough of them to plan them as one."""
+        if self.like is not None:
+            return self.like.repeats
+        if len(self.flat.ops) < LEAST_OPS:
+            return None
+        role = {v: name for name, members in self.roles.named() for v in members}
+        asked = {v: self.wishes.asked(v) for v in (*self.flat.inputs, *self.wishes.inside)}
+        found = repeats_of(self.facts, self.kinds, lambda v: (role.get(v), asked.get(v)))
+        return found if worth_folding(found) else None
+
+    @cached_property
+    def outline(self) -> Outline:
+        """What its problems have in common on all meshes."""
+        return self.like.outline if self.like else outline_of(self.facts, self.repeats)
+
+    def holding(self, in_flight: InFlight | None) -> Program:
+        """The same with micro-batches in flight."""
+        if in_flight is None:
+            return self
+        return replace(self, stash=in_flight.stash(self.flat), like=self)
+
+
+def roles_of(names: Sequence[str], flat: FlatProgram) -> Roles:
+    """Flat values of the arguments by role."""
+    by_role: dict[str, list[int]] = {}
+    for role, v in zip(names, flat.inputs, strict=True):
+        by_role.setdefault(role, []).append(v)
+    return Roles(
+        tuple(by_role.get("batch", ())), tuple(by_role.get("parameter", ())),
+        tuple(by_role.get("optimizer-state", ())),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Micro-batches that a stage has begun beside the one that its program runs.
+
+    loop: node that runs the micro-batches; values: of its body, kept for the backward pass.
+    more: further micro-batches.
+    """
+
+    loop: int
+    values: tuple[int, ...]
+    more: int
+
+    def stash(self, flat: FlatProgram) -> Stash | None:
+        """The same said of the flat program."""
+        inside = (self.loop, 0)
+        times = [op.time for op in flat.ops if op.place[:2] == inside]
+        if not times or not self.more:
+            return None
+        kept = (flat.names.get((inside, v)) for v in self.values)
+        values = tuple(v for v in kept if v is not None)
+        return Stash(values, self.more, min(times), max(times) + 1)
+
+
+def program_of(
+    graph: Graph,
+    ties: tuple[tuple[int, int], ...],
+    donated: frozenset[int],
+    options: Options,
+) -> Program:
+    """What is searched for a graph.
+
+    Args:
+        graph: of the program.
+        ties: (input of the graph, result) that hold one state.
+        donated: inputs of the graph whose buffers may be reused.
+        options: with the user's wishes.
+
+    Raises:
+        PlanError: if the wishes speak of what the program does not have.
+    """
+    flat = flatten(graph)
+    resolved = wishes_for(options, flat, ties)
+    facts = Facts(flat, analyse(flat), ties, donated)
+    return Program(facts, roles_of([item.role for item in graph.inputs], flat), resolved)

@@ -1,0 +1,159 @@
+"""Records that the builder of problems fills: limits, menus, nodes, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel import ComputeModel, ReshardModel
+from ir import FactorSpec, Mesh, Sharding, Splits, Strategy
+
+from ...solver.problem import Floats, IntraProblem
+from .buffers import Lives, watched
+from .skeleton import Outline
+
+States = tuple[Sharding, ...]
+_Menus = dict[object, tuple[Strategy, ...]]
+_Index = dict[object, tuple[NDArray[np.intp], str]]
+AllowOp = Callable[[int, FactorSpec, tuple[Strategy, ...]], tuple[Strategy, ...]]
+AllowState = Callable[[int, Sharding], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a search may choose from; `None` allows everything.
+
+    op(i, spec, menu): the strategies of the menu that flat op i may use.
+    state(v, sharding): may flat value v (an argument or port) be kept so? Of results -1 - position.
+    values: results of ops that `state` knows of too.
+    """
+
+    op: AllowOp | None = None
+    state: AllowState | None = None
+    values: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRef:
+    """What a node of the problem stands for: an op or a value, with its options in order."""
+
+    op: int  # -1 for a value
+    value: int  # -1 for an op
+    menu: tuple[Strategy, ...]
+    states: States
+
+
+@dataclass
+class MenuCache:
+    """Menus, costs and edge tables of one mesh, shared by all searches on it."""
+
+    mesh: Mesh
+    reshard: ReshardModel
+    compute: ComputeModel
+    menus: _Menus = field(default_factory=_Menus)
+    states: dict[object, States] = field(default_factory=dict[object, States])
+    vectors: dict[object, Floats] = field(default_factory=dict[object, Floats])
+    edges: dict[object, Floats] = field(default_factory=dict[object, Floats])
+    columns: dict[object, States] = field(default_factory=dict[object, States])
+    index: _Index = field(default_factory=_Index)
+    forms: dict[int, Hashable] = field(default_factory=dict[int, Hashable])
+    ways: dict[int, Mapping[str, Floats]] = field(default_factory=dict[int, Mapping[str, Floats]])
+    splits: Splits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.splits = Splits(self.mesh)
+
+    def parts(self, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Mapping[str, Floats]:
+        """Parts of every factor under each strategy; specs of one menu have the same factors."""
+        if id(menu) not in self.ways:
+            ways = {name: np.ones(len(menu)) for name in spec.names}
+            for k, strategy in enumerate(menu):
+                for name, axes in strategy.factor_axes(self.mesh).items():
+                    ways[name][k] = self.mesh.product(axes)
+            self.ways[id(menu)] = ways
+            self.menus[("keep", id(menu))] = menu
+        return self.ways[id(menu)]
+
+
+@dataclass
+class Menus:
+    """The caches of all meshes of one machine, shared by searches over programs that are alike."""
+
+    known: dict[tuple[Mesh, float], MenuCache] = field(
+        default_factory=dict[tuple[Mesh, float], MenuCache]
+    )
+
+    def on(self, reshard: ReshardModel, compute: ComputeModel) -> MenuCache:
+        """The cache of a mesh for a new program; what does not depend on it is there already.
+
+        Args:
+            reshard: prices on the mesh, with the room that its paths may take.
+            compute: prices of the machine's devices.
+        """
+        mesh, room_bytes = reshard.mesh, reshard.room_bytes
+        if (mesh, room_bytes) not in self.known:
+            made = MenuCache(mesh, reshard, compute)
+            for (other, _), held in self.known.items():
+                if other == mesh:
+                    reshard, edges = held.reshard.with_room(room_bytes), dict[object, Floats]()
+                    made = replace(held, reshard=reshard, edges=edges)
+                    break
+            self.known[mesh, room_bytes] = made
+        # factor specs are known by their address, which is theirs as long as their program lives
+        return replace(self.known[mesh, room_bytes], forms=dict[int, Hashable]())
+
+
+@dataclass(frozen=True)
+class Built:
+    """A problem and the way back."""
+
+    problem: IntraProblem
+    refs: tuple[NodeRef, ...]
+    outline: Outline
+    work: tuple[Floats, ...]  # seconds of computing and of taking memory, per node and option
+    lives: Lives
+    moments: tuple[int, ...] | None = None  # at which memory is watched; None: at all
+    followed: tuple[int, ...] = ()  # nodes that the nodes after those of `refs` follow
+
+    @property
+    def op_node(self) -> dict[int, int]:
+        """Flat op -> node."""
+        return self.outline.op_node
+
+    @property
+    def value_node(self) -> dict[int, int]:
+        """Flat value -> node, of values that have their own."""
+        return self.outline.value_node
+
+    @property
+    def out_node(self) -> dict[int, int]:
+        """Position of a result of the program -> node."""
+        return self.outline.out_node
+
+    @property
+    def waits(self) -> tuple[tuple[int, int], ...]:
+        """Nodes of partial results that wait, and those of their ops."""
+        return self.outline.waits
+
+    def watching(self, moments: tuple[int, ...]) -> Built:
+        """The same with memory watched at these moments only."""
+        count = len(self.work)
+        cut = IntraProblem(
+            self.problem.node_cost[:count],
+            tuple(e for e in self.problem.edges if e.u < count and e.v < count),
+            self.lives.usage, ((0, 0),) * count, self.problem.limit,
+        )  # fmt: skip
+        problem, followed = watched(cut, self.lives, moments)
+        return replace(self, problem=problem, moments=moments, followed=followed)
+
+    def compute_s(self, choice: Sequence[int]) -> float:
+        """Seconds of computing, without communication."""
+        return sum(float(w[k]) for w, k in zip(self.work, choice, strict=False))
+
+    def taking_s(self, choice: Sequence[int]) -> float:
+        """Of that the seconds in which memory for results is taken: values cost nothing else."""
+        values = (n for n, ref in enumerate(self.refs) if ref.op < 0)
+        return sum(float(self.work[n][choice[n]]) for n in values)

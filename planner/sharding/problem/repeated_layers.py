@@ -1,0 +1,104 @@
+"""Repeated blocks of a program: operations and values that are decided once.
+
+Layers that are written out in a loop have the same structure. Operations get one class if they
+are of one kind and their surroundings, out to `DEPTH` operations in every direction, look alike;
+so do values. Forward pass, backward pass and optimizer are found alike. In the middle of a program
+a class has a member per layer; the first and last few operations of it stay on their own, because
+their surroundings differ.
+
+The cost of a program does not grow with the number of members of a class, so neither does the
+time to plan it. What is given up: layers cannot be sharded differently from one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ir import Literal
+from ir.analysis import FlatOp, Incidence, Kinds, accumulators, refine
+
+from .facts import Facts
+
+DEPTH = 6
+# Programs smaller than this are planned as they are, and so are those that hardly repeat.
+LEAST_OPS = 2_000
+MOST_SHARE = 0.6
+RESULTS = 1000  # slots of results come after all slots of operands
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """First member of the class of every op and of every value."""
+
+    op: tuple[int, ...]
+    value: tuple[int, ...]
+
+    @property
+    def classes(self) -> int:
+        return len(set(self.op))
+
+
+def repeats_of(
+    facts: Facts, kinds: Kinds, mark: Callable[[int], Hashable], depth: int = DEPTH
+) -> Repeats:
+    """Classes of a program.
+
+    Args:
+        facts: of the program.
+        kinds: what its dimensions are; members of a class agree on it.
+        mark: what else must be equal of two values: roles, the user's wishes.
+        depth: how far surroundings are compared [ops].
+    """
+    flat, traffic = facts.flat, facts.traffic
+    sums, results = set(accumulators(flat)), set(flat.outputs)
+    values: list[Hashable] = [
+        (
+            value.type, value.kind, value.weight, traffic.stored[v], traffic.free[v],
+            facts.lives.owns[v], v in facts.waits,
+            facts.partial[v], v in facts.shared, v in facts.in_place, v in flat.forced,
+            v in flat.stacked, facts.buffers(v), v in sums, v in results, mark(v),
+            kinds.of_value(v),
+        )
+        for v, value in enumerate(flat.values)
+    ]  # fmt: skip
+
+    known: dict[Hashable, int] = {}
+    alike = [known.setdefault(value, len(known)) for value in values]
+
+    def seen(op: FlatOp) -> Hashable:
+        return tuple(v.type if isinstance(v, Literal) else alike[v] for v in op.inputs)
+
+    ops: list[Hashable] = [
+        (
+            op.node.op, id(facts.spec(op)), op.weight, traffic.reads[i], traffic.launches[i],
+            facts.is_made(op), seen(op), tuple(alike[v] for v in op.outputs),
+            kinds.of_op(i),
+        )
+        for i, op in enumerate(flat.ops)
+    ]  # fmt: skip
+    return Repeats(*refine(ops, alike, _incidence(facts), depth))
+
+
+def worth_folding(found: Repeats) -> bool:
+    """Whether a program repeats itself enough."""
+    count = len(found.op)
+    return count >= LEAST_OPS and found.classes <= MOST_SHARE * count
+
+
+def _incidence(facts: Facts) -> Incidence:
+    flat = facts.flat
+    touches = [
+        (i, v, slot)
+        for i, op in enumerate(flat.ops)
+        for slot, v in (*enumerate(op.inputs), *enumerate(op.outputs, RESULTS))
+        if isinstance(v, int)
+    ]
+    joined = [(link.source, link.target, link.lift) for link in flat.links]
+    joined += [(outer, port, 2) for outer, port in flat.stacked.items()]
+    ends = [(facts.tied_in[k], v, 3) for k, v in enumerate(flat.outputs) if k in facts.tied_in]
+    joined += [(a, v, how) for a, v, how in ends if isinstance(v, int)]
+    op, value, slot = np.array(touches, dtype=np.intp).reshape(-1, 3).T
+    return Incidence(op, value, slot, np.array(joined, dtype=np.intp).reshape(-1, 3))

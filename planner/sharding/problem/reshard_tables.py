@@ -1,0 +1,49 @@
+"""Tables of edge costs: seconds of a reshard between the states of two nodes, remembered."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel import reduction_of
+from ir import TensorType
+
+from ...solver.problem import Floats
+from .records import MenuCache, States
+
+
+def edge_table(
+    cache: MenuCache, rows: States, columns: States, type_: TensorType, weight: float
+) -> Floats:
+    """Seconds from every row's state to every column's, `weight` times; inf where there is no way.
+
+    Equal questions get one object; so do tensors that the mesh cannot tell apart.
+    """
+    key = ("edge", cache.reshard.form(type_.shape), type_.nbytes, id(rows), id(columns), weight)
+    if key not in cache.edges:
+        row_index, kind = _index(cache, rows, type_, None)
+        column_index, _ = _index(cache, columns, type_, kind)
+        matrix = cache.reshard.matrix(type_, kind)
+        known = (row_index[:, None] >= 0) & (column_index[None, :] >= 0)
+        found = np.where(known, matrix[np.ix_(row_index, column_index)], np.inf)
+        found[np.isfinite(found)] *= weight  # a loop that never runs has weight 0
+        cache.edges[key] = found
+        cache.columns[("keep", id(rows))] = rows
+        cache.columns[("keep", id(columns))] = columns
+    return cache.edges[key]
+
+
+def _index(
+    cache: MenuCache, states: States, type_: TensorType, kind: str | None
+) -> tuple[NDArray[np.intp], str]:
+    """Places of states among all states of the tensor, -1 for those that it cannot have."""
+    if kind is None:
+        kinds = {reduction_of(state) for state in states} - {"sum"}
+        kind = next(iter(sorted(kinds)), "sum")
+    key = (id(states), cache.reshard.form(type_.shape), kind)
+    if key not in cache.index:
+        index = cache.reshard.space(type_.shape, kind).index
+        found = np.array([index.get(s, -1) for s in states], dtype=np.intp)
+        cache.index[key] = (found, kind)
+        cache.columns[("keep", id(states))] = states
+    return cache.index[key]

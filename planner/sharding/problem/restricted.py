@@ -1,0 +1,189 @@
+"""A problem in which only some options may be taken: pins, and the rules of hand-written plans.
+
+What is left is cut out of the arrays that are there, so that a program is built once per mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir import FactorSpec, Strategy
+
+from ...solver.problem import Edge, Floats, IntraProblem, IntraSolution
+from .facts import Facts
+from .records import Built, Limits
+
+Ints = NDArray[np.intp]
+
+
+@dataclass
+class Cuts:
+    """Parts of arrays; equal questions get one object, as solvers like it."""
+
+    _arrays: dict[Hashable, Floats] = field(default_factory=dict[Hashable, Floats])
+    _kept: dict[bytes, Ints] = field(default_factory=dict[bytes, Ints])
+    _held: list[Floats] = field(default_factory=list[Floats])  # their ids stay theirs
+
+    def kept(self, options: Sequence[int]) -> Ints:
+        """Places of options, one object for equal ones."""
+        array = np.array(options, dtype=np.intp)
+        return self._kept.setdefault(array.tobytes(), array)
+
+    def part(self, array: Floats, *kept: Ints | None) -> Floats:
+        """Rows (and columns) of an array; None keeps all."""
+        if all(k is None for k in kept):
+            return array
+        key = (id(array), *(id(k) for k in kept))
+        if key not in self._arrays:
+            found = array
+            for axis, k in enumerate(kept):
+                found = found if k is None else np.take(found, k, axis=axis)
+            self._arrays[key] = np.ascontiguousarray(found)
+            self._held.append(array)
+        return self._arrays[key]
+
+
+@dataclass(frozen=True)
+class Within:
+    """A built problem with the options that each of its nodes may take; None: all.
+
+    aside: moments, and bytes that are not to be used then.
+    """
+
+    built: Built
+    kept: tuple[Ints | None, ...]
+    cuts: Cuts
+    aside: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def possible(self) -> bool:
+        """Whether every node has an option."""
+        return all(k is None or len(k) for k in self.kept)
+
+    def watching(self, moments: tuple[int, ...]) -> Within:
+        """The same with memory watched at these moments only."""
+        return replace(self, built=self.built.watching(moments))
+
+    def beside(self, aside: Mapping[int, float]) -> Within:
+        """The same with bytes set aside at some moments."""
+        watched, rows = self.built.moments, tuple(sorted(aside.items()))
+        left = replace(self, aside=rows)
+        if watched is None or set(aside) <= set(watched):
+            return left
+        return left.watching(tuple(sorted({*watched, *aside})))
+
+    def problem(self, limit: float) -> IntraProblem:
+        """What is left, under a limit; what is set aside is used by nodes of one option."""
+        found = self._cut(limit)
+        if not self.aside:
+            return found
+        watched, one = self.built.moments, (np.zeros(1),) * len(self.aside)
+        at = [t if watched is None else watched.index(t) for t, _ in self.aside]
+        return replace(
+            found,
+            node_cost=(*found.node_cost, *one),
+            usage=(*found.usage, *(np.array([size]) for _, size in self.aside)),
+            intervals=(*found.intervals, *((t, t + 1) for t in at)),
+        )
+
+    def _cut(self, limit: float) -> IntraProblem:
+        whole, part = self.built.problem, self.cuts.part
+        kept = (*self.kept, *(self.kept[n] for n in self.built.followed))
+        if all(k is None for k in kept):
+            return replace(whole, limit=limit)
+        edges = (Edge(e.u, e.v, part(e.cost, kept[e.u], kept[e.v])) for e in whole.edges)
+        return IntraProblem(
+            tuple(part(c, k) for c, k in zip(whole.node_cost, kept, strict=True)),
+            tuple(e for e in edges if e.cost.any()),
+            tuple(part(u, k) for u, k in zip(whole.usage, kept, strict=True)),
+            whole.intervals, limit,
+        )  # fmt: skip
+
+    def lifted(self, found: IntraSolution) -> IntraSolution:
+        """A solution of what is left as one of the whole."""
+        if not found.choice:
+            return found
+        kept = (*self.kept, *(self.kept[n] for n in self.built.followed))
+        mine = found.choice[: len(kept)]
+        choice = tuple(c if k is None else int(k[c]) for c, k in zip(mine, kept, strict=True))
+        return replace(found, choice=choice)
+
+    def lowered(self, choice: Sequence[int]) -> tuple[int, ...]:
+        """A choice of the nodes of the whole as one of what is left; empty if it is not there."""
+        found: list[int] = []
+        for c, k in zip(choice, self.kept, strict=True):
+            at = c if k is None else int(np.searchsorted(k, c))
+            if k is not None and (at == len(k) or k[at] != c):
+                return ()
+            found.append(at)
+        return self.followed(found)
+
+    def followed(self, found: Sequence[int]) -> tuple[int, ...]:
+        """A choice of what is left, with that of the nodes that follow others; none if empty."""
+        own = found[: len(self.kept)]
+        return (*own, *(own[n] for n in self.built.followed)) if len(own) else ()
+
+    def least_peak(self) -> float:
+        """The peak when every node takes the option left to it that uses least."""
+        lives = self.built.lives
+        usage = tuple(self.cuts.part(u, k) for u, k in zip(lives.usage, self.kept, strict=True))
+        held = tuple((n, a, b, self.cuts.part(u, self.kept[n])) for n, a, b, u in lives.held)
+        return replace(lives, usage=usage, held=held).least_peak()
+
+
+def within(built: Built, facts: Facts, limits: Limits, cuts: Cuts) -> Within:
+    """What limits leave; they must treat all members of a class alike."""
+    kept: list[Ints | None] = [None] * len(built.refs)
+    if limits.op is not None:
+        places: dict[tuple[int, int], Ints | None] = {}
+        held: list[tuple[Strategy, ...]] = []  # so that ids stay theirs
+        for n, ref in enumerate(built.refs):
+            if ref.op < 0:
+                continue
+            menu = limits.op(ref.op, facts.spec(facts.flat.ops[ref.op]), ref.menu)
+            key = (id(ref.menu), id(menu))
+            if key not in places:
+                held.append(menu)
+                place = {id(s): k for k, s in enumerate(ref.menu)}
+                options = [place[id(s)] for s in menu]
+                places[key] = None if len(options) == len(place) else cuts.kept(options)
+            kept[n] = places[key]
+    if limits.state is not None:
+        for n, v in _places(built, facts, limits.values):
+            states = built.refs[n].states
+            options = [k for k, s in enumerate(states) if limits.state(v, s)]
+            kept[n] = None if len(options) == len(states) else cuts.kept(options)
+    return Within(built, tuple(kept), cuts)
+
+
+def like(built: Built, choice: Sequence[int], limits: Limits) -> Limits:
+    """Every op does what it does in a choice; states of values are as free as before."""
+
+    def allowed(i: int, _spec: FactorSpec, menu: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+        node = built.op_node[i]
+        roles = built.refs[node].menu[choice[node]].roles
+        return tuple(s for s in menu if s.roles == roles)
+
+    return replace(limits, op=allowed)
+
+
+def _places(built: Built, facts: Facts, values: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(node, how limits call it) of every argument, port and result, and of some values of ops."""
+    flat = facts.flat
+    ports = (
+        v for v, value in enumerate(flat.values) if value.kind == "port" and v not in flat.stacked
+    )
+    seen: set[int] = set()
+    for v in (*flat.inputs, *ports, *(v for v in values if v in built.value_node)):
+        node = built.value_node[v]
+        if node not in seen:
+            seen.add(node)
+            yield node, v
+    for position, node in built.out_node.items():
+        if position not in facts.tied_in and node not in seen:
+            seen.add(node)
+            yield node, -1 - position

@@ -1,0 +1,120 @@
+"""What the problems of one program have in common on all meshes: nodes, joins, lives; no prices.
+
+Members of a class (`planner.sharding.problem.repeated_layers`) are one node, and what joins two
+nodes in the same way is one join with a count, so that a mesh prices classes and not operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir import TensorType
+from ir.analysis import Link
+
+Ints = NDArray[np.intp]
+
+
+class End(NamedTuple):
+    """A value as a node has it.
+
+    how: of a value its "states", or these "lifted" by a leading dimension; of an op the "operand"
+    or "result" at `position`.
+    """
+
+    node: int
+    how: str = "states"
+    position: int = 0
+
+
+class Join(NamedTuple):
+    """How two nodes are joined.
+
+    how: "reshard" between two ends; "same" option at both; "read" a value as it is or copied, or
+    the "slices" of that, by a region.
+    """
+
+    u: int
+    v: int
+    how: str
+    source: End
+    target: End
+    weight: float
+
+
+class Slot(NamedTuple):
+    """What a node stands for.
+
+    kind: "op" i; "value" v; "wait" for results of op i; "stack" that link i enters; "result" v.
+    number: that i or v.
+    partial: states of a value may be partial sums, if those of `made` are, where that is given.
+    made: the result of an op that a value is; the op of a wait; the port of a stack.
+    """
+
+    kind: str
+    number: int
+    partial: bool = False
+    made: End | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """Every place at which a value may change its state: parallel arrays in the order of a step.
+
+    join: its join.
+    op: flat op that reads or makes the value there, -1 for links and results of the program.
+    value: flat value.
+    made: whether the op makes it.
+    link: link that it passes, else -1.
+    output: result of the program that it becomes, else -1.
+    """
+
+    join: Ints
+    op: Ints
+    value: Ints
+    made: NDArray[np.bool_]
+    link: Ints
+    output: Ints
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Problems of a program without prices.
+
+    joins, types, counts: of joins, the type of what is resharded, and how often it happens; a
+        count of 0 is not priced.
+    taken: (node, result of the program) for results that overwrite no argument.
+    members: ops of every node.
+    node, start, end: buffers, as in `Lives`.
+    told: what accounts say of the sites on every mesh, by number, as far as it was asked.
+    """
+
+    folded: bool
+    slots: tuple[Slot, ...]
+    op_node: dict[int, int]
+    value_node: dict[int, int]
+    out_node: dict[int, int]
+    ends: tuple[End | None, ...]
+    joins: tuple[Join, ...]
+    types: tuple[TensorType, ...]
+    counts: tuple[int, ...]
+    taken: tuple[tuple[int, int], ...]
+    stacks: tuple[tuple[int, Link], ...]
+    waits: tuple[tuple[int, int], ...]
+    members: tuple[int, ...]
+    node: Ints
+    start: Ints
+    end: Ints
+    sites: Sites
+    told: dict[int, tuple[TensorType, int, str, str, int, int]] = field(
+        default_factory=dict[int, tuple[TensorType, int, str, str, int, int]], compare=False
+    )
+
+    def end_of(self, v: int) -> End:
+        """The node that provides a value, and as what."""
+        end = self.ends[v]
+        assert end is not None, "made of literals alone"
+        return end

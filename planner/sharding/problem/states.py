@@ -1,0 +1,31 @@
+"""In which state a value is kept under a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ir import Sharding
+
+from .records import Built
+from .skeleton import End
+
+
+def state_of(built: Built, choice: Sequence[int], v: int) -> Sharding:
+    """The state in which a value is made."""
+    return state_at(built, choice, built.outline.end_of(v))
+
+
+def port_state(built: Built, choice: Sequence[int], v: int, lift: int) -> Sharding:
+    """The state of a port; lifted, that of the stack whose slices it holds."""
+    return state_at(built, choice, End(built.value_node[v], "lifted" if lift else "states"))
+
+
+def state_at(built: Built, choice: Sequence[int], end: End) -> Sharding:
+    """The state in which a node has a value."""
+    ref, option = built.refs[end.node], choice[end.node]
+    if end.how == "operand":
+        return ref.menu[option].operands[end.position]
+    if end.how == "result":
+        return ref.menu[option].results[end.position]
+    state = ref.states[option]
+    return Sharding(((), *state.dims), state.partial) if end.how == "lifted" else state

@@ -1,0 +1,152 @@
+"""Rewrites and shardings of a small part of a program chosen together, in one exact extraction.
+
+The search in `search.py` prices one program after the other. Here every rewrite that could pay is
+made by itself; the programs are held together as classes of equal values (`egraph.py`), and the
+cheapest choice of forms and shardings is extracted (`sharded_egraph.py`). Ops that no rewrite
+touches or is next to stay as they are in the plan (`extraction_part.py`). What was chosen is a set
+of moves, which are
+made one after the other: the answer is a chain of rules at places, as that of the search is. Prices
+here know little of fusion and nothing of memory, and all devices are one axis of the mesh, since
+meshes of several have too many shardings for an exact choice: the answer is a candidate and no
+more. All limits are counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ir import digest
+from substitutions import Draft, Effort, Place, apply, extract, find
+
+from ..search.context import Candidate
+from .egraph import Equal, Seen
+from .extraction_part import Part
+from .search import WORTH, Hunt, Rewritten, Step
+from .sharded_egraph import Prices, product_of
+
+# A program of more nodes is left to the search, and so is one with fewer rewrites to choose from.
+MOST_GRAPH, LEAST_MOVES = 600, 2
+# Rewrites that are made; nodes of the product with shardings.
+MOST_MOVES, MOST_PRODUCT = 16, 3500
+EFFORT = Effort(passes=8, rounds=40, branches=200, landmarks=500)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A rule at a place that stands for all that look alike.
+
+    nodes: of the place, by the classes of their results.
+    """
+
+    rule: str
+    nodes: frozenset[int]
+
+
+@dataclass
+class Moves:
+    """Rewrites of a program, each made by itself."""
+
+    hunt: Hunt
+    equal: Equal = field(default_factory=Equal)
+    found: list[Move] = field(default_factory=list[Move])
+    gone: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
+
+    def explore(self, draft: Draft) -> None:
+        """Makes the moves of a program, the most promising first, if there are some to choose."""
+        groups = [members for _, members in self.hunt.first]
+        if len(groups) < LEAST_MOVES:
+            return
+        first = self.equal.add(draft)
+        for members in groups[:MOST_MOVES]:
+            after, count = apply(draft, members[:1], self.hunt.trial)
+            if count:
+                self.found.append(Move(members[0].rule, _classes(first, members[0])))
+                fresh = self.equal.add(after, len(self.found) - 1)
+                self.gone |= first.traced - fresh.traced
+
+    def chain(self, draft: Draft, wanted: set[int]) -> tuple[Draft, tuple[Step, ...]]:
+        """The program after some moves, each at all places that look alike, and the steps."""
+        steps: list[Step] = []
+        for number in sorted(wanted):
+            move = self.found[number]
+            nodes = {self.equal.find(c) for c in move.nodes}
+            seen, places = self.equal.add(draft, number), find(draft, [move.rule])
+            here = (p for p in places if {self.equal.find(c) for c in _classes(seen, p)} == nodes)
+            first = next(here, None)
+            if first is None:
+                continue  # an earlier move made it needless, or took its place
+            kind = first.kind, len(first.prefix)
+            alike = [p for p in places if (p.kind, len(p.prefix)) == kind]
+            after, count = apply(draft, alike, self.hunt.trial)
+            if count:
+                steps.append(Step(move.rule, alike[0].path, count))
+                draft = after
+        return draft, tuple(steps)
+
+
+def _classes(seen: Seen, place: Place) -> frozenset[int]:
+    return frozenset(c for n in place.nodes for c in seen.outs[*place.prefix, n])
+
+
+Planned = Callable[[Draft], Candidate | None]
+
+
+def searched(hunt: Hunt, draft: Draft, planned: Planned) -> Rewritten | None:
+    """The cheapest rewritten program of the search and of the exact choice; None if none pays.
+
+    Args:
+        hunt: the search, which has not begun.
+        draft: the program as written.
+        planned: gives a plan of it for the exact choice to begin with.
+    """
+    found = hunt.run(draft)
+    chosen = chosen_together(hunt, draft, planned)
+    if chosen is None or digest(chosen[0].graph) in hunt.seen:
+        return found
+    after, steps = chosen
+    step_s = hunt.price(after)
+    least_s = hunt.step_s if found is None else found.step_s
+    return Rewritten(after, steps, step_s) if step_s < least_s * (1 - WORTH) else found
+
+
+def chosen_together(
+    hunt: Hunt, draft: Draft, planned: Planned
+) -> tuple[Draft, tuple[Step, ...]] | None:
+    """The rewrites of an exact choice of rewrites and shardings, as a chain of steps.
+
+    Args:
+        hunt: whose estimate says which rewrites could pay.
+        draft: the program as written.
+        planned: gives a plan of it on a mesh of one axis.
+
+    Returns:
+        None if the program is too large, or if there is nothing to choose or nothing is rewritten.
+    """
+    if draft.graph.count_nodes() > MOST_GRAPH:
+        return None
+    moves = Moves(hunt)
+    moves.explore(draft)
+    plain = planned(draft) if len(moves.found) >= LEAST_MOVES else None
+    if plain is None:
+        return None
+    wanted = _extracted(moves, plain)
+    after, steps = moves.chain(draft, wanted) if wanted else (draft, ())
+    return (after, steps) if steps else None
+
+
+def _extracted(moves: Moves, plain: Candidate) -> set[int]:
+    """Numbers of the moves whose forms are in the cheapest program."""
+    forms = tuple(moves.equal.forms())
+    part, cache = Part(moves.equal, forms, moves.gone, plain.decisions.values), plain.builder.cache
+    prices = Prices(plain.mesh, cache.compute, cache.reshard)
+    if part.count(prices) > MOST_PRODUCT:
+        return set()
+    found = product_of(part.items, moves.equal.types, prices, part.wish, runs=part.runs)
+    if len(found.graph.nodes) > MOST_PRODUCT:
+        return set()
+    answer = extract(found.graph, "ilp", effort=EFFORT)
+    if answer is None or answer.stop == "none":
+        return set()
+    chosen = [c.item.name for i in answer.chosen if (c := found.choices[i]) and c.item]
+    return {forms[k].move for k in chosen if k >= 0 and forms[k].move >= 0}

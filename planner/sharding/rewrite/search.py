@@ -1,0 +1,211 @@
+"""Best-first search for rewrites that make the plan of a program faster.
+
+A state is a program, its price that of a quick plan on the mesh that suits the program as written.
+A move applies one rule at all places that look alike: at every layer of a program whose layers are
+written out, once in the body of a loop over layers. States wait in a queue, the cheapest first;
+one that costs more than `RELAXED` times the cheapest seen is not followed. What is priced is
+decided by counts, never by a clock.
+
+Source: Jia et al., TASO, SOSP 2019, section 5; Unger et al., Unity, OSDI 2022, section 6.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ir import Graph, digest
+from substitutions import Draft, Place, Trial, apply, find
+
+from .estimate import Estimator, runs_of
+from .searched_rules import SEARCHED
+
+RELAXED = 1.05
+# A rewrite must make the step faster by this share: prices are not known better.
+WORTH = 1e-2
+# Share of a program that its rewrites are hoped to save at most.
+MOST_SAVED = 0.2
+# Classes of places that are looked at in one state, and states in all that are priced.
+MOST_CLASSES = 6
+MOST_PRICED = 5
+# A move that does not shorten the estimate can only pay by what the estimate leaves out: moving
+# data between devices, and work that they all do alike. Such moves are priced where that takes
+# this share of the step, until so many in a row did not pay; one where a price takes long.
+MUCH_LEFT_OUT = 0.05
+PATIENCE = 2
+LARGE = 4_000  # nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rule applied at all places that look alike.
+
+    place: the first of them, in the program before this step.
+    count: how many there are.
+    """
+
+    rule: str
+    place: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A rewritten program, and the steps that led to it."""
+
+    draft: Draft
+    steps: tuple[Step, ...]
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A step that was made, not priced yet."""
+
+    step: Step
+    kind: str
+    draft: Draft
+    gain_s: float  # by the estimate
+
+
+@dataclass
+class _State:
+    """A priced program; `moves` are those from it that were not priced yet, the last next."""
+
+    draft: Draft
+    steps: tuple[Step, ...]
+    step_s: float
+    moves: list[_Move]
+    refused: set[str]  # kinds of places that did not pay here or where this state came from
+
+
+# Places that look alike, and the most that they can save of what the estimate leaves out.
+Hope = tuple[float, list[Place]]
+
+
+@dataclass
+class Hunt:
+    """The search for rewrites of one program.
+
+    price: seconds of a program's step, planned.
+    estimator: seconds without communication.
+    step_s: of the plan of the program as written.
+    most_priced: programs that are priced.
+    most_missed: moves without a gain by the estimate that are priced without a gain in a row.
+    rules: that may be applied.
+    trial: every rewrite on numbers, before it is made.
+    first: what could pay in the program as written, once the search has begun.
+    """
+
+    price: Callable[[Draft], float]
+    estimator: Estimator
+    step_s: float
+    most_priced: int = MOST_PRICED
+    most_missed: int = PATIENCE
+    rules: tuple[str, ...] = SEARCHED
+    trial: Trial = field(default_factory=Trial)
+    priced: int = 0
+    missed: int = 0
+    seen: set[str] = field(default_factory=set[str])
+    first: list[Hope] = field(default_factory=list[Hope])
+
+    def run(self, draft: Draft) -> Rewritten | None:
+        """The cheapest program found; None if no rewrite pays."""
+        self.seen.add(digest(draft.graph))
+        if draft.graph.count_nodes() > LARGE:
+            self.most_missed = min(self.most_missed, 1)
+        self.first = self.hopeful(draft, set())
+        start = _State(draft, (), self.step_s, self._moves(draft, self.first), set())
+        best, queue, number = start, [(start.step_s, 0, start)] if start.moves else [], 0
+        while queue and self.priced < self.most_priced:
+            step_s, at, state = heapq.heappop(queue)
+            if step_s > RELAXED * best.step_s:
+                break
+            found = self._follow(state)
+            if state.moves:
+                heapq.heappush(queue, (step_s, at, state))
+            if found is None:
+                continue
+            number += 1
+            if found.moves:
+                heapq.heappush(queue, (found.step_s, number, found))
+            best = found if found.step_s < best.step_s * (1 - WORTH) else best
+        return None if best is start else Rewritten(best.draft, best.steps, best.step_s)
+
+    def _follow(self, state: _State) -> _State | None:
+        """The state after the next move, if it is worth being followed."""
+        move = state.moves.pop()
+        blind = move.gain_s <= WORTH * self.step_s
+        if blind and self.missed >= self.most_missed:
+            return None
+        key = digest(move.draft.graph)
+        if key in self.seen:
+            return None
+        self.seen.add(key)
+        self.priced += 1
+        step_s = self.price(move.draft)
+        pays = step_s <= state.step_s * (1 - WORTH)
+        self.missed = 0 if pays else self.missed + blind
+        if not pays:
+            state.refused.add(move.kind)
+        if step_s > RELAXED * state.step_s:
+            return None
+        refused = set(state.refused)
+        moves = self._moves(move.draft, self.hopeful(move.draft, refused))
+        return _State(move.draft, (*state.steps, move.step), step_s, moves, refused)
+
+    def _moves(self, draft: Draft, hopes: list[Hope]) -> list[_Move]:
+        """Moves that could pay, the most promising last.
+
+        A move is left out if what it can save at most is too little, or less than it costs.
+        """
+        found: list[_Move] = []
+        before: float | None = None
+        for saved_s, members in hopes[:MOST_CLASSES]:
+            after, count = apply(draft, members, self.trial)
+            if not count:
+                continue
+            before = self.estimator.seconds(draft.graph) if before is None else before
+            gain_s = before - self.estimator.seconds(after.graph)
+            if gain_s + saved_s > WORTH * self.step_s:
+                step = Step(members[0].rule, members[0].path, count)
+                found.append(_Move(step, members[0].kind, after, gain_s))
+        return sorted(found, key=lambda move: move.gain_s)
+
+    def hopeful(self, draft: Draft, refused: set[str]) -> list[Hope]:
+        """What could pay, the most promising first.
+
+        Args:
+            draft: a program.
+            refused: kinds of places that are left out.
+        """
+        classes: dict[tuple[str, int], list[Place]] = {}
+        for place in find(draft, self.rules):
+            if place.kind not in refused:
+                classes.setdefault((place.kind, len(place.prefix)), []).append(place)
+        if not classes:
+            return []
+        left_s = max(self.step_s - self.estimator.seconds(draft.graph), 0.0)
+        left_s = left_s if left_s > MUCH_LEFT_OUT * self.step_s else 0.0
+        hopes = [
+            (*self._hope(draft.graph, members, left_s), members) for members in classes.values()
+        ]
+        hopes = [hope for hope in hopes if hope[0] + hope[1] > WORTH * self.step_s]
+        hopes.sort(key=lambda hope: -hope[0] - hope[1])
+        return [(saved_s, members) for _, saved_s, members in hopes]
+
+    def _hope(self, graph: Graph, members: list[Place], left_s: float) -> tuple[float, float]:
+        """The most that rewriting some places can save: of the estimate, and of what it leaves.
+
+        left_s: what the estimate leaves out of the step.
+        """
+        inner, runs = graph, 1.0
+        prefix = members[0].prefix
+        for at, body in zip(prefix[::2], prefix[1::2], strict=True):
+            runs *= runs_of(inner.nodes[at])
+            inner = inner.nodes[at].bodies[body]
+        work_s, moved_s = self.estimator.most_s(inner, members[0].nodes)
+        times = runs * len(members)
+        alike_s = work_s * (self.estimator.cluster.num_devices - 1)
+        return work_s * times, min((moved_s + alike_s) * times, left_s)

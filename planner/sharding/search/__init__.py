@@ -1,0 +1,1 @@
+"""The search over meshes, and the hand-written plans on them."""

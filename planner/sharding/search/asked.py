@@ -1,0 +1,196 @@
+"""Where a program asks its values to be: told in warnings of the plan, or made pins.
+
+Of the user's mesh only the sizes count: its axes are the plan's, in their order.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ir import Graph, Placement, asks, live_inputs
+
+from ...common.errors import PlanError
+from ...common.options import Options
+from ...common.pins import AXES
+from ...common.resolved_pins import pin_dims
+from ...files.plan_file import PlanFile
+
+SHOWN = 3  # names in a warning
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A place that a program asks for.
+
+    by: what asks: a key of `_TOLD`.
+    where: source line, or name of an argument or result.
+    """
+
+    by: str
+    where: str
+    place: Placement
+
+
+# What asks: one of it, and several.
+_TOLD: Mapping[str, tuple[str, str]] = {
+    "argument": ("sharding of an argument", "shardings of arguments"),
+    "jit": ("sharding of a jitted function", "shardings of jitted functions"),
+    "sharding_constraint": ("sharding constraint", "sharding constraints"),
+    "reshard": ("reshard or explicit sharding", "reshards and explicit shardings"),
+    "device_put": ("device_put", "device_puts"),
+}
+_SAME_AS = {"op": "reshard", "result": "jit"}
+
+
+def asked_inside(graph: Graph) -> Iterator[Asked]:
+    """What the operations of a graph ask for, in their order."""
+    for node in graph.nodes:
+        for by, place in asks(node):
+            yield Asked(_SAME_AS.get(by, by), node.source or node.op, place)
+        for body in node.bodies:
+            yield from asked_inside(body)
+
+
+def told(asked: Sequence[Asked], *, pinned: bool) -> tuple[str, ...]:
+    """A warning for each kind of what is asked for and not done.
+
+    Args:
+        asked: places, in the order in which they are met.
+        pinned: whether shardings are pins.
+    """
+    lines: list[str] = []
+    for by, names in _TOLD.items():
+        split = [one for one in asked if one.by == by and (one.place.mesh or one.place.device)]
+        if split and not pinned:
+            pins = "; shardings='pin' makes pins of them" if split[0].place.mesh else ""
+            lines.append(
+                f"{_counted(names, split)} not followed, the first {_at(split[0])}: the planner "
+                f"chooses by itself{pins}"
+            )
+    away = [one for one in asked if one.place.memory]
+    if away:
+        lines.append(
+            f"{_counted(('value', 'values'), away)} asked to be in memory "
+            f"'{away[0].place.memory}', the first at {away[0].where}: all are kept in that of the "
+            "device, nothing is offloaded"
+        )
+    return tuple(lines)
+
+
+def unused(graph: Graph) -> tuple[str, ...]:
+    """A warning of arguments that no result depends on."""
+    live = live_inputs(graph)
+    names = [
+        item.name
+        for v, item in enumerate(graph.inputs)
+        if v not in live and item.role != "constant" and item.type.dtype != "float0"
+    ]
+    if not names:
+        return ()
+    some = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    are = "argument is" if len(names) == 1 else "arguments are"
+    return (f"{len(names)} {are} not used: no result depends on {some}",)
+
+
+def _counted(names: tuple[str, str], found: Sequence[Asked]) -> str:
+    return f"1 {names[0]} is" if len(found) == 1 else f"{len(found)} {names[1]} are"
+
+
+def _at(one: Asked) -> str:
+    return f"{one.place} at {one.where}"
+
+
+# --- pins ---------------------------------------------------------------------------------------
+
+
+def pinned_options(
+    options: Options, ranks: Mapping[str, int], asked: Sequence[Asked], size: int
+) -> Options:
+    """Options in which what is asked for are pins.
+
+    Args:
+        options: with `shardings="pin"`.
+        ranks: of the arguments, by name.
+        asked: what the program asks for.
+        size: devices of the cluster.
+
+    Raises:
+        PlanError: if something of it cannot be pinned.
+    """
+    for one in asked:
+        _check_place(one)
+    split = [one for one in asked if one.place.mesh]
+    if not split:
+        return replace(options, shardings="warn")
+    shape = _shape(split, size)
+    if options.mesh not in (None, shape):
+        raise PlanError(
+            f"the mesh {options.mesh} was asked for, and the program is written for {shape} "
+            f"({_at(split[0])})", kind="bad-option", where="Options.mesh",
+            remedy="leave mesh out, or plan with shardings='warn'",
+        )  # fmt: skip
+    pins = [
+        (_literally(one.where), f"[{','.join(pin_dims(one.place, ranks[one.where]))}]")
+        for one in split if one.by == "argument"
+    ]  # fmt: skip
+    return replace(options, pins=(*options.pins, *pins), mesh=shape)
+
+
+def _check_place(one: Asked) -> None:
+    remedy = "take that out of the program, or plan with shardings='warn'"
+    order = [name for name, _ in one.place.mesh]
+    for entry in one.place.dims:
+        if not isinstance(entry, str) and sorted(entry, key=order.index) != [*entry]:
+            raise PlanError(
+                f"asks for {one.place}: axes that split a dimension can be pinned in the order of "
+                f"the mesh only, which is {', '.join(order)}", kind="bad-pin", where=one.where,
+                remedy="make the mesh with its axes in the other order, or plan with "
+                "shardings='warn'",
+            )  # fmt: skip
+    if one.place.device:
+        raise PlanError(
+            f"asks for {one.place.device}, which cannot be pinned: a plan uses the whole mesh",
+            kind="bad-pin", where=one.where, remedy=remedy,
+        )  # fmt: skip
+    if one.place.partial:
+        raise PlanError(
+            f"asks for a sum that is not reduced ({one.place}), which cannot be pinned",
+            kind="bad-pin", where=one.where, remedy=remedy,
+        )  # fmt: skip
+
+
+def _shape(split: Sequence[Asked], size: int) -> tuple[int, ...]:
+    """The one mesh shape of all shardings."""
+    shapes = {tuple(n for _, n in one.place.mesh if n > 1): one for one in split}
+    first, *others = shapes.items()
+    if others:
+        raise PlanError(
+            f"shardings are over meshes of several shapes, {first[0]} ({_at(first[1])}) and "
+            f"{others[0][0]} ({_at(others[0][1])})", kind="bad-pin", where="shardings",
+            remedy="write all for one mesh, or plan with shardings='warn'",
+        )  # fmt: skip
+    shape, one = first
+    total = math.prod(shape)
+    if total != size or len(shape) > len(AXES):
+        raise PlanError(
+            f"{_at(one)} is over {total} devices in {len(shape)} axes, the cluster has {size} "
+            f"devices and a plan at most {len(AXES)} axes", kind="bad-pin", where="shardings",
+            remedy="write shardings for the mesh that is planned for, or plan with "
+            "shardings='warn'",
+        )  # fmt: skip
+    return shape
+
+
+def as_written(file: PlanFile) -> dict[str, Any]:
+    """Options of a plan that is made again from its file: shardings that are pins need its mesh."""
+    pinned = file.shardings == "pin"
+    return {"shardings": file.shardings, "mesh": tuple(n for _, n in file.mesh) if pinned else None}
+
+
+def _literally(name: str) -> str:
+    """A pattern that only this name matches."""
+    return glob.escape(name) if any(mark in name for mark in "*?[") else name

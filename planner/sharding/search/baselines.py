@@ -1,0 +1,239 @@
+"""Hand-written plans as limits on the same search.
+
+Each is a set of rules on which axis may do what; within the rules the solver completes the plan
+as well as it can, so that a baseline is never priced above what an expert would write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ir import FactorSpec, Sharding, Strategy
+from ir.analysis import FlatProgram, Kinds, accumulators
+
+from ...common.surface import public_methods
+from ..problem.argument_roles import Roles
+from ..problem.build import Builder
+from ..problem.records import Limits
+
+
+@public_methods
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Price of a hand-written plan: seconds per step, bytes per device, whether they fit."""
+
+    step_s: float
+    peak_bytes: float
+    fits: bool
+    mesh: str = ""
+
+
+Menu = tuple[Strategy, ...]
+Rule = Callable[[int, str], bool]  # (flat op, factor) -> may this axis split it?
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A baseline on a mesh: what each axis may split, how arguments are kept.
+
+    axis: one rule per mesh axis, for factors of ops.
+    state: (flat value, sharding) -> allowed, for arguments and results.
+    data: axes that split the batch wherever an op has it and it divides.
+    """
+
+    name: str
+    axis: tuple[Rule, ...]
+    state: Callable[[int, Sharding], bool]
+    data: tuple[int, ...] = ()
+
+
+def _filtered(
+    menu: Menu,
+    names: tuple[str, ...],
+    allowed: tuple[tuple[bool, ...], ...],
+    batch: tuple[bool, ...],
+    data: tuple[int, ...],
+) -> Menu:
+    """Strategies within the rules that split the batch over as many data axes as they can."""
+    if len(menu) == 1:
+        return menu
+    position = {name: n for n, name in enumerate(names)}
+
+    def legal(strategy: Strategy) -> bool:
+        return all(
+            role not in position or ok[position[role]]
+            for role, ok in zip(strategy.roles, allowed, strict=True)
+        )
+
+    def count(strategy: Strategy) -> int:
+        roles = (strategy.roles[a] for a in data)
+        return sum(role in position and batch[position[role]] for role in roles)
+
+    kept = [s for s in menu if legal(s)]
+    most = max(map(count, kept), default=0)
+    return tuple(s for s in kept if count(s) == most or any(r[:1] == "@" for r in s.roles))
+
+
+class Recipes:
+    """Builds the recipes that make sense for a program."""
+
+    def __init__(self, builder: Builder, kinds: Kinds, roles: Roles) -> None:
+        self.builder, self.kinds, self.roles = builder, kinds, roles
+        self.flat: FlatProgram = builder.flat
+        self.mesh = builder.mesh
+        self.keeps = {*roles.parameters, *roles.states}
+
+    def limits(self, recipe: Recipe) -> Limits:
+        """The recipe as limits of the search; ops whose factors are judged alike share a menu."""
+        known: dict[object, Menu] = {}
+
+        def op(i: int, spec: FactorSpec, menu: Menu) -> Menu:
+            allowed = tuple(tuple(rule(i, f) for f in spec.names) for rule in recipe.axis)
+            batch = tuple(self._on_batch(i, f) for f in spec.names)
+            key = (id(menu), allowed, batch)
+            if key not in known:
+                known[key] = _filtered(menu, spec.names, allowed, batch, recipe.data)
+            return known[key]
+
+        return Limits(op, recipe.state)
+
+    def _on_batch(self, i: int, factor: str) -> bool:
+        return self.kinds.of_factor(i, factor) == "batch"
+
+    def _update(self, i: int) -> bool:
+        """Ops outside forward and backward: none of their factors is of the batch."""
+        spec = self.builder.spec(self.flat.ops[i])
+        return not any(self._on_batch(i, f) for f in spec.names)
+
+    def _data(self, i: int, factor: str) -> bool:
+        """The rule of a data axis with sharded state: batch, and anything in the update."""
+        return self._on_batch(i, factor) or self._update(i)
+
+    def _whole(self, v: int, state: Sharding) -> bool:
+        return v not in self.keeps or state.is_replicated
+
+    def _split(self, members: set[int]) -> Callable[[int, Sharding], bool]:
+        """Members are split over all axes where some dimension allows it, others are whole."""
+
+        def allowed(v: int, state: Sharding) -> bool:
+            if v not in self.keeps:
+                return True
+            if v not in members:
+                return state.is_replicated
+            return self._is_full(v, state)
+
+        return allowed
+
+    def _is_full(self, v: int, state: Sharding) -> bool:
+        full = set(self.mesh.names)
+        options = self.builder.states(v, partial=False)
+        if any(set(s.axes) == full for s in options):
+            return set(state.axes) == full
+        return state.is_replicated
+
+    def recipes(self, *, every: bool) -> list[Recipe]:
+        """All that apply to this mesh.
+
+        Args:
+            every: also those that need one axis only; on a mesh of several axes they say nothing
+                that the flat mesh does not.
+        """
+        found: list[Recipe] = []
+        axes = tuple(range(len(self.mesh.names)))
+        flat = every or len(axes) == 1
+        if self.kinds.batch and flat:
+            found.extend(self._data_parallel(axes))
+        if self.kinds.batch and (every or len(axes) <= 2):
+            found.extend(self._expert())
+        found.extend(self._megatron())
+        if self.roles.parameters and flat:
+            found.append(self._largest())
+        return found
+
+    def _data_parallel(self, axes: tuple[int, ...]) -> list[Recipe]:
+        data: tuple[Rule, ...] = (self._on_batch,) * len(axes)
+        free: tuple[Rule, ...] = (self._data,) * len(axes)
+        found = [Recipe("data-parallel", data, self._whole, axes)]
+        if self.roles.states:
+            split = self._split(set(self.roles.states))
+            sums = set(accumulators(self.flat))
+
+            def whole_sums(v: int, state: Sharding) -> bool:
+                return not (v in sums and state.axes) and split(v, state)
+
+            # without accumulation they differ only in when gradients are freed
+            found.append(Recipe("zero-1", free, whole_sums if sums else split, axes))
+            found.append(Recipe("zero-2", free, split, axes))
+        if self.roles.parameters:
+            found.append(Recipe("fsdp", free, self._split(self.keeps), axes))
+        return found
+
+    def _expert(self) -> list[Recipe]:
+        if not self.kinds.experts:
+            return []
+
+        def rule(i: int, factor: str) -> bool:
+            return self.kinds.of_factor(i, factor) == "experts" or self._data(i, factor)
+
+        def state(v: int, sharding: Sharding) -> bool:
+            if v not in self.keeps:
+                return True
+            return all(
+                not axes or self.kinds.of_dim(v, d) == "experts"
+                for d, axes in enumerate(sharding.dims)
+            )
+
+        return [Recipe("expert-parallel", (rule,) * len(self.mesh.names), state)]
+
+    def _megatron(self) -> list[Recipe]:
+        """Tensor parallel on one axis, data parallel on the others, each axis in turn.
+
+        With three axes only the innermost, which stays among the closest devices.
+        """
+        if not self.roles.parameters:
+            return []
+        count = len(self.mesh.names)
+        tensors = range(count) if count <= 2 else (count - 1,)
+        return [recipe for t in tensors for recipe in self._tensor_parallel(t)]
+
+    def _tensor_parallel(self, tensor: int) -> list[Recipe]:
+        name = self.mesh.names[tensor]
+
+        def with_sequence(i: int, factor: str) -> bool:
+            return not self._on_batch(i, factor)
+
+        def without(i: int, factor: str) -> bool:
+            return self.kinds.of_factor(i, factor) not in ("batch", "sequence")
+
+        def state(v: int, sharding: Sharding) -> bool:
+            return v not in self.keeps or set(sharding.axes) <= {name}
+
+        def rules(rule: Rule) -> tuple[Rule, ...]:
+            return tuple(
+                rule if a == tensor else self._on_batch for a in range(len(self.mesh.names))
+            )
+
+        data = tuple(a for a in range(len(self.mesh.names)) if a != tensor)
+        recipes = [Recipe("megatron", rules(without), state, data)]
+        if self.kinds.sequence:
+            recipes.append(Recipe("megatron-sp", rules(with_sequence), state, data))
+        return recipes
+
+    def _largest(self) -> Recipe:
+        """Every parameter split along its largest dimension that divides."""
+        full = set(self.mesh.names)
+
+        def state(v: int, sharding: Sharding) -> bool:
+            if v not in self.keeps:
+                return True
+            shape = self.flat.values[v].type.shape
+            ways = self.mesh.num_devices
+            fitting = [d for d, size in enumerate(shape) if size and size % ways == 0]
+            if not fitting:
+                return sharding.is_replicated
+            largest = max(fitting, key=lambda d: (shape[d], -d))
+            return set(sharding.dims[largest]) == full
+
+        anything: Rule = lambda _i, _f: True  # noqa: E731
+        return Recipe("largest-dimension", (anything,) * len(self.mesh.names), state)

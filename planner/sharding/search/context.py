@@ -1,0 +1,88 @@
+"""What the searches on all meshes share: records of their scope, effort and outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from costmodel import Cluster, CollectiveModel, ComputeModel
+from ir import Mesh
+from ir.analysis import Decisions
+
+from ...common.options import Options
+from ...common.store.keys import Memory
+from ...solver.options import SolveOptions
+from ...solver.problem import IntraSolution
+from ..cost.account import Account
+from ..problem.build import Builder
+from ..problem.decide import decide
+from ..problem.program import Program
+from ..problem.records import Built, Menus
+from .mesh_shapes import MOST_AXES
+
+WORTH = 1e-3
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far a search goes.
+
+    first: the first solve on a mesh.
+    axes: of meshes that are looked at.
+    """
+
+    first: SolveOptions = field(default_factory=SolveOptions)
+    axes: int = MOST_AXES
+
+
+THOROUGH = Effort()
+
+
+@dataclass
+class Scope:
+    """What the searches on all meshes share, and what they learn.
+
+    memory: the plan store, where solved problems are looked up.
+    menus: on the meshes of the cluster.
+    seconds: spent building and solving.
+    late: some search was cut short.
+    least: smallest peaks of meshes on which nothing fits [byte].
+    blocked: argument -> mesh on which its pins leave no sharding.
+    beaten: some mesh was left because it has no plan faster than one that there is.
+    """
+
+    program: Program
+    cluster: Cluster
+    options: Options
+    progress: Progress
+    limit: float
+    collectives: CollectiveModel
+    compute: ComputeModel
+    deadline: float
+    memory: Memory
+    effort: Effort
+    menus: Menus = field(default_factory=Menus)
+    seconds: dict[str, float] = field(default_factory=lambda: {"build": 0.0, "solve": 0.0})
+    late: bool = False
+    least: list[float] = field(default_factory=list[float])
+    blocked: dict[str, str] = field(default_factory=dict[str, str])
+    beaten: bool = False
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A solved mesh shape (or baseline on it)."""
+
+    name: str
+    mesh: Mesh
+    builder: Builder
+    built: Built
+    solution: IntraSolution
+    account: Account
+
+    @cached_property
+    def decisions(self) -> Decisions:
+        """What the choice stands for."""
+        return decide(self.built, self.builder.flat, self.solution.choice, self.mesh)

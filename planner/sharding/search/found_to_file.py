@@ -1,0 +1,80 @@
+"""What a search found, as the fields of a plan file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel import Cluster
+
+from ...common.options import Options
+from ...files.plan_file import BaselineRow, CandidateRow, CollectiveRow, StageRow, rows_of
+from ..cost.overlap import overlapped_s
+from .context import Candidate
+from .over_meshes import Found
+
+ANY_BYTES = 1e18  # more than any device has; files hold no infinity
+
+
+def outcome(
+    found: Found, cluster: Cluster, options: Options, limit_bytes: float, nodes: int
+) -> dict[str, Any]:
+    """Fields of `PlanFile` that the search decides; the program's own fields are the caller's.
+
+    Args:
+        found: by the search.
+        cluster: that was planned for.
+        options: of the search.
+        limit_bytes: that plans were held to.
+        nodes: of the program at its top level.
+    """
+    best = found.best
+    sums, mesh = best.account, best.mesh
+    ops, values = rows_of(best.decisions)
+    stage = StageRow(
+        (0, nodes), (0, cluster.num_devices), dict(mesh.axes), sums.step_s, sums.peak_bytes,
+        "as written",
+    )  # fmt: skip
+    return {
+        "cluster": cluster.to_dict(),
+        "mesh": mesh.axes,
+        "step_s": sums.step_s,
+        "compute_s": sums.compute_s,
+        "communication_s": sums.communication_s,
+        "overlapped_s": overlapped_s(best.builder, best.built, best.solution.choice, cluster)
+        if options.overlap
+        else 0.0,
+        "peak_bytes": sums.peak_bytes,
+        "argument_bytes": sums.argument_bytes,
+        "limit_bytes": limit_bytes,
+        "room_bytes": min(best.builder.cache.reshard.room_bytes, ANY_BYTES),
+        "lower_bound_s": max(found.lower_bound_s, 0.0),
+        "decided_ops": len(set(best.built.op_node.values())),
+        "stop": found.stop.name,
+        "origin": best.name,
+        "inputs": tuple(str(s) for s in best.decisions.inputs),
+        "outputs": tuple(str(s) for s in best.decisions.outputs),
+        "pins": options.pins,
+        "forbidden": options.forbidden,
+        "shardings": options.shardings,
+        "stages": (stage,),
+        "baselines": {
+            name: BaselineRow(b.step_s, b.peak_bytes, b.fits, b.mesh)
+            for name, b in sorted(found.baselines.items())
+        },
+        "collectives": tuple(
+            CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
+            for c in sums.collectives
+        ),
+        "ops": ops,
+        "values": values,
+        "candidates": _candidates(found, best),
+    }
+
+
+def _candidates(found: Found, best: Candidate) -> tuple[CandidateRow, ...]:
+    """The best plan of every other mesh."""
+    return tuple(
+        CandidateRow(str(c.mesh), c.account.step_s, c.account.peak_bytes)
+        for c in found.candidates
+        if c.name == "search" and c is not best
+    )

@@ -1,0 +1,56 @@
+"""Plans in the plan store; what is read is checked before it is believed."""
+
+from __future__ import annotations
+
+from costmodel import Cluster
+
+from ...common.errors import PlanError
+from ...common.options import Options
+from ...common.stop import Stop
+from ...common.store.keys import Memory, key_of
+from ...files.check import check_file
+from ...files.plan_file import PlanFile
+from ...solver.cached import FINAL
+
+
+def kept_plan(memory: Memory, key: str, graph: str, traced_digest: str) -> PlanFile | None:
+    """A plan of a graph, as it was kept; None if there is none that is sound.
+
+    graph, traced_digest: text and digest of the graph as it was traced; the plan's own graph is
+        another if it was rewritten.
+    """
+    file = memory.get("plan", key, PlanFile)
+    if file is None:
+        return None
+    if file.substitutions:
+        return file if file.traced_digest == traced_digest and is_sound(file, file.graph) else None
+    return file if is_sound(file, graph) else None
+
+
+def keep_plan(memory: Memory, key: str, file: PlanFile) -> None:
+    """Keeps a plan, unless time cut its search short."""
+    if Stop[file.stop] in FINAL:
+        memory.put("plan", key, file)
+
+
+def is_sound(file: PlanFile, graph: str) -> bool:
+    if file.graph != graph:
+        return False
+    try:
+        check_file(file, "plan store")
+    except PlanError:
+        return False
+    return True
+
+
+def plan_key(name: str, parts: tuple[object, ...], machine: Cluster, options: Options) -> str:
+    """A name for the plan of a program.
+
+    Args:
+        name: of the function.
+        parts: the program: its graph as text, the roles, ties and donation of its arguments, and
+            whatever else of it the plan file says.
+        machine: that is planned for, with its tables.
+        options: of the search.
+    """
+    return key_of("plan", name, parts, machine, options)

@@ -1,0 +1,396 @@
+"""The search on one mesh shape: the problem is built and solved, hand-written plans are priced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel import ReshardModel
+from ir import Mesh, Sharding
+
+from ...common.stop import Stop
+from ...solver.cached import solved
+from ...solver.exact.bucket_elimination import Tables
+from ...solver.options import GLIMPSE, REFINED, ROUGH
+from ...solver.problem import Floats, IntraProblem, IntraSolution
+from ...solver.reduce.reduction_cache import Again
+from ...solver.solve import SolveOptions, solve
+from ..cost.account import account
+from ..problem.build import Builder
+from ..problem.in_flight import stashed
+from ..problem.records import Built, Limits, MenuCache
+from ..problem.restricted import Cuts, Within, like, within
+from .baselines import Baseline, Recipes
+from .context import Candidate, Scope
+from .mesh_refinement import coarsened, joined, refined
+from .pinned import blocked, wished
+
+# Buffers that exist only while a value changes its state are not in the objective. Where they
+# break the limit, as much as they take then is set aside, at most `ASIDES` times. If no plan near
+# the first one fits so and the limit is broken by a small share, a tighter one is given to the
+# solver, at most so often; else no reshard may pass a buffer as large as the largest of them, again
+# at most so often.
+TIGHTENINGS, ASIDES, NARROWINGS = 3, 4, 4
+WATCHED = 3  # moments at a time, of programs of which only some are watched
+SMALL_EXCESS, SHARE_OF_EXCESS = 0.1, 0.5
+STEEPEST, LEAST_STEP = 0.7, 3e-3
+# A plan that fits is near enough to one that does not where it is so little slower.
+NEAR = 5e-3
+
+
+class MeshSearch:
+    """The search on one mesh."""
+
+    def __init__(self, scope: Scope, mesh: Mesh, cache: MenuCache | None = None) -> None:
+        self.scope, self.mesh = scope, mesh
+        # a buffer that is larger than the memory has no place at any time
+        reshard = ReshardModel(scope.cluster, mesh, scope.collectives, scope.limit)
+        self.builder = self._builder(cache or scope.menus.on(reshard, scope.compute))
+        self.others: dict[float, Builder] = {}
+        self.built: dict[float, Built] = {}
+        self.cuts, self.tables, self.again = Cuts(), Tables(), Again()
+
+    def _builder(self, cache: MenuCache) -> Builder:
+        program = self.scope.program
+        return Builder(program.facts, cache, self.scope.limit, program.outline)
+
+    def _with_room(self, room_bytes: float) -> Builder:
+        """A builder whose reshards pass no larger buffers; menus and states are shared."""
+        if room_bytes == self.room_bytes:
+            return self.builder
+        if room_bytes not in self.others:
+            cache = self.builder.cache
+            reshard = cache.reshard.with_room(room_bytes)
+            self.others[room_bytes] = self._builder(
+                replace(cache, reshard=reshard, edges=dict[object, Floats]())
+            )
+        return self.others[room_bytes]
+
+    def _build(self, limits: Limits, builder: Builder | None = None) -> Within:
+        """What limits leave of the problem, which is built once."""
+        start = time.monotonic()
+        builder = builder or self.builder
+        room_bytes = builder.cache.reshard.room_bytes
+        if room_bytes not in self.built:
+            built, stash = builder.build(), self.scope.program.stash
+            self.built[room_bytes] = stashed(builder, built, stash) if stash else built
+        left = within(self.built[room_bytes], builder.facts, limits, self.cuts)
+        self.scope.seconds["build"] += time.monotonic() - start
+        return left
+
+    def _solve(self, left: Within, limit: float, options: SolveOptions) -> IntraSolution:
+        """Solves under a limit; moments that break it unwatched are watched from then on."""
+        start = time.monotonic()
+        while True:
+            limit_s = max(self.scope.deadline - time.monotonic(), 1.0)
+            answer = self._answer(left.problem(limit), replace(options, time_limit_s=limit_s))
+            answer, built = left.lifted(answer), left.built
+            if built.moments is None or not answer.choice:
+                break
+            memory = built.lives.memory(answer.choice)
+            worst = int(np.argmax(memory))
+            if memory[worst] <= limit * (1 + 1e-9) or worst in built.moments:
+                break
+            left = left.watching(tuple(sorted((*built.moments, worst))))
+            options = replace(options, start=left.followed(options.start))
+        self.scope.seconds["solve"] += time.monotonic() - start
+        return answer
+
+    def _answer(self, problem: IntraProblem, options: SolveOptions) -> IntraSolution:
+        return solved(
+            self.scope.memory, problem, options, self.scope.options.time_limit_s,
+            lambda: solve(problem, options, self.tables, again=self.again),
+        )  # fmt: skip
+
+    def _wished(self, limits: Limits | None = None) -> Limits:
+        """The user's wishes, within limits on ops."""
+        return wished(self.scope.program.wishes, self.builder.flat, self.mesh, limits)
+
+    def _note_blocked(self, left: Within) -> None:
+        for name in blocked(self.scope.program.wishes, self.builder.flat, left):
+            self.scope.blocked.setdefault(name, str(self.mesh))
+
+    def _fitting(
+        self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions
+    ) -> Candidate | None:
+        """A plan that fits, where short-lived buffers of the first one break the limit.
+
+        They are not in the objective. Values go ways on which they pass nothing larger than they
+        are, and what passes is set aside where it is too much; else a little too much is taken off
+        the limit; else no reshard may pass a buffer as large as the largest that was too much,
+        until a plan fits; else all that is too much is taken off.
+        """
+        limit, sums = self.scope.limit, first.account
+        excess, near = sums.peak_bytes - limit, (left, first)
+        if sums.passing_bytes > sums.ends_bytes:
+            near = self._narrowed(name, limits, float(sums.ends_bytes), options) or near
+        beside = self._beside(name, limits, *near, options)
+        if beside is not None and beside.account.step_s <= sums.step_s * (1 + NEAR):
+            return beside
+        fitting = [beside] if beside is not None else []
+        if excess <= limit * SMALL_EXCESS:
+            under = self._under(name, left, limit - self._step(excess), options)
+            if under is not None:
+                return min((*fitting, under), key=lambda c: c.account.step_s)
+        fitting.extend(self._narrower(name, limits, first, options))
+        if not fitting and excess > limit * SMALL_EXCESS:  # they are not passed, but waited for
+            return self._under(name, left, limit - self._step(excess), options)
+        return min(fitting, key=lambda c: c.account.step_s, default=None)
+
+    def _narrower(
+        self, name: str, limits: Limits, first: Candidate, options: SolveOptions
+    ) -> Iterator[Candidate]:
+        """Plans that fit, of which no reshard passes a buffer as large as those that were."""
+        limit, widest = self.scope.limit, first.account.passing_bytes
+        over = first.account.peak_bytes - limit
+        for _ in range(NARROWINGS):
+            if widest < SHARE_OF_EXCESS * over:
+                return  # it is something else that is too much
+            narrowed = self._narrowed(name, limits, widest - 1.0, options)
+            if narrowed is None:
+                return
+            narrow, found = narrowed
+            over = found.account.peak_bytes - limit
+            if over <= limit * 1e-9:
+                yield found
+                return
+            if over <= limit * SMALL_EXCESS:
+                given = limit - self._step(over)
+                tight = self._under(name, narrow, given, options, found.builder)
+                if tight is not None:
+                    yield tight
+            widest = min(found.account.passing_bytes, widest - 1)
+
+    def _narrowed(
+        self, name: str, limits: Limits, room_bytes: float, options: SolveOptions
+    ) -> tuple[Within, Candidate] | None:
+        """A plan whose reshards pass no larger buffers, and the problem that it solves."""
+        builder = self._with_room(room_bytes)
+        left = self._build(limits, builder)
+        solution = self._solve(left, self.scope.limit, options)
+        if not solution.choice:
+            return None
+        return left, self._of(name, left.built, solution, builder)
+
+    def _beside(
+        self, name: str, limits: Limits, left: Within, found: Candidate, options: SolveOptions
+    ) -> Candidate | None:
+        """A plan that fits beside what passes: with the same operations, else with any."""
+        near = self._build(like(found.built, found.solution.choice, limits), found.builder)
+        same = self._aside(name, near, found, replace(options, ilp=True))
+        if same is not None and same.account.step_s <= found.account.step_s * (1 + NEAR):
+            return same
+        other = self._aside(name, left, found, options)
+        both = (c for c in (same, other) if c is not None)
+        return min(both, key=lambda c: c.account.step_s, default=None)
+
+    def _aside(
+        self, name: str, left: Within, found: Candidate, options: SolveOptions
+    ) -> Candidate | None:
+        """A plan that fits, with what passes set aside at the moments at which others were over."""
+        aside: dict[int, float] = {}
+        for _ in range(ASIDES):
+            memory = found.account.memory
+            worst = np.argsort(-memory, kind="stable")
+            over = worst[memory[worst] > self.scope.limit * (1 + 1e-9)]
+            if not len(over):
+                return found
+            passing = memory - left.built.lives.memory(found.solution.choice)
+            for t in over.tolist() if left.built.moments is None else over[:WATCHED].tolist():
+                aside[t] = max(aside.get(t, 0.0), float(passing[t]))
+            solution = self._solve(left.beside(aside), self.scope.limit, options)
+            if not solution.choice:
+                return None
+            found = self._of(name, left.built, solution, found.builder)
+        return found if found.account.peak_bytes <= self.scope.limit * (1 + 1e-9) else None
+
+    def _step(self, over: float) -> float:
+        """By how much a limit is tightened where a plan is so much over it."""
+        return max(over * 1.05, over + LEAST_STEP * self.scope.limit)
+
+    def _under(
+        self,
+        name: str,
+        left: Within,
+        given: float,
+        options: SolveOptions,
+        builder: Builder | None = None,
+    ) -> Candidate | None:
+        """A plan that fits, found under a limit that is tightened while it does not."""
+        for _ in range(TIGHTENINGS):
+            solution = self._solve(left, given, options)
+            if not solution.choice:
+                break
+            found = self._of(name, left.built, solution, builder)
+            over = found.account.peak_bytes - self.scope.limit
+            if over <= self.scope.limit * 1e-9:
+                return found
+            given = max(given - self._step(over), given * STEEPEST)
+        return None
+
+    def _of(
+        self, name: str, built: Built, solution: IntraSolution, builder: Builder | None = None
+    ) -> Candidate:
+        builder = builder or self.builder
+        sums = account(builder, built, solution.choice)
+        return Candidate(name, self.mesh, builder, built, solution, sums)
+
+    def best(
+        self, known: Sequence[Candidate] = (), cutoff: float = float("inf"), gap: float = 0.0
+    ) -> tuple[list[Candidate], float]:
+        """The best plan on this mesh, if one fits, and a bound for all of them.
+
+        The bound is that of the first solve, under the whole limit: what follows only serves the
+        buffers that the objective does not see.
+
+        known: plans that fit, also of coarser meshes.
+        cutoff: the mesh is left as soon as its bound shows that it has no step below.
+        gap: that is near enough, where it is above that of the effort.
+        """
+        wished = self._wished()
+        left = self._build(wished)
+        if not left.possible:
+            self._note_blocked(left)
+            return [], float("inf")
+        start = self._start(left, known)
+        first = self.scope.effort.first
+        tolerance = max(first.tolerance, gap)
+        first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance)
+        first = self._solve(left, self.scope.limit, first)
+        self.again.forget()
+        self.scope.late |= first.stop is Stop.TIME_LIMIT
+        if float("inf") > cutoff <= first.bound:
+            self.scope.beaten = True
+            return [], first.bound
+        if not first.choice:
+            self.scope.least.append(left.least_peak())
+            return [], first.bound
+        found = self._of("search", left.built, first)
+        if found.account.peak_bytes > self.scope.limit:
+            self.scope.least.append(left.least_peak())
+            options = replace(REFINED, cutoff=cutoff)
+            fitting = self._fitting("search", wished, left, found, options)
+            return ([fitting] if fitting is not None else []), first.bound
+        return [found], first.bound
+
+    def glimpse(self) -> float:
+        """A bound for all plans here, from a few steps: the lower, the sooner it is searched."""
+        left = self._build(self._wished())
+        if not left.possible:
+            return float("inf")
+        start = time.monotonic()
+        bound = self._answer(left.problem(self.scope.limit), GLIMPSE).bound
+        self.scope.seconds["solve"] += time.monotonic() - start
+        return bound
+
+    def _start(self, left: Within, known: Sequence[Candidate]) -> tuple[int, ...]:
+        """The fastest of some plans that can be told here, as a choice of what is left."""
+        for other in sorted(known, key=lambda c: c.account.step_s):
+            places = joined(self.mesh.sizes, other.mesh.sizes)
+            if places is not None and other.builder.cache.reshard.room_bytes == self.room_bytes:
+                groups = tuple(tuple(self.mesh.names[a] for a in group) for group in places)
+                names, choice = other.mesh.names, other.solution.choice
+                choice = refined(other.built, choice, left.built, names, groups)
+                if choice is not None and (start := left.lowered(choice)):
+                    return start
+        return ()
+
+    def rough(self, limits: Limits | None = None) -> Candidate | None:
+        """A good plan within limits on ops and the user's wishes, without a proof; None if none."""
+        left = self._build(self._wished(limits))
+        if not left.possible:
+            return None
+        solution = self._solve(left, self.scope.limit, ROUGH)
+        return self._of("search", left.built, solution) if solution.choice else None
+
+    def told(self, other: Candidate) -> Candidate | None:
+        """A plan of a finer mesh on this one, if it never takes axes apart that are one here.
+
+        It must cost the same: the account is made anew.
+        """
+        places = joined(other.mesh.sizes, self.mesh.sizes)
+        if places is None or other.builder.cache.reshard.room_bytes != self.room_bytes:
+            return None
+        groups = tuple(tuple(other.mesh.names[a] for a in group) for group in places)
+        built = self._build(Limits()).built
+        choice = coarsened(other.built, other.solution.choice, built, self.mesh.names, groups)
+        if choice is None:
+            return None
+        found = self._of(other.name, built, replace(other.solution, choice=choice))
+        return found if found.account.step_s <= other.account.step_s * (1 + 1e-9) else None
+
+    @property
+    def room_bytes(self) -> float:
+        """Of the largest buffer that a reshard may pass, where nothing is set aside."""
+        return self.builder.cache.reshard.room_bytes
+
+    def baselines(self, table: dict[str, Baseline]) -> list[Candidate]:
+        """Prices the hand-written plans here; the best mesh of each stays in the table."""
+        program = self.scope.program
+        one_island = self.scope.cluster.num_devices <= self.scope.cluster.island
+        if len(self.mesh.axes) > 2 and one_island:
+            return []
+        maker = Recipes(self.builder, program.kinds, program.roles)
+        found: list[Candidate] = []
+        done: dict[tuple[object, ...], tuple[Candidate, bool] | None] = {}
+        for recipe in maker.recipes(every=self.scope.options.mesh is not None):
+            self.scope.progress(f"baseline {recipe.name} on {self.mesh}")
+            key = (recipe.axis, id(recipe.state))
+            if key not in done:
+                done[key] = self._baseline(recipe.name, self._pinned(maker.limits(recipe)))
+            priced = done[key]
+            if priced is None:
+                continue
+            candidate, fits = priced
+            row = Baseline(
+                candidate.account.step_s, candidate.account.peak_bytes, fits, str(self.mesh)
+            )
+            held = table.get(recipe.name)
+            if held is None or (not row.fits, row.step_s) < (not held.fits, held.step_s):
+                table[recipe.name] = row
+            if fits:
+                found.append(replace(candidate, name=recipe.name))
+        return found
+
+    def _pinned(self, limits: Limits) -> Limits:
+        """The user's pins in place of the recipe's own wish for the same values."""
+        wishes, given, asked = self.scope.program.wishes, limits.state, self._wished(limits)
+
+        def state(v: int, sharding: Sharding) -> bool:
+            if wishes.speaks_of(v):
+                return asked.state is None or asked.state(v, sharding)
+            return given is None or given(v, sharding)
+
+        return replace(asked, state=state)
+
+    def _baseline(self, name: str, limits: Limits) -> tuple[Candidate, bool] | None:
+        builder = self.builder
+        left = self._build(limits)
+        if not left.possible:
+            return None
+        loose = self._solve(left, float("inf"), ROUGH)
+        if not loose.choice:  # not without buffers larger than the memory: it will not fit
+            builder = self._with_room(float("inf"))
+            left = self._build(limits, builder)
+            loose = self._solve(left, float("inf"), ROUGH)
+            if not loose.choice:
+                return None
+        found = self._of(name, left.built, loose, builder)
+        if found.account.peak_bytes <= self.scope.limit:
+            return found, True
+        if builder is self.builder and left.least_peak() <= self.scope.limit:
+            held = self._held(name, left) or found
+            if held.account.peak_bytes <= self.scope.limit:
+                return held, True
+            fitting = self._fitting(name, limits, left, held, ROUGH)
+            if fitting is not None:
+                return fitting, True
+        return found, False
+
+    def _held(self, name: str, left: Within) -> Candidate | None:
+        """A hand-written plan under the memory limit."""
+        solution = self._solve(left, self.scope.limit, ROUGH)
+        return self._of(name, left.built, solution) if solution.choice else None

@@ -1,0 +1,250 @@
+"""The search over mesh shapes: the finest are solved, baselines are priced, the best is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from costmodel import Cluster, CollectiveModel, ComputeModel
+
+from ...common.errors import PlanError, ShortError
+from ...common.options import Options
+from ...common.stop import PROVED, Stop
+from ...common.store.keys import Memory, memory_of
+from ...common.units_text import bytes_text
+from ..cost.least_seconds import least_step_s
+from ..problem.program import Program
+from ..problem.records import Menus
+from .baselines import Baseline
+from .context import THOROUGH, WORTH, Candidate, Effort, Progress, Scope
+from .mesh_refinement import coarser, finest
+from .mesh_shapes import mesh_of, mesh_shapes
+from .on_mesh import MeshSearch
+
+# Share of a device's memory that a plan may count on: the rest is for the allocator, collective
+# buffers and what the compiler keeps longer than the program's order asks for.
+USABLE = 0.9
+OR_PARTS = " or more micro-batches"  # of the remedies of a step that does not fit
+COARSE_GAP = 3e-3  # near enough on meshes whose plans only begin the search on finer ones
+
+
+def limit_of(options: Options, cluster: Cluster) -> float:
+    """Bytes that a plan may use on a device."""
+    return float(options.memory_bytes or USABLE * cluster.memory_bytes)
+
+
+@dataclass
+class Found:
+    """Outcome of the search."""
+
+    best: Candidate
+    candidates: list[Candidate]
+    baselines: dict[str, Baseline]
+    lower_bound_s: float
+    stop: Stop
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+
+class Search:
+    """One search; menus, tables and prices are shared by everything on one mesh.
+
+    known: plans of the same program, on any mesh, to begin with.
+    menus: that other searches on the same machine made.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        cluster: Cluster,
+        options: Options,
+        progress: Progress,
+        memory: Memory | None = None,
+        effort: Effort = THOROUGH,
+        cutoff_s: float = float("inf"),
+        known: Sequence[Candidate] = (),
+        menus: Menus | None = None,
+    ) -> None:
+        self.options, self.cluster, self.progress = options, cluster, progress
+        self.known, self.cutoff_s = known, cutoff_s
+        self.scope = Scope(
+            program, cluster, options, progress,
+            limit_of(options, cluster),
+            CollectiveModel(cluster), ComputeModel(cluster),
+            time.monotonic() + options.time_limit_s, memory or memory_of(options), effort,
+            menus or Menus(),
+        )  # fmt: skip
+
+    @property
+    def limit(self) -> float:
+        """Bytes that a plan may use on a device."""
+        return self.scope.limit
+
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes to search.
+
+        Raises:
+            PlanError: if the user's shape has another number of devices.
+        """
+        if self.options.mesh is None:
+            axes = self.scope.effort.axes
+            return tuple(s for s in mesh_shapes(self.cluster) if len(s) <= axes)
+        mesh = mesh_of(self.options.mesh)
+        if mesh.num_devices != self.cluster.num_devices or len(mesh.axes) != len(self.options.mesh):
+            raise PlanError(
+                f"mesh {self.options.mesh} has {mesh.num_devices} devices in at most 4 axes, the "
+                f"cluster {self.cluster.num_devices}", kind="bad-option", where="Options.mesh",
+                remedy=f"use one of {', '.join(map(str, mesh_shapes(self.cluster)))}",
+            )  # fmt: skip
+        return (self.options.mesh,)
+
+    def run(self) -> Found:
+        """Solves every shape and baseline.
+
+        Raises:
+            PlanError: if nothing fits in memory, or pins leave no choice.
+        """
+        least = self.scope.program.facts.least_peak(self.cluster.num_devices)
+        if least > self.limit:
+            self.scope.least.append(least)
+            self._refuse(ShortError)
+        baselines: dict[str, Baseline] = {}
+        searchers: list[MeshSearch] = []
+        found, bounds, best_s = list[Candidate](), list[float](), self.cutoff_s
+        shapes = self.shapes()
+        fine = finest(shapes)
+        known = (*self.known, *self._hints())
+        for searcher in self._in_order(shapes, fine):
+            if searcher is None:
+                bounds.append(0.0)  # of a shape that was not looked at only the floor is known
+                self.scope.late = True
+                continue
+            searchers.append(searcher)
+            last = searcher.mesh.sizes in fine
+            if not last and self.options.baselines:
+                found.extend(searcher.baselines(baselines))
+            # the first of the finest meshes is searched to the end
+            cutoff = self.cutoff_s if last and not bounds else best_s
+            gap = 0.0 if last else COARSE_GAP
+            best, bound = searcher.best((*known, *self._fitting(found)), cutoff * (1 - WORTH), gap)
+            found.extend(best)
+            bounds.extend([bound] if last else [])
+            best_s = min([best_s, *(c.account.step_s for c in best)])
+        for searcher in searchers if self.options.baselines else ():
+            few = len(searcher.mesh.axes) <= 2 or time.monotonic() < self.scope.deadline
+            if searcher.mesh.sizes in fine and few:
+                found.extend(searcher.baselines(baselines))
+        if self.options.baseline is not None:
+            found = self._only(self.options.baseline, found, baselines)
+        fitting = self._fitting(found)
+        if not fitting:
+            self._refuse()
+        best_one = min(
+            fitting,
+            key=lambda c: (c.account.step_s, c.name != "search", len(c.mesh.axes), c.name),
+        )
+        searchers.sort(key=lambda s: shapes.index(s.mesh.sizes))
+        best_one = self._told(best_one, searchers)
+        bound = min(min(bounds, default=0.0), best_one.account.step_s)
+        if best_one.account.step_s - bound > PROVED * best_one.account.step_s:
+            bound = min(max(bound, self._floor_s()), best_one.account.step_s)
+        close = best_one.account.step_s - bound <= PROVED * best_one.account.step_s
+        stop = Stop.TIME_LIMIT if self.scope.late else Stop.OPTIMAL if close else Stop.GAP
+        return Found(best_one, found, baselines, bound, stop, self.scope.seconds)
+
+    def _floor_s(self) -> float:
+        """What no plan is below on any mesh, however little time there was."""
+        scope = self.scope
+        return least_step_s(scope.program.facts, scope.compute, self.cluster.num_devices)
+
+    def _hints(self) -> list[Candidate]:
+        """Plans on coarser meshes than the one that was asked for, to begin with."""
+        found: list[Candidate] = []
+        for shape in coarser(self.options.mesh or ()):
+            scope = replace(self.scope, least=[], blocked={})  # what fails here may not there
+            searcher = MeshSearch(scope, mesh_of(shape))
+            found.extend(self._fitting(searcher.best(found)[0]))
+        return found
+
+    def _fitting(self, found: Sequence[Candidate]) -> list[Candidate]:
+        return [c for c in found if c.account.peak_bytes <= self.limit * (1 + 1e-9)]
+
+    def _in_order(
+        self, shapes: Sequence[tuple[int, ...]], fine: Collection[tuple[int, ...]]
+    ) -> Iterator[MeshSearch | None]:
+        """Coarse meshes, whose plans are where the search on finer ones begins, then the finest.
+
+        Of these the most promising first: it then settles the others soon. None stands for a mesh
+        for which no time is left.
+        """
+        for shape in sorted((s for s in shapes if s not in fine), key=len):
+            yield self._searcher(shape)
+        last = [self._searcher(shape) for shape in sorted(fine, key=lambda s: max(s) / min(s))]
+        if len(last) > 1:
+            last = sorted(last, key=lambda searcher: searcher.glimpse())  # the more even if equal
+        for n, searcher in enumerate(last):
+            yield searcher if not n or time.monotonic() <= self.scope.deadline else None
+
+    def _searcher(self, shape: tuple[int, ...]) -> MeshSearch:
+        self.progress(f"mesh {'x'.join(map(str, shape))}")
+        return MeshSearch(self.scope, mesh_of(shape))
+
+    def _told(self, best: Candidate, searchers: Sequence[MeshSearch]) -> Candidate:
+        """The same plan on the coarsest mesh on which it can be told."""
+        for searcher in searchers:
+            if len(searcher.mesh.axes) < len(best.mesh.axes):
+                told = searcher.told(best)
+                if told is not None and told.account.peak_bytes <= self.limit * (1 + 1e-9):
+                    return told
+        return best
+
+    def _only(
+        self, name: str, found: list[Candidate], baselines: dict[str, Baseline]
+    ) -> list[Candidate]:
+        """The candidates of one hand-written plan."""
+        kept = [c for c in found if c.name == name]
+        if not kept and name in baselines:
+            raise PlanError(
+                f"does not fit: '{name}' needs {bytes_text(baselines[name].peak_bytes)} on each "
+                f"device, the limit is {bytes_text(self.limit)}", kind="does-not-fit",
+                where="Options.baseline", remedy="use more devices or another plan",
+            )  # fmt: skip
+        if not kept:
+            raise PlanError(
+                f"no hand-written plan of this program is called '{name}'", kind="bad-option",
+                where="Options.baseline", remedy=f"there are {', '.join(sorted(baselines))}",
+            )  # fmt: skip
+        return kept
+
+    def _refuse(self, error: type[PlanError] = PlanError) -> None:
+        if not self.scope.least and self.scope.blocked:
+            name, mesh = next(iter(self.scope.blocked.items()))
+            asked = [
+                f"'{p.pattern}={','.join(p.dims)}'" for p in self.scope.program.wishes.about(name)
+            ]
+            raise PlanError(
+                f"no sharding of '{name}' satisfies {' and '.join(asked)} on any mesh tried, "
+                f"for instance {mesh}", kind="bad-pin", where="pins",
+                remedy="drop or loosen one of them, or check that the sizes divide",
+            )  # fmt: skip
+        if self.scope.beaten:
+            raise PlanError(
+                "no plan is below the step that there is already", kind="not-faster",
+                where=self.cluster.name, remedy="keep that one",
+            )  # fmt: skip
+        least = min(self.scope.least, default=float("inf"))
+        if least <= self.limit:
+            raise PlanError(
+                "no plan within the memory limit was found, though one may exist",
+                kind="does-not-fit", where=self.cluster.name,
+                remedy="raise the time limit or the memory limit, or loosen the pins",
+            )  # fmt: skip
+        over = least - self.limit
+        raise error(
+            f"does not fit: the leanest plan needs {bytes_text(least)} on each device, "
+            f"{bytes_text(over)} more than the limit of {bytes_text(self.limit)}",
+            kind="does-not-fit", where=self.cluster.name,
+            remedy=f"use about {max(2, round(least / self.limit + 0.5))} times the devices, a "
+            f"smaller batch{OR_PARTS}, jax.checkpoint around layers, or at least "
+            f"{bytes_text(least)} of memory", needs_bytes=least,
+        )  # fmt: skip

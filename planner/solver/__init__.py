@@ -1,0 +1,1 @@
+"""From a problem of arrays to a choice with a bound; nothing here knows of programs."""

@@ -1,0 +1,1 @@
+"""Lower bounds: message passing, coordinate descent, memory multipliers."""

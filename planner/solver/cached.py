@@ -1,0 +1,85 @@
+"""Solved problems in the plan store; what is read is held against the problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+import msgspec
+import numpy as np
+
+from ..common.stop import Stop
+from ..common.store.keys import Memory, key_of
+from .problem import Floats, IntraProblem, IntraSolution
+from .solve import SolveOptions
+
+# What a limit of time cut short is searched again.
+FINAL = (Stop.OPTIMAL, Stop.GAP, Stop.INFEASIBLE)
+
+
+class _Solution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    choice: tuple[int, ...]
+    cost: float
+    bound: float
+    stop: str
+
+
+def solved(
+    memory: Memory,
+    problem: IntraProblem,
+    options: SolveOptions,
+    limit_s: float,
+    solve: Callable[[], IntraSolution],
+) -> IntraSolution:
+    """The solution of a problem, from the store or solved now.
+
+    Args:
+        memory: the store.
+        problem: arrays.
+        options: of the solver; the time that is left is not part of the name.
+        limit_s: of the whole search.
+        solve: finds the solution.
+    """
+    if memory.store is None:
+        return solve()
+    key = _name(problem, replace(options, time_limit_s=limit_s))
+    row = memory.get("solution", key, _Solution)
+    if row is not None and row.stop in Stop.__members__ and _solves(row, problem):
+        return IntraSolution(row.choice, row.cost, row.bound, Stop[row.stop])
+    found = solve()
+    if found.stop in FINAL:
+        row = _Solution(found.choice, found.cost, found.bound, found.stop.name)
+        memory.put("solution", key, row)
+    return found
+
+
+def _name(problem: IntraProblem, options: SolveOptions) -> str:
+    """A name for a problem: every distinct array once, and where each is used."""
+    numbers: dict[int, int] = {}
+    arrays: list[Floats] = []
+
+    def number(array: Floats) -> int:
+        if id(array) not in numbers:
+            numbers[id(array)] = len(arrays)
+            arrays.append(array)
+        return numbers[id(array)]
+
+    nodes = [number(array) for array in problem.node_cost]
+    edges = [(e.u, e.v, number(e.cost)) for e in problem.edges]
+    usage = [number(array) for array in problem.usage]
+    kept = {**asdict(options), "cutoff": repr(options.cutoff)}
+    parts = nodes, edges, usage, problem.intervals, repr(problem.limit), sorted(kept.items())
+    return key_of("solution", parts, arrays)
+
+
+def _solves(row: _Solution, problem: IntraProblem) -> bool:
+    """Whether a kept solution is one of this problem, with the cost it claims."""
+    if not row.choice:
+        return True
+    sizes = [len(cost) for cost in problem.node_cost]
+    if len(row.choice) != len(sizes) or row.bound > row.cost:
+        return False
+    if not all(0 <= k < n for k, n in zip(row.choice, sizes, strict=True)):
+        return False
+    same = np.isclose(problem.cost(row.choice), row.cost, rtol=1e-12, atol=0.0)
+    return bool(same) and problem.is_feasible(row.choice)

@@ -1,0 +1,1 @@
+"""Exact methods: enumeration, bucket elimination, components, integer programmes."""

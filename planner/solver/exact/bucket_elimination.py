@@ -1,0 +1,308 @@
+"""Exact elimination: nodes are removed one by one, each remembered by a table of its best answer.
+
+Removing x replaces the factors f_1..f_m that mention it by one factor over its neighbours,
+
+    g(y) = min_x  sum_i f_i(x, y_i)                                    join()
+
+which keeps the optimum (OptCNN's node and edge elimination are the cases of one and two
+neighbours; in general this is non-serial dynamic programming over a tree decomposition). The
+order is greedy: the smallest new table first. Choices are read back in reverse order.
+
+Tables are interned, so that the repeated layers of a program cost the arithmetic of one.
+
+Source: Bertele and Brioschi, Nonserial Dynamic Programming, 1972; Jia et al., OptCNN, ICML 2018.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Flat, Ints
+from ..problem import Edge, Floats
+
+DEFAULT_ENTRIES = 3_000_000
+# Problems up to this size are tried as a whole, with tables up to that one.
+MOST_NODES, MOST_ENTRIES = 3_000, 300_000
+MOST_NEIGHBOURS = 30
+Scope = tuple[int, ...]
+_Content = dict[tuple[tuple[int, ...], bytes], int]
+
+
+@dataclass
+class Tables:
+    """Interned arrays and remembered results; shared by solves over the same tables."""
+
+    by_object: dict[int, int] = field(default_factory=dict[int, int])
+    by_content: _Content = field(default_factory=_Content)
+    arrays: list[Floats] = field(default_factory=list[Floats])
+    held: list[Floats] = field(default_factory=list[Floats])
+    results: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
+
+    def intern_kept(self, array: Floats) -> int:
+        """`intern` for an array that lives on: it is known again by its identity."""
+        known = self.by_object.get(id(array))
+        if known is None:
+            known = self.intern(array)
+            self.by_object[id(array)] = known
+            self.held.append(array)  # an identity may be reused once its object is gone
+        return known
+
+    def intern(self, array: Floats) -> int:
+        """A number for the array; equal content, equal number."""
+        key = (array.shape, array.tobytes())
+        number = self.by_content.get(key)
+        if number is None:
+            number = len(self.arrays)
+            self.by_content[key] = number
+            self.arrays.append(array)
+        return number
+
+    def join(self, factors: tuple[tuple[int, tuple[int, ...]], ...], sizes: tuple[int, ...]) -> int:
+        """Min over variable 0 of the sum of factors; the result ranges over 1..n-1.
+
+        Args:
+            factors: (table, positions of its dimensions among the variables).
+            sizes: domain size of each variable; variable 0 is removed.
+        """
+        key = ("join", factors, sizes)
+        if key not in self.results:
+            self.results[key] = self._new(self._join(factors, sizes))
+        return self.results[key]
+
+    def add(self, first: int, second: int) -> int:
+        """Sum of two tables of one shape."""
+        key = ("add", *sorted((first, second)))
+        if key not in self.results:
+            self.results[key] = self._new(self.arrays[first] + self.arrays[second])
+        return self.results[key]
+
+    def transpose(self, table: int, order: tuple[int, ...]) -> int:
+        if order == tuple(range(len(order))):
+            return table
+        key = ("transpose", table, order)
+        if key not in self.results:
+            moved = np.ascontiguousarray(self.arrays[table].transpose(order))
+            self.results[key] = self._new(moved)
+        return self.results[key]
+
+    def _new(self, array: Floats) -> int:
+        if array.size <= 65536:
+            return self.intern(array)
+        self.arrays.append(array)
+        return len(self.arrays) - 1
+
+    def _join(
+        self, factors: tuple[tuple[int, tuple[int, ...]], ...], sizes: tuple[int, ...]
+    ) -> Floats:
+        rest = sizes[1:]
+        best: Floats | None = None
+        ordered = [(self.arrays[table], positions) for table, positions in factors]
+        for k in range(sizes[0]):
+            total: Floats = np.zeros((1,) * len(rest))
+            for array, positions in ordered:
+                total = total + _slice(array, positions, k, len(rest))
+            if total.shape != rest:
+                total = np.broadcast_to(total, rest)
+            best = total.copy() if best is None else np.minimum(best, total, out=best)
+        assert best is not None
+        return best
+
+
+def _slice(array: Floats, positions: tuple[int, ...], k: int, rank: int) -> Floats:
+    """The part of a factor with variable 0 at k, with unit dimensions for absent variables."""
+    shape = [1] * rank
+    picked = array[tuple(k if p == 0 else slice(None) for p in positions)]
+    for p, size in zip([p for p in positions if p != 0], picked.shape, strict=True):
+        shape[p - 1] = size
+    return picked.reshape(shape)
+
+
+def order(
+    sizes: Sequence[int], joined: Mapping[int, Collection[int]], max_entries: int, max_joined: int
+) -> list[int]:
+    """Nodes in the order in which they are removed, smallest table first, while the limits allow.
+
+    Args:
+        sizes: options of each node.
+        joined: the neighbours of each node that is there.
+        max_entries: of a table.
+        max_joined: neighbours of a node that is removed.
+    """
+    left = {v: set(neighbours) for v, neighbours in joined.items()}
+
+    def entries(v: int) -> int:
+        return math.prod(sizes[w] for w in left[v])
+
+    found: list[int] = []
+    heap = [(entries(v), v) for v in left]
+    heapq.heapify(heap)
+    while heap:
+        size, v = heapq.heappop(heap)
+        if v not in left:
+            continue
+        now = entries(v)
+        if now != size:
+            heapq.heappush(heap, (now, v))
+            continue
+        if now > max_entries:
+            break
+        if len(left[v]) > max_joined:
+            continue
+        found.append(v)
+        around = left.pop(v)
+        for w in around:
+            left[w] |= around
+            left[w] -= {v, w}
+        for w in sorted(around):
+            heapq.heappush(heap, (entries(w), w))
+    return found
+
+
+class Elimination:
+    """Nodes of a problem being removed; `run` as far as wanted, then `read_back`."""
+
+    def __init__(
+        self,
+        node_cost: Sequence[Floats],
+        edges: Sequence[Edge],
+        tables: Tables | None = None,
+    ) -> None:
+        """Takes costs of nodes and edges.
+
+        Args:
+            node_cost: per node, one entry per option.
+            edges: pair costs.
+            tables: interned tables to share.
+        """
+        self.tables = tables or Tables()
+        self.sizes = [len(c) for c in node_cost]
+        self.alive = set(range(len(node_cost)))
+        self.factors: list[dict[Scope, int]] = [{} for _ in node_cost]
+        self.neighbours: list[set[int]] = [set() for _ in node_cost]
+        self.trail: list[tuple[int, tuple[tuple[Scope, int], ...]]] = []
+        for v, cost in enumerate(node_cost):
+            self._put((v,), self.tables.intern_kept(cost))
+        for edge in edges:
+            self._edge(edge)
+
+    def _edge(self, edge: Edge) -> None:
+        if edge.u == edge.v:
+            diagonal = np.ascontiguousarray(np.diagonal(edge.cost))
+            self._put((edge.u,), self.tables.intern(diagonal))
+            return
+        table = self.tables.intern_kept(edge.cost)
+        if edge.u > edge.v:
+            table = self.tables.transpose(table, (1, 0))
+        self._put((min(edge.u, edge.v), max(edge.u, edge.v)), table)
+
+    def _put(self, scope: Scope, table: int) -> None:
+        held = self.factors[scope[0]].get(scope)
+        number = table if held is None else self.tables.add(held, table)
+        for v in scope:
+            self.factors[v][scope] = number
+        for v in scope:
+            self.neighbours[v].update(w for w in scope if w != v)
+
+    def run(
+        self,
+        max_entries: int = DEFAULT_ENTRIES,
+        max_neighbours: int = MOST_NEIGHBOURS,
+        deadline: float = float("inf"),
+    ) -> None:
+        """Removes nodes, smallest table first, while the limits allow."""
+        joined = {v: self.neighbours[v] for v in self.alive}
+        for v in order(self.sizes, joined, max_entries, max_neighbours):
+            if time.monotonic() > deadline:
+                break
+            self._remove(v)
+
+    def _remove(self, v: int) -> None:
+        scope = tuple(sorted(self.neighbours[v]))
+        position = {w: i + 1 for i, w in enumerate(scope)}
+        position[v] = 0
+        mine = tuple(sorted(self.factors[v].items()))
+        self.trail.append((v, mine))
+        for other, _ in mine:
+            for w in other:
+                if w != v:
+                    del self.factors[w][other]
+        for w in scope:
+            self.neighbours[w].discard(v)
+        self.alive.discard(v)
+        if scope:
+            joined = self.tables.join(
+                tuple(sorted((table, tuple(position[w] for w in other)) for other, table in mine)),
+                (self.sizes[v], *(self.sizes[w] for w in scope)),
+            )
+            self._put(scope, joined)
+
+    def core(self) -> tuple[tuple[int, ...], list[Floats], list[Edge]]:
+        """What is left, if its factors join at most two nodes: (nodes, costs, edges)."""
+        nodes = tuple(sorted(self.alive))
+        position = {v: i for i, v in enumerate(nodes)}
+        costs = [self.tables.arrays[self.factors[v][(v,)]] for v in nodes]
+        edges = [
+            Edge(position[scope[0]], position[scope[1]], self.tables.arrays[table])
+            for v in nodes
+            for scope, table in sorted(self.factors[v].items())
+            if len(scope) == 2 and scope[0] == v
+        ]
+        return nodes, costs, edges
+
+    def constant(self) -> float:
+        """Cost already settled: components that were removed whole."""
+        total = 0.0
+        for v, factors in self.trail:
+            if all(scope == (v,) for scope, _ in factors):
+                total += sum(float(self.tables.arrays[t].min()) for _, t in factors)
+        return total
+
+    def read_back(self, chosen: Mapping[int, int] | None = None) -> tuple[int, ...]:
+        """Best options of the removed nodes, given those of the nodes that are left.
+
+        Args:
+            chosen: node -> option, for every node left.
+        """
+        choice = [0] * len(self.sizes)
+        for v, k in (chosen or {}).items():
+            choice[v] = k
+        for v, factors in reversed(self.trail):
+            total: NDArray[np.float64] = np.zeros(self.sizes[v])
+            for scope, table in factors:
+                index = tuple(slice(None) if w == v else choice[w] for w in scope)
+                total = total + self.tables.arrays[table][index]
+            choice[v] = int(np.argmin(total))
+        return tuple(choice)
+
+
+def eliminated(flat: Flat, tables: Tables, deadline: float) -> Ints | None:
+    """The best choice of a problem without limits; None if it is large or too wide."""
+    if not flat.size:
+        return np.zeros(0, dtype=np.int64)
+    if len(flat.limit) or flat.size > MOST_NODES:
+        return None
+    sizes = flat.sizes
+    joined: dict[int, set[int]] = {v: set() for v in range(flat.size)}
+    for u, v in flat.ends.tolist():
+        joined[u].add(v)
+        joined[v].add(u)
+    if len(order(sizes.tolist(), joined, MOST_ENTRIES, MOST_NEIGHBOURS)) < flat.size:
+        return None
+    costs = [flat.cost[a:b] for a, b in zip(flat.first[:-1], flat.first[1:], strict=True)]
+    shaped: dict[int, Floats] = {}
+    edges: list[Edge] = []
+    for (u, v), at in zip(flat.ends.tolist(), flat.table.tolist(), strict=True):
+        if at not in shaped:
+            cells = flat.pool[at : at + int(sizes[u] * sizes[v])]
+            shaped[at] = cells.reshape(int(sizes[u]), int(sizes[v]))
+        edges.append(Edge(u, v, shaped[at]))
+    state = Elimination(costs, edges, tables)
+    state.run(MOST_ENTRIES, deadline=deadline)
+    return None if state.alive else np.array(state.read_back(), dtype=np.int64)

@@ -1,0 +1,105 @@
+"""What a solver receives and returns: arrays only, no graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.stop import Stop
+
+Floats = NDArray[np.float64]
+Point = tuple[float, float, float]  # seconds since the start, cost, bound
+ROUNDING = 1e-9  # relative: costs may be summed in another order
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """Cost [s] of a pair of choices: row = choice of `u`, column = choice of `v`."""
+
+    u: int
+    v: int
+    cost: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class IntraProblem:
+    """Node and edge costs, memory over time, and a limit on it.
+
+    min  sum_v node_cost[v][k_v]  +  sum_e e.cost[k_u, k_v]   over the choice k
+
+    subject to, at every moment t:  sum over v with start_v <= t < end_v of usage[v][k_v] <= limit.
+
+    Costs in seconds (or unit-less in contest instances), usage and limit in bytes. Equal arrays
+    may be one object; solvers use that to do equal work once.
+    """
+
+    node_cost: tuple[Floats, ...]
+    edges: tuple[Edge, ...]
+    usage: tuple[Floats, ...]
+    intervals: tuple[tuple[int, int], ...]
+    limit: float
+
+    @property
+    def size(self) -> int:
+        return len(self.node_cost)
+
+    def cost(self, choice: Sequence[int]) -> float:
+        """Objective of a choice."""
+        nodes = sum(float(c[k]) for c, k in zip(self.node_cost, choice, strict=True))
+        return nodes + sum(float(e.cost[choice[e.u], choice[e.v]]) for e in self.edges)
+
+    def least_cost(self) -> float:
+        """No choice costs less: every node and every edge at its least, less what rounding adds."""
+        arrays = [*self.node_cost, *(edge.cost for edge in self.edges)]
+        each = {id(array): array for array in arrays}
+        least = {key: float(array.min(initial=np.inf)) for key, array in each.items()}
+        parts = [least[id(array)] for array in arrays]
+        total = sum(parts) - ROUNDING * sum(map(abs, parts))
+        return total if math.isfinite(total) else np.inf if np.inf in parts else -np.inf
+
+    def memory(self, choice: Sequence[int]) -> Floats:
+        """Bytes in use at every moment."""
+        return self.memory_of([use[k] for use, k in zip(self.usage, choice, strict=True)])
+
+    def memory_of(self, used: Sequence[float]) -> Floats:
+        """Bytes in use at every moment, if every node uses so much while it lives."""
+        horizon = max((end for _, end in self.intervals), default=0)
+        change = np.zeros(horizon + 1)
+        for use, (start, end) in zip(used, self.intervals, strict=True):
+            if end > start:
+                change[start] += use
+                change[end] -= use
+        return np.cumsum(change)[:horizon] if horizon else np.zeros(0)
+
+    def peak(self, choice: Sequence[int]) -> float:
+        """Largest usage over all moments."""
+        memory = self.memory(choice)
+        return float(memory.max()) if len(memory) else 0.0
+
+    def is_feasible(self, choice: Sequence[int]) -> bool:
+        return np.isfinite(self.cost(choice)) and self.peak(choice) <= self.limit * (1 + 1e-12)
+
+
+@dataclass(frozen=True, slots=True)
+class IntraSolution:
+    """A choice with its cost, a proven lower bound and the reason to stop.
+
+    `choice` is empty when nothing feasible was found; `bound` holds for every feasible choice.
+    `trace` tells how cost and bound changed over time; it and `seconds` are not compared.
+    """
+
+    choice: tuple[int, ...]
+    cost: float
+    bound: float
+    stop: Stop
+    trace: tuple[Point, ...] = field(default=(), compare=False)
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def gap(self) -> float:
+        """(cost - bound) / cost."""
+        return 0.0 if self.cost <= 0 else max(0.0, (self.cost - self.bound) / self.cost)

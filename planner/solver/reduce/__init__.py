@@ -1,0 +1,1 @@
+"""Reductions of a problem to a smaller one, each with the way back."""

@@ -1,0 +1,41 @@
+"""A problem that is solved twice, first for a glimpse of its bound, is reduced once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..arrays import Flat, flatten_problem
+from ..problem import IntraProblem
+from .reduce import Reduced, reduce
+
+
+@dataclass(eq=False)
+class Again:
+    """The last problem and what it was reduced to."""
+
+    problem: IntraProblem | None = None
+    flat: Flat | None = None
+    top: Reduced | None = None
+
+    def reduced(self, problem: IntraProblem) -> tuple[Flat, Reduced]:
+        """The problem in flat arrays, and reduced; the latter is the caller's own."""
+        if self.flat is None or self.top is None or not _same(problem, self.problem):
+            self.problem, self.flat = problem, flatten_problem(problem)
+            self.top = reduce(self.flat)
+        return self.flat, Reduced(self.top.flat, [*self.top.steps], self.top.broken)
+
+    def forget(self) -> None:
+        """Lets go of it."""
+        self.problem = self.flat = self.top = None
+
+
+def _same(a: IntraProblem, b: IntraProblem | None) -> bool:
+    """Whether two problems are made of the same arrays."""
+    if b is None or (a.limit, a.intervals) != (b.limit, b.intervals):
+        return False
+    if (len(a.node_cost), len(a.edges)) != (len(b.node_cost), len(b.edges)):
+        return False
+    arrays = zip((*a.node_cost, *a.usage), (*b.node_cost, *b.usage), strict=True)
+    return all(x is y for x, y in arrays) and all(
+        (x.u, x.v) == (y.u, y.v) and x.cost is y.cost for x, y in zip(a.edges, b.edges, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""Searches for good choices: neighbourhoods, kernels, restarts, branch and bound."""

@@ -1,0 +1,188 @@
+# pyright: basic
+"""A traced function as a straight list of equations, each with its place.
+
+Calls that only group equations are opened, and where asked what is computed again; calls with
+derivatives of their own, loops and branches stay whole, so that derivatives stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ir import jax_internals as internals
+
+from .edits import Place, Value
+
+Array = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A number written into the program."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Equation:
+    """One equation on numbered values."""
+
+    eqn: Any
+    place: Place
+    ins: tuple[int | Written, ...]
+    outs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Straight:
+    """A straight program.
+
+    inputs: values of the arguments.
+    consts: captured arrays by value.
+    heads: values of those that the whole function has captured, in order.
+    """
+
+    place: Place
+    inputs: tuple[int, ...]
+    consts: dict[int, Array]
+    heads: tuple[int, ...]
+    equations: tuple[Equation, ...]
+    outputs: tuple[int | Written, ...]
+
+    @cached_property
+    def values(self) -> dict[Value, int]:
+        """Numbers of results, and of captured arrays, by where they are made."""
+        head: Place = ("constant", *self.place)
+        found: dict[Value, int] = {(head, k): v for k, v in enumerate(self.heads)}
+        for e in self.equations:
+            found.update({(e.place, k): v for k, v in enumerate(e.outs)})
+        return found
+
+    def needed(
+        self, ends: Collection[int | Written], stops: Collection[int] = (), *, effects: bool = False
+    ) -> tuple[Equation, ...]:
+        """Equations that some values depend on, of which others are known.
+
+        Args:
+            ends: the values.
+            stops: values that are known.
+            effects: keep what has effects, too.
+        """
+        wanted = {v for v in ends if isinstance(v, int)} - {*stops}
+        kept: list[Equation] = []
+        for e in reversed(self.equations):
+            if not wanted.isdisjoint(e.outs) or (effects and e.eqn.effects):
+                kept.append(e)
+                wanted.update(v for v in e.ins if isinstance(v, int) and v not in stops)
+        return tuple(reversed(kept))
+
+    def start(self, args: Sequence[Array]) -> dict[int, Array]:
+        """Values that are known when the program begins."""
+        return self.consts | dict(zip(self.inputs, args, strict=True))
+
+
+def read(env: Mapping[int, Array], v: int | Written) -> Array:
+    """The value of an operand."""
+    return v.value if isinstance(v, Written) else env[v]
+
+
+def straight(
+    body: Any,
+    place: Place = (),
+    *,
+    again: bool = False,
+    derived: bool = False,
+    only: Collection[Place] | None = None,
+) -> Straight:
+    """A jaxpr as a straight program.
+
+    Args:
+        body: open or closed.
+        place: where it stands.
+        again: open what is computed again, too.
+        derived: open calls with derivatives of their own, too.
+        only: places of the calls that are opened; all if None.
+    """
+    return _Reader(again, derived, only).program(body, place)
+
+
+class _Reader:
+    def __init__(self, again: bool, derived: bool, only: Collection[Place] | None) -> None:
+        self.again, self.derived, self.only = again, derived, only
+        self.count = 0
+        self.equations: list[Equation] = []
+        self.consts: dict[int, Array] = {}
+
+    def program(self, body: Any, place: Place) -> Straight:
+        jaxpr, consts = internals.opened(body)
+        heads = tuple(self.new() for _ in jaxpr.constvars)
+        inputs = tuple(self.new() for _ in jaxpr.invars)
+        self.consts.update(zip(heads, consts, strict=True))
+        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*heads, *inputs), strict=True))
+        outputs = self.walk(jaxpr, env, place)
+        return Straight(place, inputs, self.consts, heads, tuple(self.equations), outputs)
+
+    def new(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def walk(self, jaxpr: Any, env: dict[Any, Any], place: Place) -> tuple[int | Written, ...]:
+        def get(var: Any) -> int | Written:
+            return Written(var.val) if isinstance(var, internals.Literal) else env[var]
+
+        for number, eqn in enumerate(jaxpr.eqns):
+            ins = tuple(get(var) for var in eqn.invars)
+            closed = self.only is not None and (*place, number) not in self.only
+            inner = None if closed else self.inside(eqn)
+            if inner is None:
+                results = tuple(self.new() for _ in eqn.outvars)
+                self.equations.append(Equation(eqn, (*place, number), ins, results))
+            else:
+                body, name = inner
+                results = self.call(body, ins, (*place, number, name))
+            env.update(zip(eqn.outvars, results, strict=True))
+        return tuple(get(var) for var in jaxpr.outvars)
+
+    def inside(self, eqn: Any) -> tuple[Any, str] | None:
+        """What is opened of an equation, and how its place is called."""
+        name = eqn.primitive.name
+        body = internals.inlined(eqn) if self.derived else internals.group_of(eqn)
+        if body is not None:
+            return body, name
+        if self.again and name in internals.REMAT:
+            return eqn.params["jaxpr"], "body 0"
+        return None
+
+    def call(self, body: Any, ins: Sequence[Any], place: Place) -> tuple[int | Written, ...]:
+        jaxpr, consts = internals.opened(body)
+        heads = [self.new() for _ in jaxpr.constvars]
+        self.consts.update(zip(heads, consts, strict=True))
+        env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*heads, *ins), strict=True))
+        return self.walk(jaxpr, env, place)
+
+
+def equation_at(body: Any, place: Place) -> Any:
+    """The equation at a place of a jaxpr."""
+    jaxpr, eqn = internals.opened(body)[0], None
+    for step in place:
+        if isinstance(step, int):
+            eqn = jaxpr.eqns[step]
+            continue
+        assert eqn is not None
+        name, _, number = step.rpartition(" ")
+        inner = bodies(eqn)[int(number)] if name.endswith("body") else internals.inlined(eqn)
+        jaxpr = internals.opened(inner)[0]
+    return eqn
+
+
+def bodies(eqn: Any) -> list[Any]:
+    """Programs among the parameters of an equation, in the order in which places count them."""
+    found: list[Any] = []
+    for _, value in sorted(eqn.params.items()):
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if internals.is_jaxpr(item):
+                found.append(item)
+    return found

@@ -1,0 +1,127 @@
+# pyright: basic
+"""A loss with edits as a function of parameters and a part, and what comes before and after.
+
+The batch is extended: its leaves are followed by values that were computed from the whole batch,
+and the part's number. So extended it is cut like any batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .derivative_rules import chosen, merged
+from .microbatch import Merge, Parts
+from .sliced_program import Sliced
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class InParts:
+    """A loss with edits.
+
+    parts: of the extended batch.
+    leaves: of the batch.
+    merges: of what a part gives beside the loss.
+    """
+
+    sliced: Sliced
+    parts: Parts
+    leaves: int
+    merges: tuple[Merge, ...]
+
+    @staticmethod
+    def of(sliced: Sliced, parts: Parts, merges: tuple[Merge, ...]) -> InParts:
+        """A loss with edits; `parts` are of the batch."""
+        given = ["same" if dim is None else "first" for dim in sliced.edits.given.values()]
+        sums = ["same"] * len(sliced.sums) if sliced.late[0] else []
+        whole = replaced(parts, roles=(*parts.roles, *given, "number", *sums))
+        return InParts(sliced, whole, len(parts.roles), merges)
+
+    @property
+    def twice(self) -> bool:
+        """Whether the gradient of a part waits for sums of all parts."""
+        return self.sliced.late[0]
+
+    def extended(self, params: Any, batch: Any) -> list[Array]:
+        """The batch with what is computed from all of it; sums of all parts are still zero."""
+        leaves = jax.tree.leaves(batch)
+        given = self.sliced.before(_leaves(params), leaves)
+        sums = self.sliced.sum_structs if self.twice else ()
+        zeros = [jnp.zeros(s.shape, s.dtype) for s in sums]
+        return [*leaves, *given, jnp.zeros((), jnp.int32), *zeros]
+
+    def with_sums(self, whole: Sequence[Array], sums: Sequence[Array]) -> list[Array]:
+        """The extended batch with sums of all parts."""
+        return [*whole[: len(whole) - len(sums)], *sums]
+
+    def _opened(self, whole: Sequence[Array]) -> tuple[Sequence[Array], ...]:
+        """Leaves of the batch, values computed before, number of the part, sums of all parts."""
+        given = self.leaves + len(self.sliced.given)
+        batch, rest = whole[: self.leaves], whole[self.leaves : given]
+        return batch, rest, whole[given : given + 1], whole[given + 1 :]
+
+    def _of_part(
+        self, params: Any, part: Sequence[Array], *, effects: bool = True
+    ) -> tuple[list[Array], list[Array]]:
+        batch, given, (number,), _ = self._opened(part)
+        return self.sliced.of_part(_leaves(params), batch, given, number, effects=effects)
+
+    def sums(self, params: Any, part: Sequence[Array]) -> list[Array]:
+        """What a part adds to the sums from which late outputs are computed."""
+        return self._of_part(params, part, effects=False)[1]
+
+    def loss(self, params: Any, part: Sequence[Array]) -> tuple[Array, list[Array]]:
+        """What a part adds to the loss, and what it gives beside.
+
+        Where the loss is f of the parameters and of sums S of all parts, a part has its share
+        f / m, and the slope of f by each sum for what it adds to that.
+        """
+        outs, sums = self._of_part(params, part)
+        if not self.twice:
+            loss, *aux = outs
+            return loss, [*aux, *sums]
+        totals = self._opened(part)[3]
+        flows = [jnp.issubdtype(x.dtype, jnp.inexact) for x in totals]
+
+        def last(floats: Sequence[Array]) -> Array:
+            return self._after(params, part, merged(totals, floats, flows), [0])[0]
+
+        own, slopes = jax.value_and_grad(last)(chosen(totals, flows))
+        loss = own / self.parts.count
+        for slope, x in zip(slopes, chosen(sums, flows), strict=True):
+            more = jnp.sum(lax.stop_gradient(slope) * (x - lax.stop_gradient(x)))
+            loss += more.astype(loss.dtype)
+        return loss, [*outs, *sums]
+
+    def _after(
+        self, params: Any, whole: Sequence[Array], sums: Sequence[Array], outputs: Sequence[int]
+    ) -> list[Array]:
+        batch, given, _, _ = self._opened(whole)
+        return self.sliced.after(_leaves(params), batch, given, sums, outputs)
+
+    def finished(self, params: Any, whole: Sequence[Array], found: Sequence[Array]) -> list[Array]:
+        """Leaves of aux.
+
+        Args:
+            params: parameters.
+            whole: the extended batch.
+            found: what all parts gave beside the loss.
+        """
+        count = len(found) - len(self.sliced.sums)
+        numbers = self.sliced.late_aux
+        plain = iter(found[:count])
+        late = iter(self._after(params, whole, found[count:], numbers) if numbers else ())
+        return [next(late) if once else next(plain) for once in self.sliced.late[1:]]
+
+
+def _leaves(params: Any) -> list[Any]:
+    """Leaves of the parameters; None stands for those that nothing reads."""
+    return jax.tree.leaves(params, is_leaf=lambda x: x is None)

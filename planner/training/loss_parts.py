@@ -1,0 +1,294 @@
+# pyright: basic
+"""What the parts of a batch make of a loss: a mean or a sum of theirs, or more, or nothing.
+
+A loss that is a mean or a sum over examples runs on the parts as it is written. Others, and those
+that draw random numbers for all examples together, run with edits (see `edits`), after which each
+part computes slices and addends of what the whole batch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from ir import IRError, TensorType, dtype_kind
+from ir.trace import Traced, trace
+
+from ..common.errors import IndivisibleError, PlanError
+from .custom_derivatives import rules_of, telling
+from .edits import SHARE, Edits, Place
+from .loss_reduction import Known, Lockstep, reduction_of, shares_of
+from .microbatch import Merge, Parts
+from .shares import SAME, Share, mixed
+from .sliced_program import Sliced
+
+REMEDY = "pass loss_reduction='mean' or 'sum' to have it so regardless, or microbatches=1"
+ONCE = "late"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a loss is computed from parts of the batch.
+
+    reduction: mean or sum; auto where it is neither, or nobody asked.
+    aux: merges of what a part gives beside the loss.
+    sliced: the loss with edits; None if it runs as it is written.
+    folded: each part's keys are folded with its number, so that it draws numbers of its own.
+    """
+
+    reduction: str
+    aux: tuple[Merge, ...]
+    warnings: tuple[str, ...]
+    sliced: Sliced | None = None
+    folded: bool = False
+
+    def scale(self, count: int) -> float:
+        """What the loss of a part is multiplied by."""
+        return 1 / count if self.sliced is None and self.reduction == "mean" else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be decided: the loss, structs of its arguments, and the reduction asked for."""
+
+    loss_fn: Callable[..., Any]
+    params: Any
+    batch: Any
+    parts: Parts
+    reduction: str
+
+
+def decide(
+    loss_fn: Callable[..., Any], params: Any, batch: Any, parts: Parts, asked: str
+) -> Decision:
+    """Reads off the loss how it is computed from parts of the batch, and likewise each aux leaf.
+
+    Args:
+        loss_fn: the user's loss.
+        params: structs of the parameters.
+        batch: structs of the batch.
+        parts: how the batch is cut.
+        asked: mean, sum or auto.
+
+    Raises:
+        PlanError: if parts do not give it and `asked` is auto, or an aux leaf cannot be put
+            together.
+    """
+    question = _Asked(loss_fn, params, batch, parts, asked)
+    plain = _Plain.of(question)
+    free = asked in ("auto", plain.reduction)
+    if free and plain.reduction and not plain.drawn and not plain.telling:
+        try:
+            return Decision(plain.reduction, *plain.merged(plain.reduction, asked))
+        except PlanError:
+            if asked != "auto":
+                raise
+    if free:
+        try:
+            return _edited(question, plain)
+        except PlanError as error:
+            if asked == "auto":
+                raise _of_so_few(error, parts) from error
+    return plain.forced(asked)
+
+
+# --- as it is written ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """The loss on parts, as it is written.
+
+    share, aux: of the loss and of each aux leaf; drawn: what draws random numbers.
+    stays: type of each aux leaf that does not depend on the batch size.
+    telling: calls whose derivatives tell the batch size.
+    """
+
+    share: Share
+    aux: tuple[Share, ...]
+    names: tuple[str, ...]
+    stays: tuple[TensorType | None, ...]
+    drawn: tuple[str, ...]
+    telling: tuple[Place, ...]
+
+    @staticmethod
+    def of(asked: _Asked) -> _Plain:
+        parts, ratio = asked.parts, asked.parts.count
+        # A single example per part would meet the special treatment of dimensions of size one.
+        size = parts.batch if parts.batch > ratio else 2 * parts.batch
+        large, small = _traced(asked, size), _traced(asked, size // ratio)
+        lockstep = Lockstep(size, ratio)
+        shares = shares_of(large.program, small.program, _inputs(asked), lockstep)
+        ends = zip(small.graph.outputs, large.graph.outputs, strict=True)
+        types = [(small.graph.type_of(x), large.graph.type_of(y)) for x, y in ends]
+        stays = tuple(b if a == b else None for a, b in types[1:])
+        drawn = tuple(dict.fromkeys(lockstep.drawn))
+        odd = telling(large.closed, small.closed)
+        return _Plain(shares[0], shares[1:], large.out_names[1:], stays, drawn, odd)
+
+    @property
+    def reduction(self) -> str:
+        return reduction_of(self.share)
+
+    def merged(self, reduction: str, asked: str) -> tuple[tuple[Merge, ...], tuple[str, ...]]:
+        """Merges of the aux leaves, and warnings.
+
+        Raises:
+            PlanError: if one cannot be put together.
+        """
+        merges: list[Merge] = []
+        warnings: list[str] = []
+        for share, name, stays in zip(self.aux, self.names, self.stays, strict=True):
+            merge, warning = _aux_merge(share, name, stays, reduction, asked)
+            merges.append(merge)
+            warnings.extend(warning)
+        return tuple(merges), tuple(warnings)
+
+    def forced(self, asked: str) -> Decision:
+        """A mean or a sum regardless, with warnings of what that changes."""
+        warnings: list[str] = []
+        if not self.reduction:
+            why = self.share.reason or "its value grows with a power of the number of examples"
+            warnings.append(f"micro-batches change the meaning of the loss: {why}")
+        elif self.reduction != asked:
+            warnings.append(
+                f"loss_reduction='{asked}' was asked for, but the loss is a {self.reduction}"
+            )
+        if self.drawn:
+            warnings.append(
+                f"each micro-batch draws random numbers of its own: {', '.join(self.drawn)}"
+            )
+        merges, more = self.merged(asked, asked)
+        return Decision(asked, merges, (*warnings, *more), folded=bool(self.drawn))
+
+
+def _inputs(asked: _Asked) -> list[Known]:
+    """What is known of the arguments: parameters are the same for all, of the batch some are."""
+    row = Share("rows", 0, asked.parts.axis, 1)
+    inputs = [Known(SAME)] * len(jax.tree.leaves(asked.params))
+    rows = [asked.parts.cuts(role) for role in asked.parts.roles]
+    return inputs + [Known(row if cut else SAME, fixed=True) for cut in rows]
+
+
+def _traced(asked: _Asked, size: int) -> Traced:
+    leaves, tree = jax.tree.flatten(asked.batch)
+    parts = asked.parts
+    resized = [
+        jax.ShapeDtypeStruct(
+            (*leaf.shape[: parts.axis], size, *leaf.shape[parts.axis + 1 :]), leaf.dtype
+        )
+        if parts.cuts(role)
+        else leaf
+        for leaf, role in zip(leaves, parts.roles, strict=True)
+    ]
+    try:
+        return trace(asked.loss_fn, asked.params, jax.tree.unflatten(tree, resized))
+    except IRError as error:
+        raise untraceable(size, parts.batch, error) from error
+
+
+def untraceable(size: int, batch: int, error: Exception) -> IndivisibleError:
+    """What is said of a loss that does not take as few examples as a micro-batch has."""
+    return IndivisibleError(
+        f"does not trace with {size} examples in place of {batch}: {error}", kind="bad-batch",
+        where="loss_fn", remedy="take the batch size from the shapes of its arrays, or use fewer "
+        "micro-batches",
+    )  # fmt: skip
+
+
+def _aux_merge(
+    share: Share, name: str, stays: TensorType | None, reduction: str, asked: str
+) -> tuple[Merge, list[str]]:
+    """Merge of one aux leaf; `stays` is its type if that does not depend on the batch size."""
+    if share.kind in ("rows", "never") and share.power == 0:
+        return Merge("rows", share.dim, max(share.inner, 1)), []
+    if share.kind == "zero" or share == SAME:
+        return Merge("same"), []
+    found = reduction_of(share)
+    if found:
+        return Merge(found), []
+    if asked != "auto" and stays is not None and dtype_kind(stays.dtype) == "float":
+        why = share.reason or "it depends on the examples in another way"
+        return Merge(reduction), [f"aux '{name}' is made a {reduction} of micro-batches: {why}"]
+    raise _bad_aux(share, name)
+
+
+def _bad_aux(share: Share, name: str) -> PlanError:
+    why = share.reason or "it depends on the examples in another way"
+    return PlanError(
+        f"aux is neither per example nor computed from means or sums over examples: {why}",
+        kind="bad-aux", where=f"loss_fn result '{name}'",
+        remedy=f"return what it is computed from, or {REMEDY}",
+    )  # fmt: skip
+
+
+# --- with edits ---------------------------------------------------------------------------------
+
+
+def _edited(asked: _Asked, plain: _Plain) -> Decision:
+    """The loss with edits.
+
+    Raises:
+        PlanError: if parts do not give it.
+    """
+    parts, edits = asked.parts, Edits(telling=plain.telling)
+    large = _traced(asked, parts.batch)
+    small = _traced(asked, parts.batch // parts.count)
+    lockstep = Lockstep(parts.batch, parts.count, edits)
+    loss, *aux = shares_of(large.program, small.program, _inputs(asked), lockstep)
+    broken = rules_of(large.closed, small.closed, edits, parts.batch, parts.count)
+    if broken:
+        loss = mixed(broken)
+    if loss.kind in ("same", "zero"):
+        edits.ends[(), 0] = SHARE
+    elif loss.kind not in ("total", ONCE):
+        why = loss.reason or "it is not one number for all examples"
+        raise PlanError(
+            f"the loss cannot be computed from sums over examples, nor from micro-batches: {why}",
+            kind="loss-reduction", where="loss_fn", remedy=REMEDY,
+        )  # fmt: skip
+    merges: list[Merge] = []
+    for share, name in zip(aux, large.out_names[1:], strict=True):
+        merges += _merge_of(share, name)
+    merges += [Merge("sum")] * len(edits.sums)
+    late = tuple(share.kind == ONCE for share in (loss, *aux))
+    sliced = Sliced(large.closed, small.closed, edits, late, parts.count, loss.reason)
+    return Decision(plain.reduction or "auto", tuple(merges), (), sliced)
+
+
+def _of_so_few(error: PlanError, parts: Parts) -> PlanError:
+    """The error; of parts of one example, which trace to other operations, one for them alone."""
+    if parts.batch > parts.count or error.kind == "bad-batch":
+        return error
+    return IndivisibleError(
+        f"parts of one example are computed in another way: {error.message}", kind=error.kind,
+        where=error.where, remedy=f"use fewer micro-batches than {parts.count}",
+    )  # fmt: skip
+
+
+def _merge_of(share: Share, name: str) -> Sequence[Merge]:
+    """Merge of one aux leaf, if it is not computed at the end.
+
+    Raises:
+        PlanError: if it cannot be put together.
+    """
+    if share.kind == ONCE:
+        return ()
+    if share.kind == "total":
+        return (Merge("sum"),)
+    if share.kind in ("rows", "never"):
+        return (Merge("rows", share.dim, max(share.inner, 1)),)
+    if share.kind in ("same", "zero"):
+        return (Merge("same"),)
+    raise _bad_aux(share, name)
+
+
+def sharing_keys(parts: Parts, decision: Decision) -> Parts:
+    """The parts, all of which have the same keys unless these are folded."""
+    if decision.folded:
+        return parts
+    roles = tuple("same" if role == "key" else role for role in parts.roles)
+    return replace(parts, roles=roles)

@@ -1,0 +1,47 @@
+# pyright: basic
+"""A training step that the planner owns, with the arguments it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import PlanError
+from .step import build_step
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """A step that the planner built, and the arguments it takes."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    warnings: tuple[str, ...]
+    reduction: str
+
+
+def step_for(
+    loss_fn: Any,
+    args: tuple[Any, ...],
+    *,
+    optimizer: Any,
+    microbatches: int,
+    loss_reduction: str,
+    has_aux: bool = False,
+    batch_axis: int = 0,
+) -> StepCall:
+    """Builds the training step of a loss and an optimizer."""
+    if len(args) != 2:
+        raise PlanError(
+            f"with optimizer= the arguments are (params, batch), got {len(args)} arguments",
+            kind="bad-argument", where="plan",
+            remedy="put what is trained into params and everything else into batch",
+        )  # fmt: skip
+    built = build_step(
+        loss_fn, args[0], args[1], optimizer, has_aux=has_aux, microbatches=microbatches,
+        loss_reduction=loss_reduction, batch_axis=batch_axis,
+    )  # fmt: skip
+    return StepCall(
+        built.fn, (args[0], built.opt_state_structs, args[1]), built.warnings, built.reduction
+    )

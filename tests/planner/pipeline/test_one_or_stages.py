@@ -1,0 +1,213 @@
+# pyright: basic
+"""`plan` with pipelines: chosen, refused, saved, loaded and run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from msgspec import structs
+
+from planner import ArgumentError, load, plan, verify
+from planner.common.errors import PlanError
+from planner.pipeline.divide.run_costs import RECOMPUTE
+from planner.result.pipeline_plan import PipelinePlan
+from tests.planner.emit.pipelines import CLIPPED, arguments, everything, three_steps
+from tests.planner.programs import slow_machine
+
+
+@pytest.fixture(autouse=True)
+def compiled_in_haste():
+    """What is tested here is what the programs compute, not how fast."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def planned(**settings: Any) -> Any:
+    params, batch = arguments()
+    given = {"cluster": slow_machine(4), "microbatches": 4, "pipeline": 2, "baselines": False}
+    return plan(everything, params, batch, optimizer=CLIPPED, has_aux=True, **given | settings)
+
+
+def test_a_pipeline_is_saved_loaded_bound_and_run(tmp_path):
+    made = planned(schedules=("1f1b",))
+    assert isinstance(made, PipelinePlan)
+    assert [s.devices for s in made.stages] == [(0, 2), (2, 4)]
+    assert made.schedule == "1f1b"
+    assert made.microbatches == 4
+    assert made.fits
+    assert made.lower_bound_s <= made.step_s
+    assert {s.recompute for s in made.stages} <= {*RECOMPUTE}
+    made.save(tmp_path / "a.json")
+    again = load(tmp_path / "a.json")
+    again.save(tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    with pytest.raises(PlanError, match="has no function yet"):
+        again.compile()
+    params, batch = arguments()
+    bound: Any = again.bind(everything, params, batch, optimizer=CLIPPED, has_aux=True)
+    assert_same_steps(bound)
+
+
+def assert_same_steps(plan: Any) -> None:
+    """Three steps as planned are three steps of the unsharded program."""
+    params, batch = arguments()
+    loss = plan.bound.loss
+    state = loss.built.init(params)
+    expected = three_steps(jax.jit(loss.built.fn), params, state, batch)
+    found = three_steps(plan.compile(), params, state, batch)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_stages_in_turn_on_each_group_are_chosen_saved_and_run(tmp_path):
+    made = planned(schedules=("1f1b", "interleaved"))
+    assert made.schedule == "interleaved"
+    assert made.step_s < planned(schedules=("1f1b",)).step_s
+    assert [s.devices for s in made.stages] == [(0, 2), (2, 4)] * made.file.chunks
+    assert made.fits
+    assert made.simulated.timeline.step_s == pytest.approx(made.step_s)
+    made.report(tmp_path / "r.html")
+    made.trace(tmp_path / "t.json")
+    for format_ in ("schedule", "shardings", "traffic"):
+        made.export(format_, tmp_path / format_)
+    assert "stage 3" in str(made)
+    assert "compute" in made.explain("3")
+    made.save(tmp_path / "a.json")
+    params, batch = arguments()
+    again = load(tmp_path / "a.json")
+    bound: Any = again.bind(everything, params, batch, optimizer=CLIPPED, has_aux=True)
+    assert_same_steps(bound)
+
+
+def test_a_plan_for_another_program_is_refused(tmp_path):
+    made = planned(schedules=("gpipe",), pipeline=2)
+    params, batch = arguments(layers=6)
+    with pytest.raises(PlanError, match=r"is of a program of|is not the one that was planned"):
+        made.bind(everything, params, batch, optimizer=CLIPPED, has_aux=True)
+
+
+def test_a_step_called_with_other_than_it_was_planned_for_is_refused():
+    made = planned(schedules=("gpipe",))
+    params, batch = arguments()
+    state, step = made.bound.loss.built.init(params), made.compile()
+    narrow = {**batch, "ids": batch["ids"][:, :1]}
+    short = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == "float32" else x, params)
+    for given, words in (
+        ((params, state, narrow), r"'batch/ids' was planned as int32\[8, 4\], it is called with"),
+        ((short, state, batch), r"'params/gain' was planned as float32\[8\]"),
+        ((params, state, {**batch, "ids": "x"}), "'batch/ids' is a str"),
+        ((params, state, 3), "the structure"),
+        ((params, state), "missing a required argument: 'batch'"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            step(*given)
+    with pytest.raises(PlanError, match="must be 0 or 1"):
+        made.shard(params, argnum=2)
+    with pytest.raises(ArgumentError, match="is a shape, expected an array"):
+        made.shard(made.bound.loss.params, argnum=0)
+    with pytest.raises(PlanError, match="is a plan in stages"):
+        verify(made)
+
+
+def test_what_cannot_be_had_is_said():
+    with pytest.raises(PlanError, match="stages cannot share 4 devices"):
+        planned(pipeline=5)
+    with pytest.raises(PlanError, match=r"30 stages, but the program has \d+ layers"):
+        planned(pipeline=30, cluster=slow_machine(32))
+    with pytest.raises(PlanError, match="does not fit: the leanest") as caught:
+        planned(memory_bytes=1500)
+    assert caught.value.needs_bytes > 1500
+    assert "more than the limit" in caught.value.message
+    assert "or at least" in caught.value.remedy
+    with pytest.raises(PlanError, match="1 stage is no pipeline"):
+        planned(pipeline=1)
+    with pytest.raises(PlanError, match="mesh is of one program"):
+        planned(mesh=(2, 2))
+    with pytest.raises(PlanError, match="8 examples do not divide into 3"):
+        planned(microbatches=3)
+    with pytest.raises(PlanError, match=r"Options\.pipeline"):
+        planned(pipeline="on")
+    with pytest.raises(PlanError, match="only with optimizer="):
+        plan(jnp.sin, jnp.ones(4), cluster=slow_machine(4), pipeline=2)
+
+
+def test_any_number_of_devices_is_divided():
+    shape = jax.ShapeDtypeStruct
+    params = {"w": [shape((8, 16), jnp.float32)] * 3, "v": [shape((16, 8), jnp.float32)] * 3}
+    hosts = replace(slow_machine(18), devices_per_host=6, domain=6)
+    for machine, stages in ((slow_machine(7), 2), (slow_machine(6), 3), (hosts, 2)):
+        made: Any = plan(
+            chained, params, {"x": shape((12, 8), jnp.float32)}, cluster=machine,
+            optimizer=CLIPPED, pipeline=stages, microbatches=2, schedules="1f1b",
+            baselines=False,
+        )  # fmt: skip
+        assert len(made.stages) == stages
+        assert made.stages[-1].devices[1] == machine.num_devices
+
+
+def test_wishes_for_one_program_are_not_lost_in_stages():
+    shape = jax.ShapeDtypeStruct
+    params = {"w": [shape((32, 512), jnp.float32)] * 4, "v": [shape((512, 32), jnp.float32)] * 4}
+    batch = {"x": shape((64, 32), jnp.float32)}
+    made = plan(
+        chained, params, batch, cluster=far_apart(), optimizer=CLIPPED, mesh=(4,), baselines=False,
+    )  # fmt: skip
+    assert not isinstance(made, PipelinePlan)
+    assert dict(made.mesh.axes) == {"x": 4}
+
+
+def far_apart() -> Any:
+    """Two hosts of two devices, with next to no network between them."""
+    machine = slow_machine(4)
+    network = structs.replace(machine.network, bandwidth_bytes_per_s=1e6, latency_s=5e-3)
+    device = structs.replace(machine.device, peak_flops=(("float32", 1e8),),
+                             memory_bandwidth_bytes_per_s=1e12)  # fmt: skip
+    return replace(machine, devices_per_host=2, domain=2, network=network, device=device)
+
+
+def chained(params: Any, batch: Any) -> Any:
+    """Wide layers on narrow activations: weights are dear to move, activations cheap."""
+    x = batch["x"]
+    for w, v in zip(params["w"], params["v"], strict=True):
+        x = x + jnp.tanh(x @ w) @ v
+    return jnp.mean(jnp.square(x))
+
+
+def test_a_pipeline_is_chosen_where_the_network_is_slow():
+    shape = jax.ShapeDtypeStruct
+    params = {"w": [shape((32, 512), jnp.float32)] * 4, "v": [shape((512, 32), jnp.float32)] * 4}
+    batch = {"x": shape((64, 32), jnp.float32)}
+    auto = plan(chained, params, batch, cluster=far_apart(), optimizer=CLIPPED)
+    single = plan(chained, params, batch, cluster=far_apart(), optimizer=CLIPPED, pipeline="off")
+    assert isinstance(auto, PipelinePlan)
+    assert auto.step_s < single.step_s
+    by_hand = {name for name in auto.baselines if name.startswith("equal ")}
+    assert by_hand
+    assert all(auto.step_s <= b.step_s * (1 + 1e-9) for b in auto.baselines.values())
+    # beside a pipeline that is faster, one program is not searched to the end
+    assert single.step_s <= auto.baselines["one program"].step_s <= single.step_s * 1.01
+
+
+def test_a_loss_that_needs_groups_of_examples_gets_fewer_micro_batches() -> None:
+    def loss(params, batch):
+        x = batch["x"]
+        for w in params:
+            x = x + jnp.tanh(x.reshape(-1, 8, 16) @ w).reshape(x.shape)
+        return jnp.mean((x - batch["y"]) ** 2)
+
+    rows = jax.ShapeDtypeStruct((64, 16), jnp.float32)
+    params = [jax.ShapeDtypeStruct((16, 16), jnp.float32)] * 4
+    found = plan(
+        loss, params, {"x": rows, "y": rows}, cluster="16xh100:8", optimizer=optax.sgd(0.1),
+        pipeline=2, loss_reduction="mean",
+    )  # fmt: skip
+    assert len(found.stages) == 2
+    assert 64 // found.microbatches % 8 == 0

@@ -1,0 +1,57 @@
+# pyright: basic
+"""Searches that share menus and tables find what each finds alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import ShapeDtypeStruct as Shape
+
+from costmodel import parse_cluster
+from ir.trace import trace
+from planner import Options
+from planner.sharding.problem.program import program_of
+from planner.sharding.problem.records import Menus
+from planner.sharding.search.over_meshes import Found, Search
+
+
+def products(a: Any, b: Any, c: Any) -> Any:
+    return jnp.tanh(a @ b) @ c
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", q, k)), v)
+
+
+PROGRAMS = (
+    (products, ((64, 256), (256, 1024), (1024, 256))),
+    (products, ((96, 320), (320, 1024), (1024, 192))),
+    (attention, ((8, 64, 32),) * 3),
+)
+
+
+def search(number: int, menus: Menus | None, memory_bytes: int | None) -> Found:
+    fn, shapes = PROGRAMS[number]
+    traced = trace(fn, *(Shape(shape, jnp.bfloat16) for shape in shapes))
+    options = Options(baselines=False, memory_bytes=memory_bytes)
+    program = program_of(traced.graph, (), frozenset(), options)
+    return Search(
+        program, parse_cluster("8xh100"), options, lambda _: None, menus=menus
+    ).run()  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 1)])
+def test_what_other_programs_left_changes_nothing(order: tuple[int, ...]) -> None:
+    shared = Menus()
+    for memory_bytes in (None, 2_000_000):  # another room for reshards
+        for number in order:
+            alone = search(number, None, memory_bytes)
+            found = search(number, shared, memory_bytes)
+            assert found.best.mesh == alone.best.mesh
+            assert found.best.decisions == alone.best.decisions
+            assert found.best.account.step_s == alone.best.account.step_s
+            assert found.lower_bound_s == alone.lower_bound_s
+    assert len(shared.known) > len({mesh for mesh, _ in shared.known})

@@ -1,0 +1,174 @@
+# pyright: basic
+"""Plans with rewrites: faster where they pay, the same where they do not, and never wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from ir import flops_of, lookup
+from planner import PlanError, load, plan
+from substitutions import patterns, worth_of_row
+from tests.planner.sealing import resealed
+from tests.planner.sharding.rewrite.programs import (
+    ATTENTION,
+    CELLS,
+    added,
+    apart,
+    cells,
+    linear_attention,
+    low_rank,
+    numbers,
+)
+
+SGD = optax.sgd(1e-2)
+
+
+def close(left, right) -> None:
+    for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        assert a.dtype == b.dtype
+        scale = max(1e-3, float(np.abs(np.asarray(b)).max(initial=0)))
+        np.testing.assert_allclose(a, b, atol=2e-5 * scale, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def attention():
+    """The plan of a training step that was rewritten, and the one of the step as written."""
+    both = [
+        plan(linear_attention, *ATTENTION, cluster="host", optimizer=SGD, substitutions=on)
+        for on in (True, False)
+    ]
+    return tuple(both)
+
+
+def test_a_training_step_is_rewritten_forward_and_backward(attention) -> None:
+    rewritten, plain = attention
+    assert rewritten.substitutions
+    assert set(rewritten.substitutions) <= set(patterns())
+    assert sum(rewritten.substitutions.values()) > 1
+    assert rewritten.step_s < 0.7 * plain.step_s
+    assert plain.substitutions == {}
+    assert rewritten.baselines == plain.baselines
+    rows = rewritten.summary()["substitutions"]
+    assert {row["rule"]: row["count"] for row in rows} == rewritten.substitutions
+    assert "rewritten" in str(rewritten)
+
+
+def test_a_rewritten_step_computes_what_the_plain_one_does(attention) -> None:
+    rewritten, plain = attention
+    params, batch = map(numbers, ATTENTION)
+    state = SGD.init(params)
+    copy = lambda: jax.tree.map(lambda x: x.copy(), (params, state))  # noqa: E731
+    close(rewritten.compile()(*copy(), batch), plain.compile()(*copy(), batch))
+
+    def step(params, state, batch):
+        loss, grads = jax.value_and_grad(linear_attention)(params, batch)
+        updates, state = SGD.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, loss
+
+    close(rewritten.compile()(*copy(), batch), jax.jit(step)(params, state, batch))
+
+
+@pytest.fixture
+def saved(attention, tmp_path) -> Path:
+    attention[0].save(tmp_path / "plan.json")
+    return tmp_path / "plan.json"
+
+
+def test_a_loaded_plan_rewrites_its_function_again(attention, saved) -> None:
+    bound = load(saved).bind(linear_attention, *ATTENTION, optimizer=SGD)
+    assert bound.graph == attention[0].graph
+    bound.save(saved.with_name("again.json"))
+    assert saved.read_bytes() == saved.with_name("again.json").read_bytes()
+
+
+def test_another_function_is_refused_before_it_is_rewritten(saved) -> None:
+    with pytest.raises(PlanError, match="before the plan's") as caught:
+        load(saved).bind(lambda p, b: 2 * linear_attention(p, b), *ATTENTION, optimizer=SGD)
+    assert caught.value.kind == "differs"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rule": "no-such-rule"}, {"rule": "merge-lookups"}, {"place": [0, 0]}, {"count": 40}],
+)
+def test_tampered_rewrites_are_refused(saved, change) -> None:
+    raw = json.loads(saved.read_text())
+    raw["substitutions"][0] |= change
+    saved.write_text(json.dumps(resealed(raw)))
+    with pytest.raises(PlanError) as caught:
+        load(saved).bind(linear_attention, *ATTENTION, optimizer=SGD)
+    assert caught.value.kind in ("substitutions", "plan-file")
+
+
+def test_work_is_traded_for_communication_and_not_the_other_way_round() -> None:
+    """Keeping a low-rank correction apart costs work and saves moving the corrected weight."""
+    args = low_rank(4096, 1024, 8192)
+    settings = {"cluster": "8xh100", "pins": (("x", "[8,-]"),), "baselines": False}
+    rewritten = plan(added, *args, **settings)
+    plain = plan(added, *args, substitutions=False, **settings)
+    assert rewritten.substitutions == {"unfold-low-rank": 1}
+    assert work(rewritten.graph) > 1.1 * work(plain.graph)
+    assert rewritten.file.communication_s < plain.file.communication_s
+    assert rewritten.step_s < plain.step_s
+    assert plan(apart, *args, **settings).substitutions == {}
+
+
+def test_on_one_device_the_work_alone_decides() -> None:
+    args = low_rank(4096, 1024, 8192)
+    assert plan(added, *args, cluster="1xh100").substitutions == {}
+    assert plan(apart, *args, cluster="1xh100").substitutions == {"fold-low-rank": 1}
+
+
+def work(graph) -> int:
+    """Floating-point operations of a graph without regions."""
+    return sum(
+        flops_of(lookup(n.op), n, tuple(graph.type_of(o) for o in n.inputs)) for n in graph.nodes
+    )
+
+
+def test_what_a_loop_only_reads_is_merged_in_front_of_it() -> None:
+    fn = jax.grad(cells)
+    rewritten = plan(fn, *CELLS, cluster="host", baselines=False)
+    plain = plan(fn, *CELLS, cluster="host", baselines=False, substitutions=False)
+    assert any("merge" in rule for rule in rewritten.substitutions)
+    assert rewritten.step_s < plain.step_s
+    loops = [node for node in rewritten.graph.nodes if node.op == "scan"]
+    weights = {i.type for i in rewritten.graph.inputs}
+    assert any(
+        rewritten.graph.type_of(o).size > max(w.size for w in weights if w.rank == 2)
+        for o in loops[0].inputs[: int(str(loops[0].attr("num_consts")))]
+    )
+    args = tuple(map(numbers, CELLS))
+    close(rewritten.compile()(*args), jax.jit(fn)(*args))
+
+
+@pytest.mark.parametrize(
+    ("wish", "pays"), [("exact", False), ("reassociated", False), ("bounded", True)]
+)
+def test_only_rules_of_the_worth_that_is_asked_for(wish, pays) -> None:
+    found = plan(linear_attention, *ATTENTION, cluster="host", baselines=False, substitutions=wish)
+    assert bool(found.substitutions) == pays
+    worths = {worth_of_row(rule).floats for rule in found.substitutions}
+    assert worths <= {"exact", "reassociated", wish}
+
+
+@pytest.mark.parametrize("wish", ["bitwise", 1, None])
+def test_another_worth_is_refused(wish) -> None:
+    with pytest.raises(PlanError, match="exact, reassociated, bounded, unbounded"):
+        plan(linear_attention, *ATTENTION, cluster="host", substitutions=wish)
+
+
+def test_where_nothing_pays_the_plan_is_as_it_was(tmp_path) -> None:
+    def fn(w, x):
+        return jax.nn.relu(x @ w).sum()
+
+    args = (ATTENTION[0]["q"], ATTENTION[1]["x"])
+    for on in (True, False):
+        plan(fn, *args, cluster="8xh100", substitutions=on).save(tmp_path / f"{on}.json")
+    assert (tmp_path / "True.json").read_bytes() == (tmp_path / "False.json").read_bytes()

@@ -1,0 +1,302 @@
+# pyright: basic
+"""Shardings that a program is written with: told in warnings, or pinned and kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from ir import Graph, Sharding, asks
+from ir.trace import trace
+from planner import Options, Plan, PlanError, load, plan
+from planner.sharding.plan_program import with_asked
+from tests.planner.programs import BATCH, PARAMS, array, mean_loss, slow_machine
+
+AUTO = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+EXPLICIT = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+X, W = array(16, 8), array(8, 32, seed=1)
+constrained = lax.with_sharding_constraint
+
+
+def on(*spec: Any, mesh: Any = AUTO, memory: str | None = None) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*spec), memory_kind=memory)
+
+
+def product(x: Any, w: Any) -> Any:
+    return jnp.tanh(x @ w)
+
+
+def with_constraint(x: Any, w: Any) -> Any:
+    return constrained(x @ w, on("data", "model")) * 2.0
+
+
+def in_a_scan(x: Any, w: Any) -> Any:
+    def body(carry: Any, _: Any) -> Any:
+        carry = constrained(jnp.tanh(carry), on(None, ("data", "model")))
+        return carry, constrained(carry, on(PartitionSpec.UNCONSTRAINED, "data")).sum(1)
+
+    return lax.scan(body, x @ w, None, length=3)
+
+
+def in_a_branch(x: Any, w: Any) -> Any:
+    return lax.cond(x[0, 0] > 0, lambda y: constrained(y, on("data")) + 1.0, jnp.sin, x @ w)
+
+
+def with_a_gradient(x: Any, w: Any) -> Any:
+    return jax.grad(lambda w: (constrained(x @ w, on("model", "data")) ** 2).sum())(w)
+
+
+def of_a_jit(x: Any, w: Any) -> Any:
+    inner = jax.jit(
+        product, in_shardings=(on("data"), None), out_shardings=on(None, "data")
+    )  # fmt: skip
+    return inner(x, w) + 1.0
+
+
+def explicit(x: Any, w: Any) -> Any:
+    y = jnp.dot(x, w, out_sharding=on("data", "model", mesh=EXPLICIT))
+    return jax.sharding.reshard(jnp.sin(y), on(None, "model", mesh=EXPLICIT)) * 2.0
+
+
+def put(x: Any, w: Any) -> Any:
+    return jax.device_put(x @ w, on("data")) + 1.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function, its arguments, what a warning says, and the states that are asked for."""
+
+    fn: Callable[..., Any]
+    warning: str
+    inside: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ("", "")
+    outputs: tuple[str, ...] = ()
+    args: tuple[Any, ...] = (X, W)
+
+
+GIVEN = jax.jit(product, in_shardings=(None, on(None, "model")), out_shardings=on("data"))
+SHARDED = jax.ShapeDtypeStruct(W.shape, W.dtype, sharding=on(None, "model"))
+
+CASES = {
+    "constraint": Case(
+        with_constraint, r"1 sharding constraint is not .* \[data,model\] on data=4,model=2 at "
+        r"test_asked.py:\d+: the planner .* shardings='pin'", ("[x,y]",)
+    ),
+    "scan": Case(in_a_scan, "2 sharding constraints are not", ("[-,x*y]", "[?,x]")),
+    "branch": Case(in_a_branch, "1 sharding constraint is not", ("[x,-]",)),
+    "gradient": Case(with_a_gradient, "2 sharding constraints are not", ("[y,x]",) * 2),
+    "inner jit": Case(of_a_jit, "2 shardings of jitted functions are not", ("[x,-]", "[-,x]")),
+    "outer jit": Case(
+        GIVEN, r"1 sharding of an argument is not .* at w:|1 sharding of a jitted function is "
+        "not .* at result out:", ("[x,-]",), ("", "[-,y]"), ("[x,-]",)
+    ),
+    "explicit": Case(explicit, "2 reshards and explicit shardings are not", ("[x,y]", "[-,y]")),
+    "device_put": Case(put, "1 device_put is not", ("[x,-]",)),
+    "arguments": Case(
+        product, r"2 shardings of arguments are not .* \[data\] on data=4,model=2 at x:",
+        (), ("[x,-]", "[-,y]"), (), (jax.device_put(X, on("data")), SHARDED)
+    ),
+    "explicit arguments": Case(
+        lambda x, w: jnp.sin(x) @ w, "1 sharding of an argument is not", (), ("[x,-]", ""), (),
+        (jax.device_put(X, on("data", mesh=EXPLICIT)), W)
+    ),
+}  # fmt: skip
+each_case = pytest.mark.parametrize(
+    "case", CASES.values(), ids=[name.replace(" ", "-") for name in CASES]
+)
+
+
+def planned(case: Case, **settings: Any) -> Plan:
+    return plan(
+        case.fn,
+        *case.args,
+        cluster=slow_machine(),
+        baselines=False,
+        substitutions=False,
+        **settings,
+    )
+
+
+@each_case
+def test_a_warning_counts_what_is_not_followed_and_names_the_first(case: Case) -> None:
+    _, found = with_asked(Options(), trace(case.fn, *case.args), slow_machine())
+    wanted = case.warning.split("|1")
+    for text in (wanted[0], *(f"1{rest}" for rest in wanted[1:])):
+        assert [line for line in found if re.match(text, line)], found
+    assert len(found) == len(wanted)
+
+
+@each_case
+def test_pins_are_kept_and_the_values_are_the_same(case: Case) -> None:
+    emission = "constraints" if case.fn in (in_a_scan, explicit) else "shard_map"
+    found = planned(case, shardings="pin", emission=emission)
+    assert found.warnings == ()
+    assert found.mesh.sizes == (4, 2)
+    states = [str(state) for state in inside(found)]
+    assert len(states) == len(case.inside)
+    for asked, state in (
+        *zip(case.inside, states, strict=True),
+        *zip(case.inputs, map(str, found.decisions.inputs), strict=True),
+        *zip(case.outputs, map(str, found.decisions.outputs), strict=False),
+    ):
+        assert re.fullmatch(re.escape(asked).replace(r"\?", "[^,]*") or ".*", state)
+    with jax.set_mesh(EXPLICIT if case.fn is explicit else AUTO):
+        want = jax.jit(case.fn)(X, W)
+    got = found.compile()(X, W)
+    for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5)
+
+
+def inside(found: Plan) -> Iterator[Sharding]:
+    """States of the values that operations of the program ask for, in program order."""
+
+    def of(graph: Graph, place: tuple[int, ...]) -> Iterator[Sharding]:
+        for i, node in enumerate(graph.nodes):
+            if list(asks(node)):
+                yield found.decisions.values[place, graph.first_value[i]]
+            for b, body in enumerate(node.bodies):
+                yield from of(body, (*place, i, b))
+
+    return of(found.graph, ())
+
+
+def test_a_pinned_plan_is_saved_bound_explained_and_refused_elsewhere(tmp_path: Path) -> None:
+    found = plan(GIVEN, X, W, cluster=slow_machine(), shardings="pin")
+    found.save(tmp_path / "plan.json")
+    again = load(tmp_path / "plan.json").bind(GIVEN, X, W)
+    np.testing.assert_allclose(again.compile()(X, W), GIVEN(X, W), rtol=1e-5)
+    assert "pinned as [data] on data=4,model=2 by" in again.explain("sharding_constraint")
+    assert again.what_if(memory_bytes=10**9).decisions.outputs == found.decisions.outputs
+    with pytest.raises(PlanError, match="pins on a mesh of 8 devices"):
+        again.what_if(devices=4)
+    text = (tmp_path / "plan.json").read_text()
+    (tmp_path / "plan.json").write_text(text.replace('"[x,-]"', '"[-,x]"'))
+    with pytest.raises(PlanError):
+        load(tmp_path / "plan.json")
+
+
+def other_order(x: Any) -> Any:
+    return constrained(x, on(("model", "data"))) + 1.0
+
+
+def on_one_device(x: Any) -> Any:
+    return jax.device_put(x, jax.devices()[1]) + 1.0
+
+
+def two_meshes(x: Any) -> Any:
+    flat = jax.make_mesh((8,), ("all",), axis_types=(AxisType.Auto,))
+    return constrained(constrained(x, on("data")) + 1.0, on("all", mesh=flat)) + 1.0
+
+
+def six_parts(x: Any) -> Any:
+    return constrained(x, on(None, "data")) * 2.0
+
+
+REFUSED = {
+    "order": (other_order, X, {}, r"\.py:\d+: asks for \[model\*data\].* order of the mesh"),
+    "device": (on_one_device, X, {}, r"\.py:\d+: asks for device .* uses the whole mesh"),
+    "meshes": (two_meshes, X, {}, r"meshes of several shapes, \(4, 2\) .* and \(8,\) .*asked"),
+    "sizes": (six_parts, array(16, 6), {}, r"no sharding of 'test_asked.py:\d+' satisfies"),
+    "devices": (six_parts, X, {"cluster": slow_machine(4)}, "over 8 devices .* cluster has 4"),
+    "mesh": (six_parts, X, {"mesh": (2, 4)}, r"mesh \(2, 4\) was asked for, .* for \(4, 2\)"),
+    "pin": (
+        lambda x: x * 2.0, jax.device_put(X, on("data")), {"pins": (("x", "[-,-]"),)},
+        r"no sharding of 'x' satisfies 'x=-,-' and 'x=x,-'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_pinned_is_one_error_that_says_where(name: str) -> None:
+    fn, x, more, message = REFUSED[name]
+    settings = {"cluster": slow_machine(), "shardings": "pin"} | more
+    with pytest.raises(PlanError, match=message) as found:
+        plan(fn, x, **settings)
+    assert found.value.kind in ("bad-pin", "bad-option")
+    assert found.value.remedy
+
+
+def test_memories_are_named_however_they_are_asked_for() -> None:
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["kept"],
+        offload_src="device", offload_dst="pinned_host",
+    )  # fmt: skip
+
+    def layer(w: Any, x: Any) -> Any:
+        return jnp.sin(checkpoint_name(jnp.tanh(x @ w), "kept"))
+
+    def offloaded(w: Any, x: Any) -> Any:
+        return jax.grad(lambda w: jax.checkpoint(layer, policy=policy)(w, x).sum())(w)
+
+    def moved(w: Any, x: Any) -> Any:
+        return jax.device_put(x @ w, jax.memory.Space.Host)
+
+    for fn, memory in ((offloaded, "host"), (moved, "host")):
+        for mode in ("warn", "pin"):
+            found = plan(fn, W, X, cluster=slow_machine(), shardings=mode)
+            (line,) = found.warnings
+            assert re.match(
+                rf"1 value is asked to be in memory '{memory}', the first at test_a", line
+            )
+    given = jax.device_put(X, on("data", memory="pinned_host"))
+    found = plan(product, given, W, cluster=slow_machine(), shardings="pin")
+    (line,) = found.warnings
+    assert re.match("1 value is asked to be in memory 'pinned_host', the first at x", line)
+
+
+def test_a_training_step_is_pinned_by_its_parameters_and_a_tied_result_by_its_argument() -> None:
+    params = dict(PARAMS)
+    params["w1"] = jax.ShapeDtypeStruct((16, 32), "float32", sharding=on(None, "model"))
+    found = plan(
+        mean_loss, params, BATCH, cluster=slow_machine(), optimizer=optax.adam(1e-3),
+        shardings="pin", baselines=False,
+    )  # fmt: skip
+    assert str(found.input_shardings()["params/w1"]) == "[-,y]"
+    assert str(found.decisions.outputs[1]) == "[-,y]"  # the new w1
+
+    def update(params: Any, x: Any) -> Any:
+        return {"w": params["w"] - x.T @ x @ params["w"]}
+
+    stepped = jax.jit(update, out_shardings={"w": on("model")}, donate_argnums=0)
+    kept = plan(stepped, {"w": W}, X, cluster=slow_machine(), shardings="pin")
+    assert str(kept.input_shardings()["params/w"]) == "[y,-]"
+    assert str(kept.decisions.outputs[0]) == "[y,-]"
+
+
+def test_stages_tell_what_they_do_not_follow() -> None:
+    def loss(params: Any, x: Any) -> Any:
+        for w in params:
+            x = constrained(jnp.tanh(x @ w), on("data"))
+        return jnp.mean(x**2)
+
+    params, x = [array(16, 16, seed=k) for k in range(4)], array(8, 16)
+    settings: Any = {"cluster": slow_machine(), "optimizer": optax.sgd(0.1), "baselines": False}
+    found = plan(loss, params, x, pipeline=2, microbatches=2, **settings)
+    assert [w for w in found.warnings if w.startswith("4 sharding constraints are not followed")]
+    with pytest.raises(PlanError, match="shardings is of one program"):
+        plan(loss, params, x, pipeline=2, shardings="pin", **settings)
+
+
+def test_arguments_without_effect_are_named() -> None:
+    def fn(params: Any, x: Any, key: Any) -> Any:
+        def body(carry: Any, _: Any) -> Any:  # what is carried beside the sum serves nobody
+            return (carry[0] + params["w"].sum(), carry[1] * 2.0), None
+
+        return lax.scan(body, (x, params["idle"]), None, length=2)[0][0]
+
+    params = {"w": W, "idle": array(4)}
+    found = plan(fn, params, X, jax.random.key(0), cluster=slow_machine())
+    assert found.warnings == ("2 arguments are not used: no result depends on params/idle, key",)
+    assert plan(product, X, W, cluster=slow_machine()).warnings == ()

@@ -1,0 +1,181 @@
+"""Branch and bound over who uses memory: its bound holds, and it ends at the best choice."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.solver.arrays import Flat, Ints, flatten_problem
+from planner.solver.bound.memory_multipliers import Prices
+from planner.solver.exact.brute_force import brute_force
+from planner.solver.problem import IntraProblem
+from planner.solver.reduce.reduce import reduce
+from planner.solver.search import branch_and_bound as branches
+from planner.solver.search.branch_and_bound import Branches, heavy_options, payments
+from planner.solver.solve import SolveOptions, solve
+from tests.planner.solver.flats import best, choices, rounding
+from tests.planner.solver.flats import prices as costs_of
+from tests.planner.solver.problems import instance, large
+from tests.planner.solver.test_solve import assert_truthful
+
+BLOCKS = [range(start, start + 100) for start in range(0, 600, 100)]
+STEPS = 12  # of prices before the first split
+
+
+def tight(seed: int) -> IntraProblem:
+    """A problem whose best choice does not fit, while another may."""
+    free = instance(seed, nodes=(3, 7), most=300, memory=False)
+    free = replace(free, intervals=tuple((a % 2, a % 2 + 2) for a, _ in free.intervals))
+    loose = brute_force(free)
+    if not loose.choice:
+        return free
+    least = free.peak([int(np.argmin(u)) for u in free.usage])
+    return replace(free, limit=0.5 * (least + free.peak(loose.choice)))
+
+
+def priced(seed: int) -> Prices | None:
+    """A small problem whose memory has a price."""
+    flat = reduce(flatten_problem(tight(seed)))
+    if flat.broken or not flat.flat.size or not len(flat.flat.limit):
+        return None
+    prices = Prices(flat.flat)
+    for _ in range(STEPS):
+        prices.step()
+    prices.rest()
+    return prices if prices.price.any() else None
+
+
+def halved(seeds: range) -> Iterator[tuple[int, Prices, list[np.ndarray]]]:
+    """Problems whose memory has a price, with the options of both sides of a split."""
+    for seed in seeds:
+        prices = priced(seed)
+        parts = None if prices is None else heavy_options(prices)
+        if prices is not None and parts is not None:
+            yield seed, prices, list(parts)
+
+
+class Kept:
+    """The best choice that was offered."""
+
+    def __init__(self, flat: Flat) -> None:
+        self.flat, self.cost = flat, math.inf
+
+    def wanted(self) -> float:
+        return self.cost - 1e-9 * abs(self.cost) if self.cost < math.inf else math.inf
+
+    def offer(self, choice: Ints) -> None:
+        assert self.flat.fits(choice)
+        self.cost = min(self.cost, self.flat.price(choice))
+
+
+@pytest.mark.parametrize("seeds", BLOCKS, ids=str)
+@pytest.mark.parametrize("changed", ["", "EASY_COLUMNS", "WHOLE"])
+def test_the_bound_holds_after_every_split(
+    seeds: range, changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With programmes for small sides, without, and without reducing sides."""
+    if changed:
+        monkeypatch.setattr(branches, changed, 0)
+    split = ended = raised = 0
+    for seed in seeds:
+        prices = priced(seed)
+        if prices is None:
+            continue
+        flat = prices.flat
+        kept, least, error = Kept(flat), best(flat), rounding(flat)
+        if prices.choice is not None:
+            kept.offer(prices.choice)
+        sides = Branches(prices, kept.wanted, kept.offer, time.monotonic() + 600.0)
+        for _ in range(200):
+            if sides.ended:
+                break
+            sides.split()
+            split += 1
+            assert min(sides.bound, kept.cost) <= least + error, seed
+        assert kept.cost >= least - error
+        if sides.bound >= kept.wanted():
+            assert kept.cost <= least + 2e-9 * abs(least) + error, seed
+            ended += math.isfinite(least)
+        raised += min(sides.bound, kept.cost) > prices.best.bound + 10 * error
+    assert split > 5
+    assert raised > 5
+    assert ended > 5 or changed == "WHOLE"  # its sides are never programmes
+
+
+def test_a_split_shares_the_options_of_one_node() -> None:
+    seen = 0
+    for _, prices, (light, heavy) in halved(range(200)):
+        seen += 1
+        flat = prices.flat
+        node = np.repeat(np.arange(flat.size), flat.sizes)
+        (split,) = np.unique(node[~light])
+        assert (light | heavy).all()
+        assert (node[~(light & heavy)] == split).all()
+        assert (~(light & heavy))[node == split].all()
+        paid = payments(flat, prices.price)[int(split)]
+        assert paid[light[node == split]].max() < paid[heavy[node == split]].min()
+    assert seen > 20
+
+
+def test_sides_of_a_whole_problem_leave_out_what_is_not_theirs() -> None:
+    """Two sides that are not reduced: each one's bound holds for the choices on it."""
+    seen = 0
+    for seed, prices, parts in halved(range(300)):
+        flat, every = prices.flat, choices(prices.flat)
+        cost, before = costs_of(flat), prices.best.bound
+        if not np.isfinite(cost).any():
+            continue
+        seen += 1
+        for held in parts:
+            side = prices.beside(np.where(held, 0.0, float(cost[np.isfinite(cost)].max())))
+            assert side.best.bound >= before - rounding(flat)
+            for _ in range(6):
+                side.step()
+            mine = held[flat.first[:-1] + every].all(axis=1)
+            least = cost[mine].min(initial=math.inf)
+            assert side.best.bound <= least + rounding(flat), seed
+    assert seen > 20
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("seeds", BLOCKS[:3], ids=str)
+def test_the_portfolio_equals_brute_force_where_it_splits(
+    seeds: range, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without programmes for all that is left, the gap is closed by splitting."""
+    monkeypatch.setattr("planner.solver.solve.SHORT_ILP_COLUMNS", 0)
+    monkeypatch.setattr(branches, "EASY_COLUMNS", 0)
+    if whole:
+        monkeypatch.setattr(branches, "WHOLE", -1)
+        monkeypatch.setattr("planner.solver.solve.WHOLE", -1)
+        monkeypatch.setattr("planner.solver.solve.WIDE_GAP", 0.0)
+    far = 0
+    for seed in seeds:
+        problem = tight(seed)
+        least, found = brute_force(problem), solve(problem)
+        assert_truthful(problem, found, least)
+        assert bool(found.choice) == bool(least.choice), seed
+        far += bool(found.choice) and found.cost > least.cost * 1.001
+    assert far <= 2
+
+
+def test_splitting_closes_a_gap_that_prices_leave() -> None:
+    """Few nodes use nearly all of one moment: a knapsack, where prices alone prove little."""
+    rng = np.random.default_rng(0)
+    free = large(5, nodes=40, options=3)
+    usage = tuple(np.array([0.0, 1.0, 2.0]) * size for size in rng.uniform(20, 60, 40))
+    problem = IntraProblem(
+        tuple(np.array([2.0, 1.0, 0.0]) * u[1] / 20 + c for u, c in
+              zip(usage, free.node_cost, strict=True)),
+        free.edges, usage, ((0, 1),) * 40, 333.0,
+    )  # fmt: skip
+    with_, without = (solve(problem, SolveOptions(rounds=n)) for n in (60, 0))
+    assert with_.bound <= with_.cost
+    assert problem.is_feasible(with_.choice)
+    assert with_.gap <= without.gap
+    assert solve(problem, SolveOptions(rounds=60)) == with_
