@@ -15,15 +15,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
 # LLVM would work for seconds on programs that then run for milliseconds.
 QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-if version("jaxlib").startswith("0.10."):  # the only emitters from 0.11 on
-    QUICK_FLAGS += " --xla_cpu_use_fusion_emitters=false"
+# Later versions know no other emitters.
+OLDER_FLAG = " --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""
 
 os.environ["JAX_ENABLE_X64"] = "0"
 # What `meshwright profile` measured on this machine must not decide a test.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="meshwright-tests-")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-    flags = os.environ.get("XLA_FLAGS", ""), DEVICES_FLAG, QUICK_FLAGS
+    flags = os.environ.get("XLA_FLAGS", ""), DEVICES_FLAG, QUICK_FLAGS + OLDER_FLAG
     os.environ["XLA_FLAGS"] = " ".join(flags).strip()
 
 # Compilation makes the first example slow, hence no deadline; the same examples in every run.
