@@ -27,6 +27,9 @@ SERIES = frozenset(("igamma", "igamma_grad_a", "igammac", "polygamma", "random_g
                     "regularized_incomplete_beta", "zeta"))  # fmt: skip
 # Differences of terms of about 1, in other vectors of other lengths: off by so much of 1.
 FROM_ONE = frozenset(("acosh", "digamma", "erf_inv", "erfc", "lgamma", "log1p", "tan"))
+# Sums of terms that are added in another order elsewhere: off by so much of their magnitudes' sum.
+SUMS = frozenset(("conv_general_dilated", "cumsum", "dot_general", "reduce_sum",
+                  "reduce_window_sum"))  # fmt: skip
 LEFT = 16.0  # units in the last place of the largest element: what is left where terms cancel
 
 
@@ -50,7 +53,7 @@ class _Noise:
     seed: Any
     count: int = 0
 
-    def __call__(self, x: Array, op: str = "") -> Array:
+    def __call__(self, x: Array, op: str = "", terms: Array | None = None) -> Array:
         if not jnp.issubdtype(x.dtype, jnp.inexact) or not x.size or x.dtype.itemsize == 1:
             return x
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
@@ -61,8 +64,13 @@ class _Noise:
         phase = self.seed * 7.31 + self.count * 1.77
         sign = jnp.round(1.4 * jnp.sin(places * 12.9898 + phase)).astype(x.dtype)
         free = FREE_BITS[info.nmant + 1]
-        grid, most = x * (2.0 ** (free // 2)), 2.0 ** (info.nmant + 1 - free + free // 2)
-        coarse = (grid == jnp.round(grid)) & (jnp.abs(grid) < most)
+        most = 2.0 ** (info.nmant + 1 - free + free // 2)
+
+        def is_coarse(y: Array) -> Array:
+            grid = y * (2.0 ** (free // 2))
+            return (grid == jnp.round(grid)) & (jnp.abs(grid) < most)
+
+        coarse = is_coarse(x) if terms is None else is_coarse(x) & is_coarse(terms)
         unit = float(info.eps)
         relative = max(unit, MOST) if op in SERIES else unit
         off = (1 + relative * sign).astype(x.dtype)
@@ -72,6 +80,8 @@ class _Noise:
         more = (4 * unit * sign if op in FROM_ONE else 0 * sign).astype(x.dtype)
         if op == "fft":
             more = unit * sign * jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+        if terms is not None:
+            more = unit * sign * jnp.where(jnp.isfinite(terms), terms, 0)
         return jnp.where(coarse & (op not in FROM_ONE) & (op != "fft"), x, x * off + more)
 
 
@@ -89,7 +99,8 @@ class _Scope:
             given = [_read(o, env) for o in node.inputs]
             call = _REGIONS.get(node.op)
             results = call(self, node, binding, given) if call else _bound(binding, given)
-            env += [self.noise(x, node.op) for x in results]
+            terms = _terms(binding, given) if node.op in SUMS else None
+            env += [self.noise(x, node.op, terms) for x in results]
         return [_read(o, env) for o in graph.outputs]
 
     def body(self, binding: Binding, number: int) -> Callable[[Sequence[Array]], list[Array]]:
@@ -106,6 +117,14 @@ def _read(operand: int | Literal, env: Sequence[Array]) -> Array:
 def _bound(binding: Binding, given: Sequence[Array]) -> list[Array]:
     found = binding.primitive.bind(*given, **binding.params)
     return list(found) if binding.primitive.multiple_results else [found]
+
+
+def _terms(binding: Binding, given: Sequence[Array]) -> Array | None:
+    """The sum of the magnitudes of the terms, for sums of real floats."""
+    if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in given):
+        return None
+    (found,) = _bound(binding, [jnp.abs(x) for x in given])
+    return found if jnp.issubdtype(found.dtype, jnp.floating) else None
 
 
 def _number(node: Node, name: str) -> int:
