@@ -15,6 +15,10 @@ from typing import Any
 
 from benchmarks.dapple_released import Network
 from benchmarks.dapple_released import best as released_plans
+from benchmarks.peers.aceso.cost import price_ops
+from benchmarks.peers.aceso.grid import grid_ops
+from benchmarks.peers.aceso.search import search_ops
+from benchmarks.peers.galvatron.search import search_layers
 from planner.pipeline.published import (
     CONVENTIONS,
     PLANNERS,
@@ -22,8 +26,6 @@ from planner.pipeline.published import (
     LayerGraph,
     Machine,
     Problem,
-    Question,
-    ask,
     flat,
     price,
     read_profile,
@@ -33,6 +35,8 @@ from planner.pipeline.published.planner import Request
 from planner.pipeline.published.planners.amp import candidates
 from planner.pipeline.published.planners.equal import equal_layers, equal_layers_without_tensor
 from planner.pipeline.published.problem import PipelinePlan
+from planner.pipeline.published.readers import aceso as aceso_files
+from planner.pipeline.published.readers import galvatron as galvatron_files
 from planner.pipeline.published.search import search
 from planner.pipeline.published.stage_space import Space
 
@@ -244,29 +248,30 @@ def amp(quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def aceso(quick: bool) -> Iterator[dict[str, Any]]:
-    """Aceso's database: Megatron's grid and ours in its cost."""
+    """Aceso's database: Megatron's grid and our search in its cost."""
+    memory = 28000 * aceso_files.MB
     for model, devices, grid, wanted in ACESO[:1] if quick else ACESO:
-        per_host = min(devices, 8)
-        host = Host(per_host, 28000 * float(1 << 20), 5e9, 5e9)
-        machine = Machine((host,) * (devices // per_host))
-        for planner, published in (("equal-layers", grid), ("ours", wanted)):
-            question = Question(
-                path=DATA / "aceso_gpt.tar.gz", machine=machine, batch=1024, planner=planner,
-                model=model,
-            )  # fmt: skip
-            found, seconds = timed(lambda q=question: ask(q))
+        database = aceso_files.read(DATA / "aceso_gpt.tar.gz", model=model)
+        host = min(devices, 8)
+        for name, find, published in (("grid", grid_ops, grid), ("ours", search_ops, wanted)):
+            start = time.process_time()
+            plan = find(
+                database, devices=devices, devices_per_host=host, memory_bytes=memory, batch=1024
+            )
+            seconds = time.process_time() - start
+            assert plan is not None
+            step = price_ops(database, plan, batch=1024, devices_per_host=host).step_s
             yield {
-                "case": f"aceso {model} on {devices}, {planner}", "ours": found.step_s,
-                "published": published, "ratio": found.step_s / published, "search_s": seconds,
-                "stages": [len(s.nodes) for s in found.stages],
+                "case": f"aceso {model} on {devices}, {name}", "ours": step,
+                "published": published, "ratio": step / published, "search_s": seconds,
+                "stages": [stage.last - stage.first for stage in plan.stages],
             }  # fmt: skip
 
 
 def galvatron(quick: bool) -> Iterator[dict[str, Any]]:
     """Llama-2 7B on 8 devices with 36 GB, batch 16."""
-    machine = flat(8, memory_bytes=36 * GIB, bandwidth_bytes_per_s=1e11)
-    question = Question(path=DATA / "galvatron", machine=machine, batch=16)
-    found, seconds = timed(lambda: ask(question))
+    profile = galvatron_files.read(DATA / "galvatron")
+    found, seconds = timed(lambda: search_layers(profile, memory_mb=36 << 10, batch=16))
     yield {
         "case": "galvatron llama2-7b on 8", "ours": found.step_s, "published": GALVATRON_S,
         "ratio": found.step_s / GALVATRON_S, "search_s": seconds,

@@ -60,8 +60,8 @@ ConventionName = Annotated[
     str | None,
     typer.Option(
         "--convention", metavar="NAME",
-        help=f"Cost formula: {', '.join(CONVENTIONS)}, aceso, galvatron; that of the profile's "
-        "format if not given.",
+        help=f"Cost formula: {', '.join(CONVENTIONS)}; that of the profile's format if not "
+        "given, flush for those of Aceso and Galvatron.",
     ),
 ]  # fmt: skip
 Batch = Annotated[int | None, typer.Option(metavar="N", help="Samples of a step.")]

@@ -117,6 +117,7 @@ def _use_galvatron(folder: Path, seed: Files, rng: Random) -> str:
     if not galvatron.is_folder(folder):
         raise PlanError("no folder", kind="bad-profile")
     found = galvatron.read(folder)
+    galvatron.layer_graph(found, microbatch=1)
     if rng.random() < ASKED and found.layers < 10:
         _ask(Question(path=folder, machine=Machine((Host(8, 36e9, 1e11, 1e11),)), batch=16))
     return EQUAL if repr(replace(found, name="")) == _sound_galvatron() else ACCEPTED

@@ -10,13 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from ...common.errors import PlanError
-from .aceso.cost import OpPlan, price_ops
-from .aceso.grid import grid_ops
-from .aceso.search import search_ops
 from .coarsen import coarsened
 from .convention import Convention
 from .formulas import CONVENTIONS
-from .galvatron.search import search_layers
 from .graph import LayerGraph
 from .machine import Machine
 from .outcome import Outcome, StageReport
@@ -30,7 +26,6 @@ from .search import search
 from .stage_space import Space
 
 MOST_LAYERS, MOST_SETS = 64, 160
-MIB = 1 << 20
 MEMORY_TRIES = 24
 
 
@@ -40,10 +35,10 @@ class Question:
 
     path: a profile, see `planner/pipeline/published/readers`.
     machine: devices, memory, links.
-    planner, convention: names; the convention of the profile's own paper if not given.
+    planner, convention: names; by default the convention of the profile's own paper, or `flush`.
     batch: samples of a step.
     microbatches: parts of it; chosen if not given and the convention cares.
-    profile_batch: samples in the profiled micro-batch, for formats that do not say.
+    profile_batch: samples in the profiled micro-batch, for formats that do not say or have several.
     stages: most stages.
     model: which model of a database.
     """
@@ -66,17 +61,28 @@ def ask(question: Question) -> Outcome:
         PlanError: on names that are not known, a bad profile, or wishes that contradict it.
     """
     _known("--planner", question.planner, PLANNERS)
-    _known("--convention", question.convention, {*CONVENTIONS, "aceso", "galvatron"})
+    _known("--convention", question.convention, CONVENTIONS)
     if question.batch < 1:
         raise _bad("--batch", f"must be at least 1, got {question.batch}", "give samples of a step")
-    if galvatron.is_folder(question.path):
-        return _ask_galvatron(question)
-    if aceso.is_database(question.path):
-        return _ask_aceso(question)
-    if question.model is not None:
+    return _ask_graph(question, _graphs(question))
+
+
+def _graphs(question: Question) -> Mapping[str, LayerGraph]:
+    """Graphs of the profile by device kind."""
+    path, size = question.path, question.profile_batch
+    one_model = galvatron.is_folder(path) or not aceso.is_database(path)
+    if one_model and question.model is not None:
         raise _bad("--model", f"'{question.model}' is asked for, but the profile is of one model",
                    "leave it out")  # fmt: skip
-    return _ask_graph(question, read_profile(question.path, batch=question.profile_batch))
+    if galvatron.is_folder(path):
+        return {"": galvatron.layer_graph(galvatron.read(path), microbatch=size or 1)}
+    if one_model:
+        return read_profile(path, batch=size)
+    if question.model is None:
+        raise _bad("--model", "is needed for a database", "name one, such as gpt_1_3B")
+    database = aceso.read(path, model=question.model)
+    smallest = min(batch for batch, _ in database.table)
+    return {"": aceso.layer_graph(database, microbatch=size or smallest)}
 
 
 def _known(where: str, name: str | None, names: Collection[str]) -> None:
@@ -91,10 +97,7 @@ def _bad(where: str, message: str, remedy: str) -> PlanError:
 def _ask_graph(question: Question, graphs: Mapping[str, LayerGraph]) -> Outcome:
     first = next(iter(graphs.values()))
     name = question.convention or (first.format if first.format in CONVENTIONS else "flush")
-    convention = CONVENTIONS.get(name)
-    if convention is None:
-        raise _bad("--convention", f"'{name}' does not price this profile",
-                   f"choose one of {', '.join(CONVENTIONS)}")  # fmt: skip
+    convention = CONVENTIONS[name]
     if question.stages is not None and not 1 <= question.stages <= len(first.layers):
         raise _bad("--stages", f"is {question.stages}; the profile has {len(first.layers)} layers",
                    f"choose 1 to {len(first.layers)}")  # fmt: skip
@@ -195,90 +198,3 @@ def _needed_bytes(request: Request) -> float | None:
         middle = float(np.sqrt(low * high))
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high * max(host.memory_bytes for host in machine.hosts)
-
-
-def _ask_aceso(question: Question) -> Outcome:
-    if question.model is None:
-        raise _bad("--model", "is needed for a database", "name one, such as gpt_1_3B")
-    database = aceso.read(question.path, model=question.model)
-    if question.convention not in (None, "aceso"):
-        smallest = min(b for b, _ in database.table)
-        size = question.profile_batch or smallest
-        return _ask_graph(question, {"": aceso.layer_graph(database, microbatch=size)})
-    finders = {"ours": search_ops, "equal-layers": grid_ops}
-    if question.planner not in finders:
-        raise _bad("--planner", f"'{question.planner}' does not plan ops of a database",
-                   "choose ours or equal-layers, or another --convention")  # fmt: skip
-    hosts = question.machine.hosts
-    memory, per_host = hosts[0].memory_bytes, hosts[0].devices
-    devices = question.machine.devices
-    start = time.perf_counter()
-    plan = finders[question.planner](
-        database, devices=devices, devices_per_host=per_host, memory_bytes=memory,
-        batch=question.batch,
-    )  # fmt: skip
-    seconds = time.perf_counter() - start
-    if plan is None:
-        return Outcome(
-            question.planner, "aceso", False, None, None, (), "1f1b", None, seconds,
-            memory_bytes=memory, layers=database.ops,
-            notes=("would help: more devices or memory",),
-        )  # fmt: skip
-    found = price_ops(database, plan, batch=question.batch, devices_per_host=per_host)
-    return Outcome(
-        question.planner, "aceso", True, found.step_s / question.batch, found.step_s,
-        _op_stages(plan, found.peak_bytes), "1f1b", question.batch // plan.microbatch, seconds,
-        False, None, memory, database.ops,
-    )  # fmt: skip
-
-
-def _op_stages(plan: OpPlan, peaks: tuple[float, ...]) -> tuple[StageReport, ...]:
-    kinds = {(True, True): "selective", (True, False): "full", (False, True): "none"}
-    return tuple(
-        StageReport(
-            tuple(range(stage.first, stage.last)), stage.devices, stage.data_parallel,
-            stage.tensor_parallel, kinds[any(stage.again), not all(stage.again)], peak,
-        )
-        for stage, peak in zip(plan.stages, peaks, strict=True)
-    )  # fmt: skip
-
-
-def _ask_galvatron(question: Question) -> Outcome:
-    profile = galvatron.read(question.path)
-    if question.planner != "ours" or question.convention not in (None, "galvatron"):
-        raise _bad(
-            "--planner",
-            "this profile has times of one layer only, which `ours` plans under the convention "
-            "galvatron",
-            "leave --planner and --convention out",
-        )
-    if question.machine.devices != profile.devices:
-        raise _bad("--devices", f"is {question.machine.devices}; the profile was taken on "
-                   f"{profile.devices}", f"give {profile.devices}")  # fmt: skip
-    memory = question.machine.hosts[0].memory_bytes
-    start = time.perf_counter()
-    plan = search_layers(profile, memory_mb=int(memory / MIB), batch=question.batch)
-    seconds = time.perf_counter() - start
-    names = tuple(f"layer {v}" for v in range(profile.layers))
-    if plan is None:
-        return Outcome(
-            "ours", "galvatron", False, None, None, (), "1f1b", None, seconds,
-            memory_bytes=memory, layers=names, notes=("would help: more memory",),
-        )  # fmt: skip
-    stages: list[StageReport] = []
-    at = 0
-    for stage in plan.stages:
-        count = sum(n for _, n in stage.counts)
-        again = sum(n for strategy, n in stage.counts if strategy.again)
-        way = stage.counts[0][0]
-        kind = "none" if not again else "full" if again == count else "selective"
-        nodes = tuple(range(at, at + count))
-        stages.append(
-            StageReport(nodes, way.group * way.data, way.data * (way.group // way.tensor),
-                        way.tensor, kind, stage.memory_mb * MIB)
-        )  # fmt: skip
-        at += count
-    return Outcome(
-        "ours", "galvatron", True, plan.step_s / question.batch, plan.step_s, tuple(stages),
-        "1f1b", plan.setting.chunks, seconds, False, None, memory, names,
-    )  # fmt: skip

@@ -109,16 +109,14 @@ def _sizes(shape: Shape | None, i: int, sent: float) -> tuple[float, float]:
     """Bytes of weights and of the output of layer i; an empty layer passes its input on."""
     if shape is None:
         return 0.0, 0.0
-    each, hidden = shape.parameter_bytes, shape.hidden
+    each, hidden = float(shape.parameter_bytes), float(shape.hidden)
     kind = shape.layers[i]
     if kind == "none":
         return 0.0, sent
     if kind == "head":
-        return float(each * hidden * shape.vocabulary), float(
-            each * shape.sequence * shape.vocabulary
-        )
-    weights = hidden * shape.vocabulary if kind == "embed" else 12 * hidden**2
-    return float(each * weights), float(each * shape.sequence * hidden)
+        return each * hidden * shape.vocabulary, each * shape.sequence * shape.vocabulary
+    weights = hidden * (shape.vocabulary if kind == "embed" else 12 * hidden)
+    return each * weights, each * shape.sequence * hidden
 
 
 def _shape(path: Path) -> Shape | None:

@@ -20,9 +20,16 @@ import numpy as np
 
 from costmodel import load_yaml
 
-from ..graph import bad_profile, check_number
+from ..graph import Edge, Layer, LayerGraph, Variant, bad_profile, check_number
 from .strict import mapping, number_of, read_json, read_utf8, whole
 
+MS, MIB = 1e-3, float(1 << 20)
+BACKWARD_OVER_FORWARD = 2
+# Float32 weights, gradients and two moments; gradients are exchanged as bfloat16.
+STATE_OVER_WEIGHTS, SENT_OVER_WEIGHTS = 4, 0.5
+# Gathers and scatters of a tensor-parallel layer, forward or backward.
+EXCHANGES = 3
+MOST_LAYERS = 512
 _REDUCE = re.compile(r"allreduce_size_(\d{1,9})_consec_([01])")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -80,6 +87,10 @@ class LayerProfile:
     def link(self, devices: int, *, neighbours: bool) -> float:
         """Milliseconds of an all-reduce by MB."""
         return self.of(self.link_ms_per_mb, (devices, neighbours), "devices that are neighbours")
+
+    def message_mb(self, samples: float) -> float:
+        """Activations between two layers, in bfloat16."""
+        return samples * self.sequence * self.hidden * 2 / 1024 / 1024
 
     def of(self, table: Mapping[Key, Value], key: Key, what: str) -> Value:
         """What was measured for a size.
@@ -247,3 +258,65 @@ def _collectives(
             found = points.setdefault(int(match[1]), {})
             found[float(match[2])] = factor * check_number(where, key, value)
     return {size: Collective(found, fitted(found)) for size, found in points.items()}
+
+
+def layer_graph(profile: LayerProfile, *, microbatch: int) -> LayerGraph:
+    """The model as a chain of equal layers between an embedding and a head.
+
+    Args:
+        profile: of a model.
+        microbatch: samples on one replica.
+
+    Raises:
+        PlanError: if a tensor-parallel degree lacks its memory or its collectives, or the chain is
+            longer than `MOST_LAYERS`.
+    """
+    if profile.layers > MOST_LAYERS:
+        raise bad_profile(profile.name, f"has {profile.layers} layers, expected at most "
+                          f"{MOST_LAYERS}")  # fmt: skip
+    degrees = sorted(profile.activation_mb)
+    if degrees[0] < 1:
+        raise bad_profile(profile.name, f"has the tensor-parallel degree {degrees[0]}, below 1")
+    layer = tuple((t, _layer_variants(profile, microbatch, t)) for t in degrees)
+    ends = [
+        Layer(name, tuple((t, (_end(profile, microbatch, t, key),)) for t in degrees))
+        for name, key in (("embedding", "first"), ("head", "last"))
+    ]
+    body = [Layer(f"layer {v}", layer) for v in range(profile.layers)]
+    sent = profile.message_mb(microbatch) * MIB
+    edges = tuple(Edge(v, v + 1, sent) for v in range(profile.layers + 1))
+    return LayerGraph(profile.name, "galvatron", microbatch, (ends[0], *body, ends[1]), edges)
+
+
+def _layer_variants(profile: LayerProfile, samples: int, degree: int) -> tuple[Variant, Variant]:
+    slope, start = profile.layer_ms
+    compute = max(slope * samples / degree + start, 0.0) * MS
+    exchange = _gather_s(profile, samples, degree) * EXCHANGES
+    forward, backward = compute + exchange, compute * BACKWARD_OVER_FORWARD + exchange
+    weights = profile.parameter_mb * MIB / degree
+    sent, state = weights * SENT_OVER_WEIGHTS, weights * STATE_OVER_WEIGHTS
+    kept = profile.activation_mb[degree] * samples * MIB
+    less = min(profile.checkpoint_mb * samples * MIB / degree, kept)
+    return (
+        Variant("none", forward, backward, sent, kept, state),
+        Variant("full", forward, forward + backward, sent, less, state + kept - less),
+    )
+
+
+def _end(profile: LayerProfile, samples: int, degree: int, key: str) -> Variant:
+    """Half of everything that is not a layer."""
+    slope, start = profile.other_ms
+    compute = max(slope * samples / degree + start, 0.0) * MS / 2
+    exchange = _gather_s(profile, samples, degree) / 2
+    state = profile.of(profile.other_state_mb[key], degree, "a degree") * MIB
+    kept = profile.of(profile.other_activation_mb[key], degree, "a degree") * samples * MIB
+    sent = state / STATE_OVER_WEIGHTS * SENT_OVER_WEIGHTS
+    backward = compute * BACKWARD_OVER_FORWARD + exchange
+    return Variant("none", compute + exchange, backward, sent, kept, state)
+
+
+def _gather_s(profile: LayerProfile, samples: int, degree: int) -> float:
+    if degree == 1:
+        return 0.0
+    table = profile.of(profile.gather, degree, "devices")
+    return max(table.ms(profile.message_mb(samples)), 0.0) * MS

@@ -10,25 +10,13 @@ from planner.pipeline.published import (
     Host,
     Machine,
     Problem,
-    Question,
-    ask,
     flat,
     price,
     read_profile,
 )
-from planner.pipeline.published.aceso.cost import price_ops
-from planner.pipeline.published.aceso.grid import grid_ops
-from planner.pipeline.published.galvatron.cost import (
-    Setting,
-    Strategy,
-    layer_s,
-    other_s,
-    pipeline_s,
-)
 from planner.pipeline.published.planner import Request
 from planner.pipeline.published.planners.amp import candidates
 from planner.pipeline.published.planners.equal import equal_layers, equal_layers_without_tensor
-from planner.pipeline.published.readers import aceso, galvatron
 from planner.pipeline.published.search import search
 from planner.pipeline.published.stage_space import Space
 
@@ -98,60 +86,3 @@ def test_amp_ranks_the_unlike_cluster_as_measured() -> None:
     steps = dict(zip(names, (step for step, _ in ranked), strict=True))
     assert names.index((2, 1, 8)) < 3
     assert steps[16, 1, 1] > 1.5 * steps[2, 1, 8]
-
-
-# Modelled seconds of Megatron's best grid point, by the released cost model.
-@pytest.mark.parametrize(
-    ("model", "devices", "wanted"),
-    [
-        ("gpt_1_3B", 4, 126.0),
-        ("gpt_2_6B", 8, 111.0),
-        ("gpt_6_7B", 16, 112.2),
-        ("gpt_13B", 32, 119.1),
-    ],
-)
-def test_aceso_cost_of_megatron(model: str, devices: int, wanted: float) -> None:
-    database = aceso.read(DATA / "aceso_gpt.tar.gz", model=model)
-    host = min(devices, 8)
-    memory = 28000 * aceso.MB
-    plan = grid_ops(
-        database, devices=devices, devices_per_host=host, memory_bytes=memory, batch=1024
-    )
-    assert plan is not None
-    cost = price_ops(database, plan, batch=1024, devices_per_host=host)
-    assert cost.step_s == pytest.approx(wanted, abs=0.05)
-
-
-@pytest.mark.slow
-def test_aceso_is_beaten() -> None:
-    """101.2 s for GPT 1.3B on 4 devices."""
-    machine = Machine((Host(4, 28000 * aceso.MB, 5e9, 5e9),))
-    found = ask(
-        Question(
-            path=DATA / "aceso_gpt.tar.gz", machine=machine, batch=1024, model="gpt_1_3B",
-        )
-    )  # fmt: skip
-    assert found.step_s is not None
-    assert found.step_s <= 101.2
-    assert max(stage.peak_bytes for stage in found.stages) < 28000 * aceso.MB
-
-
-def test_galvatron_cost_of_its_own_plan() -> None:
-    """Its released configuration: 20 of 32 layers recomputed, all fully sharded; 1.0860 s."""
-    profile = galvatron.read(DATA / "galvatron")
-    setting = Setting(16, 1, 1)
-    ways = [
-        layer_s(profile, setting, Strategy(1, False, 8, "zero3", again)) for again in (True, False)
-    ]
-    rest = other_s(profile, setting, Strategy(2, True, 4, "zero3"))[0]
-    computed = 20 * ways[0][1] + 12 * ways[1][1] + rest
-    exchanged = 20 * ways[0][0] + 12 * ways[1][0]
-    assert pipeline_s([computed], [exchanged], 1) == pytest.approx(1.0860, abs=1e-4)
-
-
-@pytest.mark.slow
-def test_galvatron_is_not_beaten_by_it() -> None:
-    machine = flat(8, memory_bytes=36 * GIB, bandwidth_bytes_per_s=1e11)
-    found = ask(Question(path=DATA / "galvatron", machine=machine, batch=16))
-    assert found.step_s is not None
-    assert found.step_s <= 1.0861

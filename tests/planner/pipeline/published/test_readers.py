@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from planner.common.errors import PlanError
-from planner.pipeline.published import read_profile
+from planner.pipeline.published import Question, ask, flat, read_profile
 from planner.pipeline.published.readers import aceso, galvatron
 
 from .helpers import DATA
@@ -187,3 +187,39 @@ def test_a_folder_without_a_file_says_which(tmp_path: Path) -> None:
     (folder / "overlap_coefficient.json").unlink()
     with pytest.raises(PlanError, match="overlap_coefficient"):
         galvatron.read(folder)
+
+
+def test_galvatron_layers_add_up_to_its_model() -> None:
+    profile = galvatron.read(DATA / "galvatron")
+    graph = galvatron.layer_graph(profile, microbatch=4)
+    assert graph.degrees() == tuple(sorted(profile.activation_mb))
+    slope, start = profile.layer_ms
+    other_slope, other_start = profile.other_ms
+    forward = 32 * (4 * slope + start) + 4 * other_slope + other_start
+    mine = sum(layer.at(1)[0].forward_s for layer in graph.layers)
+    assert mine == pytest.approx(forward * 1e-3)
+    held = sum(layer.at(1)[0].fixed_bytes for layer in graph.layers)
+    ends = sum(profile.other_state_mb[key][1] for key in ("first", "last"))
+    assert held == pytest.approx((32 * 4 * profile.parameter_mb + ends) * (1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [pytest.param("aceso_gpt.tar.gz", "gpt_1_3B", marks=pytest.mark.slow), ("galvatron", None)],
+)
+def test_profiles_of_planners_that_are_not_ours_are_planned(name: str, model: str | None) -> None:
+    machine = flat(4, memory_bytes=80e9, bandwidth_bytes_per_s=1e11)
+    found = ask(Question(path=DATA / name, machine=machine, batch=64, model=model))
+    assert found.feasible
+    assert found.convention == "flush"
+    with pytest.raises(PlanError, match="not known"):
+        ask(Question(path=DATA / name, machine=machine, batch=64, model=model, convention="aceso"))
+
+
+def test_amp_shapes_beyond_any_float_are_refused(tmp_path: Path) -> None:
+    for file in DATA.glob("gpt2*"):
+        shutil.copy(file, tmp_path)
+    shapes = json.loads((tmp_path / "gpt2.json").read_text())
+    (tmp_path / "gpt2.json").write_text(json.dumps(shapes | {"hidden": 10**200}))
+    with pytest.raises(PlanError, match="finite"):
+        read_profile(tmp_path / "gpt2_P3_1.npy")

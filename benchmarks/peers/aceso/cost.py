@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..readers.aceso import MB, STATE_OVER_WEIGHTS, Database
+from planner.pipeline.published.readers.aceso import MB, STATE_OVER_WEIGHTS, Database
 
 Floats = npt.NDArray[np.float64]
 FORWARD, BACKWARD, INPUT, OUTPUT, WEIGHTS, KEPT, RESERVED_F, RESERVED_B = range(8)

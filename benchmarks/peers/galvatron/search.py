@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..readers.galvatron import LayerProfile
+from planner.pipeline.published.readers.galvatron import LayerProfile
+
 from .cost import (
     Setting,
     Strategy,

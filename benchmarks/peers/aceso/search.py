@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..readers.aceso import HEAD, LAYER, MB, STATE_OVER_WEIGHTS, Database
+from planner.pipeline.published.readers.aceso import HEAD, LAYER, MB, STATE_OVER_WEIGHTS, Database
+
 from .cost import (
     BACKWARD,
     FORWARD,

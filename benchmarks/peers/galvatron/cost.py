@@ -13,10 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..readers.galvatron import LayerProfile
+from planner.pipeline.published.readers.galvatron import BACKWARD_OVER_FORWARD, MS, LayerProfile
 
-MS = 1e-3
-BACKWARD_OVER_FORWARD = 2
 CONTEXT_MB = 1024.0
 SHARE_OF_CACHE = 0.2
 ZEROS = ("ddp", "zero2", "zero3")
@@ -63,11 +61,6 @@ class Setting:
         return self.batch // self.chunks // strategy.data
 
 
-def message_mb(profile: LayerProfile, samples: float) -> float:
-    """Activations between two layers, in bfloat16."""
-    return samples * profile.sequence * profile.hidden * 2 / 1024 / 1024
-
-
 def layer_s(profile: LayerProfile, setting: Setting, strategy: Strategy) -> tuple[float, float]:
     """Seconds of a layer and micro-batch, with and without gradient exchange."""
     samples = setting.local(strategy)
@@ -85,7 +78,7 @@ def layer_s(profile: LayerProfile, setting: Setting, strategy: Strategy) -> tupl
         if strategy.zero == "zero3":
             total += sent / 2 * rate
         if setting.stages > 1:
-            moved = setting.stages * 2 * message_mb(profile, samples)
+            moved = setting.stages * 2 * profile.message_mb(samples)
             total += (
                 moved * profile.of(profile.p2p_ms_per_mb, setting.stages, "stages") / profile.layers
             )
@@ -107,9 +100,7 @@ def _group_ms(profile: LayerProfile, samples: int, strategy: Strategy) -> float:
     count, table = (4, profile.exchange) if strategy.sequence else (6, profile.gather)
     again = 1.5 if strategy.again else 1.0
     return (
-        profile.of(table, strategy.group, "devices").ms(message_mb(profile, samples))
-        * count
-        * again
+        profile.of(table, strategy.group, "devices").ms(profile.message_mb(samples)) * count * again
     )
 
 
@@ -143,7 +134,7 @@ def other_s(profile: LayerProfile, setting: Setting, strategy: Strategy) -> list
     gather = 0.0
     if strategy.tensor > 1:
         gather = profile.of(profile.gather, strategy.tensor, "devices").ms(
-            message_mb(profile, samples)
+            profile.message_mb(samples)
         )
     once = setting.stages == 1
     found = [0.0] * setting.stages
@@ -182,7 +173,7 @@ def other_mb(profile: LayerProfile, setting: Setting, strategy: Strategy) -> lis
 def buffer_mb(profile: LayerProfile, setting: Setting, devices: int, group: int) -> int:
     """The buffer that tensor-parallel groups of up to `group` devices gather into."""
     replicas = devices // setting.stages // group
-    return int(message_mb(profile, setting.batch / setting.chunks / replicas))
+    return int(profile.message_mb(setting.batch / setting.chunks / replicas))
 
 
 def usable_mb(memory_mb: int) -> int:

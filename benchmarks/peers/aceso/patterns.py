@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..readers.aceso import HEAD, LAYER, Database
+from planner.pipeline.published.readers.aceso import HEAD, LAYER, Database
+
 from .cost import FORWARD, SHARED, kept_bytes
 
 Floats = npt.NDArray[np.float64]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from ..readers.aceso import HEAD, LAYER, Database
+from planner.pipeline.published.readers.aceso import HEAD, LAYER, Database
+
 from .cost import OpPlan, OpStage, price_ops
 
 

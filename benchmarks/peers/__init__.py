@@ -1,0 +1,1 @@
+"""Planners of others, rewritten with their own cost models, to compare ours with."""

@@ -1,0 +1,1 @@
+"""Aceso's planner: stages of ops, degrees and recomputation under its cost model."""

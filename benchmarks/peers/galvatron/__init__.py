@@ -1,0 +1,1 @@
+"""Galvatron's planner: strategies of equal layers under its cost model."""
