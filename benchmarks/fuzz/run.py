@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import msgspec
 
-from .case import BAD, Outcome
+from .case import BAD, QUICK, Outcome
 from .program import encoded
 from .worker import Row
 
@@ -135,6 +135,8 @@ def _process(
 ) -> Iterator[Row]:
     """Rows of one process, which writes its last words to `errors`."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
+    if work != "programs":  # which say so at each compilation
+        flags += "".join(f" --{name}={str(value).lower()}" for name, value in QUICK.items())
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     bounds: list[Any] = [work, seed, numbers.start, numbers.stop, numbers.step, seconds]
     command = [sys.executable, "-m", "benchmarks.fuzz.worker", *map(str, bounds)]
