@@ -118,12 +118,16 @@ def _softmax(attrs: dict[str, Any], bodies: Any, given: Any) -> Any:
     return jax.nn.softmax(given[0], axis=attrs["dim"])
 
 
+def _approx_top_k(attrs: dict[str, Any], bodies: Any, given: Any) -> Any:
+    # Which of equal elements it takes is open, and with it the indices and the gradient.
+    del bodies
+    return lax.approx_max_k(lax.stop_gradient(one_nan(given[0])), attrs["k"])[0]
+
+
 KINDS = (
     *(_reduce(name, sort) for name, sort in REDUCE.items()),
     *(_along(name, sort) for name, sort in ALONG.items()),
-    Kind(
-        "approx_top_k", _draw_approx, lambda a, b, x: lax.approx_max_k(one_nan(x[0]), a["k"]), 0.2
-    ),
+    Kind("approx_top_k", _draw_approx, _approx_top_k, 0.2),
     Kind("argmax", _one_dim("real", 1), _argmax, 0.8),
     Kind("logsumexp", _one_dim("f32"), _logsumexp, 0.4),
     Kind("reduce", _one_dim("float32"), _custom, 0.3),
