@@ -6,9 +6,6 @@ from .collectives import KINDS as KINDS
 from .collectives import CollectiveModel as CollectiveModel
 from .collectives import wire_bytes as wire_bytes
 from .collectives import wire_fraction as wire_fraction
-from .combine import COMBINED_BYTES as COMBINED_BYTES
-from .combine import bundles as bundles
-from .combine import combined_s as combined_s
 from .compute import KEPT_BYTES as KEPT_BYTES
 from .compute import ComputeModel as ComputeModel
 from .compute import item_bytes as item_bytes

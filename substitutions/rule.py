@@ -44,7 +44,6 @@ SIGNATURES: Mapping[str, tuple[int, int, int, tuple[str, ...]]] = {
     "identity-kernel": (0, 0, 1, ("kernel_h", "kernel_w")),
     "mean-kernel": (0, 0, 1, ("kernel_h", "kernel_w")),
 }
-PARALLEL = ("partition", "combine", "replicate", "reduce")
 CONSTANTS = ("ones", "identity-matrix", "identity-kernel", "mean-kernel")
 
 SAME, VALID = 0, 1  # values of `padding`

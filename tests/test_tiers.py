@@ -83,7 +83,6 @@ BASIC: tuple[str, ...] = (
     "ir/trace.py",
     "planner/api.py",
     "planner/cli/platforms.py",
-    "planner/emit/check.py",
     "planner/emit/compilers.py",
     "planner/emit/constraints.py",
     "planner/emit/context.py",

@@ -17,8 +17,6 @@ from ..table import lookup
 from .flat_program import FlatProgram
 from .union_find import find
 
-Dim = tuple[int, int]  # flat value, dimension
-Factor = tuple[int, str]  # flat op, factor
 Joint = tuple[int, int, int]  # operand or result, its dimension, number of the factor
 
 

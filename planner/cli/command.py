@@ -14,8 +14,6 @@ from typer.core import TyperCommand, TyperGroup
 from .answer import Answer, discard_stdout, show
 from .failure import WRONG_USE, Failure, failure_of, one_line
 
-TRACEBACK = "--traceback"
-
 
 class Command(TyperCommand):
     """A command whose function returns an `Answer`."""

@@ -1,8 +1,5 @@
 """Plans as programs that JAX runs; see docs/design/0002-manual-emission.md."""
 
-from .check import NumericsReport as NumericsReport
-from .check import OutputError as OutputError
-from .check import check_numerics as check_numerics
 from .hlo import HloCollective as HloCollective
 from .hlo import count_collectives as count_collectives
 from .jit import CompiledPlan as CompiledPlan

@@ -13,18 +13,12 @@ from functools import lru_cache
 
 from egglog.bindings import EggSmolError, EGraph
 
-from ..axioms import Axiom
 from ..rule import RELU, Op, Ref, Rule, Side
 
 MOST_ROUNDS = 6
 MOST_TERMS = 4000
 _HEAD = "(datatype T (V String) (op0 String) (op1 String T) (op2 String T T) (op3 String T T T))"
 _SHOWN = ("axis", "dim", "degree", "stride_h", "stride_w", "padding")
-
-
-def directed(axioms: Sequence[Axiom]) -> tuple[Rule, ...]:
-    """The axioms as rules, each way that holds without a condition."""
-    return tuple(rule for axiom in axioms for way in axiom.ways for rule in axiom.rules(way))
 
 
 def saturates(
@@ -55,16 +49,6 @@ def saturates(
         if _terms(graph) > terms:
             break
     return _holds(graph, checks)
-
-
-def redundant(axioms: Sequence[Axiom]) -> tuple[str, ...]:
-    """Axioms that the other ones prove, within the limits."""
-    found: list[str] = []
-    for axiom in axioms:
-        others = directed([o for o in axioms if o.name not in (axiom.name, *found)])
-        if all(saturates(rule, others) for rule in axiom.rules()):
-            found.append(axiom.name)
-    return tuple(found)
 
 
 def _run(graph: EGraph, program: str) -> Sequence[object]:

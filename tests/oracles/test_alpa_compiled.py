@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from costmodel import wire_bytes
-from planner.emit import check_numerics, compile_plan, count_collectives
+from planner.emit import compile_plan, count_collectives
+from tests.helpers_numerics import check_numerics
 from tests.oracles.helpers import Solved
 from tests.oracles.rows import ROWS, Pins
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -12,10 +12,26 @@ from substitutions.axioms import AXIOMS, CONDITIONAL, Axiom
 from substitutions.verify.falsify import domain, refute
 from substitutions.verify.prove import Case, Proof, degree_cases, kernel_choices, prove
 from substitutions.verify.sample import draw_inputs
-from substitutions.verify.saturate import directed, redundant, saturates
+from substitutions.verify.saturate import saturates
 from tests.substitutions.jax_meaning import outputs
 from tests.substitutions.logical_devices import difference, placed
 from tests.substitutions.published import FLEXFLOW, TASO, rules, verdicts
+
+
+def directed(axioms: Sequence[Axiom]) -> tuple[Rule, ...]:
+    """The axioms as rules, each way that holds without a condition."""
+    return tuple(rule for axiom in axioms for way in axiom.ways for rule in axiom.rules(way))
+
+
+def redundant(axioms: Sequence[Axiom]) -> tuple[str, ...]:
+    """Axioms that the other ones prove, within the limits."""
+    found: list[str] = []
+    for axiom in axioms:
+        others = directed([o for o in axioms if o.name not in (axiom.name, *found)])
+        if all(saturates(rule, others) for rule in axiom.rules()):
+            found.append(axiom.name)
+    return tuple(found)
+
 
 USED = directed(AXIOMS)
 EVERY = {axiom.name: axiom for axiom in AXIOMS}

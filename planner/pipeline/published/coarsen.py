@@ -13,8 +13,6 @@ from .downset_lattice import lattice_size
 from .graph import Edge, Layer, LayerGraph, Variant
 from .recompute import choices
 
-MOST_PAIRS = 30_000
-
 
 def coarsened(
     graphs: Mapping[str, LayerGraph], *, most_layers: int, most_sets: int

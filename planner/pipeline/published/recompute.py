@@ -19,7 +19,6 @@ from .graph import LayerGraph, Variant
 MOST_SELECTIONS = 600
 MOST_GREEDY = 48
 
-Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 

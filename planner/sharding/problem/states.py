@@ -10,16 +10,6 @@ from .records import Built
 from .skeleton import End
 
 
-def state_of(built: Built, choice: Sequence[int], v: int) -> Sharding:
-    """The state in which a value is made."""
-    return state_at(built, choice, built.outline.end_of(v))
-
-
-def port_state(built: Built, choice: Sequence[int], v: int, lift: int) -> Sharding:
-    """The state of a port; lifted, that of the stack whose slices it holds."""
-    return state_at(built, choice, End(built.value_node[v], "lifted" if lift else "states"))
-
-
 def state_at(built: Built, choice: Sequence[int], end: End) -> Sharding:
     """The state in which a node has a value."""
     ref, option = built.refs[end.node], choice[end.node]

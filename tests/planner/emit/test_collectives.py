@@ -14,9 +14,10 @@ from costmodel import full_bytes
 from ir import Mesh, Sharding
 from ir.analysis.decisions import Decisions
 from ir.trace import Traced, trace
-from planner.emit import check_numerics, compile_plan, count_collectives, local_program
+from planner.emit import compile_plan, count_collectives, local_program
 from planner.emit.jit import build_mesh
 from planner.emit.local_op import partition_spec
+from tests.helpers_numerics import check_numerics
 from tests.planner.emit.models import MODELS, floats
 from tests.planner.emit.plans import (
     CUBE,

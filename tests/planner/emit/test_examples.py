@@ -10,7 +10,7 @@ import pytest
 
 from examples import gpt, llama
 from ir.trace import trace
-from planner.emit import check_numerics
+from tests.helpers_numerics import check_numerics
 from tests.planner.emit.plans import MESHES, model_of, random_decisions
 
 EXAMPLES: dict[str, tuple[Callable[[], Any], str]] = {

@@ -12,7 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ir import IRError, Mesh, Sharding
 from ir.analysis.decisions import Decisions
 from ir.trace import trace
-from planner.emit import build_mesh, check_numerics, compile_plan, partition_spec
+from planner.emit import build_mesh, compile_plan, partition_spec
+from tests.helpers_numerics import check_numerics
 from tests.planner.emit.models import MODELS
 from tests.planner.emit.plans import CUBE, LINE, decisions_by, model_of, random_decisions
 

@@ -10,7 +10,7 @@ import pytest
 
 from ir.threefry import product
 from ir.trace import trace
-from planner.emit import check_numerics
+from tests.helpers_numerics import check_numerics
 from tests.planner.emit.plans import CUBE, model_of, random_decisions
 
 MASK = (1 << 64) - 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from ir.trace import trace
-from planner.emit import check_numerics
+from tests.helpers_numerics import check_numerics
 from tests.planner.emit.models import MODELS
 from tests.planner.emit.plans import MESHES, model_of, random_decisions
 

@@ -24,9 +24,9 @@ from planner.sharding.problem.build import Builder
 from planner.sharding.problem.facts import Facts
 from planner.sharding.problem.records import MenuCache
 from planner.sharding.search.mesh_shapes import mesh_of
-from planner.solver.exact.brute_force import MOST, brute_force
 from planner.solver.problem import IntraProblem
 from planner.solver.solve import SolveOptions, solve
+from tests.planner.solver.brute_force import MOST, brute_force
 
 # From what the fastest plan needs down to less than any plan does.
 TIGHTNESS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0, -0.1)

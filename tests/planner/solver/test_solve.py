@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.common.stop import Stop
-from planner.solver.exact.brute_force import brute_force
 from planner.solver.exact.bucket_elimination import Tables
 from planner.solver.problem import IntraProblem, IntraSolution, Point
 from planner.solver.solve import SolveOptions, solve
+from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.problems import instance, large
 
 BLOCKS = [range(start, start + 100) for start in range(0, 1000, 100)]

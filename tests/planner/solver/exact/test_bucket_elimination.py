@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from planner.solver.exact.brute_force import brute_force
 from planner.solver.exact.bucket_elimination import Elimination, Tables
 from planner.solver.problem import Edge, IntraProblem
+from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.problems import all_costs, instance
 
 BLOCKS = [range(start, start + 100) for start in range(0, 1500, 100)]

@@ -10,9 +10,9 @@ import pytest
 
 from planner.common.stop import Stop
 from planner.solver.arrays import flatten_problem
-from planner.solver.exact.brute_force import brute_force
 from planner.solver.exact.ilp import Exact, columns, solve_ilp
 from planner.solver.problem import Edge, IntraProblem
+from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.problems import instance, large
 
 BLOCKS = [range(start, start + 50) for start in range(0, 400, 50)]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from planner.solver.arrays import Flat, Ints, flatten_problem
-from planner.solver.exact.brute_force import brute_force
 from planner.solver.exact.bucket_elimination import Tables
 from planner.solver.exact.components import components, decide_apart
 from planner.solver.problem import Edge, Floats, IntraProblem
@@ -20,6 +19,7 @@ from planner.solver.reduce.followers import followers
 from planner.solver.reduce.node_elimination import eliminate_series
 from planner.solver.reduce.reduce import Step, reduce
 from planner.solver.reduce.remap import keeping, remap
+from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.flats import best, choices, prices, rounding, small
 from tests.planner.solver.problems import instance
 

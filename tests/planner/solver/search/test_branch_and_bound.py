@@ -12,12 +12,12 @@ import pytest
 
 from planner.solver.arrays import Flat, Ints, flatten_problem
 from planner.solver.bound.memory_multipliers import Prices
-from planner.solver.exact.brute_force import brute_force
 from planner.solver.problem import IntraProblem
 from planner.solver.reduce.reduce import reduce
 from planner.solver.search import branch_and_bound as branches
 from planner.solver.search.branch_and_bound import Branches, heavy_options, payments
 from planner.solver.solve import SolveOptions, solve
+from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.flats import best, choices, rounding
 from tests.planner.solver.flats import prices as costs_of
 from tests.planner.solver.problems import instance, large

@@ -7,13 +7,13 @@ import pytest
 
 from planner.solver.arrays import Flat, Ints, flatten_problem
 from planner.solver.bound.memory_multipliers import Prices
-from planner.solver.exact.brute_force import brute_force
 from planner.solver.incumbent import Incumbent
 from planner.solver.options import SolveOptions
 from planner.solver.reduce.reduce import reduce
 from planner.solver.search.kernel_options import Looks
 from planner.solver.search.kernel_search import Focus
 from planner.solver.solve import solve
+from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.flats import rounding
 from tests.planner.solver.problems import instance, large
 from tests.planner.solver.search.test_branch_and_bound import priced

@@ -1,4 +1,4 @@
-"""Every choice, a block at a time: the oracle of the tests."""
+"""Every choice, a block at a time: the oracle of the solvers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.stop import Stop
-from ..problem import Floats, IntraProblem, IntraSolution
+from planner.common.stop import Stop
+from planner.solver.problem import Floats, IntraProblem, IntraSolution
 
 MOST = 2_500_000
 _BLOCK = 1 << 16

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from planner.common.stop import Stop
-from planner.solver.exact.brute_force import brute_force
 from planner.solver.problem import IntraProblem
+from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.problems import all_costs, instance
 
 

@@ -11,7 +11,8 @@ import pytest
 from ir import parse_sharding, replicated
 from ir.analysis.decisions import Decisions
 from ir.trace import Traced, trace
-from planner.emit import check_numerics, compile_plan
+from planner.emit import compile_plan
+from tests.helpers_numerics import check_numerics
 from tests.planner.emit.models import floats
 from tests.planner.emit.plans import CUBE, model_of
 

@@ -15,8 +15,7 @@ from costmodel import ReshardModel
 from ir.analysis import Decisions
 from ir.evaluate import plain_program
 from ir.trace import Traced
-
-from .jit import compile_plan
+from planner.emit import compile_plan
 
 RTOL = 1e-4
 
