@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from costmodel import Residual, collective_residuals, gemm_residuals
+from benchmarks.residual import Residual, collective_residuals, gemm_residuals
 from profiles import CollectiveTable, GemmTable, load_profile, profile_names
 
 HEAD = "| table | what | points | median | 90th percentile |\n|---|---|---|---|---|"

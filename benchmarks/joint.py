@@ -18,13 +18,13 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+from benchmarks.joint_choice import JointProblem, choose_together
 from benchmarks.taso_models import adapters as layer
 from benchmarks.taso_models import adapters_8b
 from costmodel import parse_cluster
 from ir import Mesh, Sharding, TensorType
 from planner import plan
 from planner.sharding.rewrite import joint_extraction as together
-from planner.sharding.rewrite.joint_choice import JointProblem, choose_together
 
 MESH = Mesh((("x", 8),))
 ROWS, WHOLE = Sharding((("x",), ())), Sharding(((), ()))

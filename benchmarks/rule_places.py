@@ -7,7 +7,7 @@ Every rule of one device is applied at all of its places, one rule at a time, in
 the small examples, of TASO's models and of the families in `rule_models`; the step is then run
 beside the one as written on random numbers (TASO's models only count places, but for those of a
 few ops). Rules that split values over devices are strategies of the planner: `meshwright rules
-verify` proves them and `substitutions.catalogue.derive` derives the parallelisms from them.
+verify` proves them and `tests/substitutions/derive.py` derives the parallelisms from them.
 """
 
 from __future__ import annotations

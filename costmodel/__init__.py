@@ -33,6 +33,3 @@ from .reshard import Step as Step
 from .reshard import full_bytes as full_bytes
 from .reshard import reduction_of as reduction_of
 from .reshard import sharded_dims as sharded_dims
-from .residual import Residual as Residual
-from .residual import collective_residuals as collective_residuals
-from .residual import gemm_residuals as gemm_residuals

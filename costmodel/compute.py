@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from profiles import Device, GemmTable, OpTable, load_profile
 
 from .cluster import Cluster
-from .fit import Curve, fit_curve, monotone_grid
-from .residual import full_grid
+from .fit import Curve, fit_curve, full_grid, monotone_grid
 
 Floats = NDArray[np.float64]
 

@@ -97,3 +97,17 @@ def monotone_grid(log_s: Floats) -> Floats:
         below = np.maximum.accumulate(below, axis=axis)
         above = np.flip(np.minimum.accumulate(np.flip(above, axis), axis=axis), axis)
     return (below + above) / 2.0
+
+
+def full_grid(keys: Floats, seconds: Floats) -> tuple[list[Floats], Floats] | None:
+    """The axes and the array of timings that lie on every point of a grid, or None.
+
+    Args:
+        keys: [points, axes], the sizes of each timing.
+        seconds: [points].
+    """
+    axes = [np.unique(column) for column in keys.T]
+    shape = [len(axis) for axis in axes]
+    if int(np.prod(shape)) != len(np.unique(keys, axis=0)) or len(keys) != int(np.prod(shape)):
+        return None
+    return axes, seconds[np.lexsort(keys.T[::-1])].reshape(shape)

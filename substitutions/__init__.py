@@ -13,13 +13,6 @@ from .extraction import ENode as ENode
 from .extraction import Extraction as Extraction
 from .extraction import extract as extract
 from .extraction import read_egraph as read_egraph
-from .forms import Form as Form
-from .forms import Forms as Forms
-from .forms import Params as Params
-from .forms import Value as Value
-from .forms import of_term as of_term
-from .forms import rewrite_rules as rewrite_rules
-from .forms import saturate as saturate
 from .generate import Generated as Generated
 from .generate import catalogue_of as catalogue_of
 from .generate import generate as generate

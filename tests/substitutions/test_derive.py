@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from substitutions import CATALOGUE, judge, judge_row
-from substitutions.catalogue.derive import STEPS, TARGETS, derive
 from substitutions.catalogue.row import Row
+from tests.substitutions.derive import STEPS, TARGETS, derive
 
 ROWS = {row.name: row for family in ("derived", "collectives") for row in CATALOGUE[family]}
 

@@ -11,8 +11,7 @@ from ir import Literal, Sharding, lookup
 from ir.analysis import ValueKey
 
 from .egraph import Equal, Form
-from .rule_ops import Work
-from .sharded_egraph import Item, Prices, Wish
+from .sharded_egraph import Item, Prices, Wish, Work
 
 
 class Part:

@@ -18,11 +18,44 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel import ComputeModel, ReshardModel, op_seconds, reduction_of
-from ir import Mesh, Sharding, Strategy, TensorType, factor_marks, strategies
-from substitutions import EGraph, ENode, Form, Forms
+from costmodel import ComputeModel, OpWork, ReshardModel, op_seconds, reduction_of
+from ir import (
+    FactorSpec,
+    Mesh,
+    Node,
+    Sharding,
+    Strategy,
+    TensorType,
+    factor_marks,
+    lookup,
+    passing_groups,
+    strategies,
+)
+from substitutions import EGraph, ENode
 
-from .rule_ops import Work, work_of
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An op as the planner prices it; `reads` and `writes` as in `costmodel.OpWork`."""
+
+    node: Node
+    types: tuple[TensorType, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    launches: int
+
+    def spec(self) -> FactorSpec:
+        record = lookup(self.node.op)
+        return record.factors(self.types, self.node.outputs, dict(self.node.attrs))
+
+    def passing(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of operands through which partial sums may pass, as in programs."""
+        float_ = self.node.outputs[0].dtype.startswith(("float", "bfloat"))
+        return passing_groups(self.node, self.types) if float_ else ()
+
+    def priced(self, spec: FactorSpec) -> OpWork:
+        record = lookup(self.node.op)
+        return OpWork(self.node, record, self.types, spec, self.reads, self.writes, self.launches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +108,6 @@ class Prices:
         default_factory=dict[object, "tuple[tuple[Strategy, float], ...]"]
     )
 
-    def ways(
-        self, form: Form, types: tuple[TensorType, ...], result: TensorType
-    ) -> tuple[tuple[Strategy, float], ...]:
-        """The strategies of an op of rules, each with its seconds; the cheapest of equal states."""
-        return self.ways_of(work_of(form, types, result), len(form.args))
-
     def ways_of(self, work: Work, args: int) -> tuple[tuple[Strategy, float], ...]:
         """The strategies of an op, each with its seconds; the cheapest of equal states.
 
@@ -131,36 +158,6 @@ class Product:
 
 
 Kept = Mapping[int, frozenset[Sharding]]
-
-
-def product(
-    forms: Forms, prices: Prices, placed: Mapping[str, Sharding], wish: Wish,
-    only: frozenset[Form] | None = None, kept: Kept | None = None,
-) -> tuple[Product, Sequence[Form]]:  # fmt: skip
-    """The product of equal forms and shardings, and the forms that its items are named by.
-
-    Args:
-        forms: equal programs.
-        prices: of the mesh.
-        placed: the sharding in which each input lies.
-        wish: what must come out.
-        only: forms that may be used; None for all.
-        kept: shardings in which the values of these classes may be made; others are free.
-    """
-    items: list[Item] = []
-    names: list[Form] = []
-    for form, value in forms:
-        if only is not None and form not in only:
-            continue
-        if form.kind:
-            args = tuple(forms.find(c) for c in form.args)
-            work = work_of(form, tuple(forms.types[c] for c in args), forms.types[value])
-            items.append(Item(len(names), value, tuple(enumerate(args)), work))
-        else:
-            items.append(Item(len(names), value, placed=placed[form.name]))
-        names.append(form)
-    asked = Wish(tuple(forms.find(v) for v in wish.values), wish.states)
-    return product_of(items, forms.types, prices, asked, kept), names
 
 
 def product_of(

@@ -11,14 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.joint_choice import Joint, JointProblem, choose_together
+from benchmarks.joint_choice.egraph import Form, Forms
+from benchmarks.joint_choice.ops import _OPS, work_of
+from benchmarks.joint_choice.saturate import rewrite_rules, saturate
+from benchmarks.joint_choice.shapes import KINDS
+from benchmarks.joint_choice.terms import of_term
 from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
 from ir import Mesh, Sharding, TensorType
 from planner.common.errors import PlanError
-from planner.sharding.rewrite.joint_choice import Joint, JointProblem, choose_together
-from planner.sharding.rewrite.rule_ops import _OPS, work_of
 from planner.sharding.rewrite.sharded_egraph import Prices
-from substitutions import Form, Forms, of_term, rewrite_rules, saturate
-from substitutions.forms.shapes import KINDS
 
 MESH = Mesh((("x", 8),))
 WHOLE, ROWS, COLUMNS = Sharding(((), ())), Sharding((("x",), ())), Sharding(((), ("x",)))
@@ -130,7 +132,7 @@ def _menu(forms, prices, c, form):
     if not form.kind:
         return [None]
     types = tuple(forms.types[forms.find(a)] for a in form.args)
-    return prices.ways(form, types, forms.types[c])
+    return prices.ways_of(work_of(form, types, forms.types[c]), len(form.args))
 
 
 def _seconds(forms, prices, found, program, made, root):

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..rule import Rule
-from ..verify.saturate import saturates
-from .devices import COLLECTIVES, DERIVED
-from .row import Row
+from substitutions import Row, Rule
+from substitutions.catalogue.devices import COLLECTIVES, DERIVED
+from substitutions.verify.saturate import saturates
 
 ROUNDS, TERMS = 5, 6000
 # One step each: one op split one way. All else is to follow.

@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
-from costmodel import OpWork
-from ir import Attr, Attrs, FactorSpec, Literal, Node, TensorType, lookup, passing_groups
-from substitutions import Form, Value
+from ir import Attr, Attrs, Literal, Node, TensorType
+from planner.sharding.rewrite.sharded_egraph import Work
+
+from .egraph import Form
+from .shapes import Value
 
 Operands = tuple[int | Literal, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """An op as the planner prices it; `reads` and `writes` as in `costmodel.OpWork`."""
-
-    node: Node
-    types: tuple[TensorType, ...]
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    launches: int
-
-    def spec(self) -> FactorSpec:
-        record = lookup(self.node.op)
-        return record.factors(self.types, self.node.outputs, dict(self.node.attrs))
-
-    def passing(self) -> tuple[tuple[int, ...], ...]:
-        """Groups of operands through which partial sums may pass, as in programs."""
-        float_ = self.node.outputs[0].dtype.startswith(("float", "bfloat"))
-        return passing_groups(self.node, self.types) if float_ else ()
-
-    def priced(self, spec: FactorSpec) -> OpWork:
-        record = lookup(self.node.op)
-        return OpWork(self.node, record, self.types, spec, self.reads, self.writes, self.launches)
 
 
 def work_of(form: Form, types: Sequence[TensorType], result: TensorType) -> Work:

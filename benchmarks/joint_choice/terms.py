@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..errors import RuleError
-from ..rule import CONSTANTS
-from ..text import Term, parse_term, show_term
+from substitutions import RuleError
+from substitutions.rule import CONSTANTS
+from substitutions.text import Term, parse_term, show_term
+
 from .egraph import Forms
 from .shapes import KINDS
 

@@ -16,10 +16,22 @@ from dataclasses import dataclass
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
 from ir import IRError, Mesh, Sharding, TensorType
-from substitutions import Extraction, Form, Forms, Rule, extract, of_term, rewrite_rules, saturate
+from planner import PlanError
+from planner.sharding.rewrite.sharded_egraph import (
+    Choice,
+    Item,
+    Kept,
+    Prices,
+    Product,
+    Wish,
+    product_of,
+)
+from substitutions import Extraction, Rule, extract
 
-from ...common.errors import PlanError
-from .sharded_egraph import Choice, Kept, Prices, Product, Wish, product
+from .egraph import Form, Forms
+from .ops import work_of
+from .saturate import rewrite_rules, saturate
+from .terms import of_term
 
 LIMIT_S = 60.0
 MOST_FORMS, MOST_ROUNDS = 400, 4
@@ -158,6 +170,36 @@ def _prices(problem: JointProblem, mesh: Mesh) -> Prices:
     collectives = CollectiveModel(problem.cluster)
     reshard = ReshardModel(problem.cluster, mesh, collectives)
     return Prices(mesh, ComputeModel(problem.cluster), reshard)
+
+
+def product(
+    forms: Forms, prices: Prices, placed: Mapping[str, Sharding], wish: Wish,
+    only: frozenset[Form] | None = None, kept: Kept | None = None,
+) -> tuple[Product, Sequence[Form]]:  # fmt: skip
+    """The product of equal forms and shardings, and the forms that its items are named by.
+
+    Args:
+        forms: equal programs.
+        prices: of the mesh.
+        placed: the sharding in which each input lies.
+        wish: what must come out.
+        only: forms that may be used; None for all.
+        kept: shardings in which the values of these classes may be made; others are free.
+    """
+    items: list[Item] = []
+    names: list[Form] = []
+    for form, value in forms:
+        if only is not None and form not in only:
+            continue
+        if form.kind:
+            args = tuple(forms.find(c) for c in form.args)
+            work = work_of(form, tuple(forms.types[c] for c in args), forms.types[value])
+            items.append(Item(len(names), value, tuple(enumerate(args)), work))
+        else:
+            items.append(Item(len(names), value, placed=placed[form.name]))
+        names.append(form)
+    asked = Wish(tuple(forms.find(v) for v in wish.values), wish.states)
+    return product_of(items, forms.types, prices, asked, kept), names
 
 
 def _best(found: Product, names: Sequence[Form], limit_s: float) -> Program:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel import fit_curve
+from costmodel.fit import full_grid
 from profiles import CollectiveTable, GemmTable
-
-from .fit import fit_curve
 
 Floats = NDArray[np.float64]
 
@@ -80,20 +80,6 @@ def gemm_residuals(table: GemmTable) -> tuple[Residual, ...]:
         if errors:
             found.append(Residual(table.name, f"product of {dtype}", tuple(errors)))
     return tuple(found)
-
-
-def full_grid(keys: Floats, seconds: Floats) -> tuple[list[Floats], Floats] | None:
-    """The axes and the array of timings that lie on every point of a grid, or None.
-
-    Args:
-        keys: [points, axes], the sizes of each timing.
-        seconds: [points].
-    """
-    axes = [np.unique(column) for column in keys.T]
-    shape = [len(axis) for axis in axes]
-    if int(np.prod(shape)) != len(np.unique(keys, axis=0)) or len(keys) != int(np.prod(shape)):
-        return None
-    return axes, seconds[np.lexsort(keys.T[::-1])].reshape(shape)
 
 
 def _by_flops(keys: Floats, seconds: Floats) -> list[float]:

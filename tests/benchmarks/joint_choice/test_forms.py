@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.joint_choice.egraph import Form, Forms
+from benchmarks.joint_choice.saturate import FAMILIES, rewrite_rules, saturate
+from benchmarks.joint_choice.shapes import KINDS
+from benchmarks.joint_choice.terms import of_term
 from ir import TensorType
-from substitutions import CATALOGUE, Form, Forms, RuleError, of_term, rewrite_rules, saturate
-from substitutions.forms.rewrite import FAMILIES
-from substitutions.forms.shapes import KINDS
+from substitutions import CATALOGUE, RuleError
 
 
 def f(*shape: int) -> TensorType:

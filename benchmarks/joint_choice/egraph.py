@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ir import TensorType
+from substitutions import RuleError
 
-from ..errors import RuleError
 from .shapes import Params, result_type
 
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ir import Shape, TensorType
+from substitutions import CATALOGUE, Op, Ref, Row, Rule
 
-from ..catalogue import CATALOGUE, Row
-from ..rule import Op, Ref, Rule
 from .egraph import Form, Forms
 from .shapes import KINDS, Params
 
