@@ -48,7 +48,8 @@ def _far(a: Plain, b: Plain) -> Plain:
         if x.dtype.kind == "c":  # an infinite product has NaN in its parts, or has not
             same |= ~np.isfinite(x) & ~np.isfinite(y)
         ulps = 2.0 if a.dtype.itemsize <= 2 else ULPS
-        near = np.abs(x - y) <= ulps * float(jnp.finfo(a.dtype).eps) * np.abs(y)
+        info = jnp.finfo(a.dtype)  # below its least normal number all may be flushed to zero
+        near = np.abs(x - y) <= ulps * float(info.eps) * np.abs(y) + float(info.tiny)
         return np.asarray(~(same | (near & np.isfinite(x) & np.isfinite(y))))
 
 

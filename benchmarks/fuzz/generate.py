@@ -23,7 +23,9 @@ NESTING = frozenset(
 )  # fmt: skip
 DEEPEST = 2
 # What JAX says of programs that are none.
-NOT_A_PROGRAM = (TypeError, ValueError, NotImplementedError, ZeroDivisionError, OverflowError)
+NOT_A_PROGRAM = (
+    TypeError, ValueError, IndexError, NotImplementedError, ZeroDivisionError, OverflowError,
+)  # fmt: skip
 
 
 class Drawing:

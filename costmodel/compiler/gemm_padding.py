@@ -35,11 +35,11 @@ def copied(flat: FlatProgram) -> frozenset[int]:
         for v in _padded(flat, op):
             made = maker.get(v)
             while made is not None and lookup(made.node.op).family == "layout":
-                source = made.inputs[0]
-                if not isinstance(source, int) or len(made.inputs) > 1:
-                    made = None
-                    break
-                v, made = source, maker.get(source)
+                match made.inputs:
+                    case (int(source),):
+                        v, made = source, maker.get(source)
+                    case _:  # an iota, a join of several, a literal
+                        made = None
             if made is not None and made.node.op == "dot_general":
                 found.add(v)
     return frozenset(found)
