@@ -29,7 +29,7 @@ SERIES = frozenset(("igamma", "igamma_grad_a", "igammac", "polygamma", "random_g
 FROM_ONE = frozenset(("acosh", "digamma", "erf_inv", "erfc", "lgamma", "log1p", "tan"))
 # Sums of terms that are added in another order elsewhere: off by so much of their magnitudes' sum.
 SUMS = frozenset(("conv_general_dilated", "cumsum", "dot_general", "reduce_sum",
-                  "reduce_window_sum"))  # fmt: skip
+                  "reduce_window_sum", "scatter-add"))  # fmt: skip
 LEFT = 16.0  # units in the last place of the largest element: what is left where terms cancel
 
 
@@ -121,9 +121,10 @@ def _bound(binding: Binding, given: Sequence[Array]) -> list[Array]:
 
 def _terms(binding: Binding, given: Sequence[Array]) -> Array | None:
     """The sum of the magnitudes of the terms, for sums of real floats."""
-    if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in given):
+    if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in given):
         return None
-    (found,) = _bound(binding, [jnp.abs(x) for x in given])
+    sizes = [jnp.abs(x) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in given]
+    (found,) = _bound(binding, sizes)
     return found if jnp.issubdtype(found.dtype, jnp.floating) else None
 
 
