@@ -22,7 +22,7 @@ from ..files.plan_file import SubstitutionRow
 from ..sharding.planned_program import PlannedProgram
 from ..sharding.rewrite.estimate import Estimator
 from ..sharding.rewrite.retrace import retraced
-from ..sharding.rewrite.search import MOST_SAVED, WORTH, Hunt
+from ..sharding.rewrite.search import MOST_SAVED, WORTH, RewriteSearch
 from ..sharding.rewrite.searched_rules import rules_for
 from .cut.replaced import traced_joint, with_program
 from .cut.stage_training_step import Rehearsal, rehearsed
@@ -107,11 +107,11 @@ def _rewritten(
 
     cluster = search.machine.subset(shape.sizes[s])
     estimator = Estimator(cluster, ComputeModel(cluster), CollectiveModel(cluster))
-    hunt = Hunt(
+    rewrite_search = RewriteSearch(
         price, estimator, seconds(found.prices[s]), MOST_PRICED, most_missed=PATIENCE,
         rules=rules_for(search.options.substitutions), trial=trial,
     )  # fmt: skip
-    better = hunt.run(draft_of(traced.graph))
+    better = rewrite_search.run(draft_of(traced.graph))
     if better is None:
         return None
     plan, cost = known[digest(better.draft.graph)]

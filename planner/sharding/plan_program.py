@@ -31,7 +31,7 @@ from .rewrite.joint_extraction import searched
 from .rewrite.price import Pricer, wall_s
 from .rewrite.replay import replayed
 from .rewrite.retrace import retraced
-from .rewrite.search import MOST_SAVED, WORTH, Hunt
+from .rewrite.search import MOST_SAVED, WORTH, RewriteSearch
 from .rewrite.searched_rules import rules_for
 from .search.asked import Asked, asked_inside, pinned_options, told, unused
 from .search.context import THOROUGH, Candidate, Effort
@@ -158,8 +158,10 @@ def _rewritten(
     pricer = Pricer(machine, options, best, _ties(traced), _donated(traced))
     estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
     plain_s = wall_s(best.account, machine)
-    hunt = Hunt(pricer.step_s, estimator, plain_s, rules=rules_for(options.substitutions))
-    found = searched(hunt, draft_of(traced.graph), pricer.on_one_axis)
+    rewrite_search = RewriteSearch(
+        pricer.step_s, estimator, plain_s, rules=rules_for(options.substitutions)
+    )
+    found = searched(rewrite_search, draft_of(traced.graph), pricer.on_one_axis)
     better = plan
     if found is not None:
         check(found.draft.graph, after="rewriting")
@@ -185,7 +187,7 @@ def _rewritten(
     now = time.monotonic()
     seconds = plan.seconds | {"substitute": now - begun, "total": now - start}
     told = msgspec.structs.replace(
-        better.file, warnings=(*better.file.warnings, *hunt.trial.warnings())
+        better.file, warnings=(*better.file.warnings, *rewrite_search.trial.warnings())
     )
     return replace(better, file=told, seconds=seconds)
 

@@ -18,7 +18,7 @@ from .records import Built
 
 
 @dataclass(frozen=True, slots=True)
-class Stash:
+class InFlightBuffers:
     """What is held more often than the program says.
 
     values: flat values; copies: of each; start, end: moments [start, end).
@@ -30,16 +30,16 @@ class Stash:
     end: int
 
 
-def stashed(builder: Builder, built: Built, stash: Stash) -> Built:
+def with_in_flight(builder: Builder, built: Built, buffers: InFlightBuffers) -> Built:
     """The problem that a builder has just built, with further copies of some values."""
     use: dict[int, Floats] = {}
-    for v in stash.values:
+    for v in buffers.values:
         if built.outline.ends[v] is not None:  # else it is made of literals alone
             node, states = builder.source(v)
             type_ = builder.flat.values[v].type
             sizes = np.array([float(s.local_bytes(type_, builder.mesh)) for s in states])
-            use[node] = use.get(node, 0.0) + stash.copies * sizes
-    rows = tuple((n, stash.start, stash.end, u) for n, u in sorted(use.items()) if u.any())
+            use[node] = use.get(node, 0.0) + buffers.copies * sizes
+    rows = tuple((n, buffers.start, buffers.end, u) for n, u in sorted(use.items()) if u.any())
     more = replace(built, lives=replace(built.lives, held=rows))
     if built.moments is not None:
         return more.watching(more.lives.worst_moments())

@@ -14,7 +14,7 @@ from ...common.options import Options
 from ...common.resolved_pins import Wishes, wishes_for
 from .argument_roles import Roles
 from .facts import Facts
-from .in_flight import Stash
+from .in_flight import InFlightBuffers
 from .repeated_layers import LEAST_OPS, Repeats, repeats_of, worth_folding
 from .skeleton import Outline
 from .skeleton_builder import outline_of
@@ -24,14 +24,14 @@ from .skeleton_builder import outline_of
 class Program:
     """What is searched: the flat program, and what its arguments are.
 
-    stash: what is held more often than the program says, if anything.
+    in_flight_buffers: what is held more often than the program says, if anything.
     like: the same with nothing held, which knows what does not depend on that.
     """
 
     facts: Facts
     roles: Roles
     wishes: Wishes
-    stash: Stash | None = None
+    in_flight_buffers: InFlightBuffers | None = None
     like: Program | None = None
 
     @property
@@ -67,7 +67,7 @@ class Program:
         """The same with micro-batches in flight."""
         if in_flight is None:
             return self
-        return replace(self, stash=in_flight.stash(self.flat), like=self)
+        return replace(self, in_flight_buffers=in_flight.in_flight_buffers(self.flat), like=self)
 
 
 def roles_of(names: Sequence[str], flat: FlatProgram) -> Roles:
@@ -93,7 +93,7 @@ class InFlight:
     values: tuple[int, ...]
     more: int
 
-    def stash(self, flat: FlatProgram) -> Stash | None:
+    def in_flight_buffers(self, flat: FlatProgram) -> InFlightBuffers | None:
         """The same said of the flat program."""
         inside = (self.loop, 0)
         times = [op.time for op in flat.ops if op.place[:2] == inside]
@@ -101,7 +101,7 @@ class InFlight:
             return None
         kept = (flat.names.get((inside, v)) for v in self.values)
         values = tuple(v for v in kept if v is not None)
-        return Stash(values, self.more, min(times), max(times) + 1)
+        return InFlightBuffers(values, self.more, min(times), max(times) + 1)
 
 
 def program_of(

@@ -22,7 +22,7 @@ from substitutions import Draft, Effort, Place, apply, extract, find
 from ..search.context import Candidate
 from .egraph import Equal, Seen
 from .extraction_part import Part
-from .search import WORTH, Hunt, Rewritten, Step
+from .search import WORTH, RewriteSearch, Rewritten, Step
 from .sharded_egraph import Prices, product_of
 
 # A program of more nodes is left to the search, and so is one with fewer rewrites to choose from.
@@ -47,19 +47,19 @@ class Move:
 class Moves:
     """Rewrites of a program, each made by itself."""
 
-    hunt: Hunt
+    rewrite_search: RewriteSearch
     equal: Equal = field(default_factory=Equal)
     found: list[Move] = field(default_factory=list[Move])
     gone: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
 
     def explore(self, draft: Draft) -> None:
         """Makes the moves of a program, the most promising first, if there are some to choose."""
-        groups = [members for _, members in self.hunt.first]
+        groups = [members for _, members in self.rewrite_search.first]
         if len(groups) < LEAST_MOVES:
             return
         first = self.equal.add(draft)
         for members in groups[:MOST_MOVES]:
-            after, count = apply(draft, members[:1], self.hunt.trial)
+            after, count = apply(draft, members[:1], self.rewrite_search.trial)
             if count:
                 self.found.append(Move(members[0].rule, _classes(first, members[0])))
                 fresh = self.equal.add(after, len(self.found) - 1)
@@ -78,7 +78,7 @@ class Moves:
                 continue  # an earlier move made it needless, or took its place
             kind = first.kind, len(first.prefix)
             alike = [p for p in places if (p.kind, len(p.prefix)) == kind]
-            after, count = apply(draft, alike, self.hunt.trial)
+            after, count = apply(draft, alike, self.rewrite_search.trial)
             if count:
                 steps.append(Step(move.rule, alike[0].path, count))
                 draft = after
@@ -92,31 +92,31 @@ def _classes(seen: Seen, place: Place) -> frozenset[int]:
 Planned = Callable[[Draft], Candidate | None]
 
 
-def searched(hunt: Hunt, draft: Draft, planned: Planned) -> Rewritten | None:
+def searched(rewrite_search: RewriteSearch, draft: Draft, planned: Planned) -> Rewritten | None:
     """The cheapest rewritten program of the search and of the exact choice; None if none pays.
 
     Args:
-        hunt: the search, which has not begun.
+        rewrite_search: the search, which has not begun.
         draft: the program as written.
         planned: gives a plan of it for the exact choice to begin with.
     """
-    found = hunt.run(draft)
-    chosen = chosen_together(hunt, draft, planned)
-    if chosen is None or digest(chosen[0].graph) in hunt.seen:
+    found = rewrite_search.run(draft)
+    chosen = chosen_together(rewrite_search, draft, planned)
+    if chosen is None or digest(chosen[0].graph) in rewrite_search.seen:
         return found
     after, steps = chosen
-    step_s = hunt.price(after)
-    least_s = hunt.step_s if found is None else found.step_s
+    step_s = rewrite_search.price(after)
+    least_s = rewrite_search.step_s if found is None else found.step_s
     return Rewritten(after, steps, step_s) if step_s < least_s * (1 - WORTH) else found
 
 
 def chosen_together(
-    hunt: Hunt, draft: Draft, planned: Planned
+    rewrite_search: RewriteSearch, draft: Draft, planned: Planned
 ) -> tuple[Draft, tuple[Step, ...]] | None:
     """The rewrites of an exact choice of rewrites and shardings, as a chain of steps.
 
     Args:
-        hunt: whose estimate says which rewrites could pay.
+        rewrite_search: whose estimate says which rewrites could pay.
         draft: the program as written.
         planned: gives a plan of it on a mesh of one axis.
 
@@ -125,7 +125,7 @@ def chosen_together(
     """
     if draft.graph.count_nodes() > MOST_GRAPH:
         return None
-    moves = Moves(hunt)
+    moves = Moves(rewrite_search)
     moves.explore(draft)
     plain = planned(draft) if len(moves.found) >= LEAST_MOVES else None
     if plain is None:

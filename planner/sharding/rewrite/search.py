@@ -85,7 +85,7 @@ Hope = tuple[float, list[Place]]
 
 
 @dataclass
-class Hunt:
+class RewriteSearch:
     """The search for rewrites of one program.
 
     price: seconds of a program's step, planned.

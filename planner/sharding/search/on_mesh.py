@@ -20,7 +20,7 @@ from ...solver.reduce.reduction_cache import Again
 from ...solver.solve import SolveOptions, solve
 from ..cost.account import account
 from ..problem.build import Builder
-from ..problem.in_flight import stashed
+from ..problem.in_flight import with_in_flight
 from ..problem.records import Built, Limits, MenuCache
 from ..problem.restricted import Cuts, Within, like, within
 from .baselines import Baseline, Recipes
@@ -75,8 +75,8 @@ class MeshSearch:
         builder = builder or self.builder
         room_bytes = builder.cache.reshard.room_bytes
         if room_bytes not in self.built:
-            built, stash = builder.build(), self.scope.program.stash
-            self.built[room_bytes] = stashed(builder, built, stash) if stash else built
+            built, buffers = builder.build(), self.scope.program.in_flight_buffers
+            self.built[room_bytes] = with_in_flight(builder, built, buffers) if buffers else built
         left = within(self.built[room_bytes], builder.facts, limits, self.cuts)
         self.scope.seconds["build"] += time.monotonic() - start
         return left

@@ -12,7 +12,7 @@ from jax import ShapeDtypeStruct as Shape
 from jax import lax
 
 from planner.sharding.problem.decide import decide
-from planner.sharding.problem.in_flight import Stash, stashed
+from planner.sharding.problem.in_flight import InFlightBuffers, with_in_flight
 from planner.sharding.problem.restricted import Cuts, Within
 from tests.planner.spaces import Space, space
 
@@ -32,35 +32,37 @@ def small() -> Space:
     return space(looped, params, Shape((8, 8), jnp.float32), mesh=(2, 2))
 
 
-def stash_of(small: Space, copies: int) -> Stash:
+def buffers_of(small: Space, copies: int) -> InFlightBuffers:
     """What ops in the loop make."""
     inside = [op for op in small.flat.ops if len(op.place) > 1]
     times = [op.time for op in inside]
-    return Stash(tuple(v for op in inside for v in op.outputs), copies, min(times), max(times) + 1)
+    return InFlightBuffers(
+        tuple(v for op in inside for v in op.outputs), copies, min(times), max(times) + 1
+    )
 
 
 @pytest.mark.parametrize("copies", [1, 5])
 def test_what_is_held_is_each_value_in_its_state_so_many_times(small: Space, copies: int):
-    stash, rng = stash_of(small, copies), np.random.default_rng(copies)
-    held = stashed(small.builder, small.built, stash)
+    buffers, rng = buffers_of(small, copies), np.random.default_rng(copies)
+    held = with_in_flight(small.builder, small.built, buffers)
     names = {v: key for key, v in small.flat.names.items()}
     for _ in range(40):
         choice = small.draw(rng)
         states = decide(small.built, small.flat, choice, small.mesh).values
         each = sum(
             states[names[v]].local_bytes(small.flat.values[v].type, small.mesh)
-            for v in stash.values if names[v] in states
+            for v in buffers.values if names[v] in states
         )  # fmt: skip
         assert each
         more = held.lives.memory(choice) - small.built.lives.memory(choice)
-        assert np.all(more[stash.start : stash.end] == copies * each)
-        assert not more[: stash.start].any()
-        assert not more[stash.end :].any()
+        assert np.all(more[buffers.start : buffers.end] == copies * each)
+        assert not more[: buffers.start].any()
+        assert not more[buffers.end :].any()
 
 
 def test_solvers_see_it_whether_all_moments_are_watched_or_some(small: Space):
-    stash, rng = stash_of(small, 3), np.random.default_rng(0)
-    held = stashed(small.builder, small.built, stash)
+    buffers, rng = buffers_of(small, 3), np.random.default_rng(0)
+    held = with_in_flight(small.builder, small.built, buffers)
     moments = tuple(range(0, held.lives.horizon, 2))
     watched = held.watching(moments)
     for _ in range(40):
@@ -74,7 +76,7 @@ def test_solvers_see_it_whether_all_moments_are_watched_or_some(small: Space):
 
 
 def test_a_choice_to_begin_with_is_one_of_the_moments_that_are_watched_later_too(small: Space):
-    held = stashed(small.builder, small.built, stash_of(small, 3)).watching((0,))
+    held = with_in_flight(small.builder, small.built, buffers_of(small, 3)).watching((0,))
     left = Within(held, (None,) * len(held.refs), Cuts())
     rng = np.random.default_rng(2)
     choice = small.draw(rng)
@@ -88,7 +90,7 @@ def test_a_choice_to_begin_with_is_one_of_the_moments_that_are_watched_later_too
 
 
 def test_no_choice_is_below_the_least_peak(small: Space):
-    held = stashed(small.builder, small.built, stash_of(small, 3))
+    held = with_in_flight(small.builder, small.built, buffers_of(small, 3))
     rng = np.random.default_rng(1)
     least = held.lives.least_peak()
     assert least > small.built.lives.least_peak()

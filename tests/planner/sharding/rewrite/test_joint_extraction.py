@@ -18,7 +18,7 @@ from planner.sharding.rewrite.egraph import Equal
 from planner.sharding.rewrite.estimate import Estimator
 from planner.sharding.rewrite.joint_extraction import Moves
 from planner.sharding.rewrite.retrace import retraced
-from planner.sharding.rewrite.search import Hunt
+from planner.sharding.rewrite.search import RewriteSearch
 from substitutions import draft_of
 from tests.planner.sharding.rewrite.programs import CELLS, added, cells, low_rank, numbers
 
@@ -36,9 +36,11 @@ def explored(fn, args):
     traced = trace(fn, *args)
     estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
     draft = draft_of(traced.graph)
-    hunt = Hunt(lambda _: float("inf"), estimator, 2 * estimator.seconds(draft.graph))
-    hunt.first = hunt.hopeful(draft, set())
-    moves = Moves(hunt)
+    rewrite_search = RewriteSearch(
+        lambda _: float("inf"), estimator, 2 * estimator.seconds(draft.graph)
+    )
+    rewrite_search.first = rewrite_search.hopeful(draft, set())
+    moves = Moves(rewrite_search)
     moves.explore(draft)
     return traced, draft, moves
 
@@ -135,4 +137,7 @@ def test_a_program_above_the_limit_is_left_to_the_search(monkeypatch) -> None:
     _, draft, moves = explored(fn, args)
     assert len(moves.found) >= together.LEAST_MOVES
     monkeypatch.setattr(together, "MOST_GRAPH", draft.graph.count_nodes() - 1)
-    assert together.chosen_together(moves.hunt, draft, lambda _: pytest.fail("planned")) is None
+    assert (
+        together.chosen_together(moves.rewrite_search, draft, lambda _: pytest.fail("planned"))
+        is None
+    )
