@@ -219,8 +219,8 @@ def one(name: str, which: str, given: Mapping[str, Any]) -> dict[str, Any]:
         found = plan(fn, *args, **settings, memory_bytes=ANY_BYTES)
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {
-        "step_s": found.step_s, "compute_s": found.file.compute_s,
-        "communication_s": found.file.communication_s, "device_peak_bytes": found.peak_bytes,
+        "step_s": found.step_s, "compute_s": found.program.compute_s,
+        "communication_s": found.program.communication_s, "device_peak_bytes": found.peak_bytes,
         "fits": fits, "gap": found.gap, "stop": found.stop.name, "mesh": str(found.mesh),
         "seconds": found.seconds, "cpu_s": used.ru_utime + used.ru_stime,
         "peak_gb": used.ru_maxrss / 1e6,

@@ -150,7 +150,7 @@ def plans_of(
             if error.kind in ("bad-pin", "does-not-fit"):
                 continue
             raise
-        text = json.dumps([one.file.mesh, one.file.ops, one.file.values], default=str)
+        text = json.dumps([one.program.mesh, one.program.ops, one.program.values], default=str)
         if text not in seen:
             seen.add(text)
             found.append((label, one))

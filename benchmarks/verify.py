@@ -91,7 +91,7 @@ def again(row: dict[str, object], file: Path) -> dict[str, object]:
     on_host = row["compiler"] == "host"
     memory |= {
         "predicted_peak_bytes": predicted_peak_bytes(now, "host") if on_host else now.peak_bytes,
-        "predicted_argument_bytes": now.file.argument_bytes,
+        "predicted_argument_bytes": now.program.argument_bytes,
     }
     return row | {"memory": memory}
 

@@ -21,12 +21,13 @@ from .result.compare import compare as compare
 from .result.moves.moves import ArrayMove as ArrayMove
 from .result.moves.moves import Moves as Moves
 from .result.moves.moves import moves as moves
-from .result.pipeline_plan import PipelinePlan as PipelinePlan
 from .result.plan import Plan as Plan
 from .result.restore import restore as restore
 from .result.restore import structs as structs
 from .result.stage import Stage as Stage
-from .result.verify.verify import Verification as Verification
+from .result.verify.program import Verification as Verification
 from .result.verify.verify import verify as verify
 from .sharding.cost.account import Collective as Collective
 from .sharding.search.baselines import Baseline as Baseline
+
+PipelinePlan = Plan  # plans in stages had a class of their own

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 
@@ -18,19 +18,14 @@ from .common.errors import PlanError
 from .common.garbage_collection import seldom_collected
 from .common.options import Options
 from .common.surface import public
-from .files.check import check_file
 from .files.plan_file import read
-from .pipeline.check_pipeline import check_pipeline
+from .pipeline.check_plan import check_plan
 from .pipeline.one_or_stages import better_pipeline
-from .pipeline.pipeline_file import is_pipeline, read_pipeline
-from .pipeline.planned_pipeline import PlannedPipeline
+from .pipeline.planned import Planned, in_one_program
 from .pipeline.stage_planner import Training
-from .result.bind import Bound
-from .result.pipeline_plan import PipelinePlan
 from .result.plan import Plan
 from .sharding.fewest_microbatches import fewest
 from .sharding.plan_program import One, plan_one
-from .sharding.planned_program import PlannedProgram
 from .training.step_call import StepCall, step_for
 
 # Micro-batch counts that are tried in turn when a step does not fit.
@@ -71,7 +66,7 @@ def plan(
         **settings: fields of `Options`, given directly; they win.
 
     Returns:
-        The fastest plan found that fits in memory; a `PipelinePlan` where stages are faster.
+        The fastest plan found that fits in memory, in several stages where these are faster.
 
     Raises:
         PlanError: if nothing fits or an option is wrong.
@@ -94,7 +89,7 @@ def plan(
         _check_roles(roles, donate, len(args))
         call = StepCall(fn, args, (), "auto")
         one = One(call, 1, donate, tuple(roles), name)
-        return _plan_of(plan_one(one, machine, wanted, say, start))
+        return _plan_of(in_one_program(plan_one(one, machine, wanted, say, start)))
     owned = {"donate_argnums": donate, "roles": roles}
     _refuse(owned, "only without optimizer=: the planner knows them of a step that it owns")
 
@@ -118,41 +113,17 @@ def plan(
 def load(path: str | Path) -> Plan:
     """Reads a plan file; `bind` it to its function before running it.
 
-    Returns:
-        A `Plan`, or a `PipelinePlan` if the file is of a pipeline.
-
     Raises:
         PlanError: if the file is not a valid plan of this version.
     """
-    if is_pipeline(path):
-        found = read_pipeline(path)
-        check_pipeline(found, str(path))
-        return cast("Plan", PipelinePlan(found, where=str(path)))
-    return load_one(path)
-
-
-def load_one(path: str | Path) -> Plan:
-    """Reads the file of a plan in one program.
-
-    Raises:
-        PlanError: if the file is not a valid one, or is of a pipeline.
-    """
-    if is_pipeline(path):
-        raise PlanError(
-            "is a plan in stages, which this cannot show", kind="pipeline", where=str(path),
-            remedy="load it in Python; each of its stage_plans is a plan in one program",
-        )  # fmt: skip
     file = read(path)
-    check_file(file, str(path))
+    check_plan(file, str(path))
     return Plan(file, where=str(path))
 
 
-def _plan_of(found: PlannedProgram | PlannedPipeline) -> Plan:
+def _plan_of(found: Planned) -> Plan:
     """What a search found, with all that can be done with it."""
-    if isinstance(found, PlannedPipeline):
-        plan = PipelinePlan(found.file, found.bound, found.seconds, cached=found.cached)
-        return cast("Plan", plan)  # it has the surface of a Plan
-    return Plan(found.file, Bound(found.traced), found.seconds, cached=found.cached)
+    return Plan(found.file, found.bound, found.seconds, cached=found.cached)
 
 
 def _options(options: Options | None, settings: dict[str, Any]) -> Options:

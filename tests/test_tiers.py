@@ -61,10 +61,8 @@ PLANNER_FRONT: tuple[str, ...] = (
     "planner/inspect/export/loaders/jax_shardings.py",  # copied beside an export
     "planner/pipeline/one_or_stages.py",
     "planner/result/bind.py",
-    "planner/result/pipeline_plan.py",
     "planner/result/plan.py",
     "planner/result/restore.py",
-    "planner/sharding/plan_program.py",
     "planner/sharding/rewrite/retrace.py",
 )
 
@@ -126,7 +124,7 @@ BASIC: tuple[str, ...] = (
     "planner/pipeline/stage_planner.py",
     "planner/pipeline/trials.py",
     "planner/result/bind.py",
-    "planner/result/pipeline_plan.py",
+    "planner/result/bind_stages.py",
     "planner/result/plan.py",
     "planner/result/restore.py",
     "planner/result/verify/stages.py",

@@ -177,7 +177,7 @@ class _Run:
                 self.fn, *self.structs, cluster=f"{devices}xh100", emission=case.emission,
                 time_limit_s=5.0,
             )  # fmt: skip
-            self.traced = found.bound.traced if found.bound is not None else self.traced
+            self.traced = found.bound if isinstance(found.bound, Traced) else self.traced
             return found.compile()
         chooser = Chooser(self.traced, case.mesh)
         chosen = chooser.follow(case.told) if case.told else chooser.draw(random.Random(case.draw))

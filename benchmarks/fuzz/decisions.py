@@ -17,7 +17,7 @@ from ir.analysis.decisions import Decisions
 from ir.trace import Traced
 from planner.common.options import Options
 from planner.common.stop import Stop
-from planner.result.bind import Bound
+from planner.pipeline.planned import in_one_program
 from planner.result.plan import Plan
 from planner.sharding.cost.account import account
 from planner.sharding.plan_program import One, planned, program_for
@@ -97,8 +97,8 @@ class Chosen:
         machine, options = self.reshard.cluster, Options(emission=emission)
         search = Search(self.program, machine, options, lambda _: None)
         one = One(StepCall(lambda: None, (), (), "auto"), 1, (), (), "fuzz")
-        made = planned(one, traced, search, found, time.monotonic(), 0.0)
-        return Plan(made.file, Bound(made.traced), made.seconds)
+        made = in_one_program(planned(one, traced, search, found, time.monotonic(), 0.0))
+        return Plan(made.file, made.bound, made.seconds)
 
 
 class Chooser:

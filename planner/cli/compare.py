@@ -11,7 +11,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from ..api import load, load_one
+from ..api import load
 from ..common.pins import AXES
 from ..common.units_text import bytes_text, seconds_text
 from ..result.by_hand import FORMAT, by_hand, read_shardings
@@ -35,7 +35,7 @@ def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Ans
     """
     axes: dict[str, str] = {}
     if _is_shardings(b):
-        first = load_one(a)
+        first = load(a)
         wanted = read_shardings(b)
         axes = axis_names(dict(wanted.mesh))
         with progress(as_json=as_json) as say:

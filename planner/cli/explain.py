@@ -7,10 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..api import load, load_one
+from ..api import load
 from ..common.errors import PlanError
-from ..inspect.analysed_plan import Why
-from ..pipeline.pipeline_file import is_pipeline
 from ..result.compare import compare
 from ..result.plan import Plan
 from . import wishes
@@ -77,15 +75,14 @@ def explain_command(
     given = {name: value for name, value in given.items() if value is not None}
     if output is not None:
         _check_output(output, given)
-    if is_pipeline(path):
-        return _stages(path, tensor, given)
-    found = load_one(path)
+    found = load(path)
+    if found.file.pipeline is not None:
+        return _stages(found, tensor, given)
     if given:
         return _what_if(found, tensor, given, output, as_json=as_json)
-    why = Why(found.file, found.decisions, found.cluster, str(path))
     with progress(as_json=as_json) as say:
         say(f"explain {tensor or 'the plan'}")
-        reason = why.reason(tensor)
+        reason = found.why.reason(tensor)
     text = str(reason)
     return Answer({"name": tensor, "text": text} | reason.summary(), lambda _: page(text))
 
@@ -99,14 +96,14 @@ def _check_output(output: Path, given: dict[str, Any]) -> None:
     wishes.check_writable(output)
 
 
-def _stages(path: Path, tensor: str, given: dict[str, Any]) -> Answer:
+def _stages(found: Plan, tensor: str, given: dict[str, Any]) -> Answer:
     """The same of a plan in stages; tensors are named STAGE:TENSOR."""
     if given:
         raise PlanError(
-            "a plan in stages is not planned again from its file", kind="usage", where=str(path),
+            "a plan in stages is not planned again from its file", kind="usage", where=found.where,
             remedy="plan the target with other options",
         )  # fmt: skip
-    text = load(path).explain(tensor)
+    text = found.explain(tensor)
     return Answer({"name": tensor, "text": text}, lambda _: page(text))
 
 

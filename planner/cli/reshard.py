@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..api import load_one
+from ..api import load
 from ..common.errors import PlanError
 from ..common.units_text import bytes_text
 from ..result.moves.moves import Moves, moves
@@ -43,7 +43,7 @@ def reshard_command(
     cannot be read.
     """
     gone = () if lost is None else _devices(lost)
-    found = moves(load_one(old), load_one(new), lost_devices=gone)
+    found = moves(load(old), load(new), lost_devices=gone)
     whole = not (found.lost_bytes or found.only_before or found.only_after)
     return Answer(found.summary(), lambda width: _page(found, width), 0 if whole else 1)
 

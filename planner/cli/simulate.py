@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.text import Text
 
-from ..api import load, load_one
+from ..api import load
 from ..common.stop import Stop
 from ..common.units_text import bytes_text, seconds_text
-from ..pipeline.pipeline_file import is_pipeline
 from ..pipeline.schedule import Priced, price, read_own
 from ..pipeline.schedule.user_file import FORMAT
-from ..result.pipeline_plan import PipelinePlan
+from ..result.plan import Plan
 from ..result.reprice import reprice
 from .answer import Answer
 from .page import page
@@ -47,27 +46,27 @@ def simulate_command(path: SimulatePath, as_json: AsJson = False) -> Answer:
     begun = time.monotonic()
     if is_schedule(path):
         return _schedule(path, begun)
-    if is_pipeline(path):
-        return _pipeline(path, begun)
-    plan = load_one(path)
+    plan = load(path)
+    if plan.file.pipeline is not None:
+        return _stages(plan, path, begun)
     again = reprice(plan)
     data = again.summary() | {"seconds": _seconds(begun), "stored_step_s": plan.step_s}
     change = f"\n  in the file   {seconds_text(plan.step_s)}, {bytes_text(plan.peak_bytes)}"
     return Answer(data, lambda _: page(f"{again}{change}"), 0 if again.fits else 1)
 
 
-def _pipeline(path: Path, begun: float) -> Answer:
+def _stages(plan: Plan, path: Path, begun: float) -> Answer:
     """A plan in stages: its schedule with the costs of its own stages."""
-    plan = cast("PipelinePlan", load(path))
     priced = plan.simulated
-    data = plan.summary() | _summary(priced) | {
-        "stages": plan.summary()["stages"], "mesh": plan.summary()["mesh"],
-        "collectives": plan.summary()["collectives"], "stored_step_s": plan.step_s,
+    said = plan.summary()
+    data = said | _summary(priced) | {
+        "stages": said["stages"], "mesh": said["mesh"], "collectives": said["collectives"],
+        "stored_step_s": plan.step_s,
         "schedules": {
             name: {"step_s": b.step_s, "peak_bytes": b.peak_bytes, "fits": b.fits}
             for name, b in priced.beside.items()
         },
-        "baselines": plan.summary()["baselines"], "name": str(path), "seconds": _seconds(begun),
+        "baselines": said["baselines"], "name": str(path), "seconds": _seconds(begun),
     }  # fmt: skip
     return Answer(data, lambda width: _page(priced, str(path), width), 0 if priced.fits else 1)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ..api import load
-from ..result.pipeline_plan import PipelinePlan
-from ..result.verify.stages import verify_stages
 from ..result.verify.verify import verify
 from .answer import Answer, progress
 from .page import page
@@ -36,7 +34,7 @@ def verify_command(
 
     Nothing is run. Exit status: 0 if they agree, 1 if not, 2 if it cannot be compiled.
     """
-    found: Any = load(path)
+    found = load(path)
     if compiler in ("host", "gpu-aot"):
         leave_accelerators()
     loaded = load_target(target)
@@ -44,8 +42,7 @@ def verify_command(
     settings = {k: loaded.settings[k] for k in BOUND if trained and k in loaded.settings}
     with progress(as_json=as_json) as say:
         say("trace")
-        bound: Any = found.bind(loaded.fn, *loaded.args, **settings)
+        bound = found.bind(loaded.fn, *loaded.args, **settings)
         say("compile")
-        staged = isinstance(bound, PipelinePlan)
-        checked: Any = (verify_stages if staged else verify)(bound, compiler=compiler)
+        checked = verify(bound, compiler=compiler)
     return Answer(checked.summary(), lambda _: page(str(checked)), 0 if checked.ok else 1)

@@ -1,4 +1,4 @@
-"""Whether a plan file is sound: its graph, cluster, mesh and decisions fit each other.
+"""Whether the plan of a program is sound: graph, cluster, mesh and decisions fit each other.
 
 A plan file may come from anyone. After these checks a plan can be printed, explained, bound and
 compiled without meeting a name, place or number that its own graph and mesh do not have.
@@ -34,14 +34,14 @@ from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.resolved_pins import Wishes, wishes_for
 from ..common.stop import PROVED, Stop
-from .plan_file import PlanFile, decisions_of
+from .program_plan import ProgramPlan, decisions_of
 
 MOST_DEVICES = 1_000_000
 ROUNDING = 1e-9  # relative: sums of the same seconds in another order
 
 
-def check_file(file: PlanFile, where: str) -> None:
-    """Checks a plan against itself.
+def check_program(file: ProgramPlan, where: str) -> None:
+    """Checks the plan of a program against itself.
 
     Raises:
         PlanError: says what in the file contradicts what.
@@ -65,14 +65,14 @@ def check_file(file: PlanFile, where: str) -> None:
         ) from error  # fmt: skip
 
 
-def _graph(file: PlanFile) -> Graph:
+def _graph(file: ProgramPlan) -> Graph:
     graph = parse(file.graph)
     if digest(graph) != file.graph_digest:
         raise IRError("its graph is not the one that its digest names; the file was changed")
     return check(graph, after="loading")
 
 
-def _check_machine(file: PlanFile, mesh: Mesh) -> None:
+def _check_machine(file: ProgramPlan, mesh: Mesh) -> None:
     cluster = Cluster.from_dict(file.cluster, where="key `cluster`")
     if mesh.num_devices != cluster.num_devices or mesh.num_devices > MOST_DEVICES:
         raise IRError(
@@ -81,24 +81,18 @@ def _check_machine(file: PlanFile, mesh: Mesh) -> None:
     for row in file.collectives:
         if row.group_size != mesh.product(row.axes):
             raise IRError(f"a collective over {row.axes} of {mesh} has {row.group_size} members")
-    for stage in file.stages:
-        if stage.mesh != dict(mesh.axes) or stage.devices != (0, mesh.num_devices):
-            raise IRError(f"a stage on devices {stage.devices}, mesh {stage.mesh} is not {mesh}")
 
 
-def _check_figures(file: PlanFile) -> None:
+def _check_figures(file: ProgramPlan) -> None:
     """Whether the sums are those of their parts, and the bound and the reason to stop agree."""
-    (stage, *_), step_s = file.stages or (None,), file.step_s
+    step_s = file.step_s
     pairs = [
         ("a step", step_s, file.compute_s + file.communication_s),
         ("communication", file.communication_s, sum(row.seconds for row in file.collectives)),
-        ("the stage's step", step_s if stage is None else stage.step_s, step_s),
     ]
     for what, said, found in pairs:
         if abs(said - found) > ROUNDING * max(said, found):
             raise IRError(f"it says that {what} takes {said} s, its parts take {found} s")
-    if stage is not None and stage.peak_bytes != file.peak_bytes:
-        raise IRError(f"its peak is {file.peak_bytes} and {stage.peak_bytes} bytes at once")
     gap_s = step_s - file.lower_bound_s
     if gap_s < -ROUNDING * step_s:
         raise IRError(f"its step of {step_s} s is below its bound of {file.lower_bound_s} s")
@@ -108,7 +102,7 @@ def _check_figures(file: PlanFile) -> None:
         raise IRError(f"it decides {file.decided_ops} of {len(file.ops)} operations")
 
 
-def _check_substitutions(file: PlanFile) -> None:
+def _check_substitutions(file: ProgramPlan) -> None:
     for row in file.substitutions:
         if row.rule not in patterns():
             raise IRError(f"it names the rule '{row.rule}', which the catalogue does not have")
@@ -116,12 +110,12 @@ def _check_substitutions(file: PlanFile) -> None:
         raise IRError("it has substitutions without the digest of what they rewrote, or vice versa")
 
 
-def _check_arguments(file: PlanFile, graph: Graph) -> None:
+def _check_arguments(file: ProgramPlan, graph: Graph) -> None:
     if file.roles != tuple(item.role for item in graph.inputs):
         raise IRError("the roles of the arguments are not those of the graph")
     heads = sum(role == "constant" for role in file.roles)
-    if not file.stages or any(not 0 <= a < len(file.roles) - heads for a in file.donated):
-        raise IRError("donated arguments or stages are missing")
+    if any(not 0 <= a < len(file.roles) - heads for a in file.donated):
+        raise IRError("a donated argument is missing")
     _check_once(file.donated, "donated argument")
     for side in zip(*file.ties, strict=True):
         _check_once(side, "tie of argument or result")
@@ -132,7 +126,7 @@ def _check_arguments(file: PlanFile, graph: Graph) -> None:
             raise IRError(f"tie {argument} to {result}: the types differ")
 
 
-def wishes_of(file: PlanFile, flat: FlatProgram) -> Wishes:
+def wishes_of(file: ProgramPlan, flat: FlatProgram) -> Wishes:
     """The user's wishes that a plan was made with.
 
     Raises:
@@ -142,7 +136,7 @@ def wishes_of(file: PlanFile, flat: FlatProgram) -> Wishes:
     return wishes_for(asked, flat, file.ties)
 
 
-def _check_wishes(file: PlanFile, flat: FlatProgram, decisions: Decisions) -> None:
+def _check_wishes(file: ProgramPlan, flat: FlatProgram, decisions: Decisions) -> None:
     found = wishes_of(file, flat)
     for v, state in zip(flat.inputs, decisions.inputs, strict=True):
         if not found.allows(v, state, decisions.mesh):
@@ -183,7 +177,7 @@ def _check_state(type_: TensorType, state: Sharding, mesh: Mesh) -> None:
         raise IRError(f"{state} waits for different reductions")
 
 
-def _check_ops(file: PlanFile, flat: FlatProgram, decisions: Decisions) -> None:
+def _check_ops(file: ProgramPlan, flat: FlatProgram, decisions: Decisions) -> None:
     _check_once((row.place for row in file.ops), "op")
     free = analyse(flat).free
     ops = {op.place: op for op in flat.ops}
@@ -235,7 +229,7 @@ def _path(place: tuple[int, ...]) -> str:
     return "/".join(map(str, place))
 
 
-def _check_values(file: PlanFile, flat: FlatProgram, decisions: Decisions) -> None:
+def _check_values(file: ProgramPlan, flat: FlatProgram, decisions: Decisions) -> None:
     _check_once(((row.place, row.number) for row in file.values), "value")
     free = analyse(flat).free
     needed = {(*place, n): v for (place, n), v in flat.names.items() if not free[v]}

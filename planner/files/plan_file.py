@@ -2,187 +2,224 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from ir import IRError, Mesh, Sharding, parse_sharding
-from ir.analysis import Decisions
+from ir import Mesh
 
 from ..common.errors import PlanError
+from ..common.stop import Stop
+from ..common.units_text import printable
 from ..common.version import VERSION
 from ..common.write_files import reason, what_it_is, write_files
+from .program_plan import BaselineRow, Bytes, CollectiveRow, Count, Position, ProgramPlan, Seconds
 from .seal import opened, sealed
 
 FORMAT = "meshwright-plan"
-FILE_VERSION = 3
+FILE_VERSION = 4
+OLD_PIPELINE_FORMAT = "meshwright-pipeline"  # of plans in stages, to version 3
 LARGEST_BYTES = 1 << 30
+AS_WRITTEN = "as written"
+ROUNDING = 1e-9  # relative
 
 
-Seconds = Annotated[float, Meta(ge=0.0, le=1e15)]
-Bytes = Annotated[float, Meta(ge=0.0, le=1e24)]
-Count = Annotated[int, Meta(ge=1, le=1_000_000)]
-Position = Annotated[int, Meta(ge=0, le=10**9)]
-Axis = Annotated[str, Meta(min_length=1, max_length=40)]
-Place = tuple[Position, ...]
+class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds and bytes of a stage on each of its devices, of one micro-batch.
 
+    once_s: of a step beside its micro-batches.
+    held_bytes: with one micro-batch in flight; activation_bytes: what each further one adds,
+        boundary_bytes: the same if the forward pass of the stage is run again.
+    sent_bytes: of values that go to the next stage.
+    """
 
-class BaselineRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    step_s: Seconds
-    peak_bytes: Bytes
-    fits: bool
-    mesh: str
-
-
-class CandidateRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another plan that the search found: the best one on its mesh."""
-
-    mesh: str
-    step_s: Seconds
-    peak_bytes: Bytes
-
-
-class CollectiveRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    kind: str
-    axes: tuple[Axis, ...]
-    group_size: Count
-    bytes: Bytes
-    count: Annotated[float, Meta(ge=0.0, le=1e15)]
-    seconds: Seconds
-    cause: str
+    forward_s: Seconds
+    input_gradient_s: Seconds
+    weight_gradient_s: Seconds
+    once_s: Seconds
+    held_bytes: Bytes
+    activation_bytes: Bytes
+    boundary_bytes: Bytes
+    sent_bytes: Bytes
 
 
 class StageRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    layers: tuple[Position, Position]
-    devices: tuple[Position, Position]
-    mesh: dict[Axis, Count]
-    step_s: Seconds
-    peak_bytes: Bytes
-    recompute: str
+    """Consecutive layers on one mesh of devices.
 
-
-class OpRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    place: Place
-    roles: tuple[str, ...]
-
-
-class ValueRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    place: Place
-    number: Position
-    sharding: str
-
-
-class SubstitutionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule applied at all places that look alike.
-
-    place: the first of them, in the program as the rows before left it: node and body for every
-        level, then the node of the rule's first output, then which reading of it.
-    count: how often it was applied.
+    layers: first slot of the program, and the one after the last.
+    devices: first device, and the one after the last.
+    step_s: busy seconds in a step.
+    recompute: as written, in a plan of one program; none; selective or full, layer by layer; stage,
+        all of it at once.
+    program: number of its plan among `programs`; equal stages share one.
+    params: names of its parameters, in the order of its plan's; a part of a stack of layers says
+        which. Empty in a plan of one program, as is `cost`.
     """
 
-    rule: Annotated[str, Meta(min_length=1, max_length=80)]
-    place: Place
-    count: Count
+    layers: tuple[Position, Position]
+    devices: tuple[Position, Position]
+    step_s: Seconds
+    peak_bytes: Bytes
+    recompute: Annotated[str, Meta(pattern="^(as written|none|selective|full|stage)$")]
+    program: Position = 0
+    params: tuple[str, ...] = ()
+    cost: StageCost | None = None
+
+
+class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How stages make a step.
+
+    bubble: share of the step in which devices are idle.
+    chunks: stages on each group of devices: stage s is on group s mod p.
+    """
+
+    name: str
+    cluster: dict[str, Any]
+    step_s: Seconds
+    lower_bound_s: Seconds
+    bubble: Annotated[float, Meta(ge=0.0, le=1.0)]
+    limit_bytes: Bytes
+    microbatches: Count
+    schedule: str
+    chunks: Count
+    loss_reduction: Annotated[str, Meta(pattern="^(auto|mean|sum)$")]
+    baselines: dict[str, BaselineRow]
+    warnings: tuple[str, ...]
 
 
 class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that a plan says; see `docs/plan-file.md`."""
+    """All that a plan says; see `docs/plan-file.md`.
+
+    stages: in the order of the program; one, if the plan is of one program.
+    programs: plans of the distinct programs that stages run.
+    pipeline: how the stages make a step; None if the plan is of one program.
+    """
 
     format: str
     version: int
     planner: str
     jax: str
-    name: str
-    graph_digest: str
-    graph: str
-    cluster: dict[str, Any]
-    mesh: Annotated[tuple[tuple[Axis, Count], ...], Meta(min_length=1, max_length=8)]
-    step_s: Seconds
-    compute_s: Seconds
-    communication_s: Seconds
-    overlapped_s: Seconds  # with collectives beside compute; 0 if not predicted
-    peak_bytes: Bytes
-    argument_bytes: Bytes
-    limit_bytes: Bytes
-    room_bytes: Bytes  # no reshard passes a state that needs more on a device
-    lower_bound_s: Seconds
-    decided_ops: Position  # operations decided apart from each other; repeated ones follow
-    stop: Annotated[str, Meta(pattern="^(OPTIMAL|GAP|TIME_LIMIT)$")]
-    origin: str
-    microbatches: Count
-    schedule: str
-    emission: Annotated[str, Meta(pattern="^(shard_map|constraints)$")]
-    loss_reduction: Annotated[str, Meta(pattern="^(auto|mean|sum)$")]
-    donated: tuple[Position, ...]
-    ties: tuple[tuple[Position, Position], ...]
-    roles: tuple[str, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    pins: tuple[tuple[str, str], ...]
-    forbidden: tuple[tuple[str, int], ...]
-    shardings: Annotated[
-        str, Meta(pattern="^(warn|pin)$")
-    ]  # those that the program is written with
-    stages: tuple[StageRow, ...]
-    baselines: dict[str, BaselineRow]
-    collectives: tuple[CollectiveRow, ...]
-    substitutions: tuple[SubstitutionRow, ...]
-    traced_digest: str  # of the graph before substitutions; empty if there are none
-    warnings: tuple[str, ...]
-    ops: tuple[OpRow, ...]
-    values: tuple[ValueRow, ...]
-    candidates: tuple[CandidateRow, ...]
+    stages: Annotated[tuple[StageRow, ...], Meta(min_length=1)]
+    programs: Annotated[tuple[ProgramPlan, ...], Meta(min_length=1)]
+    pipeline: Pipeline | None
+
+    @property
+    def whole(self) -> ProgramPlan | Pipeline:
+        """What is said of the step as a whole: its name, cluster, time, bound and baselines."""
+        return self.pipeline or self.programs[0]
+
+    @property
+    def joined(self) -> Pipeline:
+        """How the stages make a step.
+
+        Raises:
+            PlanError: if the plan is of one program.
+        """
+        if self.pipeline is None:
+            raise PlanError(
+                "is a plan of one program, it has no schedule of stages", kind="bad-plan",
+                where="plan", remedy="plan with pipeline= and optimizer=",
+            )  # fmt: skip
+        return self.pipeline
+
+    @property
+    def schedule(self) -> str:
+        """Name of the schedule that stages run in; none in a plan of one program."""
+        return "none" if self.pipeline is None else self.pipeline.schedule
+
+    @property
+    def gap(self) -> float:
+        """(step - bound) / step."""
+        step_s = self.whole.step_s
+        return max(0.0, (step_s - self.whole.lower_bound_s) / step_s) if step_s > 0 else 0.0
+
+    @property
+    def stop(self) -> Stop:
+        """Why the search ended; pipelines are searched by shortlist."""
+        return Stop.GAP if self.pipeline is not None else Stop[self.programs[0].stop]
+
+    @property
+    def peak_bytes(self) -> float:
+        """Peak of the fullest device."""
+        return max(stage.peak_bytes for stage in self.stages)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the limit, but for rounding."""
+        return self.peak_bytes <= self.whole.limit_bytes * (1 + ROUNDING)
+
+    @property
+    def members(self) -> tuple[ProgramPlan, ...]:
+        """The plan of every stage's program."""
+        return tuple(self.programs[stage.program] for stage in self.stages)
+
+    @property
+    def collectives(self) -> tuple[CollectiveRow, ...]:
+        """Every collective inside the stages, on one device of each."""
+        return tuple(row for program in self.members for row in program.collectives)
+
+    @property
+    def substitutions(self) -> dict[str, int]:
+        """How often each rule was applied in all stages, in the order of first use."""
+        found: Counter[str] = Counter()
+        for program in self.members:
+            for row in program.substitutions:
+                found[row.rule] += row.count
+        return dict(found)
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """First slot of every stage, and the number of slots."""
+        return (*(stage.layers[0] for stage in self.stages), self.stages[-1].layers[1])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Devices of every stage."""
+        return tuple(end - first for first, end in (stage.devices for stage in self.stages))
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Devices of every group; stage s is on group s mod their number."""
+        return self.sizes[: len(self.stages) // (self.pipeline.chunks if self.pipeline else 1)]
+
+    @property
+    def recompute(self) -> tuple[str, ...]:
+        """What every stage computes again."""
+        return tuple(stage.recompute for stage in self.stages)
+
+    @property
+    def costs(self) -> tuple[StageCost, ...]:
+        """What a micro-batch costs in every stage of a pipeline."""
+        return tuple(stage.cost for stage in self.stages if stage.cost is not None)
 
 
 class _Written(PlanFile, frozen=True, forbid_unknown_fields=True):
     seal: Annotated[str, Meta(max_length=40)]
 
 
-def rows_of(decisions: Decisions) -> tuple[tuple[OpRow, ...], tuple[ValueRow, ...]]:
-    """Decisions in a stable order."""
-    ops = tuple(OpRow(place, roles) for place, roles in sorted(decisions.ops.items()))
-    each = {id(state): state for state in decisions.values.values()}
-    shown = {key: str(state) for key, state in each.items()}
-    values = tuple(
-        ValueRow(place, number, shown[id(state)])
-        for (place, number), state in sorted(decisions.values.items())
-    )
-    return ops, values
+def file_of(
+    stages: tuple[StageRow, ...], programs: tuple[ProgramPlan, ...], pipeline: Pipeline | None
+) -> PlanFile:
+    """A plan as this version writes it."""
+    jax = importlib.metadata.version("jax")
+    return PlanFile(FORMAT, FILE_VERSION, VERSION, jax, stages, programs, pipeline)
 
 
-def decisions_of(file: PlanFile, where: str) -> Decisions:
-    """Decisions that a file holds.
+def one_stage(program: ProgramPlan, nodes: int) -> PlanFile:
+    """The plan of one program, which is its only stage.
 
-    Raises:
-        PlanError: if a sharding or a mesh in it is malformed.
+    Args:
+        program: the plan of the program.
+        nodes: number of nodes of the program at its top level.
     """
-    try:
-        mesh = Mesh(file.mesh)
-        states: dict[str, Sharding] = {}
-
-        def state(text: str) -> Sharding:
-            if text not in states:
-                states[text] = parse_sharding(text)
-                unknown = {*states[text].axes, *(a for a, _ in states[text].partial)} - {
-                    *mesh.names
-                }
-                if unknown:
-                    raise IRError(f"{text} uses {sorted(unknown)}, the mesh has {mesh.names}")
-            return states[text]
-
-        return Decisions(
-            mesh,
-            {row.place: row.roles for row in file.ops},
-            {(row.place, row.number): state(row.sharding) for row in file.values},
-            tuple(state(text) for text in file.inputs),
-            tuple(state(text) for text in file.outputs),
-        )
-    except IRError as error:
-        raise PlanError(
-            str(error), kind="plan-file", where=where, remedy="make the plan again"
-        ) from error
+    devices = Mesh(program.mesh).num_devices
+    stage = StageRow((0, nodes), (0, devices), program.step_s, program.peak_bytes, AS_WRITTEN)
+    return file_of((stage,), (program,), None)
 
 
 def write(path: str | Path, file: PlanFile) -> None:
@@ -252,14 +289,20 @@ def bytes_of(path: str | Path, where: str) -> bytes:
         ) from error  # fmt: skip
 
 
+class _ClusterName(msgspec.Struct, frozen=True):
+    name: Annotated[str, Meta(max_length=200)] = ""
+
+
 class _Head(msgspec.Struct):
     format: Annotated[str, Meta(max_length=40)] = ""
     version: Annotated[int, Meta(ge=0, le=10**6)] = 0
     planner: Annotated[str, Meta(max_length=40)] = ""
+    name: Annotated[str, Meta(max_length=200)] = ""
+    cluster: _ClusterName = _ClusterName()
 
 
 def _check_head(data: bytes, where: str) -> None:
-    """Format and version are looked at before anything else, for a message that helps."""
+    """Checks format and version before anything else, for a message that helps."""
     try:
         head = msgspec.json.decode(data, type=_Head)
     except (ValueError, RecursionError) as error:
@@ -267,14 +310,21 @@ def _check_head(data: bytes, where: str) -> None:
             f"is not a plan, or is cut short: {error}", kind="plan-file", where=where,
             remedy="make the plan again",
         ) from error  # fmt: skip
-    if head.format != FORMAT:
+    if head.format not in (FORMAT, OLD_PIPELINE_FORMAT):
         raise PlanError(
             f"has format {head.format!r}, expected {FORMAT!r}", kind="plan-file", where=where,
             remedy="pass a file that `meshwright plan -o` or `Plan.save` wrote",
         )  # fmt: skip
-    if head.version != FILE_VERSION:
+    if (head.format, head.version) != (FORMAT, FILE_VERSION):
         raise PlanError(
             f"has plan-file version {head.version} (written by {head.planner!r}), this "
             f"is version {FILE_VERSION} of planner {VERSION}", kind="plan-file", where=where,
-            remedy="make the plan again, or install the planner that wrote it",
+            remedy=f"make the plan again: {_command(head, where)}",
         )  # fmt: skip
+
+
+def _command(head: _Head, where: str) -> str:
+    """The command that makes the plan of an older file anew."""
+    words = ["meshwright", "plan", f"FILE.py:{head.name or 'NAME'}", "--cluster",
+             head.cluster.name or "CLUSTER", "-o", where]  # fmt: skip
+    return " ".join(printable(shlex.quote(word)) for word in words)

@@ -8,7 +8,8 @@ from ir import Sharding
 
 from ..common.stop import Stop
 from ..common.units_text import bytes_text, printable, seconds_text
-from .plan_file import PlanFile
+from .plan_file import Pipeline, PlanFile
+from .program_plan import ProgramPlan
 
 MOST_ROWS = 8
 MOST_ARGUMENTS = 24
@@ -21,7 +22,56 @@ def show_plan(
     *,
     cached: bool = False,
 ) -> str:
-    """The plan's page: mesh, prediction, proof, baselines, collectives, shardings."""
+    """The plan's page.
+
+    Args:
+        file: the plan.
+        seconds: spent on planning, by pass.
+        inputs: name of every argument -> its sharding; empty for a plan in several stages.
+        cached: the plan was found in the plan store.
+    """
+    if file.pipeline is None:
+        lines = _program(file.programs[0], inputs)
+    else:
+        lines = _stages(file, file.pipeline)
+    lines += [f"  warning: {text}" for text in file.whole.warnings]
+    if seconds:
+        spent = ", ".join(f"{k} {v:.2f} s" for k, v in seconds.items())
+        begin = "taken from the plan store" if cached else "planned"
+        lines.append(f"  {begin} in {spent}")
+    return "\n".join(map(printable, lines))
+
+
+def _stages(file: PlanFile, pipeline: Pipeline) -> list[str]:
+    """A plan in stages: schedule, prediction, stages, other plans, rules."""
+    lines = [
+        f"Plan for {pipeline.name} on {pipeline.cluster.get('name', 'cluster')}",
+        f"  pipeline     {len(file.stages)} stages, {pipeline.microbatches} micro-batches, "
+        f"{pipeline.schedule}, idle {pipeline.bubble:.1%}",
+        f"  step         {seconds_text(pipeline.step_s)} simulated",
+        f"  memory       {bytes_text(file.peak_bytes)} peak per device of "
+        f"{bytes_text(pipeline.limit_bytes)}",
+    ]
+    for s, (stage, program) in enumerate(zip(file.stages, file.members, strict=True)):
+        first, end = stage.devices
+        mesh = " x ".join(f"{axis}={n}" for axis, n in program.mesh)
+        again = "" if stage.recompute == "none" else f", {stage.recompute} recomputation"
+        lines.append(
+            f"  stage {s:<6} slots {stage.layers[0]} to {stage.layers[1]} on devices {first} to "
+            f"{end - 1} ({mesh}): busy {seconds_text(stage.step_s)}, "
+            f"{bytes_text(stage.peak_bytes)}{again}"
+        )
+    for name, b in sorted(pipeline.baselines.items(), key=lambda item: item[1].step_s):
+        fit = "" if b.fits else ", does not fit"
+        lines.append(f"  {name:<20} {seconds_text(b.step_s)} on {b.mesh}{fit}")
+    if file.substitutions:
+        rules = [f"{rule} {count} times" for rule, count in file.substitutions.items()]
+        lines.append(f"  rewritten    {', '.join(rules)}")
+    return lines
+
+
+def _program(file: ProgramPlan, inputs: Mapping[str, Sharding]) -> list[str]:
+    """A plan of one program: mesh, prediction, proof, other plans, collectives, shardings."""
     name = file.cluster.get("name", "cluster")
     gap = (file.step_s - file.lower_bound_s) / file.step_s if file.step_s else 0.0
     lines = [
@@ -45,16 +95,10 @@ def show_plan(
         lines.append(f"  rewritten    {rewrites_text(file)}")
     if file.microbatches > 1:
         lines.append(f"  micro-batches {file.microbatches}")
-    lines += _baselines(file) + _collectives(file) + _arguments(inputs)
-    lines += [f"  warning: {text}" for text in file.warnings]
-    if seconds:
-        spent = ", ".join(f"{k} {v:.2f} s" for k, v in seconds.items())
-        begin = "taken from the plan store" if cached else "planned"
-        lines.append(f"  {begin} in {spent}")
-    return "\n".join(map(printable, lines))
+    return lines + _baselines(file) + _collectives(file) + _arguments(inputs)
 
 
-def _overlapped(file: PlanFile) -> list[str]:
+def _overlapped(file: ProgramPlan) -> list[str]:
     if not file.overlapped_s or not file.communication_s:
         return []
     hidden = 1.0 - (file.overlapped_s - file.compute_s) / file.communication_s
@@ -64,7 +108,7 @@ def _overlapped(file: PlanFile) -> list[str]:
     ]
 
 
-def rewrites_text(file: PlanFile) -> str:
+def rewrites_text(file: ProgramPlan) -> str:
     """Proven rules that the program was rewritten by, such as `merge-projections 12 times`."""
     found: dict[str, int] = {}
     for row in file.substitutions:
@@ -73,7 +117,7 @@ def rewrites_text(file: PlanFile) -> str:
     return ", ".join(f"{rule} {times.get(n, f'{n} times')}" for rule, n in found.items())
 
 
-def _baselines(file: PlanFile) -> list[str]:
+def _baselines(file: ProgramPlan) -> list[str]:
     if not file.baselines:
         return []
     rows = sorted(file.baselines.items(), key=lambda item: (not item[1].fits, item[1].step_s))
@@ -89,7 +133,7 @@ def _baselines(file: PlanFile) -> list[str]:
     return lines
 
 
-def _collectives(file: PlanFile) -> list[str]:
+def _collectives(file: ProgramPlan) -> list[str]:
     if not file.collectives:
         return ["  no collectives"]
     lines = ["  collectives per step and device, dearest first"]

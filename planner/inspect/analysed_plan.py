@@ -17,7 +17,7 @@ from ..common.errors import PlanError
 from ..common.pins import is_called
 from ..common.resolved_pins import Wishes
 from ..files.check import wishes_of
-from ..files.plan_file import PlanFile
+from ..files.program_plan import ProgramPlan, decisions_of
 from ..sharding.cost.account import Account, account
 from ..sharding.problem.build import Builder
 from ..sharding.problem.facts import Facts
@@ -36,7 +36,9 @@ MOST_REASONS = 2
 class Why:
     """The search space around one plan, rebuilt from the plan file alone."""
 
-    def __init__(self, file: PlanFile, decisions: Decisions, cluster: Cluster, where: str) -> None:
+    def __init__(
+        self, file: ProgramPlan, decisions: Decisions, cluster: Cluster, where: str
+    ) -> None:
         self.file, self.decisions, self.cluster, self.where = file, decisions, cluster, where
 
     @cached_property
@@ -296,3 +298,14 @@ class Why:
 
 def _any(names: Sequence[str], pattern: str) -> bool:
     return any(is_called(name, pattern) for name in names)
+
+
+def analysed(program: ProgramPlan, where: str) -> Why:
+    """The search space around the plan of a program, on the cluster that the plan names.
+
+    Raises:
+        PlanError: if a sharding or a mesh in it is malformed.
+        ProfileError: if its cluster is malformed.
+    """
+    cluster = Cluster.from_dict(program.cluster, where=where)
+    return Why(program, decisions_of(program, where), cluster, where)

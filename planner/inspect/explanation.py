@@ -8,7 +8,7 @@ from typing import Any
 
 from ..common.stop import Stop
 from ..common.units_text import bytes_text, printable, seconds_text
-from ..files.plan_file import PlanFile
+from ..files.program_plan import ProgramPlan
 from ..sharding.cost.account import Account
 from .cost_changes import Change
 
@@ -127,7 +127,7 @@ class Whole:
     """Where the time and memory of a whole plan go, and what else there was."""
 
     account: Account
-    file: PlanFile
+    file: ProgramPlan
 
     def summary(self) -> dict[str, Any]:
         sums = self.account
@@ -163,7 +163,7 @@ class Whole:
         return "\n".join(map(printable, lines))
 
 
-def _others(file: PlanFile) -> list[str]:
+def _others(file: ProgramPlan) -> list[str]:
     """The next best plans: hand-written ones, and the best of other meshes."""
     rows = [
         (b.step_s, name, f"{bytes_text(b.peak_bytes)}{'' if b.fits else ', does not fit'}")

@@ -5,27 +5,46 @@ Source: Google, Trace Event Format (complete events "X", counters "C", metadata 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from ..files.plan_file import PlanFile
+from ..pipeline.file_schedule import priced_of
 from ..pipeline.schedule import Timeline
 from .analysed_plan import Why
-from .timeline import COMPUTE, Predicted
+from .timeline import COMPUTE, Predicted, predicted
 
 MICRO, NANO = 1e6, 1e9
 # Readers cut microseconds down to whole nanoseconds: a quarter keeps them from falling one below.
 QUARTER = 0.25
 
 
-def trace_json(why: Why, step: Predicted) -> bytes:
-    """The trace: one process for the devices of a stage, threads for compute and collectives.
+def trace_json(file: PlanFile, programs: Sequence[Why]) -> bytes:
+    """The trace of a plan: of its one program as predicted, or of its stages as simulated.
 
-    Every device of a stage does the same, so it is written once, and named for all of them.
+    Args:
+        file: the plan.
+        programs: the search space around each of `file.programs`.
     """
-    first, end = why.file.stages[0].devices if why.file.stages else (0, why.cluster.num_devices)
+    if file.pipeline is None:
+        return program_trace_json(programs[0], predicted(programs[0]))
+    return schedule_trace_json(priced_of(file).timeline)
+
+
+def program_trace_json(why: Why, step: Predicted) -> bytes:
+    """The trace of one program: one process, threads for compute and collectives.
+
+    Every device does the same, so it is written once, and named for all of them.
+    """
     events: list[dict[str, Any]] = [
-        _meta("process_name", 0, 0, f"devices {first} to {end - 1}, each: {why.file.name}"),
+        _meta(
+            "process_name",
+            0,
+            0,
+            f"devices 0 to {why.cluster.num_devices - 1}, each: {why.file.name}",
+        ),
         _meta("process_sort_index", 0, 0, 0),
     ]
     threads: dict[str, int] = {COMPUTE: 1}

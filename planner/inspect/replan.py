@@ -10,10 +10,9 @@ from costmodel import Cluster
 from costmodel.compiler import analyse
 from ir.analysis import flatten
 
-from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.resolved_pins import wishes_for
-from ..files.plan_file import PlanFile
+from ..files.program_plan import ProgramPlan
 from ..sharding.problem.facts import Facts
 from ..sharding.problem.program import Program, roles_of
 from ..sharding.search.found_to_file import outcome
@@ -26,7 +25,7 @@ def replanned(
     cluster: Cluster,
     options: Options,
     progress: Callable[[str], None] | None = None,
-) -> PlanFile:
+) -> ProgramPlan:
     """The plan of the same program on a cluster, with options.
 
     The program is as the file carries it: a step keeps its number of micro-batches.
@@ -34,11 +33,6 @@ def replanned(
     Raises:
         PlanError: if nothing fits, or the wishes leave no choice.
     """
-    if len(why.file.stages) > 1:
-        raise PlanError(
-            f"has {len(why.file.stages)} stages; only programs of one stage are planned from a "
-            "file", kind="bad-plan", where=why.where, remedy="run `meshwright plan` again",
-        )  # fmt: skip
     flat = flatten(why.graph)
     resolved = wishes_for(options, flat, why.file.ties)
     heads = sum(role == "constant" for role in why.file.roles)
@@ -47,7 +41,4 @@ def replanned(
     program = Program(facts, roles_of(why.file.roles, flat), resolved)
     search = Search(program, cluster, options, progress or (lambda _: None))
     found = search.run()
-    nodes = len(why.graph.nodes)
-    return msgspec.structs.replace(
-        why.file, **outcome(found, cluster, options, search.limit, nodes)
-    )
+    return msgspec.structs.replace(why.file, **outcome(found, cluster, options, search.limit))

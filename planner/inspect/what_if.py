@@ -11,7 +11,7 @@ from profiles import CollectiveTable, Link
 
 from ..common.errors import PlanError
 from ..common.options import Options
-from ..files.plan_file import PlanFile
+from ..files.program_plan import ProgramPlan
 from ..sharding.search.asked import as_written
 from .analysed_plan import Why
 from .replan import replanned
@@ -26,7 +26,7 @@ def what_if(
     memory_bytes: int | None = None,
     bandwidth: float = 1.0,
     pins: tuple[tuple[str, str], ...] = (),
-) -> PlanFile:
+) -> ProgramPlan:
     """Plans the program of a plan again with something changed; it is not traced again.
 
     Args:

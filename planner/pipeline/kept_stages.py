@@ -10,7 +10,7 @@ from ir.trace import Traced
 from ..common.options import Options
 from ..common.stop import Stop
 from ..common.store.keys import Memory, key_of
-from ..files.plan_file import PlanFile
+from ..files.program_plan import ProgramPlan
 from ..sharding.plan_program import One, key_of_one
 from ..sharding.search.context import Effort
 from ..sharding.search.kept_plans import is_sound
@@ -21,12 +21,14 @@ from .divide.stage_price import Phases, StagePrice
 class _Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A planned pipeline stage."""
 
-    file: PlanFile
+    file: ProgramPlan
     price: StagePrice
     lower_bound_s: float
 
 
-def kept_stage(memory: Memory, key: str, graph: str) -> tuple[PlanFile, StagePrice, float] | None:
+def kept_stage(
+    memory: Memory, key: str, graph: str
+) -> tuple[ProgramPlan, StagePrice, float] | None:
     """Plan, price and bound of a pipeline stage."""
     row = memory.get("stage", key, _Stage)
     if row is None or not is_sound(row.file, graph):
@@ -35,7 +37,7 @@ def kept_stage(memory: Memory, key: str, graph: str) -> tuple[PlanFile, StagePri
 
 
 def keep_stage(
-    memory: Memory, key: str, file: PlanFile, price: StagePrice, lower_bound_s: float
+    memory: Memory, key: str, file: ProgramPlan, price: StagePrice, lower_bound_s: float
 ) -> None:
     """Keeps a pipeline stage, unless time cut its search short."""
     if Stop[file.stop] in FINAL:

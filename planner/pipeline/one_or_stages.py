@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import jax
 from msgspec import structs
@@ -16,13 +17,12 @@ from ir.trace import trace
 
 from ..common.errors import PlanError
 from ..common.options import Options
-from ..common.version import VERSION
-from ..files.plan_file import BaselineRow
-from ..files.plan_summary import fits
+from ..files.plan_file import Pipeline, StageCost, StageRow, file_of
+from ..files.program_plan import BaselineRow, ProgramPlan, fits
 from ..sharding.plan_program import with_asked
 from ..sharding.planned_program import PlannedProgram
-from .pipeline_file import PIPELINE_FORMAT, PIPELINE_VERSION, PipelineFile, StageCost
-from .planned_pipeline import PlannedPipeline
+from ..training.step_call import params_and_batch
+from .planned import Planned, in_one_program
 from .rewrite_stages import rewritten_pipeline
 from .search import PipelineSearch
 from .stage_planner import Say, Training
@@ -38,7 +38,7 @@ def better_pipeline(
     say: Say,
     start: float,
     single: Callable[[float], PlannedProgram],
-) -> PlannedProgram | PlannedPipeline:
+) -> Planned:
     """The plan in one program, or a pipeline where that is faster or alone fits.
 
     Args:
@@ -54,7 +54,7 @@ def better_pipeline(
     """
     search = PipelineSearch(training, machine, options, say, start)
     if isinstance(options.pipeline, int):
-        _check_arguments(training)
+        params_and_batch(training.args)
         if ignored := _ignored(options):
             raise PlanError(
                 f"{ignored} is of one program, a pipeline has one for each stage",
@@ -66,7 +66,7 @@ def better_pipeline(
             raise search.refusal()
         return _plan_of(found, search, {})
     if options.pipeline == "off" or _ignored(options):
-        return single(float("inf"))
+        return in_one_program(single(float("inf")))
     if machine.num_devices <= machine.island:
         return _one_if_it_fits(search, single)
     return _faster(search, single)
@@ -81,12 +81,10 @@ def _ignored(options: Options) -> str:
     return next((name for name, value in given.items() if value), "")
 
 
-def _one_if_it_fits(
-    search: PipelineSearch, single: Callable[[float], PlannedProgram]
-) -> PlannedProgram | PlannedPipeline:
+def _one_if_it_fits(search: PipelineSearch, single: Callable[[float], PlannedProgram]) -> Planned:
     """One program, or a pipeline if none fits: all devices are near to one another."""
     try:
-        return single(float("inf"))
+        return in_one_program(single(float("inf")))
     except PlanError as error:
         if error.kind != "does-not-fit":
             raise
@@ -107,9 +105,7 @@ def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
     )  # fmt: skip
 
 
-def _faster(
-    search: PipelineSearch, single: Callable[[float], PlannedProgram]
-) -> PlannedProgram | PlannedPipeline:
+def _faster(search: PipelineSearch, single: Callable[[float], PlannedProgram]) -> Planned:
     """The pipeline, or one program if that is faster."""
     begun = time.monotonic()
     found, why = _tried(search)
@@ -130,18 +126,9 @@ def _faster(
         )
         file = structs.replace(plan.file, warnings=notes)
         seconds = {**plan.seconds, "inter": spent, "total": time.monotonic() - search.start}
-        return replace(plan, file=file, seconds=seconds)
+        return in_one_program(replace(plan, file=file, seconds=seconds))
     one = BaselineRow(plan.step_s, plan.file.peak_bytes, fits(plan.file), str(Mesh(plan.file.mesh)))
     return _plan_of(found, search, {**plan.file.baselines, "one program": one})
-
-
-def _check_arguments(training: Training) -> None:
-    if len(training.args) != 2:
-        raise PlanError(
-            f"with optimizer= the arguments are (params, batch), got {len(training.args)} "
-            "arguments", kind="bad-argument", where="plan",
-            remedy="put what is trained into params and everything else into batch",
-        )  # fmt: skip
 
 
 def _tried(search: PipelineSearch) -> tuple[Found | None, str]:
@@ -152,36 +139,51 @@ def _tried(search: PipelineSearch) -> tuple[Found | None, str]:
         return None, str(error)
 
 
-def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) -> PlannedPipeline:
+def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) -> Planned:
     rows = {**one, **_by_hand(search)}
     found, substitute_s, refused = rewritten_pipeline(found, search)
-    best, machine = found.ranked, search.machine
-    files = [plan.file for plan in found.plans]
-    distinct = list({id(file): file for file in files}.values())
-    members = tuple(next(k for k, f in enumerate(distinct) if f is file) for file in files)
-    loss, shape = found.bound.loss, best.shape
-    costs = tuple(
-        StageCost(*(float(x) for x in (
-            p.forward_s, p.input_gradient_s, p.weight_gradient_s, p.once_s, p.held_bytes,
-            p.activation_bytes, p.boundary_bytes, sent,
-        )))
-        for p, sent in zip(found.prices, (*found.across, 0.0), strict=True)
-    )  # fmt: skip
+    best, loss = found.ranked, found.bound.loss
     bound = search.lower_bound_s(found.bound.stages if found.bound.rows else ())
     if bound > best.step_s * (1 + ROUNDING):
         bound = 0.0  # one that the plan itself is below proves nothing
-    file = PipelineFile(
-        PIPELINE_FORMAT, PIPELINE_VERSION, VERSION, search.training.name, machine.to_dict(),
-        best.step_s, min(bound, best.step_s), max(best.bubble, 0.0), search.limit,
-        shape.microbatches, best.schedule, shape.recompute, loss.built.reduction, shape.cuts,
-        shape.sizes, best.stage_s, best.peak_bytes, costs, _names(found), members,
-        tuple(distinct), rows, _warnings(search, (*loss.built.warnings, *refused)), shape.chunks,
+    pipeline = Pipeline(
+        name=search.training.name, cluster=search.machine.to_dict(), step_s=best.step_s,
+        lower_bound_s=min(bound, best.step_s), bubble=max(best.bubble, 0.0),
+        limit_bytes=search.limit, microbatches=best.shape.microbatches, schedule=best.schedule,
+        chunks=best.shape.chunks, loss_reduction=loss.built.reduction, baselines=rows,
+        warnings=_warnings(search, (*loss.built.warnings, *refused)),
     )  # fmt: skip
+    programs = tuple({id(plan.file): plan.file for plan in found.plans}.values())
+    file = file_of(_stages(found, programs), programs, pipeline)
     total = time.monotonic() - search.start
     cached = all(plan.cached for plan in found.plans)
     spent = dict.fromkeys(("trace", "substitute", "build", "solve"), 0.0)  # all inside `inter`
     spent |= {"substitute": substitute_s, "inter": total - substitute_s, "total": total}
-    return PlannedPipeline(file, found.bound, spent, cached=cached)
+    return Planned(file, found.bound, spent, cached=cached)
+
+
+def _stages(found: Found, programs: Sequence[ProgramPlan]) -> tuple[StageRow, ...]:
+    """A row for every stage."""
+    shape, best, names = found.ranked.shape, found.ranked, _names(found)
+    starts = (*accumulate(shape.groups, initial=0),)
+    rows: list[StageRow] = []
+    for s, (plan, p, sent) in enumerate(
+        zip(found.plans, found.prices, (*found.across, 0.0), strict=True)
+    ):
+        first = starts[s % len(shape.groups)]
+        cost = StageCost(*(float(x) for x in (
+            p.forward_s, p.input_gradient_s, p.weight_gradient_s, p.once_s, p.held_bytes,
+            p.activation_bytes, p.boundary_bytes, sent,
+        )))  # fmt: skip
+        rows.append(
+            StageRow(
+                (shape.cuts[s], shape.cuts[s + 1]), (first, first + shape.sizes[s]),
+                best.stage_s[s], best.peak_bytes[s], shape.recompute[s],
+                next(k for k, program in enumerate(programs) if program is plan.file),
+                names[s], cost,
+            )
+        )  # fmt: skip
+    return tuple(rows)
 
 
 def _warnings(search: PipelineSearch, built: Sequence[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from ir import IRError, check, digest
 from substitutions import Draft, Trial, draft_of
 
 from ..common.errors import PlanError
-from ..files.plan_file import SubstitutionRow
+from ..files.program_plan import SubstitutionRow
 from ..sharding.planned_program import PlannedProgram
 from ..sharding.rewrite.estimate import Estimator
 from ..sharding.rewrite.retrace import retraced

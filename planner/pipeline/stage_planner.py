@@ -17,7 +17,7 @@ from ir import digest, show
 from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.store.keys import Memory, memory_of
-from ..files.plan_file import SubstitutionRow
+from ..files.program_plan import SubstitutionRow
 from ..sharding.cost.least_seconds import least_work_s
 from ..sharding.plan_program import One, planned, program_for
 from ..sharding.planned_program import PlannedProgram
@@ -312,8 +312,7 @@ class StagePlanner:
         plan = planned(one, stage.traced, search, found, now, 0.0)
         price = price_of(found.best, phases, stage.body.graph, count)
         if ask.flight > 1:  # its own program runs one at a time
-            rows = [structs.replace(r, peak_bytes=price.held_bytes) for r in plan.file.stages]
-            file = structs.replace(plan.file, peak_bytes=price.held_bytes, stages=tuple(rows))
+            file = structs.replace(plan.file, peak_bytes=price.held_bytes)
             plan = replace(plan, file=file)
         keep_stage(self.memory, key, plan.file, price, found.lower_bound_s)
         return plan, self._in_all(price, count)

@@ -1,36 +1,60 @@
 # pyright: basic
-"""A plan joined with the function it was made for."""
+"""The plan of one program joined with the function it was made for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from ir.trace import Traced, structs_of
+from ir import differences, digest
+from ir.trace import Traced, structs_of, trace
 
 from ..common.errors import PlanError
-from ..files.plan_file import PlanFile
+from ..files.program_plan import ProgramPlan
+from ..inspect.analysed_plan import Why
+from ..sharding.rewrite.replay import as_rewritten
 from ..training.step_call import step_for
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A plan's function, traced."""
+def bound_program(why: Why, fn: Any, args: tuple[Any, ...], settings: dict[str, Any]) -> Traced:
+    """The function that a plan was made for, traced and rewritten as the plan says.
 
-    traced: Traced
+    Args:
+        why: the plan.
+        fn: the function, or the loss function of a plan made with `optimizer=`.
+        args: its arguments.
+        settings: `optimizer=`, `has_aux=` and `batch_axis=`, if the plan was made with them.
+
+    Raises:
+        PlanError: if the function or its arguments differ from the plan's; it says how.
+    """
+    program = why.file
+    hint = "" if settings else _hint(program)
+    if settings:
+        fn, args = _step_of(program, fn, args, settings)
+    traced = trace(fn, *args, pinned=program.shardings == "pin")
+    if program.substitutions:
+        traced = as_rewritten(traced, program, why.where, hint)
+    traced = _with_state(traced, program)
+    if digest(traced.graph) != program.graph_digest:
+        raise PlanError(
+            "the plan is for another function or other arguments: "
+            + differences(why.graph, traced.graph),
+            kind="differs", where=why.where, remedy=f"plan this function anew{hint}",
+        )  # fmt: skip
+    return traced
 
 
-def form_of(tree: Any) -> tuple[Any, list[tuple[int, ...]]]:
-    """Structure of a pytree and the shapes of its leaves."""
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [tuple(x.shape) if hasattr(x, "shape") else np.shape(x) for x in leaves]
+def _hint(program: ProgramPlan) -> str:
+    trains = "optimizer-state" in program.roles
+    return ", or give bind the optimizer= that it was made with" if trains else ""
 
 
-def with_state(traced: Traced, file: PlanFile) -> Traced:
+def _with_state(traced: Traced, file: ProgramPlan) -> Traced:
     """The traced function with the roles, donation and ties that the plan was made with."""
     graph = traced.graph
     if len(file.roles) == len(graph.inputs):
@@ -42,19 +66,13 @@ def with_state(traced: Traced, file: PlanFile) -> Traced:
     return replace(traced, program=program, donated=file.donated, tied=ties)
 
 
-def step_of(file: PlanFile, fn: Any, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
+def _step_of(file: ProgramPlan, fn: Any, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
     """The training step that the planner built of a loss, with its arguments.
 
     Raises:
         PlanError: if the settings are not those of `optimizer=`.
     """
-    unknown = set(settings) - {"optimizer", "has_aux", "batch_axis"}
-    if unknown or "optimizer" not in settings:
-        raise PlanError(
-            f"takes optimizer= with has_aux= and batch_axis=, got {', '.join(sorted(settings))}",
-            kind="bad-option", where="Plan.bind",
-            remedy="pass what the plan was made with, or nothing if it had no optimizer=",
-        )  # fmt: skip
+    check_settings(settings)
     from_step = step_for(
         fn, args, microbatches=file.microbatches, loss_reduction=file.loss_reduction,
         **settings,
@@ -62,13 +80,35 @@ def step_of(file: PlanFile, fn: Any, args: Any, settings: dict[str, Any]) -> tup
     return from_step.fn, from_step.args
 
 
+def check_settings(settings: dict[str, Any]) -> None:
+    """Checks that settings of `Plan.bind` are those of a training step.
+
+    Raises:
+        PlanError: if one is unknown or there is no optimizer.
+    """
+    unknown = set(settings) - {"optimizer", "has_aux", "batch_axis"}
+    if unknown or "optimizer" not in settings:
+        given = ", ".join(sorted(settings)) or "none of them"
+        raise PlanError(
+            f"takes optimizer= with has_aux= and batch_axis=, got {given}", kind="bad-option",
+            where="Plan.bind",
+            remedy="pass what the plan was made with, or nothing if it had no optimizer=",
+        )  # fmt: skip
+
+
+def form_of(tree: Any) -> tuple[Any, list[tuple[int, ...]]]:
+    """Structure of a pytree and the shapes of its leaves."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [tuple(x.shape) if hasattr(x, "shape") else np.shape(x) for x in leaves]
+
+
 def specs_like(
-    bound: Bound, specs: Any, tree: Any, what: str, argnum: int | None, where: str
+    traced: Traced, specs: Any, tree: Any, what: str, argnum: int | None, where: str
 ) -> Any:
     """Specs of the argument that has the structure and shapes of a tree.
 
     Args:
-        bound: the function.
+        traced: the function.
         specs: of its arguments, as a tuple of pytrees.
         tree: one whole argument.
         what: the tree is, for errors.
@@ -80,7 +120,6 @@ def specs_like(
         TraceError: if a leaf cannot be an array.
     """
     structure, shapes = form_of(tree)
-    traced = bound.traced
     args, _ = jax.tree.unflatten(traced.in_tree, list(traced.args_info))
     pairs = list(zip(args, specs, strict=True))
     chosen = pairs if argnum is None else pairs[argnum : argnum + 1]

@@ -16,7 +16,8 @@ from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.pins import AXES
 from ..common.surface import public
-from ..files.plan_file import PlanFile
+from ..files.plan_file import one_stage
+from ..files.program_plan import ProgramPlan
 from ..inspect.analysed_plan import Why
 from ..inspect.replan import replanned
 from .plan import Plan
@@ -95,21 +96,21 @@ def by_hand(plan: Plan, shardings: Mapping[str, Any], *, mesh: Mapping[str, int]
     specs = {name: _spec(name, spec, order) for name, spec in shardings.items()}
     kept = _kept(why, specs)
     sizes = tuple(size for size in mesh.values() if size > 1) or (1,)
-    limit = max(1, int(plan.file.limit_bytes))
+    limit = max(1, int(plan.program.limit_bytes))
     try:
-        file = _priced(why, sizes, tuple(_pins(why, kept)), limit)
+        program = _priced(why, sizes, tuple(_pins(why, kept)), limit)
     except PlanError as error:
         if error.kind != "bad-pin":
             raise
         raise _bad(
             "shardings", error.message, "check that every split divides its dimension"
         ) from error
-    return Plan(file, where=plan.where)
+    return Plan(one_stage(program, len(why.graph.nodes)), where=plan.where)
 
 
 def _priced(
     why: Why, sizes: tuple[int, ...], pins: tuple[tuple[str, str], ...], limit: int
-) -> PlanFile:
+) -> ProgramPlan:
     """Within the memory limit if there is a way, else without."""
     settings: dict[str, Any] = {
         "mesh": sizes, "pins": pins, "baselines": False, "time_limit_s": TIME_LIMIT_S,

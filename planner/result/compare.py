@@ -12,7 +12,6 @@ from ..common.surface import public, public_methods
 from ..common.units_text import bytes_text, seconds_text, sharding_text
 from ..inspect.cost_changes import Change, changes
 from ..sharding.cost.account import Collective
-from .pipeline_plan import PipelinePlan
 from .plan import Plan
 
 MOST_CHANGES = 8
@@ -123,9 +122,9 @@ class Comparison:
 
 
 @public
-def compare(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> Comparison:
+def compare(a: Plan, b: Plan) -> Comparison:
     """Compares two plans, each bound to its function or as loaded from a file."""
-    if isinstance(a, PipelinePlan) or isinstance(b, PipelinePlan):
+    if a.file.pipeline or b.file.pipeline:
         same, difference = _trained(a, b)
         arguments: tuple[ArgumentRow, ...] = ()
     else:
@@ -143,64 +142,52 @@ def _more(seconds: float, step_s: float) -> str:
     return f"{seconds_text(abs(seconds))} {'less' if seconds < 0 else 'more'}"
 
 
-def _trained(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> tuple[bool, str]:
+def _trained(a: Plan, b: Plan) -> tuple[bool, str]:
     """Whether two plans, one of them in stages, train the same parameters."""
     left, right = _parameters(a), _parameters(b)
     # no stage reads what the loss does not
-    if left == right or (
-        isinstance(a, PipelinePlan) != isinstance(b, PipelinePlan)
-        and (left <= right if isinstance(a, PipelinePlan) else right <= left)
-    ):
+    less, more = (left, right) if a.file.pipeline else (right, left)
+    if left == right or (less <= more and not (a.file.pipeline and b.file.pipeline)):
         return True, "stages are split each on its own mesh"
     some = ", ".join(sorted(left ^ right)[:3])
     return False, f"only one of them has the parameters {some}"
 
 
-def _parameters(plan: Plan | PipelinePlan) -> set[str]:
-    if isinstance(plan, PipelinePlan):
-        return {name.partition("[")[0] for stage in plan.file.params for name in stage}
+def _parameters(plan: Plan) -> set[str]:
+    if plan.file.pipeline:
+        return {name.partition("[")[0] for stage in plan.file.stages for name in stage.params}
     return {
         item.name.partition("/")[2] for item in plan.graph.inputs if item.role == "parameter"
     }  # fmt: skip
 
 
-def _side(plan: Plan | PipelinePlan) -> Side:
-    if isinstance(plan, PipelinePlan):
-        return _side_of_stages(plan)
+def _side(plan: Plan) -> Side:
     file = plan.file
+    whole = file.whole
+    busiest = max(file.stages, key=lambda stage: stage.step_s)
+    program = file.programs[busiest.program]
     return Side(
-        name=file.name,
+        name=whole.name,
         cluster=plan.cluster.name,
-        devices=plan.mesh.num_devices,
-        mesh=dict(file.mesh),
-        origin=file.origin,
-        microbatches=file.microbatches,
+        devices=sum(file.groups),
+        mesh={"stages": len(file.stages)} if file.pipeline else dict(program.mesh),
+        origin="pipeline" if file.pipeline else program.origin,
+        microbatches=whole.microbatches,
         schedule=file.schedule,
-        step_s=file.step_s,
-        compute_s=file.compute_s,
-        communication_s=file.communication_s,
+        step_s=whole.step_s,
+        compute_s=program.compute_s,
+        communication_s=program.communication_s,
         peak_bytes=file.peak_bytes,
-        limit_bytes=file.limit_bytes,
-        lower_bound_s=file.lower_bound_s,
+        limit_bytes=whole.limit_bytes,
+        lower_bound_s=whole.lower_bound_s,
         gap=plan.gap,
         stop=plan.stop.value,
     )
 
 
-def _side_of_stages(plan: PipelinePlan) -> Side:
-    file = plan.file
-    busiest = plan.stage_plans[file.stage_s.index(max(file.stage_s))].file
-    return Side(
-        file.name, plan.cluster.name, sum(file.groups), {"stages": len(file.sizes)}, "pipeline",
-        file.microbatches, file.schedule, file.step_s, busiest.compute_s,
-        busiest.communication_s, plan.peak_bytes, file.limit_bytes, file.lower_bound_s,
-        plan.gap, plan.stop.value,
-    )  # fmt: skip
-
-
 def _programs(a: Plan, b: Plan) -> tuple[bool, str]:
     """Whether the programs are one, and how they differ."""
-    if a.file.graph_digest == b.file.graph_digest:
+    if a.program.graph_digest == b.program.graph_digest:
         return True, ""
     if a.microbatches != b.microbatches and _surface(a) == _surface(b):
         return True, f"the step runs {a.microbatches} and {b.microbatches} micro-batches"
@@ -210,10 +197,10 @@ def _programs(a: Plan, b: Plan) -> tuple[bool, str]:
 def _surface(plan: Plan) -> tuple[object, ...]:
     """What stays the same when a training step is cut into other micro-batches."""
     graph: Graph = plan.graph
-    return plan.file.name, graph.inputs, len(graph.outputs)
+    return plan.program.name, graph.inputs, len(graph.outputs)
 
 
-def _collectives(a: Plan | PipelinePlan, b: Plan | PipelinePlan) -> tuple[KindRow, ...]:
+def _collectives(a: Plan, b: Plan) -> tuple[KindRow, ...]:
     kinds = sorted({row.kind for plan in (a, b) for row in plan.collectives})
     rows = [
         KindRow(kind, _total(kind, a.collectives), _total(kind, b.collectives)) for kind in kinds

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,166 +13,89 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from costmodel import Cluster, CollectiveModel, ReshardModel
-from ir import Graph, Mesh, Sharding, differences, digest
-from ir.analysis import Decisions
-from ir.trace import trace
+from costmodel import CollectiveModel, ReshardModel
+from ir import Sharding
+from ir.trace import Traced
 
 from ..common.errors import PlanError
-from ..common.stop import Stop
 from ..common.surface import public_methods
 from ..common.write_files import write_files
 from ..emit.compilers import devices_for
 from ..emit.jit import build_mesh, compile_plan
 from ..emit.local_op import partition_spec
 from ..emit.serialize import serialized
-from ..files.plan_file import PlanFile, decisions_of, write
-from ..files.plan_summary import counted, fits, summary_of
+from ..files.plan_file import one_stage, write
+from ..files.plan_summary import summary_of
 from ..files.plan_text import show_plan
-from ..inspect.analysed_plan import Why
-from ..inspect.export import Written, export_files
+from ..inspect.export import Written, export_plan
 from ..inspect.perfetto import trace_json
 from ..inspect.report import report_html
-from ..inspect.timeline import predicted
 from ..inspect.what_if import what_if
-from ..sharding.cost.account import Collective
-from ..sharding.rewrite.replay import as_rewritten
-from ..sharding.search.baselines import Baseline
-from .bind import Bound, placed, specs_like, step_of, with_state
-from .stage import Stage
+from ..pipeline.stage_planner import BoundStages
+from .bind import bound_program, placed, specs_like
+from .bind_stages import bound_stages, compiled_stages
+from .plan_view import PlanView
 
 
 @public_methods
 @dataclass(frozen=True)
-class Plan:
-    """A plan for one function on one cluster.
+class Plan(PlanView):
+    """A plan for one function on one cluster, in one program or in stages.
 
-    Times are predictions of the cost model, in seconds per call; bytes are per device.
-    cached: it was found in the plan store and not searched.
+    Times are predictions of the cost model, in seconds per call; bytes are per device. A plan in
+    one program has one stage. Of several stages each is a plan of its own, for its part of the step
+    on its devices: see `stage_plans`; what speaks of one program, such as `graph`, `decisions` or
+    `in_shardings`, is theirs.
     """
 
-    file: PlanFile
-    bound: Bound | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    where: str = "plan"
-    cached: bool = False
-
-    # --- what it says ---------------------------------------------------------------------
-
-    @property
-    def step_s(self) -> float:
-        """Predicted seconds of one call."""
-        return self.file.step_s
-
-    @property
-    def peak_bytes(self) -> float:
-        """Predicted peak memory of one device."""
-        return self.file.peak_bytes
-
-    @property
-    def fits(self) -> bool:
-        """Whether the peak is within the limit; a plan that does not fit is not returned."""
-        return fits(self.file)
-
-    @property
-    def lower_bound_s(self) -> float:
-        """No plan of the searched space is faster, by the same cost model.
-
-        Where a program was large and repeats itself, that space has the plans that shard its
-        repeated layers alike (`decided_operations` is less than `operations` in the summary).
-        """
-        return self.file.lower_bound_s
-
-    @property
-    def gap(self) -> float:
-        """(step - bound) / step."""
-        step = self.file.step_s
-        return max(0.0, (step - self.file.lower_bound_s) / step) if step > 0 else 0.0
-
-    @property
-    def stop(self) -> Stop:
-        """Why the search ended."""
-        return Stop[self.file.stop]
-
-    @property
-    def mesh(self) -> Mesh:
-        return Mesh(self.file.mesh)
-
-    @property
-    def microbatches(self) -> int:
-        return self.file.microbatches
-
-    @property
-    def schedule(self) -> str:
-        return self.file.schedule
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return tuple(
-            Stage(s.layers, s.devices, s.mesh, s.step_s, s.peak_bytes, s.recompute)
-            for s in self.file.stages
-        )
-
-    @property
-    def baselines(self) -> dict[str, Baseline]:
-        """Hand-written plans priced by the same cost model."""
-        return {
-            name: Baseline(b.step_s, b.peak_bytes, b.fits, b.mesh)
-            for name, b in self.file.baselines.items()
-        }
-
-    @property
-    def collectives(self) -> tuple[Collective, ...]:
-        """Every collective of one call, the dearest first."""
-        return tuple(
-            Collective(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
-            for c in self.file.collectives
-        )
-
-    @property
-    def substitutions(self) -> dict[str, int]:
-        """Proven rules that the program was rewritten by, and how often each was applied."""
-        return counted(self.file)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self.file.warnings
-
-    @cached_property
-    def cluster(self) -> Cluster:
-        return Cluster.from_dict(self.file.cluster, where=self.where)
-
-    @cached_property
-    def decisions(self) -> Decisions:
-        return decisions_of(self.file, self.where)
-
-    @cached_property
-    def graph(self) -> Graph:
-        """The graph that was planned."""
-        return self.bound.traced.graph if self.bound is not None else self.why.graph
-
-    def summary(self) -> dict[str, Any]:
-        """The contract of `meshwright plan --json`."""
-        return summary_of(self.file, self.gap, self.seconds, cached=self.cached)
-
-    def __str__(self) -> str:
-        return show_plan(self.file, self.seconds, self.input_shardings(), cached=self.cached)
-
     def input_shardings(self) -> dict[str, Sharding]:
-        """Name of every argument -> its sharding."""
+        """Name of every argument of the one program -> its sharding."""
         names = [item.name for item in self.why.graph.inputs if item.role != "constant"]
         skipped = len(self.decisions.inputs) - len(names)
         return dict(zip(names, self.decisions.inputs[skipped:], strict=True))
+
+    def summary(self) -> dict[str, Any]:
+        """The contract of `meshwright plan --json`."""
+        return summary_of(self.file, self.seconds, cached=self.cached)
+
+    def __str__(self) -> str:
+        inputs = self.input_shardings() if self.file.pipeline is None else {}
+        return show_plan(self.file, self.seconds, inputs, cached=self.cached)
+
+    @cached_property
+    def stage_plans(self) -> tuple[Plan, ...]:
+        """For every stage the plan of its part of the step, all micro-batches in one loop."""
+        plans = [
+            Plan(one_stage(why.file, len(why.graph.nodes)), where=self.where)
+            for why in self.analysed
+        ]
+        return tuple(plans[stage.program] for stage in self.file.stages)
 
     def explain(self, what: str = "", *, alternatives: int = 6) -> str:
         """Why a tensor or op is as it is; the whole plan if `what` is empty.
 
         Alternatives are solved with that one choice fixed, not guessed.
 
+        Args:
+            what: a tensor or op; of a plan in stages `STAGE` or `STAGE:TENSOR`, such as `1` or
+                `1:params/3`.
+            alternatives: how many to solve.
+
         Raises:
             PlanError: if nothing in the program is called so.
         """
-        return self.why.explain(what, alternatives)
+        if self.file.pipeline is None:
+            return self.why.explain(what, alternatives)
+        if not what:
+            return str(self)
+        number, _, tensor = what.partition(":")
+        if not number.isdecimal() or int(number) >= len(self.file.stages):
+            raise PlanError(
+                f"there is no stage '{number}'", kind="unknown-tensor", where=self.where,
+                remedy=f"write STAGE or STAGE:TENSOR, stages are 0 to {len(self.file.stages) - 1}",
+            )  # fmt: skip
+        stage = self.file.stages[int(number)]
+        return self.analysed[stage.program].explain(tensor, alternatives)
 
     def what_if(
         self,
@@ -191,17 +114,12 @@ class Plan:
             pins: in addition to the plan's own.
 
         Raises:
-            PlanError: if nothing fits, or the devices do not fill hosts.
+            PlanError: if nothing fits, the devices do not fill hosts, or the plan is in stages.
         """
-        file = what_if(
+        program = what_if(
             self.why, devices=devices, memory_bytes=memory_bytes, bandwidth=bandwidth, pins=pins
         )
-        return Plan(file, where=self.where)
-
-    @cached_property
-    def why(self) -> Why:
-        """The search space around this plan."""
-        return Why(self.file, self.decisions, self.cluster, self.where)
+        return Plan(one_stage(program, len(self.why.graph.nodes)), where=self.where)
 
     # --- files ----------------------------------------------------------------------------
 
@@ -215,7 +133,7 @@ class Plan:
         Raises:
             PlanError: if the file cannot be written.
         """
-        write_files([(Path(path), report_html(self.why).encode())])
+        write_files([(Path(path), report_html(self.file, self.analysed).encode())])
 
     def trace(self, path: str | Path) -> None:
         """Writes the predicted step as a trace that ui.perfetto.dev and Chrome open.
@@ -223,32 +141,36 @@ class Plan:
         Raises:
             PlanError: if the file cannot be written.
         """
-        write_files([(Path(path), trace_json(self.why, predicted(self.why)))])
+        write_files([(Path(path), trace_json(self.file, self.analysed))])
 
     def export(self, to: str, path: str | Path) -> Written:
         """Writes the plan for another runtime.
 
         Args:
-            to: a format, one of `planner.inspect.export.FORMATS`; docs/exports.md has them all.
+            to: a format, one of `planner.inspect.export.FORMATS`; docs/exports.md has them all, and
+                which can say stages.
             path: the file; some formats write others beside it, with other endings.
 
         Raises:
-            PlanError: if the format is unknown or cannot be written, or needs the function and
-                the plan was loaded and not bound.
+            PlanError: if the format is unknown, cannot say this plan or cannot be written, or needs
+                the function and the plan was loaded and not bound.
         """
+        path = Path(path)
+        return export_plan(self.file, self.analysed, to, path, self.where, self._serialized)
 
-        def serialize() -> tuple[str, bytes]:
-            self._need()
-            devices = devices_for("host", self.mesh.num_devices, 1, "")
-            return serialized(self.compile(devices=devices))
-
-        return export_files(self.why, to, Path(path), serialize)
+    def _serialized(self) -> tuple[str, bytes]:
+        """The compiled program as StableHLO text and bytes of `jax.export`."""
+        self._need()
+        devices = devices_for("host", self.mesh.num_devices, 1, "")
+        return serialized(self.compile(devices=devices))
 
     def _repr_html_(self) -> str:
         """The report in a frame of its own, for notebooks."""
-        page = html.escape(report_html(self.why), quote=True)
+        page = html.escape(report_html(self.file, self.analysed), quote=True)
         look = "width:100%;height:640px;border:1px solid #8888;border-radius:6px"
         return f'<iframe sandbox srcdoc="{page}" title="plan" style="{look}"></iframe>'
+
+    # --- running --------------------------------------------------------------------------
 
     def bind(self, fn: Callable[..., Any], *args: Any, **settings: Any) -> Plan:
         """Joins a loaded plan with the function it was made for.
@@ -256,63 +178,65 @@ class Plan:
         Args:
             fn: the function, or the loss function of a plan made with `optimizer=`.
             args: its arguments, arrays or `jax.ShapeDtypeStruct`.
-            settings: `optimizer=` and `has_aux=`, if the plan was made with them.
+            settings: `optimizer=`, `has_aux=` and `batch_axis=`, if the plan was made with them.
 
         Raises:
             PlanError: if the function or its arguments differ from the plan's; it says how.
         """
-        if settings:
-            fn, args = step_of(self.file, fn, args, settings)
-        traced = trace(fn, *args, pinned=self.file.shardings == "pin")
-        if self.file.substitutions:
-            hint = "" if settings else self._hint()
-            traced = as_rewritten(traced, self.file, self.where, hint)
-        traced = with_state(traced, self.file)
-        if digest(traced.graph) != self.file.graph_digest:
-            raise PlanError(
-                "the plan is for another function or other arguments: "
-                + differences(self.why.graph, traced.graph),
-                kind="differs", where=self.where,
-                remedy="plan this function anew" + ("" if settings else self._hint()),
-            )  # fmt: skip
-        return Plan(self.file, Bound(traced), self.seconds, self.where)
+        if self.file.pipeline is None:
+            bound = bound_program(self.why, fn, args, settings)
+        else:
+            bound = bound_stages(self.file, self.where, fn, args, settings)
+        return Plan(self.file, bound, self.seconds, self.where)
 
-    def _hint(self) -> str:
-        trains = "optimizer-state" in self.file.roles
-        return ", or give bind the optimizer= that it was made with" if trains else ""
-
-    # --- running --------------------------------------------------------------------------
-
-    def _need(self) -> Bound:
+    def _need(self) -> Traced | BoundStages:
         if self.bound is None:
+            call = "fn, *args" if self.file.pipeline is None else "loss, params, batch, optimizer="
             raise PlanError(
                 "a loaded plan has no function yet", kind="not-bound", where=self.where,
-                remedy="call load(path).bind(fn, *args) first",
+                remedy=f"call load(path).bind({call}) first",
             )  # fmt: skip
         return self.bound
 
-    def _mesh(self, devices: Sequence[Any] | None) -> jax.sharding.Mesh:
-        """The mesh over real devices.
+    def _one(self) -> Traced:
+        """The function of the one program."""
+        bound = self._need()
+        if isinstance(bound, BoundStages):
+            raise self._in_stages()
+        return bound
+
+    def _here(self, devices: Sequence[Any] | None) -> Sequence[Any]:
+        """The devices to run on.
 
         Raises:
             PlanError: if there are too few.
         """
         here = jax.devices() if devices is None else devices
-        need = self.mesh.num_devices
+        need = sum(self.file.groups)
         if len(here) < need:
             flag = f"--xla_force_host_platform_device_count={need}"
+            mesh = f" ({self.mesh})" if self.file.pipeline is None else ""
             raise PlanError(
-                f"the plan needs {need} devices ({self.mesh}), there are {len(here)}",
+                f"the plan needs {need} devices{mesh}, there are {len(here)}",
                 kind="too-few-devices", where=self.where,
                 remedy=f"plan for the devices there are, start more processes, or on a CPU set "
                 f"XLA_FLAGS={flag} before JAX starts",
             )  # fmt: skip
+        return here
+
+    def _mesh(self, devices: Sequence[Any] | None) -> jax.sharding.Mesh:
+        """The mesh of the one program over real devices.
+
+        Raises:
+            PlanError: if there are too few.
+        """
+        self._here(devices)
         return build_mesh(self.mesh, devices)
 
     @cached_property
     def _reshard(self) -> ReshardModel:
         collectives = CollectiveModel(self.cluster)
-        return ReshardModel(self.cluster, self.mesh, collectives, self.file.room_bytes)
+        return ReshardModel(self.cluster, self.mesh, collectives, self.program.room_bytes)
 
     def compile(self, *, devices: Sequence[Any] | None = None) -> Any:
         """One callable with the signature of the function, on the devices present.
@@ -322,17 +246,20 @@ class Plan:
         Raises:
             PlanError: if there are fewer devices than the plan needs, or no function is bound.
         """
-        traced = self._need().traced
-        self._mesh(devices)
+        bound, here = self._need(), self._here(devices)
+        if isinstance(bound, BoundStages):
+            if devices is None:
+                here = sorted(here, key=lambda device: (device.process_index, device.id))
+            return compiled_stages(self.file, bound, here, self.where)
         return compile_plan(
-            traced, self.decisions, self._reshard, devices=devices,
-            emission=self.file.emission,
+            bound, self.decisions, self._reshard, devices=devices,
+            emission=self.program.emission,
         )  # fmt: skip
 
     @property
     def in_shardings(self) -> Any:
-        """PartitionSpecs of the arguments, as a tuple of pytrees."""
-        traced = self._need().traced
+        """PartitionSpecs of the arguments of the one program, as a tuple of pytrees."""
+        traced = self._one()
         states = self.decisions.inputs[len(traced.program.consts) :]
         specs = [partition_spec(s) for s in states]
         args, _ = jax.tree.unflatten(traced.in_tree, specs)
@@ -340,14 +267,13 @@ class Plan:
 
     @property
     def out_shardings(self) -> Any:
-        """PartitionSpecs of the results, as a pytree."""
-        traced = self._need().traced
+        """PartitionSpecs of the results of the one program, as a pytree."""
+        traced = self._one()
         specs = [partition_spec(s) for s in self.decisions.outputs]
         return jax.tree.unflatten(traced.out_tree, specs)
 
     def _specs_like(self, tree: Any, what: str, argnum: int | None) -> Any:
-        """Specs of the argument that has the structure and shapes of `tree`."""
-        return specs_like(self._need(), self.in_shardings, tree, what, argnum, self.where)
+        return specs_like(self._one(), self.in_shardings, tree, what, argnum, self.where)
 
     def shard(
         self, tree: Any, *, argnum: int | None = None, devices: Sequence[Any] | None = None
@@ -356,14 +282,20 @@ class Plan:
 
         Args:
             tree: the argument.
-            argnum: its position; found by its structure and shapes if not given.
+            argnum: its position; found by its structure and shapes if not given. Of a plan in
+                stages 0, the parameters, or 1, the optimizer's state.
             devices: all there are if None.
 
         Raises:
             PlanError: if no argument, or more than one, has this structure.
         """
-        specs = self._specs_like(tree, "the tree to shard", argnum)
-        return placed(tree, specs, self._mesh(devices))
+        if self.file.pipeline is None:
+            return placed(tree, self._specs_like(tree, "the tree to shard", argnum),
+                          self._mesh(devices))  # fmt: skip
+        if argnum not in (0, 1):
+            raise PlanError(f"must be 0 or 1, got {argnum!r}", kind="bad-option", where="argnum",
+                            remedy="the batch is placed as a step is called")  # fmt: skip
+        return self.compile(devices=devices).place(tree, argnum)
 
     def init(
         self,
@@ -375,7 +307,7 @@ class Plan:
         """Runs `init_fn(*args)` so that its result is created sharded, never whole.
 
         Raises:
-            PlanError: if its result is none of the function's arguments.
+            PlanError: if its result is none of the function's arguments, or the plan is in stages.
         """
         result = jax.eval_shape(init_fn, *args)
         specs = self._specs_like(result, "the result of init_fn", argnum)

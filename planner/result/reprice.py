@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 
 from ..common.stop import PROVED, Stop
-from ..files.plan_file import CollectiveRow
-from ..inspect.analysed_plan import Why
+from ..files.plan_file import one_stage
+from ..files.program_plan import CollectiveRow
 from ..sharding.cost.account import account, memory_on_cpus
 from ..sharding.cost.overlap import overlapped_s
 from .plan import Plan
@@ -20,28 +20,23 @@ def reprice(plan: Plan) -> Plan:
     Raises:
         PlanError: if a decision of the file is not in the space of this version.
     """
-    file = plan.file
-    why = Why(file, plan.decisions, plan.cluster, plan.where)
+    why, program = plan.why, plan.program
     sums = account(why.builder, why.built, why.choice)
     overlapped = overlapped_s(why.builder, why.built, why.choice, plan.cluster)
     collectives = tuple(
         CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
         for c in sums.collectives
     )
-    stages = tuple(
-        msgspec.structs.replace(stage, step_s=sums.step_s, peak_bytes=sums.peak_bytes)
-        for stage in file.stages
-    )
-    least_s = min(file.lower_bound_s, sums.step_s)
+    least_s = min(program.lower_bound_s, sums.step_s)
     proved = sums.step_s - least_s <= PROVED * sums.step_s
-    stop = Stop.GAP.name if file.stop == Stop.OPTIMAL.name and not proved else file.stop
+    stop = Stop.GAP.name if program.stop == Stop.OPTIMAL.name and not proved else program.stop
     again = msgspec.structs.replace(
-        file, step_s=sums.step_s, compute_s=sums.compute_s, communication_s=sums.communication_s,
+        program, step_s=sums.step_s, compute_s=sums.compute_s, communication_s=sums.communication_s,
         peak_bytes=sums.peak_bytes, argument_bytes=sums.argument_bytes, collectives=collectives,
-        stages=stages, overlapped_s=overlapped if file.overlapped_s else 0.0,
+        overlapped_s=overlapped if program.overlapped_s else 0.0,
         lower_bound_s=least_s, stop=stop,
     )  # fmt: skip
-    return replace(plan, file=again)
+    return replace(plan, file=one_stage(again, len(why.graph.nodes)))
 
 
 def predicted_peak_bytes(plan: Plan, compiler: str) -> float:
@@ -54,8 +49,7 @@ def predicted_peak_bytes(plan: Plan, compiler: str) -> float:
     Raises:
         PlanError: if a decision of the file is not in the space of this version.
     """
-    why = Why(plan.file, plan.decisions, plan.cluster, plan.where)
-    sums = why.account
+    sums = plan.why.account
     if compiler == "host" and not plan.cluster.has_cpus:
         return float(memory_on_cpus(sums.memory, sums.argument_bytes).max(initial=0.0))
     return sums.peak_bytes

@@ -11,11 +11,12 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from ir.trace import Traced
+
 from ..common.errors import PlanError
 from ..common.surface import public
 from ..emit.jit import build_mesh
 from .bind import specs_like
-from .pipeline_plan import PipelinePlan
 from .plan import Plan
 
 EXTRA = "pip install 'meshwright[orbax]'"
@@ -37,12 +38,9 @@ def structs(
         PlanError: if no argument, or more than one, has this structure, or there are too few
             devices.
     """
-    if plan.bound is None:
-        raise PlanError(
-            "a loaded plan has no function yet", kind="not-bound", where=plan.where,
-            remedy="call load(path).bind(fn, *args) first",
-        )  # fmt: skip
-    specs = specs_like(plan.bound, plan.in_shardings, tree, "the tree", argnum, plan.where)
+    wanted = plan.in_shardings  # refuses plans that have no function, or are in stages
+    assert isinstance(plan.bound, Traced)
+    specs = specs_like(plan.bound, wanted, tree, "the tree", argnum, plan.where)
     here, need = len(jax.devices() if devices is None else devices), plan.mesh.num_devices
     if here < need:
         raise PlanError(
@@ -59,7 +57,7 @@ def structs(
 
 @public
 def restore(
-    plan: Plan | PipelinePlan,
+    plan: Plan,
     path: str | Path,
     tree: Any,
     *,
@@ -88,7 +86,7 @@ def restore(
             "needs Orbax, which is not installed", kind="missing-library", where="planner.restore",
             remedy=EXTRA,
         ) from error  # fmt: skip
-    if isinstance(plan, PipelinePlan):
+    if plan.file.pipeline is not None:
         whole = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
         shapes = jax.eval_shape(lambda: tree)
         target = jax.tree.map(
@@ -110,6 +108,6 @@ def restore(
             f"cannot be restored: {' '.join(str(error).split())[:300]}", kind="checkpoint",
             where=str(path), remedy="pass the tree that was saved",
         ) from error  # fmt: skip
-    if isinstance(plan, PipelinePlan):
+    if plan.file.pipeline is not None:
         return plan.shard(found, argnum=argnum or 0, devices=devices)
     return found

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import jax
 import msgspec
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, missing_sizes
@@ -18,8 +17,7 @@ from substitutions import draft_of
 from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.store.keys import Memory, memory_of
-from ..common.version import VERSION
-from ..files.plan_file import FILE_VERSION, FORMAT, PlanFile, SubstitutionRow
+from ..files.program_plan import ProgramPlan, SubstitutionRow
 from ..training.step_call import StepCall
 from .check_effects import check_effects
 from .nested_maps import check_maps
@@ -281,23 +279,18 @@ def _donated(traced: Traced) -> frozenset[int]:
     return frozenset(a + heads for a in traced.donated)
 
 
-def _file(one: One, traced: Traced, search: Search, found: Found) -> PlanFile:
+def _file(one: One, traced: Traced, search: Search, found: Found) -> ProgramPlan:
     machine, options = search.cluster, search.options
     warnings = (
         *traced.warnings, *one.call.warnings,
         *dict.fromkeys(search.scope.program.flat.warnings),
         *_idle(found.best, machine), *missing_sizes(machine),
     )  # fmt: skip
-    return PlanFile(
-        format=FORMAT,
-        version=FILE_VERSION,
-        planner=VERSION,
-        jax=jax.__version__,
+    return ProgramPlan(
         name=one.name,
         graph_digest=digest(traced.graph),
         graph=traced.text,
         microbatches=one.microbatches,
-        schedule="none",
         emission=options.emission,
         loss_reduction=one.call.reduction,
         donated=traced.donated,
@@ -306,7 +299,7 @@ def _file(one: One, traced: Traced, search: Search, found: Found) -> PlanFile:
         substitutions=(),
         traced_digest="",
         warnings=warnings,
-        **outcome(found, machine, options, search.limit, len(traced.graph.nodes)),
+        **outcome(found, machine, options, search.limit),
     )
 
 

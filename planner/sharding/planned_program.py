@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ir.trace import Traced
 
-from ..files.plan_file import PlanFile
+from ..files.program_plan import ProgramPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class PlannedProgram:
     cached: it was found in the plan store and not searched.
     """
 
-    file: PlanFile
+    file: ProgramPlan
     traced: Traced
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     cached: bool = False

@@ -32,16 +32,27 @@ def step_for(
     batch_axis: int = 0,
 ) -> StepCall:
     """Builds the training step of a loss and an optimizer."""
+    params, batch = params_and_batch(args)
+    built = build_step(
+        loss_fn, params, batch, optimizer, has_aux=has_aux, microbatches=microbatches,
+        loss_reduction=loss_reduction, batch_axis=batch_axis,
+    )  # fmt: skip
+    return StepCall(
+        built.fn, (params, built.opt_state_structs, batch), built.warnings, built.reduction
+    )
+
+
+def params_and_batch(args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The two arguments of a loss.
+
+    Raises:
+        PlanError: if there are more or fewer.
+    """
     if len(args) != 2:
         raise PlanError(
             f"with optimizer= the arguments are (params, batch), got {len(args)} arguments",
             kind="bad-argument", where="plan",
             remedy="put what is trained into params and everything else into batch",
         )  # fmt: skip
-    built = build_step(
-        loss_fn, args[0], args[1], optimizer, has_aux=has_aux, microbatches=microbatches,
-        loss_reduction=loss_reduction, batch_axis=batch_axis,
-    )  # fmt: skip
-    return StepCall(
-        built.fn, (args[0], built.opt_state_structs, args[1]), built.warnings, built.reduction
-    )
+    params, batch = args
+    return params, batch

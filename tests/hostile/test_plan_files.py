@@ -19,7 +19,7 @@ import pytest
 from ir import digest, parse
 from planner import PlanError, load, plan
 from tests.planner.programs import PARAMS, X, array, filled, mlp, slow_machine
-from tests.planner.sealing import resealed
+from tests.planner.sealing import resealed, with_program
 
 HELD = array(8, 16, seed=9)
 NASTY: tuple[Any, ...] = (
@@ -43,18 +43,26 @@ def made(**settings: Any) -> Any:
                 donate_argnums=(1,), **settings)  # fmt: skip
 
 
-@pytest.fixture(name="raw", scope="module")
-def _raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+@pytest.fixture(name="whole", scope="module")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     made().save(path)
     return json.loads(path.read_text())
 
 
+@pytest.fixture(name="raw")
+def _raw(whole: dict[str, Any]) -> dict[str, Any]:
+    """The plan of the program."""
+    (program,) = whole["programs"]
+    return program
+
+
 @pytest.fixture(name="refused")
-def _refused(raw: dict[str, Any], tmp_path: Path) -> Callable[..., str]:
+def _refused(whole: dict[str, Any], tmp_path: Path) -> Callable[..., str]:
     def check(**keys: Any) -> str:
         path = tmp_path / "plan.json"
-        path.write_text(json.dumps(resealed(raw | keys)))
+        own = {key: keys.pop(key) for key in ("stages", "pipeline", "programs") if key in keys}
+        path.write_text(json.dumps(resealed(with_program(whole, **keys) | own)))
         with pytest.raises(PlanError) as found:
             load(path)
         assert found.value.kind == "plan-file"
@@ -65,8 +73,8 @@ def _refused(raw: dict[str, Any], tmp_path: Path) -> Callable[..., str]:
     return check
 
 
-def test_the_plan_itself_is_accepted_and_right(raw: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(raw))
+def test_the_plan_itself_is_accepted_and_right(whole: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(whole))
     step = load(tmp_path / "plan.json").bind(program, PARAMS, X).compile()
     x = array(8, 16)
     expected = program(filled(PARAMS), x)
@@ -227,11 +235,28 @@ def test_donation_and_ties_are_of_arguments(refused: Any, raw: dict[str, Any]) -
     assert "roles" in refused(roles=["batch"] * len(raw["roles"]))
 
 
-def test_stages_and_collectives_are_of_the_mesh(refused: Any, raw: dict[str, Any]) -> None:
-    stage = raw["stages"][0]
+def test_the_stage_is_that_of_the_program(refused: Any, whole: dict[str, Any]) -> None:
+    (stage,), (program,) = whole["stages"], whole["programs"]
     assert "stage" in refused(stages=[])
-    assert "stage" in refused(stages=[stage | {"mesh": {"x": 8}}])
-    assert "stage" in refused(stages=[stage | {"devices": [0, 9]}])
+    assert "2 stages" in refused(stages=[stage, stage])
+    assert "programs" in refused(programs=[])
+    assert "2 programs" in refused(programs=[program, program])
+    for changed in (
+        {"devices": [0, 9]}, {"step_s": 2 * stage["step_s"]}, {"recompute": "full"}, {"program": 1},
+        {"params": ["w"]}, {"layers": [1, 2]},
+    ):  # fmt: skip
+        assert "its stage is" in refused(stages=[stage | changed])
+    assert "at once" in refused(stages=[stage | {"peak_bytes": 1.0}])
+    pipeline = {
+        key: program[key]
+        for key in ("name", "cluster", "step_s", "lower_bound_s", "limit_bytes", "microbatches",
+                    "loss_reduction", "baselines", "warnings")
+    }  # fmt: skip
+    pipeline |= {"bubble": 0.0, "schedule": "1f1b", "chunks": 1}
+    assert "no cost" in refused(pipeline=pipeline)
+
+
+def test_collectives_are_of_the_mesh(refused: Any) -> None:
     row = {"kind": "all-reduce", "axes": ["x"], "group_size": 2, "bytes": 1.0, "count": 1.0,
            "seconds": 1.0, "cause": ""}  # fmt: skip
     assert "no axis 'q'" in refused(collectives=[row | {"axes": ["q"]}])
@@ -287,13 +312,13 @@ def use(path: Path) -> None:
 
 @pytest.mark.parametrize("number", range(8))
 def test_no_change_of_one_part_crashes_anything(
-    raw: dict[str, Any], tmp_path: Path, number: int
+    whole: dict[str, Any], tmp_path: Path, number: int
 ) -> None:
     path = tmp_path / "plan.json"
-    every = list(itertools.product(sorted(places(raw), key=str), NASTY))
+    every = list(itertools.product(sorted(places(whole), key=str), NASTY))
     loaded = 0
     for place, value in every[number::8]:
-        text = json.dumps(resealed(replaced(raw, place, value)))
+        text = json.dumps(resealed(replaced(whole, place, value)))
         path.write_text(text)
         found = attempt(lambda: load(path))
         if isinstance(found, PlanError):

@@ -27,7 +27,8 @@ import msgspec
 from planner.common.store.database import Store
 from planner.common.store.keys import Memory
 from planner.files import plan_file as planfile
-from planner.files.plan_file import PlanFile
+from planner.files.plan_file import PlanFile, one_stage
+from planner.files.program_plan import ProgramPlan
 from profiles import (
     Sample,
     load_profile,
@@ -52,14 +53,17 @@ class Writer:
     read: Callable[[Path], str]
 
 
-def plan_of(which: str) -> PlanFile:
+def plan_of(which: str) -> ProgramPlan:
     """A plan of no program, long enough to be cut anywhere."""
     plain: dict[str, Any] = {
-        field.name: _empty(field.name) for field in msgspec.structs.fields(PlanFile)
+        field.name: _empty(field.name) for field in msgspec.structs.fields(ProgramPlan)
     }
-    plain |= {"format": planfile.FORMAT, "version": planfile.FILE_VERSION, "name": which,
-              "warnings": (NOISE,)}  # fmt: skip
-    return msgspec.convert(plain, PlanFile)
+    return msgspec.convert(plain | {"name": which, "warnings": (NOISE,)}, ProgramPlan)
+
+
+def file_of(which: str) -> PlanFile:
+    """The same in a file."""
+    return one_stage(plan_of(which), 0)
 
 
 def _empty(name: str) -> Any:
@@ -80,8 +84,8 @@ def _empty(name: str) -> Any:
 
 def _read_plan(folder: Path) -> str:
     found = planfile.read(folder / "plan.json")
-    assert found == plan_of(found.name)
-    return found.name
+    assert found == file_of(found.programs[0].name)
+    return found.programs[0].name
 
 
 def _profile(which: str) -> Any:
@@ -123,7 +127,7 @@ def _write_store(folder: Path, which: str) -> None:
 
 def _read_store(folder: Path) -> str:
     memory = Memory(Store(folder / "plans.sqlite3"))
-    found = memory.get("plan", "0" * 64, PlanFile)
+    found = memory.get("plan", "0" * 64, ProgramPlan)
     assert found is not None
     assert found == plan_of(found.name)
     return found.name
@@ -152,7 +156,7 @@ def _read_journal(folder: Path) -> str:
 
 
 WRITERS = {
-    "plan": Writer(lambda f, w: planfile.write(f / "plan.json", plan_of(w)), _read_plan),
+    "plan": Writer(lambda f, w: planfile.write(f / "plan.json", file_of(w)), _read_plan),
     "profile": Writer(lambda f, w: save_profile(_profile(w), f / "p.json"), _read_profile),
     "profile database": Writer(
         lambda f, w: store_profile(_stored(w), 4, SAMPLES[w], f / "profiles.sqlite3"),

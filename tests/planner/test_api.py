@@ -241,6 +241,6 @@ def test_a_batch_of_transforms_is_split_and_right() -> None:
     rng = np.random.default_rng(0)
     x, gain = (rng.normal(size=shape).astype(np.float32) for shape in ((16, 64), (33,)))
     p = plan(filtered, x, gain, cluster="8xhost", mesh=(8,), pins=(("x", "[x,-]"),))
-    assert not p.file.warnings
+    assert not p.program.warnings
     assert not p.collectives
     np.testing.assert_allclose(p.compile()(x, gain), filtered(x, gain), rtol=1e-5, atol=1e-5)

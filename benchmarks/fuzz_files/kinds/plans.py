@@ -17,9 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from planner import PlanError, load, plan
-from planner.files.plan_file import PlanFile
 from planner.files.seal import sealed
-from planner.pipeline.pipeline_file import PipelineFile
 from tests.planner.programs import BATCH, PARAMS, X, mean_loss, mlp, slow_machine
 from tests.planner.sealing import resealed
 
@@ -103,7 +101,8 @@ def _text_of(found: Any) -> bytes:
 
 
 def _name_of(files: Files) -> str:
-    return json.loads(files[NAME])["name"]
+    raw = json.loads(files[NAME])
+    return (raw["pipeline"] or raw["programs"][0])["name"]
 
 
 def _as_written(folder: Path, seed: Files, rng: Random) -> str:
@@ -119,8 +118,7 @@ def _sound(folder: Path, seed: Files, rng: Random) -> str:
     found = load(folder / NAME)
     expect(str(found).replace("\n", "").isprintable(), "a page that a terminal cannot show")
     json.dumps(found.summary(), allow_nan=False)
-    file: PlanFile | PipelineFile = found.file
-    for one in file.plans if isinstance(file, PipelineFile) else (file,):
+    for one in found.file.programs:
         expect(one.lower_bound_s <= one.step_s * (1 + 1e-9), "a step below its bound")
     if rng.random() < EXPLAINED:
         _may(lambda: found.explain())
@@ -130,7 +128,7 @@ def _sound(folder: Path, seed: Files, rng: Random) -> str:
 
 
 def _places(bound: Any) -> None:
-    if not isinstance(bound.file, PipelineFile):
+    if bound.file.pipeline is None:
         expect(bool(bound.in_shardings) and bool(bound.out_shardings), "no shardings")
 
 

@@ -94,7 +94,7 @@ def degrees(why: Why) -> Degrees:
     tensor = {axis for axis, kind in meaning.items() if kind == TENSOR}
     return Degrees(
         meaning, dict(why.file.mesh), zero, _sequence_parallel(why, tensor), _batch(why),
-        why.file.microbatches, _dtype(why), _recompute(why.graph), max(1, len(why.file.stages)),
+        why.file.microbatches, _dtype(why), _recompute(why.graph), 1,
         (*notes, *more),
     )  # fmt: skip
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from ir import Mesh
 
-from ...common.errors import PlanError
 from ..analysed_plan import Why
 from ..timeline import COMPUTE, Event, predicted
 from .record import Exported, Subject, json_bytes
@@ -22,17 +21,8 @@ FORMAT = "meshwright-tasks"
 
 
 def schedule(subject: Subject) -> Exported:
-    """The task list of a plan of one stage.
-
-    Raises:
-        PlanError: if the plan has several stages.
-    """
+    """The task list of a plan of one program."""
     why = subject.why
-    if len(why.file.stages) > 1:
-        raise PlanError(
-            f"has {len(why.file.stages)} stages, whose tasks are another format", kind="bad-plan",
-            where=why.where, remedy="export a plan of one stage",
-        )  # fmt: skip
     mesh = why.decisions.mesh
     tasks = _tasks(why)
     used = sorted({tuple(task["axes"]) for task in tasks if task["task"] != COMPUTE})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ from costmodel import Cluster
 
 from ...common.errors import PlanError
 from ...common.write_files import write_files
-from ...files.plan_file import decisions_of
+from ...files.plan_file import PlanFile
 from ...pipeline.file_schedule import schedule_file, transfers
-from ...pipeline.pipeline_file import PipelineFile
 from ..analysed_plan import Why
 from .degrees import degrees
 from .megatron import arguments
@@ -24,8 +23,17 @@ from .specs import spec_of
 from .write import Written, format_called
 
 
-def export_stages(file: PipelineFile, to: str, path: Path, where: str) -> Written:
+def export_stages(
+    file: PlanFile, programs: Sequence[Why], to: str, path: Path, where: str
+) -> Written:
     """Exports a plan in stages.
+
+    Args:
+        file: the plan.
+        programs: the search space around each of `file.programs`.
+        to: name of the format.
+        path: the file to write.
+        where: the plan is, for errors.
 
     Raises:
         PlanError: if the format is unknown, cannot express the plan, or cannot be written.
@@ -36,31 +44,30 @@ def export_stages(file: PipelineFile, to: str, path: Path, where: str) -> Writte
             f"the format '{name}' cannot say stages with programs of their own", kind="bad-plan",
             where=where, remedy=f"export {', '.join(_MAKERS)}, or plan with pipeline='off'",
         )  # fmt: skip
-    made = _MAKERS[name](file, where)
+    made = _MAKERS[name](file, programs)
     write_files([(path, made.main)])
     return Written(name, (path,), made.notes)
 
 
-def _schedule(file: PipelineFile, where: str) -> Exported:
+def _schedule(file: PlanFile, programs: Sequence[Why]) -> Exported:
     """Tasks of every stage in order with their costs: what `meshwright simulate` reads."""
-    del where
+    del programs
     data = msgspec.to_builtins(schedule_file(file))
     return Exported(json_bytes(data), (), ("one device of the schedule is the devices of a stage",))
 
 
-def _shardings(file: PipelineFile, where: str) -> Exported:
+def _shardings(file: PlanFile, programs: Sequence[Why]) -> Exported:
     """PartitionSpecs of every stage's parameters on its own mesh."""
     stages: list[dict[str, Any]] = []
-    for s, devices in enumerate(file.spans):
-        plan = file.plans[file.members[s]]
-        states = decisions_of(plan, where).inputs
+    for stage, plan in zip(file.stages, file.members, strict=True):
+        states = programs[stage.program].decisions.inputs
         own = [state for state, role in zip(states, plan.roles, strict=True) if role == "parameter"]
         stages.append(
             {
-                "devices": list(devices),
+                "devices": list(stage.devices),
                 "mesh": [[axis, n] for axis, n in plan.mesh],
                 "parameters": {
-                    name: spec_of(state) for name, state in zip(file.params[s], own, strict=True)
+                    name: spec_of(state) for name, state in zip(stage.params, own, strict=True)
                 },
             }
         )
@@ -69,58 +76,56 @@ def _shardings(file: PipelineFile, where: str) -> Exported:
     return Exported(json_bytes(data), (), notes)
 
 
-def _traffic(file: PipelineFile, where: str) -> Exported:
+def _traffic(file: PlanFile, programs: Sequence[Why]) -> Exported:
     """Transfers between stages, and collectives inside them."""
-    del where
+    del programs
     stages = [
         [
             {"kind": c.kind, "axes": list(c.axes), "bytes_per_device": c.bytes, "count": c.count,
              "seconds": c.seconds, "cause": c.cause}
-            for c in file.plans[member].collectives
+            for c in program.collectives
         ]
-        for member in file.members
+        for program in file.members
     ]  # fmt: skip
     data = {
-        "format": "meshwright-stage-traffic", "version": 1, "step_s": file.step_s,
+        "format": "meshwright-stage-traffic", "version": 1, "step_s": file.joined.step_s,
         "transfers": transfers(file), "stages": stages,
     }  # fmt: skip
     return Exported(json_bytes(data))
 
 
-def _megatron(file: PipelineFile, where: str) -> Exported:
+def _megatron(file: PlanFile, programs: Sequence[Why]) -> Exported:
     """Megatron-LM's arguments, where all stages are split alike."""
-    cluster = Cluster.from_dict(file.cluster)
-    found = [
-        degrees(Why(file.plans[m], decisions_of(file.plans[m], where), cluster.subset(size), where))
-        for size, m in dict.fromkeys(zip(file.sizes, file.members, strict=True))
-    ]
+    joined = file.joined
+    found = [degrees(why) for why in programs]
     said = {(tuple(sorted(d.meaning.items())), tuple(d.sizes.items()), d.zero) for d in found}
     if len(said) > 1:
         raise PlanError(
             "its stages are split in different ways, which Megatron-LM cannot say",
-            kind="bad-plan", where=where, remedy="export schedule and shardings",
+            kind="bad-plan", where=programs[0].where, remedy="export schedule and shardings",
         )  # fmt: skip
     kinds = set(file.recompute)
     recompute = kinds.pop() if len(kinds) == 1 else "full"
     one = replace(
-        found[0], pipeline=len(file.groups), microbatches=file.microbatches,
-        batch=found[0].batch * file.microbatches,
+        found[0], pipeline=len(file.groups), microbatches=joined.microbatches,
+        batch=found[0].batch * joined.microbatches,
         recompute={"stage": "full"}.get(recompute, recompute),
     )  # fmt: skip
-    notes = [*one.notes, f"the schedule is {file.schedule}, Megatron-LM's is 1F1B"]
+    notes = [*one.notes, f"the schedule is {joined.schedule}, Megatron-LM's is 1F1B"]
     if len({b - a for a, b in zip(file.cuts, file.cuts[1:], strict=False)}) > 1:
         notes.append("stages have different numbers of layers; Megatron-LM divides them evenly")
-    if file.chunks > 1:
-        notes.append(f"{file.chunks} stages in turn are on each group of devices")
+    if joined.chunks > 1:
+        notes.append(f"{joined.chunks} stages in turn are on each group of devices")
     if len(set(file.recompute)) > 1:
         notes.append(f"recomputation differs by stage: {', '.join(file.recompute)}")
+    devices = Cluster.from_dict(joined.cluster).num_devices
     data = {
-        "format": "meshwright-megatron", "version": 1, "world_size": cluster.num_devices,
+        "format": "meshwright-megatron", "version": 1, "world_size": devices,
         "arguments": arguments(one), "not_expressed": notes,
     }  # fmt: skip
     return Exported(json_bytes(data), (), tuple(notes))
 
 
-_MAKERS: Mapping[str, Callable[[PipelineFile, str], Exported]] = {
+_MAKERS: Mapping[str, Callable[[PlanFile, Sequence[Why]], Exported]] = {
     "megatron": _megatron, "schedule": _schedule, "shardings": _shardings, "traffic": _traffic,
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...files.plan_file import PlanFile
 from ..analysed_plan import Why
 from ..timeline import predicted
 from .arguments import groups
@@ -26,8 +27,8 @@ from .style import CSS
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def report_html(why: Why) -> str:
-    """The report of a plan.
+def program_html(file: PlanFile, why: Why) -> str:
+    """The report of a plan of one program.
 
     Raises:
         PlanError: if the plan does not fit this version's search space.
@@ -36,7 +37,7 @@ def report_html(why: Why) -> str:
     found = groups(why)
     parts = {
         "Warnings": warnings(why, step),
-        "Mesh and stages": machine(why),
+        "Mesh and stages": machine(why, file.stages),
         "Tensors": tensors(found),
         "Repeated layer": layer(why, step),
         "Timeline": timeline(why, step),
@@ -45,7 +46,7 @@ def report_html(why: Why) -> str:
         "Runners-up": runners_up(runners(why, found)),
     }
     title = f"Plan for {why.file.name} on {why.cluster.name}"
-    return document(title, tiles(why), parts, _origin(why))
+    return document(title, tiles(why), parts, _origin(file, why))
 
 
 def document(
@@ -72,11 +73,11 @@ def _anchor(name: str) -> str:
     return name.lower().replace(" ", "-")
 
 
-def _origin(why: Why) -> str:
-    f = why.file
+def _origin(file: PlanFile, why: Why) -> str:
     return (
-        f"Written by meshwright {f.planner} with JAX {f.jax}. Times are predictions of the cost "
-        f"model, in seconds of one call; bytes are of one device. Graph {f.graph_digest[:16]}."
+        f"Written by meshwright {file.planner} with JAX {file.jax}. Times are predictions of the "
+        "cost model, in seconds of one call; bytes are of one device. Graph "
+        f"{why.file.graph_digest[:16]}."
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ...common.options import PIPELINES
 from ...common.units_text import bytes_text, seconds_text
+from ...files.plan_file import Pipeline, PlanFile
 from ...pipeline.file_schedule import priced_of
-from ...pipeline.pipeline_file import PipelineFile
 from ..analysed_plan import Why
 from ..timeline import predicted
 from .arguments import groups
@@ -17,61 +17,63 @@ from .schedule_page import critical, devices, gantt, memory, others
 from .sections import causes, layer, tensors, timeline
 
 
-def pipeline_html(file: PipelineFile, plans: Sequence[Why]) -> str:
+def pipeline_html(file: PlanFile, pipeline: Pipeline, programs: Sequence[Why]) -> str:
     """The report of a plan in stages.
 
     Args:
         file: the plan.
-        plans: what `file.plans` are explained from.
+        pipeline: how its stages make a step.
+        programs: the search space around each of `file.programs`.
     """
     priced = priced_of(file)
     simulated = priced.timeline
-    limits = (file.limit_bytes,) * len(file.groups)
+    limits = (pipeline.limit_bytes,) * len(file.groups)
     parts = {
-        "Warnings": _warnings(file),
-        "Stages": _stages(file),
+        "Warnings": _warnings(pipeline),
+        "Stages": _stages(file, pipeline),
         "Gantt": gantt(simulated),
         "Memory": memory(simulated, limits),
         "Devices": devices(simulated, limits),
         "What decides": critical(simulated),
-        "Inside the stages": join([_inside(file, m, plan) for m, plan in enumerate(plans)]),
+        "Inside the stages": join([_inside(file, m, plan) for m, plan in enumerate(programs)]),
         "Why not another schedule": others(priced, PIPELINES),
-        "Baselines": _baselines(file),
+        "Baselines": _baselines(pipeline),
     }
     tiles = [
-        ("Step time, simulated", seconds_text(file.step_s), f"{len(file.sizes)} stages"),
+        ("Step time, simulated", seconds_text(pipeline.step_s), f"{len(file.stages)} stages"),
         ("Idle", f"{simulated.bubble:.2%}", "of the devices' time in a step"),
-        ("Peak memory of a device", bytes_text(max(file.peak_bytes)),
-         f"{max(file.peak_bytes) / file.limit_bytes:.0%} of {bytes_text(file.limit_bytes)}"),
-        ("Gap to the lower bound", f"{1 - file.lower_bound_s / file.step_s:.2%}",
-         f"bound {seconds_text(file.lower_bound_s)}"),
-        ("Micro-batches", str(file.microbatches), f"schedule: {file.schedule}"),
+        ("Peak memory of a device", bytes_text(file.peak_bytes),
+         f"{file.peak_bytes / pipeline.limit_bytes:.0%} of {bytes_text(pipeline.limit_bytes)}"),
+        ("Gap to the lower bound", f"{file.gap:.2%}",
+         f"bound {seconds_text(pipeline.lower_bound_s)}"),
+        ("Micro-batches", str(pipeline.microbatches), f"schedule: {pipeline.schedule}"),
     ]  # fmt: skip
-    cluster = file.cluster.get("name", "cluster")
+    cluster = pipeline.cluster.get("name", "cluster")
     about = (
         f"Written by meshwright {file.planner}. One device of the chart is the sub-mesh of a stage;"
         " times are simulated from the stages' predicted costs."
     )
-    return document(f"Plan for {file.name} on {cluster}", tiles, parts, about)
+    return document(f"Plan for {pipeline.name} on {cluster}", tiles, parts, about)
 
 
-def _warnings(file: PipelineFile) -> Markup:
-    if not file.warnings:
+def _warnings(pipeline: Pipeline) -> Markup:
+    if not pipeline.warnings:
         return el("p", "None.")
-    return el("ul", *(el("li", line) for line in file.warnings), class_="warnings")
+    return el("ul", *(el("li", line) for line in pipeline.warnings), class_="warnings")
 
 
-def _stages(file: PipelineFile) -> Markup:
+def _stages(file: PlanFile, pipeline: Pipeline) -> Markup:
     rows: list[tuple[Child, ...]] = []
-    for s, (start, end) in enumerate(file.spans):
-        mesh = " x ".join(f"{a}={n}" for a, n in file.plans[file.members[s]].mesh)
-        cost = file.costs[s]
+    stages = zip(file.stages, file.members, file.costs, strict=True)
+    for s, (stage, program, cost) in enumerate(stages):
+        start, end = stage.devices
+        mesh = " x ".join(f"{a}={n}" for a, n in program.mesh)
         micro = cost.forward_s + cost.input_gradient_s + cost.weight_gradient_s
         rows.append(
             (
-                str(s), f"{file.cuts[s]} to {file.cuts[s + 1]}", f"{start} to {end - 1}",
-                mesh, file.recompute[s], seconds_text(micro), seconds_text(cost.once_s),
-                bar(file.stage_s[s] / file.step_s), bytes_text(file.peak_bytes[s]),
+                str(s), f"{stage.layers[0]} to {stage.layers[1]}", f"{start} to {end - 1}",
+                mesh, stage.recompute, seconds_text(micro), seconds_text(cost.once_s),
+                bar(stage.step_s / pipeline.step_s), bytes_text(stage.peak_bytes),
                 bytes_text(cost.sent_bytes),
             )
         )  # fmt: skip
@@ -89,17 +91,19 @@ def _span(names: Sequence[str]) -> str:
     return f"{names[0]} to {names[-1]}, {len(names)} parameters"
 
 
-def _inside(file: PipelineFile, member: int, why: Why) -> Markup:
+def _inside(file: PlanFile, member: int, why: Why) -> Markup:
     """The program that some stages run: arguments, repeated part, time line, causes."""
-    stages = [s for s, m in enumerate(file.members) if m == member]
-    names = {f"params/{i}": f"params/{name}" for i, name in enumerate(file.params[stages[0]])}
+    stages = [s for s, stage in enumerate(file.stages) if stage.program == member]
+    names = {
+        f"params/{i}": f"params/{name}" for i, name in enumerate(file.stages[stages[0]].params)
+    }
     step = predicted(why)
     numbers = ", ".join(map(str, stages))
     title = f"Stages {numbers}" if len(stages) > 1 else f"Stage {numbers}"
     mesh = " x ".join(f"{axis}={size}" for axis, size in why.file.mesh)
     return el(
         "details",
-        el("summary", f"{title} on {mesh}: {_span(file.params[stages[0]])}"),
+        el("summary", f"{title} on {mesh}: {_span(file.stages[stages[0]].params)}"),
         el("h3", f"{title}: tensors"), tensors(groups(why, names)),
         el("h3", f"{title}: repeated layer"), layer(why, step),
         el("h3", f"{title}: time line, all micro-batches one after another"), timeline(why, step),
@@ -107,11 +111,11 @@ def _inside(file: PipelineFile, member: int, why: Why) -> Markup:
     )  # fmt: skip
 
 
-def _baselines(file: PipelineFile) -> Markup:
-    if not file.baselines:
+def _baselines(pipeline: Pipeline) -> Markup:
+    if not pipeline.baselines:
         about = "None were priced."
         return el("p", about)
-    ranked = sorted(file.baselines.items(), key=lambda item: item[1].step_s)
+    ranked = sorted(pipeline.baselines.items(), key=lambda item: item[1].step_s)
     rows = [
         (name, seconds_text(b.step_s), bytes_text(b.peak_bytes), "yes" if b.fits else "no", b.mesh)
         for name, b in ranked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...common.units_text import bytes_text, seconds_text
-from ...files.plan_file import PlanFile
+from ...files.program_plan import ProgramPlan
 from .markup import Markup, el, join
 
 WIDTH, HEIGHT = 1000.0, 180.0
@@ -62,7 +62,7 @@ def _thinned(points: Iterable[tuple[float, float]], across: float) -> list[tuple
     return found
 
 
-def draw_pareto(file: PlanFile) -> Markup | None:
+def draw_pareto(file: ProgramPlan) -> Markup | None:
     """Step time against memory: this plan, hand-written ones, other meshes."""
     this = ("this plan", file.step_s, file.peak_bytes)
     others = [(name, b.step_s, b.peak_bytes) for name, b in sorted(file.baselines.items())]

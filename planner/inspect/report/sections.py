@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from costmodel import Cluster
 
 from ...common.stop import Stop
 from ...common.units_text import bytes_text, seconds_text
+from ...files.plan_file import StageRow
 from ..analysed_plan import Why
 from ..timeline import Predicted
 from .arguments import Group
@@ -34,7 +37,7 @@ def tiles(why: Why) -> list[tuple[str, str, str]]:
          f"{share:.0%} of {bytes_text(f.limit_bytes)}"),
         ("Gap to the lower bound", f"{gap:.2%}", Stop[f.stop].value),
         ("Mesh", mesh, f"found by: {f.origin}"),
-        ("Micro-batches", str(f.microbatches), f"schedule: {f.schedule}"),
+        ("Micro-batches", str(f.microbatches), "schedule: none"),
         ("Collectives", f"{sum(c.count for c in f.collectives):.0f}",
          f"{bytes_text(sum(c.bytes for c in f.collectives))} sent by each device"),
     ]  # fmt: skip
@@ -59,7 +62,7 @@ def _near(a: float, b: float) -> bool:
     return abs(a - b) <= 0.01 * max(abs(a), abs(b))
 
 
-def machine(why: Why) -> Markup:
+def machine(why: Why, stages: Sequence[StageRow]) -> Markup:
     """The mesh drawn, and the stages."""
     f, cluster = why.file, why.cluster
     axes = ", ".join(f"{axis} of {size}" for axis, size in f.mesh)
@@ -76,10 +79,10 @@ def machine(why: Why) -> Markup:
     rows = [
         (
             str(n), f"{s.layers[0]} to {s.layers[1]}", f"{s.devices[0]} to {s.devices[1] - 1}",
-            " x ".join(f"{a}={size}" for a, size in s.mesh.items()), seconds_text(s.step_s),
+            " x ".join(f"{a}={size}" for a, size in f.mesh), seconds_text(s.step_s),
             bytes_text(s.peak_bytes), s.recompute,
         )
-        for n, s in enumerate(f.stages)
+        for n, s in enumerate(stages)
     ]  # fmt: skip
     head = ("stage", "operations", "devices", "mesh", "step", "peak memory", "recomputation")
     return join(
@@ -145,13 +148,10 @@ def layer(why: Why, step: Predicted) -> Markup:
 
 def timeline(why: Why, step: Predicted) -> Markup:
     """What runs when, and memory over the same time."""
-    alike = len(why.file.stages) <= 1
     about = (
         "One step as predicted, in program order; every device does the same. Operations run one "
         "after another, and a loop is shown once with the time of all its rounds. Point at a bar "
         "to read what it is."
-        if alike
-        else "One step of the first stage as predicted, in program order."
     )
     hidden = step.end_s - why.file.step_s
     note = (

@@ -137,7 +137,7 @@ def _survivors(count: int, gone: Sequence[int]) -> Ints:
 
 def _kept(plan: Plan) -> dict[str, tuple[TensorType, Sharding]]:
     """Type and sharding of every argument that lives from step to step."""
-    items = zip(plan.graph.inputs, plan.file.roles, plan.decisions.inputs, strict=True)
+    items = zip(plan.graph.inputs, plan.program.roles, plan.decisions.inputs, strict=True)
     return {item.name: (item.type, state) for item, role, state in items if role not in PASSING}
 
 

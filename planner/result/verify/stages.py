@@ -3,23 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...common.errors import PlanError
+from ...common.surface import public_methods
 from ...common.units_text import bytes_text
 from ...pipeline.file_schedule import transfers
-from ..bind import Bound
-from ..pipeline_plan import PipelinePlan
+from ...pipeline.stage_planner import BoundStages
 from ..plan import Plan
-from .verify import Verification, verify
+from .program import Verification, verify_program
 
 
+@public_methods
 @dataclass(frozen=True, slots=True)
-class StagesVerification:
+class StagesVerification(Verification):
     """Every distinct stage beside its compiled program.
 
+    collectives: of all stages, one after another; memory is that of the fullest.
+    stages: of the distinct programs.
     members: for each stage the number of its verification; equal stages share one.
     transfers: what goes between stages; it is copied, not compiled.
     """
@@ -27,10 +29,6 @@ class StagesVerification:
     stages: tuple[Verification, ...]
     members: tuple[int, ...]
     transfers: tuple[dict[str, Any], ...]
-
-    @property
-    def ok(self) -> bool:
-        return all(stage.ok for stage in self.stages)
 
     @property
     def unexplained_bytes(self) -> float:
@@ -44,7 +42,7 @@ class StagesVerification:
         rows = [row | {"stage": s} for s, m in enumerate(self.members)
                 for row in found[m]["collectives"]]  # fmt: skip
         return {
-            "ok": self.ok, "compiler": self.stages[0].compiler, "collectives": rows,
+            "ok": self.ok, "compiler": self.compiler, "collectives": rows,
             "memory": {key: max(memory[key] for memory in peaks) for key in peaks[0]},
             "unexplained_bytes": self.unexplained_bytes, "stages": found,
             "members": list(self.members), "transfers": list(self.transfers),
@@ -65,25 +63,29 @@ class StagesVerification:
         return "\n".join(lines)
 
 
-def verify_stages(plan: PipelinePlan, *, compiler: str | None = None) -> StagesVerification:
+def verify_stages(plan: Plan, *, compiler: str | None = None) -> StagesVerification:
     """Compiles every distinct stage and holds it against its plan.
 
     Raises:
         PlanError: if no function is bound, or the compiler is missing or unknown.
     """
-    if plan.bound is None:
+    if not isinstance(plan.bound, BoundStages):
         raise PlanError(
             "a loaded plan has no function yet", kind="not-bound", where=plan.where,
             remedy="call load(path).bind(loss_fn, params, batch, optimizer=...) first",
         )  # fmt: skip
-    stages: Sequence[Any] = plan.bound.stages
-    found: dict[int, Verification] = {}
-    for s, member in enumerate(plan.file.members):
-        if member not in found:
-            bound = Plan(plan.file.plans[member], Bound(stages[s].traced), where=plan.where)
-            found[member] = verify(bound, compiler=compiler)
-    order = sorted(found)
+    members = tuple(stage.program for stage in plan.file.stages)
+    found: list[Verification] = []
+    for member in range(len(plan.file.programs)):
+        s = members.index(member)
+        bound = replace(plan.stage_plans[s], bound=plan.bound.stages[s].traced)
+        found.append(verify_program(bound, compiler=compiler))
+    fullest = max(found, key=lambda stage: stage.compiled.peak_bytes)
     return StagesVerification(
-        tuple(found[m] for m in order), tuple(order.index(m) for m in plan.file.members),
-        tuple(transfers(plan.file)),
+        ok=all(stage.ok for stage in found), compiler=fullest.compiler,
+        collectives=tuple(row for member in members for row in found[member].collectives),
+        predicted_peak_bytes=max(stage.predicted_peak_bytes for stage in found),
+        predicted_argument_bytes=max(stage.predicted_argument_bytes for stage in found),
+        compiled=fullest.compiled, limit_bytes=fullest.limit_bytes, stages=tuple(found),
+        members=members, transfers=tuple(transfers(plan.file)),
     )  # fmt: skip

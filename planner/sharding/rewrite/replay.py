@@ -11,11 +11,11 @@ from ir.trace import Traced
 from substitutions import RuleError, Trial, apply, draft_of, find
 
 from ...common.errors import PlanError
-from ...files.plan_file import PlanFile, SubstitutionRow
+from ...files.program_plan import ProgramPlan, SubstitutionRow
 from .retrace import retraced
 
 
-def as_rewritten(traced: Traced, file: PlanFile, where: str, hint: str) -> Traced:
+def as_rewritten(traced: Traced, file: ProgramPlan, where: str, hint: str) -> Traced:
     """A function as a plan rewrote it, if it is the one that the plan is of.
 
     Args:

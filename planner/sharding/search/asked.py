@@ -17,7 +17,7 @@ from ...common.errors import PlanError
 from ...common.options import Options
 from ...common.pins import AXES
 from ...common.resolved_pins import pin_dims
-from ...files.plan_file import PlanFile
+from ...files.program_plan import ProgramPlan
 
 SHOWN = 3  # names in a warning
 
@@ -185,7 +185,7 @@ def _shape(split: Sequence[Asked], size: int) -> tuple[int, ...]:
     return shape
 
 
-def as_written(file: PlanFile) -> dict[str, Any]:
+def as_written(file: ProgramPlan) -> dict[str, Any]:
     """Options of a plan that is made again from its file: shardings that are pins need its mesh."""
     pinned = file.shardings == "pin"
     return {"shardings": file.shardings, "mesh": tuple(n for _, n in file.mesh) if pinned else None}

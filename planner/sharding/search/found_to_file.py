@@ -1,4 +1,4 @@
-"""What a search found, as the fields of a plan file."""
+"""What a search found, as the fields of a program's plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from costmodel import Cluster
 
 from ...common.options import Options
-from ...files.plan_file import BaselineRow, CandidateRow, CollectiveRow, StageRow, rows_of
+from ...files.program_plan import BaselineRow, CandidateRow, CollectiveRow, rows_of
 from ..cost.overlap import overlapped_s
 from .context import Candidate
 from .over_meshes import Found
@@ -15,25 +15,18 @@ from .over_meshes import Found
 ANY_BYTES = 1e18  # more than any device has; files hold no infinity
 
 
-def outcome(
-    found: Found, cluster: Cluster, options: Options, limit_bytes: float, nodes: int
-) -> dict[str, Any]:
-    """Fields of `PlanFile` that the search decides; the program's own fields are the caller's.
+def outcome(found: Found, cluster: Cluster, options: Options, limit_bytes: float) -> dict[str, Any]:
+    """Fields of `ProgramPlan` that the search decides; the program's own fields are the caller's.
 
     Args:
         found: by the search.
         cluster: that was planned for.
         options: of the search.
         limit_bytes: that plans were held to.
-        nodes: of the program at its top level.
     """
     best = found.best
     sums, mesh = best.account, best.mesh
     ops, values = rows_of(best.decisions)
-    stage = StageRow(
-        (0, nodes), (0, cluster.num_devices), dict(mesh.axes), sums.step_s, sums.peak_bytes,
-        "as written",
-    )  # fmt: skip
     return {
         "cluster": cluster.to_dict(),
         "mesh": mesh.axes,
@@ -56,7 +49,6 @@ def outcome(
         "pins": options.pins,
         "forbidden": options.forbidden,
         "shardings": options.shardings,
-        "stages": (stage,),
         "baselines": {
             name: BaselineRow(b.step_s, b.peak_bytes, b.fits, b.mesh)
             for name, b in sorted(found.baselines.items())

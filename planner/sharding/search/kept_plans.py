@@ -8,18 +8,18 @@ from ...common.errors import PlanError
 from ...common.options import Options
 from ...common.stop import Stop
 from ...common.store.keys import Memory, key_of
-from ...files.check import check_file
-from ...files.plan_file import PlanFile
+from ...files.check import check_program
+from ...files.program_plan import ProgramPlan
 from ...solver.cached import FINAL
 
 
-def kept_plan(memory: Memory, key: str, graph: str, traced_digest: str) -> PlanFile | None:
+def kept_plan(memory: Memory, key: str, graph: str, traced_digest: str) -> ProgramPlan | None:
     """A plan of a graph, as it was kept; None if there is none that is sound.
 
     graph, traced_digest: text and digest of the graph as it was traced; the plan's own graph is
         another if it was rewritten.
     """
-    file = memory.get("plan", key, PlanFile)
+    file = memory.get("plan", key, ProgramPlan)
     if file is None:
         return None
     if file.substitutions:
@@ -27,17 +27,17 @@ def kept_plan(memory: Memory, key: str, graph: str, traced_digest: str) -> PlanF
     return file if is_sound(file, graph) else None
 
 
-def keep_plan(memory: Memory, key: str, file: PlanFile) -> None:
+def keep_plan(memory: Memory, key: str, file: ProgramPlan) -> None:
     """Keeps a plan, unless time cut its search short."""
     if Stop[file.stop] in FINAL:
         memory.put("plan", key, file)
 
 
-def is_sound(file: PlanFile, graph: str) -> bool:
+def is_sound(file: ProgramPlan, graph: str) -> bool:
     if file.graph != graph:
         return False
     try:
-        check_file(file, "plan store")
+        check_program(file, "plan store")
     except PlanError:
         return False
     return True

@@ -49,7 +49,8 @@ def test_explain_of_an_op_has_its_factors(run: Run, saved: Path) -> None:
 def test_explain_without_a_name_is_about_the_plan(run: Run, saved: Path) -> None:
     answer = run("explain", saved, "--json").answer
     assert answer["name"] == ""
-    assert answer["step_s"] == pytest.approx(json.loads(saved.read_text("utf-8"))["step_s"])
+    (program,) = json.loads(saved.read_text("utf-8"))["programs"]
+    assert answer["step_s"] == pytest.approx(program["step_s"])
     assert answer["text"].startswith("step ")
 
 

@@ -82,8 +82,8 @@ def test_wishes_of_target_and_command_line_add_up(run: Run) -> None:
     pins = ("--pin", "params/w1=[-,8]", "--forbid", "params/w2=0")
     assert run("plan", "step.py:pinned", "-c", "8xh100", *pins, *output).status == 0
     found = load("out.json")
-    assert found.file.pins == (("batch/x", "[-,-]"), ("params/w1", "[-,8]"))
-    assert found.file.forbidden == (("params/w2", 0),)
+    assert found.program.pins == (("batch/x", "[-,-]"), ("params/w1", "[-,8]"))
+    assert found.program.forbidden == (("params/w2", 0),)
     states = found.input_shardings()
     assert str(states["params/w1"]) == "[-,x]"
     assert not states["params/w2"].dims[0]

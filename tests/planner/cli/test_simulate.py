@@ -31,7 +31,7 @@ def write_own(path: Path, *, memory: float = 100.0, drop: int = 0) -> None:
 def test_a_plan_is_priced_as_it_was(run: Run, saved: Path) -> None:
     ran = run("simulate", saved, "--json")
     assert ran.status == 0
-    answer, stored = ran.answer, json.loads(saved.read_text("utf-8"))
+    answer, (stored,) = ran.answer, json.loads(saved.read_text("utf-8"))["programs"]
     assert answer.keys() >= PLAN_KEYS
     assert answer["stored_step_s"] == stored["step_s"]
     assert answer["step_s"] == pytest.approx(stored["step_s"], rel=1e-9)

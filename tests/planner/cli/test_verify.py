@@ -27,8 +27,9 @@ def test_a_plan_that_says_something_else_fails(run: Run) -> None:
     pins = ("--pin", "params/*=8,-", "--mesh", "8", "--no-baselines", "-o", "p.json")
     assert run("plan", "step.py:sgd", "-c", "8xh100", *pins).status == 0
     data = json.loads(Path("p.json").read_text("utf-8"))
-    assert data["collectives"]
-    for row in data["collectives"]:
+    (program,) = data["programs"]
+    assert program["collectives"]
+    for row in program["collectives"]:
         row["bytes"] *= 3
     Path("p.json").write_text(json.dumps(resealed(data)), encoding="utf-8")
     ran = run("verify", "step.py:sgd", "p.json", *HOST)

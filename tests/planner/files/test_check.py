@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,9 @@ import optax
 import pytest
 
 from planner import PlanError, load, plan
-from planner.files.check import check_file
+from planner.files.check import check_program
+from planner.files.plan_file import one_stage
+from planner.pipeline.check_plan import check_plan
 from tests.planner.programs import BATCH, CASES, PARAMS, mean_loss, slow_machine
 
 
@@ -31,15 +32,16 @@ def test_plan_of_a_training_step_is_sound(microbatches: int) -> None:
         mean_loss, PARAMS, BATCH, optimizer=optax.adam(1e-3), microbatches=microbatches,
         cluster=slow_machine(),
     )  # fmt: skip
-    check_file(p.file, "here")
+    check_program(p.program, "here")
 
 
 def test_the_place_is_named() -> None:
     case = CASES["branch"]
     p = plan(case.fn, *case.args, cluster="8xhost", baselines=False)
-    broken = msgspec.structs.replace(p.file, graph_digest="0" * 64)
+    broken = msgspec.structs.replace(p.program, graph_digest="0" * 64)
     with pytest.raises(PlanError) as found:
-        check_file(broken, "over/there.json")
+        check_program(broken, "over/there.json")
     assert found.value.where == "over/there.json"
     assert found.value.kind == "plan-file"
-    assert replace(p, file=broken).file is broken
+    with pytest.raises(PlanError, match="digest"):
+        check_plan(one_stage(broken, len(p.graph.nodes)), "here")

@@ -13,9 +13,10 @@ import pytest
 
 from planner import Plan, PlanError, load, plan
 from planner.files import plan_file as planfile
-from planner.files.plan_file import FILE_VERSION, decisions_of, rows_of
+from planner.files.plan_file import FILE_VERSION
+from planner.files.program_plan import decisions_of, rows_of
 from tests.planner.programs import PARAMS, X, mlp
-from tests.planner.sealing import resealed
+from tests.planner.sealing import resealed, with_program
 
 
 def infer(params: Any, x: Any) -> Any:
@@ -58,10 +59,13 @@ def test_the_file_is_json_with_sorted_decisions(made: Plan, saved: Path) -> None
     raw = json.loads(saved.read_text())
     assert raw["format"] == "meshwright-plan"
     assert raw["version"] == FILE_VERSION
-    assert raw["mesh"] == [["x", 2], ["y", 4]]
-    assert raw["ops"] == sorted(raw["ops"])
-    assert [row[:2] for row in raw["values"]] == sorted(row[:2] for row in raw["values"])
-    assert raw["cluster"]["name"] == "8xhost"
+    assert raw["pipeline"] is None
+    (stage,), (program,) = raw["stages"], raw["programs"]
+    assert stage["devices"] == [0, 8]
+    assert program["mesh"] == [["x", 2], ["y", 4]]
+    assert program["ops"] == sorted(program["ops"])
+    assert [row[:2] for row in program["values"]] == sorted(row[:2] for row in program["values"])
+    assert program["cluster"]["name"] == "8xhost"
     assert saved.read_bytes().endswith(b"\n")
 
 
@@ -70,13 +74,13 @@ def test_what_is_read_is_what_was_written(made: Plan, saved: Path) -> None:
     assert msgspec.json.encode(found, order="deterministic") == msgspec.json.encode(
         made.file, order="deterministic"
     )
-    assert found.ops == made.file.ops
-    assert found.values == made.file.values
+    assert found.programs[0].ops == made.program.ops
+    assert found.programs[0].values == made.program.values
 
 
 def test_decisions_become_rows_and_back(made: Plan) -> None:
-    found = decisions_of(made.file, "here")
-    assert rows_of(found) == (made.file.ops, made.file.values)
+    found = decisions_of(made.program, "here")
+    assert rows_of(found) == (made.program.ops, made.program.values)
     assert found.mesh == made.mesh
 
 
@@ -116,6 +120,15 @@ def test_another_version(saved: Path) -> None:
     refused(changed(saved, version=10**400))
 
 
+@pytest.mark.parametrize("form", ["meshwright-plan", "meshwright-pipeline"])
+def test_an_older_version_names_the_command_that_makes_it_anew(saved: Path, form: str) -> None:
+    old = {"format": form, "version": 3, "planner": "0.1", "name": "step", "cluster":
+           {"name": "my machine.yaml"}}  # fmt: skip
+    saved.write_text(json.dumps(old))
+    command = f"meshwright plan FILE.py:step --cluster 'my machine.yaml' -o {saved}"
+    refused(saved, "plan-file version 3", command)
+
+
 def test_unknown_and_missing_keys(saved: Path) -> None:
     refused(changed(saved, extra=1), "unknown field `extra`")
     raw = json.loads(saved.read_text())
@@ -129,15 +142,16 @@ def test_what_was_changed_since_it_was_written_is_refused(saved: Path) -> None:
     """Also where all is in order: figures and decisions are those that were written together."""
     raw = json.loads(saved.read_text())
     for key in ("step_s", "lower_bound_s", "peak_bytes", "argument_bytes", "limit_bytes"):
-        refused(changed(saved, **{key: raw[key] * 1.01}), "changed after it was written")
-        saved.write_text(json.dumps(raw))
-    others: dict[str, Any] = {
-        "name": "g", "planner": "9", "origin": "fsdp", "warnings": ["w"], "baselines": {},
-        "seal": "",
-    }  # fmt: skip
+        saved.write_text(json.dumps(with_program(raw, **{key: raw["programs"][0][key] * 1.01})))
+        refused(saved, "changed after it was written")
+    others: dict[str, Any] = {"name": "g", "origin": "fsdp", "warnings": ["w"], "baselines": {}}
     for key, value in others.items():
-        if raw[key] != value:
-            refused(changed(saved, **{key: value}), "changed after it was written")
+        if raw["programs"][0][key] != value:
+            saved.write_text(json.dumps(with_program(raw, **{key: value})))
+            refused(saved, "changed after it was written")
+    saved.write_text(json.dumps(raw))
+    for key, value in {"planner": "9", "jax": "9", "stages": 2 * raw["stages"], "seal": ""}.items():
+        refused(changed(saved, **{key: value}), "changed after it was written")
         saved.write_text(json.dumps(raw))
     assert planfile.encoded(planfile.read(saved)) == planfile.encoded(planfile.decoded(
         json.dumps(dict(reversed(raw.items())), indent=3).encode(), "here"
@@ -155,16 +169,17 @@ def test_invalid_text_is_refused(saved: Path) -> None:
 def test_figures_that_contradict_each_other_are_refused(saved: Path) -> None:
     """Though sealed: the parts of a sum, a step and its bound."""
     raw = json.loads(saved.read_text())
-    step_s = raw["step_s"]
+    (program,) = raw["programs"]
+    step_s = program["step_s"]
     for keys, words in (
         ({"step_s": 2 * step_s}, "its parts take"),
-        ({"communication_s": 1.0, "step_s": raw["compute_s"] + 1.0}, "communication takes"),
+        ({"communication_s": 1.0, "step_s": program["compute_s"] + 1.0}, "communication takes"),
         ({"peak_bytes": 1.0}, "at once"),
         ({"lower_bound_s": 2 * step_s}, "below its bound"),
         ({"lower_bound_s": 0.5 * step_s, "stop": "OPTIMAL"}, "not proved"),
         ({"decided_ops": 1000}, "decides 1000 of"),
     ):
-        saved.write_text(json.dumps(resealed(raw | keys)))
+        saved.write_text(json.dumps(resealed(with_program(raw, **keys))))
         with pytest.raises(PlanError, match=words):
             load(saved)
 

@@ -42,7 +42,7 @@ def _by_hand() -> Plan:
 
 
 def why(p: Plan) -> Why:
-    return Why(p.file, p.decisions, p.cluster, "here")
+    return Why(p.program, p.decisions, p.cluster, "here")
 
 
 def found(p: Plan, what: str, alternatives: int = 6) -> Found:
@@ -210,5 +210,5 @@ def test_decisions_of_another_space_are_refused(p: Plan) -> None:
     op = next(iter(p.decisions.ops))
     strange = dataclasses.replace(p.decisions, ops={**p.decisions.ops, op: ("q", "q")})
     with pytest.raises(PlanError, match="not in this planner's space") as error:
-        Why(p.file, strange, p.cluster, "here").reason("")
+        Why(p.program, strange, p.cluster, "here").reason("")
     assert error.value.where == "here"

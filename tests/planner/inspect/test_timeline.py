@@ -87,4 +87,4 @@ def test_trace_is_in_the_format(one: Plan, tmp_path: Path) -> None:
             assert start_ns >= spans.get(track, 0)
             spans[track] = start_ns + length_ns
     ends = max(spans.values(), default=0)
-    assert ends == pytest.approx(1e9 * (one.file.compute_s + one.file.communication_s), abs=1)
+    assert ends == pytest.approx(1e9 * (one.program.compute_s + one.program.communication_s), abs=1)

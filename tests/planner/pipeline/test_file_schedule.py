@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import pytest
 
-from planner import compare, load
+from planner import compare, load, verify
 from planner.common.errors import PlanError
 from planner.inspect.export import FORMATS
 from planner.pipeline.schedule import read_own
 from planner.pipeline.schedule.pricing import price
-from planner.result.verify.stages import verify_stages
+from planner.result.verify.stages import StagesVerification
 from tests.planner.emit.pipelines import CLIPPED, arguments, everything
 from tests.planner.pipeline.test_one_or_stages import planned
 
@@ -33,9 +33,9 @@ def test_the_file_alone_gives_the_simulated_step(made: Any):
     plan, _ = made
     timeline = plan.simulated.timeline
     assert timeline.step_s == pytest.approx(plan.step_s)
-    assert timeline.peak_bytes == pytest.approx(plan.file.peak_bytes)
-    assert plan.file.schedule in plan.simulated.beside
-    same = plan.simulated.beside[plan.file.schedule]  # the same work, also the update of weights
+    assert timeline.peak_bytes == pytest.approx([stage.peak_bytes for stage in plan.stages])
+    assert plan.schedule in plan.simulated.beside
+    same = plan.simulated.beside[plan.schedule]  # the same work, also the update of weights
     assert same.step_s == pytest.approx(plan.step_s)
     assert plan.step_s <= 1.001 * min(
         plan.simulated.beside[name].step_s for name in ("1f1b", "gpipe")
@@ -49,9 +49,10 @@ def test_report_and_trace_name_every_stage(made: Any, tmp_path: Any):
     assert "<script" not in page
     for word in ("Gantt", "Memory", "Why not another schedule", "Stages of the program"):
         assert word in page
-    for s, plan_of_it in enumerate(plan.file.members):
-        first = plan.file.members.index(plan_of_it) == s
-        assert all((f"params/{name}" in page) or not first for name in plan.file.params[s][:1])
+    programs = [stage.program for stage in plan.file.stages]
+    for s, stage in enumerate(plan.file.stages):
+        first = programs.index(stage.program) == s
+        assert all((f"params/{name}" in page) or not first for name in stage.params[:1])
     plan.trace(tmp_path / "p.trace")
     events = json.loads((tmp_path / "p.trace").read_bytes())["traceEvents"]
     assert {e["pid"] for e in events} == {0, 1}
@@ -104,7 +105,7 @@ def test_formats_that_cannot_say_stages_refuse(made: Any, tmp_path: Any):
 
 def test_megatron_gets_the_stages(tmp_path: Any):
     made = planned(schedules=("1f1b",), mesh=None)
-    alike = {plan.file.mesh for plan in made.stage_plans}
+    alike = {plan.program.mesh for plan in made.stage_plans}
     made.export("megatron", tmp_path / "m.json")
     assert len(alike) == 1
     words = json.loads((tmp_path / "m.json").read_text())["arguments"]
@@ -126,10 +127,11 @@ def test_a_pipeline_is_compared_with_one_program(made: Any):
 def test_stages_are_verified_and_transfers_listed(made: Any):
     plan, _ = made
     with pytest.raises(PlanError, match="has no function yet"):
-        verify_stages(plan)
+        verify(plan)
     params, batch = arguments()
     bound = plan.bind(everything, params, batch, optimizer=CLIPPED, has_aux=True)
-    found = verify_stages(bound, compiler="host")
+    found = verify(bound, compiler="host")
+    assert isinstance(found, StagesVerification)
     assert found.ok, str(found)
     assert len(found.members) == 2
     assert {"ok", "compiler", "collectives", "memory", "unexplained_bytes"} <= {*found.summary()}

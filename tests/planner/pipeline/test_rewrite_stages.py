@@ -106,7 +106,7 @@ def test_a_rewritten_pipeline_is_loaded_and_trains_as_the_step_does(both, tmp_pa
 def test_rules_that_do_not_fit_the_stages_are_refused(both, tmp_path) -> None:
     both[0].save(tmp_path / "plan.json")
     raw = json.loads((tmp_path / "plan.json").read_text())
-    for file in raw["plans"]:
+    for file in raw["programs"]:
         for row in file["substitutions"]:
             row["count"] += 1
     (tmp_path / "plan.json").write_text(json.dumps(resealed(raw)))

@@ -25,7 +25,7 @@ def test_a_plans_own_shardings_cost_what_it_costs(kind: str, tmp_path: Path) -> 
     assert again.step_s <= found.step_s * 1.01  # completed at least as well as the plan
     assert again.step_s >= found.lower_bound_s * (1 - 1e-9)
     assert again.input_shardings() == found.input_shardings()
-    assert again.file.origin == "by hand"
+    assert again.program.origin == "by hand"
     both = compare(found, again)
     assert both.same_program
     assert both.arguments == ()
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_priced_and_said() -> None:
     tight = found.what_if(memory_bytes=int(found.peak_bytes * 1.05))
     expert = by_hand(tight, {"params/*": P(), "batch/*": P()}, mesh={"x": 8})
     assert not expert.fits
-    assert expert.file.limit_bytes == tight.file.limit_bytes
+    assert expert.program.limit_bytes == tight.program.limit_bytes
 
 
 BAD = {

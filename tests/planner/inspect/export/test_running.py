@@ -51,7 +51,7 @@ def play(data: dict) -> list[float]:
 @pytest.mark.parametrize("kind", plans.PLANS)
 def test_tasks_run_to_the_end_in_the_predicted_time(kind: str, tmp_path: Path) -> None:
     data = json.loads(exported(kind, "schedule", tmp_path))
-    file = plans.PLANS[kind]().file
+    file = plans.PLANS[kind]().program
     assert len(data["programs"][0]["devices"]) == data["devices"]
     for groups in data["groups"].values():
         assert sorted(d for row in groups for d in row) == list(range(data["devices"]))

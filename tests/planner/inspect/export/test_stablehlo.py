@@ -46,7 +46,7 @@ def test_a_fresh_process_computes_the_same(kind: str, tmp_path: Path) -> None:
     text = (tmp_path / "step.mlir").read_text(encoding="utf-8")
     assert "sdy.mesh" in text
     assert "sdy.manual_computation" in text
-    traced = found._need().traced
+    traced = found._one()
     args, _ = jax.tree.unflatten(traced.in_tree, list(traced.args_info))
     args = jax.tree.map(lambda x, leaf: x.astype(leaf.dtype), filled(args), args)
     leaves = jax.tree.leaves(args)

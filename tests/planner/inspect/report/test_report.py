@@ -17,6 +17,7 @@ import pytest
 
 from planner import Plan, load, plan
 from planner.common.errors import PlanError
+from planner.files.plan_file import one_stage
 from planner.inspect.report import report_html
 from tests.planner.programs import BATCH, PARAMS, mean_loss, slow_machine, struct
 
@@ -162,6 +163,7 @@ def test_an_unwritable_path_is_one_error(tmp_path: Path) -> None:
 
 def test_a_plan_that_is_priced_otherwise_now_is_said_to_be() -> None:
     found = evil_plan()
-    assert "prices the plan at" not in report_html(found.why)
-    old = Plan(msgspec.structs.replace(found.file, peak_bytes=found.peak_bytes * 2), found.bound)
-    assert "prices the plan at" in report_html(old.why)
+    assert "prices the plan at" not in report_html(found.file, found.analysed)
+    program = msgspec.structs.replace(found.program, peak_bytes=found.peak_bytes * 2)
+    old = Plan(one_stage(program, len(found.graph.nodes)), found.bound)
+    assert "prices the plan at" in report_html(old.file, old.analysed)

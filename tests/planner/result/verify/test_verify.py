@@ -21,7 +21,7 @@ from planner.emit import compilers
 from planner.emit.gpu_targets import GPU_TARGETS
 from planner.emit.hlo import HloCollective, HloInstruction
 from planner.emit.run import Written
-from planner.result.plan import Bound
+from planner.files.plan_file import one_stage
 from planner.result.verify.collectives import Row, compare_collectives
 from profiles import CollectiveKind
 from tests.planner.programs import BATCH, PARAMS, mean_loss, slow_machine, struct
@@ -87,13 +87,13 @@ def test_more_devices_than_this_process_has() -> None:
 
 
 def changed(p: Plan, **fields) -> Plan:
-    assert isinstance(p.bound, Bound)
-    return Plan(msgspec.structs.replace(p.file, **fields), p.bound)
+    program = msgspec.structs.replace(p.program, **fields)
+    return Plan(one_stage(program, len(p.graph.nodes)), p.bound)
 
 
 def test_a_wrong_prediction_fails() -> None:
     p = trained("data-parallel")
-    rows = [msgspec.structs.replace(c, bytes=c.bytes * 2) for c in p.file.collectives]
+    rows = [msgspec.structs.replace(c, bytes=c.bytes * 2) for c in p.program.collectives]
     checked = verify(changed(p, collectives=tuple(rows)), compiler="host")
     assert not checked.ok
     assert checked.unexplained_bytes > 0
@@ -102,8 +102,8 @@ def test_a_wrong_prediction_fails() -> None:
 
 def test_a_collective_that_is_not_in_the_plan_fails() -> None:
     p = trained("fsdp")
-    kept = tuple(c for c in p.file.collectives if c.kind != "all-gather")
-    assert len(kept) < len(p.file.collectives)
+    kept = tuple(c for c in p.program.collectives if c.kind != "all-gather")
+    assert len(kept) < len(p.program.collectives)
     assert not verify(changed(p, collectives=kept), compiler="host").ok
 
 

@@ -77,10 +77,10 @@ def test_account_of_a_training_step(microbatches: int) -> None:
 def test_plan_says_what_its_account_says() -> None:
     p = plan(mean_loss, PARAMS, BATCH, optimizer=optax.adam(1e-3), cluster=slow_machine(),
              baselines=False)  # fmt: skip
-    assert p.step_s == pytest.approx(p.file.compute_s + p.file.communication_s)
-    assert p.file.communication_s == pytest.approx(sum(c.seconds for c in p.collectives))
-    assert p.peak_bytes >= p.file.argument_bytes
-    assert f"{p.file.argument_bytes:.0f} B" in str(p) or "arguments" in str(p)
+    assert p.step_s == pytest.approx(p.program.compute_s + p.program.communication_s)
+    assert p.program.communication_s == pytest.approx(sum(c.seconds for c in p.collectives))
+    assert p.peak_bytes >= p.program.argument_bytes
+    assert f"{p.program.argument_bytes:.0f} B" in str(p) or "arguments" in str(p)
 
 
 def test_collectives_are_merged_by_kind_axes_and_cause_the_dearest_first() -> None:
@@ -249,5 +249,5 @@ def test_partial_sums_that_are_added_as_they_are_do_not_wait() -> None:
         cluster="8xh100", mesh=(8,), baseline="data-parallel", donate_argnums=(0, 1),
     )  # fmt: skip
     one = 4096 * 256 * 4
-    assert found.file.argument_bytes > 8 * one
-    assert found.peak_bytes - found.file.argument_bytes < 3 * one
+    assert found.program.argument_bytes > 8 * one
+    assert found.peak_bytes - found.program.argument_bytes < 3 * one

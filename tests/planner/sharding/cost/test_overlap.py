@@ -51,7 +51,7 @@ def test_gradients_are_summed_behind_the_backward_pass(looped: bool) -> None:
     settings = {"cluster": "8xh100", "mesh": (8,), "baseline": "data-parallel",
                 "roles": ("parameter", "batch"), "donate_argnums": ()}  # fmt: skip
     p = plan(fn, *args, **settings)
-    file = p.file
+    file = p.program
     assert file.communication_s > 0
     exposed = file.overlapped_s - file.compute_s
     # what is made last has nothing after it to hide behind, in a loop in each round
@@ -67,8 +67,8 @@ def test_what_is_read_at_once_is_not_hidden() -> None:
     big = struct(4096, 4096)
     p = plan(chained, big, big, big, cluster="8xh100", mesh=(8,), baselines=False,
              pins=(("x", "[-,x]"), ("a", "[x,-]"), ("b", "[-,-]")))  # fmt: skip
-    assert p.file.communication_s > 0
-    assert p.file.overlapped_s == pytest.approx(p.step_s)
+    assert p.program.communication_s > 0
+    assert p.program.overlapped_s == pytest.approx(p.step_s)
 
 
 def test_it_can_be_left_out_and_the_host_has_none() -> None:
@@ -76,8 +76,8 @@ def test_it_can_be_left_out_and_the_host_has_none() -> None:
     off = plan(mean_loss, PARAMS, BATCH, cluster="8xh100", overlap=False, **settings)
     on = plan(mean_loss, PARAMS, BATCH, cluster="8xh100", **settings)
     host = plan(mean_loss, PARAMS, BATCH, cluster="8xhost", **settings)
-    assert off.file.overlapped_s == host.file.overlapped_s == 0.0
-    assert 0.0 < on.file.overlapped_s <= on.step_s * (1 + 1e-9)
+    assert off.program.overlapped_s == host.program.overlapped_s == 0.0
+    assert 0.0 < on.program.overlapped_s <= on.step_s * (1 + 1e-9)
     assert on.step_s == off.step_s
     assert "beside compute" not in str(off)
     with pytest.raises(ValueError, match="overlap"):

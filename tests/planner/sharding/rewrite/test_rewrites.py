@@ -99,7 +99,7 @@ def test_another_function_is_refused_before_it_is_rewritten(saved) -> None:
 )
 def test_tampered_rewrites_are_refused(saved, change) -> None:
     raw = json.loads(saved.read_text())
-    raw["substitutions"][0] |= change
+    raw["programs"][0]["substitutions"][0] |= change
     saved.write_text(json.dumps(resealed(raw)))
     with pytest.raises(PlanError) as caught:
         load(saved).bind(linear_attention, *ATTENTION, optimizer=SGD)
@@ -114,7 +114,7 @@ def test_work_is_traded_for_communication_and_not_the_other_way_round() -> None:
     plain = plan(added, *args, substitutions=False, **settings)
     assert rewritten.substitutions == {"unfold-low-rank": 1}
     assert work(rewritten.graph) > 1.1 * work(plain.graph)
-    assert rewritten.file.communication_s < plain.file.communication_s
+    assert rewritten.program.communication_s < plain.program.communication_s
     assert rewritten.step_s < plain.step_s
     assert plan(apart, *args, **settings).substitutions == {}
 

@@ -174,7 +174,7 @@ def test_every_option_is_part_of_the_name() -> None:
 
 
 def test_what_time_cut_short_is_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = structs.replace(planned(cache=False).file, stop="TIME_LIMIT")
+    late = structs.replace(planned(cache=False).program, stop="TIME_LIMIT")
     planner.sharding.search.kept_plans.keep_plan(Memory(Store(store_path())), "key", late)
     assert not store_path().exists()
 
@@ -203,7 +203,7 @@ WRONG: dict[str, Any] = {
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=list(WRONG))
 def test_a_plan_that_is_not_sound_is_not_believed(wrong: Any) -> None:
     right = planned()
-    overwrite("plan", wrong(right.file) if callable(wrong) else wrong)
+    overwrite("plan", wrong(right.program) if callable(wrong) else wrong)
     found = planned()
     assert not found.cached
     assert encoded(found.file) == encoded(right.file)

@@ -1,0 +1,162 @@
+"""The plan of one program: a record of data only, and the rows that it is made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ir import IRError, Mesh, Sharding, parse_sharding
+from ir.analysis import Decisions
+
+from ..common.errors import PlanError
+
+Seconds = Annotated[float, Meta(ge=0.0, le=1e15)]
+Bytes = Annotated[float, Meta(ge=0.0, le=1e24)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Position = Annotated[int, Meta(ge=0, le=10**9)]
+Axis = Annotated[str, Meta(min_length=1, max_length=40)]
+Place = tuple[Position, ...]
+
+
+class BaselineRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    step_s: Seconds
+    peak_bytes: Bytes
+    fits: bool
+    mesh: str
+
+
+class CandidateRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another plan that the search found: the best one on its mesh."""
+
+    mesh: str
+    step_s: Seconds
+    peak_bytes: Bytes
+
+
+class CollectiveRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kind: str
+    axes: tuple[Axis, ...]
+    group_size: Count
+    bytes: Bytes
+    count: Annotated[float, Meta(ge=0.0, le=1e15)]
+    seconds: Seconds
+    cause: str
+
+
+class OpRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    place: Place
+    roles: tuple[str, ...]
+
+
+class ValueRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    place: Place
+    number: Position
+    sharding: str
+
+
+class SubstitutionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule applied at all places that look alike.
+
+    place: the first of them, in the program as the rows before left it: node and body for every
+        level, then the node of the rule's first output, then which reading of it.
+    count: how often it was applied.
+    """
+
+    rule: Annotated[str, Meta(min_length=1, max_length=80)]
+    place: Place
+    count: Count
+
+
+class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is decided of one program, and what it is predicted to cost; see `docs/plan-file.md`."""
+
+    name: str
+    graph_digest: str
+    graph: str
+    cluster: dict[str, Any]
+    mesh: Annotated[tuple[tuple[Axis, Count], ...], Meta(min_length=1, max_length=8)]
+    step_s: Seconds
+    compute_s: Seconds
+    communication_s: Seconds
+    overlapped_s: Seconds  # with collectives beside compute; 0 if not predicted
+    peak_bytes: Bytes
+    argument_bytes: Bytes
+    limit_bytes: Bytes
+    room_bytes: Bytes  # no reshard passes a state that needs more on a device
+    lower_bound_s: Seconds
+    decided_ops: Position  # operations decided apart from each other; repeated ones follow
+    stop: Annotated[str, Meta(pattern="^(OPTIMAL|GAP|TIME_LIMIT)$")]
+    origin: str
+    microbatches: Count
+    emission: Annotated[str, Meta(pattern="^(shard_map|constraints)$")]
+    loss_reduction: Annotated[str, Meta(pattern="^(auto|mean|sum)$")]
+    donated: tuple[Position, ...]
+    ties: tuple[tuple[Position, Position], ...]
+    roles: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    pins: tuple[tuple[str, str], ...]
+    forbidden: tuple[tuple[str, int], ...]
+    shardings: Annotated[
+        str, Meta(pattern="^(warn|pin)$")
+    ]  # those that the program is written with
+    baselines: dict[str, BaselineRow]
+    collectives: tuple[CollectiveRow, ...]
+    substitutions: tuple[SubstitutionRow, ...]
+    traced_digest: str  # of the graph before substitutions; empty if there are none
+    warnings: tuple[str, ...]
+    ops: tuple[OpRow, ...]
+    values: tuple[ValueRow, ...]
+    candidates: tuple[CandidateRow, ...]
+
+
+def fits(plan: ProgramPlan) -> bool:
+    """Whether the peak is within the limit, but for rounding."""
+    return plan.peak_bytes <= plan.limit_bytes * (1 + 1e-9)
+
+
+def rows_of(decisions: Decisions) -> tuple[tuple[OpRow, ...], tuple[ValueRow, ...]]:
+    """Decisions in a stable order."""
+    ops = tuple(OpRow(place, roles) for place, roles in sorted(decisions.ops.items()))
+    each = {id(state): state for state in decisions.values.values()}
+    shown = {key: str(state) for key, state in each.items()}
+    values = tuple(
+        ValueRow(place, number, shown[id(state)])
+        for (place, number), state in sorted(decisions.values.items())
+    )
+    return ops, values
+
+
+def decisions_of(plan: ProgramPlan, where: str) -> Decisions:
+    """Decisions of a program's plan.
+
+    Raises:
+        PlanError: if a sharding or a mesh in it is malformed.
+    """
+    try:
+        mesh = Mesh(plan.mesh)
+        states: dict[str, Sharding] = {}
+
+        def state(text: str) -> Sharding:
+            if text not in states:
+                states[text] = parse_sharding(text)
+                unknown = {*states[text].axes, *(a for a, _ in states[text].partial)} - {
+                    *mesh.names
+                }
+                if unknown:
+                    raise IRError(f"{text} uses {sorted(unknown)}, the mesh has {mesh.names}")
+            return states[text]
+
+        return Decisions(
+            mesh,
+            {row.place: row.roles for row in plan.ops},
+            {(row.place, row.number): state(row.sharding) for row in plan.values},
+            tuple(state(text) for text in plan.inputs),
+            tuple(state(text) for text in plan.outputs),
+        )
+    except IRError as error:
+        raise PlanError(
+            str(error), kind="plan-file", where=where, remedy="make the plan again"
+        ) from error

@@ -1,0 +1,78 @@
+"""Whether a plan file is sound: its stages, schedule and programs fit each other.
+
+A plan file may come from anyone. After these checks a plan can be printed, explained, bound and
+compiled without meeting a name, place or number that its own graphs and meshes do not have.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+from costmodel import Cluster
+from ir import IRError, Mesh
+
+from ..common.errors import PlanError
+from ..files.check import check_program
+from ..files.plan_file import AS_WRITTEN, Pipeline, PlanFile, one_stage
+from .divide.simulated import table_of
+
+
+def check_plan(file: PlanFile, where: str) -> None:
+    """Checks a plan against itself, with the plans of its programs.
+
+    Raises:
+        PlanError: says what in the file contradicts what.
+    """
+    for program in file.programs:
+        check_program(program, where)
+    try:
+        if file.pipeline is None:
+            _check_one_stage(file)
+        else:
+            _check_stages(file, file.pipeline)
+    except (IRError, ValueError) as error:
+        raise PlanError(
+            f"is not a sound plan: {error}", kind="plan-file", where=where,
+            remedy="make the plan again with this version",
+        ) from error  # fmt: skip
+
+
+def _check_one_stage(file: PlanFile) -> None:
+    """The only stage says what the plan of its program says."""
+    if len(file.stages) != 1 or len(file.programs) != 1:
+        raise IRError(f"it has {len(file.stages)} stages of {len(file.programs)} programs, and no "
+                      "schedule")  # fmt: skip
+    (stage,), (program,) = file.stages, file.programs
+    if stage.peak_bytes != program.peak_bytes:
+        raise IRError(f"its peak is {program.peak_bytes} and {stage.peak_bytes} bytes at once")
+    (expected,) = one_stage(program, stage.layers[1]).stages
+    if stage != expected:
+        raise IRError(f"its stage is {stage}, its program's {expected}")
+
+
+def _check_stages(file: PlanFile, pipeline: Pipeline) -> None:
+    count = len(file.stages)
+    cuts = file.cuts
+    follow = all(a.layers[1] == b.layers[0] for a, b in pairwise(file.stages))
+    if not follow or list(cuts) != sorted(set(cuts)) or cuts[0] != 0:
+        raise IRError(f"its cuts {cuts} do not rise from 0")
+    if any(stage.program >= len(file.programs) for stage in file.stages):
+        raise IRError("a stage names a plan that is not there")
+    if any(stage.cost is None or stage.recompute == AS_WRITTEN for stage in file.stages):
+        raise IRError("a stage has no cost, or does not say what it computes again")
+    if count % pipeline.chunks or file.groups * pipeline.chunks != file.sizes:
+        raise IRError(f"its {count} stages are not {pipeline.chunks} on each group of devices")
+    spans = tuple(pairwise(accumulate(file.groups, initial=0))) * pipeline.chunks
+    if spans != tuple(stage.devices for stage in file.stages):
+        raise IRError("its stages do not follow each other on the devices")
+    devices = Cluster.from_dict(pipeline.cluster, where="key `cluster`").num_devices
+    if sum(file.groups) > devices:
+        raise IRError(f"its stages have {sum(file.groups)} devices, the cluster {devices}")
+    if pipeline.lower_bound_s > pipeline.step_s:
+        raise IRError(
+            f"its step of {pipeline.step_s} s is below its bound, {pipeline.lower_bound_s} s"
+        )
+    table_of(pipeline.schedule, pipeline.microbatches, file.recompute, pipeline.chunks)
+    for s, (program, size) in enumerate(zip(file.members, file.sizes, strict=True)):
+        if Mesh(program.mesh).num_devices != size:
+            raise IRError(f"the mesh of stage {s} has not its {size} devices")
