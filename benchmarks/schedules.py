@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.schedule_formulas import estimate_s, formulas, pipe
+from benchmarks.schedule_search import find_schedule
 from planner.pipeline.schedule import (
     Links,
     Placement,
@@ -20,10 +22,6 @@ from planner.pipeline.schedule import (
     bidirectional,
     build,
     chain,
-    estimate_s,
-    find_schedule,
-    formulas,
-    pipe,
     placed,
     schedules,
     simulate,

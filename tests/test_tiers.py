@@ -119,7 +119,6 @@ BASIC: tuple[str, ...] = (
     "planner/pipeline/cut/weights.py",
     "planner/pipeline/one_or_stages.py",
     "planner/pipeline/rewrite_stages.py",
-    "planner/pipeline/schedule/periodic.py",
     "planner/pipeline/search.py",
     "planner/pipeline/stage_planner.py",
     "planner/pipeline/trials.py",

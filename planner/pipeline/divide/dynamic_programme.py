@@ -14,7 +14,7 @@ waits for the first to come back. For a limit on P the least sum comes from
 over e stages that begin at place i on k devices, all of which fit in memory; F[e, i, k] - c_i is
 the round trip of the first of them. Limits are tried from the smallest at which there is any
 answer. Source: Zheng et al., Alpa, OSDI 2022, section 5.2, with memory, transfers and
-recomputation in the recursion; the round trip as in `pipeline/schedule/formulas.py`.
+recomputation in the recursion.
 """
 
 from __future__ import annotations

@@ -1,19 +1,14 @@
 """Pipeline schedules: tables of tasks, checked and simulated.
 
 `build(name, stages, microbatches)` makes one of `schedules()`; `simulate(schedule, costs, links)`
-says when everything runs, what memory it takes and where time is lost; `estimate_s(name, pipe)` is
-the closed form for shortlists; `find_schedule(placement, ...)` searches where none is published.
+says when everything runs, what memory it takes and where time is lost; `read_own(path)` reads a
+schedule of the user's.
 """
 
 from .check import check as check
 from .costs import Links as Links
 from .costs import StageCosts as StageCosts
 from .costs import uniform as uniform
-from .formulas import Pipe as Pipe
-from .formulas import estimate_s as estimate_s
-from .formulas import formulas as formulas
-from .formulas import in_flight as in_flight
-from .formulas import pipe as pipe
 from .greedy import greedy as greedy
 from .placement import Placement as Placement
 from .placement import bidirectional as bidirectional
@@ -25,8 +20,6 @@ from .pricing import Priced as Priced
 from .pricing import price as price
 from .registry import build as build
 from .registry import schedules as schedules
-from .search import FoundSchedule as FoundSchedule
-from .search import find_schedule as find_schedule
 from .simulate import Simulator as Simulator
 from .simulate import simulate as simulate
 from .table import Schedule as Schedule

@@ -10,8 +10,8 @@ import numpy as np
 
 from ...common.errors import PlanError
 from .costs import Links, StageCosts
-from .pattern import TOLERANCE, round_of
 from .registry import schedules
+from .round import TOLERANCE, round_of
 from .simulate import simulate
 from .table import Schedule
 from .task import Kind

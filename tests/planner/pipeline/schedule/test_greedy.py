@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner import PlanError
 from planner.pipeline.schedule import bidirectional, chain, greedy, simulate, uniform
-from tests.planner.pipeline.schedule.test_search import random_problem
+from tests.planner.pipeline.schedule.problems import random_problem
 
 
 @settings(max_examples=50, deadline=None)

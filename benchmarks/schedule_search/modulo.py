@@ -11,8 +11,10 @@ import heapq
 
 import numpy as np
 
-from .pattern import TOLERANCE, Pattern, Round
-from .task import Kind
+from planner.pipeline.schedule.round import TOLERANCE, Round
+from planner.pipeline.schedule.task import Kind
+
+from .pattern import Pattern
 
 
 def modulo_patterns(

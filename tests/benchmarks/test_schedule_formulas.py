@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.schedule_formulas import estimate_s, formulas, in_flight, pipe
 from planner import PlanError
 from planner.pipeline.schedule import (
     Links,
     StageCosts,
     build,
-    estimate_s,
-    formulas,
-    in_flight,
-    pipe,
     schedules,
     simulate,
     uniform,

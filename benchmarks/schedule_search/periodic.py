@@ -24,7 +24,9 @@ from typing import Any, final
 import highspy
 import numpy as np
 
-from .pattern import Pattern, Round
+from planner.pipeline.schedule.round import Round
+
+from .pattern import Pattern
 
 MOST_PAIRS = 600  # more integer variables than this are not tried
 

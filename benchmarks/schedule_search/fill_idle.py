@@ -14,13 +14,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from .costs import Links, StageCosts
-from .dependencies import needs_of
-from .pattern import TOLERANCE, transfer_s
-from .simulate import task_s
-from .table import Schedule
-from .task import Kind
-from .task_rows import Rows, rows_of
+from planner.pipeline.schedule.costs import Links, StageCosts
+from planner.pipeline.schedule.dependencies import needs_of
+from planner.pipeline.schedule.round import TOLERANCE, transfer_s
+from planner.pipeline.schedule.simulate import task_s
+from planner.pipeline.schedule.table import Schedule
+from planner.pipeline.schedule.task import Kind
+from planner.pipeline.schedule.task_rows import Rows, rows_of
 
 
 def compact(

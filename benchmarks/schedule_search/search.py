@@ -20,20 +20,22 @@ from typing import final
 
 import numpy as np
 
-from ...common.errors import PlanError
-from ...common.stop import Stop
-from .costs import Links, StageCosts
+from planner import PlanError
+from planner.common.stop import Stop
+from planner.pipeline.schedule.costs import Links, StageCosts
+from planner.pipeline.schedule.greedy import greedy
+from planner.pipeline.schedule.placement import Placement
+from planner.pipeline.schedule.registry import schedules
+from planner.pipeline.schedule.round import TOLERANCE, Round, round_of
+from planner.pipeline.schedule.simulate import Simulator
+from planner.pipeline.schedule.table import Schedule
+from planner.pipeline.schedule.task import Kind
+from planner.pipeline.schedule.timeline import Timeline
+
 from .fill_idle import compact
-from .greedy import greedy
 from .modulo import modulo_patterns
-from .pattern import TOLERANCE, Pattern, Round, round_of
+from .pattern import Pattern
 from .periodic import shortest_period
-from .placement import Placement
-from .registry import schedules
-from .simulate import Simulator
-from .table import Schedule
-from .task import Kind
-from .timeline import Timeline
 
 # Longer periods that are tried by list scheduling when memory forbids the shortest.
 SLOWER = tuple(1.02**k for k in range(1, 36))

@@ -10,46 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.schedule_search import find_schedule
+from benchmarks.schedule_search.modulo import modulo_patterns
+from benchmarks.schedule_search.pattern import Pattern
+from benchmarks.schedule_search.periodic import shortest_period
 from planner import PlanError
 from planner.common.stop import Stop
 from planner.pipeline.schedule import (
     Links,
-    Placement,
     StageCosts,
     bidirectional,
     build,
     chain,
-    find_schedule,
     looped,
     placed,
     simulate,
     uniform,
     v_shape,
 )
-from planner.pipeline.schedule.modulo import modulo_patterns
-from planner.pipeline.schedule.pattern import Pattern, Round, round_of
-from planner.pipeline.schedule.periodic import shortest_period
-
-
-def random_problem(seed: int) -> tuple[Placement, StageCosts, int]:
-    """A random flow of chunks on few devices, with whole seconds."""
-    rng = np.random.default_rng(seed)
-    chunks, devices = int(rng.integers(2, 7)), int(rng.integers(1, 4))
-    edges = [
-        (a, b)
-        for b in range(1, chunks)
-        for a in sorted(set(rng.integers(0, b, size=rng.integers(1, 3)).tolist()))
-    ]
-    placement = placed(rng.integers(0, devices, chunks).tolist(), edges, devices=devices)
-
-    def some(low: int) -> tuple[float, ...]:
-        return tuple(rng.integers(low, 6, chunks).astype(float).tolist())
-
-    costs = StageCosts(
-        forward_s=some(1), input_gradient_s=some(1), weight_gradient_s=some(0),
-        activation_bytes=some(1), weight_input_bytes=some(0), weight_bytes=some(0),
-    )  # fmt: skip
-    return placement, costs, int(rng.integers(1, 12))
+from planner.pipeline.schedule.round import Round, round_of
+from tests.planner.pipeline.schedule.problems import random_problem
 
 
 def is_sound(pattern: Pattern) -> bool:

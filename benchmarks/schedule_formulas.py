@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...common.errors import PlanError
+from planner import PlanError
 
 Floats = NDArray[np.float64]
 
