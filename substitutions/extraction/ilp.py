@@ -7,7 +7,8 @@
     sum over a cycle c_1 -> c_2 -> ... -> c_1 of the x_n that take its edges <= length - 1
 
 The last rows are added for the cycles of each answer, until an answer has none. The bound of the
-programme with some of these rows is a bound for all.
+programme with some of these rows is a bound for all. The programme is written in PuLP and solved by
+HiGHS, in a thread so that Ctrl-C reaches Python.
 
 Source: Yang et al., Equality Saturation for Tensor Graph Superoptimization (TENSAT), MLSys 2021,
 whose rows for classes and children these are; it forbids cycles by an order of classes instead.
@@ -20,9 +21,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import highspy
 import numpy as np
+import pulp
 
 from .egraph import NOTHING, EGraph, Extraction, components, extraction, needed
 from .founded import Cut, Floats, Founding
@@ -71,7 +74,7 @@ def solve_ilp(graph: EGraph, limit_s: float = 60.0, effort: Effort | None = None
     best = min((greedy_tree(graph), greedy_dag(graph)), key=lambda found: found.cost)
     if best.stop == "none":
         return NOTHING
-    model, founding = _Model(graph, best.cost, effort.branches), Founding(graph)
+    model, founding = Programme(graph, best.cost, effort.branches), Founding(graph)
     floor, cuts = landmarks(graph, time.monotonic() + limit_s * RELAXED / 2, effort.landmarks)
     model.demand(cuts)
     relaxed_s = time.monotonic() + limit_s * RELAXED
@@ -101,7 +104,7 @@ def solve_ilp(graph: EGraph, limit_s: float = 60.0, effort: Effort | None = None
 
 
 def _relaxed(
-    graph: EGraph, model: _Model, founding: Founding, best: Extraction, deadline: float,
+    graph: EGraph, model: Programme, founding: Founding, best: Extraction, deadline: float,
     rounds: int,
 ) -> tuple[float, Extraction]:  # fmt: skip
     """Bound of the linear programme with the cuts that it needs, and what it suggests."""
@@ -155,54 +158,53 @@ def _cycles(graph: EGraph, choice: dict[int, int], part: Sequence[int]) -> list[
     return sorted(found, key=len)[:MOST_CYCLES]
 
 
-_Row = tuple[list[int], list[float], float, float]  # columns, values, least, most
-
-
-class _Model:
-    """The programme; variables are nodes, then classes."""
+class Programme:
+    """The programme; variables are nodes (x), then classes (y)."""
 
     def __init__(self, graph: EGraph, known: float, branches: int) -> None:
-        self.graph, self.branches = graph, branches
-        self.members = graph.members()
-        nodes, columns = len(graph.nodes), len(graph.nodes) + graph.classes
-        rows: list[_Row] = []
-        for c, group in enumerate(self.members):
-            rows.append(([*group, nodes + c], [1.0] * len(group) + [-1.0], 0.0, 0.0))
-            below = dict.fromkeys(d for i in group for d in graph.nodes[i].children)
-            for d in below:
-                users = [i for i in group if d in graph.nodes[i].children]
-                values = [1.0] * len(users) + [-1.0]
-                rows.append(([*users, nodes + d], values, -math.inf, 0.0))
-        lower = np.zeros(columns)
-        lower[[nodes + c for c in graph.roots]] = 1.0
+        self.graph, self.members = graph, graph.members()
         # the solver's tolerances are absolute, so a known answer is made to cost SCALE
         self.scale = SCALE / known if known > 0 else 1.0
-        cost = np.array([*(n.cost * self.scale for n in graph.nodes), *([0.0] * graph.classes)])
-        self.columns, self.rows, self.cost, self.lower = columns, rows, cost, lower
+        self.problem = pulp.LpProblem("extraction")
+        roots = frozenset(graph.roots)
+        self.x = [self._variable("x", i, 0.0) for i in range(len(graph.nodes))]
+        self.y = [self._variable("y", c, float(c in roots)) for c in range(graph.classes)]
+        self.problem.setObjective(
+            pulp.LpAffineExpression(
+                (x, node.cost * self.scale) for x, node in zip(self.x, graph.nodes, strict=True)
+            )
+        )
+        for c, group in enumerate(self.members):
+            self._add(group, self.y[c], pulp.LpConstraintEQ, 0.0)
+            for d in dict.fromkeys(d for i in group for d in graph.nodes[i].children):
+                users = [i for i in group if d in graph.nodes[i].children]
+                self._add(users, self.y[d], pulp.LpConstraintLE, 0.0)
         self.whole, self._stop = False, False
-        self.highs = self._loaded()
-
-    def _loaded(self) -> highspy.Highs:
-        """The solver with all rows so far."""
-        highs = highspy.Highs()
-        highs.setOptionValue("output_flag", False)
-        highs.setOptionValue("threads", 1)
-        highs.setOptionValue("random_seed", 1)
-        highs.setOptionValue("mip_rel_gap", RELATIVE)
-        highs.setOptionValue("mip_abs_gap", 0.0)
-        highs.setOptionValue("mip_max_nodes", self.branches)
-        highs.setOptionValue("mip_allow_restart", False)  # HiGHS 1.15 may restart for ever
-        rows = self.rows
-        starts = np.cumsum([0, *(len(r[0]) for r in rows)]).astype(np.int32)
-        kind = highspy.HighsVarType.kInteger if self.whole else highspy.HighsVarType.kContinuous
-        highs.passModel(
-            self.columns, len(rows), int(starts[-1]), int(highspy.MatrixFormat.kRowwise),
-            int(highspy.ObjSense.kMinimize), 0.0, self.cost, self.lower, np.ones(self.columns),
-            np.array([r[2] for r in rows]), np.array([r[3] for r in rows]), starts,
-            np.array([i for r in rows for i in r[0]], dtype=np.int32),
-            np.array([v for r in rows for v in r[1]]),
-            np.full(self.columns, int(kind), dtype=np.int32),
+        self.solver = pulp.HiGHS(
+            mip=False, msg=False, gapRel=RELATIVE, gapAbs=0.0, threads=1, random_seed=1,
+            mip_max_nodes=branches,
+            mip_allow_restart=False,  # HiGHS 1.15 may restart for ever
         )  # fmt: skip
+        self.highs = self._empty()
+        self.solver.buildSolverModel(self.problem)
+
+    def _variable(self, kind: str, number: int, least: float) -> pulp.LpVariable:
+        wide = len(str(max(len(self.graph.nodes), self.graph.classes)))  # PuLP sorts names
+        return self.problem.add_variable(f"{kind}{number:0{wide}}", least, 1.0)
+
+    def _add(
+        self, nodes: Sequence[int], less: pulp.LpVariable | None, sense: int, most: float
+    ) -> pulp.LpConstraint:
+        """The row: sum of nodes, less a class if there is one, compared with a number."""
+        terms = [(self.x[i], 1.0) for i in nodes] + ([(less, -1.0)] if less is not None else [])
+        row = pulp.LpConstraint(pulp.LpAffineExpression(terms), sense, rhs=most)
+        self.problem.addConstraint(row)
+        return row
+
+    def _empty(self) -> highspy.Highs:
+        """A solver without a programme."""
+        self.solver.createAndConfigureSolver(self.problem)
+        highs: Any = self.problem.solverModel
         for event in ("cbSimplexInterrupt", "cbIpmInterrupt", "cbMipInterrupt"):
             getattr(highs, event).subscribe(self._ask)
         return highs
@@ -214,12 +216,15 @@ class _Model:
     def start_from(self, chosen: Sequence[int]) -> None:
         """Gives the next run an answer to begin with."""
         solution = highspy.HighsSolution()
-        values = [0.0] * self.columns
+        values = [0.0] * (len(self.x) + len(self.y))
         for i in chosen:
             values[i] = 1.0
-            values[len(self.graph.nodes) + self.graph.nodes[i].owner] = 1.0
+            values[len(self.x) + self.graph.nodes[i].owner] = 1.0
         solution.col_value = values
-        self.highs = self._loaded()  # one that ran before may not end after rows were added
+        programme = self.highs.getLp()
+        programme.integrality_ = [highspy.HighsVarType.kInteger] * len(values)
+        self.highs = self._empty()  # one that ran before may not end after rows were added
+        self.highs.passModel(programme)
         self.highs.setSolution(solution)
 
     def run(self, deadline: float) -> tuple[str, list[float] | None, float]:
@@ -250,14 +255,12 @@ class _Model:
 
     def split(self, values: Sequence[float]) -> tuple[Floats, Floats]:
         """Values of the nodes and of the classes."""
-        array, nodes = np.asarray(values), len(self.graph.nodes)
-        return array[:nodes], array[nodes:]
+        array = np.asarray(values)
+        return array[: len(self.x)], array[len(self.x) :]
 
     def demand(self, cuts: Sequence[Cut]) -> None:
-        nodes = len(self.graph.nodes)
         for cut in cuts:
-            value = [1.0] * len(cut.nodes) + [-1.0]
-            self._add([*cut.nodes, nodes + cut.needed], value, 0.0, math.inf)
+            self._cut(cut.nodes, self.y[cut.needed], pulp.LpConstraintGE, 0.0)
 
     def choice(self, values: Sequence[float]) -> dict[int, int]:
         nodes = self.graph.nodes
@@ -268,10 +271,15 @@ class _Model:
             index: list[int] = []
             for c, d in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
                 index += [i for i in self.members[c] if d in self.graph.nodes[i].children]
-            self._add(index, [1.0] * len(index), -math.inf, len(cycle) - 1.0)
+            self._cut(index, None, pulp.LpConstraintLE, len(cycle) - 1.0)
 
-    def _add(self, index: list[int], value: list[float], least: float, most: float) -> None:
-        self.rows.append((index, value, least, most))
-        if not self.whole:
-            at, by = np.array(index, dtype=np.int32), np.array(value)
-            self.highs.addRow(least, most, len(index), at, by)
+    def _cut(
+        self, nodes: Sequence[int], less: pulp.LpVariable | None, sense: int, most: float
+    ) -> None:
+        """A row that is added between two runs."""
+        row = self._add(nodes, less, sense, most)
+        low, high = row.getLb(), row.getUb()
+        self.highs.addRow(
+            -math.inf if low is None else low, math.inf if high is None else high, len(row),
+            np.array([v.index for v in row], dtype=np.int32), np.array(list(row.values())),
+        )  # fmt: skip

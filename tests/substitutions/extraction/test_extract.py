@@ -12,6 +12,7 @@ from substitutions import RuleError
 from substitutions.extraction import EXTRACTORS, EGraph, ENode, Extraction, extract, read_egraph
 from substitutions.extraction.decomposition import solve_by_decomposition
 from substitutions.extraction.egraph import components, needed, total
+from substitutions.extraction.ilp import Programme
 from substitutions.extraction.landmarks import landmarks
 from substitutions.extraction.simplify import simplify
 from tests.substitutions.extraction.graphs import random_egraph
@@ -147,3 +148,15 @@ def test_the_same_graph_gives_the_same_answer() -> None:
 def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(RuleError, match="no extractor 'magic'"):
         extract(random_egraph(1), "magic")
+
+
+def test_the_programme_as_text() -> None:
+    graph = EGraph(2, (ENode(0, 1.0, (1,)), ENode(0, 3.0), ENode(1, 1.0)), (0,))
+    programme = Programme(graph, known=1000.0, branches=1)
+    programme.forbid([[0, 1]])
+    assert [line for line in str(programme.problem).splitlines() if line] == [
+        "extraction:", "MINIMIZE", "1.0*x0 + 3.0*x1 + 1.0*x2 + 0.0", "SUBJECT TO",
+        "_C1: x0 + x1 - y0 = 0", "_C2: x0 - y1 <= 0", "_C3: x2 - y1 = 0", "_C4: x0 <= 1",
+        "VARIABLES", "x0 <= 1 Continuous", "x1 <= 1 Continuous", "x2 <= 1 Continuous",
+        "y0 = 1 Continuous", "y1 <= 1 Continuous",
+    ]  # fmt: skip
