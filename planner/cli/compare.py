@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.text import Text
 
@@ -17,6 +16,7 @@ from ..common.units_text import bytes_text, seconds_text
 from ..result.by_hand import FORMAT, by_hand, read_shardings
 from ..result.compare import ArgumentRow, Comparison, Side, Total, compare
 from .answer import Answer, progress
+from .formats import has_format
 from .parameters import AsJson
 from .table import table
 
@@ -34,7 +34,7 @@ def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Ans
     Exit status: 0 if both are plans of one program, 1 if not, 2 if one cannot be read.
     """
     axes: dict[str, str] = {}
-    if _is_shardings(b):
+    if has_format(b, FORMAT):
         first = load(a)
         wanted = read_shardings(b)
         axes = axis_names(dict(wanted.mesh))
@@ -50,18 +50,6 @@ def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Ans
         lambda width: comparison_page(found, names, width, axes),
         0 if found.same_program else 1,
     )
-
-
-class _Head(msgspec.Struct):
-    format: str = ""
-
-
-def _is_shardings(path: Path) -> bool:
-    """Whether a file calls itself shardings; whatever else it is, `load` will say."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Head).format == FORMAT
-    except (OSError, ValueError, RecursionError):
-        return False
 
 
 def axis_names(mesh: dict[str, int]) -> dict[str, str]:

@@ -13,10 +13,11 @@ from ..common.write_files import write_files
 from ..inspect.perfetto import schedule_trace_json
 from ..inspect.report import schedule_html
 from ..pipeline.schedule import price, read_own
+from ..pipeline.schedule.user_file import FORMAT
 from . import wishes
 from .answer import Answer, progress
+from .formats import has_format
 from .parameters import AsJson, PlanPath
-from .simulate import is_schedule
 
 ReportPath = Annotated[
     Path, typer.Option("--output", "-o", metavar="PLAN.HTML", help="Write the report to this file.")
@@ -45,7 +46,7 @@ def report_command(
         wishes.check_writable(each)
     with progress(as_json=as_json) as say:
         say("report")
-        if is_schedule(path):
+        if has_format(path, FORMAT):
             _schedule(path, output, trace)
         else:
             found = load(path)

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from ..pipeline.schedule.user_file import FORMAT
 from ..result.plan import Plan
 from ..result.reprice import reprice
 from .answer import Answer
+from .formats import has_format
 from .page import page
 from .parameters import AsJson
 from .table import table
@@ -32,10 +32,6 @@ SimulatePath = Annotated[
 MOST_SHOWN = 5
 
 
-class _Head(msgspec.Struct):
-    format: str = ""
-
-
 def simulate_command(path: SimulatePath, as_json: AsJson = False) -> Answer:
     """Price a plan again, or run a pipeline schedule on paper.
 
@@ -44,7 +40,7 @@ def simulate_command(path: SimulatePath, as_json: AsJson = False) -> Answer:
     be read or the schedule cannot run.
     """
     begun = time.monotonic()
-    if is_schedule(path):
+    if has_format(path, FORMAT):
         return _schedule(path, begun)
     plan = load(path)
     if plan.file.pipeline is not None:
@@ -69,14 +65,6 @@ def _stages(plan: Plan, path: Path, begun: float) -> Answer:
         "baselines": said["baselines"], "name": str(path), "seconds": _seconds(begun),
     }  # fmt: skip
     return Answer(data, lambda width: _page(priced, str(path), width), 0 if priced.fits else 1)
-
-
-def is_schedule(path: Path) -> bool:
-    """Whether a file calls itself a schedule; whatever else it is, `load` will say."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Head).format == FORMAT
-    except (OSError, ValueError, RecursionError):
-        return False
 
 
 def _seconds(begun: float) -> dict[str, float]:

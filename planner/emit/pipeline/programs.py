@@ -14,7 +14,7 @@ import numpy as np
 
 from ir.trace import Program
 
-from ...pipeline.cut.forward_backward import Part, part_of
+from ...pipeline.cut.forward_backward import Part, nodes_behind, part_of
 from ...pipeline.cut.stage import Stage
 from ...pipeline.cut.stage_gradient import Slope, StageProgram
 from .layout import Layout
@@ -199,11 +199,4 @@ def _behind(program: Program, ends: Sequence[Any]) -> set[int]:
     """Nodes that some operands depend on."""
     graph = program.graph
     maker = {v: i for i in range(len(graph.nodes)) for v in graph.values_of(i)}
-    found: set[int] = set()
-    todo = [o for o in ends if isinstance(o, int)]
-    while todo:
-        i = maker.get(todo.pop())
-        if i is not None and i not in found:
-            found.add(i)
-            todo.extend(o for o in graph.nodes[i].inputs if isinstance(o, int))
-    return found
+    return nodes_behind(graph, maker, ends)

@@ -118,16 +118,16 @@ def split(
         if any(o in after for o in node.inputs):
             after.update(graph.values_of(i))
     maker = {v: i for i in range(len(graph.nodes)) for v in graph.values_of(i)}
-    ends = _needed(graph, maker, (*slopes, *sums))
+    ends = nodes_behind(graph, maker, (*slopes, *sums))
     backward = {i for i in ends if graph.values_of(i)[0] in after}
     backward |= _again(graph, maker, backward, after, ends, (*slopes, *sums))
     reads = _reads(graph, backward, (*slopes, *sums))
     saved = tuple(v for v in sorted(reads) if v in maker and maker[v] not in backward)
-    forward = _needed(graph, maker, (*gives, *saved)) - {
+    forward = nodes_behind(graph, maker, (*gives, *saved)) - {
         i for i in backward if _late(graph, i, after)
     }
-    first = _needed(graph, maker, slopes) & backward
-    second = _needed(graph, maker, sums) & backward
+    first = nodes_behind(graph, maker, slopes) & backward
+    second = nodes_behind(graph, maker, sums) & backward
     repeated = {i for i in second & first if not _late(graph, i, after)}
     second = (second - first) | repeated
     between = tuple(
@@ -146,8 +146,8 @@ def _late(graph: Graph, i: int, after: set[int]) -> bool:
     return graph.values_of(i)[0] in after
 
 
-def _needed(graph: Graph, maker: dict[int, int], ends: Sequence[Operand]) -> set[int]:
-    """Nodes that some of these values depend on."""
+def nodes_behind(graph: Graph, maker: Mapping[int, int], ends: Sequence[Operand]) -> set[int]:
+    """Nodes that values depend on; maker: node by value."""
     found: set[int] = set()
     todo = [o for o in ends if isinstance(o, int)]
     while todo:

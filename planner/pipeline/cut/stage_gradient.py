@@ -14,6 +14,7 @@ from jax import lax
 from ir import Operand
 from ir.trace import Program, trace
 
+from ...training.derivative_rules import chosen, merged
 from ...training.microbatch import wide
 from .equations import Array, Equations, Key, is_float
 from .forward_backward import Split, split
@@ -95,10 +96,10 @@ def joint_of(program: Equations, cut: Staged, number: int) -> Joint:
 
     def run(params: Any, batch: Any, takes: Any, slopes: Any, sums: Any) -> Any:
         def forward(moving: Any, flowing: Any) -> Any:
-            found = stage.run(_merged(params, moving, moves), batch, _merged(takes, flowing, flows))
+            found = stage.run(merged(params, moving, moves), batch, merged(takes, flowing, flows))
             return [x for x in found if is_float(x)], found
 
-        args = (_chosen(params, moves), _chosen(takes, flows))
+        args = (chosen(params, moves), chosen(takes, flows))
         floats, back, gives = jax.vjp(forward, *args, has_aux=True)
         keys = [key for key, x in zip(stage.gives, gives, strict=True) if is_float(x)]
         seeds = []
@@ -160,12 +161,3 @@ def program_of(
 
 def _plain(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-
-
-def _chosen(values: Sequence[Array], which: Sequence[bool]) -> list[Array]:
-    return [x for x, chosen in zip(values, which, strict=True) if chosen]
-
-
-def _merged(values: Sequence[Array], new: Sequence[Array], which: Sequence[bool]) -> list[Array]:
-    fresh = iter(new)
-    return [next(fresh) if chosen else x for x, chosen in zip(values, which, strict=True)]

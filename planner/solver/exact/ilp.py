@@ -27,6 +27,7 @@ import numpy as np
 
 from ...common.stop import Stop
 from ..arrays import Flat, Ints, ranges
+from ..bound.memory_multipliers import worst
 from ..bound.message_passing import Messages
 from ..problem import Floats
 from ..reduce.arc_consistency import consistent
@@ -248,7 +249,7 @@ class _Programme:
     def _add_rows(self, room: Floats) -> bool:
         """A row for the worst moment of every run of moments that are over the limit."""
         flat, added = self.flat, False
-        for moment in _worst(room < -SPREAD * np.abs(flat.limit), room):
+        for moment in worst(room < -SPREAD * np.abs(flat.limit), room):
             if moment not in self.rows_at:
                 self._add_row(moment)
                 added = True
@@ -269,7 +270,7 @@ class _Programme:
         """Excludes a choice that is over the limit."""
         flat = self.flat
         room = flat.room(choice) if len(flat.limit) else flat.limit
-        broken = _worst(room < 0.0, room)
+        broken = worst(room < 0.0, room)
         for moment in broken:
             if moment not in self.rows_at:
                 self._add_row(moment)
@@ -280,10 +281,3 @@ class _Programme:
         if not broken:  # a pair without a variable, by rounding of the solver
             index = flat.first[:-1] + choice
             self.highs.add_row(index, np.ones(len(index)), len(index) - 1.0)
-
-
-def _worst(over: np.ndarray, room: Floats) -> list[int]:
-    """The worst moment of each run of moments that are over the limit."""
-    starts = np.flatnonzero(over & ~np.concatenate(([False], over[:-1])))
-    stops = np.flatnonzero(over & ~np.concatenate((over[1:], [False]))) + 1
-    return [int(a + np.argmin(room[a:b])) for a, b in zip(starts, stops, strict=True)]

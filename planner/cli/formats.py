@@ -1,0 +1,19 @@
+"""Which format a file says it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class _Head(msgspec.Struct):
+    format: str = ""
+
+
+def has_format(path: Path, name: str) -> bool:
+    """Whether a file names the format; whatever else it is, its reader will say."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Head).format == name
+    except (OSError, ValueError, RecursionError):
+        return False
