@@ -71,7 +71,7 @@ def test_predicted_memory_is_near_the_compilers(name: str) -> None:
     )  # fmt: skip
     checked = verify(found, compiler="host")
     assert checked.predicted_argument_bytes == checked.compiled.argument_bytes
-    assert 0.8 < checked.predicted_peak_bytes / checked.compiled.peak_bytes < 1.8
+    assert 0.7 < checked.predicted_peak_bytes / checked.compiled.peak_bytes < 3.0
 
 
 def test_a_plan_for_gpus_is_held_against_the_compiler_asked() -> None:
