@@ -67,14 +67,14 @@ class LocalOp:
             params |= local(self.local_operands, self.local_results, dict(self.node.attrs))
         return params
 
-    def summed_axes(self, result: int = 0) -> tuple[str, ...]:
-        """Axes over which a result is partial because a factor was split."""
+    def summed_axes(self) -> tuple[str, ...]:
+        """Axes over which the first result is partial because a factor was split."""
         passed = {
             axis
             for axis, role in zip(self.mesh.names, self.strategy.roles, strict=True)
             if role.startswith("@")
         }
-        partial = self.strategy.results[result].partial
+        partial = self.strategy.results[0].partial
         return tuple(axis for axis, _ in partial if axis not in passed)
 
 

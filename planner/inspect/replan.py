@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from costmodel import Cluster
@@ -20,12 +18,7 @@ from ..sharding.search.over_meshes import Search
 from .analysed_plan import Why
 
 
-def replanned(
-    why: Why,
-    cluster: Cluster,
-    options: Options,
-    progress: Callable[[str], None] | None = None,
-) -> ProgramPlan:
+def replanned(why: Why, cluster: Cluster, options: Options) -> ProgramPlan:
     """The plan of the same program on a cluster, with options.
 
     The program is as the file carries it: a step keeps its number of micro-batches.
@@ -39,6 +32,6 @@ def replanned(
     donated = frozenset(heads + a for a in why.file.donated)
     facts = Facts(flat, analyse(flat), why.file.ties, donated)
     program = Program(facts, roles_of(why.file.roles, flat), resolved)
-    search = Search(program, cluster, options, progress or (lambda _: None))
+    search = Search(program, cluster, options, lambda _: None)
     found = search.run()
     return msgspec.structs.replace(why.file, **outcome(found, cluster, options, search.limit))

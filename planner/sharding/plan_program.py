@@ -23,7 +23,6 @@ from .check_effects import check_effects
 from .nested_maps import check_maps
 from .planned_program import PlannedProgram
 from .problem.program import InFlight, Program, program_of
-from .problem.records import Menus
 from .rewrite.estimate import Estimator
 from .rewrite.joint_extraction import searched
 from .rewrite.price import Pricer, wall_s
@@ -32,7 +31,7 @@ from .rewrite.retrace import retraced
 from .rewrite.search import MOST_SAVED, WORTH, RewriteSearch
 from .rewrite.searched_rules import rules_for
 from .search.asked import Asked, asked_inside, pinned_options, told, unused
-from .search.context import THOROUGH, Candidate, Effort
+from .search.context import Candidate
 from .search.found_to_file import outcome
 from .search.kept_plans import keep_plan, kept_plan, plan_key
 from .search.over_meshes import Found, Search
@@ -209,11 +208,8 @@ def plan_traced(
     start: float,
     begun: float,
     memory: Memory | None = None,
-    effort: Effort = THOROUGH,
     cutoff_s: float = float("inf"),
     known: Sequence[Candidate] = (),
-    program: Program | None = None,
-    menus: Menus | None = None,
 ) -> tuple[PlannedProgram, Found]:
     """Plans a traced step.
 
@@ -226,18 +222,15 @@ def plan_traced(
         start: when planning began, for the seconds spent.
         begun: when tracing began.
         memory: the plan store; the one that the options ask for if None.
-        effort: how far it goes.
         cutoff_s: only steps below are of interest.
         known: plans of it to begin with.
-        program: what is searched, where that was worked out before.
-        menus: of the machine's meshes, where other searches have some.
 
     Raises:
         PlanError: if nothing fits in memory.
     """
-    program = (program or program_for(traced, options)).holding(one.in_flight)
+    program = program_for(traced, options).holding(one.in_flight)
     traced_s = time.monotonic() - begun
-    search = Search(program, machine, options, say, memory, effort, cutoff_s, known, menus)
+    search = Search(program, machine, options, say, memory, cutoff_s=cutoff_s, known=known)
     found = search.run()
     return planned(one, traced, search, found, start, traced_s), found
 

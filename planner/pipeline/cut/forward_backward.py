@@ -52,23 +52,19 @@ class Split:
     between: tuple[int, ...]
 
 
-def part_of(
-    program: Program, nodes: Iterable[int], makes: Sequence[Operand], args: Sequence[int] = ()
-) -> Part:
+def part_of(program: Program, nodes: Iterable[int], makes: Sequence[Operand]) -> Part:
     """These nodes as a program.
 
     Args:
         program: the whole.
         nodes: numbers of nodes.
         makes: what it returns; literals and arguments pass through.
-        args: values that come first among its arguments, whether it reads them or not.
     """
     graph, order = program.graph, tuple(sorted(nodes))
     heads = len(program.consts)
     inside = {v for i in order for v in graph.values_of(i)}
-    wanted: dict[int, None] = dict.fromkeys(args)
     operands = [o for i in order for o in graph.nodes[i].inputs] + list(makes)
-    wanted.update((o, None) for o in operands if isinstance(o, int) and o not in inside)
+    wanted = dict.fromkeys(o for o in operands if isinstance(o, int) and o not in inside)
     consts = [v for v in wanted if v < heads]
     reads = [v for v in wanted if v >= heads]
     number = {v: k for k, v in enumerate((*consts, *reads))}
