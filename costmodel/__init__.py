@@ -29,7 +29,6 @@ from .parse import shipped_clusters as shipped_clusters
 from .plain import load_yaml as load_yaml
 from .reshard import FREE as FREE
 from .reshard import ReshardModel as ReshardModel
-from .reshard import Step as Step
 from .reshard import full_bytes as full_bytes
 from .reshard import reduction_of as reduction_of
 from .reshard import sharded_dims as sharded_dims

@@ -7,7 +7,7 @@ States are the nodes of a graph, single collectives its edges:
     all-to-all      move the minor axis of one dimension to another one
     all-reduce      finish partial axes
     reduce-scatter  finish partial axes and split a dimension by them
-    permute         reorder the axes of one dimension
+    collective-permute    reorder the axes of one dimension
     mask            read a whole value as a partial sum: all but the first device put zero; free
 
 so that a path is never dearer than gather-then-slice, which is one of the paths.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ir import IRError, Mesh, Shape, Sharding, TensorType
+from ir import IRError, Mesh, ReshardStep, Shape, Sharding, StepKind, TensorType
 from profiles import CollectiveKind
 
 from .cluster import Cluster
@@ -45,39 +45,12 @@ Dims = tuple[tuple[str, ...], ...]
 
 FREE = ("slice", "mask")  # no communication
 REDUCING = ("all-reduce", "mask", "reduce-scatter")
-COLLECTIVE: Mapping[str, CollectiveKind | None] = {
-    "all-gather": "all-gather",
-    "all-reduce": "all-reduce",
-    "all-to-all": "all-to-all",
-    "mask": None,
-    "permute": "collective-permute",
-    "reduce-scatter": "reduce-scatter",
-    "slice": None,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One move of a reshard: what runs, over which axes, on which dimensions."""
-
-    kind: str  # all-gather | slice | all-to-all | all-reduce | reduce-scatter | permute | mask
-    axes: tuple[str, ...]
-    dim: int  # the dimension that loses axes; for all-reduce -1
-    to_dim: int  # the dimension that gains axes; -1 where none does
-    reduction: str
-    before: Sharding
-    after: Sharding
-
-    @property
-    def collective(self) -> CollectiveKind | None:
-        """The collective that a step runs; None where nothing is sent."""
-        return COLLECTIVE[self.kind]
 
 
 class _Move(NamedTuple):
     """A step without its ends: what runs, and the dimensions and partial axes after it."""
 
-    kind: str
+    kind: StepKind
     axes: tuple[str, ...]
     dim: int
     to_dim: int
@@ -94,7 +67,7 @@ class _Space:
     # (collective, axes) -> from, to, and per byte of the tensor the bytes that it is measured by
     # and those that are put in another order
     moves: Shares
-    leaving: dict[int, tuple[tuple[int, Step], ...]]  # from -> (to, step), filled when asked
+    leaving: dict[int, tuple[tuple[int, ReshardStep], ...]]  # from -> (to, step), filled when asked
     share: Floats  # of the tensor that a device holds in each state
 
 
@@ -103,7 +76,7 @@ _Matrices = dict[tuple[int, str, int], Floats]
 _Forms = dict[Shape, int]
 _Numbers = dict[tuple[tuple[bool, ...], ...], int]
 _Prices = dict[tuple[CollectiveKind, tuple[str, ...], float, float], float]
-_Paths = dict[tuple[TensorType, Sharding, Sharding], tuple[Step, ...]]
+_Paths = dict[tuple[TensorType, Sharding, Sharding], tuple[ReshardStep, ...]]
 
 
 @dataclass
@@ -178,7 +151,7 @@ class ReshardModel:
             self._matrices[key] = table
         return self._matrices[key]
 
-    def step_s(self, step: Step, type_: TensorType) -> float:
+    def step_s(self, step: ReshardStep, type_: TensorType) -> float:
         """Seconds of one step on a tensor of this type; slice and mask are free."""
         return self._price(step, type_)
 
@@ -186,7 +159,7 @@ class ReshardModel:
     def _turning(self) -> Turning:
         return Turning(self.cluster)
 
-    def path(self, type_: TensorType, start: Sharding, end: Sharding) -> tuple[Step, ...]:
+    def path(self, type_: TensorType, start: Sharding, end: Sharding) -> tuple[ReshardStep, ...]:
         """The cheapest steps from one state to another; fewest steps among equals.
 
         Raises:
@@ -199,7 +172,7 @@ class ReshardModel:
             self._paths[key] = self._search(type_, start, end)
         return self._paths[key]
 
-    def _search(self, type_: TensorType, start: Sharding, end: Sharding) -> tuple[Step, ...]:
+    def _search(self, type_: TensorType, start: Sharding, end: Sharding) -> tuple[ReshardStep, ...]:
         space = self.space(type_.shape, reduction_of(start))
         if start not in space.index or end not in space.index:
             raise IRError(f"{type_} has no path from {start} to {end} on the mesh {self.mesh}")
@@ -207,7 +180,7 @@ class ReshardModel:
         # A* with the exact distance left to go: only states on a cheapest path are looked at
         left = self.matrix(type_, reduction_of(start))[:, goal]
         order = itertools.count()
-        heap: list[tuple[float, int, int, int, float, tuple[Step, ...]]] = [
+        heap: list[tuple[float, int, int, int, float, tuple[ReshardStep, ...]]] = [
             (left[space.index[start]], 0, next(order), space.index[start], 0.0, ())
         ]
         done: set[int] = set()
@@ -225,27 +198,31 @@ class ReshardModel:
                     heapq.heappush(heap, (rank, count + 1, next(order), j, price, (*steps, step)))
         raise IRError(f"{type_} cannot go from {start} to {end}")
 
-    def steps(self, shape: Shape, reduction: str = "sum") -> Iterator[tuple[int, int, Step]]:
+    def steps(self, shape: Shape, reduction: str = "sum") -> Iterator[tuple[int, int, ReshardStep]]:
         """Every single step between states of a tensor: (from, to, step)."""
         space = self.space(shape, reduction)
         for here in range(len(space.states)):
             yield from ((here, j, step) for j, step in self._leaving(space, here, reduction))
 
-    def _leaving(self, space: _Space, here: int, reduction: str) -> tuple[tuple[int, Step], ...]:
+    def _leaving(
+        self, space: _Space, here: int, reduction: str
+    ) -> tuple[tuple[int, ReshardStep], ...]:
         if here not in space.leaving:
             state = space.states[here]
             partial = tuple(axis for axis, _ in state.partial)
-            found: list[tuple[int, Step]] = []
+            found: list[tuple[int, ReshardStep]] = []
             for move in _moves(state.dims, partial, self.mesh.names, reduction):
                 after = Sharding(move.dims, tuple((axis, reduction) for axis in move.partial))
                 if after in space.index:
                     kind = reduction if move.kind in REDUCING else ""
-                    step = Step(move.kind, move.axes, move.dim, move.to_dim, kind, state, after)
+                    step = ReshardStep(
+                        move.kind, move.axes, move.dim, move.to_dim, kind, state, after
+                    )
                     found.append((space.index[after], step))
             space.leaving[here] = tuple(found)
         return space.leaving[here]
 
-    def _price(self, step: Step, type_: TensorType) -> float:
+    def _price(self, step: ReshardStep, type_: TensorType) -> float:
         kind = step.collective
         if kind is None:
             return 0.0
@@ -263,7 +240,7 @@ def reduction_of(state: Sharding) -> str:
     return state.partial[0][1] if state.partial else "sum"
 
 
-def full_bytes(step: Step, type_: TensorType, mesh: Mesh) -> float:
+def full_bytes(step: ReshardStep, type_: TensorType, mesh: Mesh) -> float:
     """Bytes by which a collective is measured: the whole tensor of its group.
 
     For an all-gather its output, for a reduce-scatter its input, else the local operand.
@@ -271,7 +248,7 @@ def full_bytes(step: Step, type_: TensorType, mesh: Mesh) -> float:
     return _share(step, mesh) * type_.nbytes
 
 
-def _share(step: Step, mesh: Mesh) -> float:
+def _share(step: ReshardStep, mesh: Mesh) -> float:
     before = 1.0 / mesh.product(step.before.axes)
     return before * mesh.product(step.axes) if step.kind == "all-gather" else before
 
@@ -330,8 +307,8 @@ def _build_space(shape: Shape, mesh: Mesh, reduction: str, *, turns: bool) -> _S
                 order = 0.0
                 if turns and move.kind not in FREE:
                     order = turned(shape, mesh, move.dim, move.to_dim, dims, move.dims)
-                row = (i, j, sent, order)
-                rows.setdefault((COLLECTIVE[move.kind], move.axes), []).append(row)
+                kind = None if move.kind == "slice" or move.kind == "mask" else move.kind
+                rows.setdefault((kind, move.axes), []).append((i, j, sent, order))
     moves = {
         key: (
             np.array([r[0] for r in found], dtype=np.intp),
@@ -380,7 +357,7 @@ def _orders(dims: Dims, partial: tuple[str, ...]) -> Iterator[_Move]:
     for d, axes in enumerate(dims):
         for order in itertools.permutations(axes):
             if order != axes:
-                yield _Move("permute", axes, d, d, _with(dims, d, order), partial)
+                yield _Move("collective-permute", axes, d, d, _with(dims, d, order), partial)
 
 
 def _reductions(dims: Dims, partial: tuple[str, ...], reduction: str) -> Iterator[_Move]:

@@ -22,6 +22,11 @@ from .graph import Operand as Operand
 from .graph import digest as digest
 from .interpret import interpret as interpret
 from .live import live_inputs as live_inputs
+from .lowered import Change as Change
+from .lowered import LoweredPlan as LoweredPlan
+from .lowered import Reshard as Reshard
+from .lowered import ReshardStep as ReshardStep
+from .lowered import StepKind as StepKind
 from .mesh import Mesh as Mesh
 from .opdef import OpDef as OpDef
 from .opdef import flops_of as flops_of

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from .analysis import REGIONS, Place
 from .analysis.effects import is_effect
-from .analysis.flat_program import REGIONS, Place
 from .errors import doing
 from .evaluate_regions import body_number, branch, remat, scan, while_loop
 from .graph import Literal, Node

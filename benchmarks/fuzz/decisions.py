@@ -19,7 +19,7 @@ from planner.common.options import Options
 from planner.common.stop import Stop
 from planner.pipeline.planned import in_one_program
 from planner.result.plan import Plan
-from planner.sharding.cost.account import account
+from planner.sharding.lower import Decided
 from planner.sharding.plan_program import One, planned, program_for
 from planner.sharding.problem.build import Builder
 from planner.sharding.problem.decide import decide
@@ -89,10 +89,9 @@ class Chosen:
 
     def plan(self, traced: Traced, emission: str) -> Plan:
         """The plan that a search would make of this choice."""
-        sums = account(self.builder, self.built, self.choice)
         cost = self.built.problem.cost(self.choice)
         solution = IntraSolution(self.choice, cost, 0.0, Stop.GAP)
-        best = Candidate("search", self.mesh, self.builder, self.built, solution, sums)
+        best = Candidate("search", Decided(self.builder, self.built, self.choice), solution)
         found = Found(best, [best], {}, 0.0, Stop.GAP, {"build": 0.0, "solve": 0.0})
         machine, options = self.reshard.cluster, Options(emission=emission)
         search = Search(self.program, machine, options, lambda _: None)

@@ -10,8 +10,8 @@ from typing import Any
 
 from jax import lax
 
-from costmodel import ReshardModel, Step
-from ir import Sharding, TensorType, replicated
+from costmodel import ReshardModel
+from ir import ReshardStep, Sharding, TensorType, replicated
 from ir.evaluate import PLACEMENT
 
 from .index import gather, scatter
@@ -47,7 +47,7 @@ _THIN = (
 class Written:
     """A step of a reshard that was written into the program, and how often one call runs it."""
 
-    step: Step
+    step: ReshardStep
     type: TensorType
     count: float
 
@@ -74,7 +74,7 @@ class Mover:
         finally:
             self.count = outer
 
-    def path(self, type_: TensorType, start: Sharding, end: Sharding) -> tuple[Step, ...]:
+    def path(self, type_: TensorType, start: Sharding, end: Sharding) -> tuple[ReshardStep, ...]:
         return self.model.path(type_, start, end)
 
     def move(

@@ -17,14 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from costmodel import Step
-from ir import Mesh, Sharding
+from ir import Mesh, ReshardStep, Sharding
 
 Array = Any
 Move = Callable[[Array], Array]
 
 
-def run_step(x: Array, step: Step, mesh: Mesh, again: int = 0) -> Array:
+def run_step(x: Array, step: ReshardStep, mesh: Mesh, again: int = 0) -> Array:
     """The local shard after one step of a reshard, from the local shard before it.
 
     Args:
@@ -105,21 +104,21 @@ def _as_bytes(x: Array, move: Move) -> Array:
     return move(x)
 
 
-def _moved(x: Array, step: Step, mesh: Mesh, again: int) -> Array:
+def _moved(x: Array, step: ReshardStep, mesh: Mesh, again: int) -> Array:
     if step.kind == "all-gather":
         return _gathered(x, step, again)
     if step.kind == "all-to-all":
         return lax.all_to_all(
             x, step.axes, split_axis=step.to_dim, concat_axis=step.dim, tiled=True
         )
-    if step.kind == "permute":
+    if step.kind == "collective-permute":
         before, after = step.before.dims[step.dim], step.after.dims[step.dim]
         ordered = tuple(axis for axis in mesh.names if axis in before)
         return lax.ppermute(x, ordered, reorder(before, after, mesh))
     raise ValueError(f"'{step.kind}' is not a step of a reshard")
 
 
-def _gathered(x: Array, step: Step, again: int) -> Array:
+def _gathered(x: Array, step: ReshardStep, again: int) -> Array:
     """All-gather; a repeated one has as many unit dimensions before the one that grows.
 
     They change no byte. But XLA for CPU removes barriers before it merges equal operations, and
@@ -149,7 +148,7 @@ def reorder(before: tuple[str, ...], after: tuple[str, ...], mesh: Mesh) -> list
     return list(zip(holder, wanted, strict=True))
 
 
-def _reduced(x: Array, step: Step) -> Array:
+def _reduced(x: Array, step: ReshardStep) -> Array:
     """All-reduce or reduce-scatter; of booleans the maximum is `or`, the minimum `and`."""
     if x.dtype == jnp.bool_:
         # A sum could pass 255 where there are more devices; largest and least travel as bytes.

@@ -19,6 +19,7 @@ from ..common.resolved_pins import Wishes
 from ..files.check import wishes_of
 from ..files.program_plan import ProgramPlan, decisions_of
 from ..sharding.cost.account import Account, account
+from ..sharding.lower import Decided
 from ..sharding.problem.build import Builder
 from ..sharding.problem.facts import Facts
 from ..sharding.problem.program import Program, roles_of
@@ -117,9 +118,14 @@ class Why:
         return tuple(choice)
 
     @cached_property
+    def decided(self) -> Decided:
+        """The plan as a decided problem."""
+        return Decided(self.builder, self.built, self.choice)
+
+    @cached_property
     def account(self) -> Account:
         """Every collective, second and byte of the plan."""
-        return account(self.builder, self.built, self.choice)
+        return account(self.decided)
 
     def _foreign(self, what: str) -> PlanError:
         return PlanError(
@@ -278,7 +284,7 @@ class Why:
         return max(0.0, 1.0 - self.file.lower_bound_s / step_s) if step_s > 0 else 0.0
 
     def _account_of(self, solved: Solved) -> Account:
-        return account(self.builder, self.built, solved.choice)
+        return account(Decided(self.builder, self.built, solved.choice))
 
     def _with(self, node: int, k: int, base: Solved, sums: Account) -> Alternative:
         """Another option of a node beside a base, of which `sums` are the account."""

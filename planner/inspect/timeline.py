@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from costmodel import Step, full_bytes, wire_bytes
-from ir import TensorType
+from costmodel import full_bytes, wire_bytes
+from ir import Reshard
 
-from ..sharding.cost.account import Account, Move, account, moves
+from ..sharding.cost.account import Account, held_at
 from .analysed_plan import Why
 
 COMPUTE, COLLECTIVE = "compute", "collective"
@@ -84,7 +84,7 @@ class _Piece:
 
 def predicted(why: Why) -> Predicted:
     """Lays out the step of a plan."""
-    sums = account(why.builder, why.built, why.choice)
+    sums = why.account
     now, events, starts = 0.0, list[Event](), dict[int, float]()
     for piece in _pieces(why):
         starts.setdefault(piece.moment, now)
@@ -114,26 +114,27 @@ def _memory(
 
 
 def _pieces(why: Why) -> Iterator[_Piece]:
-    before: dict[int, list[Move]] = {}
-    after: dict[int, list[Move]] = {}
-    ends: dict[int, list[Move]] = {}
-    for move in moves(why.builder, why.built, why.choice):
-        if move.op < 0:
-            ends.setdefault(move.time, []).append(move)
+    before: dict[int, list[Reshard]] = {}
+    after: dict[int, list[Reshard]] = {}
+    ends: dict[int, list[Reshard]] = {}
+    for moved in why.decided.plan.reshards:
+        at = moved.passage
+        if at.op < 0:
+            ends.setdefault(at.time, []).append(moved)
         else:
-            (after if move.holds == "after" else before).setdefault(move.op, []).append(move)
+            (after if at.site.at == "result" else before).setdefault(at.op, []).append(moved)
     running: dict[int, list[int]] = {}
     for i in sorted(why.built.op_node):
         running.setdefault(why.builder.facts.at(why.flat.ops[i]), []).append(i)
     for moment in range(why.flat.clock + 1):
-        for move in ends.get(moment, ()):
-            yield from _collectives(why, move)
+        for moved in ends.get(moment, ()):
+            yield from _collectives(why, moved)
         for i in running.get(moment, ()):
-            for move in before.get(i, ()):
-                yield from _collectives(why, move)
+            for moved in before.get(i, ()):
+                yield from _collectives(why, moved)
             yield _compute(why, i)
-            for move in after.get(i, ()):
-                yield from _collectives(why, move)
+            for moved in after.get(i, ()):
+                yield from _collectives(why, moved)
     seconds = why.built.taking_s(why.choice)
     yield _Piece(COMPUTE, TAKING, "results", (), seconds, 0.0, 1.0, why.flat.clock, -1)
 
@@ -146,19 +147,16 @@ def _compute(why: Why, i: int) -> _Piece:
     return _Piece(COMPUTE, op.node.op, label, (), seconds, 0.0, op.weight, at, i)
 
 
-def _collectives(why: Why, move: Move) -> Iterator[_Piece]:
-    reshard = why.builder.cache.reshard
-    for step in reshard.path(move.type, move.before, move.after):
-        if step.collective is not None:
-            seconds = reshard.step_s(step, move.type) * move.weight
-            sent = _sent(why, step, move.type) * move.weight
+def _collectives(why: Why, moved: Reshard) -> Iterator[_Piece]:
+    reshard, mesh = why.builder.cache.reshard, why.decisions.mesh
+    type_, weight = moved.change.type, moved.weight
+    time, _ = held_at(why.builder.facts, moved)
+    for step in moved.change.steps:
+        kind = step.collective
+        if kind is not None:
+            seconds = reshard.step_s(step, type_) * weight
+            sent = wire_bytes(kind, mesh.product(step.axes), full_bytes(step, type_, mesh)) * weight
             yield _Piece(
-                COLLECTIVE, step.collective, move.cause, step.axes, seconds, sent, move.weight,
-                move.time, move.op,
+                COLLECTIVE, kind, moved.cause, step.axes, seconds, sent, weight, time,
+                moved.passage.op,
             )  # fmt: skip
-
-
-def _sent(why: Why, step: Step, type_: TensorType) -> float:
-    mesh = why.decisions.mesh
-    assert step.collective is not None
-    return wire_bytes(step.collective, mesh.product(step.axes), full_bytes(step, type_, mesh))

@@ -9,7 +9,7 @@ import msgspec
 from ..common.stop import PROVED, Stop
 from ..files.plan_file import one_stage
 from ..files.program_plan import CollectiveRow
-from ..sharding.cost.account import account, memory_on_cpus
+from ..sharding.cost.account import memory_on_cpus
 from ..sharding.cost.overlap import overlapped_s
 from .plan import Plan
 
@@ -21,8 +21,8 @@ def reprice(plan: Plan) -> Plan:
         PlanError: if a decision of the file is not in the space of this version.
     """
     why, program = plan.why, plan.program
-    sums = account(why.builder, why.built, why.choice)
-    overlapped = overlapped_s(why.builder, why.built, why.choice, plan.cluster)
+    sums = why.account
+    overlapped = overlapped_s(why.decided, plan.cluster)
     collectives = tuple(
         CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
         for c in sums.collectives

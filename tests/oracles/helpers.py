@@ -14,10 +14,11 @@ from costmodel.compiler.fusion import analyse
 from ir import FactorSpec, Mesh, Sharding, lookup
 from ir.analysis.decisions import Decisions
 from ir.analysis.dimension_classes import Classes, Kinds
-from ir.analysis.flat_program import flatten
+from ir.analysis.flatten import flatten
 from ir.strategy import Strategy
 from ir.trace import Traced, trace
 from planner.sharding.cost.account import Account, account
+from planner.sharding.lower import Decided
 from planner.sharding.problem.build import Builder
 from planner.sharding.problem.decide import decide
 from planner.sharding.problem.facts import Facts
@@ -219,7 +220,7 @@ class Setting:
         built = self.builder.build()
         left = within(built, self.builder.facts, Limits(op, state), Cuts())
         solution = left.lifted(solve(left.problem(UNLIMITED_BYTES)))
-        sums = account(self.builder, built, solution.choice)
+        sums = account(Decided(self.builder, built, solution.choice))
         decisions = decide(built, self.flat, solution.choice, self.mesh)
         return Solved(
             self.traced, self.mesh, self.reshard, self.builder, built, solution, decisions, sums

@@ -13,9 +13,11 @@ import numpy as np
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
 from costmodel.compiler.fusion import Traffic, analyse
 from ir import Mesh
-from ir.analysis.flat_program import FlatProgram, flatten
+from ir.analysis.flat_program import FlatProgram
+from ir.analysis.flatten import flatten
 from ir.trace import Traced, trace
 from planner.sharding.cost.account import Account, account
+from planner.sharding.lower import Decided
 from planner.sharding.problem.build import Builder
 from planner.sharding.problem.facts import Facts
 from planner.sharding.problem.records import Built, MenuCache
@@ -40,7 +42,10 @@ class Space:
         return [v for v in self.flat.outputs if isinstance(v, int)]
 
     def account(self, choice: Sequence[int]) -> Account:
-        return account(self.builder, self.built, tuple(choice))
+        return account(self.decided(choice))
+
+    def decided(self, choice: Sequence[int]) -> Decided:
+        return Decided(self.builder, self.built, tuple(choice))
 
     def draw(self, rng: np.random.Generator) -> tuple[int, ...]:
         """Any option for every node, but those between others do as these ask."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ir import Graph
 
 from ...common.units_text import bytes_text
-from ...sharding.cost.account import Collective, account
+from ...sharding.cost.account import Collective
 from ..analysed_plan import Why
 from .origin import origin
 
@@ -152,9 +152,7 @@ def _zero(why: Why, data: set[str]) -> tuple[int, list[str]]:
     if parameters[0] > 0.5 * parameters[1]:
         return 3, notes
     if states[0] > 0.5 * states[1]:
-        return (
-            2 if _scatters(account(why.builder, why.built, why.choice).collectives, data) else 1
-        ), notes
+        return (2 if _scatters(why.account.collectives, data) else 1), notes
     return 0, notes
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ir import Graph, Mesh, Sharding, TensorType, flops_of, lookup, replicated
 from ir.analysis import FlatProgram, operand_types
 
-from ...sharding.cost.account import moves
+from ...sharding.cost.account import held_at
 from ...sharding.search.context import Candidate
 from .cost_profile import NO_PASSING, Passing, passing
 
@@ -105,16 +105,13 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
             totals[phase] += each[i]
     totals["once"] += best.built.taking_s(choice)
     reshard = best.builder.cache.reshard
-    for move in moves(best.builder, best.built, choice):
-        at = max(bisect_right(starts, move.time) - 1, 0)
-        seconds = sum(
-            reshard.step_s(step, move.type)
-            for step in reshard.path(move.type, move.before, move.after)
-            if step.collective
-        )
-        phase = names[at] if move.weight >= count or count == 1 else "once"
-        totals[phase] += seconds * move.weight
-        each[at] += seconds * move.weight * (phase != "once")
+    for moved in best.decided.plan.reshards:
+        time, _ = held_at(best.builder.facts, moved)
+        at = max(bisect_right(starts, time) - 1, 0)
+        seconds = sum(reshard.step_s(step, moved.change.type) for step in moved.change.steps)
+        phase = names[at] if moved.weight >= count or count == 1 else "once"
+        totals[phase] += seconds * moved.weight
+        each[at] += seconds * moved.weight * (phase != "once")
     states = best.decisions.values
     inside = (phases.loop, 0)
     inner = {v: state for (prefix, v), state in states.items() if prefix == inside}

@@ -1,7 +1,7 @@
 """The account of a plan: every collective it runs, its seconds by cause, its memory over time.
 
-It walks the decisions the way the emitted program does, so that its total must equal the
-objective of the solver; a test holds the two against each other.
+It sums what the lowered plan holds, so that its total must equal the objective of the solver; a
+test holds the two against each other.
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel import Step, full_bytes, wire_bytes
-from ir import Mesh, Sharding, TensorType
+from costmodel import ReshardModel, full_bytes, wire_bytes
+from ir import Change, LoweredPlan, Mesh, Reshard, ReshardStep, TensorType
 
 from ...common.surface import public_methods
-from ..problem.build import Builder
-from ..problem.records import Built
-from ..problem.skeleton import Sites
-from ..problem.states import state_at
+from ..lower import Decided
+from ..problem.facts import Facts
 
 # XLA's CPU compiler fuses less and computes 16-bit numbers in 32 bits: its temporaries over those
 # of the general model, median of 33 plans, 0.9 to 2.9 without embedding tables (the rows of `host`
@@ -68,110 +65,59 @@ class Account:
     ends_bytes: int = 0
 
 
-class Move(NamedTuple):
-    """A value that changes its state on the way to its reader.
+def held_at(facts: Facts, reshard: Reshard) -> tuple[int, str]:
+    """When a value changes its state, and the buffers of it that the problem's nodes count then.
 
-    `value` is its flat number and `op` that of the flat op before or after which it happens, -1
-    where none reads or makes the value; `join` is that of the outline.
-    `holds` says which of the two buffers the problem's nodes count already: before, after, both.
+    Returns:
+        Moment, and which of the two buffers: "before", "after" or "both".
     """
-
-    before: Sharding
-    after: Sharding
-    weight: float
-    join: int
-    type: TensorType
-    time: int
-    cause: str
-    holds: str
-    op: int
-    value: int
+    passage = reshard.passage
+    if passage.op >= 0:
+        made = passage.site.at == "result"
+        return facts.at(facts.flat.ops[passage.op]), "after" if made else "before"
+    if passage.link >= 0:
+        return passage.time, "both"
+    return passage.time, "both" if passage.site.position in facts.tied_in else "before"
 
 
-def moves(builder: Builder, built: Built, choice: tuple[int, ...]) -> Iterator[Move]:
-    """Every change of state in one step.
-
-    What is joined alike changes alike: only the places of joins that change anything are visited.
-    """
-    outline = built.outline
-    states = [
-        (state_at(built, choice, join.source), state_at(built, choice, join.target))
-        if join.how == "reshard"
-        else None
-        for join in outline.joins
-    ]
-    changes = np.array([pair is not None and pair[0] != pair[1] for pair in states], dtype=np.bool_)
-    for n in np.flatnonzero(changes[outline.sites.join]).tolist():
-        join = int(outline.sites.join[n])
-        pair = states[join]
-        assert pair is not None
-        if n not in outline.told:
-            outline.told[n] = _told(builder, outline.sites, n)
-        yield Move(*pair, outline.joins[join].weight, join, *outline.told[n])
-
-
-def _told(builder: Builder, sites: Sites, n: int) -> tuple[TensorType, int, str, str, int, int]:
-    """What is true on every mesh of a place at which a value may change its state.
-
-    Type of the value, time, cause, holds, op and number of the value, as `Move` has them.
-    """
-    flat, i, v = builder.flat, int(sites.op[n]), int(sites.value[n])
-    value, link, output = flat.values[v], int(sites.link[n]), int(sites.output[n])
-    argument = value.name if value.kind == "argument" else ""
-    if i >= 0:
-        op, made = flat.ops[i], bool(sites.made[n])
-        label = f"{op.node.op} {op.node.source}".strip()
-        time, cause = builder.facts.at(op), label if made else argument or label
-        holds = "after" if made else "before"
-    elif link >= 0:
-        target, time = flat.links[link].target, flat.links[link].time
-        cause, holds = argument or flat.values[target].name, "both"
-    else:
-        tied, time = builder.tied_in.get(output), flat.clock - 1
-        cause = f"result {output}" if tied is None else flat.values[tied].name
-        holds = "before" if tied is None else "both"
-    return value.type, time, cause, holds, i, v
-
-
-def _taken_up(
-    builder: Builder, built: Built, choice: tuple[int, ...]
-) -> Iterator[tuple[int, int, int]]:
+def _taken_up(facts: Facts, plan: LoweredPlan) -> Iterator[tuple[int, int, int]]:
     """Moments [start, end) and bytes of partial sums that are counted as waiting, but do not.
 
     The problem's nodes know what makes them, not how they are read, and count them as if they
     were reduced.
     """
-    facts, flat = builder.facts, builder.flat
+    flat = plan.flat
     for v, (j, k) in facts.taken_up.items():
         i, position = facts.maker[v]
-        if i not in built.op_node or j not in built.op_node:
+        maker, reader = plan.strategies[i], plan.strategies[j]
+        if maker is None or reader is None:
             continue
-        made = built.refs[built.op_node[i]].menu[choice[built.op_node[i]]].results[position]
-        read = built.refs[built.op_node[j]].menu[choice[built.op_node[j]]].operands[k]
-        if made.partial and made == read:
-            size = made.local_bytes(flat.values[v].type, builder.mesh)
+        made = maker.results[position]
+        if made.partial and made == reader.operands[k]:
+            size = made.local_bytes(flat.values[v].type, plan.mesh)
             yield flat.ops[i].time, facts.at(flat.ops[i]), size
 
 
-def _passing_bytes(move: Move, steps: tuple[Step, ...], mesh: Mesh) -> tuple[int, int]:
+def _passing_bytes(change: Change, holds: str, mesh: Mesh) -> tuple[int, int]:
     """Bytes that exist only while a value changes its state, and the largest state on the way.
 
     A gather along another dimension than the first writes shard after shard, which is another
     order of the elements: its result is copied into the buffer that the nodes count. A slice is
     part of the op that reads it, unless that is a collective.
     """
+    steps, type_ = change.steps, change.type
     on_the_way = [
-        step.after.local_bytes(move.type, mesh) if step.collective or then else 0
+        step.after.local_bytes(type_, mesh) if step.collective or then else 0
         for step, then in zip(steps, [*(s.collective for s in steps[1:]), None], strict=True)
     ]
-    if move.holds != "before" and not (steps and _is_strided(steps[-1], move.type)):
+    if holds != "before" and not (steps and _is_strided(steps[-1], type_)):
         on_the_way = on_the_way[:-1]
-    raw = move.before.local_bytes(move.type, mesh) if move.holds == "after" else 0
+    raw = change.before.local_bytes(type_, mesh) if holds == "after" else 0
     widest = max(on_the_way, default=0)
     return raw + widest, widest
 
 
-def _is_strided(step: Step, type_: TensorType) -> bool:
+def _is_strided(step: ReshardStep, type_: TensorType) -> bool:
     return step.kind == "all-gather" and math.prod(type_.shape[: step.dim]) > 1
 
 
@@ -189,50 +135,51 @@ class _Priced:
     runs: tuple[tuple[str, tuple[str, ...], float, float], ...]
 
 
-def _priced(builder: Builder, move: Move) -> _Priced:
-    reshard, mesh = builder.cache.reshard, builder.mesh
-    steps = reshard.path(move.type, move.before, move.after)
+def _priced(reshard: ReshardModel, moved: Reshard, holds: str) -> _Priced:
+    change, weight, mesh = moved.change, moved.weight, reshard.mesh
     runs: list[tuple[str, tuple[str, ...], float, float]] = []
-    for step in steps:
+    for step in change.steps:
         kind = step.collective
         if kind is not None:
             n = mesh.product(step.axes)
-            sent = wire_bytes(kind, n, full_bytes(step, move.type, mesh))
-            seconds = reshard.step_s(step, move.type)
-            runs.append((kind, step.axes, sent * move.weight, seconds * move.weight))
-    ends = max(s.local_bytes(move.type, mesh) for s in (move.before, move.after))
-    return _Priced(*_passing_bytes(move, steps, mesh), ends, tuple(runs))
+            sent = wire_bytes(kind, n, full_bytes(step, change.type, mesh))
+            seconds = reshard.step_s(step, change.type)
+            runs.append((kind, step.axes, sent * weight, seconds * weight))
+    ends = max(s.local_bytes(change.type, mesh) for s in (change.before, change.after))
+    return _Priced(*_passing_bytes(change, holds, mesh), ends, tuple(runs))
 
 
-def account(builder: Builder, built: Built, choice: tuple[int, ...]) -> Account:
-    """Adds everything up."""
-    reshard = builder.cache.reshard
-    mesh = builder.mesh
+def account(decided: Decided) -> Account:
+    """Adds everything up that a plan runs."""
+    builder, built, choice, plan = decided.builder, decided.built, decided.choice, decided.plan
+    reshard, facts, mesh = builder.cache.reshard, builder.facts, plan.mesh
     compute_s = built.compute_s(choice)
     memory = built.lives.memory(choice)
-    for start, end, size in _taken_up(builder, built, choice):
+    for start, end, size in _taken_up(facts, plan):
         memory[start:end] -= size
     merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
     communication_s = 0.0
-    priced: dict[tuple[int, str], _Priced] = {}
+    priced: dict[tuple[int, float, str], _Priced] = {}  # by the change, which many sites share
     # what one op moves passes together; ops, and what enters regions, one after the other
     passing: dict[int, dict[object, int]] = {}
     widest: dict[int, int] = {}
     ends: dict[int, int] = {}
-    for n, move in enumerate(moves(builder, built, choice)):
-        each = priced.get((move.join, move.holds))
+    for n, moved in enumerate(plan.reshards):
+        (time, holds), op = held_at(facts, moved), moved.passage.op
+        key = id(moved.change), moved.weight, holds
+        each = priced.get(key)
         if each is None:
-            each = priced[move.join, move.holds] = _priced(builder, move)
-        if 0 <= move.time < len(memory):
-            here = passing.setdefault(move.time, {})
-            key = move.op if move.op >= 0 else ("apart", n)
-            here[key] = here.get(key, 0) + each.passes
-            widest[move.time] = max(widest.get(move.time, 0), each.widest)
-            ends[move.time] = max(ends.get(move.time, 0), each.ends)
+            each = priced[key] = _priced(reshard, moved, holds)
+        if 0 <= time < len(memory):
+            here = passing.setdefault(time, {})
+            together = op if op >= 0 else ("apart", n)
+            here[together] = here.get(together, 0) + each.passes
+            widest[time] = max(widest.get(time, 0), each.widest)
+            ends[time] = max(ends.get(time, 0), each.ends)
         for kind, axes, sent, seconds in each.runs:
-            row = merged.setdefault((kind, axes, move.cause), [0.0, 0.0, 0.0])
+            row = merged.setdefault((kind, axes, moved.cause), [0.0, 0.0, 0.0])
             row[0] += sent
-            row[1] += move.weight
+            row[1] += moved.weight
             row[2] += seconds
             communication_s += seconds
     for moment, here in passing.items():

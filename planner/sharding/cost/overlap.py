@@ -14,29 +14,23 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from costmodel import Cluster, Overlap, Transfer, overlapped
-from ir.analysis import FlatProgram, Place
+from ir import LoweredPlan
+from ir.analysis import FlatProgram, Passage, Place
 
-from ..problem.build import Builder
-from ..problem.records import Built
-from .account import Move, moves
+from ..lower import Decided
 
 
-def overlapped_s(builder: Builder, built: Built, choice: Sequence[int], cluster: Cluster) -> float:
+def overlapped_s(decided: Decided, cluster: Cluster) -> float:
     """Seconds of a step with collectives beside compute; 0 for machines that do not run them so."""
     if cluster.has_cpus:
         return 0.0
-    return hidden(builder, built, choice).step_s
+    return hidden(decided).step_s
 
 
-def hidden(builder: Builder, built: Built, choice: Sequence[int]) -> Overlap:
-    """Compute, communication, and the step with one beside the other.
-
-    Args:
-        builder: of the problem.
-        built: the problem.
-        choice: of its nodes.
-    """
-    order = _Order.of(builder, built)
+def hidden(decided: Decided) -> Overlap:
+    """Compute, communication, and the step with one beside the other."""
+    built, choice, plan = decided.built, decided.choice, decided.plan
+    order = _Order.of(plan)
     shares: dict[int, int] = {}
     for i in order.ops:
         node = built.op_node[i]
@@ -48,12 +42,11 @@ def hidden(builder: Builder, built: Built, choice: Sequence[int]) -> Overlap:
     works.append(built.taking_s(choice))  # of the results, at the end
     done = [0.0, *accumulate(works)]
     transfers: list[Transfer] = []
-    reshard = builder.cache.reshard
-    for move in moves(builder, built, tuple(choice)):
-        steps = reshard.path(move.type, move.before, move.after)
-        seconds = sum(reshard.step_s(s, move.type) for s in steps if s.collective)
+    reshard = decided.builder.cache.reshard
+    for moved in plan.reshards:
+        seconds = sum(reshard.step_s(s, moved.change.type) for s in moved.change.steps)
         if seconds > 0.0:
-            transfers.append(_transfer(order, move, seconds * move.weight, done))
+            transfers.append(_transfer(order, moved.passage, seconds * moved.weight, done))
     return overlapped(works, transfers)
 
 
@@ -77,9 +70,9 @@ class _Order:
     read: dict[int, list[int]]
 
     @classmethod
-    def of(cls, builder: Builder, built: Built) -> _Order:
-        flat = builder.flat
-        ops = tuple(sorted(built.op_node))
+    def of(cls, plan: LoweredPlan) -> _Order:
+        flat = plan.flat
+        ops = tuple([i for i, strategy in enumerate(plan.strategies) if strategy is not None])
         place = {i: n for n, i in enumerate(ops)}
         bodies: dict[Place, tuple[int, int]] = {(): (0, len(ops))}
         made: dict[int, int] = {}
@@ -101,23 +94,23 @@ class _Order:
         return bisect_left(self.times, moment)
 
 
-def _transfer(order: _Order, move: Move, seconds: float, done: Sequence[float]) -> Transfer:
+def _transfer(order: _Order, at: Passage, seconds: float, done: Sequence[float]) -> Transfer:
     """From where to where a change of state may run."""
-    if move.op < 0:
-        ready = order.made.get(move.value, -1)
-        needed = order.at(move.time)
+    if at.op < 0:
+        ready = order.made.get(at.value, -1)
+        needed = order.at(at.time)
     else:
-        body = order.flat.ops[move.op].place[:-1]
+        body = order.flat.ops[at.op].place[:-1]
         first, end = order.bodies[body]
-        here = order.place[move.op]
-        if move.holds == "after":
+        here = order.place[at.op]
+        if at.site.at == "result":
             ready = here
-            readers = [n for n in order.read.get(move.value, ()) if n > here]
+            readers = [n for n in order.read.get(at.value, ()) if n > here]
             needed = min([*readers, end])
         else:
-            ready, needed = max(order.made.get(move.value, -1), first - 1), here
+            ready, needed = max(order.made.get(at.value, -1), first - 1), here
     needed = max(needed, ready + 1)
-    if move.value in order.made:
+    if at.value in order.made:
         return Transfer(seconds, ready, needed)
     begin = max(0, bisect_right(done, done[needed] - seconds, hi=needed) - 1)
     return Transfer(seconds, ready, needed, max(1, needed - begin))

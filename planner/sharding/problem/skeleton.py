@@ -6,7 +6,8 @@ nodes in the same way is one join with a count, so that a mesh prices classes an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -62,22 +63,14 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """Every place at which a value may change its state: parallel arrays in the order of a step.
+    """Every site at which a value may change its state: parallel arrays in the order of a step.
 
     join: its join.
-    op: flat op that reads or makes the value there, -1 for links and results of the program.
-    value: flat value.
-    made: whether the op makes it.
-    link: link that it passes, else -1.
-    output: result of the program that it becomes, else -1.
+    passage: its number among `FlatProgram.passages`.
     """
 
     join: Ints
-    op: Ints
-    value: Ints
-    made: NDArray[np.bool_]
-    link: Ints
-    output: Ints
+    passage: Ints
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,6 @@ class Outline:
     taken: (node, result of the program) for results that overwrite no argument.
     members: ops of every node.
     node, start, end: buffers, as in `Lives`.
-    told: what accounts say of the sites on every mesh, by number, as far as it was asked.
     """
 
     folded: bool
@@ -109,9 +101,13 @@ class Outline:
     start: Ints
     end: Ints
     sites: Sites
-    told: dict[int, tuple[TensorType, int, str, str, int, int]] = field(
-        default_factory=dict[int, tuple[TensorType, int, str, str, int, int]], compare=False
-    )
+
+    @cached_property
+    def kept(self) -> tuple[tuple[End, ...], tuple[int, ...]]:
+        """Different ends of values, and for each value the number of its end, from 1; else 0."""
+        numbers: dict[End | None, int] = {None: 0}
+        of = tuple([numbers.setdefault(end, len(numbers)) for end in self.ends])
+        return tuple(end for end in numbers if end is not None), of
 
     def end_of(self, v: int) -> End:
         """The node that provides a value, and as what."""

@@ -43,7 +43,7 @@ class _Outliner:
         self.types: list[TensorType] = []
         self.counts: list[int] = []
         self.taken: list[tuple[int, int]] = []
-        self.sites: list[tuple[int, int, int, bool, int, int]] = []
+        self.sites: list[tuple[int, int]] = []  # join, passage
 
     def run(self) -> Outline:
         flat, partial = self.flat, self.facts.partial
@@ -55,25 +55,27 @@ class _Outliner:
                 self._value(v, Slot("value", v, partial[v] and v not in port_of))
         for outer, port in flat.stacked.items():
             self.ends[outer] = End(self.value_node[port], "lifted")
+        passage = 0
         for i, op in enumerate(flat.ops):
             if self.facts.is_made(op):
-                self._op(i, op)
+                self._op(i, op, passage)
+            passage += len(op.outputs) + sum(isinstance(v, int) for v in op.inputs)
         for number, link in enumerate(flat.links):
             if link.source != link.target and not self.free[link.source]:
-                self._link(number, link)
-        self._outputs()
+                self._link(number, link, passage + number)
+        self._outputs(passage + len(flat.links))
         return self._outline()
 
     def _outline(self) -> Outline:
         members = np.bincount(list(self.op_node.values()), minlength=len(self.slots))
         node, start, end = np.array(self.lives, dtype=np.intp).reshape(-1, 3).T
-        join, op, value, made, link, output = np.array(self.sites, dtype=np.intp).reshape(-1, 6).T
+        join, passage = np.array(self.sites, dtype=np.intp).reshape(-1, 2).T
         return Outline(
             self.folded, tuple(self.slots), self.op_node, self.value_node, self.out_node,
             tuple(self.ends), tuple(self.joins), tuple(self.types), tuple(self.counts),
             tuple(self.taken), tuple(self.stacks),
             tuple((node, op) for op, node in self.waits.items()), tuple(members.tolist()),
-            node, start, end, Sites(join, op, value, made.astype(np.bool_), link, output),
+            node, start, end, Sites(join, passage),
         )  # fmt: skip
 
     def _add(self, slot: Slot) -> int:
@@ -111,7 +113,7 @@ class _Outliner:
         self._live(node, self.facts.spans[v])
         return node
 
-    def _op(self, i: int, op: FlatOp) -> None:
+    def _op(self, i: int, op: FlatOp, passage: int) -> None:
         first = self.op_class[i]
         if first not in self.op_node:
             self.op_node[first] = self._add(Slot("op", i))
@@ -120,10 +122,12 @@ class _Outliner:
         if any(v in self.facts.waits for v in op.outputs):
             self._wait(i, op, node)
         for position, v in enumerate(op.inputs):
-            if not isinstance(v, Literal) and not self.free[v]:
+            if isinstance(v, Literal):
+                continue
+            if not self.free[v]:
                 end = End(node, "operand", position)
-                join = self._reshard(v, self._source(v), end, op.weight)
-                self.sites.append((join, i, v, False, -1, -1))
+                self.sites.append((self._reshard(v, self._source(v), end, op.weight), passage))
+            passage += 1
         for position, v in enumerate(op.outputs):
             made = End(node, "result", position)
             if v not in self.facts.shared:
@@ -131,7 +135,7 @@ class _Outliner:
                 continue
             kept = self._value(v, Slot("value", v, self.facts.partial[v], made))
             join = self._reshard(v, made, End(kept), op.weight)
-            self.sites.append((join, i, v, True, -1, -1))
+            self.sites.append((join, passage + position))
 
     def _wait(self, i: int, op: FlatOp, node: int) -> None:
         """A node that follows the op and holds what of its results are partial sums."""
@@ -141,7 +145,7 @@ class _Outliner:
         self._join(Join(node, wait, "same", End(node), End(wait), 1.0), op.node.outputs[0])
         self._live(wait, (op.time, self.facts.at(op)))
 
-    def _link(self, number: int, link: Link) -> None:
+    def _link(self, number: int, link: Link, passage: int) -> None:
         """What enters or leaves a region; what a region only reads has a node on the way.
 
         The region reads the buffer outside as it is, or a copy in another state that lives until
@@ -152,7 +156,7 @@ class _Outliner:
         target = End(node, "lifted" if link.lift else "states")
         passed = not link.lift and link.target not in self.facts.read_only
         join = self._reshard(link.source, source, target, link.weight, int(passed))
-        self.sites.append((join, -1, link.source, False, number, -1))
+        self.sites.append((join, passage))
         if passed:
             return
         key = ("stack", self.value_class[link.target], source.node)
@@ -164,7 +168,7 @@ class _Outliner:
         self._join(Join(source.node, stack, "read", source, target, link.weight), type_)
         self._join(Join(stack, node, "slices", End(stack), target, 1.0), type_)
 
-    def _outputs(self) -> None:
+    def _outputs(self, passage: int) -> None:
         """Tied results go to their argument's node; others get a node of their own."""
         for position, v in enumerate(self.flat.outputs):
             if isinstance(v, Literal):
@@ -177,7 +181,8 @@ class _Outliner:
             if not self.free[v]:
                 source = self._source(v)
                 join = self._reshard(v, source, End(node), 1.0, int(source.node != node))
-                self.sites.append((join, -1, v, False, -1, position))
+                self.sites.append((join, passage))
+            passage += 1
 
     def _result(self, position: int, v: int) -> int:
         key = ("result", self.value_class[v] if self.folded else position)

@@ -14,7 +14,8 @@ from ...common.options import Options
 from ...common.store.keys import Memory
 from ...solver.options import SolveOptions
 from ...solver.problem import IntraSolution
-from ..cost.account import Account
+from ..cost.account import Account, account
+from ..lower import Decided
 from ..problem.build import Builder
 from ..problem.decide import decide
 from ..problem.program import Program
@@ -76,11 +77,25 @@ class Candidate:
     """A solved mesh shape (or baseline on it)."""
 
     name: str
-    mesh: Mesh
-    builder: Builder
-    built: Built
+    decided: Decided
     solution: IntraSolution
-    account: Account
+
+    @property
+    def builder(self) -> Builder:
+        return self.decided.builder
+
+    @property
+    def built(self) -> Built:
+        return self.decided.built
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.builder.mesh
+
+    @cached_property
+    def account(self) -> Account:
+        """Every collective, second and byte of the plan."""
+        return account(self.decided)
 
     @cached_property
     def decisions(self) -> Decisions:

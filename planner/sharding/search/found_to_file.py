@@ -33,9 +33,7 @@ def outcome(found: Found, cluster: Cluster, options: Options, limit_bytes: float
         "step_s": sums.step_s,
         "compute_s": sums.compute_s,
         "communication_s": sums.communication_s,
-        "overlapped_s": overlapped_s(best.builder, best.built, best.solution.choice, cluster)
-        if options.overlap
-        else 0.0,
+        "overlapped_s": overlapped_s(best.decided, cluster) if options.overlap else 0.0,
         "peak_bytes": sums.peak_bytes,
         "argument_bytes": sums.argument_bytes,
         "limit_bytes": limit_bytes,

@@ -18,7 +18,7 @@ from ...solver.options import GLIMPSE, REFINED, ROUGH
 from ...solver.problem import Floats, IntraProblem, IntraSolution
 from ...solver.reduce.reduction_cache import Again
 from ...solver.solve import SolveOptions, solve
-from ..cost.account import account
+from ..lower import Decided
 from ..problem.build import Builder
 from ..problem.in_flight import with_in_flight
 from ..problem.records import Built, Limits, MenuCache
@@ -235,8 +235,7 @@ class MeshSearch:
         self, name: str, built: Built, solution: IntraSolution, builder: Builder | None = None
     ) -> Candidate:
         builder = builder or self.builder
-        sums = account(builder, built, solution.choice)
-        return Candidate(name, self.mesh, builder, built, solution, sums)
+        return Candidate(name, Decided(builder, built, solution.choice), solution)
 
     def best(
         self, known: Sequence[Candidate] = (), cutoff: float = float("inf"), gap: float = 0.0

@@ -9,7 +9,8 @@ import pytest
 
 from costmodel.compiler.fusion import analyse
 from costmodel.compiler.transposes import turned
-from ir.analysis.flat_program import FlatProgram, flatten
+from ir.analysis.flat_program import FlatProgram
+from ir.analysis.flatten import flatten
 from ir.trace import trace
 from tests.planner.programs import CASES, struct
 

@@ -10,7 +10,8 @@ import pytest
 from jax import lax
 
 from ir import IRError, Literal
-from ir.analysis.flat_program import ASSUMED_ITERATIONS, REGIONS, FlatProgram, flatten
+from ir.analysis.flat_program import FlatProgram
+from ir.analysis.flatten import ASSUMED_ITERATIONS, REGIONS, flatten
 from ir.trace import trace
 from tests.planner.programs import CAPTURED, CASES, A, W, X, struct
 

@@ -19,7 +19,8 @@ from ir import (
     replicated,
 )
 from ir.analysis.decisions import Decisions
-from ir.analysis.flat_program import FlatOp, FlatProgram, Place, flatten
+from ir.analysis.flat_program import FlatOp, FlatProgram, Place
+from ir.analysis.flatten import flatten
 from ir.strategy import Strategy, strategies, value_states
 
 CUBE = Mesh((("a", 2), ("b", 2), ("c", 2)))

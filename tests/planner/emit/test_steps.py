@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from costmodel import Step
-from ir import Mesh, Sharding
+from ir import Mesh, ReshardStep, Sharding
 from planner.emit.jit import build_mesh
 from planner.emit.steps import mask, reorder, run_step, take
 from tests.planner.emit.plans import CUBE, model_of
@@ -78,7 +77,7 @@ def on_devices(function, shards: list[np.ndarray]) -> list[np.ndarray]:
     return [np.asarray(x) for x in jax.jit(mapped)(*shards)]
 
 
-def run_all(steps: list[Step], make) -> list[tuple[Step, np.ndarray, np.ndarray]]:
+def run_all(steps: list[ReshardStep], make) -> list[tuple[ReshardStep, np.ndarray, np.ndarray]]:
     """(step, shards before, shards after) for each step, in one program."""
     rng = np.random.default_rng(0)
     terms = [make(rng, (*CUBE.sizes, *SHAPE)) for _ in steps]
@@ -93,7 +92,7 @@ def small_floats(rng: np.random.Generator, shape) -> np.ndarray:
     return rng.integers(-50, 50, shape).astype(np.float32)  # sums of these are exact
 
 
-def chosen(kind: str, reduction: str) -> list[Step]:
+def chosen(kind: str, reduction: str) -> list[ReshardStep]:
     """At most 60 steps of a kind, spread over all of them."""
     found = [step for _, _, step in STEPS[reduction] if step.kind == kind]
     return found[:: max(1, len(found) // 60)]
@@ -108,7 +107,7 @@ def chosen(kind: str, reduction: str) -> list[Step]:
         ("all-reduce", "sum"),
         ("all-to-all", "sum"),
         ("mask", "sum"),
-        ("permute", "sum"),
+        ("collective-permute", "sum"),
         ("reduce-scatter", "sum"),
         ("slice", "sum"),
     ],
@@ -125,7 +124,7 @@ def test_step_keeps_the_value(kind: str, reduction: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "bfloat16", "float8_e4m3fn"])
 def test_moves_keep_every_element_type(dtype: str) -> None:
-    kinds = ("all-gather", "all-to-all", "permute", "slice")
+    kinds = ("all-gather", "all-to-all", "collective-permute", "slice")
     steps = [step for kind in kinds for step in chosen(kind, "sum")[::20]]
     steps = [step for step in steps if not step.before.partial]
 
@@ -141,7 +140,7 @@ def test_moves_keep_every_element_type(dtype: str) -> None:
 
 def test_moves_of_keys() -> None:
     shape, state = (8, 4), Sharding((("b", "c"), ()))
-    step = Step("all-gather", ("c",), 0, -1, "", state, Sharding((("b",), ())))
+    step = ReshardStep("all-gather", ("c",), 0, -1, "", state, Sharding((("b",), ())))
     keys = jax.random.split(jax.random.key(3), shape)
     mesh = build_mesh(CUBE)
     moved = jax.jit(
@@ -165,7 +164,7 @@ def test_extremes_keep_nan(dtype: str, kind: str) -> None:
     x = np.asarray(jnp.asarray(rng.choice(values, (*CUBE.sizes, 8, 8))).astype(dtype))
     whole = Sharding(((), ()))
     waiting = Sharding(whole.dims, tuple((axis, kind) for axis in CUBE.names))
-    step = Step("all-reduce", CUBE.names, -1, -1, kind, waiting, whole)
+    step = ReshardStep("all-reduce", CUBE.names, -1, -1, kind, waiting, whole)
     (found,) = on_devices(lambda xs: [run_step(xs[0], step, CUBE)], [x])
     assert found.dtype == x.dtype
     wide = x.astype(np.float32)
@@ -180,7 +179,7 @@ def test_booleans_reduce_as_logic() -> None:
     x = rng.integers(0, 2, (*CUBE.sizes, 4, 4)).astype(bool)
     whole = Sharding(((), ()))
     steps = [
-        Step("all-reduce", ("a",), -1, -1, kind, Sharding(whole.dims, (("a", kind),)), whole)
+        ReshardStep("all-reduce", ("a",), -1, -1, kind, Sharding(whole.dims, (("a", kind),)), whole)
         for kind in ("max", "min")
     ]
     either, both = on_devices(lambda xs: [run_step(xs[0], s, CUBE) for s in steps], [x])

@@ -43,7 +43,7 @@ def one(request) -> Plan:
 
 def test_sums_are_those_of_the_account(one: Plan) -> None:
     why = one.why
-    step, sums = predicted(why), account(why.builder, why.built, why.choice)
+    step, sums = predicted(why), account(why.decided)
     compute = math.fsum(e.seconds for e in step.events if e.lane == COMPUTE)
     moved = [e for e in step.events if e.lane == COLLECTIVE]
     assert sums.step_s == pytest.approx(one.step_s, rel=1e-12)  # rebuilt from the file alone

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
 from costmodel.compiler.fusion import analyse
-from ir.analysis.flat_program import flatten
+from ir.analysis.flatten import flatten
 from ir.trace import trace
 from planner.common.stop import Stop
 from planner.sharding.problem.build import Builder

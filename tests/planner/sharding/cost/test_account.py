@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel import KEPT_BYTES, Cluster
 from planner import plan
-from planner.sharding.cost.account import moves
+from planner.sharding.cost.account import held_at
 from planner.sharding.problem.build import Builder
 from planner.solver.solve import solve
 from planner.training.step_call import step_for
@@ -113,10 +113,10 @@ def test_bytes_follow_the_ring_convention() -> None:
 def test_moves_inside_a_loop_count_every_iteration() -> None:
     case, rng = CASES["counted_loop"], np.random.default_rng(3)
     found = space(case.fn, *case.args)
-    drawn = [move for _ in range(9) for move in moves(found.builder, found.built, found.draw(rng))]
-    inner = {move.weight for move in drawn if move.cause.startswith("dot_general")}
+    drawn = [r for _ in range(9) for r in found.decided(found.draw(rng)).plan.reshards]
+    inner = {reshard.weight for reshard in drawn if reshard.cause.startswith("dot_general")}
     assert inner == {3.0}
-    assert {move.weight for move in drawn} == {1.0, 3.0}
+    assert {reshard.weight for reshard in drawn} == {1.0, 3.0}
 
 
 def test_donated_buffers_are_counted_once() -> None:
@@ -172,7 +172,8 @@ def test_partial_results_wait_for_their_reader(mesh: tuple[int, ...]) -> None:
         problem = found.built.problem.memory(choice)
         np.testing.assert_allclose(held, problem)
         quiet = np.ones(len(held), dtype=np.bool_)
-        quiet[[move.time for move in moves(found.builder, found.built, choice)]] = False
+        moved = found.decided(choice).plan.reshards
+        quiet[[held_at(found.builder.facts, reshard)[0] for reshard in moved]] = False
         np.testing.assert_allclose(found.account(choice).memory[quiet], problem[quiet])
     assert waited > 2 * DRAWS
 

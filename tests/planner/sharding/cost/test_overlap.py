@@ -23,7 +23,7 @@ def test_a_step_lies_between_its_longer_part_and_both(name: str) -> None:
         choice = found.draw(rng)
         if not np.isfinite(found.built.problem.cost(choice)):
             continue
-        sums, played = found.account(choice), hidden(found.builder, found.built, choice)
+        sums, played = found.account(choice), hidden(found.decided(choice))
         assert played.compute_s == pytest.approx(sums.compute_s, rel=1e-9)
         assert played.communication_s == pytest.approx(sums.communication_s, rel=1e-9)
         low = max(played.compute_s, played.communication_s)

@@ -14,9 +14,10 @@ from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
 from costmodel.compiler.fusion import analyse
 from examples import gpt, llama
 from ir.analysis.dimension_classes import Classes, Kinds
-from ir.analysis.flat_program import flatten
+from ir.analysis.flatten import flatten
 from ir.trace import trace
 from planner.sharding.cost.account import account
+from planner.sharding.lower import Decided
 from planner.sharding.problem.buffers import pieces
 from planner.sharding.problem.build import Builder
 from planner.sharding.problem.decide import decide
@@ -101,7 +102,8 @@ def test_a_folded_choice_costs_what_its_members_cost(mesh: tuple[int, ...]) -> N
         assert cut == pytest.approx(whole.problem.cost(same), rel=1e-9)
         np.testing.assert_allclose(folded.lives.memory(choice), whole.problem.memory(same))
         one, other = (
-            account(b, built, k) for b, built, k in ((small, folded, choice), (large, whole, same))
+            account(Decided(b, built, k))
+            for b, built, k in ((small, folded, choice), (large, whole, same))
         )
         assert one.step_s == pytest.approx(other.step_s, rel=1e-9)
         assert one.peak_bytes == pytest.approx(other.peak_bytes)

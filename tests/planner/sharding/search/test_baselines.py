@@ -14,7 +14,7 @@ from costmodel import CollectiveModel, ComputeModel, ReshardModel
 from costmodel.compiler.fusion import analyse
 from ir import Sharding
 from ir.analysis.dimension_classes import Classes, Kinds
-from ir.analysis.flat_program import flatten
+from ir.analysis.flatten import flatten
 from ir.trace import trace
 from planner import Plan, plan
 from planner.sharding.problem.build import Builder

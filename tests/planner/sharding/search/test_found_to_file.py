@@ -24,7 +24,7 @@ def test_a_file_holds_no_infinity_where_buffers_had_no_limit() -> None:
     builder = found.best.builder
     reshard = builder.cache.reshard.with_room(float("inf"))
     roomy = Builder(builder.facts, replace(builder.cache, reshard=reshard), builder.limit_bytes)
-    best = replace(found.best, builder=roomy)
+    best = replace(found.best, decided=replace(found.best.decided, builder=roomy))
     rows = outcome(replace(found, best=best), machine, options, 1e9)
     assert math.isfinite(rows["room_bytes"])
     assert rows["room_bytes"] > 1e15

@@ -15,6 +15,7 @@ from costmodel import parse_cluster
 from ir.trace import trace
 from planner import Options, plan
 from planner.sharding.cost.account import account
+from planner.sharding.lower import Decided
 from planner.sharding.problem.program import program_of
 from planner.sharding.search.mesh_refinement import coarsened, coarser, finest, joined, refined
 from planner.sharding.search.mesh_shapes import mesh_of, mesh_shapes
@@ -112,6 +113,8 @@ def test_what_is_told_on_a_finer_mesh_costs_the_same(
     built = there.builder.build()
     choice = refined(best.built, best.solution.choice, built, names, tuple(groups))
     assert choice is not None
-    assert account(there.builder, built, choice).step_s == pytest.approx(best.account.step_s)
+    assert account(Decided(there.builder, built, choice)).step_s == pytest.approx(
+        best.account.step_s
+    )
     again = coarsened(built, choice, best.built, names, tuple(groups))
     assert again == best.solution.choice[: len(best.built.refs)]

@@ -1,0 +1,119 @@
+"""The lowered plan: a program with every strategy and every change of state at its place.
+
+It is what a plan means: `ir.interpret_lowered` runs it on logical devices, emission writes it, and
+costs add it up. Its text form is in `ir.lowered_text`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from .analysis.flat_program import FlatProgram, Passage, Place, Site
+from .mesh import Mesh
+from .sharding import Sharding
+from .strategy import Strategy
+from .types import TensorType
+
+CollectiveKind = Literal[
+    "all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter"
+]
+StepKind = CollectiveKind | Literal["mask", "slice"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardStep:
+    """One step of a change of state: a collective, or a `slice` or `mask` without communication.
+
+    axes: mesh axes over which it runs.
+    dim: dimension that loses axes, -1 where none does.
+    to_dim: dimension that gains axes, -1 where none does.
+    reduction: of all-reduce, reduce-scatter and mask; else empty.
+    before, after: states of the value.
+    """
+
+    kind: StepKind
+    axes: tuple[str, ...]
+    dim: int
+    to_dim: int
+    reduction: str
+    before: Sharding
+    after: Sharding
+
+    @property
+    def collective(self) -> CollectiveKind | None:
+        """The collective that it runs; None where nothing is sent."""
+        return None if self.kind == "mask" or self.kind == "slice" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value of one type from one state to another.
+
+    steps: of the cheapest path, in order; none where the states are equal.
+    """
+
+    type: TensorType
+    before: Sharding
+    after: Sharding
+    steps: tuple[ReshardStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reshard:
+    """A value that changes its state at a site.
+
+    passage: value, site, runs in one call, moment.
+    change: what happens to it; one object where many sites change alike.
+    cause: argument, or op and source line, that it serves.
+    """
+
+    passage: Passage
+    change: Change
+    cause: str
+
+    @property
+    def weight(self) -> float:
+        """Runs in one call."""
+        return self.passage.weight
+
+
+@dataclass(frozen=True)
+class LoweredPlan:
+    """One program on one mesh, with nothing left to decide.
+
+    flat: the program, with its graph.
+    strategies: of each flat op; None for what is made of literals alone, in any state.
+    states: in which each flat value is kept; None for what is made of literals alone.
+    results: states of the results of the program, () for literals.
+    reshards: those of ops, then those at the borders of regions, then those of results, each in
+        program order; sites without one leave the value as it is.
+    """
+
+    flat: FlatProgram
+    mesh: Mesh
+    strategies: tuple[Strategy | None, ...]
+    states: tuple[Sharding | None, ...]
+    results: tuple[Sharding, ...]
+    reshards: tuple[Reshard, ...]
+
+    @cached_property
+    def at(self) -> dict[Site, Reshard]:
+        """The reshard of each site that has one."""
+        return {reshard.passage.site: reshard for reshard in self.reshards}
+
+    @cached_property
+    def op_at(self) -> dict[Place, int]:
+        """Flat op of each place."""
+        return {op.place: i for i, op in enumerate(self.flat.ops)}
+
+    def state(self, body: Place, number: int) -> Sharding | None:
+        """State in which a value of a body is kept; None for what is made of literals alone."""
+        v = self.flat.names.get((body, number))
+        return None if v is None else self.states[v]
+
+    def steps(self, site: Site) -> tuple[ReshardStep, ...]:
+        """Steps that run at a site."""
+        reshard = self.at.get(site)
+        return () if reshard is None else reshard.change.steps

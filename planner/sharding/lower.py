@@ -1,0 +1,180 @@
+"""Decisions to the lowered plan: every change of state is put at its place here, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from costmodel import ReshardModel
+from ir import Change, LoweredPlan, Reshard, Sharding, Strategy, replicated, strategy_of
+from ir.analysis import Decisions, FlatProgram, Passage, Specs
+
+from .problem.build import Builder
+from .problem.records import Built
+from .problem.states import state_at
+
+Ties = Mapping[int, int]  # result of the program -> flat argument that it shares one state with
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A problem of a program with an option chosen for each of its nodes."""
+
+    builder: Builder
+    built: Built
+    choice: tuple[int, ...]
+
+    @cached_property
+    def plan(self) -> LoweredPlan:
+        """The lowered plan."""
+        return lower(self.builder, self.built, self.choice)
+
+
+def lower(builder: Builder, built: Built, choice: Sequence[int]) -> LoweredPlan:
+    """The plan that a choice of the solver stands for.
+
+    What is joined alike changes alike: the states of a join are compared once, and only the sites
+    of joins that change anything are visited.
+
+    Args:
+        builder: of the problem.
+        built: the problem.
+        choice: option of each of its nodes.
+    """
+    flat, outline, reshard = builder.flat, built.outline, builder.cache.reshard
+    strategies: list[Strategy | None] = [None] * len(flat.ops)
+    for i, node in built.op_node.items():
+        strategies[i] = built.refs[node].menu[choice[node]]
+    ends, kept = outline.kept
+    known = [None, *(state_at(built, choice, end) for end in ends)]
+    results = [Sharding(())] * len(flat.outputs)
+    for position, node in built.out_node.items():
+        results[position] = built.refs[node].states[choice[node]]
+    changes: list[Change | None] = []
+    for joined, type_ in zip(outline.joins, outline.types, strict=True):
+        change = None
+        if joined.how == "reshard":
+            before = state_at(built, choice, joined.source)
+            after = state_at(built, choice, joined.target)
+            if before is not after and before != after:
+                change = Change(type_, before, after, reshard.path(type_, before, after))
+        changes.append(change)
+    changing = np.array([change is not None for change in changes], dtype=np.bool_)
+    joins, passages = outline.sites.join, outline.sites.passage
+    found: list[tuple[Passage, Change]] = []
+    at = np.flatnonzero(changing[joins])
+    for join, passage in zip(joins[at].tolist(), passages[at].tolist(), strict=True):
+        change = changes[join]
+        if change is not None:
+            found.append((flat.passages[passage], change))
+    return LoweredPlan(
+        flat, builder.mesh, tuple(strategies), tuple([known[k] for k in kept]), tuple(results),
+        _reshards(flat, builder.tied_in, found),
+    )  # fmt: skip
+
+
+def lower_decisions(
+    flat: FlatProgram, decisions: Decisions, reshard: ReshardModel, tied: Ties
+) -> LoweredPlan:
+    """The plan that decisions stand for, as they are read from a file; no problem is built.
+
+    Args:
+        flat: the program.
+        decisions: of its places.
+        reshard: paths between states on the mesh of the decisions.
+        tied: results that share one state with an argument.
+
+    Raises:
+        IRError: if roles are not legal for their op, or a value has no way to a state.
+    """
+    states = _states(flat, decisions)
+    strategies = _strategies(flat, decisions)
+
+    def changes() -> Iterable[tuple[Passage, Change]]:
+        for passage in flat.passages:
+            before, after = states[passage.value], _after(passage)
+            if passage.site.at == "result" and passage.op >= 0:
+                before, after = after, before
+            if before is not None and after is not None and before != after:
+                type_ = flat.values[passage.value].type
+                yield passage, Change(type_, before, after, reshard.path(type_, before, after))
+
+    def _after(passage: Passage) -> Sharding | None:
+        """State that the reader asks for; of a result that in which its op leaves it."""
+        site, op = passage.site, passage.op
+        if op >= 0:
+            strategy = strategies[op]
+            if strategy is None:
+                return None
+            sides = strategy.results if site.at == "result" else strategy.operands
+            return sides[site.position]
+        if passage.link < 0:
+            return decisions.outputs[site.position]
+        link = flat.links[passage.link]
+        state = states[link.target]
+        return _stacked(state) if state is not None and link.lift else state
+
+    return LoweredPlan(
+        flat, decisions.mesh, strategies, states, decisions.outputs,
+        _reshards(flat, tied, changes()),
+    )  # fmt: skip
+
+
+def _states(flat: FlatProgram, decisions: Decisions) -> tuple[Sharding | None, ...]:
+    states: list[Sharding | None] = [None] * len(flat.values)
+    for key, v in flat.names.items():
+        states[v] = decisions.values.get(key)
+    for v, state in zip(flat.inputs, decisions.inputs, strict=True):
+        states[v] = state
+    for v in flat.forced:  # which branch is taken has no name in any body
+        if states[v] is None and flat.values[v].kind == "port":
+            states[v] = replicated(flat.values[v].type.rank)
+    for outer, port in flat.stacked.items():  # nor have ports of slices
+        state = states[outer]
+        states[port] = None if state is None else Sharding(state.dims[1:], state.partial)
+    return tuple(states)
+
+
+def _strategies(flat: FlatProgram, decisions: Decisions) -> tuple[Strategy | None, ...]:
+    specs, known = Specs(flat), dict[tuple[int, tuple[str, ...]], Strategy]()
+    found: list[Strategy | None] = []
+    for op in flat.ops:
+        roles = decisions.ops.get(op.place)
+        if roles is None:
+            found.append(None)
+            continue
+        spec = specs.of(op)
+        key = id(spec), roles  # equal ops share one spec
+        if key not in known:
+            known[key] = strategy_of(spec, decisions.mesh, roles, specs.groups(op))
+        found.append(known[key])
+    return tuple(found)
+
+
+def _stacked(state: Sharding) -> Sharding:
+    return Sharding(((), *state.dims), state.partial)
+
+
+def _reshards(
+    flat: FlatProgram, tied: Ties, changes: Iterable[tuple[Passage, Change]]
+) -> tuple[Reshard, ...]:
+    return tuple(
+        [Reshard(passage, change, _cause(flat, tied, passage)) for passage, change in changes]
+    )
+
+
+def _cause(flat: FlatProgram, tied: Ties, passage: Passage) -> str:
+    """What a change of state serves."""
+    value, site = flat.values[passage.value], passage.site
+    argument = value.name if value.kind == "argument" else ""
+    if passage.op >= 0:
+        node = flat.ops[passage.op].node
+        label = f"{node.op} {node.source}".strip()
+        return label if site.at == "result" else argument or label
+    if passage.link >= 0:
+        return argument or flat.values[flat.links[passage.link].target].name
+    argument = tied.get(site.position)
+    return f"result {site.position}" if argument is None else flat.values[argument].name
