@@ -21,12 +21,16 @@ from .graph import Node as Node
 from .graph import Operand as Operand
 from .graph import digest as digest
 from .interpret import interpret as interpret
+from .interpret_lowered import interpret_lowered as interpret_lowered
 from .live import live_inputs as live_inputs
 from .lowered import Change as Change
 from .lowered import LoweredPlan as LoweredPlan
 from .lowered import Reshard as Reshard
 from .lowered import ReshardStep as ReshardStep
 from .lowered import StepKind as StepKind
+from .lowered import kept_states as kept_states
+from .lowered_text import parse_plan as parse_plan
+from .lowered_text import show_plan as show_plan
 from .mesh import Mesh as Mesh
 from .opdef import OpDef as OpDef
 from .opdef import flops_of as flops_of

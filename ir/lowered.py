@@ -6,13 +6,14 @@ costs add it up. Its text form is in `ir.lowered_text`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from .analysis.flat_program import FlatProgram, Passage, Place, Site
 from .mesh import Mesh
-from .sharding import Sharding
+from .sharding import Sharding, replicated
 from .strategy import Strategy
 from .types import TensorType
 
@@ -117,3 +118,20 @@ class LoweredPlan:
         """Steps that run at a site."""
         reshard = self.at.get(site)
         return () if reshard is None else reshard.change.steps
+
+
+def kept_states(
+    flat: FlatProgram, named: Mapping[tuple[Place, int], Sharding]
+) -> tuple[Sharding | None, ...]:
+    """State of each flat value, by the states of values of bodies; None for values without one."""
+    states: list[Sharding | None] = [None] * len(flat.values)
+    for key, v in flat.names.items():
+        if key in named:  # of the names of one value in several bodies one is enough
+            states[v] = named[key]
+    for v in flat.forced:  # which branch is taken has no name in any body
+        if states[v] is None and flat.values[v].kind == "port":
+            states[v] = replicated(flat.values[v].type.rank)
+    for outer, port in flat.stacked.items():  # nor have ports of slices
+        state = states[outer]
+        states[port] = None if state is None else Sharding(state.dims[1:], state.partial)
+    return tuple(states)

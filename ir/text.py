@@ -17,8 +17,9 @@ meaning. A word that is not plain is quoted, with Python's escapes.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .errors import IRError
@@ -27,6 +28,8 @@ from .tokens import MAX_DIGITS, RESERVED, STRING, TOO_LARGE, Line, clip, quote, 
 from .types import TensorType, parse_type
 
 MAX_DEPTH = 64  # of bodies in bodies, and of tuples in tuples
+Notes = Callable[[tuple[int, ...], str], Iterable[str]]
+OnNote = Callable[[int, str, tuple[int, ...], int], None]
 _CONSTANTS: dict[str, bool | None] = {"False": False, "None": None, "True": True}
 
 
@@ -39,20 +42,45 @@ def show(graph: Graph) -> str:
     Raises:
         IRError: if the graph holds what has no text form, such as an attribute that is a list.
     """
-    return "\n".join(_lines(graph, "", 0)) + "\n"
+    return annotated(graph, lambda _place, _event: ())
 
 
-def _lines(graph: Graph, indent: str, depth: int) -> Iterator[str]:
-    if depth > MAX_DEPTH:
+def annotated(graph: Graph, notes: Notes) -> str:
+    """The text form with notes, which are lines that begin with `@`.
+
+    Args:
+        graph: what is written.
+        notes: lines (place, event), without the mark. Events of a body are "inputs", after its
+            inputs, and "return", before it; of a node "before", "after", and "end", after its
+            bodies.
+
+    Raises:
+        IRError: as `show`.
+    """
+    return "\n".join(_lines(graph, "", (), notes)) + "\n"
+
+
+def _lines(graph: Graph, indent: str, prefix: tuple[int, ...], notes: Notes) -> Iterator[str]:
+    if len(prefix) > 2 * MAX_DEPTH:
         raise IRError(f"bodies are nested more than {MAX_DEPTH} deep, which has no text form")
+
+    def noted(place: tuple[int, ...], event: str) -> Iterator[str]:
+        yield from (f"{indent}  @ {note}" for note in notes(place, event))
+
     for number, item in enumerate(graph.inputs):
         yield f"{indent}%{number}: {item.type} = input {_show_input(item)}"
-    for node, first in zip(graph.nodes, graph.first_value, strict=True):
+    yield from noted(prefix, "inputs")
+    for i, (node, first) in enumerate(zip(graph.nodes, graph.first_value, strict=True)):
+        place = (*prefix, i)
+        yield from noted(place, "before")
         yield indent + _show_node(node, first)
+        yield from noted(place, "after")
         for number, body in enumerate(node.bodies):
             yield f"{indent}  body {number} {{"
-            yield from _lines(body, indent + "    ", depth + 1)
+            yield from _lines(body, indent + "    ", (*place, number), notes)
             yield f"{indent}  }}"
+        yield from noted(place, "end")
+    yield from noted(prefix, "return")
     yield indent + " ".join(["return", *map(_show_operand, graph.outputs)])
 
 
@@ -114,10 +142,27 @@ def parse(text: str) -> Graph:
     Raises:
         IRError: with the number of the line, what was found there and what was expected.
     """
+    return parse_annotated(text, None)
+
+
+def parse_annotated(text: str, note: OnNote | None) -> Graph:
+    """The graph of a text as `annotated` writes it.
+
+    Args:
+        text: a graph with notes.
+        note: called with each note as (number of its line, text without the mark, place of the
+            body it is in, nodes of that body before it); None if there may be none.
+
+    Raises:
+        IRError: as `parse`.
+    """
     top = _Block()
     open_blocks = [top]
     count = 0
     for count, content in enumerate(text.split("\n"), start=1):
+        if note is not None and content.lstrip().startswith("@"):
+            note(count, content.strip()[1:].strip(), *_where(open_blocks))
+            continue
         line = Line(count, content)
         if line.tokens:
             _statement(line, open_blocks)
@@ -125,6 +170,12 @@ def parse(text: str) -> Graph:
     if len(open_blocks) > 1:
         end.fail("'}'")
     return top.graph(end)
+
+
+def _where(open_blocks: list[_Block]) -> tuple[tuple[int, ...], int]:
+    """Place of the innermost body, and how many nodes it has so far."""
+    outer = [(len(block.nodes) - 1, len(block.bodies)) for block in open_blocks[:-1]]
+    return tuple(itertools.chain.from_iterable(outer)), len(open_blocks[-1].nodes)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from costmodel import ReshardModel
-from ir import Change, LoweredPlan, Reshard, Sharding, Strategy, replicated, strategy_of
+from ir import Change, LoweredPlan, Reshard, Sharding, Strategy, kept_states, strategy_of
 from ir.analysis import Decisions, FlatProgram, Passage, Specs
 
 from .problem.build import Builder
@@ -65,11 +65,10 @@ def lower(builder: Builder, built: Built, choice: Sequence[int]) -> LoweredPlan:
     changing = np.array([change is not None for change in changes], dtype=np.bool_)
     joins, passages = outline.sites.join, outline.sites.passage
     found: list[tuple[Passage, Change]] = []
-    at = np.flatnonzero(changing[joins])
-    for join, passage in zip(joins[at].tolist(), passages[at].tolist(), strict=True):
-        change = changes[join]
+    for n in np.flatnonzero(changing[joins]):
+        change = changes[int(joins[n])]
         if change is not None:
-            found.append((flat.passages[passage], change))
+            found.append((flat.passages[int(passages[n])], change))
     return LoweredPlan(
         flat, builder.mesh, tuple(strategies), tuple([known[k] for k in kept]), tuple(results),
         _reshards(flat, builder.tied_in, found),
@@ -90,7 +89,8 @@ def lower_decisions(
     Raises:
         IRError: if roles are not legal for their op, or a value has no way to a state.
     """
-    states = _states(flat, decisions)
+    heads = {((), n): state for n, state in enumerate(decisions.inputs)}
+    states = kept_states(flat, {**decisions.values, **heads})
     strategies = _strategies(flat, decisions)
 
     def changes() -> Iterable[tuple[Passage, Change]]:
@@ -121,21 +121,6 @@ def lower_decisions(
         flat, decisions.mesh, strategies, states, decisions.outputs,
         _reshards(flat, tied, changes()),
     )  # fmt: skip
-
-
-def _states(flat: FlatProgram, decisions: Decisions) -> tuple[Sharding | None, ...]:
-    states: list[Sharding | None] = [None] * len(flat.values)
-    for key, v in flat.names.items():
-        states[v] = decisions.values.get(key)
-    for v, state in zip(flat.inputs, decisions.inputs, strict=True):
-        states[v] = state
-    for v in flat.forced:  # which branch is taken has no name in any body
-        if states[v] is None and flat.values[v].kind == "port":
-            states[v] = replicated(flat.values[v].type.rank)
-    for outer, port in flat.stacked.items():  # nor have ports of slices
-        state = states[outer]
-        states[port] = None if state is None else Sharding(state.dims[1:], state.partial)
-    return tuple(states)
 
 
 def _strategies(flat: FlatProgram, decisions: Decisions) -> tuple[Strategy | None, ...]:

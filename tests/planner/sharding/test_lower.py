@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from costmodel import full_bytes
-from ir import IRError
+from ir import IRError, parse_plan, show_plan
 from planner.emit import local_program
 from planner.emit.jit import build_mesh
 from planner.emit.local_op import partition_spec
@@ -51,6 +51,7 @@ def test_choice_and_its_decisions_are_one_plan(name: str) -> None:
         plan = found.decided(choice).plan
         decisions = decide(found.built, found.flat, choice, found.mesh)
         assert lower_decisions(found.flat, decisions, reshard, tied) == plan
+        assert parse_plan(show_plan(plan)) == plan
         for moved in plan.reshards:
             states = [moved.change.before, *(step.after for step in moved.change.steps)]
             assert [step.before for step in moved.change.steps] == states[:-1]

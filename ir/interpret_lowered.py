@@ -1,0 +1,356 @@
+"""The meaning of a lowered plan: every device of the mesh runs its part of it, with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .analysis.flat_program import Place, Site
+from .errors import IRError, doing
+from .graph import Graph, Literal, Node
+from .interpret import Array, Constants, apply, without_meaning
+from .logical_devices import LogicalDevices, Shards
+from .lowered import LoweredPlan
+from .ops.build import whole_number
+from .ops.numeric import numpy_dtype
+from .sharding import Sharding, replicated
+from .strategy import Strategy
+from .table import lookup
+from .types import TensorType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """Shards of a value in a state."""
+
+    shards: Shards
+    type: TensorType
+    state: Sharding
+
+
+_Entry = _Kept | Array  # what is made of literals alone is whole, and in no state
+
+
+def interpret_lowered(
+    plan: LoweredPlan, arguments: Sequence[Any], constants: Constants | None = None
+) -> tuple[Array, ...]:
+    """Runs a plan on logical devices.
+
+    Args:
+        plan: what is run.
+        arguments: whole arrays, one for each input of its graph, captured constants included.
+        constants: arrays captured inside, by their content digest.
+
+    Returns:
+        One whole array per output.
+
+    Raises:
+        IRError: if an op has no meaning in NumPy, a value comes in another state than its reader
+            asks for, or devices that hold one part of a result differ.
+    """
+    graph, known = plan.flat.graph, constants or {}
+    missing = without_meaning(graph, known)
+    if missing:
+        raise IRError(f"no NumPy meaning for {', '.join(missing)}; run the plan with JAX instead")
+    run = _Run(plan, LogicalDevices(plan.mesh), known)
+    entries: list[_Entry] = [
+        run.keep(np.asarray(x).astype(numpy_dtype(item.type.dtype)), item.type, state)
+        for x, item, state in zip(arguments, graph.inputs, plan.states, strict=False)
+    ]
+    if len(entries) != len(arguments) or len(entries) != len(graph.inputs):
+        raise IRError(f"the graph has {len(graph.inputs)} inputs, got {len(arguments)} arrays")
+    results = run.body(graph, (), entries)
+    pairs = zip(results, plan.results, graph.outputs, strict=True)
+    return tuple(
+        run.devices.join(
+            run.read(entry, Site((), "return", k), state), state, graph.type_of(output).shape
+        )
+        for k, (entry, state, output) in enumerate(pairs)
+    )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of a plan."""
+
+    plan: LoweredPlan
+    devices: LogicalDevices
+    constants: Mapping[str, Any]
+
+    def keep(self, whole: Array, type_: TensorType, state: Sharding | None) -> _Kept:
+        state = state or replicated(type_.rank)
+        return _Kept(self.devices.cut(whole, state), type_, state)
+
+    def read(self, entry: _Entry, site: Site, wanted: Sharding) -> Shards:
+        """Shards of an entry at a site, where the plan brings it into the state that is wanted."""
+        if not isinstance(entry, _Kept):
+            return self.devices.cut(entry, wanted)
+        shards, state = entry.shards, entry.state
+        for step in self.plan.steps(site):
+            if step.before != state:
+                raise IRError(f"{site}: a value in the state {state} comes to the step {step}")
+            shards, state = self.devices.run(shards, step), step.after
+        if state != wanted:
+            raise IRError(f"{site}: a value comes as {state}, its reader asks for {wanted}")
+        return shards
+
+    def body(self, graph: Graph, prefix: Place, inputs: Sequence[_Entry]) -> list[_Entry]:
+        """Runs a body; its results as they are kept."""
+        values = list(inputs)
+        for i, node in enumerate(graph.nodes):
+            with doing(f"running node {i} ({node.op}) {node.source}".rstrip()):
+                entries = [
+                    _literal(o) if isinstance(o, Literal) else values[o] for o in node.inputs
+                ]
+                at = _At(self, graph, node, (*prefix, i))
+                values += _REGIONS.get(node.op, _op)(at, entries)
+        return [_literal(o) if isinstance(o, Literal) else values[o] for o in graph.outputs]
+
+
+@dataclass(frozen=True)
+class _At:
+    """A node at its place."""
+
+    run: _Run
+    graph: Graph
+    node: Node
+    place: Place
+
+    @property
+    def plan(self) -> LoweredPlan:
+        return self.run.plan
+
+    def number(self, name: str) -> int:
+        return whole_number(self.node.attr(name))
+
+    def body_number(self, name: str) -> int:
+        return int(str(self.node.attr(name)).removeprefix("body "))
+
+    def result_state(self, k: int) -> Sharding:
+        """State in which a result is kept."""
+        number = self.graph.values_of(self.place[-1])[k]
+        state = self.plan.state(self.place[:-1], number)
+        return state or replicated(self.node.outputs[k].rank)
+
+    def ports(self, body: int) -> list[Sharding]:
+        """States of the inputs of a body, captured constants first."""
+        place, inputs = (*self.place, body), self.node.bodies[body].inputs
+        states = (self.plan.state(place, n) for n in range(len(inputs)))
+        return [s or replicated(i.type.rank) for s, i in zip(states, inputs, strict=True)]
+
+    def heads(self, body: int) -> int:
+        """Constants that a body captured."""
+        return sum(item.role == "constant" for item in self.node.bodies[body].inputs)
+
+    def inside(self, body: int, entering: Sequence[_Entry | Shards]) -> list[_Entry]:
+        """Runs a body once on what enters it after its captured constants."""
+        graph, heads, ports = self.node.bodies[body], self.heads(body), self.ports(body)
+        entries: list[_Entry] = []
+        for item, state in zip(graph.inputs[:heads], ports, strict=False):
+            constant = np.asarray(self.run.constants[item.digest])
+            entries.append(self.run.keep(constant, item.type, state))
+        for x, item, state in zip(entering, graph.inputs[heads:], ports[heads:], strict=True):
+            entries.append(_Kept(x, item.type, state) if isinstance(x, tuple) else x)
+        return self.run.body(graph, (*self.place, body), entries)
+
+    def enter(self, k: int, entry: _Entry, state: Sharding) -> Shards:
+        """Shards of an operand of a region in the state of its port."""
+        return self.run.read(entry, Site(self.place, "operand", k), state)
+
+    def entered(self, k: int, entry: _Entry, state: Sharding) -> _Entry | Shards:
+        """The same; what is made of literals is made inside."""
+        return self.enter(k, entry, state) if isinstance(entry, _Kept) else entry
+
+    def leave(self, body: int, k: int, entry: _Entry, state: Sharding) -> Shards:
+        """Shards of a result of a body in the state of its port."""
+        return self.run.read(entry, Site((*self.place, body), "return", k), state)
+
+    def publish(self, k: int, shards: Shards, state: Sharding) -> _Kept:
+        """A result, left in a state, as it is kept."""
+        kept = _Kept(shards, self.node.outputs[k], state)
+        wanted = self.result_state(k)
+        return _Kept(self.run.read(kept, Site(self.place, "result", k), wanted), kept.type, wanted)
+
+
+def _literal(operand: Literal) -> Array:
+    return np.asarray(operand.value).astype(numpy_dtype(operand.type.dtype))
+
+
+# --- operations --------------------------------------------------------------------------------
+
+
+def _op(at: _At, entries: list[_Entry]) -> list[_Entry]:
+    run, node = at.run, at.node
+    if node.op == "constant":
+        return [np.asarray(run.constants[str(node.attr("content"))])]
+    strategy = at.plan.strategies[at.plan.op_at[at.place]]
+    if strategy is None:
+        whole = [entry for entry in entries if not isinstance(entry, _Kept)]
+        if len(whole) < len(entries) and node.outputs:
+            raise IRError(f"the plan has no strategy for {node.op}")
+        return list(apply(node, whole)) if node.outputs else []
+    operands = [
+        run.read(entry, Site(at.place, "operand", k), state)
+        for k, (entry, state) in enumerate(zip(entries, strategy.operands, strict=True))
+    ]
+    types = tuple(at.graph.type_of(operand) for operand in node.inputs)
+    local = _placed if lookup(node.op).offset and any(strategy.roles) else _local
+    devices = range(run.devices.mesh.num_devices)
+    results = [local(run, node, types, strategy, d, [x[d] for x in operands]) for d in devices]
+    found: list[_Entry] = []
+    for k, raw in enumerate(strategy.results):
+        shards = tuple(result[k] for result in results)
+        found.append(at.publish(k, shards, raw))
+    return found
+
+
+def _local(
+    run: _Run, node: Node, types: tuple[TensorType, ...], strategy: Strategy, device: int,
+    operands: list[Array],
+) -> tuple[Array, ...]:  # fmt: skip
+    """Results of an op on the shards of one device."""
+    mesh, record = run.devices.mesh, lookup(node.op)
+    ins = _local_types(types, strategy.operands, run)
+    outs = _local_types(node.outputs, strategy.results, run)
+    attrs = dict(node.attrs)
+    if record.local is not None and any(strategy.roles):
+        attrs |= record.local(ins, outs, dict(node.attrs))
+    results = apply(Node(node.op, (), outs, tuple(attrs.items()), node.bodies), operands)
+    single = [name for name, kind in record.factors(types, node.outputs, dict(node.attrs)).kinds
+              if kind == "single"]  # fmt: skip
+    if single and run.devices.rank(device, mesh.names):  # one device runs it
+        return tuple(np.zeros_like(x) for x in results)
+    return results
+
+
+def _local_types(
+    types: Sequence[TensorType], states: Sequence[Sharding], run: _Run
+) -> tuple[TensorType, ...]:
+    mesh = run.devices.mesh
+    pairs = zip(types, states, strict=True)
+    return tuple(TensorType(s.local_shape(t.shape, mesh), t.dtype) for t, s in pairs)
+
+
+def _placed(
+    run: _Run, node: Node, types: tuple[TensorType, ...], strategy: Strategy, device: int,
+    operands: list[Array],
+) -> tuple[Array, ...]:  # fmt: skip
+    """The same of an op that asks where its shard lies.
+
+    The op runs whole on operands that are zero outside of the shard. The terms of a sum that the
+    op itself splits are then right but for what each would add: the operand of a scatter, and the
+    value that a gather fills in.
+    """
+    devices, attrs = run.devices, dict(node.attrs)
+    whole: list[Array] = []
+    for x, type_, state in zip(operands, types, strategy.operands, strict=True):
+        spread = np.zeros(type_.shape, x.dtype)
+        spread[devices.part(device, state, type_.shape)] = x
+        whole.append(spread)
+    roles = dict(zip(devices.mesh.names, strategy.roles, strict=True))
+    summed = tuple(a for a, _ in strategy.results[0].partial if not roles[a].startswith("@"))
+    if devices.rank(device, summed):
+        if "fill_value" in attrs:
+            attrs["fill_value"] = 0
+        if node.op.startswith("scatter"):
+            whole[0] = np.zeros_like(whole[0])
+    results = apply(Node(node.op, (), node.outputs, tuple(attrs.items()), node.bodies), whole)
+    return tuple(
+        x[devices.part(device, state, x.shape)]
+        for x, state in zip(results, strategy.results, strict=True)
+    )
+
+
+# --- regions -----------------------------------------------------------------------------------
+
+
+def _remat(at: _At, entries: list[_Entry]) -> list[_Entry]:
+    """A region without ports: what is kept outside is read inside in the same state."""
+    graph, heads, ports = at.node.bodies[0], at.heads(0), at.ports(0)
+    captured: list[_Entry] = [
+        at.run.keep(np.asarray(at.run.constants[item.digest]), item.type, state)
+        for item, state in zip(graph.inputs[:heads], ports, strict=False)
+    ]
+    return at.run.body(graph, (*at.place, 0), [*captured, *entries])
+
+
+def _scan(at: _At, entries: list[_Entry]) -> list[_Entry]:
+    fixed, carried, length = (at.number(k) for k in ("num_consts", "num_carry", "length"))
+    ports = at.ports(0)[at.heads(0) :]
+    last = fixed + carried
+    consts = [at.entered(k, entries[k], ports[k]) for k in range(fixed)]
+    carry = [at.enter(k, entries[k], ports[k]) for k in range(fixed, last)]
+    xs = [at.enter(k, entries[k], _stacked(ports[k])) for k in range(last, len(entries))]
+    slices = [_sliced(at.result_state(k)) for k in range(carried, len(at.node.outputs))]
+    stacks: dict[int, list[Shards]] = {}
+    for i in reversed(range(length)) if at.node.attr("reverse") else range(length):
+        parts = [tuple(shard[i] for shard in x) for x in xs]
+        results = at.inside(0, [*consts, *carry, *parts])
+        states = [*ports[fixed:last], *slices]
+        left = [at.leave(0, k, x, s) for k, (x, s) in enumerate(zip(results, states, strict=True))]
+        carry, stacks[i] = left[:carried], left[carried:]
+    found: list[_Entry] = [
+        at.publish(k, x, s) for k, (x, s) in enumerate(zip(carry, ports[fixed:last], strict=True))
+    ]
+    for k, state in enumerate(slices):
+        type_, whole = at.node.outputs[carried + k], _stacked(state)
+        empty = np.empty(whole.local_shape(type_.shape, at.plan.mesh), numpy_dtype(type_.dtype))
+        shards = tuple(
+            np.stack([stacks[i][k][d] for i in range(length)]) if length else empty
+            for d in range(at.plan.mesh.num_devices)
+        )
+        found.append(_Kept(shards, type_, whole))
+    return found
+
+
+def _while(at: _At, entries: list[_Entry]) -> list[_Entry]:
+    test, step = at.body_number("cond_jaxpr"), at.body_number("body_jaxpr")
+    tests, steps = at.number("cond_nconsts"), at.number("body_nconsts")
+    first = tests + steps
+    for_test, for_step = at.ports(test)[at.heads(test) :], at.ports(step)[at.heads(step) :]
+    of_test = [at.entered(k, entries[k], for_test[k]) for k in range(tests)]
+    of_step = [at.entered(k, entries[k], for_step[k - tests]) for k in range(tests, first)]
+    ports = for_step[steps:]
+    carry = [at.enter(k, entries[k], ports[k - first]) for k in range(first, len(entries))]
+
+    def goes_on() -> bool:
+        (stop,) = at.inside(test, [*of_test, *carry])
+        return bool(stop.shards[0] if isinstance(stop, _Kept) else stop)
+
+    while goes_on():
+        results = at.inside(step, [*of_step, *carry])
+        pairs = zip(results, ports, strict=True)
+        carry = [at.leave(step, k, x, state) for k, (x, state) in enumerate(pairs)]
+    return [at.publish(k, x, s) for k, (x, s) in enumerate(zip(carry, ports, strict=True))]
+
+
+def _cond(at: _At, entries: list[_Entry]) -> list[_Entry]:
+    which = at.enter(0, entries[0], replicated(0))
+    taken = min(max(int(which[0]), 0), len(at.node.bodies) - 1)
+    ports = at.ports(taken)[at.heads(taken) :]
+    pairs = enumerate(zip(entries[1:], ports, strict=True), start=1)
+    results = at.inside(taken, [at.enter(k, entry, state) for k, (entry, state) in pairs])
+    found: list[_Entry] = []
+    for k, entry in enumerate(results):
+        state = at.result_state(k)
+        found.append(_Kept(at.leave(taken, k, entry, state), at.node.outputs[k], state))
+    return found
+
+
+def _stacked(state: Sharding) -> Sharding:
+    return Sharding(((), *state.dims), state.partial)
+
+
+def _sliced(state: Sharding) -> Sharding:
+    return Sharding(state.dims[1:], state.partial)
+
+
+_REGIONS: Mapping[str, Callable[[_At, list[_Entry]], list[_Entry]]] = {
+    "cond": _cond,
+    "remat": _remat,
+    "scan": _scan,
+    "while": _while,
+}
