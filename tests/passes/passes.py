@@ -15,12 +15,15 @@ from costmodel import CollectiveModel, ReshardModel, parse_cluster
 from ir import (
     Literal,
     Mesh,
+    interpret_lowered,
     lookup,
     numpy_dtype,
     parse,
+    parse_plan,
     parse_sharding,
     parse_type,
     show,
+    show_plan,
     strategies,
 )
 from ir.analysis import flatten
@@ -28,6 +31,7 @@ from ir.trace import trace
 from planner.common.options import Options
 from planner.pipeline.schedule.registry import build
 from planner.sharding.problem.program import program_of
+from planner.sharding.search.context import Candidate
 from planner.sharding.search.over_meshes import Search
 from planner.solver.problem import Edge, IntraProblem
 from planner.solver.solve import solve
@@ -111,12 +115,7 @@ def solved(text: str, settings: Settings) -> str:
 
 def planned(text: str, settings: Settings) -> str:
     """A graph to what is chosen for each operation on `cluster` and `mesh`, and the collectives."""
-    graph = parse(text)
-    machine = parse_cluster(settings["cluster"])
-    mesh = tuple(size for _, size in _mesh(settings).axes)
-    options = Options(mesh=mesh, baselines=False, cache=False)
-    search = Search(program_of(graph, (), frozenset(), options), machine, options, lambda _: None)
-    best = search.run().best
+    graph, best = parse(text), _best(text, settings)
     lines = [
         f"{graph.nodes[place[0]].op}: {','.join(role or '-' for role in roles)}"
         for place, roles in best.decisions.ops.items()
@@ -126,6 +125,20 @@ def planned(text: str, settings: Settings) -> str:
         for c in best.account.collectives
     ]
     return "\n".join(lines)
+
+
+def lowered(text: str, settings: Settings) -> str:
+    """A graph to its lowered plan on `cluster` and `mesh`."""
+    return show_plan(_best(text, settings).decided.plan)
+
+
+def interpreted(text: str, settings: Settings) -> str:
+    """A lowered plan to the result of its logical devices, on arguments that count from 1."""
+    del settings
+    plan = parse_plan(text)
+    shapes = [item.type.shape for item in plan.flat.graph.inputs]
+    arguments = [1.0 + np.arange(np.prod(shape)).reshape(shape) for shape in shapes]
+    return "\n".join(str(array) for array in interpret_lowered(plan, arguments))
 
 
 def rewritten(text: str, settings: Settings) -> str:
@@ -152,9 +165,18 @@ def scheduled(text: str, settings: Settings) -> str:
 
 
 PASSES: Mapping[str, Callable[[str, Settings], str]] = {
-    "enumerate": enumerated, "flatten": flattened, "plan": planned, "reshard": resharded,
-    "rewrite": rewritten, "schedule": scheduled, "solve": solved, "trace": traced,
+    "enumerate": enumerated, "flatten": flattened, "interpret": interpreted, "lower": lowered,
+    "plan": planned, "reshard": resharded, "rewrite": rewritten, "schedule": scheduled,
+    "solve": solved, "trace": traced,
 }  # fmt: skip
+
+
+def _best(text: str, settings: Settings) -> Candidate:
+    machine = parse_cluster(settings["cluster"])
+    mesh = tuple(size for _, size in _mesh(settings).axes)
+    options = Options(mesh=mesh, baselines=False, cache=False)
+    program = program_of(parse(text), (), frozenset(), options)
+    return Search(program, machine, options, lambda _: None).run().best
 
 
 def _mesh(settings: Settings) -> Mesh:
