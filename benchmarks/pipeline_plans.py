@@ -23,10 +23,11 @@ from benchmarks.models import SIZES
 from costmodel import parse_cluster
 from examples.wide_resnet import WideResNet
 from planner import Options, PlanError, plan
+from planner.common.request import Request
 from planner.pipeline.divide.dynamic_programme import Division
 from planner.pipeline.search import PipelineSearch
-from planner.pipeline.stage_planner import Training
 from planner.pipeline.trials import Found
+from planner.training.training import Training
 
 GPT_CLUSTER, RESNET_CLUSTER = "64xv100-16gb:8", "32xv100-16gb:8"
 # Alpa, OSDI 2022, table 8: 6.8B is 50 layers, 320 base channels, width 16; batch 1,536 in float32.
@@ -42,17 +43,13 @@ def fixed(
     params, batch = jax.eval_shape(model.init, jax.random.key(0))
     training = Training(model.loss, (params, batch), OPTIMIZER, False, 0, "step")
     options = Options(memory_bytes=MEMORY_BYTES, schedules=("1f1b",), loss_reduction="mean")
-    search = PipelineSearch(training, parse_cluster(cluster), options, _quiet, time.monotonic())
+    search = PipelineSearch(training, Request(parse_cluster(cluster), options))
     search.planner.within = within
     chosen = places(search.shares)
     found = search.trial(
         count, Division(chosen, sizes, ("none",) * len(sizes), float("inf"), float("inf"))
     )
     return _row(found)
-
-
-def _quiet(text: str) -> None:
-    del text
 
 
 def _row(found: Found | None) -> dict[str, object]:

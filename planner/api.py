@@ -17,20 +17,16 @@ from costmodel import Cluster, parse_cluster
 from .common.errors import PlanError
 from .common.garbage_collection import seldom_collected
 from .common.options import Options
+from .common.request import Request, silent
 from .common.surface import public
 from .files.plan_file import read
 from .pipeline.check_plan import check_plan
-from .pipeline.one_or_stages import better_pipeline
+from .pipeline.one_or_stages import one_or_stages
 from .pipeline.planned import Planned, in_one_program
-from .pipeline.stage_planner import Training
 from .result.plan import Plan
-from .sharding.fewest_microbatches import fewest
 from .sharding.plan_program import One, plan_one
-from .training.step_call import StepCall, step_for
-
-# Micro-batch counts that are tried in turn when a step does not fit.
-MICROBATCHES = range(1, 65)
-TRAINING_ROLES = ("parameter", "optimizer-state", "batch")
+from .training.step_call import StepCall
+from .training.training import Training
 
 
 @public
@@ -73,40 +69,20 @@ def plan(
         NotTracedError: if the function cannot be traced.
         BadProfileError: if the cluster is not known or its description is malformed.
     """
-    start = time.monotonic()
-    wanted = _options(options, settings)
-    machine = _machine(cluster)
-    say = progress or (lambda _: None)
+    start, wanted = time.monotonic(), _options(options, settings)
+    request = Request(_machine(cluster), wanted, progress or silent, start)
     name = getattr(fn, "__name__", type(fn).__name__)
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    only_with = {
-        "has_aux": has_aux, "batch_axis": batch_axis, "microbatches": wanted.microbatches,
-        "loss_reduction": wanted.loss_reduction != "auto",
-        "pipeline": wanted.pipeline != "auto",
-    }  # fmt: skip
-    if optimizer is None:
-        _refuse(only_with, "only with optimizer=: the planner cuts only steps that it owns")
-        _check_roles(roles, donate, len(args))
-        call = StepCall(fn, args, (), "auto")
-        one = One(call, 1, donate, tuple(roles), name)
-        return _plan_of(in_one_program(plan_one(one, machine, wanted, say, start)))
-    owned = {"donate_argnums": donate, "roles": roles}
-    _refuse(owned, "only without optimizer=: the planner knows them of a step that it owns")
-
-    def build(count: int) -> One:
-        made = step_for(
-            fn, args, optimizer=optimizer, microbatches=count, has_aux=has_aux,
-            loss_reduction=wanted.loss_reduction, batch_axis=batch_axis,
-        )  # fmt: skip
-        return One(made, count, (0, 1), TRAINING_ROLES, name)
-
-    counts = (wanted.microbatches,) if wanted.microbatches else MICROBATCHES
-    training = Training(fn, args, optimizer, has_aux, batch_axis, name)
-    found = better_pipeline(
-        training, machine, wanted, say, start,
-        lambda cutoff_s: fewest(build, counts, machine, wanted, say, start, cutoff_s),
-    )  # fmt: skip
-    return _plan_of(found)
+    if optimizer is not None:
+        owned = {"donate_argnums": donate, "roles": roles}
+        _refuse(owned, "only without optimizer=: the planner knows them of a step that it owns")
+        training = Training(fn, args, optimizer, has_aux, batch_axis, name)
+        return _plan_of(one_or_stages(training, request))
+    only_with = {"has_aux": has_aux, "batch_axis": batch_axis} | _training_only(request.options)
+    _refuse(only_with, "only with optimizer=: the planner cuts only steps that it owns")
+    _check_roles(roles, donate, len(args))
+    one = One(StepCall(fn, args, (), "auto"), 1, donate, tuple(roles), name)
+    return _plan_of(in_one_program(plan_one(one, request)))
 
 
 @public
@@ -141,6 +117,15 @@ def _options(options: Options | None, settings: dict[str, Any]) -> Options:
             where="plan", remedy="pass its fields directly or as options=Options(...)",
         )  # fmt: skip
     return replace(options or Options(), **settings)
+
+
+def _training_only(options: Options) -> dict[str, Any]:
+    """Settings that are given and mean something only for training steps."""
+    return {
+        "microbatches": options.microbatches,
+        "loss_reduction": options.loss_reduction != "auto",
+        "pipeline": options.pipeline != "auto",
+    }
 
 
 def _machine(cluster: str | Path | Cluster) -> Cluster:

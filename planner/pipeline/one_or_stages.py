@@ -4,55 +4,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 import jax
 from msgspec import structs
 
-from costmodel import Cluster
 from ir import IRError, Mesh
 from ir.trace import trace
 
 from ..common.errors import PlanError
 from ..common.options import Options
+from ..common.request import Request
 from ..files.plan_file import Pipeline, StageCost, StageRow, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
+from ..sharding.fewest_microbatches import fewest
 from ..sharding.plan_program import with_asked
-from ..sharding.planned_program import PlannedProgram
 from ..training.step_call import params_and_batch
+from ..training.training import Training
 from .planned import Planned, in_one_program
 from .rewrite_stages import rewritten_pipeline
 from .search import PipelineSearch
-from .stage_planner import Say, Training
 from .trials import Found
 
 ROUNDING = 1e-9  # relative: sums of the same seconds in another order
 
 
-def better_pipeline(
-    training: Training,
-    machine: Cluster,
-    options: Options,
-    say: Say,
-    start: float,
-    single: Callable[[float], PlannedProgram],
-) -> Planned:
-    """The plan in one program, or a pipeline where that is faster or alone fits.
+def one_or_stages(training: Training, request: Request) -> Planned:
+    """The plan of a training step in one program, or in stages where these are faster or alone fit.
 
     Args:
-        training: what is trained.
-        machine: what it runs on.
-        options: of the search.
-        say: hears of progress.
-        start: when planning began.
-        single: plans one program; only one below the seconds given is of interest.
+        training: the loss and its optimizer.
+        request: machine, options, and who hears of progress.
 
     Raises:
         PlanError: if neither fits, or a pipeline was asked for that cannot be had.
     """
-    search = PipelineSearch(training, machine, options, say, start)
+    search, options = PipelineSearch(training, request), request.options
     if isinstance(options.pipeline, int):
         params_and_batch(training.args)
         if ignored := _ignored(options):
@@ -66,10 +55,10 @@ def better_pipeline(
             raise search.refusal()
         return _plan_of(found, search, {})
     if options.pipeline == "off" or _ignored(options):
-        return in_one_program(single(float("inf")))
-    if machine.num_devices <= machine.island:
-        return _one_if_it_fits(search, single)
-    return _faster(search, single)
+        return in_one_program(fewest(training, request))
+    if request.machine.num_devices <= request.machine.island:
+        return _one_if_it_fits(search)
+    return _faster(search)
 
 
 def _ignored(options: Options) -> str:
@@ -81,10 +70,10 @@ def _ignored(options: Options) -> str:
     return next((name for name, value in given.items() if value), "")
 
 
-def _one_if_it_fits(search: PipelineSearch, single: Callable[[float], PlannedProgram]) -> Planned:
+def _one_if_it_fits(search: PipelineSearch) -> Planned:
     """One program, or a pipeline if none fits: all devices are near to one another."""
     try:
-        return in_one_program(single(float("inf")))
+        return in_one_program(fewest(search.training, search.request))
     except PlanError as error:
         if error.kind != "does-not-fit":
             raise
@@ -105,13 +94,15 @@ def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
     )  # fmt: skip
 
 
-def _faster(search: PipelineSearch, single: Callable[[float], PlannedProgram]) -> Planned:
+def _faster(search: PipelineSearch) -> Planned:
     """The pipeline, or one program if that is faster."""
     begun = time.monotonic()
     found, why = _tried(search)
     spent = time.monotonic() - begun
     try:
-        plan = single(found.ranked.step_s if found else float("inf"))
+        plan = fewest(
+            search.training, search.request, found.ranked.step_s if found else float("inf")
+        )
     except PlanError as error:
         if error.kind not in ("does-not-fit", "not-faster"):
             raise
@@ -125,7 +116,7 @@ def _faster(search: PipelineSearch, single: Callable[[float], PlannedProgram]) -
             else plan.file.warnings
         )
         file = structs.replace(plan.file, warnings=notes)
-        seconds = {**plan.seconds, "inter": spent, "total": time.monotonic() - search.start}
+        seconds = {**plan.seconds, "inter": spent, "total": time.monotonic() - search.request.start}
         return in_one_program(replace(plan, file=file, seconds=seconds))
     one = BaselineRow(plan.step_s, plan.file.peak_bytes, fits(plan.file), str(Mesh(plan.file.mesh)))
     return _plan_of(found, search, {**plan.file.baselines, "one program": one})
@@ -155,7 +146,7 @@ def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) 
     )  # fmt: skip
     programs = tuple({id(plan.file): plan.file for plan in found.plans}.values())
     file = file_of(_stages(found, programs), programs, pipeline)
-    total = time.monotonic() - search.start
+    total = time.monotonic() - search.request.start
     cached = all(plan.cached for plan in found.plans)
     spent = dict.fromkeys(("trace", "substitute", "build", "solve"), 0.0)  # all inside `inter`
     spent |= {"substitute": substitute_s, "inter": total - substitute_s, "total": total}

@@ -50,7 +50,7 @@ def rewritten_pipeline(
     options, begun = search.options, time.monotonic()
     if not options.substitutions or options.baseline is not None:
         return found, 0.0, ()
-    search.say("substitute")
+    search.request.say("substitute")
     trial = Trial()
     plans, prices, shape = list(found.plans), list(found.prices), found.ranked.shape
     rows: list[tuple[SubstitutionRow, ...]] = [()] * len(plans)

@@ -20,7 +20,9 @@ from costmodel import Cluster
 
 from ..common.errors import IndivisibleError, PlanError
 from ..common.options import Options
+from ..common.request import Request
 from ..sharding.search.over_meshes import limit_of
+from ..training.training import Training
 from .cut.stage_training_step import Rehearsal
 from .divide.candidates import Candidates
 from .divide.corrected_estimates import Estimates
@@ -29,7 +31,7 @@ from .divide.refusal import refusal
 from .divide.run_costs import RECOMPUTE, Shares
 from .divide.simulated import Ranked
 from .divide.space import INTERLEAVED, check_stages, counts, families, near, sizes, stage_counts
-from .stage_planner import Say, StagePlanner, Training
+from .stage_planner import StagePlanner
 from .trials import WORTH, Found, Trials
 from .whole_program_prices import Prices
 
@@ -53,18 +55,25 @@ class PipelineSearch:
     """
 
     training: Training
-    machine: Cluster
-    options: Options
-    say: Say
-    start: float
+    request: Request
     looked_at: set[int] = field(default_factory=set)
     tried: set[tuple[object, ...]] = field(default_factory=set)
     by_hand: dict[str, Ranked] = field(default_factory=dict)
     deadline: float = 0.0
 
+    @property
+    def machine(self) -> Cluster:
+        """The cluster to plan for."""
+        return self.request.machine
+
+    @property
+    def options(self) -> Options:
+        """Settings of the search."""
+        return self.request.options
+
     def __post_init__(self) -> None:
         self.planner = StagePlanner(
-            self.training, self.machine, self.options, self.say, self.limit
+            self.training, self.machine, self.options, self.request.say, self.limit
         )  # fmt: skip
 
     @cached_property

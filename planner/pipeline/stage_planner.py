@@ -28,6 +28,7 @@ from ..sharding.search.context import Effort
 from ..sharding.search.over_meshes import Search
 from ..solver.solve import SolveOptions
 from ..training.step_call import StepCall
+from ..training.training import Training
 from .cut.opened_loss import Opened, cut_of, opened
 from .cut.replaced import traced_joint, with_program
 from .cut.stage import Staged, parts_of
@@ -47,18 +48,6 @@ ROUGH = Effort(SolveOptions(tolerance=1e-2, sweeps=40, price_steps=4, ilp=False,
 THOROUGH = Effort(FAIR.first)
 # A plan is taken for a stage that has more room if it is so close to the bound there.
 NEAR = 3e-3
-
-
-@dataclass(frozen=True)
-class Training:
-    """What is trained."""
-
-    loss_fn: Any
-    args: tuple[Any, ...]
-    optimizer: Any
-    has_aux: bool
-    batch_axis: int
-    name: str
 
 
 @dataclass(frozen=True)

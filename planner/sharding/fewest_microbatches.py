@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from costmodel import Cluster
+from collections.abc import Sequence
 
 from ..common.errors import IndivisibleError, PlanError, ShortError
-from ..common.options import Options
+from ..common.request import Request
+from ..training.training import Training
 from .plan_program import One, plan_one
 from .planned_program import PlannedProgram
 from .search.over_meshes import OR_PARTS, limit_of
 
+# Micro-batch counts that are tried in turn when a step does not fit.
+MICROBATCHES = range(1, 65)
+TRAINING_ROLES = ("parameter", "optimizer-state", "batch")
 ROUNDED = 1e-2  # share of what is held: padding does not fall evenly
 
 
-def fewest(
-    build: Callable[[int], One],
-    counts: Sequence[int],
-    machine: Cluster,
-    options: Options,
-    say: Callable[[str], None],
-    start: float,
-    cutoff_s: float,
-) -> PlannedProgram:
+def fewest(training: Training, request: Request, cutoff_s: float = float("inf")) -> PlannedProgram:
     """The plan with the fewest micro-batches that fits; its bound and gap are for that count.
 
     If none is below the cutoff, that is said instead. Each further micro-batch starts every kernel
@@ -33,13 +27,15 @@ def fewest(
     uncut: IndivisibleError | None = None
     planned: list[int] = []
     short: list[tuple[int, float]] = []
-    for count in counts:
-        if least_needed(short, count) > limit_of(options, machine):
+    options = request.options
+    limit = limit_of(options, request.machine)
+    for count in (options.microbatches,) if options.microbatches else MICROBATCHES:
+        if least_needed(short, count) > limit:
             continue
         if count > 1:
-            say(f"{count} micro-batches")
+            request.say(f"{count} micro-batches")
         try:
-            one = build(count)
+            call = training.step(count, options.loss_reduction)
         except PlanError as error:
             if refused is None:
                 raise
@@ -49,7 +45,8 @@ def fewest(
             raise _whole_only(refused, error) from error
         planned.append(count)
         try:
-            return plan_one(one, machine, options, say, start, cutoff_s)
+            one = One(call, count, (0, 1), TRAINING_ROLES, training.name)
+            return plan_one(one, request, cutoff_s)
         except PlanError as error:
             if error.kind != "does-not-fit":
                 raise

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -16,6 +16,7 @@ from substitutions import draft_of
 
 from ..common.errors import PlanError
 from ..common.options import Options
+from ..common.request import Request
 from ..common.store.keys import Memory, memory_of
 from ..files.program_plan import ProgramPlan, SubstitutionRow
 from ..training.step_call import StepCall
@@ -49,23 +50,16 @@ class One:
     in_flight: InFlight | None = None
 
 
-def plan_one(
-    one: One,
-    machine: Cluster,
-    options: Options,
-    say: Callable[[str], None],
-    start: float,
-    cutoff_s: float = float("inf"),
-) -> PlannedProgram:
+def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> PlannedProgram:
     """Traces one step and plans it; only steps below the cutoff are of interest.
 
     Raises:
         PlanError: if nothing fits or is below the cutoff, or there is nothing to plan.
         TraceError: if it cannot be traced.
     """
-    say("trace")
+    request.say("trace")
     begun = time.monotonic()
-    pinned = options.shardings == "pin"
+    pinned = request.options.shardings == "pin"
     traced = trace(
         one.call.fn, *one.call.args, donate_argnums=one.donate, roles=one.roles, pinned=pinned
     )
@@ -83,27 +77,26 @@ def plan_one(
             f"'{one.name}' has no arguments and computes nothing", kind="bad-argument",
             where="plan", remedy="pass the arguments after the function: plan(fn, *args, ...)",
         )  # fmt: skip
-    options, notes = with_asked(options, traced, machine)
+    options, notes = with_asked(request.options, traced, request.machine)
+    request = replace(request, options=options)
     traced = replace(traced, warnings=(*traced.warnings, *notes))
     memory = memory_of(options)
     file, key = None, ""
     if memory.store:
-        key = key_of_one(one, traced, machine, options, cutoff_s)
+        key = key_of_one(one, traced, request.machine, options, cutoff_s)
         file = kept_plan(memory, key, traced.text, digest(traced.graph))
     if file is None:
-        plan, found = plan_traced(
-            one, traced, machine, options, say, start, begun, memory, cutoff_s=cutoff_s
-        )
+        plan, found = plan_traced(one, traced, request, begun, memory, cutoff_s)
         near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
         if options.substitutions and options.baseline is None and near:
-            plan = _rewritten(one, plan, found.best, traced, machine, options, say, start, memory)
+            plan = _rewritten(one, plan, found.best, traced, request, memory)
         keep_plan(memory, key, plan.file)
         return plan
     if file.substitutions:
         traced = replayed(traced, file.substitutions, "plan store")
     now = time.monotonic()
     seconds = dict.fromkeys(("trace", "substitute", "build", "solve", "inter"), 0.0)
-    spent = {"trace": now - begun, "total": now - start}
+    spent = {"trace": now - begun, "total": now - request.start}
     return PlannedProgram(file, traced, seconds | spent, cached=True)
 
 
@@ -138,10 +131,7 @@ def _rewritten(
     plan: PlannedProgram,
     best: Candidate,
     traced: Traced,
-    machine: Cluster,
-    options: Options,
-    say: Callable[[str], None],
-    start: float,
+    request: Request,
     memory: Memory,
 ) -> PlannedProgram:
     """The plan of the program rewritten by proven rules, where that is faster; else the plan.
@@ -150,7 +140,8 @@ def _rewritten(
     step is rewritten and not the loss before it is differentiated: a traced loss has lost the
     derivatives that its author wrote for parts of it.
     """
-    say("substitute")
+    machine, options = request.machine, request.options
+    request.say("substitute")
     begun, file = time.monotonic(), plan.file
     pricer = Pricer(machine, options, best, _ties(traced), _donated(traced))
     estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
@@ -162,14 +153,14 @@ def _rewritten(
     better = plan
     if found is not None:
         check(found.draft.graph, after="rewriting")
-        say(f"rewritten by {', '.join(dict.fromkeys(step.rule for step in found.steps))}")
+        request.say(f"rewritten by {', '.join(dict.fromkeys(step.rule for step in found.steps))}")
         rows = tuple(SubstitutionRow(s.rule, s.place, s.count) for s in found.steps)
-        again = replace(options, baselines=False)
+        again = replace(request, options=replace(options, baselines=False))
         after = retraced(traced, found.draft)
         try:
             other, made = plan_traced(
-                one, after, machine, again, say, start, begun, memory,
-                cutoff_s=file.step_s * (1 - WORTH), known=pricer.known(found.draft),
+                one, after, again, begun, memory, file.step_s * (1 - WORTH),
+                pricer.known(found.draft),
             )  # fmt: skip
         except PlanError:
             pass  # none below the cutoff: the quick plan knew less of memory
@@ -182,7 +173,7 @@ def _rewritten(
                 )  # fmt: skip
                 better = replace(other, file=whole)
     now = time.monotonic()
-    seconds = plan.seconds | {"substitute": now - begun, "total": now - start}
+    seconds = plan.seconds | {"substitute": now - begun, "total": now - request.start}
     told = msgspec.structs.replace(
         better.file, warnings=(*better.file.warnings, *rewrite_search.trial.warnings())
     )
@@ -202,10 +193,7 @@ def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options, *mo
 def plan_traced(
     one: One,
     traced: Traced,
-    machine: Cluster,
-    options: Options,
-    say: Callable[[str], None],
-    start: float,
+    request: Request,
     begun: float,
     memory: Memory | None = None,
     cutoff_s: float = float("inf"),
@@ -216,23 +204,23 @@ def plan_traced(
     Args:
         one: the step.
         traced: its program.
-        machine: what it runs on.
-        options: of the search.
-        say: hears of progress.
-        start: when planning began, for the seconds spent.
-        begun: when tracing began.
+        request: machine, options, and who hears of progress.
+        begun: when tracing began, for the seconds spent.
         memory: the plan store; the one that the options ask for if None.
-        cutoff_s: only steps below are of interest.
-        known: plans of it to begin with.
+        cutoff_s: limit below which the step must be.
+        known: plans of the program to begin with.
 
     Raises:
         PlanError: if nothing fits in memory.
     """
-    program = program_for(traced, options).holding(one.in_flight)
+    program = program_for(traced, request.options).holding(one.in_flight)
     traced_s = time.monotonic() - begun
-    search = Search(program, machine, options, say, memory, cutoff_s=cutoff_s, known=known)
+    search = Search(
+        program, request.machine, request.options, request.say, memory, cutoff_s=cutoff_s,
+        known=known,
+    )  # fmt: skip
     found = search.run()
-    return planned(one, traced, search, found, start, traced_s), found
+    return planned(one, traced, search, found, request.start, traced_s), found
 
 
 def planned(

@@ -13,6 +13,7 @@ import optax
 from jax import lax
 
 from planner.common.options import Options
+from planner.common.request import Request
 from planner.emit.pipeline.build import build_pipeline
 from planner.emit.pipeline.runtime import Pipeline
 from planner.emit.pipeline.transfer import split_devices
@@ -110,8 +111,8 @@ def pipeline_of(
             stage = rehearse(loss, cut, s, optimizer)
             machine = slow_machine(sizes[table.placement.device[s]])
             one = One(StepCall(loss_fn, (), (), "auto"), microbatches, (0, 1), ROLES, f"stage {s}")
-            settings_of = Options(mesh=mesh, baselines=False)
-            _, found = plan_traced(one, stage.traced, machine, settings_of, _quiet, 0.0, 0.0)
+            request = Request(machine, Options(mesh=mesh, baselines=False))
+            _, found = plan_traced(one, stage.traced, request, 0.0)
             best = found.best
             solved.append(
                 (stage.program, solved_of(stage, best.decisions, best.builder.cache.reshard))
@@ -128,10 +129,6 @@ def cuts_near(chain: Chain, shares: Sequence[float]) -> tuple[int, ...]:
         free = [c for c in places if c > cuts[-1]]
         cuts.append(min(free[: len(free) - left], key=lambda c: abs(chain.work[c] - wanted)))
     return (*cuts, len(chain.slots))
-
-
-def _quiet(text: str) -> None:
-    del text
 
 
 def three_steps(step: Any, params: Any, state: Any, batch: Any) -> tuple[Any, Any, list[Any]]:

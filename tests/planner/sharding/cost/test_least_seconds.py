@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,15 +15,16 @@ from costmodel import ComputeModel, parse_cluster
 from ir.trace import trace
 from planner import plan
 from planner.common.options import Options
+from planner.common.request import Request
 from planner.common.stop import Stop
 from planner.pipeline.divide.dynamic_programme import Division
 from planner.pipeline.search import PipelineSearch
-from planner.pipeline.stage_planner import Training
 from planner.sharding.cost.least_seconds import least_step_s
 from planner.sharding.plan_program import program_for
 from planner.sharding.search.mesh_shapes import mesh_of, mesh_shapes
 from planner.sharding.search.on_mesh import MeshSearch
 from planner.sharding.search.over_meshes import Search
+from planner.training.training import Training
 from tests.planner.programs import CASES, slow_machine
 
 
@@ -40,7 +40,7 @@ def search_of(layers: int, microbatches: int) -> PipelineSearch:
     batch = {"x": Shape((32, 16), jnp.float32)}
     training = Training(layered, (params, batch), optax.adam(1e-3), False, 0, "layered")
     options = Options(microbatches=microbatches, loss_reduction="mean", baselines=False)
-    return PipelineSearch(training, slow_machine(4), options, lambda _: None, time.monotonic())
+    return PipelineSearch(training, Request(slow_machine(4), options))
 
 
 @pytest.mark.parametrize("microbatches", [1, 4])
