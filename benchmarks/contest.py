@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.cli.solve import summary
+from planner.solver.budget import THOROUGH
 from planner.solver.iopddl import read_instance
 from planner.solver.solve import SolveOptions, solve
 
@@ -73,7 +74,7 @@ def measured(path: Path, limit_s: float) -> dict[str, Any]:
 def one(path: Path, limit_s: float) -> dict[str, Any]:
     """Solves one instance in this process."""
     read = read_instance(path)
-    options = SolveOptions(time_limit_s=limit_s, tolerance=0.0, rounds=None)
+    options = SolveOptions(time_limit_s=limit_s, budget=THOROUGH, tolerance=0.0)
     data = summary(read, solve(read.problem, options))
     used = resource.getrusage(resource.RUSAGE_SELF)
     feasible = bool(data["choice"]) and read.problem.is_feasible(data["choice"])

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from ..common.stop import Stop
+from ..solver.budget import THOROUGH
 from ..solver.exact.infeasibility import conflict
 from ..solver.iopddl import Instance, read_instance, write_solution
 from ..solver.problem import IntraSolution, Point
@@ -59,7 +60,9 @@ def solve_command(
         def watch(point: Point) -> None:
             say(f"{point[0]:.1f} s: cost {point[1]:.10g}, bound {point[2]:.10g}")
 
-        options = SolveOptions(time_limit_s=limit_s, tolerance=0.0, rounds=None, interruptible=True)
+        options = SolveOptions(
+            time_limit_s=limit_s, budget=THOROUGH, tolerance=0.0, interruptible=True
+        )
         say("solving")
         found = solve(read.problem, options, watch=watch)
     data = summary(read, found)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..solver.arrays import flatten_problem
 from ..solver.bound.coordinate_descent import Descent
+from ..solver.budget import DEFAULT
 from ..solver.exact.bucket_elimination import Tables
 from ..solver.problem import Floats, IntraProblem
 from ..solver.solve import SolveOptions, solve
@@ -49,7 +50,7 @@ class Instead:
         self, problem: IntraProblem, choice: Sequence[int], wished: Mapping[int, Floats]
     ) -> None:
         self.problem, self.choice, self.wished = problem, tuple(choice), wished
-        self.options = SolveOptions(time_limit_s=SECONDS_EACH, ilp=False)
+        self.options = SolveOptions(time_limit_s=SECONDS_EACH, budget=replace(DEFAULT, exact=False))
 
     def base(self, node: int) -> Solved:
         """The plan, or what is better with the option that it has, solved as the others are."""

@@ -26,6 +26,7 @@ from ..sharding.problem.records import Menus
 from ..sharding.rewrite.replay import replayed
 from ..sharding.search.context import Effort
 from ..sharding.search.over_meshes import Search
+from ..solver.budget import QUICK
 from ..solver.solve import SolveOptions
 from ..training.step_call import StepCall
 from ..training.training import Training
@@ -42,9 +43,9 @@ Say = Callable[[str], None]
 StageFound = tuple[PlannedProgram, StagePrice]
 # Stages are ranked, not proved: what a 0/1 programme would still find is less than the shortlist's
 # own error. Two axes say nearly all plans of a stage; `THOROUGH` looks for others at the end.
-FAIR = Effort(SolveOptions(tolerance=3e-3, sweeps=48, price_steps=4, ilp=False, rounds=3), axes=2)
+FAIR = Effort(SolveOptions(tolerance=3e-3, budget=replace(QUICK, steps=64, rounds=3)), axes=2)
 # The whole program is priced to tell divisions apart.
-ROUGH = Effort(SolveOptions(tolerance=1e-2, sweeps=40, price_steps=4, ilp=False, rounds=2), axes=2)
+ROUGH = Effort(SolveOptions(tolerance=1e-2, budget=replace(QUICK, steps=53, rounds=2)), axes=2)
 THOROUGH = Effort(FAIR.first)
 # A plan is taken for a stage that has more room if it is so close to the bound there.
 NEAR = 3e-3

@@ -37,8 +37,8 @@ from .options import SolveOptions as SolveOptions
 from .problem import Floats, IntraProblem, IntraSolution, Point
 from .reduce.reduce import Reduced, reduce
 from .reduce.reduction_cache import Again
-from .search.branch_and_bound import WHOLE, Branches
-from .search.kernel_options import LOOK, Looks
+from .search.branch_and_bound import Branches
+from .search.kernel_options import Looks
 from .search.large_neighbourhoods import Neighbours
 from .search.restarts import (
     are_whole,
@@ -49,27 +49,13 @@ from .search.restarts import (
     some_option_each,
 )
 
-ILP_COLUMNS = 60_000  # programmes up to this size are tried as a whole
-MOST_COLUMNS = 3_000_000  # larger ones are never written down: they take gigabytes
-ILP_SHARE = 0.3  # of the time left
-ROUND_S = 5.0  # for a neighbourhood
-# Where the number of rounds is limited, everything is shorter.
-SHORT_ILP_COLUMNS, SHORT_ILP_NODES, SHORT_ILP_WORK, SHORT_ROUND_WORK = 25_000, 200, 2e5, 1e5
-SHORT_STALE = 10
-LARGE, SHORT_LARGE = 2_000_000, (6, 0.02)  # columns; steps, share of the gap
-FREE_WORK = 400_000  # columns of neighbourhoods beyond which only a share of the rounds is run
-GOOD, FEWER = 1e-3, 0.1  # a gap that is worth a share of the rounds only
-STALE = 25  # steps of prices without progress before something else is tried
-PRICES_SHARE = 0.15  # of the time left, at most, for prices before anything else is tried
+LARGE_LITTLE = 0.02  # share of the gap, of large problems without memory limits
+GOOD = 1e-3  # a gap that is worth a share of the rounds only
 MUCH, HALF = 0.8, 0.5  # the share of a problem that is left when much of it went, of wide ones
-SMALL, SHRUNK = 100_000, 0.3  # columns; prices of more are left for a share of them
+WIDE = 300_000  # columns
+SMALL, SHRUNK = 100_000, 0.3  # columns; multipliers of more are left for a share of them
 BATCH, STEPS = 6, 4  # neighbourhoods between looks at the bound, steps of prices then
-# Splitting: columns times passes, more for the share of a gap that it closed; gaps that are small.
-SPLIT_WORK, MORE_WORK, SPLIT_GAP, NO_GAP, USUAL_ROUNDS = 1e9, 7e9, 3e-3, 1e-3, 120
-WIDE_WORK, WIDE_GAP = 1.6e10, 7e-3  # of wide problems
-WIDE = 300_000  # columns: of more, what prices play with is looked at on the way
-INNER_ILP_COLUMNS = 12_000  # that a search of such options tries as a whole
-SEARCHED = 1_000_000  # columns: more is not searched by neighbourhoods
+SPLIT_GAP, NO_GAP, WIDE_GAP = 3e-3, 1e-3, 7e-3  # gaps that are small, also of wide problems
 
 
 def solve(
@@ -118,12 +104,9 @@ class _Search(Incumbent):
         options: SolveOptions,
         tables: Tables,
         watch: Callable[[Point], None] | None = None,
-        *,
-        inner: bool = False,
     ) -> None:
-        """Takes how far to go; `inner` says that it is a step of another search."""
         super().__init__(options, watch)
-        self.tables, self.inner = tables, inner
+        self.tables, self.budget = tables, options.budget
         self.rounds, self.work, self.branched = 0, 0, False
         self.tried = np.inf  # cost at which the whole programme was given up
 
@@ -183,44 +166,40 @@ class _Search(Incumbent):
     def _bound(self, price: Floats | None) -> Prices:
         """Message passing on the current level until it stalls."""
         begin = time.monotonic()
-        until = begin + PRICES_SHARE * (self.deadline - begin)
-        flat = self.levels[-1].flat
-        wide = self._is_wide(flat)
-        prices = Prices(flat, price, self.wanted, messages=Messages(flat, single=wide))
-        steps = self.options.sweeps * self.options.price_steps // 3
+        budget, flat = self.budget, self.levels[-1].flat
+        until = begin + budget.steps_share * (self.deadline - begin)
+        wide = columns(flat) > budget.wide_columns
+        messages = Messages(flat, single=wide)
+        prices = Prices(flat, price, self.wanted, budget=budget, messages=messages)
+        steps, most_stale = budget.steps, budget.stale_steps
         if self.best is None and prices.round():  # something, however little time is left
             assert prices.choice is not None
             self.offer(prices.choice)
-        free, most_stale = self.options.rounds is None, STALE
-        prices.careful = free
         looks = Looks(self, prices, self._part) if wide else None
-        if not free:
-            large = columns(flat) > LARGE and not len(flat.limit)
-            most_stale, prices.little = SHORT_LARGE if large else (SHORT_STALE, prices.little)
+        if columns(flat) > budget.large_columns and not len(flat.limit):
+            most_stale, prices.little = budget.large_stale_steps, LARGE_LITTLE
         while not self.settled and steps > 0 and prices.stale < most_stale:
             steps -= 1
             if prices.step():
                 assert prices.choice is not None
                 self.offer(prices.choice)
             self.raise_bound(prices.best.bound)
-            stalls, due = prices.stale >= most_stale, steps > 0 and steps % LOOK == 0
+            stalls = prices.stale >= most_stale
+            due = steps > 0 and steps % budget.look_steps == 0
             if looks and not self.settled and (stalls or (due and not looks.vain)):
                 looks.look(last=stalls)
             if (due or not wide) and self._shrinks(prices):
                 break
-            if free and self.best is not None and time.monotonic() > until:
+            if self.best is not None and time.monotonic() > until:
                 break
         prices.rest()
         return prices
-
-    def _is_wide(self, flat: Flat) -> bool:
-        return self.options.rounds is not None and not self.inner and columns(flat) > WIDE
 
     def _part(
         self, options: SolveOptions, flat: Flat, held: np.ndarray, near: Prices, best: Ints | None
     ) -> Ints | None:
         """The best choice found of some options of a problem."""
-        inner = _Search(options, self.tables, inner=True)
+        inner = _Search(options, self.tables)
         inner.run(flat, held, near, best)
         return inner.best
 
@@ -238,23 +217,22 @@ class _Search(Incumbent):
         while not self.settled:
             if self._lower(prices):
                 return True
-            if not self.options.ilp:
+            if not self.budget.exact:
                 self.done = True
-            elif self.best is None and columns(prices.flat) > MOST_COLUMNS:
+            elif self.best is None and columns(prices.flat) > self.budget.written_columns:
                 self._guess(prices)
             elif self.best is None or (self._untried and self._small(prices.flat)):
                 self._exact(prices.flat)
             elif self._too_wide(prices.flat):
                 self.done = True
-            elif self.options.rounds is None or self.branched:
+            elif self.branched or not self.budget.split_work:
                 self._search(prices)
             else:
                 self._branch(prices)
         return False
 
     def _too_wide(self, flat: Flat) -> bool:
-        limited = self.options.rounds is not None
-        return limited and self.branched and columns(flat) > SEARCHED
+        return self.branched and columns(flat) > self.budget.searched_columns
 
     def _guess(self, prices: Prices) -> None:
         """Something that fits, where the programme would be too large."""
@@ -272,17 +250,14 @@ class _Search(Incumbent):
         return self.cost - self.bound < MUCH / 2 * (self.tried - self.bound)
 
     def _small(self, flat: Flat) -> bool:
-        if self.inner:
-            return columns(flat) <= INNER_ILP_COLUMNS
-        free = self.options.rounds is None
-        return columns(flat) <= (ILP_COLUMNS if free else SHORT_ILP_COLUMNS)
+        return columns(flat) <= self.budget.exact_columns
 
     def _lower(self, prices: Prices) -> bool:
         """Leaves out what no better choice can have; whether that was much."""
         if self.best is None:
             return False
         size = columns(prices.flat)
-        many = self.options.rounds is not None and size > SMALL
+        many = size > self.budget.fixing_columns
         if many and self._left(prices) > (HALF if size > WIDE else MUCH) * size:
             return False
         flat, held = cheap_enough(prices.messages, prices.best, self.margin(prices.best.bound))
@@ -306,13 +281,10 @@ class _Search(Incumbent):
         nothing better: its bound is as exact as the tolerances of its solver.
         """
         left, before = self.deadline - time.monotonic(), self.cost
-        short = self.best is not None and self.options.rounds is not None
-        if self.best is not None and not short:
-            left *= ILP_SHARE
-        found = solve_ilp(
-            flat, time_limit_s=left, cutoff=self.wanted,
-            nodes=SHORT_ILP_NODES if short else None, work=SHORT_ILP_WORK if short else np.inf,
-        )  # fmt: skip
+        budget, nodes, work = self.budget, np.inf, np.inf
+        if self.best is not None:
+            nodes, work, left = budget.exact_nodes, budget.exact_work, budget.exact_share * left
+        found = solve_ilp(flat, time_limit_s=left, cutoff=self.wanted, nodes=nodes, work=work)
         if found.choice is not None:
             self.offer(found.choice)
         if found.stop is Stop.INFEASIBLE:
@@ -331,16 +303,16 @@ class _Search(Incumbent):
 
     @property
     def _most_rounds(self) -> float:
-        if self.options.rounds is None:
-            return np.inf
-        small = self.cost - self.bound <= GOOD * abs(self.cost) or self.work > FREE_WORK
-        return self.options.rounds * (FEWER if small else 1.0)
+        budget, small = self.budget, self.cost - self.bound <= GOOD * abs(self.cost)
+        small = small or self.work > budget.all_rounds_columns
+        return budget.rounds * (budget.small_gap_share if small else 1.0)
 
     def _search(self, prices: Prices) -> None:
         """Neighbourhoods until a good part of the gap is closed."""
         assert self.best is not None
         start = projected(self.best, self.levels, prices)
-        around = Neighbours(prices.flat, start, prices.best.slack, self.options.seed + self.rounds)
+        seed = self.options.seed + self.rounds
+        around = Neighbours(prices.flat, start, prices.best.slack, seed, self.budget)
         gap, worked = self.cost - prices.best.bound, 0
         while not self.settled:
             for _ in range(BATCH):
@@ -351,14 +323,11 @@ class _Search(Incumbent):
                     return
                 self.rounds += 1
                 left = self.deadline - time.monotonic()
-                short = self.options.rounds is not None
                 if around.stuck:
                     around = elsewhere(prices, around, self.options.seed + self.rounds)
                     worked = 0
-                proved = around.improve(
-                    self.cost - self.wanted, left if short else min(left, ROUND_S),
-                    SHORT_ROUND_WORK if short else np.inf,
-                )  # fmt: skip
+                left = min(left, self.budget.round_s)
+                proved = around.improve(self.cost - self.wanted, left)
                 self.work += around.work - worked
                 worked = around.work
                 self.offer(around.choice)
@@ -375,15 +344,15 @@ class _Search(Incumbent):
         """Splits the problem by who uses memory, as long as that closes the gap."""
         self.branched = True
         before = self.cost - self.bound
-        effort = (self.options.rounds or 0) / USUAL_ROUNDS
-        wide = columns(prices.flat) > WHOLE
+        budget = self.budget
+        wide = columns(prices.flat) > budget.whole_columns
         looks = Looks(self, prices, self._part)
         seen = looks.focus.read_off if wide else None
-        sides = Branches(prices, lambda: self.wanted, self.offer, self.deadline, seen)
+        sides = Branches(prices, lambda: self.wanted, self.offer, self.deadline, seen, budget)
         while not self.settled and not sides.ended:
             gap = self.cost - self.bound
-            more = MORE_WORK * (1.0 - gap / before) if gap > SPLIT_GAP * abs(self.cost) else 0.0
-            most = effort * (WIDE_WORK if wide else SPLIT_WORK + more)
+            closed = 1.0 - gap / before if gap > SPLIT_GAP * abs(self.cost) else 0.0
+            most = budget.most_split_work(closed, wide=wide)
             if gap <= (WIDE_GAP if wide else NO_GAP) * abs(self.cost) or sides.work > most:
                 self.done = sides.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
                 break

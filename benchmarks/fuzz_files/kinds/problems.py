@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ from planner.files.plan_file import decoded
 from planner.pipeline.schedule import build, price, read_own, write_schedule
 from planner.result.by_hand import by_hand, read_shardings
 from planner.result.plan import Plan
+from planner.solver.budget import DEFAULT
 from planner.solver.iopddl import read_instance
 from planner.solver.solve import SolveOptions, solve
 
@@ -29,7 +31,7 @@ from .plans import NAME, saved_plans
 INSTANCE = "i.json"
 SMALL = 10_000  # entries of an instance that is solved
 PRICED = 0.01
-SOLVE = SolveOptions(time_limit_s=0.5, tolerance=0.0, rounds=4)
+SOLVE = SolveOptions(time_limit_s=0.5, tolerance=0.0, budget=replace(DEFAULT, rounds=4))
 
 
 @cache

@@ -180,7 +180,8 @@ class MeshSearch:
     ) -> Candidate | None:
         """A plan that fits beside what passes: with the same operations, else with any."""
         near = self._build(like(found.built, found.solution.choice, limits), found.builder)
-        same = self._aside(name, near, found, replace(options, ilp=True))
+        proving = replace(options, budget=replace(options.budget, exact=True))
+        same = self._aside(name, near, found, proving)
         if same is not None and same.account.step_s <= found.account.step_s * (1 + NEAR):
             return same
         other = self._aside(name, left, found, options)

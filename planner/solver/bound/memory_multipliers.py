@@ -21,11 +21,11 @@ from copy import copy
 import numpy as np
 
 from ..arrays import Flat, Ints, ranges
+from ..budget import DEFAULT, Budget
 from ..problem import Floats
 from .coordinate_descent import Descent
 from .message_passing import Lower, Messages
 
-SWEEPS = 3  # per step
 FIRST_STEP, LONGER = 0.05, 1.2
 # Of bold and of careful steps.
 SHORTEST_STEP, NEXT_STEP, SHORTER, COOLER = (1e-3, 1e-4), (0.02, 0.01), (0.5, 0.7), (0.5, 0.7)
@@ -42,7 +42,7 @@ class Prices:
 
     def __init__(
         self, flat: Flat, known: Floats | None = None, ceiling: float = np.inf, *,
-        messages: Messages | None = None,
+        budget: Budget = DEFAULT, messages: Messages | None = None,
     ) -> None:  # fmt: skip
         """Takes the problem.
 
@@ -50,6 +50,7 @@ class Prices:
             flat: the problem.
             known: prices to start from.
             ceiling: the cost of a choice known elsewhere.
+            budget: of the search.
             messages: of the problem, that go on; new ones if None.
         """
         self.flat = flat
@@ -69,7 +70,7 @@ class Prices:
         self.length = FIRST_STEP
         self.heat = HEAT
         self.little = LITTLE
-        self.careful = False
+        self.careful, self.sweeps = budget.careful, budget.sweeps
         self.moved = np.zeros(len(flat.limit))  # how prices changed, each when it last did
         self.stale = 0  # steps since the bound grew by more than a little of the gap
         self.away = 0  # steps since it grew at all
@@ -146,7 +147,7 @@ class Prices:
         norm = float(direction @ direction)
         if norm > 0.0:
             self._move(self.length * self.gap / norm * direction)
-        for _ in range(SWEEPS):
+        for _ in range(self.sweeps):
             self.messages.sweep()
         if self._take(self.messages.lower()):
             self.away = 0

@@ -73,7 +73,7 @@ def solve_ilp(
     *,
     time_limit_s: float,
     cutoff: float = np.inf,
-    nodes: int | None = None,
+    nodes: float = np.inf,
     work: float = np.inf,
 ) -> Exact:
     """Solves exactly, or as far as the time limit allows.
@@ -82,7 +82,7 @@ def solve_ilp(
         flat: what to solve.
         time_limit_s: for everything.
         cutoff: only choices of lower cost are looked for; `INFEASIBLE` where there are none.
-        nodes: of the branch-and-bound tree, at most; any number if None.
+        nodes: of the branch-and-bound tree, at most.
         work: of branch and bound, at most [columns times how often it asks whether to go on].
     """
     deadline = time.monotonic() + time_limit_s
@@ -187,13 +187,13 @@ class _Programme:
                     bound = min(bound, flat.price(choice))
                 return bound
 
-    def make_integral(self, cutoff: float, nodes: int | None) -> None:
+    def make_integral(self, cutoff: float, nodes: float) -> None:
         """From now on a 0/1 programme; arguments as in `solve_ilp`."""
         self.highs.make_integral()
         self.highs.set("mip_rel_gap", 0.0)
         self.highs.set("mip_abs_gap", 0.0)
-        if nodes is not None:
-            self.highs.set("mip_max_nodes", nodes)
+        if nodes < np.inf:
+            self.highs.set("mip_max_nodes", int(nodes))
         if cutoff < np.inf:
             self.highs.set("objective_bound", (cutoff - self.level.constant) / self.unit)
 

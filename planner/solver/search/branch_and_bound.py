@@ -26,19 +26,17 @@ from ...common.stop import Stop
 from ..arrays import Flat, Ints
 from ..bound.memory_multipliers import Prices
 from ..bound.reduced_cost_fixing import cheap_enough
+from ..budget import DEFAULT, Budget
 from ..exact.ilp import columns, solve_ilp
 from ..problem import Floats
 from ..reduce.reduce import Reduced, reduce
 from .restarts import carried_over, some_option_each
 from .subproblems import SWEPT, Side, at_once, further, side_of
 
-PATIENCE = 10  # steps of prices that bring little
-MOST_STEPS = 40  # of a problem before something is left out of it
 SHRUNK, MUCH = 0.7, 0.9  # shares of a problem that are left when enough of it went
-EASY_COLUMNS, EASY_NODES, EASY_WORK = 12_000, 100, 3e5  # of a programme that is tried
-# Sides of problems of more columns stay whole. They are probed by so many steps, and go on by so
-# many more as long as that raises the bound, so many of them at once.
-WHOLE, PROBED, STRIDE, ABREAST = 1_000_000, 2, 3, 2
+# Sides of large problems are probed by so many steps, and go on by so many more as long as that
+# raises the bound, so many of them at once.
+PROBED, STRIDE, ABREAST = 2, 3, 2
 
 
 class Branches:
@@ -47,6 +45,7 @@ class Branches:
     def __init__(
         self, prices: Prices, wanted: Callable[[], float], offer: Callable[[Ints], None],
         deadline: float, seen: Callable[[Prices], None] | None = None,
+        budget: Budget = DEFAULT,
     ) -> None:  # fmt: skip
         """Takes the problem with its prices, what a choice must cost less than, and who wants it.
 
@@ -56,7 +55,9 @@ class Branches:
             offer: takes choices of the problem that fit.
             deadline: by the monotonic clock.
             seen: told of the prices of each side of a large problem.
+            budget: of the search.
         """
+        self.budget = budget
         self.wanted, self.offer, self.deadline, self.seen = wanted, offer, deadline, seen
         self.open: list[tuple[float, int, Side]] = []
         self.closed = np.inf  # least bound of the sides that are split no further
@@ -89,7 +90,7 @@ class Branches:
         part = heavy_options(side.prices, self.wanted() - side.bound, side.held)
         if part is None:
             self.closed = min(self.closed, side.bound)
-        elif columns(side.prices.flat) > WHOLE:
+        elif columns(side.prices.flat) > self.budget.whole_columns:
             wanted = self.wanted()
             parts = (side_of(side, held, wanted) for held in part)
             self._further([each for each in parts if each is not None], PROBED)
@@ -134,7 +135,8 @@ class Branches:
             if not below.flat.size:
                 self._found(levels, np.zeros(0, dtype=np.int64))
                 return None
-            prices = Prices(below.flat, carried_over(prices, below.flat), self.wanted())
+            known = carried_over(prices, below.flat)
+            prices = Prices(below.flat, known, self.wanted(), budget=self.budget)
             self._climb(prices, levels)
             bound = max(bound, prices.best.bound)
             if bound >= self.wanted():
@@ -142,7 +144,7 @@ class Branches:
             margin = self.wanted() - prices.best.bound + 1e-9 * abs(bound)
             size = columns(below.flat)
             flat, held = cheap_enough(prices.messages, prices.best, margin)
-            if size <= EASY_COLUMNS:
+            if size <= self.budget.side_columns:
                 return self._exact(Side(bound, prices, levels))
             if self.late or columns(flat, held) > MUCH * size:
                 return Side(bound, prices, levels)
@@ -150,13 +152,13 @@ class Branches:
     def _climb(self, prices: Prices, levels: tuple[Reduced, ...]) -> None:
         """Steps of prices until they bring little or much can be left out."""
         size = columns(prices.flat)
-        for _ in range(MOST_STEPS):
+        for _ in range(self.budget.side_steps):
             self.work += SWEPT * size
             if prices.step():
                 assert prices.choice is not None
                 self._found(levels, prices.choice)
             left = self.wanted() - prices.best.bound
-            if left <= 0.0 or prices.stale >= PATIENCE or self.late:
+            if left <= 0.0 or prices.stale >= self.budget.side_stale_steps or self.late:
                 break
             if columns(prices.flat, prices.best.slack <= left) < SHRUNK * size:
                 break
@@ -166,7 +168,7 @@ class Branches:
         """A small side by the 0/1 programme."""
         found = solve_ilp(
             side.prices.flat, time_limit_s=max(self.deadline - time.monotonic(), 0.0),
-            cutoff=self.wanted(), nodes=EASY_NODES, work=EASY_WORK,
+            cutoff=self.wanted(), nodes=self.budget.side_nodes, work=self.budget.side_work,
         )  # fmt: skip
         if found.choice is not None:
             self._found(side.levels, found.choice)

@@ -20,11 +20,10 @@ from ..options import SolveOptions
 from .kernel_search import Focus
 from .restarts import projected
 
-LOOK, LOOKS = 8, 2  # every so many steps of prices, until so many searches in a row were in vain
 CLOSE = 0.5  # how near a bound must be to that of the whole problem, as a share of the gap
 NEWS = 1.02  # how many times as many options a search after one in vain takes
-# Rounds and gap of a search, and what of the cost must come of it.
-ROUNDS, GAP, BETTER = 10, 1e-3, 1e-3
+# Gap of a search, and what of the cost must come of it.
+GAP, BETTER = 1e-3, 1e-3
 
 # Best choice of a problem of which some options are left, from prices near it and a choice of it.
 Part = Callable[[SolveOptions, Flat, np.ndarray, Prices, Ints | None], Ints | None]
@@ -36,14 +35,15 @@ class Looks:
     def __init__(self, host: Incumbent, prices: Prices, part: Part) -> None:
         """Takes who looks, prices of its last level, and how a part of that is searched."""
         self.host, self.prices, self.part = host, prices, part
-        self.focus = Focus(prices.flat, host.options.seed)
+        self.focus = Focus(prices.flat, host.options.seed, host.options.budget)
         self.known = 0  # options that were read when they were last searched
         self.worth: list[bool] = []  # of each search, whether a much better choice came of it
 
     @property
     def vain(self) -> bool:
         """Whether the last searches in a row were worth nothing."""
-        return len(self.worth) >= LOOKS and not any(self.worth[-LOOKS:])
+        most = self.host.options.budget.vain_looks
+        return len(self.worth) >= most and not any(self.worth[-most:])
 
     def look(self, *, last: bool) -> None:
         """Reads options and improves on the best choice; much is progress of the prices, too.
@@ -64,7 +64,7 @@ class Looks:
         """Searches the options read so far, from prices of them or of the whole problem."""
         host, prices, before = self.host, self.prices, self.host.cost
         options = replace(
-            host.options, rounds=ROUNDS, start=(), cutoff=prices.cost,
+            host.options, budget=host.options.budget.kernel(), start=(), cutoff=prices.cost,
             tolerance=max(host.options.tolerance, GAP),
             time_limit_s=max(host.deadline - time.monotonic(), 0.0),
         )  # fmt: skip

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..arrays import Flat, Ints
 from ..bound.memory_multipliers import Prices
+from ..budget import DEFAULT, Budget
 from ..reduce.reduce import reduce
 from .restarts import carried_over
 
@@ -26,15 +27,14 @@ SHARES = (1.0, 0.96, 0.9, 0.84, 0.78, 0.7, 1.06)  # of the prices
 SWEEPS = 2  # of messages at each share
 READ = 8  # choices at each share
 FITTING = 4  # one in so many is asked to fit
-NEAR_STEPS, NEAR_STALE = 80, 10  # of prices of the options read; in vain
 COOLEST = 4  # the least wrong messages are wrong by the gap per node over 4 to this power
 
 
 class Focus:
     """Options of one problem that were read so far."""
 
-    def __init__(self, flat: Flat, seed: int) -> None:
-        self.flat = flat
+    def __init__(self, flat: Flat, seed: int, budget: Budget = DEFAULT) -> None:
+        self.flat, self.budget = flat, budget
         self.random = np.random.default_rng(seed)
         self.read = np.zeros(len(flat.cost), dtype=np.bool_)
         self.free = np.full(len(flat.limit), np.inf)  # as much memory as is wanted
@@ -79,12 +79,13 @@ class Focus:
         below = reduce(self.flat, held)
         if below.broken or not below.flat.size:
             return None
-        found = Prices(below.flat, carried_over(prices, below.flat), ceiling)
-        for _ in range(NEAR_STEPS):
+        budget = self.budget
+        found = Prices(below.flat, carried_over(prices, below.flat), ceiling, budget=budget)
+        for _ in range(budget.kernel_steps):
             if found.step():
                 assert found.choice is not None
                 offer(below.lift(found.choice))
-            if found.stale >= NEAR_STALE:
+            if found.stale >= budget.kernel_stale_steps:
                 break
         return found
 

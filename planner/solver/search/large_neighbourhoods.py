@@ -20,6 +20,7 @@ import numpy as np
 
 from ...common.stop import Stop
 from ..arrays import Flat, Ints
+from ..budget import DEFAULT, Budget
 from ..exact.ilp import columns, solve_ilp
 from ..problem import Floats
 from ..reduce.arc_consistency import incidence
@@ -27,12 +28,9 @@ from ..reduce.reduce import reduce
 from ..reduce.remap import keeping, remap
 
 HUB = 60  # a node with more neighbours does not hand the neighbourhood on
-COLUMNS = 24_000  # cells of the edges within a neighbourhood, before it is reduced
-NODES = 60  # of the branch-and-bound tree
 FEWEST_COLUMNS = 1_000
 LEAST, FIRST = 12, 60
 SHARERS = 8  # nodes for each one that is picked because it uses memory
-PATIENCE = 8  # times that every node was free, on average, without anything better
 GROW, SHRINK = 1.15, 0.8
 
 
@@ -40,9 +38,11 @@ class Neighbours:
     """Improves one choice of one problem."""
 
     def __init__(
-        self, flat: Flat, choice: Ints, slack: Floats, seed: int, others: Sequence[Ints] = ()
-    ) -> None:
+        self, flat: Flat, choice: Ints, slack: Floats, seed: int, budget: Budget = DEFAULT,
+        others: Sequence[Ints] = (),
+    ) -> None:  # fmt: skip
         """Takes the problem, where to begin, options above the bound, and good choices."""
+        self.budget = budget
         self.flat, self.choice, self.slack, self.others = flat, choice, slack, others
         self.cost = flat.price(choice)
         self.random = np.random.default_rng(seed)
@@ -52,7 +52,7 @@ class Neighbours:
         if others:
             self.kinds.append(self._between)
         self.size = [float(min(FIRST, flat.size))] * len(self.kinds)
-        self.columns = [float(COLUMNS)] * len(self.kinds)
+        self.columns = [budget.round_columns] * len(self.kinds)
         self.turn = 0
         self.work = 0  # columns of the programmes so far
         self.freed = 0  # nodes since the choice was last improved
@@ -61,15 +61,14 @@ class Neighbours:
     @property
     def stuck(self) -> bool:
         """Whether it is time to begin elsewhere."""
-        return self.freed > PATIENCE * self.flat.size
+        return self.freed > self.budget.stuck_rounds * self.flat.size
 
-    def improve(self, least: float, time_limit_s: float, work: float) -> bool:
+    def improve(self, least: float, time_limit_s: float) -> bool:
         """Tries one neighbourhood; whether it was all there is and has nothing better.
 
         Args:
             least: by so much a choice must be better.
             time_limit_s: for this neighbourhood.
-            work: of branch and bound on it, see `solve_ilp`.
         """
         kind = self.turn % len(self.kinds)
         self.turn += 1
@@ -83,8 +82,9 @@ class Neighbours:
             return False
         self.work += columns(small.flat)
         found = solve_ilp(
-            small.flat, time_limit_s=time_limit_s, cutoff=self.cost - least, nodes=NODES, work=work
-        )
+            small.flat, time_limit_s=time_limit_s, cutoff=self.cost - least,
+            nodes=self.budget.round_nodes, work=self.budget.round_work,
+        )  # fmt: skip
         easy = found.stop in (Stop.OPTIMAL, Stop.INFEASIBLE)
         self._resize(kind, easy=easy)
         if found.choice is None:

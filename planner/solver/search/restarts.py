@@ -66,4 +66,4 @@ def elsewhere(prices: Prices, around: Neighbours, seed: int) -> Neighbours:
     others = (*around.others, around.choice)[-MOST_OTHERS:]
     start = prices.other(np.random.default_rng(seed), prices.gap / prices.flat.size)
     start = around.choice if start is None else start
-    return Neighbours(prices.flat, start, prices.best.slack, seed, others)
+    return Neighbours(prices.flat, start, prices.best.slack, seed, around.budget, others)

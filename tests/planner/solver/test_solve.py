@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.common.stop import Stop
+from planner.solver.budget import DEFAULT, QUICK
 from planner.solver.exact.bucket_elimination import Tables
 from planner.solver.problem import IntraProblem, IntraSolution, Point
 from planner.solver.solve import SolveOptions, solve
@@ -38,13 +39,12 @@ def assert_truthful(problem: IntraProblem, found: IntraSolution, best: IntraSolu
         assert found.cost - found.bound > TOLERANCE * found.cost
 
 
-def test_a_programme_too_large_to_write_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_programme_too_large_to_write_is_not_written() -> None:
     """Choices off disturbed messages are tried instead; what they do not show stays open."""
-    monkeypatch.setattr("planner.solver.solve.MOST_COLUMNS", -1)
-    open_ = 0
+    options, open_ = SolveOptions(budget=replace(DEFAULT, written_columns=-1)), 0
     for seed in range(200):
         problem = instance(seed, nodes=(3, 9), most=500)
-        best, found = brute_force(problem), solve(problem)
+        best, found = brute_force(problem), solve(problem, options)
         assert_truthful(problem, found, best)
         open_ += bool(best.choice) and not found.choice
     assert open_ < 10
@@ -83,10 +83,11 @@ def test_any_limit(seed: int, limit: int) -> None:
 
 
 def test_without_the_exact_solver_it_stays_truthful() -> None:
+    options = SolveOptions(budget=replace(DEFAULT, exact=False))
     missed = far = 0
     for seed in range(500):
         problem = instance(seed, most=500)
-        best, found = brute_force(problem), solve(problem, SolveOptions(ilp=False))
+        best, found = brute_force(problem), solve(problem, options)
         assert_truthful(problem, found, best)
         missed += bool(best.choice) and not found.choice
         far += bool(found.choice) and found.cost > 1.05 * best.cost
@@ -132,7 +133,7 @@ def test_the_time_limit_is_kept(limit_s: float) -> None:
 
 def test_a_problem_that_is_too_large_for_the_exact_solver() -> None:
     problem = large(2, nodes=120, options=14)
-    found = solve(problem, SolveOptions(rounds=5))
+    found = solve(problem, SolveOptions(budget=replace(DEFAULT, rounds=5)))
     assert found.stop is Stop.GAP
     assert problem.is_feasible(found.choice)
     least = [int(np.argmin(use)) for use in problem.usage]
@@ -210,6 +211,6 @@ def test_a_known_choice_is_where_it_begins(seeds: range) -> None:
 def test_it_is_never_worse_than_a_known_choice() -> None:
     """Not even where there is no time to search."""
     problem = replace(large(3), limit=math.inf)
-    known = solve(problem, SolveOptions(sweeps=12, ilp=False, rounds=6))
-    options = SolveOptions(start=known.choice, sweeps=3, price_steps=1, ilp=False, rounds=1)
+    known = solve(problem, SolveOptions(budget=replace(QUICK, steps=56)))
+    options = SolveOptions(start=known.choice, budget=replace(QUICK, steps=1))
     assert solve(problem, options).cost <= known.cost

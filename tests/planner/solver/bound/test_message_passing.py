@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from planner.solver.bound.coordinate_descent import Descent
 from planner.solver.bound.memory_multipliers import Prices
 from planner.solver.bound.message_passing import Messages
 from planner.solver.bound.reduced_cost_fixing import cheap_enough
+from planner.solver.budget import DEFAULT
 from planner.solver.problem import Edge, IntraProblem
 from planner.solver.reduce.arc_consistency import consistent
 from planner.solver.reduce.remap import keeping, remap
@@ -191,10 +193,11 @@ def test_changes_keep_what_fits_and_do_not_make_it_dearer(seed: int) -> None:
     better = Descent(flat).improve(start)
     assert flat.fits(better)
     assert flat.price(better) <= flat.price(start) + rounding(flat)
-    around = Neighbours(flat, better, passed(flat, seed).lower().slack, seed)
+    slack = passed(flat, seed).lower().slack
+    around = Neighbours(flat, better, slack, seed, replace(DEFAULT, round_work=math.inf))
     proved = False
     for _ in range(12):
-        proved = around.improve(rounding(flat), 10.0, math.inf)
+        proved = around.improve(rounding(flat), 10.0)
         assert flat.fits(around.choice)
         assert around.cost == flat.price(around.choice)
     assert around.cost <= flat.price(better)

@@ -12,9 +12,9 @@ import pytest
 
 from planner.solver.arrays import Flat, Ints, flatten_problem
 from planner.solver.bound.memory_multipliers import Prices
+from planner.solver.budget import DEFAULT
 from planner.solver.problem import IntraProblem
 from planner.solver.reduce.reduce import reduce
-from planner.solver.search import branch_and_bound as branches
 from planner.solver.search.branch_and_bound import Branches, heavy_options, payments
 from planner.solver.solve import SolveOptions, solve
 from tests.planner.solver.brute_force import brute_force
@@ -74,13 +74,10 @@ class Kept:
 
 
 @pytest.mark.parametrize("seeds", BLOCKS, ids=str)
-@pytest.mark.parametrize("changed", ["", "EASY_COLUMNS", "WHOLE"])
-def test_the_bound_holds_after_every_split(
-    seeds: range, changed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("changed", ["", "side_columns", "whole_columns"])
+def test_the_bound_holds_after_every_split(seeds: range, changed: str) -> None:
     """With programmes for small sides, without, and without reducing sides."""
-    if changed:
-        monkeypatch.setattr(branches, changed, 0)
+    budget = replace(DEFAULT, **{changed: 0}) if changed else DEFAULT
     split = ended = raised = 0
     for seed in seeds:
         prices = priced(seed)
@@ -90,7 +87,8 @@ def test_the_bound_holds_after_every_split(
         kept, least, error = Kept(flat), best(flat), rounding(flat)
         if prices.choice is not None:
             kept.offer(prices.choice)
-        sides = Branches(prices, kept.wanted, kept.offer, time.monotonic() + 600.0)
+        deadline = time.monotonic() + 600.0
+        sides = Branches(prices, kept.wanted, kept.offer, deadline, budget=budget)
         for _ in range(200):
             if sides.ended:
                 break
@@ -104,7 +102,7 @@ def test_the_bound_holds_after_every_split(
         raised += min(sides.bound, kept.cost) > prices.best.bound + 10 * error
     assert split > 5
     assert raised > 5
-    assert ended > 5 or changed == "WHOLE"  # its sides are never programmes
+    assert ended > 5 or changed == "whole_columns"  # its sides are never programmes
 
 
 def test_a_split_shares_the_options_of_one_node() -> None:
@@ -148,16 +146,15 @@ def test_the_portfolio_equals_brute_force_where_it_splits(
     seeds: range, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without programmes for all that is left, the gap is closed by splitting."""
-    monkeypatch.setattr("planner.solver.solve.SHORT_ILP_COLUMNS", 0)
-    monkeypatch.setattr(branches, "EASY_COLUMNS", 0)
+    budget = replace(DEFAULT, exact_columns=0, side_columns=0)
     if whole:
-        monkeypatch.setattr(branches, "WHOLE", -1)
-        monkeypatch.setattr("planner.solver.solve.WHOLE", -1)
+        budget = replace(budget, whole_columns=-1)
         monkeypatch.setattr("planner.solver.solve.WIDE_GAP", 0.0)
+    options = SolveOptions(budget=budget)
     far = 0
     for seed in seeds:
         problem = tight(seed)
-        least, found = brute_force(problem), solve(problem)
+        least, found = brute_force(problem), solve(problem, options)
         assert_truthful(problem, found, least)
         assert bool(found.choice) == bool(least.choice), seed
         far += bool(found.choice) and found.cost > least.cost * 1.001
@@ -174,8 +171,9 @@ def test_splitting_closes_a_gap_that_prices_leave() -> None:
               zip(usage, free.node_cost, strict=True)),
         free.edges, usage, ((0, 1),) * 40, 333.0,
     )  # fmt: skip
-    with_, without = (solve(problem, SolveOptions(rounds=n)) for n in (60, 0))
+    options = [SolveOptions(budget=replace(DEFAULT, rounds=n)) for n in (60, 0)]
+    with_, without = (solve(problem, each) for each in options)
     assert with_.bound <= with_.cost
     assert problem.is_feasible(with_.choice)
     assert with_.gap <= without.gap
-    assert solve(problem, SolveOptions(rounds=60)) == with_
+    assert solve(problem, options[0]) == with_

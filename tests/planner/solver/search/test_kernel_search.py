@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from planner.solver.arrays import Flat, Ints, flatten_problem
 from planner.solver.bound.memory_multipliers import Prices
+from planner.solver.budget import DEFAULT
 from planner.solver.incumbent import Incumbent
 from planner.solver.options import SolveOptions
 from planner.solver.reduce.reduce import reduce
@@ -108,9 +111,9 @@ def test_looks_are_in_vain_only_in_a_row() -> None:
 
 def test_small_problems_searched_as_wide_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every problem is wide here, and its programme is too large to be tried as a whole."""
-    for name, value in (("WIDE", -1), ("LOOK", 2), ("SHORT_ILP_COLUMNS", 0)):
-        monkeypatch.setattr(f"planner.solver.solve.{name}", value)
-    monkeypatch.setattr("planner.solver.solve.SEARCHED", -1)
+    options = SolveOptions(
+        budget=replace(DEFAULT, wide_columns=-1, look_steps=2, exact_columns=0, searched_columns=-1)
+    )
     far = missed = looked = 0
     look = Focus.look
 
@@ -122,11 +125,11 @@ def test_small_problems_searched_as_wide_ones(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Focus, "look", counted)
     for seed in range(400):
         problem = instance(seed, nodes=(2, 9), most=800)
-        best, found = brute_force(problem), solve(problem)
+        best, found = brute_force(problem), solve(problem, options)
         assert_truthful(problem, found, best)
         missed += bool(best.choice) and not found.choice
         far += bool(found.choice) and found.cost > best.cost * 1.001
-        assert solve(problem) == found
+        assert solve(problem, options) == found
     assert looked > 50
     assert missed <= 2
     assert far <= 5

@@ -1,0 +1,131 @@
+"""How much work a search may do: one record, three presets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+NO_LIMIT = float("inf")
+USUAL_ROUNDS = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits of the effort of one search. Columns are variables of the 0/1 programme.
+
+    Memory multipliers (`bound/memory_multipliers.py`):
+    sweeps: passes of messages in each step.
+    steps: steps on one level of fixing.
+    stale_steps: steps in a row that hardly raise the bound, before something else is tried.
+    large_stale_steps: the same of problems above `large_columns` without memory limits.
+    careful: whether a step that lowers the bound is taken back: better choices, later bounds.
+    steps_share: share of the time left for steps, before something else is tried.
+    fixing_columns: larger problems are fixed only once that leaves a good share less.
+
+    Exact programmes (`exact/ilp.py`) of a problem as a whole:
+    exact: whether they are used.
+    exact_columns: largest one where a choice is known.
+    exact_nodes: of its branch-and-bound tree.
+    exact_work: columns times how often branch and bound asks whether to go on.
+    exact_share: share of the time left.
+    written_columns: largest one where no choice is known.
+
+    Neighbourhoods (`search/large_neighbourhoods.py`):
+    rounds: neighbourhoods that are tried.
+    small_gap_share: share of them that is tried once the gap is small, or all programmes together
+        have more than `all_rounds_columns`.
+    round_s: seconds for each.
+    round_columns: cells of the edges within the first one, before it is reduced.
+    round_nodes, round_work: as `exact_nodes`, `exact_work`.
+    stuck_rounds: times that every node was free, on average, before the search begins elsewhere.
+    searched_columns: largest problem that is searched so.
+
+    Branch and bound (`search/branch_and_bound.py`):
+    split_work: columns passed over, where `rounds` is `USUAL_ROUNDS`, else in proportion to
+        `rounds`; 0 where branch and bound is not used.
+    more_split_work: more of them for the share of the gap that was closed.
+    wide_split_work: both together, of problems above `whole_columns`, whose sides are not reduced.
+    side_columns: largest side that is a 0/1 programme.
+    side_nodes, side_work: as `exact_nodes`, `exact_work`.
+    side_steps, side_stale_steps: as `steps`, `stale_steps`.
+
+    Kernel search (`search/kernel_search.py`) of problems above `wide_columns`:
+    look_steps: steps between two readings of options.
+    vain_looks: searches in vain in a row, after which options are read no more.
+    kernel_columns, kernel_rounds: `exact_columns`, `rounds` of the search of these options.
+    kernel_steps, kernel_stale_steps: as `steps`, `stale_steps`, of these options.
+    """
+
+    sweeps: int = 3
+    steps: int = 560
+    stale_steps: int = 10
+    large_columns: float = 2e6
+    large_stale_steps: int = 6
+    careful: bool = False
+    steps_share: float = 1.0
+    fixing_columns: float = 1e5
+
+    exact: bool = True
+    exact_columns: float = 25e3
+    exact_nodes: float = 200
+    exact_work: float = 2e5
+    exact_share: float = 1.0
+    written_columns: float = 3e6
+
+    rounds: float = USUAL_ROUNDS
+    small_gap_share: float = 0.1
+    all_rounds_columns: float = 4e5
+    round_s: float = NO_LIMIT
+    round_columns: float = 24e3
+    round_nodes: float = 60
+    round_work: float = 1e5
+    stuck_rounds: float = 8
+    searched_columns: float = 1e6
+
+    split_work: float = 1e9
+    more_split_work: float = 7e9
+    wide_split_work: float = 1.6e10
+    side_columns: float = 12e3
+    side_nodes: float = 100
+    side_work: float = 3e5
+    side_steps: int = 40
+    side_stale_steps: int = 10
+    whole_columns: float = 1e6
+
+    wide_columns: float = 3e5
+    look_steps: int = 8
+    vain_looks: int = 2
+    kernel_columns: float = 12e3
+    kernel_rounds: int = 10
+    kernel_steps: int = 80
+    kernel_stale_steps: int = 10
+
+    def kernel(self) -> Budget:
+        """The budget of a search of the options that were read."""
+        return replace(
+            self, exact_columns=self.kernel_columns, rounds=self.kernel_rounds,
+            wide_columns=NO_LIMIT,
+        )  # fmt: skip
+
+    def most_split_work(self, closed: float, *, wide: bool) -> float:
+        """Columns that branch and bound passes over, at most.
+
+        Args:
+            closed: share of the gap that it closed.
+            wide: whether the problem has more than `whole_columns`.
+        """
+        work = self.wide_split_work if wide else self.split_work + self.more_split_work * closed
+        return self.rounds / USUAL_ROUNDS * work
+
+
+# The choice and its cost matter, a proof does not.
+QUICK = Budget(steps=144, exact=False)
+# A plan in seconds: every limit but the time limit is counted work, so that equal inputs give equal
+# plans.
+DEFAULT = Budget()
+# All of the time limit, for an optimum and its proof.
+THOROUGH = Budget(
+    stale_steps=25, large_columns=NO_LIMIT, careful=True, steps_share=0.15,
+    fixing_columns=NO_LIMIT, exact_columns=60e3, exact_nodes=NO_LIMIT, exact_work=NO_LIMIT,
+    exact_share=0.3, rounds=NO_LIMIT, round_s=5.0, round_work=NO_LIMIT, split_work=0.0,
+    wide_columns=NO_LIMIT,
+)  # fmt: skip
