@@ -130,6 +130,7 @@ def test_an_export_that_cannot_be_written_leaves_nothing(run: Run, tmp_path: Pat
 def test_a_plan_says_that_it_was_priced_by_measurements(run: Run, tmp_path: Path) -> None:
     assert run("profile", "--quick", "--devices", "2").status == 0
     assert run("plan", "step.py:sgd", "-c", "2xhost", "-o", "p.json", "--no-baselines").status == 0
-    cluster = json.loads((tmp_path / "p.json").read_text())["cluster"]
+    (program,) = json.loads((tmp_path / "p.json").read_text())["programs"]
+    cluster = program["cluster"]
     assert cluster["device"]["evidence"] == "measured"
     assert msgspec.json.encode(cluster["gemm"]["rows"])
