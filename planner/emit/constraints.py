@@ -99,8 +99,9 @@ class _Marks:
         return list(run(*operands))
 
 
-# XLA gives slices of one value along a split dimension each other's shapes, and then fails.
-_INSIDE = (*INSIDE, "slice", "split")
+# XLA gives slices of one value along a split dimension each other's shapes, and then fails; it pads
+# such a dimension at one end and cuts it at the other with wrong numbers.
+_INSIDE = (*INSIDE, "pad", "slice", "split")
 
 # Of reductions the partitioner splits sums and products as they are.
 _SPLIT_BY_XLA = ("reduce_prod", "reduce_sum")
