@@ -11,6 +11,7 @@ from .extraction import Effort as Effort
 from .extraction import EGraph as EGraph
 from .extraction import ENode as ENode
 from .extraction import Extraction as Extraction
+from .extraction import QuietHighs as QuietHighs
 from .extraction import extract as extract
 from .extraction import read_egraph as read_egraph
 from .generate import Generated as Generated

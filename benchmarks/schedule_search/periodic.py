@@ -25,6 +25,7 @@ import highspy
 import numpy as np
 
 from planner.pipeline.schedule.round import Round
+from substitutions import QuietHighs
 
 from .pattern import Pattern
 
@@ -96,8 +97,7 @@ class _Model:
         self.round, self.unit = round_, unit
         blocks = round_.blocks
         far = len(blocks) + 2.0
-        self.highs = highspy.Highs()
-        self.highs.setOptionValue("output_flag", False)
+        self.highs = QuietHighs()
         self.highs.setOptionValue("threads", 1)
         self.highs.setOptionValue("random_seed", 0)
         self.highs.setOptionValue("mip_rel_gap", 1e-7)

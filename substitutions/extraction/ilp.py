@@ -31,6 +31,7 @@ from .egraph import NOTHING, EGraph, Extraction, components, extraction, needed
 from .founded import Cut, Floats, Founding
 from .greedy import greedy_dag, greedy_tree
 from .landmarks import MOST_LANDMARKS, landmarks
+from .quiet_highs import QuietHighs
 from .simplify import MOST_PASSES
 
 MOST_CYCLES = 200  # rows that are added for one answer
@@ -180,13 +181,10 @@ class Programme:
                 users = [i for i in group if d in graph.nodes[i].children]
                 self._add(users, self.y[d], pulp.LpConstraintLE, 0.0)
         self.whole, self._stop = False, False
-        self.solver = pulp.HiGHS(
-            mip=False, msg=False, gapRel=RELATIVE, gapAbs=0.0, threads=1, random_seed=1,
-            mip_max_nodes=branches,
-            mip_allow_restart=False,  # HiGHS 1.15 may restart for ever
-        )  # fmt: skip
+        self.branches = branches
         self.highs = self._empty()
-        self.solver.buildSolverModel(self.problem)
+        self.problem.solverModel = self.highs  # pyright: ignore[reportAttributeAccessIssue]
+        pulp.HiGHS(mip=False).buildSolverModel(self.problem)
 
     def _variable(self, kind: str, number: int, least: float) -> pulp.LpVariable:
         wide = len(str(max(len(self.graph.nodes), self.graph.classes)))  # PuLP sorts names
@@ -203,8 +201,14 @@ class Programme:
 
     def _empty(self) -> highspy.Highs:
         """A solver without a programme."""
-        self.solver.createAndConfigureSolver(self.problem)
-        highs: Any = self.problem.solverModel
+        highs: Any = QuietHighs()
+        options = {
+            "mip_rel_gap": RELATIVE, "mip_abs_gap": 0.0, "threads": 1, "random_seed": 1,
+            "mip_max_nodes": self.branches,
+            "mip_allow_restart": False,  # HiGHS 1.15 may restart for ever
+        }  # fmt: skip
+        for name, value in options.items():
+            highs.setOptionValue(name, value)
         for event in ("cbSimplexInterrupt", "cbIpmInterrupt", "cbMipInterrupt"):
             getattr(highs, event).subscribe(self._ask)
         return highs

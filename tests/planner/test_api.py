@@ -199,13 +199,16 @@ p.save(sys.argv[1])
 """
 
 
-def test_another_process_with_other_hashes_writes_the_same_bytes(tmp_path: Path) -> None:
+def test_another_process_with_other_hashes_writes_the_same_bytes_and_prints_nothing(
+    tmp_path: Path,
+) -> None:
     mine, other = tmp_path / "mine.json", tmp_path / "other.json"
     trained(mesh=None, baselines=True).save(mine)
-    subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(other)], check=True, cwd=ROOT,
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(other)], check=True, cwd=ROOT, capture_output=True,
         env={**os.environ, "PYTHONHASHSEED": "4711"},
     )  # fmt: skip
+    assert (ran.stdout, ran.stderr) == (b"", b"")
     assert mine.read_bytes() == other.read_bytes()
 
 

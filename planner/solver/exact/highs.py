@@ -11,6 +11,8 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from substitutions import QuietHighs
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # Beyond its own limit, HiGHS is given so long to notice before it is told to stop.
@@ -46,8 +48,7 @@ class Highs:
         """
         self.integral = np.flatnonzero(integral).astype(np.int32)
         self.columns = len(cost)
-        self.solver = highspy.Highs()
-        self.solver.setOptionValue("output_flag", False)
+        self.solver = QuietHighs()
         self.solver.setOptionValue("threads", 1)
         self.solver.setOptionValue("mip_allow_restart", False)  # HiGHS 1.15 may restart for ever
         for name in ("primal_feasibility", "dual_feasibility", "mip_feasibility"):
