@@ -16,7 +16,7 @@ from ir import Literal, Node, lookup
 from ir.trace import Binding, Program, Traced
 
 Array = Any
-RUNS = 6
+RUNS = 12
 MOST = 3e-5  # of a value that a series was summed up to
 # Results on a coarse grid were hardly rounded: bits of the mantissa that are kept free.
 FREE_BITS = {24: 12, 53: 30, 11: 4, 8: 3}
@@ -30,13 +30,17 @@ FROM_ONE = frozenset(("acosh", "digamma", "erf_inv", "erfc", "lgamma", "log1p", 
 # Sums of terms that are added in another order elsewhere: off by so much of their magnitudes' sum.
 SUMS = frozenset(("conv_general_dilated", "cumsum", "dot_general", "reduce_sum",
                   "reduce_window_sum", "scatter-add"))  # fmt: skip
+# Ops that only move elements.
+LAYOUT = frozenset(("broadcast_in_dim", "expand_dims", "reshape", "rev", "slice", "squeeze",
+                    "transpose"))  # fmt: skip
 LEFT = 16.0  # units in the last place of the largest element: what is left where terms cancel
 
 
 def noise(traced: Traced, arguments: Sequence[Array]) -> list[list[Array]]:
     """Results of the program, several times, each floating value of it off by a rounding error.
 
-    In the first, what cancels nearly in a product of matrices cancels wholly.
+    In the first, what cancels nearly in a product of matrices cancels wholly; in the second, a
+    product with a bool that was cast to floats selects, as XLA has it: 0 * NaN is then 0.
     """
 
     def run(seed: Any, *arrays: Any) -> Any:
@@ -48,7 +52,7 @@ def noise(traced: Traced, arguments: Sequence[Array]) -> list[list[Array]]:
 
 @dataclass
 class _Noise:
-    """Errors of one run; no two values have the same."""
+    """Errors of one run; each value has its own."""
 
     seed: Any
     count: int = 0
@@ -58,11 +62,8 @@ class _Noise:
             return x
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
             return lax.complex(self(jnp.real(x), op), self(jnp.imag(x), op))
-        self.count += 1
         info = jnp.finfo(x.dtype)
-        places = lax.iota(np.float32, x.size).reshape(x.shape)
-        phase = self.seed * 7.31 + self.count * 1.77
-        sign = jnp.round(1.4 * jnp.sin(places * 12.9898 + phase)).astype(x.dtype)
+        sign, other = self._signs(x), self._signs(x)
         free = FREE_BITS[info.nmant + 1]
         most = 2.0 ** (info.nmant + 1 - free + free // 2)
 
@@ -77,12 +78,19 @@ class _Noise:
         if op == "dot_general" or (op and lookup(op).family == "linalg"):
             largest = jnp.max(jnp.where(jnp.isfinite(x), jnp.abs(x), 0))
             x = jnp.where((self.seed == 0) & (jnp.abs(x) < LEFT * unit * largest), 0, x)
-        more = (4 * unit * sign if op in FROM_ONE else 0 * sign).astype(x.dtype)
+        more = (4 * unit * other if op in FROM_ONE else 0 * other).astype(x.dtype)
         if op == "fft":
-            more = unit * sign * jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+            more = unit * other * jnp.max(jnp.abs(x), axis=-1, keepdims=True)
         if terms is not None:
-            more = unit * sign * jnp.where(jnp.isfinite(terms), terms, 0)
+            more = unit * other * jnp.where(jnp.isfinite(terms), terms, 0)
         return jnp.where(coarse & (op not in FROM_ONE) & (op != "fft"), x, x * off + more)
+
+    def _signs(self, x: Array) -> Array:
+        """-1, 0 or 1 for each element, as if drawn at random."""
+        self.count += 1
+        places = lax.iota(np.float32, x.size).reshape(x.shape)
+        wave = 43758.547 * jnp.sin(places * 12.9898 + self.seed * 7.31 + self.count * 1.77)
+        return (jnp.floor(3 * (wave - jnp.floor(wave))) - 1).astype(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -95,10 +103,18 @@ class _Scope:
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         env = [self.noise(jnp.asarray(x)) for x in inputs]
         graph = self.program.graph
+        bools: set[int | Literal] = set()  # values that are casts of bools
         for node, binding in zip(graph.nodes, self.program.bindings, strict=True):
             given = [_read(o, env) for o in node.inputs]
             call = _REGIONS.get(node.op)
             results = call(self, node, binding, given) if call else _bound(binding, given)
+            if node.op == "convert_element_type" and given[0].dtype == np.bool_:
+                bools.add(len(env))
+            if node.op in LAYOUT and node.inputs[0] in bools:
+                bools.add(len(env))
+            if node.op in ("mul", "dot_general") and not bools.isdisjoint(node.inputs):
+                chosen = _selected(binding, given, [o in bools for o in node.inputs])
+                results = [jnp.where(self.noise.seed == 1, chosen, results[0])]
             terms = _terms(binding, given) if node.op in SUMS else None
             env += [self.noise(x, node.op, terms) for x in results]
         return [_read(o, env) for o in graph.outputs]
@@ -126,6 +142,20 @@ def _terms(binding: Binding, given: Sequence[Array]) -> Array | None:
     sizes = [jnp.abs(x) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in given]
     (found,) = _bound(binding, sizes)
     return found if jnp.issubdtype(found.dtype, jnp.floating) else None
+
+
+def _selected(binding: Binding, given: list[Array], bools: list[bool]) -> Array:
+    """The product, without what is not finite where it is multiplied by a zero that was a bool."""
+    if not jnp.issubdtype(given[0].dtype, jnp.floating):
+        return _bound(binding, given)[0]
+    finite = [
+        x if b else jnp.where(jnp.isfinite(x), x, 0) for x, b in zip(given, bools, strict=True)
+    ]
+    spoilt = [
+        x if b else (~jnp.isfinite(x)).astype(x.dtype) for x, b in zip(given, bools, strict=True)
+    ]
+    (product,) = _bound(binding, finite)
+    return jnp.where(_bound(binding, spoilt)[0] == 0, product, _bound(binding, given)[0])
 
 
 def _number(node: Node, name: str) -> int:
