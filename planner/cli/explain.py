@@ -76,13 +76,13 @@ def explain_command(
     if output is not None:
         _check_output(output, given)
     found = load(path)
-    if found.file.pipeline is not None:
+    if found.file.in_stages:
         return _stages(found, tensor, given)
     if given:
         return _what_if(found, tensor, given, output, as_json=as_json)
     with progress(as_json=as_json) as say:
         say(f"explain {tensor or 'the plan'}")
-        reason = found.why.reason(tensor)
+        reason = found.analysed.reason(tensor)
     text = str(reason)
     return Answer({"name": tensor, "text": text} | reason.summary(), lambda _: page(text))
 

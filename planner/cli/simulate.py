@@ -43,7 +43,7 @@ def simulate_command(path: SimulatePath, as_json: AsJson = False) -> Answer:
     if has_format(path, FORMAT):
         return _schedule(path, begun)
     plan = load(path)
-    if plan.file.pipeline is not None:
+    if plan.file.in_stages:
         return _stages(plan, path, begun)
     again = reprice(plan)
     data = again.summary() | {"seconds": _seconds(begun), "stored_step_s": plan.step_s}

@@ -40,24 +40,24 @@ MOST_DEVICES = 1_000_000
 ROUNDING = 1e-9  # relative: sums of the same seconds in another order
 
 
-def check_program(file: ProgramPlan, where: str) -> None:
+def check_program(program: ProgramPlan, where: str) -> None:
     """Checks the plan of a program against itself.
 
     Raises:
         PlanError: says what in the file contradicts what.
     """
-    decisions = decisions_of(file, where)
+    decisions = decisions_of(program, where)
     try:
-        graph = _graph(file)
+        graph = _graph(program)
         flat = flatten(graph)
-        _check_machine(file, decisions.mesh)
-        _check_substitutions(file)
-        _check_arguments(file, graph)
+        _check_machine(program, decisions.mesh)
+        _check_substitutions(program)
+        _check_arguments(program, graph)
         _check_ends(decisions, graph)
-        _check_wishes(file, flat, decisions)
-        _check_ops(file, flat, decisions)
-        _check_values(file, flat, decisions)
-        _check_figures(file)
+        _check_wishes(program, flat, decisions)
+        _check_ops(program, flat, decisions)
+        _check_values(program, flat, decisions)
+        _check_figures(program)
     except (IRError, PlanError, ProfileError) as error:
         raise PlanError(
             f"is not a sound plan: {error}", kind="plan-file", where=where,
@@ -65,79 +65,79 @@ def check_program(file: ProgramPlan, where: str) -> None:
         ) from error  # fmt: skip
 
 
-def _graph(file: ProgramPlan) -> Graph:
-    graph = parse(file.graph)
-    if digest(graph) != file.graph_digest:
+def _graph(program: ProgramPlan) -> Graph:
+    graph = parse(program.graph)
+    if digest(graph) != program.graph_digest:
         raise IRError("its graph is not the one that its digest names; the file was changed")
     return check(graph, after="loading")
 
 
-def _check_machine(file: ProgramPlan, mesh: Mesh) -> None:
-    cluster = Cluster.from_dict(file.cluster, where="key `cluster`")
+def _check_machine(program: ProgramPlan, mesh: Mesh) -> None:
+    cluster = Cluster.from_dict(program.cluster, where="key `cluster`")
     if mesh.num_devices != cluster.num_devices or mesh.num_devices > MOST_DEVICES:
         raise IRError(
             f"the mesh {mesh} has {mesh.num_devices} devices, the cluster {cluster.num_devices}"
         )
-    for row in file.collectives:
+    for row in program.collectives:
         if row.group_size != mesh.product(row.axes):
             raise IRError(f"a collective over {row.axes} of {mesh} has {row.group_size} members")
 
 
-def _check_figures(file: ProgramPlan) -> None:
+def _check_figures(program: ProgramPlan) -> None:
     """Whether the sums are those of their parts, and the bound and the reason to stop agree."""
-    step_s = file.step_s
+    step_s = program.step_s
     pairs = [
-        ("a step", step_s, file.compute_s + file.communication_s),
-        ("communication", file.communication_s, sum(row.seconds for row in file.collectives)),
+        ("a step", step_s, program.compute_s + program.communication_s),
+        ("communication", program.communication_s, sum(row.seconds for row in program.collectives)),
     ]
     for what, said, found in pairs:
         if abs(said - found) > ROUNDING * max(said, found):
             raise IRError(f"it says that {what} takes {said} s, its parts take {found} s")
-    gap_s = step_s - file.lower_bound_s
+    gap_s = step_s - program.lower_bound_s
     if gap_s < -ROUNDING * step_s:
-        raise IRError(f"its step of {step_s} s is below its bound of {file.lower_bound_s} s")
-    if file.stop == Stop.OPTIMAL.name and gap_s > (PROVED + ROUNDING) * step_s:
-        raise IRError(f"a step of {step_s} s is not proved by a bound of {file.lower_bound_s} s")
-    if file.decided_ops > len(file.ops):
-        raise IRError(f"it decides {file.decided_ops} of {len(file.ops)} operations")
+        raise IRError(f"its step of {step_s} s is below its bound of {program.lower_bound_s} s")
+    if program.stop == Stop.OPTIMAL.name and gap_s > (PROVED + ROUNDING) * step_s:
+        raise IRError(f"a step of {step_s} s is not proved by a bound of {program.lower_bound_s} s")
+    if program.decided_ops > len(program.ops):
+        raise IRError(f"it decides {program.decided_ops} of {len(program.ops)} operations")
 
 
-def _check_substitutions(file: ProgramPlan) -> None:
-    for row in file.substitutions:
+def _check_substitutions(program: ProgramPlan) -> None:
+    for row in program.substitutions:
         if row.rule not in patterns():
             raise IRError(f"it names the rule '{row.rule}', which the catalogue does not have")
-    if bool(file.substitutions) != bool(file.traced_digest):
+    if bool(program.substitutions) != bool(program.traced_digest):
         raise IRError("it has substitutions without the digest of what they rewrote, or vice versa")
 
 
-def _check_arguments(file: ProgramPlan, graph: Graph) -> None:
-    if file.roles != tuple(item.role for item in graph.inputs):
+def _check_arguments(program: ProgramPlan, graph: Graph) -> None:
+    if program.roles != tuple(item.role for item in graph.inputs):
         raise IRError("the roles of the arguments are not those of the graph")
-    heads = sum(role == "constant" for role in file.roles)
-    if any(not 0 <= a < len(file.roles) - heads for a in file.donated):
+    heads = sum(role == "constant" for role in program.roles)
+    if any(not 0 <= a < len(program.roles) - heads for a in program.donated):
         raise IRError("a donated argument is missing")
-    _check_once(file.donated, "donated argument")
-    for side in zip(*file.ties, strict=True):
+    _check_once(program.donated, "donated argument")
+    for side in zip(*program.ties, strict=True):
         _check_once(side, "tie of argument or result")
-    for argument, result in file.ties:
+    for argument, result in program.ties:
         if argument >= len(graph.inputs) or result >= len(graph.outputs):
             raise IRError(f"tie {argument} to {result}: there is no such argument or result")
         if graph.inputs[argument].type != graph.type_of(graph.outputs[result]):
             raise IRError(f"tie {argument} to {result}: the types differ")
 
 
-def wishes_of(file: ProgramPlan, flat: FlatProgram) -> Wishes:
+def wishes_of(program: ProgramPlan, flat: FlatProgram) -> Wishes:
     """The user's wishes that a plan was made with.
 
     Raises:
         PlanError: if they speak of what its program does not have.
     """
-    asked = Options(pins=file.pins, forbidden=file.forbidden, shardings=file.shardings)
-    return wishes_for(asked, flat, file.ties)
+    asked = Options(pins=program.pins, forbidden=program.forbidden, shardings=program.shardings)
+    return wishes_for(asked, flat, program.ties)
 
 
-def _check_wishes(file: ProgramPlan, flat: FlatProgram, decisions: Decisions) -> None:
-    found = wishes_of(file, flat)
+def _check_wishes(program: ProgramPlan, flat: FlatProgram, decisions: Decisions) -> None:
+    found = wishes_of(program, flat)
     for v, state in zip(flat.inputs, decisions.inputs, strict=True):
         if not found.allows(v, state, decisions.mesh):
             raise IRError(f"'{flat.values[v].name}' is kept as {state} against the plan's pins")
@@ -177,8 +177,8 @@ def _check_state(type_: TensorType, state: Sharding, mesh: Mesh) -> None:
         raise IRError(f"{state} waits for different reductions")
 
 
-def _check_ops(file: ProgramPlan, flat: FlatProgram, decisions: Decisions) -> None:
-    _check_once((row.place for row in file.ops), "op")
+def _check_ops(program: ProgramPlan, flat: FlatProgram, decisions: Decisions) -> None:
+    _check_once((row.place for row in program.ops), "op")
     free = analyse(flat).free
     ops = {op.place: op for op in flat.ops}
     needed = {op.place for op in flat.ops if not all(free[v] for v in op.outputs)}
@@ -229,8 +229,8 @@ def _path(place: tuple[int, ...]) -> str:
     return "/".join(map(str, place))
 
 
-def _check_values(file: ProgramPlan, flat: FlatProgram, decisions: Decisions) -> None:
-    _check_once(((row.place, row.number) for row in file.values), "value")
+def _check_values(program: ProgramPlan, flat: FlatProgram, decisions: Decisions) -> None:
+    _check_once(((row.place, row.number) for row in program.values), "value")
     free = analyse(flat).free
     needed = {(*place, n): v for (place, n), v in flat.names.items() if not free[v]}
     found = {(*place, n): state for (place, n), state in decisions.values.items()}

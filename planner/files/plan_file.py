@@ -114,6 +114,11 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.pipeline or self.programs[0]
 
     @property
+    def in_stages(self) -> bool:
+        """Whether the plan has several stages, or one program otherwise."""
+        return self.pipeline is not None
+
+    @property
     def joined(self) -> Pipeline:
         """How the stages make a step.
 

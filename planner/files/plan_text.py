@@ -70,61 +70,62 @@ def _stages(file: PlanFile, pipeline: Pipeline) -> list[str]:
     return lines
 
 
-def _program(file: ProgramPlan, inputs: Mapping[str, Sharding]) -> list[str]:
+def _program(program: ProgramPlan, inputs: Mapping[str, Sharding]) -> list[str]:
     """A plan of one program: mesh, prediction, proof, other plans, collectives, shardings."""
-    name = file.cluster.get("name", "cluster")
-    gap = (file.step_s - file.lower_bound_s) / file.step_s if file.step_s else 0.0
+    name = program.cluster.get("name", "cluster")
+    gap = (program.step_s - program.lower_bound_s) / program.step_s if program.step_s else 0.0
     lines = [
-        f"Plan for {file.name} on {name}",
-        f"  mesh         {' x '.join(f'{a}={n}' for a, n in file.mesh)}   (from: {file.origin})",
-        f"  step         {seconds_text(file.step_s)} predicted = "
-        f"{seconds_text(file.compute_s)} compute + {seconds_text(file.communication_s)} "
+        f"Plan for {program.name} on {name}",
+        f"  mesh         {' x '.join(f'{a}={n}' for a, n in program.mesh)}   "
+        f"(from: {program.origin})",
+        f"  step         {seconds_text(program.step_s)} predicted = "
+        f"{seconds_text(program.compute_s)} compute + {seconds_text(program.communication_s)} "
         "communication",
-        *_overlapped(file),
-        f"  memory       {bytes_text(file.peak_bytes)} peak per device of "
-        f"{bytes_text(file.limit_bytes)} (arguments {bytes_text(file.argument_bytes)})",
-        f"  lower bound  {seconds_text(file.lower_bound_s)}, gap {max(gap, 0.0):.2%}: "
-        f"{Stop[file.stop].value}",
+        *_overlapped(program),
+        f"  memory       {bytes_text(program.peak_bytes)} peak per device of "
+        f"{bytes_text(program.limit_bytes)} (arguments {bytes_text(program.argument_bytes)})",
+        f"  lower bound  {seconds_text(program.lower_bound_s)}, gap {max(gap, 0.0):.2%}: "
+        f"{Stop[program.stop].value}",
     ]
-    if file.decided_ops < len(file.ops):
+    if program.decided_ops < len(program.ops):
         lines.append(
-            f"               for plans that shard repeated layers alike ({file.decided_ops} of "
-            f"{len(file.ops)} operations are decided, the others follow)"
+            f"               for plans that shard repeated layers alike ({program.decided_ops} of "
+            f"{len(program.ops)} operations are decided, the others follow)"
         )
-    if file.substitutions:
-        lines.append(f"  rewritten    {rewrites_text(file)}")
-    if file.microbatches > 1:
-        lines.append(f"  micro-batches {file.microbatches}")
-    return lines + _baselines(file) + _collectives(file) + _arguments(inputs)
+    if program.substitutions:
+        lines.append(f"  rewritten    {rewrites_text(program)}")
+    if program.microbatches > 1:
+        lines.append(f"  micro-batches {program.microbatches}")
+    return lines + _baselines(program) + _collectives(program) + _arguments(inputs)
 
 
-def _overlapped(file: ProgramPlan) -> list[str]:
-    if not file.overlapped_s or not file.communication_s:
+def _overlapped(program: ProgramPlan) -> list[str]:
+    if not program.overlapped_s or not program.communication_s:
         return []
-    hidden = 1.0 - (file.overlapped_s - file.compute_s) / file.communication_s
+    hidden = 1.0 - (program.overlapped_s - program.compute_s) / program.communication_s
     return [
-        f"               {seconds_text(file.overlapped_s)} if collectives run beside compute "
+        f"               {seconds_text(program.overlapped_s)} if collectives run beside compute "
         f"({max(hidden, 0.0):.0%} of communication hidden)"
     ]
 
 
-def rewrites_text(file: ProgramPlan) -> str:
+def rewrites_text(program: ProgramPlan) -> str:
     """Proven rules that the program was rewritten by, such as `merge-projections 12 times`."""
     found: dict[str, int] = {}
-    for row in file.substitutions:
+    for row in program.substitutions:
         found[row.rule] = found.get(row.rule, 0) + row.count
     times = {1: "once", 2: "twice"}
     return ", ".join(f"{rule} {times.get(n, f'{n} times')}" for rule, n in found.items())
 
 
-def _baselines(file: ProgramPlan) -> list[str]:
-    if not file.baselines:
+def _baselines(program: ProgramPlan) -> list[str]:
+    if not program.baselines:
         return []
-    rows = sorted(file.baselines.items(), key=lambda item: (not item[1].fits, item[1].step_s))
+    rows = sorted(program.baselines.items(), key=lambda item: (not item[1].fits, item[1].step_s))
     width = max(len(name) for name, _ in rows)
     lines = ["  hand-written plans, priced alike"]
     for name, b in rows:
-        ratio = b.step_s / file.step_s if file.step_s else 1.0
+        ratio = b.step_s / program.step_s if program.step_s else 1.0
         verdict = "" if b.fits else "   does not fit"
         lines.append(
             f"    {name:<{width}}  {seconds_text(b.step_s):>9}  {ratio:5.2f}x  "
@@ -133,16 +134,16 @@ def _baselines(file: ProgramPlan) -> list[str]:
     return lines
 
 
-def _collectives(file: ProgramPlan) -> list[str]:
-    if not file.collectives:
+def _collectives(program: ProgramPlan) -> list[str]:
+    if not program.collectives:
         return ["  no collectives"]
     lines = ["  collectives per step and device, dearest first"]
-    for c in file.collectives[:MOST_ROWS]:
+    for c in program.collectives[:MOST_ROWS]:
         lines.append(
             f"    {c.kind:<18} over {'*'.join(c.axes):<6} x{c.count:<5.0f} "
             f"{bytes_text(c.bytes):>10}  {seconds_text(c.seconds):>9}  {c.cause}"
         )
-    rest = file.collectives[MOST_ROWS:]
+    rest = program.collectives[MOST_ROWS:]
     if rest:
         lines.append(
             f"    and {len(rest)} more: {bytes_text(sum(c.bytes for c in rest))}, "

@@ -34,13 +34,13 @@ from .other_options import Instead, Solved
 MOST_REASONS = 2
 
 
-class Why:
+class AnalysedPlan:
     """The search space around one plan, rebuilt from the plan file alone."""
 
     def __init__(
-        self, file: ProgramPlan, decisions: Decisions, cluster: Cluster, where: str
+        self, program: ProgramPlan, decisions: Decisions, cluster: Cluster, where: str
     ) -> None:
-        self.file, self.decisions, self.cluster, self.where = file, decisions, cluster, where
+        self.program, self.decisions, self.cluster, self.where = program, decisions, cluster, where
 
     @cached_property
     def graph(self) -> Graph:
@@ -50,7 +50,7 @@ class Why:
             PlanError: if its text is malformed.
         """
         try:
-            return parse(self.file.graph)
+            return parse(self.program.graph)
         except IRError as error:
             raise PlanError(
                 f"its graph is malformed: {error}", kind="plan-file", where=self.where,
@@ -63,21 +63,23 @@ class Why:
 
     @cached_property
     def builder(self) -> Builder:
-        collectives, room = CollectiveModel(self.cluster), self.file.room_bytes
+        collectives, room = CollectiveModel(self.cluster), self.program.room_bytes
         reshard = ReshardModel(self.cluster, self.decisions.mesh, collectives, room)
         cache = MenuCache(self.decisions.mesh, reshard, ComputeModel(self.cluster))
-        facts = Facts(self.flat, analyse(self.flat), self.file.ties, self._donated())
-        return Builder(facts, cache, self.file.limit_bytes)
+        facts = Facts(self.flat, analyse(self.flat), self.program.ties, self._donated())
+        return Builder(facts, cache, self.program.limit_bytes)
 
     def _donated(self) -> frozenset[int]:
         """Donated arguments as positions among the graph's inputs, after captured constants."""
-        heads = sum(role == "constant" for role in self.file.roles)
-        return frozenset(heads + a for a in self.file.donated)
+        heads = sum(role == "constant" for role in self.program.roles)
+        return frozenset(heads + a for a in self.program.donated)
 
     @cached_property
     def kinds(self) -> Kinds:
         """Which dimensions are of the batch, of the sequence, of the experts."""
-        return Program(self.builder.facts, roles_of(self.file.roles, self.flat), self._wishes).kinds
+        return Program(
+            self.builder.facts, roles_of(self.program.roles, self.flat), self._wishes
+        ).kinds
 
     @cached_property
     def built(self) -> Built:
@@ -179,7 +181,7 @@ class Why:
             PlanError: if nothing in the program is called so.
         """
         if not what:
-            return Whole(self.account, self.file)
+            return Whole(self.account, self.program)
         found = self.nodes_called(what)
         return Found(
             tuple(self._node(name, node, alternatives) for name, node in found[:MOST_SHOWN]),
@@ -227,10 +229,10 @@ class Why:
         names = [
             self.flat.values[v].name for v in self.flat.inputs if self.built.value_node[v] == node
         ]
-        pins = [f"pinned as {spec} by '{p}'" for p, spec in self.file.pins if _any(names, p)]
+        pins = [f"pinned as {spec} by '{p}'" for p, spec in self.program.pins if _any(names, p)]
         whole = [
             f"dimension {dim} is kept whole by '{p}'"
-            for p, dim in self.file.forbidden
+            for p, dim in self.program.forbidden
             if _any(names, p)
         ]
         return ", ".join((*pins, *whole, *self._asked(node)))
@@ -256,7 +258,7 @@ class Why:
 
     @cached_property
     def _wishes(self) -> Wishes:
-        return wishes_of(self.file, self.flat)
+        return wishes_of(self.program, self.flat)
 
     def direct_costs(self, node: int) -> Floats:
         """Cost of each option of a node with everything else as it is [s]."""
@@ -280,8 +282,8 @@ class Why:
 
     @property
     def _gap(self) -> float:
-        step_s = self.file.step_s
-        return max(0.0, 1.0 - self.file.lower_bound_s / step_s) if step_s > 0 else 0.0
+        step_s = self.program.step_s
+        return max(0.0, 1.0 - self.program.lower_bound_s / step_s) if step_s > 0 else 0.0
 
     def _account_of(self, solved: Solved) -> Account:
         return account(Decided(self.builder, self.built, solved.choice))
@@ -306,7 +308,7 @@ def _any(names: Sequence[str], pattern: str) -> bool:
     return any(is_called(name, pattern) for name in names)
 
 
-def analysed(program: ProgramPlan, where: str) -> Why:
+def analyse_plan(program: ProgramPlan, where: str) -> AnalysedPlan:
     """The search space around the plan of a program, on the cluster that the plan names.
 
     Raises:
@@ -314,4 +316,4 @@ def analysed(program: ProgramPlan, where: str) -> Why:
         ProfileError: if its cluster is malformed.
     """
     cluster = Cluster.from_dict(program.cluster, where=where)
-    return Why(program, decisions_of(program, where), cluster, where)
+    return AnalysedPlan(program, decisions_of(program, where), cluster, where)

@@ -127,28 +127,28 @@ class Whole:
     """Where the time and memory of a whole plan go, and what else there was."""
 
     account: Account
-    file: ProgramPlan
+    program: ProgramPlan
 
     def summary(self) -> dict[str, Any]:
         sums = self.account
         return {
             "step_s": sums.step_s, "compute_s": sums.compute_s,
             "communication_s": sums.communication_s, "peak_bytes": sums.peak_bytes,
-            "limit_bytes": self.file.limit_bytes,
+            "limit_bytes": self.program.limit_bytes,
             "collectives": [asdict(c) for c in sums.collectives],
         }  # fmt: skip
 
     def __str__(self) -> str:
-        sums, file = self.account, self.file
-        free = file.limit_bytes - sums.peak_bytes
+        sums, program = self.account, self.program
+        free = program.limit_bytes - sums.peak_bytes
         room = f"{bytes_text(free)} are free" if free >= 0 else f"{bytes_text(-free)} too much"
         lines = [
             f"step {seconds_text(sums.step_s)}: {seconds_text(sums.compute_s)} compute, "
             f"{seconds_text(sums.communication_s)} communication",
-            f"memory {bytes_text(sums.peak_bytes)} of {bytes_text(file.limit_bytes)}: {room}",
-            f"bound {seconds_text(file.lower_bound_s)}: no plan that was searched for is faster; "
-            f"{Stop[file.stop].value}",
-            *_others(file),
+            f"memory {bytes_text(sums.peak_bytes)} of {bytes_text(program.limit_bytes)}: {room}",
+            f"bound {seconds_text(program.lower_bound_s)}: no plan that was searched for is faster"
+            f"; {Stop[program.stop].value}",
+            *_others(program),
             "communication, dearest first",
         ]
         lines += [
@@ -163,22 +163,23 @@ class Whole:
         return "\n".join(map(printable, lines))
 
 
-def _others(file: ProgramPlan) -> list[str]:
+def _others(program: ProgramPlan) -> list[str]:
     """The next best plans: hand-written ones, and the best of other meshes."""
     rows = [
         (b.step_s, name, f"{bytes_text(b.peak_bytes)}{'' if b.fits else ', does not fit'}")
-        for name, b in file.baselines.items()
-        if name != file.origin
+        for name, b in program.baselines.items()
+        if name != program.origin
     ]
-    meshes = [(c.step_s, f"mesh {c.mesh}", bytes_text(c.peak_bytes)) for c in file.candidates]
+    meshes = [(c.step_s, f"mesh {c.mesh}", bytes_text(c.peak_bytes)) for c in program.candidates]
     rows = [*sorted(rows)[:MOST_OTHERS], *sorted(meshes)[:1]]
-    if not rows or not file.step_s:
+    if not rows or not program.step_s:
         return []
     width = max(len(name) for _, name, _ in rows)
     return [
         "next best: hand-written plans, and the best on another mesh",
         *(
-            f"  {seconds_text(step_s):>8}  {name:<{width}}  {step_s / file.step_s - 1:+.1%}, {more}"
+            f"  {seconds_text(step_s):>8}  {name:<{width}}  "
+            f"{step_s / program.step_s - 1:+.1%}, {more}"
             for step_s, name, more in rows
         ),
     ]

@@ -13,7 +13,7 @@ import msgspec
 from ..files.plan_file import PlanFile
 from ..pipeline.file_schedule import priced_of
 from ..pipeline.schedule import Timeline
-from .analysed_plan import Why
+from .analysed_plan import AnalysedPlan
 from .timeline import COMPUTE, Predicted, predicted
 
 MICRO, NANO = 1e6, 1e9
@@ -21,19 +21,19 @@ MICRO, NANO = 1e6, 1e9
 QUARTER = 0.25
 
 
-def trace_json(file: PlanFile, programs: Sequence[Why]) -> bytes:
+def trace_json(file: PlanFile, programs: Sequence[AnalysedPlan]) -> bytes:
     """The trace of a plan: of its one program as predicted, or of its stages as simulated.
 
     Args:
         file: the plan.
         programs: the search space around each of `file.programs`.
     """
-    if file.pipeline is None:
+    if not file.in_stages:
         return program_trace_json(programs[0], predicted(programs[0]))
     return schedule_trace_json(priced_of(file).timeline)
 
 
-def program_trace_json(why: Why, step: Predicted) -> bytes:
+def program_trace_json(analysed: AnalysedPlan, step: Predicted) -> bytes:
     """The trace of one program: one process, threads for compute and collectives.
 
     Every device does the same, so it is written once, and named for all of them.
@@ -43,7 +43,7 @@ def program_trace_json(why: Why, step: Predicted) -> bytes:
             "process_name",
             0,
             0,
-            f"devices 0 to {why.cluster.num_devices - 1}, each: {why.file.name}",
+            f"devices 0 to {analysed.cluster.num_devices - 1}, each: {analysed.program.name}",
         ),
         _meta("process_sort_index", 0, 0, 0),
     ]
@@ -75,9 +75,9 @@ def program_trace_json(why: Why, step: Predicted) -> bytes:
     document = {
         "displayTimeUnit": "ms",
         "otherData": {
-            "plan": why.file.name, "cluster": why.cluster.name,
-            "mesh": ",".join(f"{axis}={size}" for axis, size in why.file.mesh),
-            "step_s": why.file.step_s, "limit_bytes": why.file.limit_bytes,
+            "plan": analysed.program.name, "cluster": analysed.cluster.name,
+            "mesh": ",".join(f"{axis}={size}" for axis, size in analysed.program.mesh),
+            "step_s": analysed.program.step_s, "limit_bytes": analysed.program.limit_bytes,
         },
         "traceEvents": events,
     }  # fmt: skip

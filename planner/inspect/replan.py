@@ -15,10 +15,10 @@ from ..sharding.problem.facts import Facts
 from ..sharding.problem.program import Program, roles_of
 from ..sharding.search.found_to_file import outcome
 from ..sharding.search.over_meshes import Search
-from .analysed_plan import Why
+from .analysed_plan import AnalysedPlan
 
 
-def replanned(why: Why, cluster: Cluster, options: Options) -> ProgramPlan:
+def replanned(analysed: AnalysedPlan, cluster: Cluster, options: Options) -> ProgramPlan:
     """The plan of the same program on a cluster, with options.
 
     The program is as the file carries it: a step keeps its number of micro-batches.
@@ -26,12 +26,14 @@ def replanned(why: Why, cluster: Cluster, options: Options) -> ProgramPlan:
     Raises:
         PlanError: if nothing fits, or the wishes leave no choice.
     """
-    flat = flatten(why.graph)
-    resolved = wishes_for(options, flat, why.file.ties)
-    heads = sum(role == "constant" for role in why.file.roles)
-    donated = frozenset(heads + a for a in why.file.donated)
-    facts = Facts(flat, analyse(flat), why.file.ties, donated)
-    program = Program(facts, roles_of(why.file.roles, flat), resolved)
+    flat = flatten(analysed.graph)
+    resolved = wishes_for(options, flat, analysed.program.ties)
+    heads = sum(role == "constant" for role in analysed.program.roles)
+    donated = frozenset(heads + a for a in analysed.program.donated)
+    facts = Facts(flat, analyse(flat), analysed.program.ties, donated)
+    program = Program(facts, roles_of(analysed.program.roles, flat), resolved)
     search = Search(program, cluster, options, lambda _: None)
     found = search.run()
-    return msgspec.structs.replace(why.file, **outcome(found, cluster, options, search.limit))
+    return msgspec.structs.replace(
+        analysed.program, **outcome(found, cluster, options, search.limit)
+    )

@@ -13,7 +13,7 @@ from costmodel import full_bytes, wire_bytes
 from ir import Reshard
 
 from ..sharding.cost.account import Account, held_at
-from .analysed_plan import Why
+from .analysed_plan import AnalysedPlan
 
 COMPUTE, COLLECTIVE = "compute", "collective"
 TAKING = "new memory"
@@ -82,11 +82,11 @@ class _Piece:
     op: int
 
 
-def predicted(why: Why) -> Predicted:
+def predicted(analysed: AnalysedPlan) -> Predicted:
     """Lays out the step of a plan."""
-    sums = why.account
+    sums = analysed.account
     now, events, starts = 0.0, list[Event](), dict[int, float]()
-    for piece in _pieces(why):
+    for piece in _pieces(analysed):
         starts.setdefault(piece.moment, now)
         if piece.seconds > 0.0:
             events.append(
@@ -113,44 +113,44 @@ def _memory(
     return tuple(sorted(found.items()))
 
 
-def _pieces(why: Why) -> Iterator[_Piece]:
+def _pieces(analysed: AnalysedPlan) -> Iterator[_Piece]:
     before: dict[int, list[Reshard]] = {}
     after: dict[int, list[Reshard]] = {}
     ends: dict[int, list[Reshard]] = {}
-    for moved in why.decided.plan.reshards:
+    for moved in analysed.decided.plan.reshards:
         at = moved.passage
         if at.op < 0:
             ends.setdefault(at.time, []).append(moved)
         else:
             (after if at.site.at == "result" else before).setdefault(at.op, []).append(moved)
     running: dict[int, list[int]] = {}
-    for i in sorted(why.built.op_node):
-        running.setdefault(why.builder.facts.at(why.flat.ops[i]), []).append(i)
-    for moment in range(why.flat.clock + 1):
+    for i in sorted(analysed.built.op_node):
+        running.setdefault(analysed.builder.facts.at(analysed.flat.ops[i]), []).append(i)
+    for moment in range(analysed.flat.clock + 1):
         for moved in ends.get(moment, ()):
-            yield from _collectives(why, moved)
+            yield from _collectives(analysed, moved)
         for i in running.get(moment, ()):
             for moved in before.get(i, ()):
-                yield from _collectives(why, moved)
-            yield _compute(why, i)
+                yield from _collectives(analysed, moved)
+            yield _compute(analysed, i)
             for moved in after.get(i, ()):
-                yield from _collectives(why, moved)
-    seconds = why.built.taking_s(why.choice)
-    yield _Piece(COMPUTE, TAKING, "results", (), seconds, 0.0, 1.0, why.flat.clock, -1)
+                yield from _collectives(analysed, moved)
+    seconds = analysed.built.taking_s(analysed.choice)
+    yield _Piece(COMPUTE, TAKING, "results", (), seconds, 0.0, 1.0, analysed.flat.clock, -1)
 
 
-def _compute(why: Why, i: int) -> _Piece:
-    op, node = why.flat.ops[i], why.built.op_node[i]
-    at = why.builder.facts.at(op)
-    seconds = float(why.built.work[node][why.choice[node]])
+def _compute(analysed: AnalysedPlan, i: int) -> _Piece:
+    op, node = analysed.flat.ops[i], analysed.built.op_node[i]
+    at = analysed.builder.facts.at(op)
+    seconds = float(analysed.built.work[node][analysed.choice[node]])
     label = f"{op.node.op} {op.node.source}".strip()
     return _Piece(COMPUTE, op.node.op, label, (), seconds, 0.0, op.weight, at, i)
 
 
-def _collectives(why: Why, moved: Reshard) -> Iterator[_Piece]:
-    reshard, mesh = why.builder.cache.reshard, why.decisions.mesh
+def _collectives(analysed: AnalysedPlan, moved: Reshard) -> Iterator[_Piece]:
+    reshard, mesh = analysed.builder.cache.reshard, analysed.decisions.mesh
     type_, weight = moved.change.type, moved.weight
-    time, _ = held_at(why.builder.facts, moved)
+    time, _ = held_at(analysed.builder.facts, moved)
     for step in moved.change.steps:
         kind = step.collective
         if kind is not None:

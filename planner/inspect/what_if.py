@@ -13,14 +13,14 @@ from ..common.errors import PlanError
 from ..common.options import Options
 from ..files.program_plan import ProgramPlan
 from ..sharding.search.asked import as_written
-from .analysed_plan import Why
+from .analysed_plan import AnalysedPlan
 from .replan import replanned
 
 TIME_LIMIT_S = 60.0
 
 
 def what_if(
-    why: Why,
+    analysed: AnalysedPlan,
     *,
     devices: int | None = None,
     memory_bytes: int | None = None,
@@ -30,7 +30,7 @@ def what_if(
     """Plans the program of a plan again with something changed; it is not traced again.
 
     Args:
-        why: the plan.
+        analysed: the plan.
         devices: of the same kind and hosts.
         memory_bytes: of a device that may be used.
         bandwidth: of all links, as a multiple of what they have; latencies stay.
@@ -39,8 +39,8 @@ def what_if(
     Raises:
         PlanError: if nothing fits, or the devices do not fill hosts.
     """
-    cluster = why.cluster
-    if devices not in (None, cluster.num_devices) and why.file.shardings == "pin":
+    cluster = analysed.cluster
+    if devices not in (None, cluster.num_devices) and analysed.program.shardings == "pin":
         raise PlanError(
             f"shardings of the program are pins on a mesh of {cluster.num_devices} devices",
             kind="bad-option", where="devices", remedy="plan with shardings='warn'",
@@ -49,12 +49,12 @@ def what_if(
         cluster = _resized(cluster, devices)
     if bandwidth != 1.0:
         cluster = _faster(cluster, bandwidth)
-    limit = memory_bytes or max(1, int(why.file.limit_bytes))
+    limit = memory_bytes or max(1, int(analysed.program.limit_bytes))
     options = Options(
-        time_limit_s=TIME_LIMIT_S, memory_bytes=limit, pins=(*why.file.pins, *pins),
-        forbidden=why.file.forbidden, baselines=False, **as_written(why.file),
+        time_limit_s=TIME_LIMIT_S, memory_bytes=limit, pins=(*analysed.program.pins, *pins),
+        forbidden=analysed.program.forbidden, baselines=False, **as_written(analysed.program),
     )  # fmt: skip
-    return replanned(why, cluster, options)
+    return replanned(analysed, cluster, options)
 
 
 def _resized(cluster: Cluster, devices: int) -> Cluster:

@@ -111,15 +111,17 @@ def _faster(search: PipelineSearch) -> Planned:
         return _plan_of(found, search, {})
     if found is None or plan.step_s <= found.ranked.step_s:
         notes = (
-            (*plan.file.warnings, f"no pipeline was looked at: {why}")
+            (*plan.program.warnings, f"no pipeline was looked at: {why}")
             if why
-            else plan.file.warnings
+            else plan.program.warnings
         )
-        file = structs.replace(plan.file, warnings=notes)
+        file = structs.replace(plan.program, warnings=notes)
         seconds = {**plan.seconds, "inter": spent, "total": time.monotonic() - search.request.start}
-        return in_one_program(replace(plan, file=file, seconds=seconds))
-    one = BaselineRow(plan.step_s, plan.file.peak_bytes, fits(plan.file), str(Mesh(plan.file.mesh)))
-    return _plan_of(found, search, {**plan.file.baselines, "one program": one})
+        return in_one_program(replace(plan, program=file, seconds=seconds))
+    one = BaselineRow(
+        plan.step_s, plan.program.peak_bytes, fits(plan.program), str(Mesh(plan.program.mesh))
+    )
+    return _plan_of(found, search, {**plan.program.baselines, "one program": one})
 
 
 def _tried(search: PipelineSearch) -> tuple[Found | None, str]:
@@ -144,7 +146,7 @@ def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) 
         chunks=best.shape.chunks, loss_reduction=loss.built.reduction, baselines=rows,
         warnings=_warnings(search, (*loss.built.warnings, *refused)),
     )  # fmt: skip
-    programs = tuple({id(plan.file): plan.file for plan in found.plans}.values())
+    programs = tuple({id(plan.program): plan.program for plan in found.plans}.values())
     file = file_of(_stages(found, programs), programs, pipeline)
     total = time.monotonic() - search.request.start
     cached = all(plan.cached for plan in found.plans)
@@ -170,7 +172,7 @@ def _stages(found: Found, programs: Sequence[ProgramPlan]) -> tuple[StageRow, ..
             StageRow(
                 (shape.cuts[s], shape.cuts[s + 1]), (first, first + shape.sizes[s]),
                 best.stage_s[s], best.peak_bytes[s], shape.recompute[s],
-                next(k for k, program in enumerate(programs) if program is plan.file),
+                next(k for k, program in enumerate(programs) if program is plan.program),
                 names[s], cost,
             )
         )  # fmt: skip

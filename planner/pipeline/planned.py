@@ -29,5 +29,5 @@ class Planned:
 
 def in_one_program(found: PlannedProgram) -> Planned:
     """The plan of one program as a plan of one stage."""
-    file = one_stage(found.file, len(found.traced.graph.nodes))
+    file = one_stage(found.program, len(found.traced.graph.nodes))
     return Planned(file, found.traced, found.seconds, found.cached)

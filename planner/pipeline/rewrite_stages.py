@@ -117,9 +117,9 @@ def _rewritten(
     plan, cost = known[digest(better.draft.graph)]
     rows = tuple(SubstitutionRow(step.rule, step.place, step.count) for step in better.steps)
     file = msgspec.structs.replace(
-        plan.file, substitutions=rows, traced_digest=digest(traced.graph)
+        plan.program, substitutions=rows, traced_digest=digest(traced.graph)
     )
-    return replace(plan, file=file), cost, rows
+    return replace(plan, program=file), cost, rows
 
 
 def _with(stage: Rehearsal, found: Found, draft: Draft) -> Rehearsal:

@@ -302,9 +302,9 @@ class StagePlanner:
         plan = planned(one, stage.traced, search, found, now, 0.0)
         price = price_of(found.best, phases, stage.body.graph, count)
         if ask.flight > 1:  # its own program runs one at a time
-            file = structs.replace(plan.file, peak_bytes=price.held_bytes)
-            plan = replace(plan, file=file)
-        keep_stage(self.memory, key, plan.file, price, found.lower_bound_s)
+            file = structs.replace(plan.program, peak_bytes=price.held_bytes)
+            plan = replace(plan, program=file)
+        keep_stage(self.memory, key, plan.program, price, found.lower_bound_s)
         return plan, self._in_all(price, count)
 
     def _price(self, count: int, stage: Rehearsal, ask: Ask, name: str) -> StagePrice:

@@ -15,16 +15,18 @@ from ir.trace import Traced, structs_of, trace
 
 from ..common.errors import PlanError
 from ..files.program_plan import ProgramPlan
-from ..inspect.analysed_plan import Why
+from ..inspect.analysed_plan import AnalysedPlan
 from ..sharding.rewrite.replay import as_rewritten
 from ..training.step_call import step_for
 
 
-def bound_program(why: Why, fn: Any, args: tuple[Any, ...], settings: dict[str, Any]) -> Traced:
+def bound_program(
+    analysed: AnalysedPlan, fn: Any, args: tuple[Any, ...], settings: dict[str, Any]
+) -> Traced:
     """The function that a plan was made for, traced and rewritten as the plan says.
 
     Args:
-        why: the plan.
+        analysed: the plan.
         fn: the function, or the loss function of a plan made with `optimizer=`.
         args: its arguments.
         settings: `optimizer=`, `has_aux=` and `batch_axis=`, if the plan was made with them.
@@ -32,19 +34,19 @@ def bound_program(why: Why, fn: Any, args: tuple[Any, ...], settings: dict[str, 
     Raises:
         PlanError: if the function or its arguments differ from the plan's; it says how.
     """
-    program = why.file
+    program = analysed.program
     hint = "" if settings else _hint(program)
     if settings:
         fn, args = _step_of(program, fn, args, settings)
     traced = trace(fn, *args, pinned=program.shardings == "pin")
     if program.substitutions:
-        traced = as_rewritten(traced, program, why.where, hint)
+        traced = as_rewritten(traced, program, analysed.where, hint)
     traced = _with_state(traced, program)
     if digest(traced.graph) != program.graph_digest:
         raise PlanError(
             "the plan is for another function or other arguments: "
-            + differences(why.graph, traced.graph),
-            kind="differs", where=why.where, remedy=f"plan this function anew{hint}",
+            + differences(analysed.graph, traced.graph),
+            kind="differs", where=analysed.where, remedy=f"plan this function anew{hint}",
         )  # fmt: skip
     return traced
 
@@ -54,19 +56,19 @@ def _hint(program: ProgramPlan) -> str:
     return ", or give bind the optimizer= that it was made with" if trains else ""
 
 
-def _with_state(traced: Traced, file: ProgramPlan) -> Traced:
+def _with_state(traced: Traced, program: ProgramPlan) -> Traced:
     """The traced function with the roles, donation and ties that the plan was made with."""
     graph = traced.graph
-    if len(file.roles) == len(graph.inputs):
-        inputs = zip(graph.inputs, file.roles, strict=True)
+    if len(program.roles) == len(graph.inputs):
+        inputs = zip(graph.inputs, program.roles, strict=True)
         graph = replace(graph, inputs=tuple(replace(item, role=role) for item, role in inputs))
     heads = len(traced.program.consts)
-    ties = tuple((a - heads, b) for a, b in file.ties)
-    program = replace(traced.program, graph=graph)
-    return replace(traced, program=program, donated=file.donated, tied=ties)
+    ties = tuple((a - heads, b) for a, b in program.ties)
+    run = replace(traced.program, graph=graph)
+    return replace(traced, program=run, donated=program.donated, tied=ties)
 
 
-def _step_of(file: ProgramPlan, fn: Any, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
+def _step_of(program: ProgramPlan, fn: Any, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
     """The training step that the planner built of a loss, with its arguments.
 
     Raises:
@@ -74,7 +76,7 @@ def _step_of(file: ProgramPlan, fn: Any, args: Any, settings: dict[str, Any]) ->
     """
     check_settings(settings)
     from_step = step_for(
-        fn, args, microbatches=file.microbatches, loss_reduction=file.loss_reduction,
+        fn, args, microbatches=program.microbatches, loss_reduction=program.loss_reduction,
         **settings,
     )  # fmt: skip
     return from_step.fn, from_step.args

@@ -18,7 +18,7 @@ from ..common.pins import AXES
 from ..common.surface import public
 from ..files.plan_file import one_stage
 from ..files.program_plan import ProgramPlan
-from ..inspect.analysed_plan import Why
+from ..inspect.analysed_plan import AnalysedPlan
 from ..inspect.replan import replanned
 from .plan import Plan
 
@@ -91,37 +91,37 @@ def by_hand(plan: Plan, shardings: Mapping[str, Any], *, mesh: Mapping[str, int]
         PlanError: if a name matches nothing, a spec is malformed or does not divide, or the mesh
             has another number of devices.
     """
-    why = plan.why
+    analysed = plan.analysed
     order = _axes(mesh, plan.mesh.num_devices)
     specs = {name: _spec(name, spec, order) for name, spec in shardings.items()}
-    kept = _kept(why, specs)
+    kept = _kept(analysed, specs)
     sizes = tuple(size for size in mesh.values() if size > 1) or (1,)
     limit = max(1, int(plan.program.limit_bytes))
     try:
-        program = _priced(why, sizes, tuple(_pins(why, kept)), limit)
+        program = _priced(analysed, sizes, tuple(_pins(analysed, kept)), limit)
     except PlanError as error:
         if error.kind != "bad-pin":
             raise
         raise _bad(
             "shardings", error.message, "check that every split divides its dimension"
         ) from error
-    return Plan(one_stage(program, len(why.graph.nodes)), where=plan.where)
+    return Plan(one_stage(program, len(analysed.graph.nodes)), where=plan.where)
 
 
 def _priced(
-    why: Why, sizes: tuple[int, ...], pins: tuple[tuple[str, str], ...], limit: int
+    analysed: AnalysedPlan, sizes: tuple[int, ...], pins: tuple[tuple[str, str], ...], limit: int
 ) -> ProgramPlan:
     """Within the memory limit if there is a way, else without."""
     settings: dict[str, Any] = {
         "mesh": sizes, "pins": pins, "baselines": False, "time_limit_s": TIME_LIMIT_S,
     }  # fmt: skip
     try:
-        file = replanned(why, why.cluster, Options(**settings, memory_bytes=limit))
+        program = replanned(analysed, analysed.cluster, Options(**settings, memory_bytes=limit))
     except PlanError as error:
         if error.kind != "does-not-fit":
             raise
-        file = replanned(why, why.cluster, Options(**settings, memory_bytes=ANY_BYTES))
-    return structs.replace(file, limit_bytes=float(limit), origin="by hand")
+        program = replanned(analysed, analysed.cluster, Options(**settings, memory_bytes=ANY_BYTES))
+    return structs.replace(program, limit_bytes=float(limit), origin="by hand")
 
 
 # --- reading what the expert wrote ---------------------------------------------------------------
@@ -176,9 +176,11 @@ def _spec(name: str, spec: Any, order: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _kept(why: Why, specs: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _kept(
+    analysed: AnalysedPlan, specs: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
     """Argument -> entries for all its dimensions, for those that are spoken of or implied."""
-    inputs = {item.name: item for item in why.graph.inputs if item.role != "constant"}
+    inputs = {item.name: item for item in analysed.graph.inputs if item.role != "constant"}
     used: set[str] = set()
     kept: dict[str, tuple[str, ...]] = {}
     for name, item in inputs.items():
@@ -202,24 +204,24 @@ def _kept(why: Why, specs: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str
         )  # fmt: skip
     for name, item in inputs.items():
         if item.role == "optimizer-state" and name not in kept:
-            kept[name] = _followed(name, item.type.shape, why, kept)
+            kept[name] = _followed(name, item.type.shape, analysed, kept)
     return kept
 
 
 def _followed(
-    name: str, shape: tuple[int, ...], why: Why, kept: Mapping[str, tuple[str, ...]]
+    name: str, shape: tuple[int, ...], analysed: AnalysedPlan, kept: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
     """The entries of the parameter that an optimizer's state belongs to; whole if there is none."""
-    for item in why.graph.inputs:
+    for item in analysed.graph.inputs:
         path = item.name.partition("/")[2] or item.name
         if item.role == "parameter" and item.type.shape == shape and name.endswith(f"/{path}"):
             return kept[item.name]
     return ("-",) * len(shape)
 
 
-def _pins(why: Why, kept: Mapping[str, tuple[str, ...]]) -> Iterable[tuple[str, str]]:
+def _pins(analysed: AnalysedPlan, kept: Mapping[str, tuple[str, ...]]) -> Iterable[tuple[str, str]]:
     """Pins for the arguments; those that differ only in numbers share one where that is exact."""
-    names = [item.name for item in why.graph.inputs if item.role != "constant"]
+    names = [item.name for item in analysed.graph.inputs if item.role != "constant"]
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(re.sub(r"\d+", "*", name), []).append(name)

@@ -124,7 +124,7 @@ class Comparison:
 @public
 def compare(a: Plan, b: Plan) -> Comparison:
     """Compares two plans, each bound to its function or as loaded from a file."""
-    if a.file.pipeline or b.file.pipeline:
+    if a.file.in_stages or b.file.in_stages:
         same, difference = _trained(a, b)
         arguments: tuple[ArgumentRow, ...] = ()
     else:
@@ -146,15 +146,15 @@ def _trained(a: Plan, b: Plan) -> tuple[bool, str]:
     """Whether two plans, one of them in stages, train the same parameters."""
     left, right = _parameters(a), _parameters(b)
     # no stage reads what the loss does not
-    less, more = (left, right) if a.file.pipeline else (right, left)
-    if left == right or (less <= more and not (a.file.pipeline and b.file.pipeline)):
+    less, more = (left, right) if a.file.in_stages else (right, left)
+    if left == right or (less <= more and not (a.file.in_stages and b.file.in_stages)):
         return True, "stages are split each on its own mesh"
     some = ", ".join(sorted(left ^ right)[:3])
     return False, f"only one of them has the parameters {some}"
 
 
 def _parameters(plan: Plan) -> set[str]:
-    if plan.file.pipeline:
+    if plan.file.in_stages:
         return {name.partition("[")[0] for stage in plan.file.stages for name in stage.params}
     return {
         item.name.partition("/")[2] for item in plan.graph.inputs if item.role == "parameter"
@@ -170,8 +170,8 @@ def _side(plan: Plan) -> Side:
         name=whole.name,
         cluster=plan.cluster.name,
         devices=sum(file.groups),
-        mesh={"stages": len(file.stages)} if file.pipeline else dict(program.mesh),
-        origin="pipeline" if file.pipeline else program.origin,
+        mesh={"stages": len(file.stages)} if file.in_stages else dict(program.mesh),
+        origin="pipeline" if file.in_stages else program.origin,
         microbatches=whole.microbatches,
         schedule=file.schedule,
         step_s=whole.step_s,

@@ -50,7 +50,7 @@ class Plan(PlanView):
 
     def input_shardings(self) -> dict[str, Sharding]:
         """Name of every argument of the one program -> its sharding."""
-        names = [item.name for item in self.why.graph.inputs if item.role != "constant"]
+        names = [item.name for item in self.analysed.graph.inputs if item.role != "constant"]
         skipped = len(self.decisions.inputs) - len(names)
         return dict(zip(names, self.decisions.inputs[skipped:], strict=True))
 
@@ -59,15 +59,15 @@ class Plan(PlanView):
         return summary_of(self.file, self.seconds, cached=self.cached)
 
     def __str__(self) -> str:
-        inputs = self.input_shardings() if self.file.pipeline is None else {}
+        inputs = self.input_shardings() if not self.file.in_stages else {}
         return show_plan(self.file, self.seconds, inputs, cached=self.cached)
 
     @cached_property
     def stage_plans(self) -> tuple[Plan, ...]:
         """For every stage the plan of its part of the step, all micro-batches in one loop."""
         plans = [
-            Plan(one_stage(why.file, len(why.graph.nodes)), where=self.where)
-            for why in self.analysed
+            Plan(one_stage(analysed.program, len(analysed.graph.nodes)), where=self.where)
+            for analysed in self.analysed_programs
         ]
         return tuple(plans[stage.program] for stage in self.file.stages)
 
@@ -84,8 +84,8 @@ class Plan(PlanView):
         Raises:
             PlanError: if nothing in the program is called so.
         """
-        if self.file.pipeline is None:
-            return self.why.explain(what, alternatives)
+        if not self.file.in_stages:
+            return self.analysed.explain(what, alternatives)
         if not what:
             return str(self)
         number, _, tensor = what.partition(":")
@@ -95,7 +95,7 @@ class Plan(PlanView):
                 remedy=f"write STAGE or STAGE:TENSOR, stages are 0 to {len(self.file.stages) - 1}",
             )  # fmt: skip
         stage = self.file.stages[int(number)]
-        return self.analysed[stage.program].explain(tensor, alternatives)
+        return self.analysed_programs[stage.program].explain(tensor, alternatives)
 
     def what_if(
         self,
@@ -117,9 +117,13 @@ class Plan(PlanView):
             PlanError: if nothing fits, the devices do not fill hosts, or the plan is in stages.
         """
         program = what_if(
-            self.why, devices=devices, memory_bytes=memory_bytes, bandwidth=bandwidth, pins=pins
+            self.analysed,
+            devices=devices,
+            memory_bytes=memory_bytes,
+            bandwidth=bandwidth,
+            pins=pins,
         )
-        return Plan(one_stage(program, len(self.why.graph.nodes)), where=self.where)
+        return Plan(one_stage(program, len(self.analysed.graph.nodes)), where=self.where)
 
     # --- files ----------------------------------------------------------------------------
 
@@ -133,7 +137,7 @@ class Plan(PlanView):
         Raises:
             PlanError: if the file cannot be written.
         """
-        write_files([(Path(path), report_html(self.file, self.analysed).encode())])
+        write_files([(Path(path), report_html(self.file, self.analysed_programs).encode())])
 
     def trace(self, path: str | Path) -> None:
         """Writes the predicted step as a trace that ui.perfetto.dev and Chrome open.
@@ -141,7 +145,7 @@ class Plan(PlanView):
         Raises:
             PlanError: if the file cannot be written.
         """
-        write_files([(Path(path), trace_json(self.file, self.analysed))])
+        write_files([(Path(path), trace_json(self.file, self.analysed_programs))])
 
     def export(self, to: str, path: str | Path) -> Written:
         """Writes the plan for another runtime.
@@ -156,7 +160,9 @@ class Plan(PlanView):
                 the function and the plan was loaded and not bound.
         """
         path = Path(path)
-        return export_plan(self.file, self.analysed, to, path, self.where, self._serialized)
+        return export_plan(
+            self.file, self.analysed_programs, to, path, self.where, self._serialized
+        )
 
     def _serialized(self) -> tuple[str, bytes]:
         """The compiled program as StableHLO text and bytes of `jax.export`."""
@@ -166,7 +172,7 @@ class Plan(PlanView):
 
     def _repr_html_(self) -> str:
         """The report in a frame of its own, for notebooks."""
-        page = html.escape(report_html(self.file, self.analysed), quote=True)
+        page = html.escape(report_html(self.file, self.analysed_programs), quote=True)
         look = "width:100%;height:640px;border:1px solid #8888;border-radius:6px"
         return f'<iframe sandbox srcdoc="{page}" title="plan" style="{look}"></iframe>'
 
@@ -183,15 +189,15 @@ class Plan(PlanView):
         Raises:
             PlanError: if the function or its arguments differ from the plan's; it says how.
         """
-        if self.file.pipeline is None:
-            bound = bound_program(self.why, fn, args, settings)
+        if not self.file.in_stages:
+            bound = bound_program(self.analysed, fn, args, settings)
         else:
             bound = bound_stages(self.file, self.where, fn, args, settings)
         return Plan(self.file, bound, self.seconds, self.where)
 
     def _need(self) -> Traced | BoundStages:
         if self.bound is None:
-            call = "fn, *args" if self.file.pipeline is None else "loss, params, batch, optimizer="
+            call = "fn, *args" if not self.file.in_stages else "loss, params, batch, optimizer="
             raise PlanError(
                 "a loaded plan has no function yet", kind="not-bound", where=self.where,
                 remedy=f"call load(path).bind({call}) first",
@@ -215,7 +221,7 @@ class Plan(PlanView):
         need = sum(self.file.groups)
         if len(here) < need:
             flag = f"--xla_force_host_platform_device_count={need}"
-            mesh = f" ({self.mesh})" if self.file.pipeline is None else ""
+            mesh = f" ({self.mesh})" if not self.file.in_stages else ""
             raise PlanError(
                 f"the plan needs {need} devices{mesh}, there are {len(here)}",
                 kind="too-few-devices", where=self.where,
@@ -289,7 +295,7 @@ class Plan(PlanView):
         Raises:
             PlanError: if no argument, or more than one, has this structure.
         """
-        if self.file.pipeline is None:
+        if not self.file.in_stages:
             return placed(tree, self._specs_like(tree, "the tree to shard", argnum),
                           self._mesh(devices))  # fmt: skip
         if argnum not in (0, 1):

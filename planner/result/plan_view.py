@@ -15,7 +15,7 @@ from ..common.stop import Stop
 from ..common.surface import public_methods
 from ..files.plan_file import PlanFile
 from ..files.program_plan import ProgramPlan
-from ..inspect.analysed_plan import Why, analysed
+from ..inspect.analysed_plan import AnalysedPlan, analyse_plan
 from ..pipeline.file_schedule import priced_of
 from ..pipeline.schedule import Priced
 from ..pipeline.stage_planner import BoundStages
@@ -145,33 +145,33 @@ class PlanView:
         Raises:
             PlanError: if the plan is in stages.
         """
-        return self.why.file
+        return self.analysed.program
 
     @property
     def decisions(self) -> Decisions:
         """The decisions of the one program."""
-        return self.why.decisions
+        return self.analysed.decisions
 
     @cached_property
     def graph(self) -> Graph:
         """The graph of the one program."""
-        return self.bound.graph if isinstance(self.bound, Traced) else self.why.graph
+        return self.bound.graph if isinstance(self.bound, Traced) else self.analysed.graph
 
     @cached_property
-    def analysed(self) -> tuple[Why, ...]:
+    def analysed_programs(self) -> tuple[AnalysedPlan, ...]:
         """The search space around the plan of each distinct program."""
-        return tuple(analysed(program, self.where) for program in self.file.programs)
+        return tuple(analyse_plan(program, self.where) for program in self.file.programs)
 
     @property
-    def why(self) -> Why:
+    def analysed(self) -> AnalysedPlan:
         """The search space around the plan of the one program.
 
         Raises:
             PlanError: if the plan is in stages.
         """
-        if self.file.pipeline is not None:
+        if self.file.in_stages:
             raise self._in_stages()
-        return self.analysed[0]
+        return self.analysed_programs[0]
 
     def _in_stages(self) -> PlanError:
         """Why something cannot be had of a plan in stages."""

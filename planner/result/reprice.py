@@ -20,9 +20,9 @@ def reprice(plan: Plan) -> Plan:
     Raises:
         PlanError: if a decision of the file is not in the space of this version.
     """
-    why, program = plan.why, plan.program
-    sums = why.account
-    overlapped = overlapped_s(why.decided, plan.cluster)
+    analysed, program = plan.analysed, plan.program
+    sums = analysed.account
+    overlapped = overlapped_s(analysed.decided, plan.cluster)
     collectives = tuple(
         CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
         for c in sums.collectives
@@ -36,7 +36,7 @@ def reprice(plan: Plan) -> Plan:
         overlapped_s=overlapped if program.overlapped_s else 0.0,
         lower_bound_s=least_s, stop=stop,
     )  # fmt: skip
-    return replace(plan, file=one_stage(again, len(why.graph.nodes)))
+    return replace(plan, file=one_stage(again, len(analysed.graph.nodes)))
 
 
 def predicted_peak_bytes(plan: Plan, compiler: str) -> float:
@@ -49,7 +49,7 @@ def predicted_peak_bytes(plan: Plan, compiler: str) -> float:
     Raises:
         PlanError: if a decision of the file is not in the space of this version.
     """
-    sums = plan.why.account
+    sums = plan.analysed.account
     if compiler == "host" and not plan.cluster.has_cpus:
         return float(memory_on_cpus(sums.memory, sums.argument_bytes).max(initial=0.0))
     return sums.peak_bytes

@@ -86,7 +86,7 @@ def restore(
             "needs Orbax, which is not installed", kind="missing-library", where="planner.restore",
             remedy=EXTRA,
         ) from error  # fmt: skip
-    if plan.file.pipeline is not None:
+    if plan.file.in_stages:
         whole = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
         shapes = jax.eval_shape(lambda: tree)
         target = jax.tree.map(
@@ -108,6 +108,6 @@ def restore(
             f"cannot be restored: {' '.join(str(error).split())[:300]}", kind="checkpoint",
             where=str(path), remedy="pass the tree that was saved",
         ) from error  # fmt: skip
-    if plan.file.pipeline is not None:
+    if plan.file.in_stages:
         return plan.shard(found, argnum=argnum or 0, devices=devices)
     return found

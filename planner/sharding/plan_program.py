@@ -81,23 +81,23 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
     request = replace(request, options=options)
     traced = replace(traced, warnings=(*traced.warnings, *notes))
     memory = memory_of(options)
-    file, key = None, ""
+    program, key = None, ""
     if memory.store:
         key = key_of_one(one, traced, request.machine, options, cutoff_s)
-        file = kept_plan(memory, key, traced.text, digest(traced.graph))
-    if file is None:
+        program = kept_plan(memory, key, traced.text, digest(traced.graph))
+    if program is None:
         plan, found = plan_traced(one, traced, request, begun, memory, cutoff_s)
         near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
         if options.substitutions and options.baseline is None and near:
             plan = _rewritten(one, plan, found.best, traced, request, memory)
-        keep_plan(memory, key, plan.file)
+        keep_plan(memory, key, plan.program)
         return plan
-    if file.substitutions:
-        traced = replayed(traced, file.substitutions, "plan store")
+    if program.substitutions:
+        traced = replayed(traced, program.substitutions, "plan store")
     now = time.monotonic()
     seconds = dict.fromkeys(("trace", "substitute", "build", "solve", "inter"), 0.0)
     spent = {"trace": now - begun, "total": now - request.start}
-    return PlannedProgram(file, traced, seconds | spent, cached=True)
+    return PlannedProgram(program, traced, seconds | spent, cached=True)
 
 
 def with_asked(
@@ -142,7 +142,7 @@ def _rewritten(
     """
     machine, options = request.machine, request.options
     request.say("substitute")
-    begun, file = time.monotonic(), plan.file
+    begun, program = time.monotonic(), plan.program
     pricer = Pricer(machine, options, best, _ties(traced), _donated(traced))
     estimator = Estimator(machine, ComputeModel(machine), CollectiveModel(machine))
     plain_s = wall_s(best.account, machine)
@@ -159,7 +159,7 @@ def _rewritten(
         after = retraced(traced, found.draft)
         try:
             other, made = plan_traced(
-                one, after, again, begun, memory, file.step_s * (1 - WORTH),
+                one, after, again, begun, memory, program.step_s * (1 - WORTH),
                 pricer.known(found.draft),
             )  # fmt: skip
         except PlanError:
@@ -168,16 +168,16 @@ def _rewritten(
             if wall_s(made.best.account, machine) < plain_s * (1 - WORTH):
                 # the hand-written plans beside it stay those of the program as it was written
                 whole = msgspec.structs.replace(
-                    other.file, baselines=file.baselines, substitutions=rows,
+                    other.program, baselines=program.baselines, substitutions=rows,
                     traced_digest=digest(traced.graph),
                 )  # fmt: skip
-                better = replace(other, file=whole)
+                better = replace(other, program=whole)
     now = time.monotonic()
     seconds = plan.seconds | {"substitute": now - begun, "total": now - request.start}
     told = msgspec.structs.replace(
-        better.file, warnings=(*better.file.warnings, *rewrite_search.trial.warnings())
+        better.program, warnings=(*better.program.warnings, *rewrite_search.trial.warnings())
     )
-    return replace(better, file=told, seconds=seconds)
+    return replace(better, program=told, seconds=seconds)
 
 
 def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options, *more: object) -> str:
@@ -236,12 +236,12 @@ def planned(
         start: when planning began.
         traced_s: seconds of tracing.
     """
-    file = _file(one, traced, search, found)
+    program = _file(one, traced, search, found)
     seconds = {
         "trace": traced_s, "substitute": 0.0, "build": found.seconds["build"],
         "solve": found.seconds["solve"], "inter": 0.0, "total": time.monotonic() - start,
     }  # fmt: skip
-    return PlannedProgram(file, traced, seconds)
+    return PlannedProgram(program, traced, seconds)
 
 
 def program_for(traced: Traced, options: Options) -> Program:

@@ -13,13 +13,13 @@ from ..files.program_plan import ProgramPlan
 class PlannedProgram:
     """A planned program.
 
-    file: what was decided, and what it is predicted to cost.
+    program: what was decided, and what it is predicted to cost.
     traced: the program, rewritten if the plan's is.
     seconds: spent, by pass.
     cached: it was found in the plan store and not searched.
     """
 
-    file: ProgramPlan
+    program: ProgramPlan
     traced: Traced
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     cached: bool = False
@@ -27,9 +27,9 @@ class PlannedProgram:
     @property
     def step_s(self) -> float:
         """Predicted seconds of one call."""
-        return self.file.step_s
+        return self.program.step_s
 
     @property
     def lower_bound_s(self) -> float:
         """No plan of the searched space is faster."""
-        return self.file.lower_bound_s
+        return self.program.lower_bound_s

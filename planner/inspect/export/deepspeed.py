@@ -10,7 +10,7 @@ from .record import Exported, Subject, json_bytes
 
 def deepspeed(subject: Subject) -> Exported:
     """DeepSpeed's settings; train_batch_size = micro-batch x accumulation x data-parallel size."""
-    d = degrees(subject.why)
+    d = degrees(subject.analysed)
     notes = list(d.notes)
     replicas = d.replicas * d.degree(IDLE)
     config: dict[str, Any] = {

@@ -13,7 +13,7 @@ from ir import Graph
 
 from ...common.units_text import bytes_text
 from ...sharding.cost.account import Collective
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from .origin import origin
 
 DATA, SEQUENCE, EXPERT, TENSOR, IDLE = "data", "sequence", "expert", "tensor", "idle"
@@ -66,12 +66,12 @@ class Degrees:
         return max(1, self.batch // (self.replicas * self.microbatches))
 
 
-def degrees(why: Why) -> Degrees:
+def degrees(analysed: AnalysedPlan) -> Degrees:
     """Reads the degrees off a plan."""
-    seconds = _seconds(why)
+    seconds = _seconds(analysed)
     meaning: dict[str, str] = {}
     notes: list[str] = []
-    for axis, size in why.file.mesh:
+    for axis, size in analysed.program.mesh:
         row = seconds[axis]
         total = sum(row.values())
         if total <= 0.0 or size == 1:
@@ -90,58 +90,62 @@ def degrees(why: Why) -> Degrees:
                 f"splits {rest} in another way; layers are not all split alike"
             )
     data = {axis for axis, kind in meaning.items() if kind == DATA}
-    zero, more = _zero(why, data)
+    zero, more = _zero(analysed, data)
     tensor = {axis for axis, kind in meaning.items() if kind == TENSOR}
     return Degrees(
-        meaning, dict(why.file.mesh), zero, _sequence_parallel(why, tensor), _batch(why),
-        why.file.microbatches, _dtype(why), _recompute(why.graph), 1,
-        (*notes, *more),
+        meaning, dict(analysed.program.mesh), zero, _sequence_parallel(analysed, tensor),
+        _batch(analysed), analysed.program.microbatches, _dtype(analysed),
+        _recompute(analysed.graph), 1, (*notes, *more),
     )  # fmt: skip
 
 
-def _products(why: Why) -> Iterator[tuple[int, float]]:
+def _products(analysed: AnalysedPlan) -> Iterator[tuple[int, float]]:
     """Products and convolutions with their seconds."""
-    for i, node in why.built.op_node.items():
-        if why.flat.ops[i].node.op in ("dot_general", "ragged_dot_general", "conv_general_dilated"):
-            yield i, float(why.built.work[node][why.choice[node]])
+    for i, node in analysed.built.op_node.items():
+        if analysed.flat.ops[i].node.op in (
+            "dot_general",
+            "ragged_dot_general",
+            "conv_general_dilated",
+        ):
+            yield i, float(analysed.built.work[node][analysed.choice[node]])
 
 
-def _seconds(why: Why) -> dict[str, dict[str, float]]:
+def _seconds(analysed: AnalysedPlan) -> dict[str, dict[str, float]]:
     """Mesh axis -> what it splits -> seconds of the products in which it does."""
-    found: dict[str, dict[str, float]] = {axis: {} for axis, _ in why.file.mesh}
-    features = _features(why)
-    for i, spent in _products(why):
-        node = why.built.op_node[i]
-        roles = why.built.refs[node].menu[why.choice[node]].roles
-        for axis, role in zip(why.decisions.mesh.names, roles, strict=True):
+    found: dict[str, dict[str, float]] = {axis: {} for axis, _ in analysed.program.mesh}
+    features = _features(analysed)
+    for i, spent in _products(analysed):
+        node = analysed.built.op_node[i]
+        roles = analysed.built.refs[node].menu[analysed.choice[node]].roles
+        for axis, role in zip(analysed.decisions.mesh.names, roles, strict=True):
             if role and not role.startswith("@"):
-                kind = _KIND[why.kinds.of_factor(i, role)]
-                if kind == SEQUENCE and why.kinds.classes.of_factor(i, role) in features:
+                kind = _KIND[analysed.kinds.of_factor(i, role)]
+                if kind == SEQUENCE and analysed.kinds.classes.of_factor(i, role) in features:
                     kind = TENSOR
                 found[axis][kind] = found[axis].get(kind, 0.0) + spent
     return found
 
 
-def _features(why: Why) -> set[object]:
+def _features(analysed: AnalysedPlan) -> set[object]:
     """Dimensions of weights: a batch's second dimension is its features where a weight has it."""
-    held = {v for v, role in zip(why.flat.inputs, why.file.roles, strict=True)
+    held = {v for v, role in zip(analysed.flat.inputs, analysed.program.roles, strict=True)
             if role == "parameter"}  # fmt: skip
     return {
-        why.kinds.classes.of_dim(v, d)
-        for i, _ in _products(why)
-        for v in why.flat.ops[i].inputs
-        if isinstance(v, int) and origin(why, v) in held
-        for d in range(why.flat.values[v].type.rank)
+        analysed.kinds.classes.of_dim(v, d)
+        for i, _ in _products(analysed)
+        for v in analysed.flat.ops[i].inputs
+        if isinstance(v, int) and origin(analysed, v) in held
+        for d in range(analysed.flat.values[v].type.rank)
     }
 
 
 # --- ZeRO ----------------------------------------------------------------------------------------
 
 
-def _zero(why: Why, data: set[str]) -> tuple[int, list[str]]:
+def _zero(analysed: AnalysedPlan, data: set[str]) -> tuple[int, list[str]]:
     """Stage of ZeRO over the data axes, and what it does not say."""
     notes: list[str] = []
-    share = {role: _split_share(why, role, data) for role in ("parameter", "optimizer-state")}
+    share = {role: _split_share(analysed, role, data) for role in ("parameter", "optimizer-state")}
     for role, (split, total) in share.items():
         if 0.0 < split < total * CLEAR:
             notes.append(
@@ -152,14 +156,14 @@ def _zero(why: Why, data: set[str]) -> tuple[int, list[str]]:
     if parameters[0] > 0.5 * parameters[1]:
         return 3, notes
     if states[0] > 0.5 * states[1]:
-        return (2 if _scatters(why.account.collectives, data) else 1), notes
+        return (2 if _scatters(analysed.account.collectives, data) else 1), notes
     return 0, notes
 
 
-def _split_share(why: Why, role: str, data: set[str]) -> tuple[float, float]:
+def _split_share(analysed: AnalysedPlan, role: str, data: set[str]) -> tuple[float, float]:
     """Bytes of arguments of a role that some data axis splits, and all of them."""
     split = total = 0.0
-    for item, state in zip(why.graph.inputs, why.decisions.inputs, strict=True):
+    for item, state in zip(analysed.graph.inputs, analysed.decisions.inputs, strict=True):
         if item.role == role:
             total += item.type.nbytes
             split += item.type.nbytes if data & set(state.axes) else 0.0
@@ -178,36 +182,36 @@ def _scatters(collectives: tuple[Collective, ...], data: set[str]) -> bool:
 # --- the rest ------------------------------------------------------------------------------------
 
 
-def _sequence_parallel(why: Why, tensor: set[str]) -> bool:
+def _sequence_parallel(analysed: AnalysedPlan, tensor: set[str]) -> bool:
     """Whether kept values that have a sequence are split along it over tensor axes."""
     if not tensor:
         return False
     split = total = 0.0
-    for (place, number), state in why.decisions.values.items():
-        v = why.flat.names.get((place, number))
-        if v is None or why.flat.values[v].kind == "argument":
+    for (place, number), state in analysed.decisions.values.items():
+        v = analysed.flat.names.get((place, number))
+        if v is None or analysed.flat.values[v].kind == "argument":
             continue
         for d, axes in enumerate(state.dims):
-            if why.kinds.of_dim(v, d) == "sequence":
-                total += why.flat.values[v].type.nbytes
-                split += why.flat.values[v].type.nbytes if tensor & set(axes) else 0.0
+            if analysed.kinds.of_dim(v, d) == "sequence":
+                total += analysed.flat.values[v].type.nbytes
+                split += analysed.flat.values[v].type.nbytes if tensor & set(axes) else 0.0
                 break
     return split > 0.5 * total > 0.0
 
 
-def _batch(why: Why) -> int:
-    sizes = [item.type.shape[0] for item in why.graph.inputs
+def _batch(analysed: AnalysedPlan) -> int:
+    sizes = [item.type.shape[0] for item in analysed.graph.inputs
              if item.role == "batch" and item.type.shape]  # fmt: skip
     return max(sizes, default=0)
 
 
-def _dtype(why: Why) -> str:
+def _dtype(analysed: AnalysedPlan) -> str:
     spent: dict[str, float] = {}
-    for i, seconds in _products(why):
-        name = why.flat.ops[i].node.outputs[0].dtype
-        operands = [v for v in why.flat.ops[i].inputs if isinstance(v, int)]
+    for i, seconds in _products(analysed):
+        name = analysed.flat.ops[i].node.outputs[0].dtype
+        operands = [v for v in analysed.flat.ops[i].inputs if isinstance(v, int)]
         if operands:
-            name = why.flat.values[operands[0]].type.dtype
+            name = analysed.flat.values[operands[0]].type.dtype
         spent[name] = spent.get(name, 0.0) + seconds
     return max(sorted(spent), key=lambda name: spent[name], default="float32")
 

@@ -14,7 +14,7 @@ import re
 
 from ir import Sharding
 
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from ..report import is_heavy
 from .record import Exported, Subject
 
@@ -24,19 +24,19 @@ MOST_DIMS = 4  # a build has MAX_TENSOR_DIM of them, 4 unless configured otherwi
 
 def flexflow(subject: Subject) -> Exported:
     """One configuration for each heavy operation, named by its op and place."""
-    why = subject.why
+    analysed = subject.analysed
     rows: list[str] = []
     partial, deep = 0, 0
-    for i in sorted(why.built.op_node):
-        op = why.flat.ops[i]
+    for i in sorted(analysed.built.op_node):
+        op = analysed.flat.ops[i]
         if not is_heavy(op):
             continue
-        node = why.built.op_node[i]
-        state = why.built.refs[node].menu[why.choice[node]].results[0]
+        node = analysed.built.op_node[i]
+        state = analysed.built.refs[node].menu[analysed.choice[node]].results[0]
         partial += bool(state.partial)
         deep += len(state.dims) > MOST_DIMS
         name = re.sub(r"\s+", "_", f"{op.node.op}@{'/'.join(map(str, op.place))}")
-        rows += [name, str(GPU), *_config(state, why)]
+        rows += [name, str(GPU), *_config(state, analysed)]
     notes = [
         "names are those of the traced program: rename them to the layers of the FlexFlow model",
         "a configuration says how an operation's output is cut; weights, optimizer state and "
@@ -50,16 +50,16 @@ def flexflow(subject: Subject) -> Exported:
     if deep:
         notes.append(f"{deep} outputs have more than {MOST_DIMS} dimensions; FlexFlow must be "
                      "built with a larger MAX_TENSOR_DIM")  # fmt: skip
-    count = sum(1 for i in why.built.op_node if is_heavy(why.flat.ops[i]))
+    count = sum(1 for i in analysed.built.op_node if is_heavy(analysed.flat.ops[i]))
     return Exported(("\n".join([str(count), *rows]) + "\n").encode(), (), tuple(notes))
 
 
-def _config(state: Sharding, why: Why) -> list[str]:
+def _config(state: Sharding, analysed: AnalysedPlan) -> list[str]:
     """Parts of each dimension and the device of each part."""
-    mesh = why.decisions.mesh
+    mesh = analysed.decisions.mesh
     parts = [mesh.product(axes) for axes in reversed(state.dims)] or [1]
     ids = [
-        _device(state, tuple(reversed(point)), why)
+        _device(state, tuple(reversed(point)), analysed)
         for point in itertools.product(*(range(n) for n in reversed(parts)))
     ]
     # product runs the last factor fastest, which is the innermost dimension
@@ -68,9 +68,9 @@ def _config(state: Sharding, why: Why) -> list[str]:
     ]  # fmt: skip
 
 
-def _device(state: Sharding, part: tuple[int, ...], why: Why) -> int:
+def _device(state: Sharding, part: tuple[int, ...], analysed: AnalysedPlan) -> int:
     """The first device that holds a part, innermost dimension first; others hold the same."""
-    mesh = why.decisions.mesh
+    mesh = analysed.decisions.mesh
     place = dict.fromkeys(mesh.names, 0)
     for axes, index in zip(reversed(state.dims), part, strict=False):
         for axis in reversed(axes):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from .specs import parameters
 
 
@@ -28,21 +28,21 @@ class Logical:
     differ: tuple[str, ...]
 
 
-def logical(why: Why) -> Logical:
+def logical(analysed: AnalysedPlan) -> Logical:
     """Names the classes of dimensions and derives the rules."""
-    names = _Names(why)
-    found = parameters(why)
+    names = _Names(analysed)
+    found = parameters(analysed)
     axes = {
-        path: _once([names.of(why.flat.inputs[n], d) for d in range(len(state.dims))])
+        path: _once([names.of(analysed.flat.inputs[n], d) for d in range(len(state.dims))])
         for path, (n, state) in found.items()
     }
     votes: dict[str, dict[tuple[str, ...], float]] = {}
     for path, (n, state) in found.items():
         for name, split in zip(axes[path], state.dims, strict=True):
-            weight = float(why.graph.inputs[n].type.nbytes)
+            weight = float(analysed.graph.inputs[n].type.nbytes)
             row = votes.setdefault(name, {})
             row[split] = row.get(split, 0.0) + weight
-    _count_batch(why, names, votes)
+    _count_batch(analysed, names, votes)
     rules = tuple(
         (name, max(sorted(row), key=lambda split: row[split])) for name, row in votes.items()
     )
@@ -61,9 +61,13 @@ def _once(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _count_batch(why: Why, names: _Names, votes: dict[str, dict[tuple[str, ...], float]]) -> None:
+def _count_batch(
+    analysed: AnalysedPlan, names: _Names, votes: dict[str, dict[tuple[str, ...], float]]
+) -> None:
     """Dimensions of the batch get rules too: activations follow them."""
-    for item, v, state in zip(why.graph.inputs, why.flat.inputs, why.decisions.inputs, strict=True):
+    for item, v, state in zip(
+        analysed.graph.inputs, analysed.flat.inputs, analysed.decisions.inputs, strict=True
+    ):
         if item.role == "batch":
             for d, split in enumerate(state.dims):
                 row = votes.setdefault(names.of(v, d), {})
@@ -88,12 +92,12 @@ def apply_rules(
 class _Names:
     """A name for each class of dimensions, in the order in which they are met."""
 
-    def __init__(self, why: Why) -> None:
-        self.why = why
+    def __init__(self, analysed: AnalysedPlan) -> None:
+        self.analysed = analysed
         self.known: dict[object, str] = {}
 
     def of(self, value: int, dim: int) -> str:
-        kinds = self.why.kinds
+        kinds = self.analysed.kinds
         place = kinds.classes.of_dim(value, dim)
         if place not in self.known:
             kind = kinds.of_dim(value, dim)

@@ -23,12 +23,12 @@ def megatron(subject: Subject) -> Exported:
 
     world size = tensor x pipeline x context x data; experts are spread over data ranks.
     """
-    d = degrees(subject.why)
+    d = degrees(subject.analysed)
     notes = list(d.notes)
     if d.recompute == "full":
         notes.append("which layers are recomputed is not read off the program: all of them are")
     notes.append("the model itself (layers, heads, sizes) is not part of a plan")
-    data = {"format": FORMAT, "version": 1, "world_size": subject.why.cluster.num_devices,
+    data = {"format": FORMAT, "version": 1, "world_size": subject.analysed.cluster.num_devices,
             "arguments": arguments(d), "not_expressed": notes}  # fmt: skip
     return Exported(json_bytes(data), (), tuple(notes))
 

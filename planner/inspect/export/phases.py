@@ -8,32 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 
 
-def phases(why: Why) -> Mapping[int, str]:
+def phases(analysed: AnalysedPlan) -> Mapping[int, str]:
     """Flat op -> phase."""
-    flat = why.flat
-    tied = set(why.builder.facts.tied_in)
+    flat = analysed.flat
+    tied = set(analysed.builder.facts.tied_in)
     scalars = [
         v
         for position, v in enumerate(flat.outputs)
         if isinstance(v, int) and position not in tied and not flat.values[v].type.shape
     ]
-    if not scalars or "parameter" not in why.file.roles:
+    if not scalars or "parameter" not in analysed.program.roles:
         return dict.fromkeys(range(len(flat.ops)), FORWARD)
-    forward = _ancestors(why, scalars)
+    forward = _ancestors(analysed, scalars)
     return {
-        i: FORWARD if i in forward else BACKWARD if _on_batch(why, i) else UPDATE
+        i: FORWARD if i in forward else BACKWARD if _on_batch(analysed, i) else UPDATE
         for i in range(len(flat.ops))
     }
 
 
-def _ancestors(why: Why, values: list[int]) -> set[int]:
+def _ancestors(analysed: AnalysedPlan, values: list[int]) -> set[int]:
     """Operations that values are made of."""
-    flat, maker = why.flat, why.builder.facts.maker
+    flat, maker = analysed.flat, analysed.builder.facts.maker
     entering: dict[int, list[int]] = {}
     for link in flat.links:
         entering.setdefault(link.target, []).append(link.source)
@@ -54,6 +54,6 @@ def _ancestors(why: Why, values: list[int]) -> set[int]:
     return found
 
 
-def _on_batch(why: Why, i: int) -> bool:
-    spec = why.builder.spec(why.flat.ops[i])
-    return any(why.kinds.of_factor(i, name) == "batch" for name in spec.names)
+def _on_batch(analysed: AnalysedPlan, i: int) -> bool:
+    spec = analysed.builder.spec(analysed.flat.ops[i])
+    return any(analysed.kinds.of_factor(i, name) == "batch" for name in spec.names)

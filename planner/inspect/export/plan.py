@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...files.plan_file import PlanFile
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from .stages import export_stages
 from .write import Written, export_files
 
 
 def export_plan(
     file: PlanFile,
-    programs: Sequence[Why],
+    programs: Sequence[AnalysedPlan],
     to: str,
     path: Path,
     where: str,
@@ -32,6 +32,6 @@ def export_plan(
     Raises:
         PlanError: if the format is unknown, cannot express the plan, or cannot be written.
     """
-    if file.pipeline is None:
+    if not file.in_stages:
         return export_files(programs[0], to, path, serialize)
     return export_stages(file, programs, to, path, where)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Subject:
     progress: called with a line of text.
     """
 
-    why: Why
+    analysed: AnalysedPlan
     serialize: Callable[[], tuple[str, bytes]]
     progress: Callable[[str], None] = field(default=lambda _: None)
 

@@ -24,35 +24,36 @@ TIME_LIMIT_S = 20.0  # for each number of devices
 
 def scaling(subject: Subject) -> Exported:
     """Plans the program again for each placement; the batch stays as it is."""
-    why = subject.why
+    analysed = subject.analysed
     rows: list[dict[str, Any]] = []
-    for placement, cluster in placements(why.cluster):
+    for placement, cluster in placements(analysed.cluster):
         subject.progress(f"{cluster.num_devices} devices, {placement}")
         row: dict[str, Any] = {
             "devices": cluster.num_devices, "placement": placement, "hosts": cluster.num_hosts,
         }  # fmt: skip
         options = Options(
-            time_limit_s=TIME_LIMIT_S, memory_bytes=max(1, int(why.file.limit_bytes)),
-            pins=why.file.pins, forbidden=why.file.forbidden, baselines=False,
-            **as_written(why.file),
+            time_limit_s=TIME_LIMIT_S, memory_bytes=max(1, int(analysed.program.limit_bytes)),
+            pins=analysed.program.pins, forbidden=analysed.program.forbidden, baselines=False,
+            **as_written(analysed.program),
         )  # fmt: skip
         try:
-            file = replanned(why, cluster, options)
+            program = replanned(analysed, cluster, options)
         except PlanError as error:
             rows.append(row | {"fits": False, "reason": error.message})
             continue
-        gap = (file.step_s - file.lower_bound_s) / file.step_s if file.step_s else 0.0
+        gap = (program.step_s - program.lower_bound_s) / program.step_s if program.step_s else 0.0
         rows.append(
             row
             | {
-                "fits": True, "step_s": file.step_s, "device_seconds":
-                file.step_s * cluster.num_devices, "peak_bytes": file.peak_bytes,
-                "mesh": dict(file.mesh), "gap": gap,
+                "fits": True, "step_s": program.step_s, "device_seconds":
+                program.step_s * cluster.num_devices, "peak_bytes": program.peak_bytes,
+                "mesh": dict(program.mesh), "gap": gap,
             }
         )  # fmt: skip
     data = {
-        "format": FORMAT, "version": 1, "program": why.file.name, "cluster": why.cluster.name,
-        "microbatches": why.file.microbatches, "limit_bytes": why.file.limit_bytes, "rows": rows,
+        "format": FORMAT, "version": 1, "program": analysed.program.name,
+        "cluster": analysed.cluster.name, "microbatches": analysed.program.microbatches,
+        "limit_bytes": analysed.program.limit_bytes, "rows": rows,
     }  # fmt: skip
     notes = ("the batch and the number of micro-batches are the plan's for every row",)
     return Exported(json_bytes(data), (), notes)

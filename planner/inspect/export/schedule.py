@@ -13,7 +13,7 @@ import numpy as np
 
 from ir import Mesh
 
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from ..timeline import COMPUTE, Event, predicted
 from .record import Exported, Subject, json_bytes
 
@@ -22,15 +22,15 @@ FORMAT = "meshwright-tasks"
 
 def schedule(subject: Subject) -> Exported:
     """The task list of a plan of one program."""
-    why = subject.why
-    mesh = why.decisions.mesh
-    tasks = _tasks(why)
+    analysed = subject.analysed
+    mesh = analysed.decisions.mesh
+    tasks = _tasks(analysed)
     used = sorted({tuple(task["axes"]) for task in tasks if task["task"] != COMPUTE})
     data: dict[str, Any] = {
         "format": FORMAT,
         "version": 1,
         "devices": mesh.num_devices,
-        "microbatches": why.file.microbatches,
+        "microbatches": analysed.program.microbatches,
         "groups": {"*".join(axes): groups(mesh, axes) for axes in used},
         "programs": [{"devices": list(range(mesh.num_devices)), "tasks": tasks}],
     }
@@ -41,19 +41,19 @@ def schedule(subject: Subject) -> Exported:
     return Exported(json_bytes(data), (), notes)
 
 
-def _tasks(why: Why) -> list[dict[str, Any]]:
+def _tasks(analysed: AnalysedPlan) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for event in predicted(why).events:
+    for event in predicted(analysed).events:
         last = found[-1] if found else None
         if event.lane != COMPUTE:
             found.append(_collective(event))
         elif last is not None and last["task"] == COMPUTE and last["runs"] == event.count:
             last["seconds"] += event.seconds
-            last["places"].append(_place(why, event))
+            last["places"].append(_place(analysed, event))
         else:
             found.append(
                 {"task": COMPUTE, "runs": event.count, "seconds": event.seconds,
-                 "places": [_place(why, event)]}
+                 "places": [_place(analysed, event)]}
             )  # fmt: skip
     return found
 
@@ -65,8 +65,8 @@ def _collective(event: Event) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _place(why: Why, event: Event) -> str:
-    return "/".join(map(str, why.flat.ops[event.op].place))
+def _place(analysed: AnalysedPlan, event: Event) -> str:
+    return "/".join(map(str, analysed.flat.ops[event.op].place))
 
 
 def groups(mesh: Mesh, axes: tuple[str, ...]) -> list[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pprint
 
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from .logical import Logical, logical
 from .record import Exported, Subject, json_bytes, loader
 from .specs import arguments, parameters, patterns, spec_of
@@ -15,27 +15,27 @@ VERSION = 1
 
 def shardings(subject: Subject) -> Exported:
     """JSON at the path, and a module with the same content beside it."""
-    why = subject.why
-    rules = logical(why)
-    held = parameters(why)
+    analysed = subject.analysed
+    rules = logical(analysed)
+    held = parameters(analysed)
     states = {path: state for path, (_, state) in held.items()}
     data: dict[str, object] = {
         "format": FORMAT,
         "version": VERSION,
-        "mesh": [[axis, size] for axis, size in why.file.mesh],
-        "arguments": {name: spec_of(state) for name, state in arguments(why).items()},
-        "results": [spec_of(state) for state in why.decisions.outputs],
+        "mesh": [[axis, size] for axis, size in analysed.program.mesh],
+        "arguments": {name: spec_of(state) for name, state in arguments(analysed).items()},
+        "results": [spec_of(state) for state in analysed.decisions.outputs],
         "parameters": {path: spec_of(state) for path, state in states.items()},
         "patterns": [[pattern, spec_of(state)] for pattern, state in patterns(states)],
         "logical_axes": {path: list(names) for path, names in rules.axes.items()},
         "logical_axis_rules": [[name, list(axes)] for name, axes in rules.rules],
     }
-    notes = _notes(why, rules)
+    notes = _notes(analysed, rules)
     data["not_expressed"] = notes
     return Exported(json_bytes(data), ((".py", _module(data).encode()),), tuple(notes))
 
 
-def _notes(why: Why, rules: Logical) -> list[str]:
+def _notes(analysed: AnalysedPlan, rules: Logical) -> list[str]:
     notes = [
         "shardings say where arguments and results lie; what runs between them is up to the "
         "compiler that reads them, and may differ from the plan's collectives"
@@ -47,8 +47,10 @@ def _notes(why: Why, rules: Logical) -> list[str]:
             f"the logical axis rules give other shardings than the plan for {some}{more}; the "
             "specs by path are exact"
         )
-    if why.file.microbatches > 1:
-        notes.append(f"the step runs {why.file.microbatches} micro-batches, which specs cannot say")
+    if analysed.program.microbatches > 1:
+        notes.append(
+            f"the step runs {analysed.program.microbatches} micro-batches, which specs cannot say"
+        )
     return notes
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ir import Sharding
 
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 
 Spec = list[str | list[str] | None]
 _NUMBER = re.compile(r"\d+")
@@ -18,23 +18,23 @@ def spec_of(state: Sharding) -> Spec:
     return [None if not axes else axes[0] if len(axes) == 1 else list(axes) for axes in state.dims]
 
 
-def arguments(why: Why) -> dict[str, Sharding]:
+def arguments(analysed: AnalysedPlan) -> dict[str, Sharding]:
     """Name of every argument -> its sharding; captured constants are left out."""
     return {
         item.name: state
-        for item, state in zip(why.graph.inputs, why.decisions.inputs, strict=True)
+        for item, state in zip(analysed.graph.inputs, analysed.decisions.inputs, strict=True)
         if item.role != "constant"
     }
 
 
-def parameters(why: Why) -> dict[str, tuple[int, Sharding]]:
+def parameters(analysed: AnalysedPlan) -> dict[str, tuple[int, Sharding]]:
     """Path of every parameter inside its argument -> (position among the inputs, sharding).
 
     The argument's name is left out if all parameters are in one.
     """
     rows = [
-        (item.name, n, why.decisions.inputs[n])
-        for n, item in enumerate(why.graph.inputs)
+        (item.name, n, analysed.decisions.inputs[n])
+        for n, item in enumerate(analysed.graph.inputs)
         if item.role == "parameter"
     ]
     heads = {name.partition("/")[0] for name, *_ in rows}

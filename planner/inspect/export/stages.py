@@ -15,7 +15,7 @@ from ...common.errors import PlanError
 from ...common.write_files import write_files
 from ...files.plan_file import PlanFile
 from ...pipeline.file_schedule import schedule_file, transfers
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from .degrees import degrees
 from .megatron import arguments
 from .record import Exported, json_bytes
@@ -24,7 +24,7 @@ from .write import Written, format_called
 
 
 def export_stages(
-    file: PlanFile, programs: Sequence[Why], to: str, path: Path, where: str
+    file: PlanFile, programs: Sequence[AnalysedPlan], to: str, path: Path, where: str
 ) -> Written:
     """Exports a plan in stages.
 
@@ -49,14 +49,14 @@ def export_stages(
     return Written(name, (path,), made.notes)
 
 
-def _schedule(file: PlanFile, programs: Sequence[Why]) -> Exported:
+def _schedule(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
     """Tasks of every stage in order with their costs: what `meshwright simulate` reads."""
     del programs
     data = msgspec.to_builtins(schedule_file(file))
     return Exported(json_bytes(data), (), ("one device of the schedule is the devices of a stage",))
 
 
-def _shardings(file: PlanFile, programs: Sequence[Why]) -> Exported:
+def _shardings(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
     """PartitionSpecs of every stage's parameters on its own mesh."""
     stages: list[dict[str, Any]] = []
     for stage, plan in zip(file.stages, file.members, strict=True):
@@ -76,7 +76,7 @@ def _shardings(file: PlanFile, programs: Sequence[Why]) -> Exported:
     return Exported(json_bytes(data), (), notes)
 
 
-def _traffic(file: PlanFile, programs: Sequence[Why]) -> Exported:
+def _traffic(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
     """Transfers between stages, and collectives inside them."""
     del programs
     stages = [
@@ -94,10 +94,10 @@ def _traffic(file: PlanFile, programs: Sequence[Why]) -> Exported:
     return Exported(json_bytes(data))
 
 
-def _megatron(file: PlanFile, programs: Sequence[Why]) -> Exported:
+def _megatron(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
     """Megatron-LM's arguments, where all stages are split alike."""
     joined = file.joined
-    found = [degrees(why) for why in programs]
+    found = [degrees(analysed) for analysed in programs]
     said = {(tuple(sorted(d.meaning.items())), tuple(d.sizes.items()), d.zero) for d in found}
     if len(said) > 1:
         raise PlanError(
@@ -126,6 +126,6 @@ def _megatron(file: PlanFile, programs: Sequence[Why]) -> Exported:
     return Exported(json_bytes(data), (), tuple(notes))
 
 
-_MAKERS: Mapping[str, Callable[[PlanFile, Sequence[Why]], Exported]] = {
+_MAKERS: Mapping[str, Callable[[PlanFile, Sequence[AnalysedPlan]], Exported]] = {
     "megatron": _megatron, "schedule": _schedule, "shardings": _shardings, "traffic": _traffic,
 }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from ..timeline import COLLECTIVE, Event, predicted
 from .phases import phases
 from .record import Exported, Subject, json_bytes
@@ -20,8 +20,8 @@ MOST_DEVICES = 1024  # more devices have no table of pairs
 
 def traffic(subject: Subject) -> Exported:
     """Traffic of one step."""
-    why = subject.why
-    step, phase_of = predicted(why), phases(why)
+    analysed = subject.analysed
+    step, phase_of = predicted(analysed), phases(analysed)
     levels = {"host": 0.0, "domain": 0.0, "network": 0.0}
     rows: dict[tuple[str, str, tuple[str, ...]], list[float]] = {}
     pairs: dict[tuple[int, int], float] = {}
@@ -33,17 +33,17 @@ def traffic(subject: Subject) -> Exported:
         row[0] += event.sent_bytes
         row[1] += event.count
         row[2] += event.seconds
-        for a, b in _ring(why, event):
-            levels[_level(why, a, b)] += event.sent_bytes
-            if why.cluster.num_devices <= MOST_DEVICES:
+        for a, b in _ring(analysed, event):
+            levels[_level(analysed, a, b)] += event.sent_bytes
+            if analysed.cluster.num_devices <= MOST_DEVICES:
                 pairs[a, b] = pairs.get((a, b), 0.0) + event.sent_bytes
     data: dict[str, Any] = {
         "format": FORMAT,
         "version": 1,
-        "devices": why.cluster.num_devices,
-        "devices_per_host": why.cluster.devices_per_host,
-        "domain": why.cluster.domain,
-        "step_s": why.file.step_s,
+        "devices": analysed.cluster.num_devices,
+        "devices_per_host": analysed.cluster.devices_per_host,
+        "domain": analysed.cluster.domain,
+        "step_s": analysed.program.step_s,
         "total_bytes_by_level": levels,
         "phases": [
             {"phase": phase, "kind": kind, "axes": list(axes), "bytes_per_device": sent,
@@ -53,22 +53,22 @@ def traffic(subject: Subject) -> Exported:
         "pairs": [[a, b, sent] for (a, b), sent in sorted(pairs.items())],
     }  # fmt: skip
     notes = ["collectives are counted as rings; trees and all-to-alls send to other pairs"]
-    if why.cluster.num_devices > MOST_DEVICES:
+    if analysed.cluster.num_devices > MOST_DEVICES:
         notes.append(f"pairs are left out: there are more than {MOST_DEVICES} devices")
     return Exported(json_bytes(data), (), tuple(notes))
 
 
-def _ring(why: Why, event: Event) -> list[tuple[int, int]]:
+def _ring(analysed: AnalysedPlan, event: Event) -> list[tuple[int, int]]:
     """Each device and the next of its group."""
     return [
         pair
-        for group in groups(why.decisions.mesh, event.axes)
+        for group in groups(analysed.decisions.mesh, event.axes)
         for pair in zip(group, [*group[1:], group[0]], strict=True)
     ]
 
 
-def _level(why: Why, a: int, b: int) -> str:
-    cluster = why.cluster
+def _level(analysed: AnalysedPlan, a: int, b: int) -> str:
+    cluster = analysed.cluster
     if a // cluster.devices_per_host == b // cluster.devices_per_host:
         return "host"
     return "domain" if a // cluster.island == b // cluster.island else "network"

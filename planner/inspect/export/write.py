@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...common.errors import PlanError
 from ...common.write_files import write_files
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from .record import Format, Subject
 from .registry import FORMATS
 
@@ -40,7 +40,7 @@ def format_called(name: str) -> Format:
 
 
 def export_files(
-    why: Why,
+    analysed: AnalysedPlan,
     name: str,
     path: Path,
     serialize: Callable[[], tuple[str, bytes]],
@@ -51,7 +51,7 @@ def export_files(
     Raises:
         PlanError: if the format is unknown, cannot express the plan, or cannot be written.
     """
-    made = format_called(name).make(Subject(why, serialize, progress or (lambda _: None)))
+    made = format_called(name).make(Subject(analysed, serialize, progress or (lambda _: None)))
     beside = [(path.with_suffix(suffix), data) for suffix, data in made.beside]
     clash = [str(other) for other, _ in beside if other == path]
     if clash:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 
 _NUMBER = re.compile(r"(?<![^/._])\d+(?![^/._])")
 
@@ -28,10 +28,10 @@ class Group:
     node: int
 
 
-def groups(why: Why, names: Mapping[str, str] = {}) -> tuple[Group, ...]:
+def groups(analysed: AnalysedPlan, names: Mapping[str, str] = {}) -> tuple[Group, ...]:
     """Groups of arguments, the largest first; `names` are told instead of a program's own."""
     found: dict[tuple[str, str, str, str], list[tuple[float, int, str, str]]] = {}
-    for own, type_, role, sharding, local, size, node in _each(why):
+    for own, type_, role, sharding, local, size, node in _each(analysed):
         name = names.get(own, own)
         key = (_NUMBER.sub("*", name), type_, role, sharding)
         found.setdefault(key, []).append((size, node, local, name))
@@ -58,11 +58,13 @@ def _common(names: list[str]) -> str:
     return _NUMBER.sub(shown, names[0])
 
 
-def _each(why: Why) -> Iterator[tuple[str, str, str, str, str, float, int]]:
-    mesh = why.decisions.mesh
-    for item, v, state in zip(why.graph.inputs, why.flat.inputs, why.decisions.inputs, strict=True):
+def _each(analysed: AnalysedPlan) -> Iterator[tuple[str, str, str, str, str, float, int]]:
+    mesh = analysed.decisions.mesh
+    for item, v, state in zip(
+        analysed.graph.inputs, analysed.flat.inputs, analysed.decisions.inputs, strict=True
+    ):
         local = "x".join(map(str, state.local_shape(item.type.shape, mesh))) or "scalar"
         yield (
             item.name, str(item.type), item.role, str(state), local,
-            float(state.local_bytes(item.type, mesh)), why.built.value_node[v],
+            float(state.local_bytes(item.type, mesh)), analysed.built.value_node[v],
         )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ir import Literal, lookup
 from ir.analysis import FlatOp, FlatProgram
 
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from ..timeline import COLLECTIVE, Event, Predicted
 
 HEAVY = ("contraction", "convolution", "linalg", "opaque")
@@ -53,9 +53,9 @@ class Block:
     left_out: int
 
 
-def repeated_block(why: Why, step: Predicted) -> Block:
+def repeated_block(analysed: AnalysedPlan, step: Predicted) -> Block:
     """The first repeat of what repeats most; the whole program if nothing does."""
-    flat = why.flat
+    flat = analysed.flat
     members, times = _members(flat)
     events: dict[int, list[Event]] = {}
     for event in step.events:
@@ -67,7 +67,7 @@ def repeated_block(why: Why, step: Predicted) -> Block:
     rows: list[Row] = []
     last = members[0] - 1 if members else -1
     for i in shown:
-        rows.append(_row(why, i, events, step, reads[i], max(0, i - last - 1)))
+        rows.append(_row(analysed, i, events, step, reads[i], max(0, i - last - 1)))
         last = i
     return Block(tuple(rows), times, len(kept) - len(shown))
 
@@ -155,20 +155,20 @@ def _reads(
 
 
 def _row(
-    why: Why,
+    analysed: AnalysedPlan,
     i: int,
     events: Mapping[int, Sequence[Event]],
     step: Predicted,
     reads: tuple[int, ...],
     light: int,
 ) -> Row:
-    op = why.flat.ops[i]
-    node = why.built.op_node.get(i)
-    arguments, on_the_way = _arguments(why, op)
+    op = analysed.flat.ops[i]
+    node = analysed.built.op_node.get(i)
+    arguments, on_the_way = _arguments(analysed, op)
     roles, result = "", str(op.node.outputs[0]) if op.node.outputs else ""
     if node is not None:
-        strategy = why.built.refs[node].menu[why.choice[node]]
-        roles = _roles(why, i, strategy.roles)
+        strategy = analysed.built.refs[node].menu[analysed.choice[node]]
+        roles = _roles(analysed, i, strategy.roles)
         if strategy.results:
             result = f"{result} {strategy.results[0]}"
     at, mine = _start(step, i), events.get(i, ())
@@ -180,14 +180,14 @@ def _row(
     )  # fmt: skip
 
 
-def _roles(why: Why, i: int, roles: Sequence[str]) -> str:
+def _roles(analysed: AnalysedPlan, i: int, roles: Sequence[str]) -> str:
     """What each mesh axis does, with the name of the dimension where it has one."""
     found: list[str] = []
-    for axis, role in zip(why.decisions.mesh.names, roles, strict=True):
+    for axis, role in zip(analysed.decisions.mesh.names, roles, strict=True):
         if role.startswith("@"):
             found.append(f"{axis} stays partial")
         elif role:
-            found.append(f"{axis} splits {why.kinds.of_factor(i, role) or role}")
+            found.append(f"{axis} splits {analysed.kinds.of_factor(i, role) or role}")
     return ", ".join(found) or "whole on every device"
 
 
@@ -195,25 +195,27 @@ def _start(step: Predicted, i: int) -> float:
     return next((e.start_s for e in step.events if e.op == i and e.lane != COLLECTIVE), 0.0)
 
 
-def _arguments(why: Why, op: FlatOp) -> tuple[tuple[tuple[str, str], ...], list[int]]:
+def _arguments(analysed: AnalysedPlan, op: FlatOp) -> tuple[tuple[tuple[str, str], ...], list[int]]:
     """Arguments that an operation reads, and the casts, slices and the like on their way."""
     on_the_way: list[int] = []
-    entering = {link.target: link.source for link in reversed(why.flat.links)}
+    entering = {link.target: link.source for link in reversed(analysed.flat.links)}
     found: list[tuple[str, str]] = []
     for v in op.inputs:
         if isinstance(v, Literal):
             continue
-        origin, passed = _origin(why, v, entering)
+        origin, passed = _origin(analysed, v, entering)
         if origin is not None:
-            node, states = why.builder.source(origin)
-            found.append((why.flat.values[origin].name, str(states[why.choice[node]])))
+            node, states = analysed.builder.source(origin)
+            found.append((analysed.flat.values[origin].name, str(states[analysed.choice[node]])))
             on_the_way += reversed(passed)
     return tuple(found), on_the_way
 
 
-def _origin(why: Why, v: int, entering: Mapping[int, int]) -> tuple[int | None, list[int]]:
+def _origin(
+    analysed: AnalysedPlan, v: int, entering: Mapping[int, int]
+) -> tuple[int | None, list[int]]:
     """The argument that a value is made of alone, and the operations between, last first."""
-    flat, maker = why.flat, why.builder.facts.maker
+    flat, maker = analysed.flat, analysed.builder.facts.maker
     seen: set[int] = set()
     passed: list[int] = []
     while flat.values[v].kind != "argument":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...files.plan_file import PlanFile
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from ..timeline import predicted
 from .arguments import groups
 from .markup import Markup, el, join
@@ -27,26 +27,26 @@ from .style import CSS
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def program_html(file: PlanFile, why: Why) -> str:
+def program_html(file: PlanFile, analysed: AnalysedPlan) -> str:
     """The report of a plan of one program.
 
     Raises:
         PlanError: if the plan does not fit this version's search space.
     """
-    step = predicted(why)
-    found = groups(why)
+    step = predicted(analysed)
+    found = groups(analysed)
     parts = {
-        "Warnings": warnings(why, step),
-        "Mesh and stages": machine(why, file.stages),
+        "Warnings": warnings(analysed, step),
+        "Mesh and stages": machine(analysed, file.stages),
         "Tensors": tensors(found),
-        "Repeated layer": layer(why, step),
-        "Timeline": timeline(why, step),
-        "Time and bytes by cause": causes(why, step),
-        "Baselines": baselines(why),
-        "Runners-up": runners_up(runners(why, found)),
+        "Repeated layer": layer(analysed, step),
+        "Timeline": timeline(analysed, step),
+        "Time and bytes by cause": causes(analysed, step),
+        "Baselines": baselines(analysed),
+        "Runners-up": runners_up(runners(analysed, found)),
     }
-    title = f"Plan for {why.file.name} on {why.cluster.name}"
-    return document(title, tiles(why), parts, _origin(file, why))
+    title = f"Plan for {analysed.program.name} on {analysed.cluster.name}"
+    return document(title, tiles(analysed), parts, _origin(file, analysed))
 
 
 def document(
@@ -73,11 +73,11 @@ def _anchor(name: str) -> str:
     return name.lower().replace(" ", "-")
 
 
-def _origin(file: PlanFile, why: Why) -> str:
+def _origin(file: PlanFile, analysed: AnalysedPlan) -> str:
     return (
         f"Written by meshwright {file.planner} with JAX {file.jax}. Times are predictions of the "
         "cost model, in seconds of one call; bytes are of one device. Graph "
-        f"{why.file.graph_digest[:16]}."
+        f"{analysed.program.graph_digest[:16]}."
     )
 
 

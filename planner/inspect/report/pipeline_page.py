@@ -8,7 +8,7 @@ from ...common.options import PIPELINES
 from ...common.units_text import bytes_text, seconds_text
 from ...files.plan_file import Pipeline, PlanFile
 from ...pipeline.file_schedule import priced_of
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from ..timeline import predicted
 from .arguments import groups
 from .markup import Child, Markup, bar, el, join, table
@@ -17,7 +17,7 @@ from .schedule_page import critical, devices, gantt, memory, others
 from .sections import causes, layer, tensors, timeline
 
 
-def pipeline_html(file: PlanFile, pipeline: Pipeline, programs: Sequence[Why]) -> str:
+def pipeline_html(file: PlanFile, pipeline: Pipeline, programs: Sequence[AnalysedPlan]) -> str:
     """The report of a plan in stages.
 
     Args:
@@ -91,23 +91,24 @@ def _span(names: Sequence[str]) -> str:
     return f"{names[0]} to {names[-1]}, {len(names)} parameters"
 
 
-def _inside(file: PlanFile, member: int, why: Why) -> Markup:
+def _inside(file: PlanFile, member: int, analysed: AnalysedPlan) -> Markup:
     """The program that some stages run: arguments, repeated part, time line, causes."""
     stages = [s for s, stage in enumerate(file.stages) if stage.program == member]
     names = {
         f"params/{i}": f"params/{name}" for i, name in enumerate(file.stages[stages[0]].params)
     }
-    step = predicted(why)
+    step = predicted(analysed)
     numbers = ", ".join(map(str, stages))
     title = f"Stages {numbers}" if len(stages) > 1 else f"Stage {numbers}"
-    mesh = " x ".join(f"{axis}={size}" for axis, size in why.file.mesh)
+    mesh = " x ".join(f"{axis}={size}" for axis, size in analysed.program.mesh)
     return el(
         "details",
         el("summary", f"{title} on {mesh}: {_span(file.stages[stages[0]].params)}"),
-        el("h3", f"{title}: tensors"), tensors(groups(why, names)),
-        el("h3", f"{title}: repeated layer"), layer(why, step),
-        el("h3", f"{title}: time line, all micro-batches one after another"), timeline(why, step),
-        el("h3", f"{title}: time and bytes by cause"), causes(why, step),
+        el("h3", f"{title}: tensors"), tensors(groups(analysed, names)),
+        el("h3", f"{title}: repeated layer"), layer(analysed, step),
+        el("h3", f"{title}: time line, all micro-batches one after another"),
+        timeline(analysed, step),
+        el("h3", f"{title}: time and bytes by cause"), causes(analysed, step),
     )  # fmt: skip
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...files.plan_file import PlanFile
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from .page import program_html
 from .pipeline_page import pipeline_html
 
 
-def report_html(file: PlanFile, programs: Sequence[Why]) -> str:
+def report_html(file: PlanFile, programs: Sequence[AnalysedPlan]) -> str:
     """The report of a plan.
 
     Args:

@@ -62,12 +62,12 @@ def _thinned(points: Iterable[tuple[float, float]], across: float) -> list[tuple
     return found
 
 
-def draw_pareto(file: ProgramPlan) -> Markup | None:
+def draw_pareto(program: ProgramPlan) -> Markup | None:
     """Step time against memory: this plan, hand-written ones, other meshes."""
-    this = ("this plan", file.step_s, file.peak_bytes)
-    others = [(name, b.step_s, b.peak_bytes) for name, b in sorted(file.baselines.items())]
-    others += [(f"mesh {c.mesh}", c.step_s, c.peak_bytes) for c in file.candidates]
-    near = MOST_TIMES * max(file.step_s, 1e-30)
+    this = ("this plan", program.step_s, program.peak_bytes)
+    others = [(name, b.step_s, b.peak_bytes) for name, b in sorted(program.baselines.items())]
+    others += [(f"mesh {c.mesh}", c.step_s, c.peak_bytes) for c in program.candidates]
+    near = MOST_TIMES * max(program.step_s, 1e-30)
     far = sum(p[1] > near for p in others)
     others = [p for p in others if p[1:] != this[1:] and p[1] <= near]
     if not others:

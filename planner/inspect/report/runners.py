@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...common.units_text import bytes_text, seconds_text
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from .arguments import Group
 
 MOST = 12
@@ -24,20 +24,20 @@ class Runner:
     verdict: str
 
 
-def runners(why: Why, groups: Sequence[Group]) -> tuple[Runner, ...]:
+def runners(analysed: AnalysedPlan, groups: Sequence[Group]) -> tuple[Runner, ...]:
     """One row for each of the largest groups that have another option."""
     found: list[Runner] = []
     for group in groups[:MOST]:
-        cost = why.direct_costs(group.node)
-        chosen = why.choice[group.node]
+        cost = analysed.direct_costs(group.node)
+        chosen = analysed.choice[group.node]
         others = [k for k in range(len(cost)) if k != chosen]
         if not others:
             continue
         best = min(others, key=lambda k: (float(cost[k]), k))
-        usage = why.built.problem.usage[group.node]
+        usage = analysed.built.problem.usage[group.node]
         found.append(
             Runner(
-                group.name, why.option(group.node, chosen), why.option(group.node, best),
+                group.name, analysed.option(group.node, chosen), analysed.option(group.node, best),
                 _verdict(float(cost[best] - cost[chosen]), float(usage[best] - usage[chosen])),
             )
         )  # fmt: skip

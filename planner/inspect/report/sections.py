@@ -9,7 +9,7 @@ from costmodel import Cluster
 from ...common.stop import Stop
 from ...common.units_text import bytes_text, seconds_text
 from ...files.plan_file import StageRow
-from ..analysed_plan import Why
+from ..analysed_plan import AnalysedPlan
 from ..timeline import Predicted
 from .arguments import Group
 from .draw_layer import draw_block
@@ -24,9 +24,9 @@ MOST_ROWS = 200
 MOST_CAUSES = 15
 
 
-def tiles(why: Why) -> list[tuple[str, str, str]]:
+def tiles(analysed: AnalysedPlan) -> list[tuple[str, str, str]]:
     """The figures that matter most: name, value, more."""
-    f = why.file
+    f = analysed.program
     gap = max(0.0, (f.step_s - f.lower_bound_s) / f.step_s) if f.step_s else 0.0
     share = f.peak_bytes / f.limit_bytes if f.limit_bytes else 0.0
     mesh = " x ".join(f"{axis}={size}" for axis, size in f.mesh)
@@ -43,10 +43,10 @@ def tiles(why: Why) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def warnings(why: Why, step: Predicted) -> Markup:
+def warnings(analysed: AnalysedPlan, step: Predicted) -> Markup:
     """What the plan warns of, and whether this version prices it as the file says."""
-    lines = list(why.file.warnings)
-    f, now = why.file, step.account
+    lines = list(analysed.program.warnings)
+    f, now = analysed.program, step.account
     if not (_near(now.step_s, f.step_s) and _near(now.peak_bytes, f.peak_bytes)):
         lines.append(
             f"this version of the cost model prices the plan at {seconds_text(now.step_s)} and "
@@ -62,9 +62,9 @@ def _near(a: float, b: float) -> bool:
     return abs(a - b) <= 0.01 * max(abs(a), abs(b))
 
 
-def machine(why: Why, stages: Sequence[StageRow]) -> Markup:
+def machine(analysed: AnalysedPlan, stages: Sequence[StageRow]) -> Markup:
     """The mesh drawn, and the stages."""
-    f, cluster = why.file, why.cluster
+    f, cluster = analysed.program, analysed.cluster
     axes = ", ".join(f"{axis} of {size}" for axis, size in f.mesh)
     across = (
         f"; {f.mesh[0][0]} runs down, {' and '.join(a for a, _ in f.mesh[1:])} across"
@@ -75,7 +75,7 @@ def machine(why: Why, stages: Sequence[StageRow]) -> Markup:
         f"{cluster.num_devices} devices, {cluster.devices_per_host} on each host. Mesh axes, "
         f"outermost first: {axes}. Devices are numbered row by row{across}."
     )
-    drawn = draw_mesh(why.decisions.mesh, cluster)
+    drawn = draw_mesh(analysed.decisions.mesh, cluster)
     rows = [
         (
             str(n), f"{s.layers[0]} to {s.layers[1]}", f"{s.devices[0]} to {s.devices[1] - 1}",
@@ -127,9 +127,9 @@ def tensors(found: tuple[Group, ...]) -> Markup:
     )  # fmt: skip
 
 
-def layer(why: Why, step: Predicted) -> Markup:
+def layer(analysed: AnalysedPlan, step: Predicted) -> Markup:
     """The repeated part with its shardings and collectives."""
-    block = repeated_block(why, step)
+    block = repeated_block(analysed, step)
     if not block.rows:
         return el("p", "The program has no heavy operations to draw.")
     times = (
@@ -146,14 +146,14 @@ def layer(why: Why, step: Predicted) -> Markup:
     return join([el("p", about), el("figure", draw_block(block))])
 
 
-def timeline(why: Why, step: Predicted) -> Markup:
+def timeline(analysed: AnalysedPlan, step: Predicted) -> Markup:
     """What runs when, and memory over the same time."""
     about = (
         "One step as predicted, in program order; every device does the same. Operations run one "
         "after another, and a loop is shown once with the time of all its rounds. Point at a bar "
         "to read what it is."
     )
-    hidden = step.end_s - why.file.step_s
+    hidden = step.end_s - analysed.program.step_s
     note = (
         el("p", f"{seconds_text(hidden)} of communication is predicted to run beside compute, so "
            "the step is shorter than the sum shown here.")
@@ -164,14 +164,17 @@ def timeline(why: Why, step: Predicted) -> Markup:
         [
             el("p", about), note, draw_lanes(lanes_of_step(step), step.end_s),
             el("h3", "Memory over time"),
-            draw_memory(step.memory, step.end_s, why.file.limit_bytes, why.file.argument_bytes),
+            draw_memory(
+                step.memory, step.end_s, analysed.program.limit_bytes,
+                analysed.program.argument_bytes,
+            ),
         ]
     )  # fmt: skip
 
 
-def causes(why: Why, step: Predicted) -> Markup:
+def causes(analysed: AnalysedPlan, step: Predicted) -> Markup:
     """Where time and bytes go."""
-    f = why.file
+    f = analysed.program
     total = max(f.compute_s + f.communication_s, 1e-30)
     rows = [
         (
@@ -219,9 +222,9 @@ def causes(why: Why, step: Predicted) -> Markup:
     )  # fmt: skip
 
 
-def baselines(why: Why) -> Markup:
+def baselines(analysed: AnalysedPlan) -> Markup:
     """Hand-written plans beside this one, and the front of time against memory."""
-    f = why.file
+    f = analysed.program
     rows = sorted(f.baselines.items(), key=lambda item: (not item[1].fits, item[1].step_s))
     slowest = max([f.step_s, *(b.step_s for _, b in rows)])
     shown = [

@@ -25,6 +25,6 @@ def verify(plan: Plan, *, compiler: str | None = None) -> Verification:
         PlanError: if the compiler is missing or unknown, does not know the plan's devices, or
             cannot compile the program; or no function is bound.
     """
-    if plan.file.pipeline is None:
+    if not plan.file.in_stages:
         return verify_program(plan, compiler=compiler)
     return verify_stages(plan, compiler=compiler)

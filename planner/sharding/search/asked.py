@@ -185,10 +185,13 @@ def _shape(split: Sequence[Asked], size: int) -> tuple[int, ...]:
     return shape
 
 
-def as_written(file: ProgramPlan) -> dict[str, Any]:
+def as_written(program: ProgramPlan) -> dict[str, Any]:
     """Options of a plan that is made again from its file: shardings that are pins need its mesh."""
-    pinned = file.shardings == "pin"
-    return {"shardings": file.shardings, "mesh": tuple(n for _, n in file.mesh) if pinned else None}
+    pinned = program.shardings == "pin"
+    return {
+        "shardings": program.shardings,
+        "mesh": tuple(n for _, n in program.mesh) if pinned else None,
+    }
 
 
 def _literally(name: str) -> str:

@@ -19,25 +19,29 @@ def kept_plan(memory: Memory, key: str, graph: str, traced_digest: str) -> Progr
     graph, traced_digest: text and digest of the graph as it was traced; the plan's own graph is
         another if it was rewritten.
     """
-    file = memory.get("plan", key, ProgramPlan)
-    if file is None:
+    program = memory.get("plan", key, ProgramPlan)
+    if program is None:
         return None
-    if file.substitutions:
-        return file if file.traced_digest == traced_digest and is_sound(file, file.graph) else None
-    return file if is_sound(file, graph) else None
+    if program.substitutions:
+        return (
+            program
+            if program.traced_digest == traced_digest and is_sound(program, program.graph)
+            else None
+        )
+    return program if is_sound(program, graph) else None
 
 
-def keep_plan(memory: Memory, key: str, file: ProgramPlan) -> None:
+def keep_plan(memory: Memory, key: str, program: ProgramPlan) -> None:
     """Keeps a plan, unless time cut its search short."""
-    if Stop[file.stop] in FINAL:
-        memory.put("plan", key, file)
+    if Stop[program.stop] in FINAL:
+        memory.put("plan", key, program)
 
 
-def is_sound(file: ProgramPlan, graph: str) -> bool:
-    if file.graph != graph:
+def is_sound(program: ProgramPlan, graph: str) -> bool:
+    if program.graph != graph:
         return False
     try:
-        check_program(file, "plan store")
+        check_program(program, "plan store")
     except PlanError:
         return False
     return True

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from planner import Plan, PlanError, load, plan
-from planner.inspect.analysed_plan import Why
+from planner.inspect.analysed_plan import AnalysedPlan
 from planner.inspect.explanation import Found, Whole
 from tests.planner.programs import BATCH, PARAMS, mean_loss, slow_machine
 
@@ -41,12 +41,12 @@ def _by_hand() -> Plan:
                 baseline="data-parallel")  # fmt: skip
 
 
-def why(p: Plan) -> Why:
-    return Why(p.program, p.decisions, p.cluster, "here")
+def analysed(p: Plan) -> AnalysedPlan:
+    return AnalysedPlan(p.program, p.decisions, p.cluster, "here")
 
 
 def found(p: Plan, what: str, alternatives: int = 6) -> Found:
-    reason = why(p).reason(what, alternatives)
+    reason = analysed(p).reason(what, alternatives)
     assert isinstance(reason, Found)
     return reason
 
@@ -161,7 +161,7 @@ def test_an_optimizer_state_is_explained_with_its_parameter_s_ties() -> None:
 
 
 def test_the_whole_plan(p: Plan) -> None:
-    reason = why(p).reason("")
+    reason = analysed(p).reason("")
     assert isinstance(reason, Whole)
     assert reason.account.step_s == pytest.approx(p.step_s)
     assert reason.account.peak_bytes == pytest.approx(p.peak_bytes)
@@ -171,7 +171,7 @@ def test_the_whole_plan(p: Plan) -> None:
 
 def test_reasons_are_data(p: Plan) -> None:
     for what in ("", "params/w1", "dot_general"):
-        assert json.dumps(why(p).reason(what).summary())
+        assert json.dumps(analysed(p).reason(what).summary())
 
 
 def test_number_of_alternatives(p: Plan) -> None:
@@ -202,7 +202,7 @@ def test_explaining_needs_the_file_only(p: Plan, tmp_path: Path) -> None:
 
 def test_the_choice_of_a_plan_is_found_again(p: Plan, pinned: Plan) -> None:
     for each in (p, pinned):
-        reason = why(each)
+        reason = analysed(each)
         assert reason.built.problem.cost(reason.choice) == pytest.approx(each.step_s)
 
 
@@ -210,5 +210,5 @@ def test_decisions_of_another_space_are_refused(p: Plan) -> None:
     op = next(iter(p.decisions.ops))
     strange = dataclasses.replace(p.decisions, ops={**p.decisions.ops, op: ("q", "q")})
     with pytest.raises(PlanError, match="not in this planner's space") as error:
-        Why(p.program, strange, p.cluster, "here").reason("")
+        AnalysedPlan(p.program, strange, p.cluster, "here").reason("")
     assert error.value.where == "here"

@@ -42,8 +42,8 @@ def one(request) -> Plan:
 
 
 def test_sums_are_those_of_the_account(one: Plan) -> None:
-    why = one.why
-    step, sums = predicted(why), account(why.decided)
+    analysed = one.analysed
+    step, sums = predicted(analysed), account(analysed.decided)
     compute = math.fsum(e.seconds for e in step.events if e.lane == COMPUTE)
     moved = [e for e in step.events if e.lane == COLLECTIVE]
     assert sums.step_s == pytest.approx(one.step_s, rel=1e-12)  # rebuilt from the file alone
@@ -58,7 +58,7 @@ def test_sums_are_those_of_the_account(one: Plan) -> None:
 
 
 def test_events_follow_each_other_in_program_order(one: Plan) -> None:
-    step = predicted(one.why)
+    step = predicted(one.analysed)
     for a, b in itertools.pairwise(step.events):
         assert b.start_s == pytest.approx(a.end_s)
         assert a.moment <= b.moment

@@ -64,7 +64,7 @@ def test_report_and_trace_name_every_stage(made: Any, tmp_path: Any):
 def test_operations_keep_the_lines_of_the_user(made: Any):
     plan, _ = made
     for stage in plan.stage_plans:
-        found = [stage.why.graph]
+        found = [stage.analysed.graph]
         for graph in found:  # bodies of loops and branches follow
             found += [body for node in graph.nodes for body in node.bodies]
         lines = {node.source.partition(":")[0] for graph in found for node in graph.nodes}

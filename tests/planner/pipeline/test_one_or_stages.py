@@ -113,7 +113,9 @@ def test_a_step_called_with_other_than_it_was_planned_for_is_refused():
         made.shard(params, argnum=2)
     with pytest.raises(ArgumentError, match="is a shape, expected an array"):
         made.shard(made.bound.loss.params, argnum=0)
-    for of_one_program in ("why", "program", "graph", "decisions", "in_shardings", "out_shardings"):
+    for of_one_program in (
+        "analysed", "program", "graph", "decisions", "in_shardings", "out_shardings",
+    ):  # fmt: skip
         with pytest.raises(PlanError, match="is a plan in stages"):
             getattr(made, of_one_program)
     for call in (made.input_shardings, made.what_if, lambda: planner.structs(made, params)):

@@ -102,14 +102,14 @@ def read_strategies(text: str) -> dict[str, tuple[list[int], list[int]]]:
 @pytest.mark.parametrize("kind", plans.PLANS)
 def test_strategies_put_every_piece_where_the_plan_does(kind: str, tmp_path: Path) -> None:
     found = plans.PLANS[kind]()
-    why, mesh = found.why, found.mesh
+    analysed, mesh = found.analysed, found.mesh
     strategies = read_strategies(exported(kind, "flexflow", tmp_path))
-    heavy = [i for i in why.built.op_node if is_heavy(why.flat.ops[i])]
+    heavy = [i for i in analysed.built.op_node if is_heavy(analysed.flat.ops[i])]
     assert len(strategies) == len(heavy)
     places = np.array(list(np.ndindex(*mesh.sizes)))
     for i in heavy:
-        op, node = why.flat.ops[i], why.built.op_node[i]
-        state = why.built.refs[node].menu[why.choice[node]].results[0]
+        op, node = analysed.flat.ops[i], analysed.built.op_node[i]
+        state = analysed.built.refs[node].menu[analysed.choice[node]].results[0]
         parts, ids = strategies[f"{op.node.op}@{'/'.join(map(str, op.place))}"]
         grid = np.array(ids).reshape(parts[::-1])  # innermost fastest
         for part in np.ndindex(*grid.shape):

@@ -115,7 +115,7 @@ def test_megatron_of_fsdp(tmp_path: Path) -> None:
 
 def test_hybrids_are_told_apart() -> None:
     found = by_hand("megatron", mesh=(2, 4))
-    d = degrees(found.why)
+    d = degrees(found.analysed)
     assert sorted(d.meaning.values()) == ["data", "tensor"]
     assert d.replicas * d.degree("tensor") == 8
     assert d.micro_batch * d.replicas == 8
@@ -123,7 +123,7 @@ def test_hybrids_are_told_apart() -> None:
 
 def test_mixtures_are_said() -> None:
     found = plans.pinned("[-,x]", "[-,-]", "[-,-]", mesh=(4,))
-    d = degrees(found.why)
+    d = degrees(found.analysed)
     assert any("in another way" in note for note in d.notes) or set(d.meaning.values()) <= {
         "tensor"
     }

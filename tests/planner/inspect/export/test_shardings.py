@@ -65,10 +65,10 @@ def test_a_flax_model_runs_sharded_as_planned(tmp_path: Path) -> None:
     said = json.loads(run_fresh(program, tmp_path, devices=4))
     planned = {
         path: list(state.local_shape(found.graph.inputs[n].type.shape, found.mesh))
-        for path, (n, state) in parameters(found.why).items()
+        for path, (n, state) in parameters(found.analysed).items()
     }
     assert said["shown"] == planned
-    assert any(state.axes for _, state in parameters(found.why).values())
+    assert any(state.axes for _, state in parameters(found.analysed).values())
     data = json.loads((tmp_path / "exported.json").read_text(encoding="utf-8"))
     wrong = [p for p in planned if _whole(said["flax"][p]) != _whole(data["parameters"][p])]
     noted = " ".join(data["not_expressed"])
@@ -83,7 +83,7 @@ def _whole(spec: list) -> list:
 
 @pytest.mark.parametrize("kind", plans.PLANS)
 def test_patterns_give_the_specs(kind: str) -> None:
-    states = {path: state for path, (_, state) in parameters(plans.PLANS[kind]().why).items()}
+    states = {path: state for path, (_, state) in parameters(plans.PLANS[kind]().analysed).items()}
     rules = patterns(states)
     for path, state in states.items():
         assert next(s for pattern, s in rules if re.fullmatch(pattern, path)) == state

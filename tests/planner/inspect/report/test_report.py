@@ -163,7 +163,7 @@ def test_an_unwritable_path_is_one_error(tmp_path: Path) -> None:
 
 def test_a_plan_that_is_priced_otherwise_now_is_said_to_be() -> None:
     found = evil_plan()
-    assert "prices the plan at" not in report_html(found.file, found.analysed)
+    assert "prices the plan at" not in report_html(found.file, found.analysed_programs)
     program = msgspec.structs.replace(found.program, peak_bytes=found.peak_bytes * 2)
     old = Plan(one_stage(program, len(found.graph.nodes)), found.bound)
-    assert "prices the plan at" in report_html(old.file, old.analysed)
+    assert "prices the plan at" in report_html(old.file, old.analysed_programs)
