@@ -42,6 +42,9 @@ from .placements import OF_RESULTS as OF_RESULTS
 from .placements import Placement as Placement
 from .placements import asks as asks
 from .placements import placement as placement
+from .regions import Scan as Scan
+from .regions import While as While
+from .regions import captured as captured
 from .sharding import Sharding as Sharding
 from .sharding import parse_sharding as parse_sharding
 from .sharding import replicated as replicated

@@ -9,6 +9,7 @@ from .errors import IRError
 from .factors import FactorSpec
 from .graph import Attr, Graph, Literal, Node, Operand
 from .ops.build import whole_number
+from .regions import Scan, While, captured
 from .shapes import expected_shapes
 from .signatures import check_signature
 from .table import lookup
@@ -173,7 +174,7 @@ def _body(node: Node, reference: Attr) -> tuple[list[TensorType], list[TensorTyp
     body = known.get(reference) if isinstance(reference, str) else None
     if body is None:
         raise IRError(f"{node.op}: it names the body {reference!r}, but has {len(known)}")
-    takes = [item.type for item in body.inputs if item.role != "constant"]
+    takes = [item.type for item in body.inputs[captured(body) :]]
     return takes, [body.type_of(operand) for operand in body.outputs]
 
 
@@ -194,32 +195,32 @@ def _count(node: Node, name: str, limit: int) -> int:
 
 
 def _check_scan(node: Node, operands: Types) -> None:
-    consts = _count(node, "num_consts", len(operands))
-    carried = _count(node, "num_carry", len(operands) - consts)
-    length = whole_number(node.attr("length"))
+    first = _count(node, "num_consts", len(operands))
+    _count(node, "num_carry", len(operands) - first)
+    wiring, length = Scan.of(node), whole_number(node.attr("length"))
     takes, returns = _body(node, node.attr("jaxpr"))
-    carry = operands[consts : consts + carried]
+    consts, carry, xs = wiring.operands(operands)
     slices: list[TensorType] = []
-    for type_ in operands[consts + carried :]:
+    for type_ in xs:
         if not type_.rank or type_.shape[0] != length:
             raise IRError(f"scan: it slices {type_}, expected {length} slices as its length says")
         slices.append(TensorType(type_.shape[1:], type_.dtype))
-    _agree(node, "its body takes", takes, [*operands[:consts], *carry, *slices])
-    _agree(node, "its body returns the carry", returns[:carried], carry)
-    stacked = [TensorType((length, *t.shape), t.dtype) for t in returns[carried:]]
+    _agree(node, "its body takes", takes, [*consts, *carry, *slices])
+    after, ys = wiring.results(returns)
+    _agree(node, "its body returns the carry", after, carry)
+    stacked = [TensorType((length, *t.shape), t.dtype) for t in ys]
     _agree(node, "its results are", node.outputs, [*carry, *stacked])
 
 
 def _check_while(node: Node, operands: Types) -> None:
-    tests = _count(node, "cond_nconsts", len(operands))
-    steps = _count(node, "body_nconsts", len(operands) - tests)
-    carry = operands[tests + steps :]
-    takes, returns = _body(node, node.attr("cond_jaxpr"))
-    _agree(node, "its test takes", takes, [*operands[:tests], *carry])
-    _agree(node, "its test returns", returns, [TensorType((), "bool")])
-    takes, returns = _body(node, node.attr("body_jaxpr"))
-    _agree(node, "its body takes", takes, [*operands[tests : tests + steps], *carry])
-    _agree(node, "its body returns", returns, carry)
+    first = _count(node, "cond_nconsts", len(operands))
+    _count(node, "body_nconsts", len(operands) - first)
+    test, step = (_body(node, node.attr(name)) for name in ("cond_jaxpr", "body_jaxpr"))
+    of_test, of_step, carry = While.of(node).operands(operands)
+    _agree(node, "its test takes", test[0], [*of_test, *carry])
+    _agree(node, "its test returns", test[1], [TensorType((), "bool")])
+    _agree(node, "its body takes", step[0], [*of_step, *carry])
+    _agree(node, "its body returns", step[1], carry)
     _agree(node, "its results are", node.outputs, carry)
 
 

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from .analysis import REGIONS, Place
+from .analysis import Place
 from .analysis.effects import is_effect
 from .errors import doing
-from .evaluate_regions import body_number, branch, remat, scan, while_loop
+from .evaluate_regions import branch, remat, scan, while_loop
 from .graph import Literal, Node
 from .high_words import multiply_high
 from .placements import OF_RESULTS
+from .regions import REGIONS, Scan, While
 from .trace import Binding, Program
 from .types import TensorType
 
@@ -185,31 +186,28 @@ class Scope:
 
 
 def _scan(scope: Scope, i: int, node: Node, binding: Binding, operands: list[Array]) -> list[Array]:
-    body, effects = scope.body(i, binding, body_number(node, "jaxpr")), scope.effects
-    first = binding.params["num_consts"]
-    last = first + binding.params["num_carry"]
+    body, effects, wiring = scope.body(i, binding, 0), scope.effects, Scan.of(node)
+    consts, carry, xs = wiring.operands(operands)
 
     def step(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
-        results = body([*operands[:first], *effects.open(node, carry), *slices])
-        return effects.close(node, results[: last - first]), results[last - first :]
+        after, ys = wiring.results(body([*consts, *effects.open(node, carry), *slices]))
+        return effects.close(node, after), ys
 
-    carry = effects.close(node, operands[first:last])
-    return list(effects.open(node, scan(binding, step, carry, operands[last:])))
+    return list(effects.open(node, scan(binding, step, effects.close(node, carry), xs)))
 
 
 def _while(
     scope: Scope, i: int, node: Node, binding: Binding, operands: list[Array]
 ) -> list[Array]:
-    test = scope.body(i, binding, body_number(node, "cond_jaxpr"))
-    step = scope.body(i, binding, body_number(node, "body_jaxpr"))
-    n_test, n_step = binding.params["cond_nconsts"], binding.params["body_nconsts"]
-    for_test, for_step = operands[:n_test], operands[n_test : n_test + n_step]
+    wiring = While.of(node)
+    test, step = (scope.body(i, binding, b) for b in (wiring.test, wiring.step))
+    for_test, for_step, carry = wiring.operands(operands)
     return list(
         scope.effects.loop(
             node,
             lambda carry: test([*for_test, *carry])[0],
             lambda carry: step([*for_step, *carry]),
-            operands[n_test + n_step :],
+            carry,
         )
     )
 

@@ -9,17 +9,12 @@ from typing import Any
 import jax
 from jax import lax
 
-from .graph import Node
-from .jax_internals import with_consts_as_arguments
+from . import jax_internals as internals
+from .regions import body_number as body_number
 from .trace import Binding
 
 Array = Any
 Arrays = Sequence[Array]
-
-
-def body_number(node: Node, name: str) -> int:
-    """Which of the node's bodies an attribute names, as in `cond_jaxpr = "body 1"`."""
-    return int(str(node.attr(name)).removeprefix("body "))
 
 
 def scan(
@@ -27,17 +22,7 @@ def scan(
     xs: Arrays,
 ) -> list[Array]:  # fmt: skip
     """`step(carry, slices of xs) -> (carry, slices of ys)`, repeated as the binding says."""
-    params = binding.params
-
-    def body(carry: tuple[Array, ...], slices: tuple[Array, ...]) -> Any:
-        after, ys = step(carry, slices)
-        return tuple(after), tuple(ys)
-
-    last, ys = lax.scan(
-        body, tuple(carry), tuple(xs), length=params["length"], reverse=params["reverse"],
-        unroll=params["unroll"],
-    )  # fmt: skip
-    return [*last, *ys]
+    return internals.scan(binding.params, step, carry, xs)
 
 
 def while_loop(
@@ -69,7 +54,7 @@ def remat(
     """
     closed = jax.make_jaxpr(lambda *xs: tuple(run(*xs)))(*operands)
     # The region's jaxpr is an open one: arrays that the body captured become operands.
-    params = {**binding.params, "jaxpr": with_consts_as_arguments(closed)}
+    params = {**binding.params, "jaxpr": internals.with_consts_as_arguments(closed)}
     barriers = params["prevent_cse"]
     if isinstance(barriers, tuple):  # one per operand
         kept = tuple(position is None or barriers[position] for position in positions)

@@ -9,15 +9,13 @@ import numpy as np
 
 from .errors import IRError, doing
 from .graph import Graph, Literal, Node, Operand
-from .ops.build import whole_number
 from .ops.numeric import numpy_dtype
+from .regions import REGIONS, Scan, While, captured, iterations
 from .table import lookup
 from .types import TensorType
 
 Array = np.ndarray[Any, Any]
 Constants = Mapping[str, Any]  # by content digest
-
-_CONTROL = ("cond", "remat", "scan", "while")
 
 
 def interpret(
@@ -51,7 +49,7 @@ def without_meaning(graph: Graph, constants: Constants | None = None) -> tuple[s
     known = constants or {}
     found: set[str] = set()
     for node in graph.nodes:
-        if node.op in _CONTROL:
+        if node.op in REGIONS:
             for body in node.bodies:
                 found.update(without_meaning(body, known))
         elif node.op == "constant":
@@ -108,10 +106,10 @@ def _node(node: Node, operands: list[Array], constants: Constants) -> tuple[Arra
     if node.op == "constant":
         return (_typed(constants[str(node.attr("content"))], node.outputs[0]),)
     if node.op == "remat":
-        return _body(node, "jaxpr", operands, constants)
+        return _body(node.bodies[0], operands, constants)
     if node.op == "cond":
         last = len(node.bodies) - 1
-        return _run_body(node.bodies[min(max(int(operands[0]), 0), last)], operands[1:], constants)
+        return _body(node.bodies[min(max(int(operands[0]), 0), last)], operands[1:], constants)
     if node.op == "while":
         return _while(node, operands, constants)
     if node.op == "scan":
@@ -119,37 +117,27 @@ def _node(node: Node, operands: list[Array], constants: Constants) -> tuple[Arra
     return apply(node, operands)
 
 
-def _body(
-    node: Node, name: str, arguments: Sequence[Array], constants: Constants
-) -> tuple[Array, ...]:
-    """Runs the body that an attribute names, as in `cond_jaxpr = "body 1"`."""
-    number = int(str(node.attr(name)).removeprefix("body "))
-    return _run_body(node.bodies[number], arguments, constants)
-
-
-def _run_body(body: Graph, arguments: Sequence[Array], constants: Constants) -> tuple[Array, ...]:
-    captured = [constants[i.digest] for i in body.inputs if i.role == "constant"]
-    return _run(body, [*captured, *arguments], constants)
+def _body(body: Graph, arguments: Sequence[Array], constants: Constants) -> tuple[Array, ...]:
+    heads = [constants[item.digest] for item in body.inputs[: captured(body)]]
+    return _run(body, [*heads, *arguments], constants)
 
 
 def _while(node: Node, operands: list[Array], constants: Constants) -> tuple[Array, ...]:
-    tests, steps = whole_number(node.attr("cond_nconsts")), whole_number(node.attr("body_nconsts"))
-    for_test, for_step = operands[:tests], operands[tests : tests + steps]
-    carry = tuple(operands[tests + steps :])
-    while bool(_body(node, "cond_jaxpr", [*for_test, *carry], constants)[0]):
-        carry = _body(node, "body_jaxpr", [*for_step, *carry], constants)
-    return carry
+    wiring = While.of(node)
+    test, step = node.bodies[wiring.test], node.bodies[wiring.step]
+    for_test, for_step, carry = wiring.operands(operands)
+    while bool(_body(test, [*for_test, *carry], constants)[0]):
+        carry = _body(step, [*for_step, *carry], constants)
+    return tuple(carry)
 
 
 def _scan(node: Node, operands: list[Array], constants: Constants) -> tuple[Array, ...]:
-    fixed, carried = whole_number(node.attr("num_consts")), whole_number(node.attr("num_carry"))
-    length = whole_number(node.attr("length"))
-    outer, carry = operands[:fixed], tuple(operands[fixed : fixed + carried])
-    stacked = operands[fixed + carried :]
-    ys = [np.empty(t.shape, numpy_dtype(t.dtype)) for t in node.outputs[carried:]]
-    for i in reversed(range(length)) if node.attr("reverse") else range(length):
-        results = _body(node, "jaxpr", [*outer, *carry, *(x[i] for x in stacked)], constants)
-        carry = results[:carried]
-        for y, part in zip(ys, results[carried:], strict=True):
+    wiring, body = Scan.of(node), node.bodies[0]
+    consts, carry, xs = wiring.operands(operands)
+    ys = [np.empty(t.shape, numpy_dtype(t.dtype)) for t in wiring.results(node.outputs)[1]]
+    for i in iterations(node):
+        results = _body(body, [*consts, *carry, *(x[i] for x in xs)], constants)
+        carry, parts = wiring.results(results)
+        for y, part in zip(ys, parts, strict=True):
             y[i] = part
     return (*carry, *ys)

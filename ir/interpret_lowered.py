@@ -14,8 +14,8 @@ from .graph import Graph, Literal, Node
 from .interpret import Array, Constants, apply, without_meaning
 from .logical_devices import LogicalDevices, Shards
 from .lowered import LoweredPlan
-from .ops.build import whole_number
 from .ops.numeric import numpy_dtype
+from .regions import Scan, While, captured, entering, iterations
 from .sharding import Sharding, replicated
 from .strategy import Strategy
 from .table import lookup
@@ -123,12 +123,6 @@ class _At:
     def plan(self) -> LoweredPlan:
         return self.run.plan
 
-    def number(self, name: str) -> int:
-        return whole_number(self.node.attr(name))
-
-    def body_number(self, name: str) -> int:
-        return int(str(self.node.attr(name)).removeprefix("body "))
-
     def result_state(self, k: int) -> Sharding:
         """State in which a result is kept."""
         number = self.graph.values_of(self.place[-1])[k]
@@ -136,23 +130,22 @@ class _At:
         return state or replicated(self.node.outputs[k].rank)
 
     def ports(self, body: int) -> list[Sharding]:
-        """States of the inputs of a body, captured constants first."""
-        place, inputs = (*self.place, body), self.node.bodies[body].inputs
-        states = (self.plan.state(place, n) for n in range(len(inputs)))
-        return [s or replicated(i.type.rank) for s, i in zip(states, inputs, strict=True)]
+        """States of what enters a body, after its captured constants."""
+        inputs = self.node.bodies[body].inputs
+        heads = captured(self.node.bodies[body])
+        return [self._port(body, n, inputs[n].type) for n in range(heads, len(inputs))]
 
-    def heads(self, body: int) -> int:
-        """Constants that a body captured."""
-        return sum(item.role == "constant" for item in self.node.bodies[body].inputs)
+    def _port(self, body: int, n: int, type_: TensorType) -> Sharding:
+        return self.plan.state((*self.place, body), n) or replicated(type_.rank)
 
-    def inside(self, body: int, entering: Sequence[_Entry | Shards]) -> list[_Entry]:
+    def inside(self, body: int, arguments: Sequence[_Entry | Shards]) -> list[_Entry]:
         """Runs a body once on what enters it after its captured constants."""
-        graph, heads, ports = self.node.bodies[body], self.heads(body), self.ports(body)
+        graph, heads = self.node.bodies[body], captured(self.node.bodies[body])
         entries: list[_Entry] = []
-        for item, state in zip(graph.inputs[:heads], ports, strict=False):
+        for n, item in enumerate(graph.inputs[:heads]):
             constant = np.asarray(self.run.constants[item.digest])
-            entries.append(self.run.keep(constant, item.type, state))
-        for x, item, state in zip(entering, graph.inputs[heads:], ports[heads:], strict=True):
+            entries.append(self.run.keep(constant, item.type, self._port(body, n, item.type)))
+        for x, item, state in zip(arguments, graph.inputs[heads:], self.ports(body), strict=True):
             entries.append(_Kept(x, item.type, state) if isinstance(x, tuple) else x)
         return self.run.body(graph, (*self.place, body), entries)
 
@@ -269,37 +262,33 @@ def _placed(
 
 def _remat(at: _At, entries: list[_Entry]) -> list[_Entry]:
     """A region without ports: what is kept outside is read inside in the same state."""
-    graph, heads, ports = at.node.bodies[0], at.heads(0), at.ports(0)
-    captured: list[_Entry] = [
-        at.run.keep(np.asarray(at.run.constants[item.digest]), item.type, state)
-        for item, state in zip(graph.inputs[:heads], ports, strict=False)
-    ]
-    return at.run.body(graph, (*at.place, 0), [*captured, *entries])
+    return at.inside(0, entries)
 
 
 def _scan(at: _At, entries: list[_Entry]) -> list[_Entry]:
-    fixed, carried, length = (at.number(k) for k in ("num_consts", "num_carry", "length"))
-    ports = at.ports(0)[at.heads(0) :]
-    last = fixed + carried
-    consts = [at.entered(k, entries[k], ports[k]) for k in range(fixed)]
-    carry = [at.enter(k, entries[k], ports[k]) for k in range(fixed, last)]
-    xs = [at.enter(k, entries[k], _stacked(ports[k])) for k in range(last, len(entries))]
-    slices = [_sliced(at.result_state(k)) for k in range(carried, len(at.node.outputs))]
-    stacks: dict[int, list[Shards]] = {}
-    for i in reversed(range(length)) if at.node.attr("reverse") else range(length):
+    wiring, ports, order = Scan.of(at.node), at.ports(0), iterations(at.node)
+    fixed, carried, sliced = wiring.operands(range(len(entries)))
+    consts = [at.entered(k, entries[k], ports[k]) for k in fixed]
+    carry: Sequence[Shards] = [at.enter(k, entries[k], ports[k]) for k in carried]
+    xs = [at.enter(k, entries[k], _stacked(ports[k])) for k in sliced]
+    _, carry_states, _ = wiring.operands(ports)
+    _, ys = wiring.results(range(len(at.node.outputs)))
+    slices = [_sliced(at.result_state(k)) for k in ys]
+    stacks: dict[int, Sequence[Shards]] = {}
+    for i in order:
         parts = [tuple(shard[i] for shard in x) for x in xs]
         results = at.inside(0, [*consts, *carry, *parts])
-        states = [*ports[fixed:last], *slices]
+        states = [*carry_states, *slices]
         left = [at.leave(0, k, x, s) for k, (x, s) in enumerate(zip(results, states, strict=True))]
-        carry, stacks[i] = left[:carried], left[carried:]
+        carry, stacks[i] = wiring.results(left)
     found: list[_Entry] = [
-        at.publish(k, x, s) for k, (x, s) in enumerate(zip(carry, ports[fixed:last], strict=True))
+        at.publish(k, x, s) for k, (x, s) in enumerate(zip(carry, carry_states, strict=True))
     ]
-    for k, state in enumerate(slices):
-        type_, whole = at.node.outputs[carried + k], _stacked(state)
+    for n, (k, state) in enumerate(zip(ys, slices, strict=True)):
+        type_, whole = at.node.outputs[k], _stacked(state)
         empty = np.empty(whole.local_shape(type_.shape, at.plan.mesh), numpy_dtype(type_.dtype))
         shards = tuple(
-            np.stack([stacks[i][k][d] for i in range(length)]) if length else empty
+            np.stack([stacks[i][n][d] for i in sorted(stacks)]) if stacks else empty
             for d in range(at.plan.mesh.num_devices)
         )
         found.append(_Kept(shards, type_, whole))
@@ -307,32 +296,32 @@ def _scan(at: _At, entries: list[_Entry]) -> list[_Entry]:
 
 
 def _while(at: _At, entries: list[_Entry]) -> list[_Entry]:
-    test, step = at.body_number("cond_jaxpr"), at.body_number("body_jaxpr")
-    tests, steps = at.number("cond_nconsts"), at.number("body_nconsts")
-    first = tests + steps
-    for_test, for_step = at.ports(test)[at.heads(test) :], at.ports(step)[at.heads(step) :]
-    of_test = [at.entered(k, entries[k], for_test[k]) for k in range(tests)]
-    of_step = [at.entered(k, entries[k], for_step[k - tests]) for k in range(tests, first)]
-    ports = for_step[steps:]
-    carry = [at.enter(k, entries[k], ports[k - first]) for k in range(first, len(entries))]
+    wiring = While.of(at.node)
+    test, step = wiring.test, wiring.step
+    state = {
+        k: s for b in (test, step) for k, s in zip(entering(at.node, b), at.ports(b), strict=True)
+    }
+    fixed_test, fixed_step, carried = wiring.operands(range(len(entries)))
+    of_test = [at.entered(k, entries[k], state[k]) for k in fixed_test]
+    of_step = [at.entered(k, entries[k], state[k]) for k in fixed_step]
+    carry = [at.enter(k, entries[k], state[k]) for k in carried]
+    ports = [state[k] for k in carried]
 
     def goes_on() -> bool:
         (stop,) = at.inside(test, [*of_test, *carry])
         return bool(stop.shards[0] if isinstance(stop, _Kept) else stop)
 
     while goes_on():
-        results = at.inside(step, [*of_step, *carry])
-        pairs = zip(results, ports, strict=True)
-        carry = [at.leave(step, k, x, state) for k, (x, state) in enumerate(pairs)]
+        pairs = zip(at.inside(step, [*of_step, *carry]), ports, strict=True)
+        carry = [at.leave(step, k, x, s) for k, (x, s) in enumerate(pairs)]
     return [at.publish(k, x, s) for k, (x, s) in enumerate(zip(carry, ports, strict=True))]
 
 
 def _cond(at: _At, entries: list[_Entry]) -> list[_Entry]:
     which = at.enter(0, entries[0], replicated(0))
     taken = min(max(int(which[0]), 0), len(at.node.bodies) - 1)
-    ports = at.ports(taken)[at.heads(taken) :]
-    pairs = enumerate(zip(entries[1:], ports, strict=True), start=1)
-    results = at.inside(taken, [at.enter(k, entry, state) for k, (entry, state) in pairs])
+    pairs = zip(entering(at.node, taken), at.ports(taken), strict=True)
+    results = at.inside(taken, [at.enter(k, entries[k], state) for k, state in pairs])
     found: list[_Entry] = []
     for k, entry in enumerate(results):
         state = at.result_state(k)

@@ -8,13 +8,14 @@ versions traced it, and another version is met here with one error.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import jax
 
 from .errors import TraceError
 from .jax_versions import KNOWN, known
+from .regions import Scan
 
 try:  # what a version may move
     from jax._src import xla_bridge
@@ -224,6 +225,44 @@ def under(eqn: Any) -> Generator[None]:
         yield
 
 
+def scan(
+    params: Mapping[str, Any],
+    step: Callable[[Sequence[Array], Sequence[Array]], tuple[Sequence[Array], Sequence[Array]]],
+    carry: Sequence[Array],
+    xs: Sequence[Array],
+) -> list[Array]:
+    """`step(carry, slices of xs) -> (carry, slices of ys)`, as often as a scan's parameters say."""
+
+    def body(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
+        after, ys = step(carry, slices)
+        return list(after), list(ys)
+
+    last, ys = jax.lax.scan(
+        body, list(carry), list(xs), length=params["length"], reverse=params["reverse"],
+        unroll=params["unroll"],
+    )  # fmt: skip
+    return [*last, *ys]
+
+
+def run_scan(
+    params: Mapping[str, Any], body: Callable[..., Sequence[Array]], operands: Sequence[Array]
+) -> list[Array]:
+    """A scan with these parameters around another body, which takes and returns what its own does.
+
+    Args:
+        params: from `params_of`.
+        body: (constants, carries, slices of xs) -> (carries, slices of ys), as flat lists.
+        operands: of the scan.
+    """
+    wiring = Scan.in_jaxpr(params)
+    consts, carry, xs = wiring.operands(operands)
+
+    def step(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
+        return wiring.results(body(*consts, *carry, *slices))
+
+    return scan(params, step, carry, xs)
+
+
 @final
 class _Scan:
     """Stands for the primitive of a scan: runs it with the parameters of `params_of`."""
@@ -232,18 +271,7 @@ class _Scan:
     multiple_results = True
 
     def bind(self, *operands: Array, **params: Any) -> list[Array]:
-        body = function_of(params["jaxpr"])
-        first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
-
-        def step(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
-            found = body(*operands[:first], *carry, *slices)
-            return found[: last - first], found[last - first :]
-
-        carry, ys = jax.lax.scan(
-            step, list(operands[first:last]), list(operands[last:]), length=params["length"],
-            reverse=params["reverse"], unroll=params["unroll"],
-        )  # fmt: skip
-        return [*carry, *ys]
+        return run_scan(params, function_of(params["jaxpr"]), operands)
 
 
 _SCAN = _Scan()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from .graph import Graph, Node
+from .regions import Scan, captured, entering
 
 
 def live_inputs(graph: Graph) -> frozenset[int]:
@@ -25,34 +26,33 @@ def _live(graph: Graph, wanted: Set[int]) -> frozenset[int]:
 
 def _read(node: Node, used: frozenset[int]) -> Set[int]:
     """Positions of the operands that some results of a node depend on."""
-    count = len(node.inputs)
+    everything = set(range(len(node.inputs)))
     if node.has_attr("effect"):
-        return set(range(count))
+        return everything
     match node.op:
         case "scan":
             return _of_scan(node, used)
         case "cond":
-            return {0}.union(*(_shifted(body, used, count - 1, 1) for body in node.bodies))
+            return {0}.union(*(_inside(node, b, used) for b in range(len(node.bodies))))
         case "remat":
-            return _shifted(node.bodies[0], used, count, 0)
+            return _inside(node, 0, used)
         case _:
-            return set(range(count))
+            return everything
 
 
-def _shifted(body: Graph, used: Set[int], count: int, by: int) -> set[int]:
-    """Operands of a body that takes the last `count` of its inputs from a node."""
-    heads = len(body.inputs) - count
-    return {v - heads + by for v in _live(body, used) if v >= heads}
+def _inside(node: Node, b: int, used: Set[int]) -> set[int]:
+    """Positions of the operands that some results of a body depend on."""
+    body, positions = node.bodies[b], entering(node, b)
+    heads = captured(body)
+    return {positions[v - heads] for v in _live(body, used) if v >= heads}
 
 
 def _of_scan(node: Node, used: Set[int]) -> set[int]:
     """Carries that are wanted want others in turn."""
-    consts, carries = node.attr("num_consts"), node.attr("num_carry")
-    assert isinstance(consts, int)
-    assert isinstance(carries, int)
+    _, carries, _ = Scan.of(node).operands(range(len(node.inputs)))
     while True:
-        read = _shifted(node.bodies[0], used, len(node.inputs), 0)
-        more = {v - consts for v in read if consts <= v < consts + carries} | set(used)
+        read = _inside(node, 0, used)
+        more = {carry for carry, k in enumerate(carries) if k in read} | set(used)
         if more == used:
-            return read | {consts + k for k in used if k < carries}
+            return read | {k for carry, k in enumerate(carries) if carry in used}
         used = more

@@ -23,11 +23,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .analysis.flat_program import FlatProgram, Place, Site
-from .analysis.flatten import REGIONS, flatten
+from .analysis.flatten import flatten
 from .errors import IRError
 from .graph import Graph, Literal, Node
 from .lowered import Change, LoweredPlan, Reshard, ReshardStep, kept_states
 from .mesh import Mesh
+from .regions import REGIONS
 from .sharding import Sharding, parse_sharding
 from .strategy import Strategy
 from .text import annotated, parse_annotated

@@ -1,5 +1,8 @@
 """Analyses of programs: what is true of a graph on every mesh."""
 
+from ..regions import ASSUMED_ITERATIONS as ASSUMED_ITERATIONS
+from ..regions import REGIONS as REGIONS
+from ..regions import runs_of as runs_of
 from .colour_refinement import Incidence as Incidence
 from .colour_refinement import refine as refine
 from .decisions import Decisions as Decisions
@@ -19,8 +22,6 @@ from .flat_program import Site as Site
 from .flat_program import flat_type as flat_type
 from .flat_program import is_float as is_float
 from .flat_program import operand_types as operand_types
-from .flatten import ASSUMED_ITERATIONS as ASSUMED_ITERATIONS
-from .flatten import REGIONS as REGIONS
 from .flatten import flatten as flatten
 from .union_find import find as find
 from .value_uses import accumulators as accumulators

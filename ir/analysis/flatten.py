@@ -12,15 +12,13 @@ region passes a *port*, a value with a sharding of its own:
 
 from __future__ import annotations
 
-from ..errors import IRError
-from ..graph import Graph, Input, Literal, Node
+from collections.abc import Sequence
+
+from ..graph import Graph, Literal, Node
+from ..regions import ASSUMED_ITERATIONS, REGIONS, Scan, While, captured, entering, runs_of
 from ..table import lookup
 from ..types import TensorType
 from .flat_program import FlatOp, FlatProgram, FlatValue, Link, Place, Region, Site, flat_type
-
-# Iterations that a `while` of unknown length is priced with; the plan warns of it.
-ASSUMED_ITERATIONS = 8
-REGIONS = ("scan", "while", "cond", "remat")
 
 
 def flatten(graph: Graph) -> FlatProgram:
@@ -30,17 +28,16 @@ def flatten(graph: Graph) -> FlatProgram:
         IRError: if a region has a form that is not understood.
     """
     flat = FlatProgram(graph)
-    env: list[int | Literal] = []
     for item in graph.inputs:
         flat.inputs.append(flat.new(item.type, item.name, "argument", 1.0))
-        env.append(flat.inputs[-1])
-    flat.outputs = list(_body(flat, graph, env, (), 1.0))
+    flat.outputs = list(_body(flat, graph, flat.inputs, (), 1.0))
     return flat
 
 
 def _body(
-    flat: FlatProgram, graph: Graph, env: list[int | Literal], prefix: Place, weight: float
+    flat: FlatProgram, graph: Graph, entered: Sequence[int | Literal], prefix: Place, weight: float
 ) -> tuple[int | Literal, ...]:
+    env = list(entered)
     for number, value in enumerate(env):
         if isinstance(value, int):
             flat.names[(prefix, number)] = value
@@ -111,7 +108,7 @@ def _renew(flat: FlatProgram, value: int | Literal, port: int, weight: float, si
 
 
 def _leave(
-    flat: FlatProgram, ports: list[int], name: str, weight: float, place: Place
+    flat: FlatProgram, ports: Sequence[int], name: str, weight: float, place: Place
 ) -> tuple[int, ...]:
     """The last carries of a loop, in states of their own: a partial sum is finished once."""
     time = flat.tick()
@@ -122,11 +119,10 @@ def _leave(
     return tuple(found)
 
 
-def _int(node: Node, name: str) -> int:
-    value = node.attr(name)
-    if not isinstance(value, int):
-        raise IRError(f"{node.op}: attribute '{name}' should be a number, found {value!r}")
-    return value
+def _captured(flat: FlatProgram, body: Graph, weight: float) -> list[int]:
+    """Ports of the constants that a body has captured."""
+    heads = body.inputs[: captured(body)]
+    return [_port(flat, item.type, item.name, weight) for item in heads]
 
 
 def _scan(
@@ -136,42 +132,37 @@ def _scan(
     place: Place,
     weight: float,
 ) -> tuple[int | Literal, ...]:
-    body = node.bodies[0]
-    consts, carries, length = (_int(node, k) for k in ("num_consts", "num_carry", "length"))
-    heads = len(body.inputs) - len(inputs)  # constants captured by the body
+    body, wiring, label = node.bodies[0], Scan.of(node), "/".join(map(str, place))
+    sliced = wiring.constants + wiring.carries
     begin = flat.tick()
-    ports = [_constant_port(flat, item, weight) for item in body.inputs[:heads]]
+    ports = _captured(flat, body, weight)
+    heads = len(ports)
     for k, source in enumerate(inputs):
-        type_ = body.inputs[heads + k].type
-        lift = int(k >= consts + carries)
-        name = f"scan@{'/'.join(map(str, place))}.in{k}"
-        ports.append(_enter(flat, source, name, type_, weight, Site(place, "operand", k), lift))
-    inner = weight * max(length, 0)
-    outs = _body(flat, body, list(ports), (*place, 0), inner)
-    carry_ports = ports[heads + consts : heads + consts + carries]
-    for k, (value, port) in enumerate(zip(outs[:carries], carry_ports, strict=True)):
+        type_, site = body.inputs[heads + k].type, Site(place, "operand", k)
+        name = f"scan@{label}.in{k}"
+        ports.append(_enter(flat, source, name, type_, weight, site, int(k >= sliced)))
+    inner = weight * runs_of(node)
+    outs = _body(flat, body, ports, (*place, 0), inner)
+    _, carry_ports, _ = wiring.operands(ports[heads:])
+    after, slices = wiring.results(outs)
+    for k, (value, port) in enumerate(zip(after, carry_ports, strict=True)):
         _renew(flat, value, port, inner, Site((*place, 0), "return", k))
-    results: list[int | Literal] = []
+    stacks: list[int] = []
     made: list[int] = []
-    for k, value in enumerate(outs[carries:]):
-        name = f"scan@{'/'.join(map(str, place))}.out{k}"
+    for k, value in enumerate(slices):
+        name, result = f"scan@{label}.out{k}", wiring.carries + k
         # the whole stack is there before the first slice is written
-        port = _port(flat, body.type_of(body.outputs[carries + k]), name, inner, begin)
-        _renew(flat, value, port, inner, Site((*place, 0), "return", carries + k))
-        outer = flat.new(node.outputs[carries + k], name, "port", weight)
+        port = _port(flat, body.type_of(body.outputs[result]), name, inner, begin)
+        _renew(flat, value, port, inner, Site((*place, 0), "return", result))
+        outer = flat.new(node.outputs[result], name, "port", weight)
         flat.stacked[outer] = port
-        results.append(outer)
+        stacks.append(outer)
         made.append(port)
     flat.tick()
     _close(flat, ports + made)
-    last = _leave(flat, carry_ports, f"scan@{'/'.join(map(str, place))}.carry", weight, place)
-    stacks = tuple(v for v in results if isinstance(v, int))
-    flat.regions.append(Region(place, begin, flat.clock, tuple(ports), last, stacks))
-    return (*last, *results)
-
-
-def _constant_port(flat: FlatProgram, item: Input, weight: float) -> int:
-    return _port(flat, item.type, item.name, weight)
+    last = _leave(flat, carry_ports, f"scan@{label}.carry", weight, place)
+    flat.regions.append(Region(place, begin, flat.clock, tuple(ports), last, tuple(stacks)))
+    return (*last, *stacks)
 
 
 def _while(
@@ -181,47 +172,31 @@ def _while(
     place: Place,
     weight: float,
 ) -> tuple[int | Literal, ...]:
-    names = [name for name, value in node.attrs if isinstance(value, str) and "body " in value]
-    bodies = dict(zip(names, node.bodies, strict=True))
-    cond, body = bodies["cond_jaxpr"], bodies["body_jaxpr"]
-    n_cond, n_body = _int(node, "cond_nconsts"), _int(node, "body_nconsts")
-    begin = flat.tick()
+    wiring, begin = While.of(node), flat.tick()
     flat.warnings.append(
         f"a while loop ({node.source or 'no source'}) has no known length; it is priced as "
         f"{ASSUMED_ITERATIONS} iterations"
     )
-    label = "/".join(map(str, place))
-    inner = weight * ASSUMED_ITERATIONS
-    extra = {
-        name: len(graph.inputs) - count - (len(inputs) - n_cond - n_body)
-        for name, graph, count in (("cond", cond, n_cond), ("body", body, n_body))
-    }
-    carry_types = [item.type for item in body.inputs[extra["body"] + n_body :]]
+    label, inner = "/".join(map(str, place)), weight * runs_of(node)
 
-    def enter(source: int | Literal, type_: TensorType, k: int) -> int:
-        return _enter(
-            flat, source, f"while@{label}.in{k}", type_, weight, Site(place, "operand", k)
-        )
+    def enter(k: int, source: int | Literal) -> int:
+        type_, site = flat_type(flat, source), Site(place, "operand", k)
+        return _enter(flat, source, f"while@{label}.in{k}", type_, weight, site)
 
-    types = [flat_type(flat, source) for source in inputs[: n_cond + n_body]] + carry_types
-    ports = [enter(s, t, k) for k, (s, t) in enumerate(zip(inputs, types, strict=True))]
-    carry = ports[n_cond + n_body :]
-    cond_env = [_constant_port(flat, i, weight) for i in cond.inputs[: extra["cond"]]]
-    body_env = [_constant_port(flat, i, weight) for i in body.inputs[: extra["body"]]]
-    stops = _body(
-        flat, cond, [*cond_env, *ports[:n_cond], *carry],
-        (*place, names.index("cond_jaxpr")), inner,
-    )  # fmt: skip
+    ports = [enter(k, source) for k, source in enumerate(inputs)]
+    _, _, carry = wiring.operands(ports)
+    heads = {b: _captured(flat, node.bodies[b], weight) for b in (wiring.test, wiring.step)}
+
+    def run(b: int) -> tuple[int | Literal, ...]:
+        env = [*heads[b], *(ports[k] for k in entering(node, b))]
+        return _body(flat, node.bodies[b], env, (*place, b), inner)
+
+    stops = run(wiring.test)
     flat.forced.update(value for value in stops if isinstance(value, int))
-    outs = _body(
-        flat, body, [*body_env, *ports[n_cond : n_cond + n_body], *carry],
-        (*place, names.index("body_jaxpr")), inner,
-    )  # fmt: skip
-    step = (*place, names.index("body_jaxpr"))
-    for k, (value, port) in enumerate(zip(outs, carry, strict=True)):
-        _renew(flat, value, port, inner, Site(step, "return", k))
+    for k, (value, port) in enumerate(zip(run(wiring.step), carry, strict=True)):
+        _renew(flat, value, port, inner, Site((*place, wiring.step), "return", k))
     flat.tick()
-    _close(flat, [*ports, *cond_env, *body_env])
+    _close(flat, [*ports, *heads[wiring.test], *heads[wiring.step]])
     last = _leave(flat, carry, f"while@{label}.carry", weight, place)
     flat.regions.append(Region(place, begin, flat.clock, tuple(ports), last))
     return last
@@ -248,9 +223,7 @@ def _cond(
     results: list[int] = []
     inner = weight / max(len(node.bodies), 1)
     for b, body in enumerate(node.bodies):
-        heads = len(body.inputs) - len(ports)
-        captured = [_constant_port(flat, item, weight) for item in body.inputs[:heads]]
-        outs = _body(flat, body, [*captured, *ports], (*place, b), inner)
+        outs = _body(flat, body, [*_captured(flat, body, weight), *ports], (*place, b), inner)
         if not results:
             results = [
                 _port(flat, type_, f"cond@{label}.out{k}", weight)
@@ -272,9 +245,7 @@ def _remat(
     weight: float,
 ) -> tuple[int | Literal, ...]:
     body = node.bodies[0]
-    heads = len(body.inputs) - len(inputs)
-    captured = [_constant_port(flat, item, weight) for item in body.inputs[:heads]]
-    return _body(flat, body, [*captured, *inputs], (*place, 0), weight)
+    return _body(flat, body, [*_captured(flat, body, weight), *inputs], (*place, 0), weight)
 
 
 _REGION = {"scan": _scan, "while": _while, "cond": _cond, "remat": _remat}

@@ -15,7 +15,7 @@ from ir import TraceError, lookup
 from ir import jax_internals as internals
 
 from .derivative_rules import chosen, flows, rule_of
-from .edits import Called, Edits, Place
+from .edits import Called, Edits, Place, body_name
 from .equation_list import bodies, equation_at
 from .loss_reduction import shares_of
 from .paired_ops import Known, Lockstep
@@ -76,9 +76,8 @@ def _calls(large: Any, small: Any, place: Place) -> Iterator[tuple[Place, Any, A
             yield (*here, name), a, b
             continue
         called = internals.inlined(a) is not None
-        body = "while body" if name == "while" else "body"
         for k, (x, y) in enumerate(zip(bodies(a), bodies(b), strict=False)):
-            yield from _calls(x, y, (*here, name if called else f"{body} {k}"))
+            yield from _calls(x, y, (*here, name if called else body_name(name, k)))
 
 
 def _says_alike(large: Any, small: Any) -> bool:

@@ -15,6 +15,11 @@ Place = tuple[int | str, ...]
 Value = tuple[Place, int]  # an operand, or a result, of an equation
 
 
+def body_name(op: str, number: int) -> str:
+    """What a place calls a body of an op."""
+    return f"while body {number}" if op == "while" else f"body {number}"
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What an operand becomes.

@@ -14,7 +14,7 @@ from typing import Any
 
 from ir import jax_internals as internals
 
-from .edits import Place, Value
+from .edits import Place, Value, body_name
 
 Array = Any
 
@@ -153,7 +153,7 @@ class _Reader:
         if body is not None:
             return body, name
         if self.again and name in internals.REMAT:
-            return eqn.params["jaxpr"], "body 0"
+            return eqn.params["jaxpr"], body_name(name, 0)
         return None
 
     def call(self, body: Any, ins: Sequence[Any], place: Place) -> tuple[int | Written, ...]:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ir import Attr, Literal, Node, TensorType
+from ir import Literal, Node, TensorType
 from ir.trace import Binding
 
-from .edits import SHARE, Change, Edits, Place, Value
+from .edits import SHARE, Change, Edits, Place, Value, body_name
 from .shares import SAME, Share, at, joined, mixed
 
 # Attributes that repeat what the shapes of the results say.
@@ -121,17 +121,18 @@ class Pair:
         """Shares of results of which no more can be said."""
         return (mixed(f"{at(self.a)} {what}"),) * len(self.a.outputs)
 
+    def inside(self, number: int) -> Place:
+        """The place of a body."""
+        return (*self.place, body_name(self.a.op, number))
+
     def body(self, number: int) -> Place:
         """The place of a body, of which nothing is noted."""
-        name = "while body" if self.a.op == "while" else "body"
-        place = (*self.place, f"{name} {number}")
         if self.lockstep.edits is not None:
-            self.lockstep.edits.forget(place)
-        return place
+            self.lockstep.edits.forget(self.inside(number))
+        return self.inside(number)
 
-    def body_of(self, key: Attr, shares: Sequence[Share]) -> tuple[Share, ...]:
+    def body_of(self, number: int, shares: Sequence[Share]) -> tuple[Share, ...]:
         """Shares of the outputs of a body."""
-        number = int(str(key).removeprefix("body "))
         found = self.walk(self, number, [Known(share) for share in shares])
         return tuple(known.share for known in found)
 

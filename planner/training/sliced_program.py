@@ -26,7 +26,7 @@ from jax import lax
 from ir import jax_internals as internals
 
 from .derivative_rules import chosen, merged
-from .edits import Change, Edits, Place, Value
+from .edits import Change, Edits, Place, Value, body_name
 from .equation_list import Equation, Straight, Written, bodies, equation_at, read, straight
 from .random_draws import drawn
 
@@ -259,7 +259,7 @@ class _Part:
 
     def body(self, e: Equation, number: int, args: Sequence[Array]) -> list[Array]:
         """Results of a body of an equation."""
-        place = (*e.place, f"body {number}")
+        place = (*e.place, body_name(e.eqn.primitive.name, number))
         program = straight(
             bodies(e.eqn)[number], place, derived=self.loss.derived, only=self.loss.around
         )
@@ -267,19 +267,7 @@ class _Part:
 
 
 def _scan(run: _Part, e: Equation, xs: Sequence[Array]) -> list[Array]:
-    params = internals.params_of(e.eqn)
-    first = params["num_consts"]
-    last = first + params["num_carry"]
-
-    def one(carry: list[Array], x: list[Array]) -> tuple[list[Array], list[Array]]:
-        found = run.body(e, 0, [*xs[:first], *carry, *x])
-        return found[: last - first], found[last - first :]
-
-    carry, ys = lax.scan(
-        one, list(xs[first:last]), list(xs[last:]), length=params["length"],
-        reverse=params["reverse"], unroll=params["unroll"],
-    )  # fmt: skip
-    return [*carry, *ys]
+    return internals.run_scan(internals.params_of(e.eqn), lambda *args: run.body(e, 0, args), xs)
 
 
 def _cond(run: _Part, e: Equation, xs: Sequence[Array]) -> list[Array]:

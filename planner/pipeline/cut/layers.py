@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ir import Scan
+
 from .chain import Chain, Slot
 from .equations import Equations, Literal, Op, flops, is_heavy, size_bytes
 from .weights import Weight, recomputes, weigh
@@ -75,13 +77,13 @@ def _is_stack(op: Op, of_params: set[int], program: Equations) -> bool:
     """A loop over layers: most of the parameters that it reads come in slices."""
     if op.name != "scan" or op.params["length"] < 2:
         return False
-    first, last = op.params["num_consts"], op.params["num_carry"]
+    consts, _, xs = Scan.in_jaxpr(op.params).operands(op.ins)
 
     def weight(values: Sequence[int | Literal]) -> float:
         own = [v for v in values if not isinstance(v, Literal) and v in of_params]
         return sum(size_bytes(program.avals[v]) for v in own)
 
-    return weight(op.ins[first + last :]) > weight(op.ins[:first])
+    return weight(xs) > weight(consts)
 
 
 def _slid(ops: Sequence[Op], outputs: Sequence[int | Literal]) -> list[Op]:
@@ -155,15 +157,15 @@ def _across(layers: Layers) -> list[float]:
 
 
 def _carry(op: Op) -> Sequence[Any]:
-    return op.eqn.outvars[: op.params["num_carry"]]
+    return Scan.in_jaxpr(op.params).results(op.eqn.outvars)[0]
 
 
 def _at_start(op: Op, v: int) -> bool:
     """Whether a loop reads a value only when it begins, as its carry."""
     if op.name != "scan":
         return True
-    first, more = op.params["num_consts"], op.params["num_carry"]
-    return v not in op.ins[:first] and v not in op.ins[first + more :]
+    consts, _, xs = Scan.in_jaxpr(op.params).operands(op.ins)
+    return v not in consts and v not in xs
 
 
 def _leaves_of(layers: Layers) -> list[tuple[tuple[int, float], ...]]:

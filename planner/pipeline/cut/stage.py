@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from ir import lookup
+from ir import Scan, lookup
 from ir.jax_internals import struct_of
 
 from .equations import Array, Equations, Key, Literal, Op
@@ -285,25 +285,23 @@ class _Builder:
 
     def loop(self, i: int, op: Op, a: int, b: int) -> None:
         """Iterations a to b of a loop over layers."""
-        params = op.params
-        length, first = params["length"], params["num_consts"]
-        last = first + params["num_carry"]
+        params, wiring = op.params, Scan.in_jaxpr(op.params)
+        length = params["length"]
         low, high = (length - b, length - a) if params["reverse"] else (a, b)
-        consts, carry = list(op.ins[:first]), list(op.ins[first:last])
+        consts, carry, stacked = wiring.operands(op.ins)
+        last, stacks = wiring.results(op.outs)
         if a:
             carry = [("carry", i, a, k) for k in range(len(carry))]
         for v in (*consts, *carry):
             if not isinstance(v, Literal):
                 self.need(v)
-        xs = [v if isinstance(v, Literal) else self.part(v, low, high) for v in op.ins[last:]]
-        ends = b == length
-        after = [op.outs[k] if ends else ("carry", i, b, k) for k in range(params["num_carry"])]
-        ys = [("ys", i, k, low) for k in range(len(op.outs) - params["num_carry"])]
-        outs = (*after, *ys)
-        ins = (*consts, *carry, *xs)
+        xs = [v if isinstance(v, Literal) else self.part(v, low, high) for v in stacked]
+        after = [v if b == length else ("carry", i, b, k) for k, v in enumerate(last)]
+        ys = [("ys", i, k, low) for k in range(len(stacks))]
+        outs, ins = (*after, *ys), (*consts, *carry, *xs)
         self.steps.append(run_loop(op, ins, outs, high - low, self.recompute))
-        self.publish([*after, *ys])
-        for v, key in zip(op.outs[params["num_carry"] :], ys, strict=True):
+        self.publish(outs)
+        for v, key in zip(stacks, ys, strict=True):
             self.pieces.setdefault(v, []).append((key, low, high))
 
     def part(self, v: int, low: int, high: int) -> Key:

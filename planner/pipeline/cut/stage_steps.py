@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ir.jax_internals import function_of, run_equation
+from ir.jax_internals import function_of, run_equation, run_scan
 
 from .equations import Array, Key, Literal, Op
 
@@ -134,26 +134,13 @@ def run_loop(op: Op, ins: Sequence[Any], outs: Sequence[Key], length: int, recom
             env.update(zip(outs, found, strict=True))
 
         return Step(step, keys_of(ins), tuple(outs), -1)
-    first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
-
     body = jax.checkpoint(
-        function_of(params["jaxpr"]), policy=policy_of(recompute),
-        prevent_cse=False,
-    )  # fmt: skip
+        function_of(params["jaxpr"]), policy=policy_of(recompute), prevent_cse=False
+    )
 
     def layers(env: Env) -> None:
-        given = [get(env, v) for v in ins]
-        consts = given[:first]
-
-        def one(carry: Any, xs: Any) -> Any:
-            found = body(*consts, *carry, *xs)
-            return found[: last - first], found[last - first :]
-
-        carry, ys = lax.scan(
-            one, given[first:last], given[last:], length=length, reverse=params["reverse"],
-            unroll=changed["unroll"],
-        )  # fmt: skip
-        env.update(zip(outs, (*carry, *ys), strict=True))
+        found = run_scan(params | changed, body, [get(env, v) for v in ins])
+        env.update(zip(outs, found, strict=True))
 
     return Step(layers, keys_of(ins), tuple(outs), -1)
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ir import IRError, Literal, Node
+from ir import IRError, Literal, Node, Scan
 from ir.trace import Program, Traced, trace
 
 from .opened_loss import Opened
@@ -105,8 +105,7 @@ def rehearsed(joint: Joint, count: int, optimizer: Any) -> Rehearsal:
 
 def _loop(nodes: tuple[Node, ...], carried: int, count: int) -> int:
     for i, node in enumerate(nodes):
-        wanted = (carried, count)
-        if node.op == "scan" and (node.attr("num_carry"), node.attr("length")) == wanted:
+        if node.op == "scan" and (Scan.of(node).carries, node.attr("length")) == (carried, count):
             return i
     raise IRError("the loop over micro-batches is not in the traced program")
 
@@ -115,11 +114,11 @@ def _body_program(joint: Joint, traced: Traced, loop: int) -> StageProgram:
     """The loop's body as the program of one micro-batch."""
     node, binding = traced.graph.nodes[loop], traced.program.bindings[loop]
     body = binding.bodies[0]
-    heads, outer = len(body.consts), len(traced.program.consts)
-    fixed, carried = binding.params["num_consts"], binding.params["num_carry"]
-    position = {o: heads + k for k, o in enumerate(node.inputs[:fixed]) if isinstance(o, int)}
-    args = {"sums": tuple(range(heads + fixed, heads + fixed + carried))}
-    at = outer
+    heads, at = len(body.consts), len(traced.program.consts)
+    wiring = Scan.of(node)
+    fixed, sums, _ = wiring.operands(range(heads, heads + len(node.inputs)))
+    position = {o: v for v, o in zip(fixed, node.inputs, strict=False) if isinstance(o, int)}
+    args = {"sums": tuple(sums)}
     states = len(traced.args_info) - sum(
         len(joint.structs[name]) for name in ("params", "batch", "takes", "slopes")
     )
@@ -134,9 +133,10 @@ def _body_program(joint: Joint, traced: Traced, loop: int) -> StageProgram:
         raise IRError("the loop over micro-batches reads something that is not its stage's")
     gives = len(joint.stage.gives)
     types = [*joint.gives, *(None for _ in joint.outgoing)]
-    outputs = zip(body.graph.outputs[carried:], types, strict=True)
+    new_sums, returned = wiring.results(body.graph.outputs)
+    outputs = zip(returned, types, strict=True)
     seen = [_unseen(body, o, struct) for o, struct in outputs]
-    results = (seen[:gives], seen[gives:], body.graph.outputs[:carried])
+    results = (seen[:gives], seen[gives:], new_sums)
     return program_of(joint, body, args, results)
 
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
-from ir import Graph, Literal, Node, TensorType
-from ir.analysis import find
+from ir import Graph, Literal, Node, Scan, TensorType, captured
+from ir.analysis import find, runs_of
 from substitutions import Draft, Mark
-
-from .estimate import runs_of
 
 Place = tuple[int, ...]
 Value = int | Literal
@@ -147,10 +144,9 @@ class Equal:
 
     def _entered(self, node: Node, body: Graph, place: Place, args: Sequence[Value]) -> list[Value]:
         """Classes of what a body reads; what it does not change is the value outside."""
-        own = sum(item.role == "constant" for item in body.inputs)
-        same = cast("int", node.attr("num_consts")) if node.op == "scan" else 0
+        own, count = captured(body), len(body.inputs)
+        same = Scan.of(node).constants if node.op == "scan" else 0
         same = len(args) if node.op == "remat" else same
-        count = len(body.inputs)
         return [
             args[k - own] if own <= k < own + same
             # a rule may give a loop more constants: what follows them is counted from the end
@@ -169,7 +165,7 @@ class Equal:
             return known
         added = len(args) - len(known.args)
         if added:
-            consts = cast("int", known.node.attr("num_consts"))
+            consts = Scan.of(known.node).constants
             args = (*args[:consts], *args[consts + added :])
         for left, right in zip(known.args, args, strict=True):
             self._merge(left, right)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, Group, OpWork, group_for, op_seconds
 from costmodel.compiler import FUSED
 from ir import Graph, Literal, Node, TensorType, lookup
-from ir.analysis import ASSUMED_ITERATIONS
+from ir.analysis import runs_of
 
 
 @dataclass
@@ -86,10 +85,3 @@ class Estimator:
 
 def _is_fused(node: Node) -> bool:
     return not node.bodies and lookup(node.op).family in FUSED
-
-
-def runs_of(node: Node) -> float:
-    """How often one call runs the bodies of a node."""
-    if node.op == "scan":
-        return float(cast("int", node.attr("length")))
-    return float(ASSUMED_ITERATIONS) if node.op == "while" else 1.0

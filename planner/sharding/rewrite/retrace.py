@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from ir import Graph, IRError, Node, digest
+from ir import Graph, IRError, Node, Scan, digest
 from ir.evaluate import plain_program
 from ir.trace import Binding, Program, Traced, const_aval, read_jaxpr
 from substitutions import Draft, Mark
@@ -69,7 +69,7 @@ def _binding(node: Node, mark: Mark, old: Program) -> Binding:
     )
     params = dict(held.params)
     if node.op == "scan":
-        params["num_consts"] = node.attr("num_consts")
+        params["num_consts"] = Scan.of(node).constants
     return Binding(held.primitive, params, bodies)
 
 

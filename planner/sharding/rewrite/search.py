@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ir import Graph, digest
+from ir.analysis import runs_of
 from substitutions import Draft, Place, Trial, apply, find
 
-from .estimate import Estimator, runs_of
+from .estimate import Estimator
 from .searched_rules import SEARCHED
 
 RELAXED = 1.05

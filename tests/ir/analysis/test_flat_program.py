@@ -11,7 +11,8 @@ from jax import lax
 
 from ir import IRError, Literal
 from ir.analysis.flat_program import FlatProgram
-from ir.analysis.flatten import ASSUMED_ITERATIONS, REGIONS, flatten
+from ir.analysis.flatten import flatten
+from ir.regions import ASSUMED_ITERATIONS, REGIONS
 from ir.trace import trace
 from tests.planner.programs import CAPTURED, CASES, A, W, X, struct
 
