@@ -61,7 +61,7 @@ class Flat:
         sizes = self.sizes
         return int((sizes[self.ends[:, 0]] * sizes[self.ends[:, 1]]).sum())
 
-    def price(self, choice: Ints) -> float:
+    def cost_of(self, choice: Ints) -> float:
         """Cost of a choice."""
         u, v = self.ends[:, 0], self.ends[:, 1]
         cells = self.table + choice[u] * self.sizes[v] + choice[v]

@@ -36,21 +36,22 @@ class Budget:
     round_s: seconds for each.
     round_columns: cells of the edges within the first one, before it is reduced.
     round_nodes, round_work: as `exact_nodes`, `exact_work`.
-    stuck_rounds: times that every node was free, on average, before the search begins elsewhere.
-    searched_columns: largest problem that is searched so.
+    stuck_rounds: rounds in which each node was free, on average, before the search restarts.
+    searched_columns: largest problem for neighbourhoods.
 
     Branch and bound (`search/branch_and_bound.py`):
     split_work: columns passed over, where `rounds` is `USUAL_ROUNDS`, else in proportion to
         `rounds`; 0 where branch and bound is not used.
     more_split_work: more of them for the share of the gap that was closed.
-    wide_split_work: both together, of problems above `whole_columns`, whose sides are not reduced.
-    side_columns: largest side that is a 0/1 programme.
-    side_nodes, side_work: as `exact_nodes`, `exact_work`.
-    side_steps, side_stale_steps: as `steps`, `stale_steps`.
+    wide_split_work: both together, of problems above `whole_columns`, whose subproblems are not
+        reduced.
+    subproblem_columns: largest subproblem that is solved as a 0/1 programme.
+    subproblem_nodes, subproblem_work: as `exact_nodes`, `exact_work`.
+    subproblem_steps, subproblem_stale_steps: as `steps`, `stale_steps`.
 
     Kernel search (`search/kernel_search.py`) of problems above `wide_columns`:
-    look_steps: steps between two readings of options.
-    vain_looks: searches in vain in a row, after which options are read no more.
+    reading_steps: steps between two samplings of options.
+    unproductive_searches: unproductive searches in a row, after which sampling stops.
     kernel_columns, kernel_rounds: `exact_columns`, `rounds` of the search of these options.
     kernel_steps, kernel_stale_steps: as `steps`, `stale_steps`, of these options.
     """
@@ -84,23 +85,23 @@ class Budget:
     split_work: float = 1e9
     more_split_work: float = 7e9
     wide_split_work: float = 1.6e10
-    side_columns: float = 12e3
-    side_nodes: float = 100
-    side_work: float = 3e5
-    side_steps: int = 40
-    side_stale_steps: int = 10
+    subproblem_columns: float = 12e3
+    subproblem_nodes: float = 100
+    subproblem_work: float = 3e5
+    subproblem_steps: int = 40
+    subproblem_stale_steps: int = 10
     whole_columns: float = 1e6
 
     wide_columns: float = 3e5
-    look_steps: int = 8
-    vain_looks: int = 2
+    reading_steps: int = 8
+    unproductive_searches: int = 2
     kernel_columns: float = 12e3
     kernel_rounds: int = 10
     kernel_steps: int = 80
     kernel_stale_steps: int = 10
 
     def kernel(self) -> Budget:
-        """The budget of a search of the options that were read."""
+        """The budget of a search of the kernel."""
         return replace(
             self, exact_columns=self.kernel_columns, rounds=self.kernel_rounds,
             wide_columns=NO_LIMIT,

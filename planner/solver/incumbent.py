@@ -65,7 +65,7 @@ class Incumbent:
         """Keeps a choice of the current level if it is better."""
         for level in reversed(self.levels):
             choice = level.lift(choice)
-        cost = self.original.price(choice)
+        cost = self.original.cost_of(choice)
         if cost < self.cost and self.original.fits(choice):
             self.best, self.cost = choice, cost
             self._note()

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from .arrays import flatten_problem
-from .bound.memory_multipliers import Prices
+from .bound.memory_multipliers import Multipliers
 from .bound.message_passing import Messages
 from .bound.reduced_cost_fixing import cheap_enough
 from .problem import Edge, IntraProblem
@@ -33,9 +33,9 @@ def warm() -> None:
     flat = state.flat
     if not flat.size:
         return
-    prices = Prices(flat)
-    prices.step()
+    multipliers = Multipliers(flat)
+    multipliers.step()
     state.lift(np.zeros(flat.size, dtype=np.int64))
-    cheap_enough(prices.messages, prices.best, np.inf)
+    cheap_enough(multipliers.messages, multipliers.best, np.inf)
     Messages(flat).levelled()
     Messages(flat, single=True).sweep()

@@ -1,15 +1,15 @@
-"""The portfolio: reduce, bound by messages and prices, fix, solve exactly, search neighbourhoods.
+"""The portfolio: reduce, bound, fix, solve exactly, search neighbourhoods.
 
 1. Reductions (`reduce/reduce.py`). What is left without limits and of small width is eliminated
 exactly.
-2. Message passing with prices of memory: a bound from below, and a choice at every step.
+2. Message passing with memory multipliers: a lower bound, and a choice at every step.
 3. Options and pairs that no better choice can have are left out, and the rest is reduced again;
-   if much went, back to 2 with the prices found.
-   Of wide problems, the options that prices play with are solved as a problem of their own
-   (`search/kernel_options.py`), again and again as prices become better.
+   if much went, back to 2 with the multipliers found.
+   Kernel search on wide problems (`search/kernel_search.py`): the options of any rounding form a
+   restricted problem, which is solved anew as multipliers improve.
 4. The 0/1 programme, if what is left is small: it finds the optimum or proves it.
-5. Where the number of rounds is limited, branch and bound over who uses memory
-(`search/branch_and_bound.py`).
+5. Branch and bound over the nodes that use much memory (`search/branch_and_bound.py`), where the
+   number of rounds is limited.
 6. Large neighbourhoods of the best choice, solved exactly, larger and larger, and of other choices
    once they find nothing more; when they have closed a good part of the gap, back to 3.
 
@@ -25,7 +25,7 @@ import numpy as np
 
 from ..common.stop import Stop
 from .arrays import Flat, Ints, flatten_problem
-from .bound.memory_multipliers import Prices
+from .bound.memory_multipliers import Multipliers
 from .bound.message_passing import Messages
 from .bound.reduced_cost_fixing import cheap_enough
 from .exact.bucket_elimination import Tables, eliminated
@@ -36,9 +36,9 @@ from .numba_warmup import warm
 from .options import SolveOptions as SolveOptions
 from .problem import Floats, IntraProblem, IntraSolution, Point
 from .reduce.reduce import Reduced, reduce
-from .reduce.reduction_cache import Again
+from .reduce.reduction_cache import ReductionCache
 from .search.branch_and_bound import Branches
-from .search.kernel_options import Looks
+from .search.kernel_search import KernelSearch
 from .search.large_neighbourhoods import Neighbours
 from .search.restarts import (
     are_whole,
@@ -54,7 +54,10 @@ GOOD = 1e-3  # a gap that is worth a share of the rounds only
 MUCH, HALF = 0.8, 0.5  # the share of a problem that is left when much of it went, of wide ones
 WIDE = 300_000  # columns
 SMALL, SHRUNK = 100_000, 0.3  # columns; multipliers of more are left for a share of them
-BATCH, STEPS = 6, 4  # neighbourhoods between looks at the bound, steps of prices then
+BATCH, STEPS = (
+    6,
+    4,
+)  # neighbourhoods between two updates of the bound, steps of the multipliers in each
 SPLIT_GAP, NO_GAP, WIDE_GAP = 3e-3, 1e-3, 7e-3  # gaps that are small, also of wide problems
 
 
@@ -63,7 +66,7 @@ def solve(
     options: SolveOptions | None = None,
     tables: Tables | None = None,
     watch: Callable[[Point], None] | None = None,
-    again: Again | None = None,
+    reductions: ReductionCache | None = None,
 ) -> IntraSolution:
     """Best choice found, with a proven lower bound and the reason to stop.
 
@@ -71,11 +74,11 @@ def solve(
     (`TIME_LIMIT`, or `GAP` where all was tried).
 
     Args:
-        problem: what to solve.
-        options: how far to go.
-        tables: remembered by elimination from one problem to the next.
-        watch: called with every improvement.
-        again: remembers the reductions of a problem that is solved more than once.
+        problem: the problem.
+        options: tolerance and limits.
+        tables: results of elimination, shared by several problems.
+        watch: receiver of every improvement.
+        reductions: cache for a problem that is solved more than once.
     """
     options = options or SolveOptions()
     if not problem.size:
@@ -84,10 +87,10 @@ def solve(
     search = _Search(options, tables or Tables(), watch)
     stop = None
     try:
-        if again is None:
+        if reductions is None:
             search.run(flatten_problem(problem))
         else:
-            flat, top = again.reduced(problem)
+            flat, top = reductions.reduced(problem)
             search.run(flat, top=top)
     except KeyboardInterrupt:
         if not options.interruptible:
@@ -116,7 +119,7 @@ class _Search(Incumbent):
         self,
         flat: Flat,
         held: np.ndarray | None = None,
-        known: Prices | None = None,
+        known: Multipliers | None = None,
         best: Ints | None = None,
         top: Reduced | None = None,
     ) -> None:
@@ -124,17 +127,17 @@ class _Search(Incumbent):
 
         Args:
             flat: the problem.
-            held: options to consider, all if None.
-            known: prices of the same problem, whose prices of memory are where to begin.
-            best: a choice to be better than.
-            top: what the problem was reduced to, if that is known.
+            held: mask of the options to consider, all if None.
+            known: multipliers of the same problem, to start from.
+            best: a known choice.
+            top: the reduced problem, if known.
         """
         self.original = flat
         self.whole = are_whole(flat)
         if best is not None:
             self.offer(best)
         top = top or reduce(flat, held)
-        if self.options.start and not len(top.flat.limit):  # else prices of memory lead further
+        if self.options.start and not len(top.flat.limit):  # else multipliers lead further
             self.offer(np.array(self.options.start))
         self.levels.append(top)
         if top.broken:
@@ -146,12 +149,12 @@ class _Search(Incumbent):
             top.tidy()
         if self._decided(top.flat):
             return
-        price = None if known is None else carried_over(known, top.flat)
+        first = None if known is None else carried_over(known, top.flat)
         while not self.settled:
-            prices = self._bound(price)
-            if self.settled or not self._fix(prices):
+            multipliers = self._bound(first)
+            if self.settled or not self._fix(multipliers):
                 continue
-            price = carried_over(prices, self.levels[-1].flat)
+            first = carried_over(multipliers, self.levels[-1].flat)
 
     def _decided(self, flat: Flat) -> bool:
         """Whether nothing is left to choose, or elimination finds the best."""
@@ -163,80 +166,91 @@ class _Search(Incumbent):
         self.done = True
         return True
 
-    def _bound(self, price: Floats | None) -> Prices:
+    def _bound(self, first: Floats | None) -> Multipliers:
         """Message passing on the current level until it stalls."""
         begin = time.monotonic()
         budget, flat = self.budget, self.levels[-1].flat
         until = begin + budget.steps_share * (self.deadline - begin)
         wide = columns(flat) > budget.wide_columns
         messages = Messages(flat, single=wide)
-        prices = Prices(flat, price, self.wanted, budget=budget, messages=messages)
+        multipliers = Multipliers(flat, first, self.wanted, budget=budget, messages=messages)
         steps, most_stale = budget.steps, budget.stale_steps
-        if self.best is None and prices.round():  # something, however little time is left
-            assert prices.choice is not None
-            self.offer(prices.choice)
-        looks = Looks(self, prices, self._part) if wide else None
+        if self.best is None and multipliers.round():  # something, however little time is left
+            assert multipliers.choice is not None
+            self.offer(multipliers.choice)
+        kernel_search = KernelSearch(self, multipliers, self._part) if wide else None
         if columns(flat) > budget.large_columns and not len(flat.limit):
-            most_stale, prices.little = budget.large_stale_steps, LARGE_LITTLE
-        while not self.settled and steps > 0 and prices.stale < most_stale:
+            most_stale, multipliers.little = budget.large_stale_steps, LARGE_LITTLE
+        while not self.settled and steps > 0 and multipliers.stale < most_stale:
             steps -= 1
-            if prices.step():
-                assert prices.choice is not None
-                self.offer(prices.choice)
-            self.raise_bound(prices.best.bound)
-            stalls = prices.stale >= most_stale
-            due = steps > 0 and steps % budget.look_steps == 0
-            if looks and not self.settled and (stalls or (due and not looks.vain)):
-                looks.look(last=stalls)
-            if (due or not wide) and self._shrinks(prices):
+            if multipliers.step():
+                assert multipliers.choice is not None
+                self.offer(multipliers.choice)
+            self.raise_bound(multipliers.best.bound)
+            stalls = multipliers.stale >= most_stale
+            due = steps > 0 and steps % budget.reading_steps == 0
+            if (
+                kernel_search
+                and not self.settled
+                and (stalls or (due and not kernel_search.unproductive))
+            ):
+                kernel_search.grow(last=stalls)
+            if (due or not wide) and self._shrinks(multipliers):
                 break
             if self.best is not None and time.monotonic() > until:
                 break
-        prices.rest()
-        return prices
+        multipliers.rest()
+        return multipliers
 
     def _part(
-        self, options: SolveOptions, flat: Flat, held: np.ndarray, near: Prices, best: Ints | None
+        self,
+        options: SolveOptions,
+        flat: Flat,
+        held: np.ndarray,
+        near: Multipliers,
+        best: Ints | None,
     ) -> Ints | None:
         """The best choice found of some options of a problem."""
         inner = _Search(options, self.tables)
         inner.run(flat, held, near, best)
         return inner.best
 
-    def _shrinks(self, prices: Prices) -> bool:
-        """Whether a large problem has become a small one: what is dear can go at once."""
-        size = columns(prices.flat)
-        return self.best is not None and size >= SMALL and self._left(prices) < SHRUNK * size
+    def _shrinks(self, multipliers: Multipliers) -> bool:
+        """Whether a large problem would be small without the options that cost too much."""
+        size = columns(multipliers.flat)
+        return self.best is not None and size >= SMALL and self._left(multipliers) < SHRUNK * size
 
-    def _left(self, prices: Prices) -> int:
-        """Columns without what is too dear."""
-        return columns(prices.flat, prices.best.slack <= self.margin(prices.best.bound))
+    def _left(self, multipliers: Multipliers) -> int:
+        """Columns without the options that cost too much."""
+        return columns(
+            multipliers.flat, multipliers.best.slack <= self.margin(multipliers.best.bound)
+        )
 
-    def _fix(self, prices: Prices) -> bool:
+    def _fix(self, multipliers: Multipliers) -> bool:
         """Goes one level down, where much can be left out; else tries all else on this one."""
         while not self.settled:
-            if self._lower(prices):
+            if self._lower(multipliers):
                 return True
             if not self.budget.exact:
                 self.done = True
-            elif self.best is None and columns(prices.flat) > self.budget.written_columns:
-                self._guess(prices)
-            elif self.best is None or (self._untried and self._small(prices.flat)):
-                self._exact(prices.flat)
-            elif self._too_wide(prices.flat):
+            elif self.best is None and columns(multipliers.flat) > self.budget.written_columns:
+                self._guess(multipliers)
+            elif self.best is None or (self._untried and self._small(multipliers.flat)):
+                self._exact(multipliers.flat)
+            elif self._too_wide(multipliers.flat):
                 self.done = True
             elif self.branched or not self.budget.split_work:
-                self._search(prices)
+                self._search(multipliers)
             else:
-                self._branch(prices)
+                self._branch(multipliers)
         return False
 
     def _too_wide(self, flat: Flat) -> bool:
         return self.branched and columns(flat) > self.budget.searched_columns
 
-    def _guess(self, prices: Prices) -> None:
+    def _guess(self, multipliers: Multipliers) -> None:
         """Something that fits, where the programme would be too large."""
-        for choice in guesses(prices, self.options.seed):
+        for choice in guesses(multipliers, self.options.seed):
             self.offer(choice)
             if self.best is not None or self.late:
                 return
@@ -252,15 +266,17 @@ class _Search(Incumbent):
     def _small(self, flat: Flat) -> bool:
         return columns(flat) <= self.budget.exact_columns
 
-    def _lower(self, prices: Prices) -> bool:
+    def _lower(self, multipliers: Multipliers) -> bool:
         """Leaves out what no better choice can have; whether that was much."""
         if self.best is None:
             return False
-        size = columns(prices.flat)
+        size = columns(multipliers.flat)
         many = size > self.budget.fixing_columns
-        if many and self._left(prices) > (HALF if size > WIDE else MUCH) * size:
+        if many and self._left(multipliers) > (HALF if size > WIDE else MUCH) * size:
             return False
-        flat, held = cheap_enough(prices.messages, prices.best, self.margin(prices.best.bound))
+        flat, held = cheap_enough(
+            multipliers.messages, multipliers.best, self.margin(multipliers.best.bound)
+        )
         below = reduce(flat, held) if some_option_each(flat, held) else None
         if below is None or below.broken:
             self.raise_bound(self.wanted)
@@ -293,8 +309,8 @@ class _Search(Incumbent):
             else:
                 self.raise_bound(self.wanted)
             return
-        again = self.options.tolerance < EXACT and self.cost < before
-        if found.stop is Stop.OPTIMAL and not again:
+        doubtful = self.options.tolerance < EXACT and self.cost < before
+        if found.stop is Stop.OPTIMAL and not doubtful:
             self.raise_bound(found.bound)
         if found.stop is not Stop.OPTIMAL:
             self.raise_bound(found.bound)
@@ -307,13 +323,13 @@ class _Search(Incumbent):
         small = small or self.work > budget.all_rounds_columns
         return budget.rounds * (budget.small_gap_share if small else 1.0)
 
-    def _search(self, prices: Prices) -> None:
+    def _search(self, multipliers: Multipliers) -> None:
         """Neighbourhoods until a good part of the gap is closed."""
         assert self.best is not None
-        start = projected(self.best, self.levels, prices)
+        start = projected(self.best, self.levels, multipliers)
         seed = self.options.seed + self.rounds
-        around = Neighbours(prices.flat, start, prices.best.slack, seed, self.budget)
-        gap, worked = self.cost - prices.best.bound, 0
+        around = Neighbours(multipliers.flat, start, multipliers.best.slack, seed, self.budget)
+        gap, worked = self.cost - multipliers.best.bound, 0
         while not self.settled:
             for _ in range(BATCH):
                 if self.settled:
@@ -324,7 +340,7 @@ class _Search(Incumbent):
                 self.rounds += 1
                 left = self.deadline - time.monotonic()
                 if around.stuck:
-                    around = elsewhere(prices, around, self.options.seed + self.rounds)
+                    around = elsewhere(multipliers, around, self.options.seed + self.rounds)
                     worked = 0
                 left = min(left, self.budget.round_s)
                 proved = around.improve(self.cost - self.wanted, left)
@@ -333,30 +349,32 @@ class _Search(Incumbent):
                 self.offer(around.choice)
                 if proved and around.cost <= self.cost:
                     self.raise_bound(self.wanted)
-            if self.cost - prices.best.bound < MUCH * gap:
+            if self.cost - multipliers.best.bound < MUCH * gap:
                 return
-            for _ in range(STEPS if prices.improving else 0):
-                prices.step()
-            self.raise_bound(prices.best.bound)
-            around.slack = prices.best.slack
+            for _ in range(STEPS if multipliers.improving else 0):
+                multipliers.step()
+            self.raise_bound(multipliers.best.bound)
+            around.slack = multipliers.best.slack
 
-    def _branch(self, prices: Prices) -> None:
-        """Splits the problem by who uses memory, as long as that closes the gap."""
+    def _branch(self, multipliers: Multipliers) -> None:
+        """Branch and bound, as long as that closes the gap."""
         self.branched = True
         before = self.cost - self.bound
         budget = self.budget
-        wide = columns(prices.flat) > budget.whole_columns
-        looks = Looks(self, prices, self._part)
-        seen = looks.focus.read_off if wide else None
-        sides = Branches(prices, lambda: self.wanted, self.offer, self.deadline, seen, budget)
-        while not self.settled and not sides.ended:
+        wide = columns(multipliers.flat) > budget.whole_columns
+        kernel_search = KernelSearch(self, multipliers, self._part)
+        seen = kernel_search.kernel.sample_at if wide else None
+        branches = Branches(
+            multipliers, lambda: self.wanted, self.offer, self.deadline, seen, budget
+        )
+        while not self.settled and not branches.ended:
             gap = self.cost - self.bound
             closed = 1.0 - gap / before if gap > SPLIT_GAP * abs(self.cost) else 0.0
             most = budget.most_split_work(closed, wide=wide)
-            if gap <= (WIDE_GAP if wide else NO_GAP) * abs(self.cost) or sides.work > most:
-                self.done = sides.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
+            if gap <= (WIDE_GAP if wide else NO_GAP) * abs(self.cost) or branches.work > most:
+                self.done = branches.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
                 break
-            sides.split()
-            self.raise_bound(sides.bound)
-        if wide and not self.settled and sides.work > 0.0:
-            looks.search()
+            branches.split()
+            self.raise_bound(branches.bound)
+        if wide and not self.settled and branches.work > 0.0:
+            kernel_search.search()

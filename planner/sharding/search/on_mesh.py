@@ -16,7 +16,7 @@ from ...solver.cached import solved
 from ...solver.exact.bucket_elimination import Tables
 from ...solver.options import GLIMPSE, REFINED, ROUGH
 from ...solver.problem import Floats, IntraProblem, IntraSolution
-from ...solver.reduce.reduction_cache import Again
+from ...solver.reduce.reduction_cache import ReductionCache
 from ...solver.solve import SolveOptions, solve
 from ..lower import Decided
 from ..problem.build import Builder
@@ -51,7 +51,7 @@ class MeshSearch:
         self.builder = self._builder(cache or scope.menus.on(reshard, scope.compute))
         self.others: dict[float, Builder] = {}
         self.built: dict[float, Built] = {}
-        self.cuts, self.tables, self.again = Cuts(), Tables(), Again()
+        self.cuts, self.tables, self.reductions = Cuts(), Tables(), ReductionCache()
 
     def _builder(self, cache: MenuCache) -> Builder:
         program = self.scope.program
@@ -102,7 +102,7 @@ class MeshSearch:
     def _answer(self, problem: IntraProblem, options: SolveOptions) -> IntraSolution:
         return solved(
             self.scope.memory, problem, options, self.scope.options.time_limit_s,
-            lambda: solve(problem, options, self.tables, again=self.again),
+            lambda: solve(problem, options, self.tables, reductions=self.reductions),
         )  # fmt: skip
 
     def _wished(self, limits: Limits | None = None) -> Limits:
@@ -260,7 +260,7 @@ class MeshSearch:
         tolerance = max(first.tolerance, gap)
         first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance)
         first = self._solve(left, self.scope.limit, first)
-        self.again.forget()
+        self.reductions.forget()
         self.scope.late |= first.stop is Stop.TIME_LIMIT
         if float("inf") > cutoff <= first.bound:
             self.scope.beaten = True

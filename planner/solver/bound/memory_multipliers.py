@@ -1,17 +1,17 @@
-"""Prices of memory, raised where too much of it is used and lowered where it is not.
+"""Lagrange multipliers of the memory limits, raised where memory is short and lowered where not.
 
-A step follows the smoothed use of memory: every node takes its options in proportion to
-exp(-c / temperature), c what message passing knows of their cost. Only the worst moments of every
-stretch over the limit get a price, so that prices stay sparse. Steps are bold or careful. Bold ones
-go on from where they led even where the bound falls, as messages that climb from elsewhere do not
-get stuck at the same place; after some in a row without a better bound, they go on from the best
-one and are shorter. No price goes more than twice as far as the last time, nor more than half as
-far where it turns: around the best price the way shrinks. They raise the bound soonest. A careful
-one that does not raise the bound is taken back and the next is a little shorter: choices on the way
-are better, for who has the time. The temperature falls as steps get short, and with every bold
-stretch that led nowhere.
+A step follows the smoothed use of memory: each node takes its options in proportion to
+exp(-c / temperature), c being the costs that message passing gives them. Of each run of moments
+above the limit only the worst gets a multiplier, so that multipliers stay sparse.
 
-The bound of any messages and prices is valid, see `message_passing.py`.
+Steps are aggressive or careful. Aggressive steps continue from the new iterate even if the bound
+drops; after AWAY failures they restart from the best one, with shorter steps. They raise the bound
+soonest. No multiplier changes more than twice as much as at its last change, nor more than half as
+much where its direction turns. A careful step that does not raise the bound is undone, and the next
+is a little shorter: it meets better choices on the way and takes longer. The temperature falls as
+steps get short, and after each restart.
+
+Any messages and multipliers give a valid bound, see `message_passing.py`.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from .coordinate_descent import Descent
 from .message_passing import Lower, Messages
 
 FIRST_STEP, LONGER = 0.05, 1.2
-# Of bold and of careful steps.
+# For aggressive and for careful steps.
 SHORTEST_STEP, NEXT_STEP, SHORTER, COOLER = (1e-3, 1e-4), (0.02, 0.01), (0.5, 0.7), (0.5, 0.7)
-TURNED, FURTHER = 0.5, 2.0  # by how much prices move, as shares of the last time
-AWAY = 6  # steps in a row without a better bound
+TURNED, FURTHER = 0.5, 2.0  # limits of a change, as shares of the last one
+AWAY = 6  # steps in a row without a better bound, before a restart
 HEAT = 0.1  # first temperature, as a share of the bound per node
 MOST_STALE = 200  # steps
-LITTLE = 0.005  # share of the gap
+LITTLE = 0.005  # growth of the bound that counts, as a share of the gap
 COLDEST = 1e-6  # of the first temperature
 
 
-class Prices:
-    """Bounds and choices of one problem, better with every step."""
+class Multipliers:
+    """Multipliers of one problem, with the best bound and choice that they gave."""
 
     def __init__(
         self, flat: Flat, known: Floats | None = None, ceiling: float = np.inf, *,
         budget: Budget = DEFAULT, messages: Messages | None = None,
     ) -> None:  # fmt: skip
-        """Takes the problem.
+        """Computes a first bound.
 
         Args:
             flat: the problem.
-            known: prices to start from.
-            ceiling: the cost of a choice known elsewhere.
-            budget: of the search.
-            messages: of the problem, that go on; new ones if None.
+            known: first multipliers, one per moment; zero if None.
+            ceiling: cost of the best known choice [s].
+            budget: limits of the search.
+            messages: messages to continue from; zero if None.
         """
         self.flat = flat
         self.messages = messages or Messages(flat)
@@ -64,22 +64,22 @@ class Prices:
         self.choice: Ints | None = None
         self.cost = ceiling
         if known is not None:
-            self.messages.pay(known)
+            self.messages.set_multiplier(known)
         self.messages.sweep()
         self.best = self.messages.lower()
         self.length = FIRST_STEP
         self.heat = HEAT
         self.little = LITTLE
         self.careful, self.sweeps = budget.careful, budget.sweeps
-        self.moved = np.zeros(len(flat.limit))  # how prices changed, each when it last did
+        self.moved = np.zeros(len(flat.limit))  # last change of each multiplier
         self.stale = 0  # steps since the bound grew by more than a little of the gap
         self.away = 0  # steps since it grew at all
 
-    def beside(self, more: Floats) -> Prices:
-        """Prices of the same problem where options cost more, which go on from the best ones."""
+    def with_costs(self, more: Floats) -> Multipliers:
+        """Multipliers of the problem with `more` [s] added to its options, from the best ones."""
         self.rest()
         found = copy(self)
-        found.messages = self.messages.dearer(more)
+        found.messages = self.messages.with_costs(more)
         found.best = Lower(found.messages, self.best.bound)
         found.stale = found.away = 0
         return found
@@ -87,30 +87,30 @@ class Prices:
     # --- choices ---
 
     def offer(self, choice: Ints) -> bool:
-        """Keeps a choice that fits and is better."""
-        cost = self.flat.price(choice)
+        """Takes a choice if it fits and is better; whether it was taken."""
+        cost = self.flat.cost_of(choice)
         if not cost < self.cost or not self.flat.fits(choice):
             return False
         self.choice, self.cost = choice, cost
         return True
 
     def round(self) -> bool:
-        """Reads a choice off the messages; whether it is the best so far."""
+        """Rounds the messages to a choice; whether it is the best so far."""
         return self.offer(self.descent.improve(self.messages.round()))
 
-    def other(self, random: np.random.Generator, heat: float) -> Ints | None:
-        """A choice read off messages that are a little wrong; None if it does not fit.
+    def perturbed(self, random: np.random.Generator, heat: float) -> Ints | None:
+        """A choice rounded from perturbed messages; None if it does not fit.
 
         Args:
-            random: says how.
-            heat: by how much each option may seem dearer, on average.
+            random: source of the perturbations.
+            heat: mean of the exponential perturbation of each option [s].
         """
         found = self.messages.round(wrong=random.exponential(heat, len(self.flat.cost)))
         return self.descent.improve(found) if self.flat.fits(found) else None
 
     @property
-    def price(self) -> Floats:
-        """Prices of the best bound."""
+    def multiplier(self) -> Floats:
+        """Multiplier of each moment at the best bound."""
         return self.best.state[2]
 
     @property
@@ -130,7 +130,7 @@ class Prices:
         return True
 
     def _room(self) -> Floats:
-        """What is left of memory under the smoothed use of it."""
+        """Limit minus smoothed use of memory at each moment [bytes]."""
         flat, seen = self.flat, self.messages.seen
         least = np.minimum.reduceat(seen, flat.first[:-1])[self.node]
         heat = self.heat * max(abs(self.best.bound), 1e-300) / flat.size
@@ -142,7 +142,7 @@ class Prices:
         return flat.limit - np.cumsum(change)[:-1]
 
     def step(self) -> bool:
-        """One change of prices with some sweeps; whether a better choice came out."""
+        """One change of the multipliers and some sweeps; whether that gave a better choice."""
         direction = self._direction()
         norm = float(direction @ direction)
         if norm > 0.0:
@@ -160,17 +160,17 @@ class Prices:
         return self.round()
 
     def _move(self, change: Floats) -> None:
-        """Changes prices; of bold steps none by much more than the last time, less if it turns."""
-        known, last = self.messages.price, self.moved
+        """Changes multipliers; aggressive steps are limited by the last change of each."""
+        known, last = self.messages.multiplier, self.moved
         change = np.maximum(change, -known)
         if not self.careful:
             most = np.where(change * last < 0.0, TURNED, FURTHER) * np.abs(last)
             change = np.where(last != 0.0, np.clip(change, -most, most), change)
             self.moved = np.where(change != 0.0, change, last)
-        self.messages.pay(known + change)
+        self.messages.set_multiplier(known + change)
 
     def rest(self) -> None:
-        """Goes back to the messages of the best bound."""
+        """Restores the messages of the best bound."""
         self.messages.restore(self.best.state)
 
     @property
@@ -179,19 +179,19 @@ class Prices:
         return self.stale < MOST_STALE
 
     def _direction(self) -> Floats:
-        """Along which prices change: up at the worst moments, up or down where there is one."""
+        """Direction of change: up at the worst moments, either way at those with a multiplier."""
         if not len(self.flat.limit):
             return self.flat.limit
         over = -self._room()
-        direction = np.where(self.messages.price > 0.0, over, 0.0)
+        direction = np.where(self.messages.multiplier > 0.0, over, 0.0)
         peaks = worst(over > 0.0, -over)
         direction[peaks] = over[peaks]
         return direction
 
     def _back(self) -> None:
-        """Goes on from the best prices, and from their messages if bold, by shorter steps."""
+        """Restarts from the best multipliers (aggressive: and messages) with shorter steps."""
         if self.careful:
-            self.messages.pay(self.price)
+            self.messages.set_multiplier(self.multiplier)
             self.messages.sweep()
             self._take(self.messages.lower())
         else:

@@ -1,6 +1,6 @@
 """Sequential message passing: a lower bound, a good choice, and options that cannot be optimal.
 
-Messages M_uv and prices of memory p_t re-parametrise the problem,
+Messages M_uv and memory multipliers p_t re-parametrise the problem,
 
     c'_v(k) = c_v(k) + sum_t p_t m_vt(k) + sum_u M_uv(k)
     e'_uv(i, j) = e_uv(i, j) - M_uv(j) - M_vu(i)
@@ -12,9 +12,9 @@ and for any messages and any p >= 0
 bounds every choice that fits from below: it is a dual solution of the linear relaxation. Every
 step of a sweep can only raise it.
 
-Sweeps creep where problems are long, as each raises the bound by a little less than the last one
-in much the same direction. So messages go on by a growing share of what the last sweep changed
-before the next one, and begin anew once that leads astray. Any messages give a valid bound.
+On long problems each sweep raises the bound by a little less than the last one, in much the same
+direction. Sweeps are therefore accelerated: before each sweep messages move by a growing share of
+their last change; the momentum is reset once the change reverses. Any messages give a valid bound.
 
 Source: Kolmogorov, A new look at reweighted message passing, IEEE TPAMI 37(5), 2015 (SRMP);
 Beck and Teboulle, A fast iterative shrinkage-thresholding algorithm, SIAM J. Imaging Sci. 2(1),
@@ -36,12 +36,12 @@ from ..problem import Floats
 from ..reduce.arc_consistency import incidence
 from .message_kernels import Cells, bound_of, levelled, pass_over, rounded, slack_of, turn
 
-State = tuple[Floats, Floats, Floats]  # messages, masses, prices
-Way = tuple[float, Floats, Floats]  # pace, and the next change of messages and masses
+State = tuple[Floats, Floats, Floats]  # messages, masses, multipliers
+Momentum = tuple[float, Floats, Floats]  # pace, next change of messages and of masses
 
 
 class Lower:
-    """A bound, and for every option how far above it any choice with it is, at least."""
+    """A bound, and for each option the least distance above it of any choice with that option."""
 
     def __init__(self, messages: Messages, bound: float) -> None:
         self.bound, self.state = bound, messages.state()
@@ -56,9 +56,11 @@ class Messages:
     """Message passing on one problem; every pair must be finite for some option at either end."""
 
     def __init__(self, flat: Flat, *, single: bool = False) -> None:
-        """Takes the problem.
+        """Starts from zero messages.
 
-        single: messages are computed in single precision, in half the time. Bounds are not.
+        Args:
+            flat: the problem.
+            single: whether messages are in single precision, in half the time. Bounds are not.
         """
         self.flat = flat
         sizes = flat.sizes
@@ -70,8 +72,8 @@ class Messages:
         ).astype(np.int64)
         self.message: Floats = np.zeros(int(sizes[u].sum() + sizes[v].sum()))
         self.mass: Floats = flat.cost.copy()
-        self.seen = flat.cost.copy()  # what a node knew of its options when it was last passed
-        self.price = np.zeros(len(flat.limit))
+        self.seen = flat.cost.copy()  # costs of the options of a node at its last visit
+        self.multiplier = np.zeros(len(flat.limit))
         self.at, self.edge = incidence(flat)
         ahead = np.bincount(u, minlength=flat.size)
         behind = np.bincount(v, minlength=flat.size)
@@ -81,16 +83,15 @@ class Messages:
         self.turned: Cells = np.empty_like(self.cells)
         _, once = np.unique(flat.table, return_index=True)
         turn(once, flat.first, flat.ends, flat.table, self.cells, self.turned)
-        self.way: Way = self.still()
+        self.momentum: Momentum = self.no_momentum()
 
-    def still(self) -> Way:
-        """The way of messages that are not going anywhere."""
+    def no_momentum(self) -> Momentum:
         return 1.0, np.zeros_like(self.message), np.zeros_like(self.mass)
 
     def sweep(self) -> None:
-        """One pass over the nodes and back, from a little further the way of the last ones."""
+        """One pass over the nodes and back, accelerated by the momentum."""
         flat, known, mass = self.flat, self.message, self.mass
-        pace, message_change, mass_change = self.way
+        pace, message_change, mass_change = self.momentum
         begin = known + message_change
         self.message, self.mass = begin.copy(), mass + mass_change
         for forward in (True, False):
@@ -100,43 +101,43 @@ class Messages:
             )  # fmt: skip
         moved = self.message - known
         if float(((begin - self.message) * moved).sum()) > 0.0:  # too far
-            self.way = self.still()
+            self.momentum = self.no_momentum()
             return
         longer = (1.0 + math.sqrt(1.0 + 4.0 * pace**2)) / 2.0
         share = (pace - 1.0) / longer
-        self.way = longer, share * moved, share * (self.mass - mass)
+        self.momentum = longer, share * moved, share * (self.mass - mass)
 
-    def pay(self, price: Floats) -> None:
-        """Changes the prices of memory."""
+    def set_multiplier(self, multiplier: Floats) -> None:
+        """Sets the memory multipliers [s/byte per moment]."""
         flat = self.flat
-        change = np.concatenate(([0.0], np.cumsum(price - self.price)))
+        change = np.concatenate(([0.0], np.cumsum(multiplier - self.multiplier)))
         step = change[flat.end] - change[flat.begin]
         counts = flat.sizes[flat.owner]
         np.add.at(
             self.mass, ranges(flat.first[flat.owner], counts),
             flat.use[ranges(flat.use_at, counts)] * np.repeat(step, counts),
         )  # fmt: skip
-        self.price = price
+        self.multiplier = multiplier
 
-    def dearer(self, more: Floats) -> Messages:
-        """The same messages and prices where options cost more."""
+    def with_costs(self, more: Floats) -> Messages:
+        """The messages and multipliers for the problem with `more` [s] added to its options."""
         other = copy(self)
         other.flat = replace(self.flat, cost=self.flat.cost + more)
         other.message = self.message.copy()
         other.mass, other.seen = self.mass + more, self.seen + more
-        other.way = self.still()
+        other.momentum = self.no_momentum()
         return other
 
     def lower(self) -> Lower:
-        """The bound of these messages and prices."""
+        """The bound of these messages and multipliers."""
         flat = self.flat
         total = bound_of(
             flat.first, flat.ends, flat.table, flat.pool, self.into, self.message, self.mass
         )
-        return Lower(self, total + flat.constant - float(self.price @ flat.limit))
+        return Lower(self, total + flat.constant - float(self.multiplier @ flat.limit))
 
     def slack(self, state: State) -> Floats:
-        """For every option how far above a bound any choice with it is, at least.
+        """For each option the least distance above a bound of any choice with that option [s].
 
         s_v(i) = c'_v(i) - min c'_v
                  + sum_u ( min_j ( e'_uv(i, j) + c'_u(j) - min c'_u ) - min e'_uv )
@@ -147,18 +148,18 @@ class Messages:
         return found
 
     def state(self) -> State:
-        """What may be gone back to."""
-        return self.message.copy(), self.mass.copy(), self.price
+        """A copy of the state for `restore`."""
+        return self.message.copy(), self.mass.copy(), self.multiplier
 
     def restore(self, state: State) -> None:
-        """Goes back."""
-        self.message, self.mass, self.price = state[0].copy(), state[1].copy(), state[2]
-        self.way = self.still()
+        """Restores a state; the momentum is zero then."""
+        self.message, self.mass, self.multiplier = state[0].copy(), state[1].copy(), state[2]
+        self.momentum = self.no_momentum()
 
     def levelled(self) -> Flat:
-        """The same problem in re-parametrised costs, without prices; their least is about zero."""
+        """The problem in re-parametrised costs, without multipliers; the least are about zero."""
         flat = self.flat
-        self.pay(np.zeros(len(flat.limit)))
+        self.set_multiplier(np.zeros(len(flat.limit)))
         sizes = flat.sizes
         wide = sizes[flat.ends[:, 0]] * sizes[flat.ends[:, 1]]
         table = np.cumsum(wide) - wide

@@ -71,7 +71,7 @@ def decide_apart(flat: Flat, tables: Tables, deadline: float) -> tuple[Flat, Apa
         if choice is not None:
             gone.append(nodes)
             chosen.append(step.lift(choice))
-            constant += small.price(chosen[-1])
+            constant += small.cost_of(chosen[-1])
     if not gone:
         return None
     kept = np.flatnonzero(~np.isin(np.arange(flat.size), np.concatenate(gone)))

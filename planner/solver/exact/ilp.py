@@ -182,9 +182,9 @@ class _Programme:
             if not self._add_rows(self._room(values)):
                 whole = np.abs(values[: len(flat.cost)] - 0.5).min(initial=0.5) > 0.5 - WHOLE
                 choice = self.read(values)
-                if whole and flat.fits(choice) and np.isfinite(flat.price(choice)):
+                if whole and flat.fits(choice) and np.isfinite(flat.cost_of(choice)):
                     self.answer = choice
-                    bound = min(bound, flat.price(choice))
+                    bound = min(bound, flat.cost_of(choice))
                 return bound
 
     def make_integral(self, cutoff: float, nodes: float) -> None:
@@ -208,7 +208,7 @@ class _Programme:
         if values is None:
             return Exact(None, bound, open_)
         choice = self.read(values)
-        cost = self.flat.price(choice)
+        cost = self.flat.cost_of(choice)
         proved = status == "optimal"
         if self.flat.fits(choice) and np.isfinite(cost):
             return Exact(choice, min(bound, cost), Stop.OPTIMAL if proved else open_)

@@ -1,4 +1,4 @@
-"""A problem that is solved twice, first for a glimpse of its bound, is reduced once."""
+"""A cache for the reduction of a problem that is solved twice, first for a quick bound."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from .reduce import Reduced, reduce
 
 
 @dataclass(eq=False)
-class Again:
-    """The last problem and what it was reduced to."""
+class ReductionCache:
+    """The last problem, and its reduced form."""
 
     problem: IntraProblem | None = None
     flat: Flat | None = None
     top: Reduced | None = None
 
     def reduced(self, problem: IntraProblem) -> tuple[Flat, Reduced]:
-        """The problem in flat arrays, and reduced; the latter is the caller's own."""
+        """The problem as flat arrays, and a copy of its reduced form."""
         if self.flat is None or self.top is None or not _same(problem, self.problem):
             self.problem, self.flat = problem, flatten_problem(problem)
             self.top = reduce(self.flat)
         return self.flat, Reduced(self.top.flat, [*self.top.steps], self.top.broken)
 
     def forget(self) -> None:
-        """Lets go of it."""
+        """Clears the cache."""
         self.problem = self.flat = self.top = None
 
 

@@ -1,94 +1,97 @@
-"""The options that prices play with: a small problem that has good choices of a large one.
+"""Kernel search within a wide problem.
 
-Near good prices of memory a large problem is decided but for some options. Which ones is asked by
-reading many choices off the messages, at several shares of the prices, a little wrong, and with
-memory limited or not: at low prices they are faster than what fits, at high ones leaner. All
-options that were ever read make a small problem. Its own prices take no time and give a choice;
-once its bound is near that of the whole problem, it is searched for itself. More are read as prices
-become better, so that it grows where it matters.
-
-Source: Angelelli, Mansini and Speranza, Kernel search: a general heuristic for the
-multi-dimensional knapsack problem, Computers and Operations Research 37, 2010.
+Options are sampled into a kernel (`kernel.py`), whose own multipliers give a choice at once. Once
+the bound of the kernel is near that of the whole problem, the kernel is searched as a problem.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from ..arrays import Flat, Ints
-from ..bound.memory_multipliers import Prices
-from ..budget import DEFAULT, Budget
-from ..reduce.reduce import reduce
-from .restarts import carried_over
+from ..bound.memory_multipliers import Multipliers
+from ..incumbent import Incumbent
+from ..options import SolveOptions
+from .kernel import Kernel
+from .restarts import projected
 
-SHARES = (1.0, 0.96, 0.9, 0.84, 0.78, 0.7, 1.06)  # of the prices
-SWEEPS = 2  # of messages at each share
-READ = 8  # choices at each share
-FITTING = 4  # one in so many is asked to fit
-COOLEST = 4  # the least wrong messages are wrong by the gap per node over 4 to this power
+CLOSE = 0.5  # largest distance of the two bounds at which the kernel is searched, share of the gap
+NEWS = 1.02  # growth of the kernel that is needed after an unproductive search
+# Gap at which a search of the kernel ends, and the improvement that makes it productive.
+GAP, BETTER = 1e-3, 1e-3
+
+# Best choice of a problem restricted to some options, from nearby multipliers and a known choice.
+Part = Callable[[SolveOptions, Flat, np.ndarray, Multipliers, Ints | None], Ints | None]
 
 
-class Focus:
-    """Options of one problem that were read so far."""
+class KernelSearch:
+    """Kernel search on one level of a search."""
 
-    def __init__(self, flat: Flat, seed: int, budget: Budget = DEFAULT) -> None:
-        self.flat, self.budget = flat, budget
-        self.random = np.random.default_rng(seed)
-        self.read = np.zeros(len(flat.cost), dtype=np.bool_)
-        self.free = np.full(len(flat.limit), np.inf)  # as much memory as is wanted
-
-    def also(self, choice: Ints) -> None:
-        """Takes the options of a choice."""
-        self.read[self.flat.first[:-1] + choice] = True
-
-    def read_off(self, prices: Prices) -> None:
-        """Reads choices at some prices, of this problem or of a part of it."""
-        heat = prices.gap / self.flat.size
-        for n in range(READ):
-            least = heat * 4.0 ** (n % (COOLEST + 1) - COOLEST) if n else 0.0
-            wrong = self.random.exponential(least, len(self.read))
-            fitting = n % FITTING == FITTING - 1
-            self.also(prices.messages.round(None if fitting else self.free, wrong))
-
-    def look(self, prices: Prices) -> None:
-        """Reads choices near some prices, which go on from where they were."""
-        messages = prices.messages
-        state, price, way = messages.state(), messages.price, messages.way
-        for share in SHARES:
-            messages.restore(state)
-            messages.pay(price * share)
-            for _ in range(SWEEPS if share != 1.0 else 0):
-                messages.sweep()
-            self.read_off(prices)
-        messages.restore(state)
-        messages.way = way
-
-    def near(
-        self, prices: Prices, held: np.ndarray, ceiling: float, offer: Callable[[Ints], None]
-    ) -> Prices | None:
-        """Prices of the problem with the options held only; None where it is none.
+    def __init__(self, host: Incumbent, multipliers: Multipliers, part: Part) -> None:
+        """Makes an empty kernel.
 
         Args:
-            prices: of the whole problem.
-            held: options of it.
-            ceiling: the cost of a choice known elsewhere.
-            offer: takes choices of the whole problem.
+            host: the search, with its best choice.
+            multipliers: multipliers of its last level.
+            part: search of a restricted problem.
         """
-        below = reduce(self.flat, held)
-        if below.broken or not below.flat.size:
-            return None
-        budget = self.budget
-        found = Prices(below.flat, carried_over(prices, below.flat), ceiling, budget=budget)
-        for _ in range(budget.kernel_steps):
-            if found.step():
-                assert found.choice is not None
-                offer(below.lift(found.choice))
-            if found.stale >= budget.kernel_stale_steps:
-                break
-        return found
+        self.host, self.multipliers, self.part = host, multipliers, part
+        self.kernel = Kernel(multipliers.flat, host.options.seed, host.options.budget)
+        self.known = 0  # size of the kernel when it was last searched
+        self.worth: list[bool] = []  # for each search whether it was productive
 
-    def held(self, prices: Prices, margin: float) -> np.ndarray:
-        """The options read so far that may be part of a choice so far above the bound."""
-        return self.read & (prices.best.slack <= margin)
+    @property
+    def unproductive(self) -> bool:
+        """Whether the last `unproductive_searches` searches found no much better choice."""
+        most = self.host.options.budget.unproductive_searches
+        return len(self.worth) >= most and not any(self.worth[-most:])
+
+    def grow(self, *, last: bool) -> None:
+        """Samples options, and searches the kernel once its bound is close.
+
+        Args:
+            last: whether the kernel is searched even if its bound is far from the whole problem's.
+        """
+        host, multipliers = self.host, self.multipliers
+        self.kernel.sample(multipliers)
+        near = self.kernel.restricted(multipliers, self._known()[1], host.cost, self._offer)
+        most = CLOSE * (host.cost - multipliers.best.bound)
+        if near is None or last or near.best.bound - multipliers.best.bound <= most:
+            if self.worth and not self.worth[-1] and self.kernel.read.sum() < NEWS * self.known:
+                self.worth.append(False)  # the kernel hardly grew since an unproductive search
+            else:
+                self.search(near)
+
+    def search(self, near: Multipliers | None = None) -> None:
+        """Searches the kernel, from its own multipliers or those of the whole problem."""
+        host, multipliers, before = self.host, self.multipliers, self.host.cost
+        options = replace(
+            host.options, budget=host.options.budget.kernel(), start=(), cutoff=multipliers.cost,
+            tolerance=max(host.options.tolerance, GAP),
+            time_limit_s=max(host.deadline - time.monotonic(), 0.0),
+        )  # fmt: skip
+        best, held = self._known()
+        found = self.part(options, multipliers.flat, held, near or multipliers, best)
+        if found is not None:
+            self._offer(found)
+        self.known = int(self.kernel.read.sum())
+        self.worth.append(host.cost < before - BETTER * abs(before))
+        if self.worth[-1]:
+            multipliers.stale = 0
+
+    def _known(self) -> tuple[Ints | None, np.ndarray]:
+        """The best choice, and the kernel options that a better one may have."""
+        host, multipliers = self.host, self.multipliers
+        if host.best is None:
+            return None, self.kernel.promising(multipliers, np.inf)
+        best = projected(host.best, host.levels, multipliers)
+        self.kernel.add(best)
+        return best, self.kernel.promising(multipliers, host.margin(multipliers.best.bound))
+
+    def _offer(self, choice: Ints) -> None:
+        self.multipliers.offer(choice)
+        self.host.offer(choice)

@@ -44,7 +44,7 @@ class Neighbours:
         """Takes the problem, where to begin, options above the bound, and good choices."""
         self.budget = budget
         self.flat, self.choice, self.slack, self.others = flat, choice, slack, others
-        self.cost = flat.price(choice)
+        self.cost = flat.cost_of(choice)
         self.random = np.random.default_rng(seed)
         self.at, self.edge = incidence(flat)
         self.node = np.repeat(np.arange(flat.size), flat.sizes)
@@ -90,7 +90,7 @@ class Neighbours:
         if found.choice is None:
             return found.stop is Stop.INFEASIBLE and bool(held.all())
         choice = step.lift(small.lift(found.choice))
-        cost = self.flat.price(choice)
+        cost = self.flat.cost_of(choice)
         if cost < self.cost and self.flat.fits(choice):
             self.choice, self.cost, self.freed = choice, cost, 0
         return False

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..arrays import Flat, Ints
-from ..bound.memory_multipliers import Prices
+from ..bound.memory_multipliers import Multipliers
 from ..problem import Floats
 from ..reduce.reduce import Reduced
 from .large_neighbourhoods import Neighbours
@@ -33,37 +33,41 @@ def some_option_each(flat: Flat, held: np.ndarray) -> bool:
     return bool((np.bincount(node[held], minlength=flat.size) > 0).all())
 
 
-def carried_over(prices: Prices, flat: Flat) -> Floats:
+def carried_over(multipliers: Multipliers, flat: Flat) -> Floats:
     """Prices of the moments that a level has, by the level above."""
-    known = dict(zip(prices.flat.moment.tolist(), prices.price.tolist(), strict=True))
+    known = dict(
+        zip(multipliers.flat.moment.tolist(), multipliers.multiplier.tolist(), strict=True)
+    )
     return np.array([known.get(t, 0.0) for t in flat.moment.tolist()])
 
 
-def guesses(prices: Prices, seed: int) -> Iterator[Ints]:
+def guesses(multipliers: Multipliers, seed: int) -> Iterator[Ints]:
     """Choices that fit, read off disturbed messages, more and less so."""
     random = np.random.default_rng(seed)
     for n in range(GUESSES):
-        heat = prices.gap / prices.flat.size * 4.0 ** (n % WARMTHS - 2)
-        choice = prices.other(random, heat)
-        if choice is not None and np.isfinite(prices.flat.price(choice)):
+        heat = multipliers.gap / multipliers.flat.size * 4.0 ** (n % WARMTHS - 2)
+        choice = multipliers.perturbed(random, heat)
+        if choice is not None and np.isfinite(multipliers.flat.cost_of(choice)):
             yield choice
 
 
-def projected(choice: Ints, levels: Sequence[Reduced], prices: Prices) -> Ints:
+def projected(choice: Ints, levels: Sequence[Reduced], multipliers: Multipliers) -> Ints:
     """The best choice of the last level: the one most like a choice of the first, or its own."""
     for level in levels:
         choice = level.project(choice)
-    choice = prices.descent.improve(choice)
-    mine = prices.choice
-    fits = prices.flat.fits(choice)
-    if mine is not None and (not fits or prices.cost < prices.flat.price(choice)):
+    choice = multipliers.descent.improve(choice)
+    mine = multipliers.choice
+    fits = multipliers.flat.fits(choice)
+    if mine is not None and (not fits or multipliers.cost < multipliers.flat.cost_of(choice)):
         return mine
     return choice
 
 
-def elsewhere(prices: Prices, around: Neighbours, seed: int) -> Neighbours:
+def elsewhere(multipliers: Multipliers, around: Neighbours, seed: int) -> Neighbours:
     """The search from another choice, which knows the last ones that it got stuck at."""
     others = (*around.others, around.choice)[-MOST_OTHERS:]
-    start = prices.other(np.random.default_rng(seed), prices.gap / prices.flat.size)
+    start = multipliers.perturbed(
+        np.random.default_rng(seed), multipliers.gap / multipliers.flat.size
+    )
     start = around.choice if start is None else start
-    return Neighbours(prices.flat, start, prices.best.slack, seed, around.budget, others)
+    return Neighbours(multipliers.flat, start, multipliers.best.slack, seed, around.budget, others)

@@ -1,7 +1,7 @@
-"""Sides of a problem that is split: parts of all choices, each with its bound and prices.
+"""Subproblems of a problem that is split, each with its bound and multipliers.
 
-Sides of large problems are not reduced. They are the problem itself where options that are not
-theirs cost more than is of interest, so that messages and prices go on from those of the whole.
+Subproblems of large problems are not reduced. They are the problem itself with a penalty on the
+options that they exclude, so that messages and multipliers continue from those of the whole.
 """
 
 from __future__ import annotations
@@ -13,72 +13,76 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..arrays import Ints
-from ..bound.memory_multipliers import Prices
+from ..bound.memory_multipliers import Multipliers
 from ..exact.ilp import columns
 from ..reduce.reduce import Reduced
 from .restarts import some_option_each
 
-SWEPT = 8  # passes over all columns in a step of prices
-GROWING = 2e-3  # share of what is wanted that a step must bring for more of them
-DEAR = 2.0  # what is not theirs costs more by so many gaps
+SWEPT = 8  # passes over all columns in a step of the multipliers
+GROWING = 2e-3  # growth of the bound that justifies more steps, as a share of the gap
+DEAR = 2.0  # penalty of an excluded option, in gaps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Side:
-    """A part of all choices: its bound, its problem with prices, and the way to it."""
+class Subproblem:
+    """A subset of all choices: its bound, its problem with multipliers, and its reductions."""
 
     bound: float
-    prices: Prices
+    multipliers: Multipliers
     levels: tuple[Reduced, ...]
-    held: np.ndarray | None = None  # options that are left, all if None
-    growing: bool = False  # whether more steps of prices may raise the bound
+    held: np.ndarray | None = None  # mask of the options left, all if None
+    growing: bool = False  # whether more steps may raise the bound
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """A side after some steps, None if nothing of interest is left; choices and work on the way."""
+    """A subproblem after some steps (None if no wanted choice is left), with choices and work."""
 
-    side: Side | None
+    subproblem: Subproblem | None
     found: tuple[Ints, ...]
     work: float
 
 
-def side_of(side: Side, held: np.ndarray, wanted: float) -> Side | None:
-    """The part of a large side with some options; None where some node has none.
+def subproblem_of(subproblem: Subproblem, held: np.ndarray, wanted: float) -> Subproblem | None:
+    """A large subproblem restricted to some options; None if some node has none.
 
     Args:
-        side: what is split.
-        held: options of its problem.
-        wanted: only choices below this cost are of interest.
+        subproblem: the subproblem to restrict.
+        held: mask of the options of its problem.
+        wanted: cost below which a choice is wanted [s].
     """
-    held = held if side.held is None else held & side.held
-    prices = side.prices
-    if some_option_each(prices.flat, held):
-        most = wanted - side.bound if np.isfinite(wanted) else abs(side.bound)
-        beside = prices.beside(np.where(held, 0.0, DEAR * most))
-        return Side(side.bound, beside, side.levels, held)
+    held = held if subproblem.held is None else held & subproblem.held
+    multipliers = subproblem.multipliers
+    if some_option_each(multipliers.flat, held):
+        most = wanted - subproblem.bound if np.isfinite(wanted) else abs(subproblem.bound)
+        penalised = multipliers.with_costs(np.where(held, 0.0, DEAR * most))
+        return Subproblem(subproblem.bound, penalised, subproblem.levels, held)
     return None
 
 
-def further(side: Side, steps: int, wanted: float) -> Outcome:
-    """Steps of prices; they change the prices of this side only."""
-    prices, before, found = side.prices, side.prices.best.bound, list[Ints]()
+def further(subproblem: Subproblem, steps: int, wanted: float) -> Outcome:
+    """Runs steps of the multipliers, which change those of this subproblem only."""
+    multipliers, before, found = (
+        subproblem.multipliers,
+        subproblem.multipliers.best.bound,
+        list[Ints](),
+    )
     for step in range(steps):
-        if prices.step():
-            assert prices.choice is not None
-            found.append(prices.choice)
-        if prices.best.bound >= wanted:
-            return Outcome(None, tuple(found), (step + 1) * SWEPT * columns(prices.flat))
-    grown = prices.best.bound - before
+        if multipliers.step():
+            assert multipliers.choice is not None
+            found.append(multipliers.choice)
+        if multipliers.best.bound >= wanted:
+            return Outcome(None, tuple(found), (step + 1) * SWEPT * columns(multipliers.flat))
+    grown = multipliers.best.bound - before
     after = replace(
-        side, bound=max(side.bound, prices.best.bound),
+        subproblem, bound=max(subproblem.bound, multipliers.best.bound),
         growing=grown > GROWING * steps * (wanted - before),
     )  # fmt: skip
-    return Outcome(after, tuple(found), steps * SWEPT * columns(prices.flat))
+    return Outcome(after, tuple(found), steps * SWEPT * columns(multipliers.flat))
 
 
 def at_once(jobs: Sequence[Callable[[], Outcome]]) -> list[Outcome]:
-    """The outcomes of jobs that share nothing, in order; each has a thread of its own."""
+    """Outcomes of independent jobs, in order, each on its own thread."""
     if len(jobs) < 2:
         return [job() for job in jobs]
     with ThreadPoolExecutor(len(jobs) - 1) as others:

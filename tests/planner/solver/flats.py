@@ -20,14 +20,14 @@ def choices(flat: Flat) -> Ints:
     return np.array(found, dtype=np.int64).reshape(len(found), flat.size)
 
 
-def prices(flat: Flat) -> Floats:
+def costs(flat: Flat) -> Floats:
     """Cost of every choice, infinite where it does not fit."""
-    found = [flat.price(c) if flat.fits(c) else math.inf for c in choices(flat)]
+    found = [flat.cost_of(c) if flat.fits(c) else math.inf for c in choices(flat)]
     return np.array(found) if flat.limit.min(initial=0.0) >= 0.0 else np.full(1, math.inf)
 
 
 def best(flat: Flat) -> float:
-    return float(prices(flat).min(initial=math.inf))
+    return float(costs(flat).min(initial=math.inf))
 
 
 def small(seed: int, *, nodes: tuple[int, int] = (1, 7), most: int = 120) -> Flat:

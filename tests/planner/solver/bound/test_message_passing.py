@@ -1,4 +1,4 @@
-"""Message passing: its bound and slack hold for every choice that fits, at any prices."""
+"""Message passing: its bound and slack hold for every choice that fits, at any multipliers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from planner.solver.arrays import Flat, flatten_problem
 from planner.solver.bound.coordinate_descent import Descent
-from planner.solver.bound.memory_multipliers import Prices
+from planner.solver.bound.memory_multipliers import Multipliers
 from planner.solver.bound.message_passing import Messages
 from planner.solver.bound.reduced_cost_fixing import cheap_enough
 from planner.solver.budget import DEFAULT
@@ -18,7 +18,8 @@ from planner.solver.problem import Edge, IntraProblem
 from planner.solver.reduce.arc_consistency import consistent
 from planner.solver.reduce.remap import keeping, remap
 from planner.solver.search.large_neighbourhoods import Neighbours
-from tests.planner.solver.flats import best, choices, prices, rounding, small
+from tests.planner.solver.flats import best, choices, rounding, small
+from tests.planner.solver.flats import costs as costs_of
 
 BLOCKS = [range(start, start + 100) for start in range(0, 400, 100)]
 
@@ -42,7 +43,7 @@ def passed(flat: Flat, seed: int) -> Messages:
     state = Messages(flat)
     scale = float(np.abs(flat.cost).max(initial=0.0)) / 20
     for _ in range(seed % 4):
-        state.pay(scale * rng.random(len(flat.limit)))
+        state.set_multiplier(scale * rng.random(len(flat.limit)))
         state.sweep()
     return state
 
@@ -55,7 +56,7 @@ def test_bound_and_slack_hold_for_every_choice_that_fits(seeds: range) -> None:
         if flat is None:
             continue
         seen += 1
-        every, cost, error = choices(flat), prices(flat), rounding(flat)
+        every, cost, error = choices(flat), costs_of(flat), rounding(flat)
         lower = passed(flat, seed).lower()
         assert lower.bound <= cost.min() + error, seed
         for v in range(flat.size):
@@ -73,7 +74,7 @@ def test_every_sweep_from_a_rest_raises_the_bound(seed: int) -> None:
     state = passed(flat, seed)
     bound = state.lower().bound
     for _ in range(8):
-        state.way = state.still()
+        state.momentum = state.no_momentum()
         state.sweep()
         after = state.lower().bound
         assert after >= bound - rounding(flat)
@@ -99,12 +100,12 @@ def test_going_on_the_same_way_is_faster_than_sweeps_alone() -> None:
         for _ in range(40):
             state.sweep()
             if alone:
-                state.way = state.still()
+                state.momentum = state.no_momentum()
         bounds[alone] = state.lower().bound
     longer = Messages(flat)
     for _ in range(400):
         longer.sweep()
-        longer.way = longer.still()
+        longer.momentum = longer.no_momentum()
     most = longer.lower().bound
     assert bounds[True] < bounds[False] <= most * 1.001
     assert most - bounds[False] < 0.5 * (most - bounds[True])
@@ -140,10 +141,10 @@ def test_fixing_keeps_what_is_cheap_enough(seeds: range) -> None:
         lower = state.lower()
         margin = best(flat) * (1 + seed % 3 / 10) - lower.bound + rounding(flat)
         fixed, held = cheap_enough(state, lower, margin)
-        for choice, cost in zip(choices(flat), prices(flat), strict=True):
+        for choice, cost in zip(choices(flat), costs_of(flat), strict=True):
             if cost <= lower.bound + margin - rounding(flat):
                 assert held[flat.first[:-1] + choice].all(), seed
-                assert fixed.price(choice) == pytest.approx(cost), seed
+                assert fixed.cost_of(choice) == pytest.approx(cost), seed
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -153,29 +154,29 @@ def test_the_same_problem_in_other_costs(seed: int) -> None:
         return
     level = passed(flat, seed).levelled()
     for choice in choices(flat)[:40]:
-        expected = flat.price(choice)
-        assert level.price(choice) == pytest.approx(expected, rel=1e-9, abs=rounding(flat))
+        expected = flat.cost_of(choice)
+        assert level.cost_of(choice) == pytest.approx(expected, rel=1e-9, abs=rounding(flat))
 
 
 @pytest.mark.parametrize("careful", [False, True])
 @pytest.mark.parametrize("seeds", BLOCKS[:2], ids=str)
-def test_prices_bound_what_fits_and_find_it(seeds: range, careful: bool) -> None:
+def test_multipliers_bound_what_fits_and_find_it(seeds: range, careful: bool) -> None:
     near = seen = 0
     for seed in seeds:
         flat = usable(seed)
         if flat is None or best(flat) == math.inf:
             continue
-        state = Prices(flat)
+        state = Multipliers(flat)
         state.careful = careful
         for _ in range(25):
             state.step()
             if careful:  # no step is left standing that did not raise the bound
-                np.testing.assert_array_equal(state.messages.price, state.price)
+                np.testing.assert_array_equal(state.messages.multiplier, state.multiplier)
         seen += 1
         assert state.best.bound <= best(flat) + rounding(flat), seed
         if state.choice is not None:
             assert flat.fits(state.choice)
-            assert state.cost == flat.price(state.choice)
+            assert state.cost == flat.cost_of(state.choice)
             near += state.cost <= best(flat) * 1.05
     assert near > 0.9 * seen > 20
 
@@ -185,21 +186,21 @@ def test_changes_keep_what_fits_and_do_not_make_it_dearer(seed: int) -> None:
     flat = usable(seed)
     if flat is None:
         return
-    costs = prices(flat)
+    costs = costs_of(flat)
     fitting = np.flatnonzero(np.isfinite(costs))
     if not len(fitting):
         return
     start = choices(flat)[fitting[seed % len(fitting)]]
     better = Descent(flat).improve(start)
     assert flat.fits(better)
-    assert flat.price(better) <= flat.price(start) + rounding(flat)
+    assert flat.cost_of(better) <= flat.cost_of(start) + rounding(flat)
     slack = passed(flat, seed).lower().slack
     around = Neighbours(flat, better, slack, seed, replace(DEFAULT, round_work=math.inf))
     proved = False
     for _ in range(12):
         proved = around.improve(rounding(flat), 10.0)
         assert flat.fits(around.choice)
-        assert around.cost == flat.price(around.choice)
-    assert around.cost <= flat.price(better)
+        assert around.cost == flat.cost_of(around.choice)
+    assert around.cost <= flat.cost_of(better)
     if proved:
         assert around.cost == pytest.approx(best(flat), rel=1e-6, abs=10 * rounding(flat))

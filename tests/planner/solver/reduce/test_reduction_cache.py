@@ -10,7 +10,7 @@ from planner.solver.arrays import Flat
 from planner.solver.options import GLIMPSE
 from planner.solver.reduce import reduction_cache as module
 from planner.solver.reduce.reduce import Reduced, reduce
-from planner.solver.reduce.reduction_cache import Again
+from planner.solver.reduce.reduction_cache import ReductionCache
 from planner.solver.solve import solve
 from tests.planner.solver.problems import instance
 
@@ -31,9 +31,9 @@ def reductions(monkeypatch: pytest.MonkeyPatch) -> list[Flat]:
 def test_after_a_glimpse_the_same_is_found_with_one_reduction(
     seed: int, reductions: list[Flat]
 ) -> None:
-    problem, again = instance(seed, nodes=(3, 9), most=800), Again()
-    glimpse = solve(problem, GLIMPSE, again=again)
-    found = solve(replace(problem), again=again)
+    problem, cache = instance(seed, nodes=(3, 9), most=800), ReductionCache()
+    glimpse = solve(problem, GLIMPSE, reductions=cache)
+    found = solve(replace(problem), reductions=cache)
     alone = solve(problem)
     assert (found.choice, found.cost, found.bound) == (alone.choice, alone.cost, alone.bound)
     assert glimpse.bound <= found.cost * (1 + 1e-9)
@@ -41,11 +41,11 @@ def test_after_a_glimpse_the_same_is_found_with_one_reduction(
 
 
 def test_another_limit_is_another_problem(reductions: list[Flat]) -> None:
-    again = Again()
+    cache = ReductionCache()
     problem = instance(3, nodes=(4, 6), most=300)
-    again.reduced(problem)
-    again.reduced(replace(problem, limit=problem.limit * 1.5))
+    cache.reduced(problem)
+    cache.reduced(replace(problem, limit=problem.limit * 1.5))
     assert len(reductions) == 2
-    again.forget()
-    again.reduced(replace(problem, limit=problem.limit * 1.5))
+    cache.forget()
+    cache.reduced(replace(problem, limit=problem.limit * 1.5))
     assert len(reductions) == 3

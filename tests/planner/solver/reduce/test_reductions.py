@@ -20,7 +20,8 @@ from planner.solver.reduce.node_elimination import eliminate_series
 from planner.solver.reduce.reduce import Step, reduce
 from planner.solver.reduce.remap import keeping, remap
 from tests.planner.solver.brute_force import brute_force
-from tests.planner.solver.flats import best, choices, prices, rounding, small
+from tests.planner.solver.flats import best, choices, rounding, small
+from tests.planner.solver.flats import costs as costs_of
 from tests.planner.solver.problems import instance
 
 Reduction = Callable[[Flat], tuple[Flat, Step] | None]
@@ -149,9 +150,9 @@ def lifted_truthfully(flat: Flat, after: Flat, step: Step, seed: int) -> None:
     """All choices of the new problem have the same cost and fit alike when lifted."""
     if after.limit.min(initial=0.0) < 0.0:
         return
-    for choice, cost in list(zip(choices(after), prices(after), strict=True))[:50]:
+    for choice, cost in list(zip(choices(after), costs_of(after), strict=True))[:50]:
         lifted = step.lift(choice)
-        back = flat.price(lifted) if flat.fits(lifted) else math.inf
+        back = flat.cost_of(lifted) if flat.fits(lifted) else math.inf
         assert back == pytest.approx(cost, rel=1e-9, abs=rounding(flat)), seed
     some: Ints = choices(after)[0]
     like = step.project(step.lift(some))
@@ -171,7 +172,7 @@ def test_all_together(block: int) -> None:
         assert least == pytest.approx(expected.cost, rel=1e-9, abs=rounding(state.flat)), seed
         if expected.choice:
             every = choices(state.flat)
-            lifted = state.lift(every[int(prices(state.flat).argmin())])
+            lifted = state.lift(every[int(costs_of(state.flat).argmin())])
             assert problem.is_feasible(lifted.tolist()), seed
             assert problem.cost(lifted.tolist()) == pytest.approx(expected.cost, rel=1e-9), seed
 

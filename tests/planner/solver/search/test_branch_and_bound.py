@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from planner.solver.arrays import Flat, Ints, flatten_problem
-from planner.solver.bound.memory_multipliers import Prices
+from planner.solver.bound.memory_multipliers import Multipliers
 from planner.solver.budget import DEFAULT
 from planner.solver.problem import IntraProblem
 from planner.solver.reduce.reduce import reduce
@@ -19,12 +19,12 @@ from planner.solver.search.branch_and_bound import Branches, heavy_options, paym
 from planner.solver.solve import SolveOptions, solve
 from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.flats import best, choices, rounding
-from tests.planner.solver.flats import prices as costs_of
+from tests.planner.solver.flats import costs as costs_of
 from tests.planner.solver.problems import instance, large
 from tests.planner.solver.test_solve import assert_truthful
 
 BLOCKS = [range(start, start + 100) for start in range(0, 600, 100)]
-STEPS = 12  # of prices before the first split
+STEPS = 12  # of the multipliers before the first split
 
 
 def tight(seed: int) -> IntraProblem:
@@ -38,25 +38,25 @@ def tight(seed: int) -> IntraProblem:
     return replace(free, limit=0.5 * (least + free.peak(loose.choice)))
 
 
-def priced(seed: int) -> Prices | None:
-    """A small problem whose memory has a price."""
+def priced(seed: int) -> Multipliers | None:
+    """A small problem whose memory has a multiplier."""
     flat = reduce(flatten_problem(tight(seed)))
     if flat.broken or not flat.flat.size or not len(flat.flat.limit):
         return None
-    prices = Prices(flat.flat)
+    multipliers = Multipliers(flat.flat)
     for _ in range(STEPS):
-        prices.step()
-    prices.rest()
-    return prices if prices.price.any() else None
+        multipliers.step()
+    multipliers.rest()
+    return multipliers if multipliers.multiplier.any() else None
 
 
-def halved(seeds: range) -> Iterator[tuple[int, Prices, list[np.ndarray]]]:
-    """Problems whose memory has a price, with the options of both sides of a split."""
+def halved(seeds: range) -> Iterator[tuple[int, Multipliers, list[np.ndarray]]]:
+    """Problems whose memory has a multiplier, with the options of both sides of a split."""
     for seed in seeds:
-        prices = priced(seed)
-        parts = None if prices is None else heavy_options(prices)
-        if prices is not None and parts is not None:
-            yield seed, prices, list(parts)
+        multipliers = priced(seed)
+        parts = None if multipliers is None else heavy_options(multipliers)
+        if multipliers is not None and parts is not None:
+            yield seed, multipliers, list(parts)
 
 
 class Kept:
@@ -70,36 +70,36 @@ class Kept:
 
     def offer(self, choice: Ints) -> None:
         assert self.flat.fits(choice)
-        self.cost = min(self.cost, self.flat.price(choice))
+        self.cost = min(self.cost, self.flat.cost_of(choice))
 
 
 @pytest.mark.parametrize("seeds", BLOCKS, ids=str)
-@pytest.mark.parametrize("changed", ["", "side_columns", "whole_columns"])
+@pytest.mark.parametrize("changed", ["", "subproblem_columns", "whole_columns"])
 def test_the_bound_holds_after_every_split(seeds: range, changed: str) -> None:
     """With programmes for small sides, without, and without reducing sides."""
     budget = replace(DEFAULT, **{changed: 0}) if changed else DEFAULT
     split = ended = raised = 0
     for seed in seeds:
-        prices = priced(seed)
-        if prices is None:
+        multipliers = priced(seed)
+        if multipliers is None:
             continue
-        flat = prices.flat
+        flat = multipliers.flat
         kept, least, error = Kept(flat), best(flat), rounding(flat)
-        if prices.choice is not None:
-            kept.offer(prices.choice)
+        if multipliers.choice is not None:
+            kept.offer(multipliers.choice)
         deadline = time.monotonic() + 600.0
-        sides = Branches(prices, kept.wanted, kept.offer, deadline, budget=budget)
+        subproblems = Branches(multipliers, kept.wanted, kept.offer, deadline, budget=budget)
         for _ in range(200):
-            if sides.ended:
+            if subproblems.ended:
                 break
-            sides.split()
+            subproblems.split()
             split += 1
-            assert min(sides.bound, kept.cost) <= least + error, seed
+            assert min(subproblems.bound, kept.cost) <= least + error, seed
         assert kept.cost >= least - error
-        if sides.bound >= kept.wanted():
+        if subproblems.bound >= kept.wanted():
             assert kept.cost <= least + 2e-9 * abs(least) + error, seed
             ended += math.isfinite(least)
-        raised += min(sides.bound, kept.cost) > prices.best.bound + 10 * error
+        raised += min(subproblems.bound, kept.cost) > multipliers.best.bound + 10 * error
     assert split > 5
     assert raised > 5
     assert ended > 5 or changed == "whole_columns"  # its sides are never programmes
@@ -107,15 +107,15 @@ def test_the_bound_holds_after_every_split(seeds: range, changed: str) -> None:
 
 def test_a_split_shares_the_options_of_one_node() -> None:
     seen = 0
-    for _, prices, (light, heavy) in halved(range(200)):
+    for _, multipliers, (light, heavy) in halved(range(200)):
         seen += 1
-        flat = prices.flat
+        flat = multipliers.flat
         node = np.repeat(np.arange(flat.size), flat.sizes)
         (split,) = np.unique(node[~light])
         assert (light | heavy).all()
         assert (node[~(light & heavy)] == split).all()
         assert (~(light & heavy))[node == split].all()
-        paid = payments(flat, prices.price)[int(split)]
+        paid = payments(flat, multipliers.multiplier)[int(split)]
         assert paid[light[node == split]].max() < paid[heavy[node == split]].min()
     assert seen > 20
 
@@ -123,20 +123,22 @@ def test_a_split_shares_the_options_of_one_node() -> None:
 def test_sides_of_a_whole_problem_leave_out_what_is_not_theirs() -> None:
     """Two sides that are not reduced: each one's bound holds for the choices on it."""
     seen = 0
-    for seed, prices, parts in halved(range(300)):
-        flat, every = prices.flat, choices(prices.flat)
-        cost, before = costs_of(flat), prices.best.bound
+    for seed, multipliers, parts in halved(range(300)):
+        flat, every = multipliers.flat, choices(multipliers.flat)
+        cost, before = costs_of(flat), multipliers.best.bound
         if not np.isfinite(cost).any():
             continue
         seen += 1
         for held in parts:
-            side = prices.beside(np.where(held, 0.0, float(cost[np.isfinite(cost)].max())))
-            assert side.best.bound >= before - rounding(flat)
+            subproblem = multipliers.with_costs(
+                np.where(held, 0.0, float(cost[np.isfinite(cost)].max()))
+            )
+            assert subproblem.best.bound >= before - rounding(flat)
             for _ in range(6):
-                side.step()
+                subproblem.step()
             mine = held[flat.first[:-1] + every].all(axis=1)
             least = cost[mine].min(initial=math.inf)
-            assert side.best.bound <= least + rounding(flat), seed
+            assert subproblem.best.bound <= least + rounding(flat), seed
     assert seen > 20
 
 
@@ -146,7 +148,7 @@ def test_the_portfolio_equals_brute_force_where_it_splits(
     seeds: range, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without programmes for all that is left, the gap is closed by splitting."""
-    budget = replace(DEFAULT, exact_columns=0, side_columns=0)
+    budget = replace(DEFAULT, exact_columns=0, subproblem_columns=0)
     if whole:
         budget = replace(budget, whole_columns=-1)
         monkeypatch.setattr("planner.solver.solve.WIDE_GAP", 0.0)
@@ -161,8 +163,8 @@ def test_the_portfolio_equals_brute_force_where_it_splits(
     assert far <= 2
 
 
-def test_splitting_closes_a_gap_that_prices_leave() -> None:
-    """Few nodes use nearly all of one moment: a knapsack, where prices alone prove little."""
+def test_splitting_closes_a_gap_that_multipliers_leave() -> None:
+    """Few nodes use nearly all of one moment: a knapsack, where multipliers alone prove little."""
     rng = np.random.default_rng(0)
     free = large(5, nodes=40, options=3)
     usage = tuple(np.array([0.0, 1.0, 2.0]) * size for size in rng.uniform(20, 60, 40))
