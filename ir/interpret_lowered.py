@@ -270,10 +270,10 @@ def _scan(at: _At, entries: list[_Entry]) -> list[_Entry]:
     fixed, carried, sliced = wiring.operands(range(len(entries)))
     consts = [at.entered(k, entries[k], ports[k]) for k in fixed]
     carry: Sequence[Shards] = [at.enter(k, entries[k], ports[k]) for k in carried]
-    xs = [at.enter(k, entries[k], _stacked(ports[k])) for k in sliced]
+    xs = [at.enter(k, entries[k], ports[k].stacked()) for k in sliced]
     _, carry_states, _ = wiring.operands(ports)
     _, ys = wiring.results(range(len(at.node.outputs)))
-    slices = [_sliced(at.result_state(k)) for k in ys]
+    slices = [at.result_state(k).sliced() for k in ys]
     stacks: dict[int, Sequence[Shards]] = {}
     for i in order:
         parts = [tuple(shard[i] for shard in x) for x in xs]
@@ -285,7 +285,7 @@ def _scan(at: _At, entries: list[_Entry]) -> list[_Entry]:
         at.publish(k, x, s) for k, (x, s) in enumerate(zip(carry, carry_states, strict=True))
     ]
     for n, (k, state) in enumerate(zip(ys, slices, strict=True)):
-        type_, whole = at.node.outputs[k], _stacked(state)
+        type_, whole = at.node.outputs[k], state.stacked()
         empty = np.empty(whole.local_shape(type_.shape, at.plan.mesh), numpy_dtype(type_.dtype))
         shards = tuple(
             np.stack([stacks[i][n][d] for i in sorted(stacks)]) if stacks else empty
@@ -327,14 +327,6 @@ def _cond(at: _At, entries: list[_Entry]) -> list[_Entry]:
         state = at.result_state(k)
         found.append(_Kept(at.leave(taken, k, entry, state), at.node.outputs[k], state))
     return found
-
-
-def _stacked(state: Sharding) -> Sharding:
-    return Sharding(((), *state.dims), state.partial)
-
-
-def _sliced(state: Sharding) -> Sharding:
-    return Sharding(state.dims[1:], state.partial)
 
 
 _REGIONS: Mapping[str, Callable[[_At, list[_Entry]], list[_Entry]]] = {

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from .analysis.decisions import Decisions
 from .analysis.flat_program import FlatProgram, Passage, Place, Site
 from .mesh import Mesh
 from .sharding import Sharding, replicated
@@ -100,6 +101,21 @@ class LoweredPlan:
     reshards: tuple[Reshard, ...]
 
     @cached_property
+    def decisions(self) -> Decisions:
+        """What was decided, by places: what a plan file holds."""
+        pairs = zip(self.flat.ops, self.strategies, strict=True)
+        ops = {op.place: strategy.roles for op, strategy in pairs if strategy is not None}
+        named = ((key, self.states[v]) for key, v in self.flat.names.items())
+        values = {key: state for key, state in named if state is not None}
+        return Decisions(self.mesh, ops, values, self.arguments, self.results)
+
+    @cached_property
+    def arguments(self) -> tuple[Sharding, ...]:
+        """States of the arguments of the program."""
+        states = (self.states[v] for v in self.flat.inputs)
+        return tuple(state for state in states if state is not None)
+
+    @cached_property
     def at(self) -> dict[Site, Reshard]:
         """The reshard of each site that has one."""
         return {reshard.passage.site: reshard for reshard in self.reshards}
@@ -126,12 +142,12 @@ def kept_states(
     """State of each flat value, by the states of values of bodies; None for values without one."""
     states: list[Sharding | None] = [None] * len(flat.values)
     for key, v in flat.names.items():
-        if key in named:  # of the names of one value in several bodies one is enough
-            states[v] = named[key]
+        if states[v] is None:  # of the names of one value in several bodies the outermost
+            states[v] = named.get(key)
     for v in flat.forced:  # which branch is taken has no name in any body
         if states[v] is None and flat.values[v].kind == "port":
             states[v] = replicated(flat.values[v].type.rank)
     for outer, port in flat.stacked.items():  # nor have ports of slices
         state = states[outer]
-        states[port] = None if state is None else Sharding(state.dims[1:], state.partial)
+        states[port] = state and state.sliced()
     return tuple(states)

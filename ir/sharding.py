@@ -43,6 +43,14 @@ class Sharding:
     def without_partial(self) -> Sharding:
         return Sharding(self.dims)
 
+    def stacked(self) -> Sharding:
+        """Of a stack of such values, along a dimension before all others that stays whole."""
+        return Sharding(((), *self.dims), self.partial)
+
+    def sliced(self) -> Sharding:
+        """Of a slice along the first dimension."""
+        return Sharding(self.dims[1:], self.partial)
+
     def local_shape(self, shape: Shape, mesh: Mesh) -> Shape:
         """Shape of the shard on one device.
 

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from costmodel import ReshardModel
-from ir.analysis import Decisions
+from ir import LoweredPlan
 from ir.evaluate import plain_program
 from ir.trace import Traced
 from planner.emit import compile_plan
@@ -70,8 +69,7 @@ class NumericsReport:
 
 def check_numerics(
     traced: Traced,
-    decisions: Decisions,
-    reshard: ReshardModel,
+    plan: LoweredPlan,
     args: Sequence[Any],
     devices: Sequence[Any] | None = None,
     rtol: float = RTOL,
@@ -82,8 +80,7 @@ def check_numerics(
 
     Args:
         traced: the function.
-        decisions: the plan.
-        reshard: paths between states.
+        plan: what each device runs.
         args: arguments of the function; they are copied, so that donation does not eat them.
         devices: for the plan; all there are if None.
         rtol: largest error, relative to the output's magnitude, that counts as rounding.
@@ -91,7 +88,7 @@ def check_numerics(
     """
     leaves = jax.tree.leaves(tuple(args))
     expected = jax.jit(plain_program(traced.program))(*traced.program.consts, *leaves)
-    planned = compile_plan(traced, decisions, reshard, devices=devices, emission=emission)
+    planned = compile_plan(traced, plan, devices=devices, emission=emission)
     copies = jax.tree.map(_copy, tuple(args))
     found = jax.tree.leaves(planned(*copies))
     return NumericsReport(

@@ -14,7 +14,7 @@ from ir.trace import Traced, trace
 from planner.emit import compile_plan
 from tests.helpers_numerics import check_numerics
 from tests.planner.emit.models import floats
-from tests.planner.emit.plans import CUBE, model_of
+from tests.planner.emit.plans import CUBE, lowered
 
 X, E = floats(8, 16, 64), floats(128, 64)
 
@@ -45,15 +45,15 @@ def known_bad() -> tuple[Traced, Decisions]:
 
 def test_manual_emission_of_the_known_bad_states_is_right() -> None:
     traced, decisions = known_bad()
-    report = check_numerics(traced, decisions, model_of(CUBE), (X, E), rtol=1e-5)
+    report = check_numerics(traced, lowered(traced, decisions), (X, E), rtol=1e-5)
     assert report.ok, str(report)
 
 
 def test_report_on_constraints_is_truthful() -> None:
     """Whatever this version of XLA makes of the constraints, the report says it."""
     traced, decisions = known_bad()
-    report = check_numerics(traced, decisions, model_of(CUBE), (X, E), emission="constraints")
-    planned = compile_plan(traced, decisions, model_of(CUBE), emission="constraints")
+    report = check_numerics(traced, lowered(traced, decisions), (X, E), emission="constraints")
+    planned = compile_plan(traced, lowered(traced, decisions), emission="constraints")
     found, expected = np.asarray(planned(X, E)), np.asarray(jax.jit(head)(X, E))
     error = np.abs(found - expected).max() / np.abs(expected).max()
     assert report.max_rel == pytest.approx(error, rel=0.05, abs=1e-6)
@@ -71,7 +71,7 @@ def test_exact_types_must_be_equal() -> None:
     values = {((), v): whole for v in range(len(graph.types))}
     decisions = Decisions(CUBE, roles, values, (whole,), (whole, whole))
     args = (np.arange(8, dtype=np.int32),)
-    report = check_numerics(traced, decisions, model_of(CUBE), args)
+    report = check_numerics(traced, lowered(traced, decisions), args)
     assert report.ok
     assert all(output.exact for output in report.outputs)
     assert report.worst is not None

@@ -184,9 +184,7 @@ class _Run:
         if chosen is None:
             return None
         if case.route == "direct":
-            return compile_plan(
-                self.traced, chosen.decisions, chosen.reshard, emission=case.emission
-            )  # fmt: skip
+            return compile_plan(self.traced, chosen.decided.plan, emission=case.emission)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "plan.json"
             chosen.plan(self.traced, case.emission).save(path)

@@ -8,12 +8,12 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
 from ir import Mesh, Sharding, check, parse_sharding
-from ir.analysis.decisions import Decisions
 from ir.trace import Traced
 from planner.common.options import Options
 from planner.common.stop import Stop
@@ -22,7 +22,6 @@ from planner.result.plan import Plan
 from planner.sharding.lower import Decided
 from planner.sharding.plan_program import One, planned, program_for
 from planner.sharding.problem.build import Builder
-from planner.sharding.problem.decide import decide
 from planner.sharding.problem.program import Program
 from planner.sharding.problem.records import Built, MenuCache
 from planner.sharding.search.context import Candidate
@@ -79,21 +78,17 @@ class Chosen:
     choice: tuple[int, ...]
     mesh: Mesh
 
-    @property
-    def decisions(self) -> Decisions:
-        return decide(self.built, self.builder.flat, self.choice, self.mesh)
-
-    @property
-    def reshard(self) -> ReshardModel:
-        return self.builder.cache.reshard
+    @cached_property
+    def decided(self) -> Decided:
+        return Decided(self.builder, self.built, self.choice)
 
     def plan(self, traced: Traced, emission: str) -> Plan:
         """The plan that a search would make of this choice."""
         cost = self.built.problem.cost(self.choice)
         solution = IntraSolution(self.choice, cost, 0.0, Stop.GAP)
-        best = Candidate("search", Decided(self.builder, self.built, self.choice), solution)
+        best = Candidate("search", self.decided, solution)
         found = Found(best, [best], {}, 0.0, Stop.GAP, {"build": 0.0, "solve": 0.0})
-        machine, options = self.reshard.cluster, Options(emission=emission)
+        machine, options = self.builder.cache.reshard.cluster, Options(emission=emission)
         search = Search(self.program, machine, options, lambda _: None)
         one = One(StepCall(lambda: None, (), (), "auto"), 1, (), (), "fuzz")
         made = in_one_program(planned(one, traced, search, found, time.monotonic(), 0.0))

@@ -14,28 +14,28 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from costmodel import ReshardModel
-from ir import Node, Sharding, TensorType, lookup, replicated
-from ir.analysis import Decisions, Place, has_effects
+from ir import LoweredPlan, Node, Sharding, Strategy, TensorType, lookup, replicated, strategy_of
+from ir.analysis import Place, has_effects
 from ir.evaluate import Hooks, Scope, bind_global
 from ir.trace import Binding, Program
 
 from .effects import Effects
-from .local_op import local_op, partition_spec
+from .local_op import LocalOp, partition_spec
 from .run import Mover, run_op
 from .slices import INSIDE
+from .steps import finishing
 
 Array = Any
 
 
 def constrained_program(
-    program: Program, decisions: Decisions, reshard: ReshardModel, mesh: jax.sharding.Mesh
+    program: Program, plan: LoweredPlan, mesh: jax.sharding.Mesh
 ) -> Callable[..., tuple[Array, ...]]:
     """The whole program with a constraint on every value the plan names; partial sums have none.
 
     Takes the graph's inputs, captured constants first.
     """
-    marks = _Marks(decisions, reshard, mesh)
+    marks = _Marks(plan, mesh)
     hooks = Hooks(marks.value, marks.port, marks.op)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
@@ -51,18 +51,17 @@ def constrained_program(
 class _Marks:
     """What a plan writes into a program."""
 
-    decisions: Decisions
-    reshard: ReshardModel
+    plan: LoweredPlan
     mesh: jax.sharding.Mesh
 
     def value(self, x: Array, prefix: Place, number: int) -> Array:
         """A value with its constraint, if it has a state that one can say."""
-        state = self.decisions.values.get((prefix, number))
+        state = self.plan.state(prefix, number)
         return x if state is None or state.partial else self._held(x, state)
 
     def port(self, x: Array, prefix: Place, number: int) -> Array:
         """What a branch gives: XLA wants one sharding from all of them."""
-        state = self.decisions.values.get((prefix, number), replicated(x.ndim))
+        state = self.plan.state(prefix, number) or replicated(x.ndim)
         return self._held(x, state.without_partial())
 
     def _held(self, x: Array, state: Sharding) -> Array:
@@ -76,27 +75,32 @@ class _Marks:
         """Runs an op; what the partitioner does not split as it should on local shards."""
         if not _on_shards(node):
             return bind_global(node, binding, operands)
-        mesh = self.decisions.mesh
-        roles = self.decisions.ops.get(place, ("",) * len(mesh.names))
-        roles = tuple("" if role.startswith("@") else role for role in roles)
-        op = local_op(node, binding, tuple(types), roles, mesh)
-        ends = [state.without_partial() for state in op.strategy.results]
+        strategy = self._strategy(place, node, tuple(types))
+        op = LocalOp(node, binding, tuple(types), strategy, self.plan.mesh)
 
         def local(*shards: Array) -> tuple[Array, ...]:
-            mover = Mover(self.reshard)
-            moves = zip(
-                run_op(op, shards, mover), node.outputs, op.strategy.results, ends, strict=True
-            )
-            return tuple(mover.move(*move) for move in moves)
+            mover = Mover(self.plan.mesh)
+            results = zip(run_op(op, shards, mover), node.outputs, strategy.results, strict=True)
+            return tuple(mover.move(x, t, finishing(state), 1.0) for x, t, state in results)
 
         run = jax.shard_map(
             local,
             mesh=self.mesh,
-            in_specs=tuple(partition_spec(state) for state in op.strategy.operands),
-            out_specs=tuple(partition_spec(state) for state in ends),
+            in_specs=tuple(partition_spec(state) for state in strategy.operands),
+            out_specs=tuple(partition_spec(s.without_partial()) for s in strategy.results),
             check_vma=False,
         )
         return list(run(*operands))
+
+    def _strategy(self, place: Place, node: Node, types: tuple[TensorType, ...]) -> Strategy:
+        """The strategy of an op, without partial sums that pass it: what it reads is finished."""
+        planned = self.plan.strategies[self.plan.op_at[place]]
+        if planned is not None and not any(role.startswith("@") for role in planned.roles):
+            return planned
+        given = planned.roles if planned else ("",) * len(self.plan.mesh.names)
+        roles = tuple("" if role.startswith("@") else role for role in given)
+        spec = lookup(node.op).factors(types, node.outputs, dict(node.attrs))
+        return strategy_of(spec, self.plan.mesh, roles)
 
 
 # XLA gives slices of one value along a split dimension each other's shapes, and then fails; it pads

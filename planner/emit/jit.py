@@ -13,9 +13,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 
-from costmodel import ReshardModel
-from ir import IRError, Mesh
-from ir.analysis import Decisions
+from ir import IRError, LoweredPlan, Mesh
 from ir.trace import Traced
 
 from ..common.errors import ArgumentError
@@ -136,8 +134,7 @@ def _placed(leaf: Any, sharding: NamedSharding) -> Any:
 
 def compile_plan(
     traced: Traced,
-    decisions: Decisions,
-    reshard: ReshardModel,
+    plan: LoweredPlan,
     *,
     devices: Sequence[Any] | None = None,
     emission: str = "shard_map",
@@ -146,8 +143,7 @@ def compile_plan(
 
     Args:
         traced: the function as it was planned; its donated arguments stay donated.
-        decisions: how it is split.
-        reshard: paths between states; the same model that the plan was priced with.
+        plan: what each device runs.
         devices: devices in row-major order of the mesh; all there are if None.
         emission: "shard_map" writes every collective of the plan; "constraints" annotates the
             program and leaves them to XLA's partitioner.
@@ -158,16 +154,16 @@ def compile_plan(
     """
     if emission not in EMISSIONS:
         raise ValueError(f"emission '{emission}' is not one of {', '.join(EMISSIONS)}")
-    mesh = build_mesh(decisions.mesh, devices)
+    mesh = build_mesh(plan.mesh, devices)
     consts = tuple(_host(const) for const in traced.program.consts)
-    ins = tuple(NamedSharding(mesh, partition_spec(s)) for s in decisions.inputs)
-    outs = tuple(NamedSharding(mesh, partition_spec(s)) for s in decisions.outputs)
+    ins = tuple(NamedSharding(mesh, partition_spec(s)) for s in plan.arguments)
+    outs = tuple(NamedSharding(mesh, partition_spec(s)) for s in plan.results)
     program: Callable[..., Any]
     local: LocalProgram | None = None
     if emission == "constraints":
-        program = constrained_program(traced.program, decisions, reshard, mesh)
+        program = constrained_program(traced.program, plan, mesh)
     else:
-        local = local_program(traced.program, decisions, reshard)
+        local = local_program(traced.program, plan)
         program = _on_shards(local, mesh, ins, outs)
 
     def planned_step(*leaves: Any) -> Any:

@@ -1,9 +1,9 @@
 # pyright: basic
 """A planned program as a function of local shards, for one device inside `jax.shard_map`.
 
-Every value is kept in the state the plan publishes. Before an op its operands are brought into
-the states its strategy needs, the op runs on the shards, and each result is brought from the
-state the op leaves it in to the one the plan publishes.
+What runs is the lowered plan: the steps of its reshards at their sites, each op on its shards as
+its strategy says. Written beside it is what no plan decides: values made of literals, in the state
+in which they are read, and the order of effects.
 """
 
 from __future__ import annotations
@@ -12,14 +12,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from costmodel import ReshardModel
-from ir import Graph, IRError, Literal, Mesh, Node, Sharding, TensorType, doing, replicated
-from ir.analysis import ASSUMED_ITERATIONS, REGIONS, Decisions, Place, has_effects, is_effect
+from ir import (
+    Graph,
+    IRError,
+    Literal,
+    LoweredPlan,
+    Node,
+    Sharding,
+    Strategy,
+    TensorType,
+    differences,
+    doing,
+    replicated,
+)
+from ir.analysis import REGIONS, Place, Site, has_effects, is_effect
 from ir.evaluate_regions import body_number, branch, remat, scan
 from ir.trace import Binding, Program
 
 from .effects import Effects
-from .local_op import local_op
+from .local_op import LocalOp
 from .run import Mover, Written, run_op
 from .values import Entry, Free, Kept, Maker
 
@@ -34,59 +45,46 @@ class LocalProgram:
     """
 
     program: Program
-    decisions: Decisions
-    reshard: ReshardModel
+    plan: LoweredPlan
     written: list[Written] = field(default_factory=list)
 
     def __call__(self, *shards: Array) -> tuple[Array, ...]:
-        mover = Mover(self.reshard)
-        graph = self.program.graph
-        effects = Effects(self.decisions.mesh, has_effects(graph))
-        emission = _Emission(self.decisions, mover, effects)
+        plan, graph, mover = self.plan, self.program.graph, Mover(self.plan.mesh)
+        effects = Effects(plan.mesh, has_effects(graph))
         entries = [
             Kept(x, item.type, state, is_argument=True)
-            for x, item, state in zip(shards, graph.inputs, self.decisions.inputs, strict=True)
+            for x, item, state in zip(shards, graph.inputs, plan.arguments, strict=True)
         ]
-        scope = _Scope(emission, self.program, (), Maker(mover))
-        results = scope.run(entries)
-        arrays = scope.leave(results, self.decisions.outputs)
+        scope = _Scope(_Emission(plan, mover, effects), self.program, (), Maker(plan, mover))
+        arrays = scope.leave(scope.run(entries), plan.results)
         effects.finish(mover.from_first)
         self.written[:] = mover.written
         return tuple(arrays)
 
 
-def local_program(program: Program, decisions: Decisions, reshard: ReshardModel) -> LocalProgram:
+def local_program(program: Program, plan: LoweredPlan) -> LocalProgram:
     """The program on local shards; to be called inside `jax.shard_map` over the plan's mesh.
 
     Raises:
-        IRError: if the decisions are not those of this program.
+        IRError: if the plan is not of this program.
     """
-    graph = program.graph
-    for what, count, expected in (
-        ("inputs", len(decisions.inputs), len(graph.inputs)),
-        ("results", len(decisions.outputs), len(graph.outputs)),
-    ):
-        if count != expected:
-            raise IRError(
-                f"the plan has states for {count} {what}, the program has {expected}; plan the "
-                "function again with these arguments"
-            )
-    return LocalProgram(program, decisions, reshard)
+    if plan.flat.graph != program.graph:
+        raise IRError(
+            "the plan is of another program: "
+            f"{differences(plan.flat.graph, program.graph)}; plan the function with these arguments"
+        )
+    return LocalProgram(program, plan)
 
 
 @dataclass(frozen=True)
 class _Emission:
-    decisions: Decisions
+    plan: LoweredPlan
     mover: Mover
     effects: Effects
 
-    @property
-    def mesh(self) -> Mesh:
-        return self.mover.mesh
-
     def state(self, prefix: Place, number: int, type_: TensorType) -> Sharding:
         """The published state of a value; one that the plan does not name is whole."""
-        return self.decisions.values.get((prefix, number), replicated(type_.rank))
+        return self.plan.state(prefix, number) or replicated(type_.rank)
 
 
 @dataclass
@@ -119,28 +117,26 @@ class _Scope:
         return operand if isinstance(operand, Literal) else env[operand]
 
     def _op(self, i: int, node: Node, binding: Binding, operands: list[Entry]) -> list[Entry]:
-        numbers = self.graph.values_of(i)
-        place = (*self.prefix, i)
-        roles = self.emission.decisions.ops.get(place)
-        if roles is None and len(numbers) > 0:
+        plan, place = self.emission.plan, (*self.prefix, i)
+        number = plan.op_at[place]
+        strategy, count = plan.strategies[number], plan.flat.ops[number].weight
+        if strategy is not None:
+            arrays = self.read(i, operands, strategy.operands)
+        elif node.outputs:
             return self._recipe(place, node, binding, operands)
-        roles = roles or ("",) * len(self.emission.mesh.names)
-        types = tuple(entry.type for entry in operands)
-        op = local_op(node, binding, types, roles, self.emission.mesh)
-        arrays = self.maker.read_all(operands, op.strategy.operands)
-        found: list[Entry] = []
+        else:  # an effect, of which no plan says anything
+            states = tuple(replicated(entry.type.rank) for entry in operands)
+            arrays = self.maker.read_whole(operands, states, count)
+            strategy = Strategy(("",) * len(plan.mesh.names), states, ())
         if is_effect(node):
             results = self.emission.effects.run(node, binding, arrays)
         else:
+            types = tuple(entry.type for entry in operands)
+            op = LocalOp(node, binding, types, strategy, plan.mesh, count)
             results = run_op(op, arrays, self.emission.mover)
-        for x, type_, raw, number in zip(
-            results, node.outputs, op.strategy.results, numbers, strict=True
-        ):
-            state = self.emission.decisions.values.get((self.prefix, number), raw)
-            kept = Kept(self.emission.mover.move(x, type_, raw, state), type_, state)
-            self.maker.latest = kept
-            found.append(kept)
-        return found
+        found = self.publish(i, node, results, strategy.results)
+        self.maker.latest = found[-1] if found else self.maker.latest
+        return list(found)
 
     def _recipe(
         self, place: Place, node: Node, binding: Binding, operands: list[Entry]
@@ -158,7 +154,8 @@ class _Scope:
     def inner(self, i: int, binding: Binding, body: int) -> _Scope:
         """The scope of a body of node i."""
         prefix = (*self.prefix, i, body)
-        return _Scope(self.emission, binding.bodies[body], prefix, Maker(self.emission.mover))
+        maker = Maker(self.emission.plan, self.emission.mover)
+        return _Scope(self.emission, binding.bodies[body], prefix, maker)
 
     def captured(self) -> list[Entry]:
         """Entries of the constants that this body captured, which are its first inputs."""
@@ -192,36 +189,37 @@ class _Scope:
             ),
         ]
 
+    def read(
+        self, i: int, entries: Sequence[Entry], states: Sequence[Sharding], first: int = 0
+    ) -> list[Array]:
+        """Arrays of operands of node i, from position `first`, in the states that it needs."""
+        place = (*self.prefix, i)
+        sites = [Site(place, "operand", first + k) for k in range(len(entries))]
+        return self.maker.read_all(entries, states, sites)
+
     def kept(
-        self, entries: Sequence[Entry], states: Sequence[Sharding]
+        self, i: int, entries: Sequence[Entry], states: Sequence[Sharding], first: int = 0
     ) -> list[Array | Free | Literal]:
-        """Arrays of the entries that are values, in the given states; recipes as they are."""
-        pairs = [(e, s) for e, s in zip(entries, states, strict=True) if isinstance(e, Kept)]
-        arrays = iter(self.leave([e for e, _ in pairs], [s for _, s in pairs]))
+        """The same of those that are values; recipes as they are."""
+        place, held = (*self.prefix, i), [k for k, e in enumerate(entries) if isinstance(e, Kept)]
+        sites = [Site(place, "operand", first + k) for k in held]
+        read = self.maker.read_all([entries[k] for k in held], [states[k] for k in held], sites)
+        arrays = iter(read)
         return [next(arrays) if isinstance(e, Kept) else e for e in entries]
 
     def leave(self, entries: Sequence[Entry], states: Sequence[Sharding]) -> list[Array]:
-        """Arrays of entries in the given states."""
-        return self.maker.read_all(entries, states)
+        """Arrays of the results of this body in the states in which they leave it."""
+        sites = [Site(self.prefix, "return", k) for k in range(len(entries))]
+        return self.maker.read_all(entries, states, sites)
 
     def publish(
         self, i: int, node: Node, arrays: Sequence[Array], raw: Sequence[Sharding]
-    ) -> list[Entry]:
-        """Entries of a region's results, brought from how it leaves them to how they are kept."""
-        found: list[Entry] = []
-        numbers = self.graph.values_of(i)
-        for x, type_, before, number in zip(arrays, node.outputs, raw, numbers, strict=True):
-            state = self.emission.state(self.prefix, number, type_)
-            found.append(Kept(self.emission.mover.move(x, type_, before, state), type_, state))
-        return found
-
-
-def _stacked(state: Sharding) -> Sharding:
-    return Sharding(((), *state.dims), state.partial)
-
-
-def _sliced(state: Sharding) -> Sharding:
-    return Sharding(state.dims[1:], state.partial)
+    ) -> list[Kept]:
+        """Entries of a node's results, brought from how it leaves them to how they are kept."""
+        place = (*self.prefix, i)
+        sites = (Site(place, "result", k) for k in range(len(raw)))
+        results = zip(arrays, node.outputs, raw, sites, strict=True)
+        return [self.maker.keep(*result) for result in results]
 
 
 def _scan(
@@ -231,25 +229,24 @@ def _scan(
     states, effects = body.states()[len(body.program.consts) :], scope.emission.effects
     first, last = binding.params["num_consts"], binding.params["num_carry"]
     last += first
-    consts = scope.kept(operands[:first], states[:first])
-    carry = scope.leave(operands[first:last], states[first:last])
-    xs = scope.leave(operands[last:], [_stacked(state) for state in states[last:]])
+    consts = scope.kept(i, operands[:first], states[:first])
+    carry = scope.read(i, operands[first:last], states[first:last], first)
+    xs = scope.read(i, operands[last:], [state.stacked() for state in states[last:]], last)
     ys = [
-        _sliced(scope.emission.state(scope.prefix, number, scope.graph.types[number]))
+        scope.emission.state(scope.prefix, number, scope.graph.types[number]).sliced()
         for number in scope.graph.values_of(i)[last - first :]
     ]
 
     def step(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
         inside = scope.inner(i, binding, body_number(node, "jaxpr"))
         carry = effects.open(node, carry)
-        with scope.emission.mover.repeated(binding.params["length"]):
-            results = inside.run(inside.enter([*consts, *carry, *slices]))
-            arrays = inside.leave(results, [*states[first:last], *ys])
+        results = inside.run(inside.enter([*consts, *carry, *slices]))
+        arrays = inside.leave(results, [*states[first:last], *ys])
         return effects.close(node, arrays[: last - first]), arrays[last - first :]
 
-    raw = [*states[first:last], *(_stacked(state) for state in ys)]
+    raw = [*states[first:last], *(state.stacked() for state in ys)]
     results = effects.open(node, scan(binding, step, effects.close(node, carry), xs))
-    return scope.publish(i, node, results, raw)
+    return [*scope.publish(i, node, results, raw)]
 
 
 def _while(
@@ -263,31 +260,30 @@ def _while(
         body = scope.inner(i, binding, number)
         return body.states()[len(body.program.consts) :]
 
-    for_test = scope.kept(operands[:n_test], states(test_number)[:n_test])
-    for_step = scope.kept(operands[n_test : n_test + n_step], states(step_number)[:n_step])
-    ports, effects = states(step_number)[n_step:], scope.emission.effects
-    carry = scope.leave(operands[n_test + n_step :], ports)
+    first, effects = n_test + n_step, scope.emission.effects
+    for_test = scope.kept(i, operands[:n_test], states(test_number)[:n_test])
+    for_step = scope.kept(i, operands[n_test:first], states(step_number)[:n_step], n_test)
+    ports = states(step_number)[n_step:]
+    carry = scope.read(i, operands[first:], ports, first)
 
     def test(carry: Sequence[Array]) -> Array:
         inside = scope.inner(i, binding, test_number)
-        with scope.emission.mover.repeated(ASSUMED_ITERATIONS):
-            (stop,) = inside.run(inside.enter([*for_test, *carry]))
-            return inside.maker.read(stop, replicated(0))
+        (stop,) = inside.leave(inside.run(inside.enter([*for_test, *carry])), [replicated(0)])
+        return stop
 
     def step(carry: Sequence[Array]) -> Sequence[Array]:
         inside = scope.inner(i, binding, step_number)
-        with scope.emission.mover.repeated(ASSUMED_ITERATIONS):
-            return inside.leave(inside.run(inside.enter([*for_step, *carry])), ports)
+        return inside.leave(inside.run(inside.enter([*for_step, *carry])), ports)
 
-    return scope.publish(i, node, effects.loop(node, test, step, carry), ports)
+    return [*scope.publish(i, node, effects.loop(node, test, step, carry), ports)]
 
 
 def _cond(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Entry]
 ) -> list[Entry]:
     first, effects = scope.inner(i, binding, 0), scope.emission.effects
-    index = scope.maker.read(operands[0], replicated(0))
-    arrays = scope.leave(operands[1:], first.states()[len(first.program.consts) :])
+    (index,) = scope.read(i, operands[:1], [replicated(0)])
+    arrays = scope.read(i, operands[1:], first.states()[len(first.program.consts) :], 1)
     numbers = scope.graph.values_of(i)
     ports = [scope.emission.state(scope.prefix, n, scope.graph.types[n]) for n in numbers]
 
@@ -295,15 +291,14 @@ def _cond(
         def taken(*xs: Array) -> Sequence[Array]:
             inside = scope.inner(i, binding, number)
             entering = effects.open(node, xs)
-            with scope.emission.mover.repeated(1 / len(node.bodies)):
-                leaving = inside.leave(inside.run(inside.enter(entering)), ports)
+            leaving = inside.leave(inside.run(inside.enter(entering)), ports)
             return effects.close(node, leaving)
 
         return taken
 
     branches = [run(number) for number in range(len(node.bodies))]
     results = effects.open(node, branch(index, branches, effects.close(node, arrays)))
-    return scope.publish(i, node, results, ports)
+    return [*scope.publish(i, node, results, ports)]
 
 
 def _remat(

@@ -10,17 +10,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from ir import (
-    IRError,
-    Mesh,
-    Node,
-    Sharding,
-    Strategy,
-    TensorType,
-    lookup,
-    passing_groups,
-    strategy_of,
-)
+from ir import IRError, Mesh, Node, Sharding, Strategy, TensorType, lookup
 from ir.evaluate import without_places
 from ir.trace import Binding
 
@@ -29,13 +19,18 @@ Array = Any
 
 @dataclass(frozen=True)
 class LocalOp:
-    """An op, how it is split, and what it needs to run on one device."""
+    """An op, how it is split, and what it needs to run on one device.
+
+    operands: types of the whole operands.
+    count: runs in one call.
+    """
 
     node: Node
     binding: Binding
-    operands: tuple[TensorType, ...]  # types of the whole operands
+    operands: tuple[TensorType, ...]
     strategy: Strategy
     mesh: Mesh
+    count: float = 1.0
 
     @property
     def is_whole(self) -> bool:
@@ -76,23 +71,6 @@ class LocalOp:
         }
         partial = self.strategy.results[0].partial
         return tuple(axis for axis, _ in partial if axis not in passed)
-
-
-def local_op(
-    node: Node,
-    binding: Binding,
-    operands: tuple[TensorType, ...],
-    roles: tuple[str, ...],
-    mesh: Mesh,
-) -> LocalOp:
-    """The op split as the roles of the mesh axes say.
-
-    Raises:
-        IRError: if they are not legal for it.
-    """
-    spec = lookup(node.op).factors(operands, node.outputs, dict(node.attrs))
-    groups = passing_groups(node, operands)
-    return LocalOp(node, binding, operands, strategy_of(spec, mesh, roles, groups), mesh)
 
 
 def shift(op: LocalOp, state: Sharding, dim: int, size: int) -> Array:

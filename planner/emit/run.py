@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jax import lax
 
-from costmodel import ReshardModel
-from ir import ReshardStep, Sharding, TensorType, replicated
+from ir import Mesh, ReshardStep, Sharding, TensorType
 from ir.evaluate import PLACEMENT
 
 from .index import gather, scatter
 from .local_op import LocalOp
 from .positions import iota, random_bits
 from .slices import INSIDE, bind_inside
-from .steps import run_step, take
+from .steps import run_step, take, to_whole
 
 Array = Any
 ByHand = Callable[[LocalOp, Sequence[Array]], "list[Array] | None"]
@@ -53,36 +51,31 @@ class Written:
 
 
 class Mover:
-    """Changes states of local arrays along the cheapest paths, and notes the steps.
+    """Changes states of local arrays, and notes the steps.
 
     `slices` holds the arrays that XLA may see as dynamic slices, by their ids.
     """
 
-    def __init__(self, model: ReshardModel) -> None:
-        self.model, self.mesh = model, model.mesh
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
         self.written: list[Written] = []
-        self.count = 1.0  # runs of what is being written
         self.slices: dict[int, Array] = {}
 
-    @contextlib.contextmanager
-    def repeated(self, times: float) -> Generator[None]:
-        """Within it everything is written into a body that runs so often."""
-        outer = self.count
-        self.count *= times
-        try:
-            yield
-        finally:
-            self.count = outer
-
-    def path(self, type_: TensorType, start: Sharding, end: Sharding) -> tuple[ReshardStep, ...]:
-        return self.model.path(type_, start, end)
-
     def move(
-        self, x: Array, type_: TensorType, start: Sharding, end: Sharding, again: int = 0
-    ) -> Array:
-        """The local shard in another state; `again` counts the gathers of it before."""
-        for step in self.path(type_, start, end):
-            self.written.append(Written(step, type_, self.count))
+        self, x: Array, type_: TensorType, steps: Iterable[ReshardStep], count: float,
+        again: int = 0,
+    ) -> Array:  # fmt: skip
+        """The local shard after some steps.
+
+        Args:
+            x: the shard before.
+            type_: of the whole value.
+            steps: in order.
+            count: how often one call runs them.
+            again: gathers of the same value before.
+        """
+        for step in steps:
+            self.written.append(Written(step, type_, count))
             x = run_step(x, step, self.mesh, again)
             if step.kind in ("slice", "reduce-scatter"):  # XLA for CPU makes one of the other
                 self.slices[id(x)] = x
@@ -91,7 +84,7 @@ class Mover:
     def from_first(self, x: Array) -> Array:
         """A 32-bit whole number of the first device, which others have as zero, on all of them."""
         waiting = Sharding((), tuple((axis, "sum") for axis in self.mesh.names))
-        return self.move(x, TensorType((), "int32"), waiting, replicated(0))
+        return self.move(x, TensorType((), "int32"), to_whole(waiting), 1.0)
 
     def cut(self, x: Array, state: Sharding) -> Array:
         """The local shard of a value that every device holds whole."""
@@ -129,7 +122,7 @@ def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
 def _whole_then_cut(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
     """Gathers the operands, runs the op whole on every device and keeps the shards."""
     whole = [
-        mover.move(x, type_, state, replicated(type_.rank))
+        mover.move(x, type_, to_whole(state), op.count)
         for x, type_, state in zip(operands, op.operands, op.strategy.operands, strict=True)
     ]
     results = bind_inside(op.node.op, op.binding, whole, op.binding.params)

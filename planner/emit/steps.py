@@ -41,6 +41,25 @@ def run_step(x: Array, step: ReshardStep, mesh: Mesh, again: int = 0) -> Array:
     return _as_bytes(x, lambda data: _moved(data, step, mesh, again))
 
 
+def finishing(state: Sharding) -> tuple[ReshardStep, ...]:
+    """The all-reduce that makes partial results whole ones; none where the value is no such."""
+    if not state.partial:
+        return ()
+    axes, kind = tuple(axis for axis, _ in state.partial), state.partial[0][1]
+    return (ReshardStep("all-reduce", axes, -1, -1, kind, state, state.without_partial()),)
+
+
+def to_whole(state: Sharding) -> tuple[ReshardStep, ...]:
+    """Steps after which every device holds the whole value."""
+    steps, state = [*finishing(state)], state.without_partial()
+    for dim, axes in enumerate(state.dims):
+        if axes:
+            after = Sharding((*state.dims[:dim], (), *state.dims[dim + 1 :]))
+            steps.append(ReshardStep("all-gather", axes, dim, -1, "", state, after))
+            state = after
+    return tuple(steps)
+
+
 def take(x: Array, state: Sharding, mesh: Mesh) -> Array:
     """The local shard of a value that every device holds whole; costs no communication.
 

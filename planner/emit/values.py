@@ -13,20 +13,24 @@ from ir import (
     FactorSpec,
     IRError,
     Literal,
+    LoweredPlan,
     Mesh,
     Node,
+    ReshardStep,
     Sharding,
     Strategy,
     TensorType,
     lookup,
     shardings_of,
 )
+from ir.analysis import Site
 from ir.evaluate import literal
 from ir.trace import Binding
 
 from .local_op import LocalOp
 from .run import Mover, run_op
 from .slices import bind_inside
+from .steps import to_whole
 
 Array = Any
 
@@ -60,12 +64,14 @@ class Free:
 
 
 Entry = Kept | Free | Literal
+Move = tuple[Sequence[ReshardStep], float]  # steps, and how often one call runs them
 
 
 @dataclass
 class Maker:
     """Reads entries in wanted states, within one body; what is made of literals is made once."""
 
+    plan: LoweredPlan
     mover: Mover
     made: dict[tuple[Free, Sharding], Array] = field(default_factory=dict)
     latest: Kept | None = None  # the value that was made last in this body
@@ -74,8 +80,27 @@ class Maker:
     def mesh(self) -> Mesh:
         return self.mover.mesh
 
-    def read_all(self, entries: Sequence[Entry], states: Sequence[Sharding]) -> list[Array]:
-        """Local shards of the operands of one op in the wanted states.
+    def read_all(
+        self, entries: Sequence[Entry], states: Sequence[Sharding], sites: Sequence[Site]
+    ) -> list[Array]:
+        """Local shards of the operands of one op at their sites, in the states it needs."""
+        return self._read_all(entries, states, [self._move(site) for site in sites])
+
+    def read_whole(
+        self, entries: Sequence[Entry], states: Sequence[Sharding], count: float
+    ) -> list[Array]:
+        """The same of an op without sites in the plan, which runs `count` times on whole values."""
+        moves = [(to_whole(e.state) if isinstance(e, Kept) else (), count) for e in entries]
+        return self._read_all(entries, states, moves)
+
+    def _move(self, site: Site) -> Move:
+        found = self.plan.at.get(site)
+        return ((), 1.0) if found is None else (found.change.steps, found.weight)
+
+    def _read_all(
+        self, entries: Sequence[Entry], states: Sequence[Sharding], moves: Sequence[Move]
+    ) -> list[Array]:
+        """Local shards of the operands of one op.
 
         XLA merges equal gathers of one argument, say a parameter in the forward and in the
         backward pass, and then keeps the gathered copy alive in between, where the plan counts
@@ -83,25 +108,26 @@ class Maker:
         its own time: another operand, or else what was made last. A barrier around the argument
         alone does not help, XLA removes it before it looks for equal operations.
         """
-        pairs = list(zip(entries, states, strict=True))
-        again = [self._count_gather(entry, state, entries) for entry, state in pairs]
+        pairs = zip(entries, moves, strict=True)
+        again = [self._count_gather(entry, steps, entries) for entry, (steps, _) in pairs]
         return [
-            self.read(entry, state, count)
-            for (entry, state), count in zip(pairs, again, strict=True)
+            self.mover.move(entry.array, entry.type, *move, before)
+            if isinstance(entry, Kept)
+            else self._make(entry, state)
+            for entry, state, move, before in zip(entries, states, moves, again, strict=True)
         ]
 
-    def _count_gather(self, entry: Entry, state: Sharding, entries: Sequence[Entry]) -> int:
+    def _count_gather(
+        self, entry: Entry, steps: Sequence[ReshardStep], entries: Sequence[Entry]
+    ) -> int:
         """How often an argument was gathered before this read; from the second time it waits."""
-        if not isinstance(entry, Kept) or not entry.is_argument or not self._gathers(entry, state):
+        gathers = any(step.kind == "all-gather" for step in steps)
+        if not isinstance(entry, Kept) or not entry.is_argument or not gathers:
             return 0
         if entry.gathers > 0:
             self._delay(entry, entries)
         entry.gathers += 1
         return entry.gathers - 1
-
-    def _gathers(self, entry: Kept, state: Sharding) -> bool:
-        path = self.mover.path(entry.type, entry.state, state)
-        return any(step.kind == "all-gather" for step in path)
 
     def _delay(self, entry: Kept, entries: Sequence[Entry]) -> None:
         others = [other for other in entries if isinstance(other, Kept) and not other.is_argument]
@@ -109,15 +135,15 @@ class Maker:
         if partner is not None:
             entry.array, partner.array = lax.optimization_barrier((entry.array, partner.array))
 
-    def read(self, entry: Entry, state: Sharding, again: int = 0) -> Array:
-        """The local shard of an entry in the wanted state."""
-        if isinstance(entry, Literal):
-            return self.mover.cut(literal(entry), state)
-        if isinstance(entry, Free):
-            return self._make(entry, state)
-        return self.mover.move(entry.array, entry.type, entry.state, state, again)
+    def keep(self, x: Array, type_: TensorType, state: Sharding, site: Site) -> Kept:
+        """A result that is left in a state, as it is kept."""
+        steps, count = self._move(site)
+        kept = steps[-1].after if steps else state
+        return Kept(self.mover.move(x, type_, steps, count), type_, kept)
 
-    def _make(self, free: Free, state: Sharding) -> Array:
+    def _make(self, free: Free | Literal, state: Sharding) -> Array:
+        if isinstance(free, Literal):
+            return self.mover.cut(literal(free), state)
         if (free, state) not in self.made:
             self.made[(free, state)] = self._made(free, state)
         return self.made[(free, state)]
@@ -140,7 +166,7 @@ class Maker:
         return found[free.number]
 
     def _operands(self, free: Free, states: tuple[Sharding, ...]) -> list[Array]:
-        return [self.read(x, state) for x, state in zip(free.operands, states, strict=True)]
+        return [self._make(x, state) for x, state in zip(free.operands, states, strict=True)]
 
     def _strategy(
         self, free: Free, types: tuple[TensorType, ...], state: Sharding

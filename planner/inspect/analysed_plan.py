@@ -62,10 +62,14 @@ class AnalysedPlan:
         return flatten(self.graph)
 
     @cached_property
-    def builder(self) -> Builder:
+    def reshard(self) -> ReshardModel:
+        """Paths between states, as the plan was priced with them."""
         collectives, room = CollectiveModel(self.cluster), self.program.room_bytes
-        reshard = ReshardModel(self.cluster, self.decisions.mesh, collectives, room)
-        cache = MenuCache(self.decisions.mesh, reshard, ComputeModel(self.cluster))
+        return ReshardModel(self.cluster, self.decisions.mesh, collectives, room)
+
+    @cached_property
+    def builder(self) -> Builder:
+        cache = MenuCache(self.decisions.mesh, self.reshard, ComputeModel(self.cluster))
         facts = Facts(self.flat, analyse(self.flat), self.program.ties, self._donated())
         return Builder(facts, cache, self.program.limit_bytes)
 

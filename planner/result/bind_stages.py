@@ -6,18 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from costmodel import Cluster, CollectiveModel, ReshardModel
-from ir import Mesh, digest
+from ir import digest
 
 from ..common.errors import PlanError
 from ..emit.pipeline.build import build_pipeline
 from ..emit.pipeline.runtime import Pipeline
 from ..emit.pipeline.transfer import split_devices
 from ..files.plan_file import PlanFile
-from ..files.program_plan import ProgramPlan, decisions_of
+from ..inspect.analysed_plan import analysed
 from ..pipeline.cut.opened_loss import cut_of, opened
-from ..pipeline.cut.solved_stage import Solved, solved_of
-from ..pipeline.cut.stage_training_step import Rehearsal
+from ..pipeline.cut.solved_stage import solved_of
 from ..pipeline.divide.simulated import table_of
 from ..pipeline.stage_planner import BoundStages
 from ..training.step_call import params_and_batch
@@ -76,16 +74,10 @@ def compiled_stages(
     """
     joined = file.joined
     schedule = table_of(joined.schedule, joined.microbatches, file.recompute, joined.chunks)
+    members = [analysed(program, where) for program in file.members]
     solved = [
-        (stage.program, _solved(stage, program, where))
-        for stage, program in zip(bound.stages, file.members, strict=True)
+        (stage.program, solved_of(stage, why.decisions, why.reshard))
+        for stage, why in zip(bound.stages, members, strict=True)
     ]
     groups = split_devices(list(devices), file.groups)
     return build_pipeline(bound.loss, file.cuts, schedule, groups, file.recompute, solved)
-
-
-def _solved(stage: Rehearsal, program: ProgramPlan, where: str) -> Solved:
-    cluster = Cluster.from_dict(program.cluster, where=where)
-    mesh, collectives = Mesh(program.mesh), CollectiveModel(cluster)
-    model = ReshardModel(cluster, mesh, collectives, program.room_bytes)
-    return solved_of(stage, decisions_of(program, where), model)

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from costmodel import CollectiveModel, ReshardModel
-from ir import Sharding
+from ir import LoweredPlan, Sharding
+from ir.analysis import flatten
 from ir.trace import Traced
 
 from ..common.errors import PlanError
@@ -32,6 +32,7 @@ from ..inspect.perfetto import trace_json
 from ..inspect.report import report_html
 from ..inspect.what_if import what_if
 from ..pipeline.stage_planner import BoundStages
+from ..sharding.lower import lower_decisions
 from .bind import bound_program, placed, specs_like
 from .bind_stages import bound_stages, compiled_stages
 from .plan_view import PlanView
@@ -239,11 +240,6 @@ class Plan(PlanView):
         self._here(devices)
         return build_mesh(self.mesh, devices)
 
-    @cached_property
-    def _reshard(self) -> ReshardModel:
-        collectives = CollectiveModel(self.cluster)
-        return ReshardModel(self.cluster, self.mesh, collectives, self.program.room_bytes)
-
     def compile(self, *, devices: Sequence[Any] | None = None) -> Any:
         """One callable with the signature of the function, on the devices present.
 
@@ -257,10 +253,13 @@ class Plan(PlanView):
             if devices is None:
                 here = sorted(here, key=lambda device: (device.process_index, device.id))
             return compiled_stages(self.file, bound, here, self.where)
-        return compile_plan(
-            bound, self.decisions, self._reshard, devices=devices,
-            emission=self.program.emission,
-        )  # fmt: skip
+        return compile_plan(bound, self._lowered, devices=devices, emission=self.program.emission)
+
+    @cached_property
+    def _lowered(self) -> LoweredPlan:
+        """What each device runs of the one program."""
+        tied = {result: argument for argument, result in self.program.ties}
+        return lower_decisions(flatten(self.graph), self.decisions, self.why.reshard, tied)
 
     @property
     def in_shardings(self) -> Any:

@@ -115,7 +115,7 @@ def lower_decisions(
             return decisions.outputs[site.position]
         link = flat.links[passage.link]
         state = states[link.target]
-        return _stacked(state) if state is not None and link.lift else state
+        return state.stacked() if state is not None and link.lift else state
 
     return LoweredPlan(
         flat, decisions.mesh, strategies, states, decisions.outputs,
@@ -137,10 +137,6 @@ def _strategies(flat: FlatProgram, decisions: Decisions) -> tuple[Strategy | Non
             known[key] = strategy_of(spec, decisions.mesh, roles, specs.groups(op))
         found.append(known[key])
     return tuple(found)
-
-
-def _stacked(state: Sharding) -> Sharding:
-    return Sharding(((), *state.dims), state.partial)
 
 
 def _reshards(

@@ -13,7 +13,7 @@ import numpy as np
 from ir.evaluate import plain_program
 from ir.trace import trace
 from planner.emit import compile_plan
-from tests.planner.emit.plans import CUBE, model_of, random_decisions
+from tests.planner.emit.plans import CUBE, lowered, random_decisions
 
 SEED = 7
 
@@ -49,7 +49,7 @@ def main(process: int, port: int) -> None:
     args = arguments()
     traced = trace(train_step, *args)
     decisions = random_decisions(traced.graph, CUBE, SEED)
-    planned = compile_plan(traced, decisions, model_of(CUBE))
+    planned = compile_plan(traced, lowered(traced, decisions))
     found = jax.tree.leaves(planned(*jax.tree.map(spread, args, planned.in_shardings)))
     leaves = jax.tree.leaves(args)
     expected = jax.jit(plain_program(traced.program))(*traced.program.consts, *leaves)

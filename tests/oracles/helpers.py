@@ -11,8 +11,7 @@ import numpy as np
 
 from costmodel import ReshardModel, parse_cluster
 from costmodel.compiler.fusion import analyse
-from ir import FactorSpec, Mesh, Sharding, lookup
-from ir.analysis.decisions import Decisions
+from ir import FactorSpec, LoweredPlan, Mesh, Sharding, lookup
 from ir.analysis.dimension_classes import Classes, Kinds
 from ir.analysis.flatten import flatten
 from ir.strategy import Strategy
@@ -20,7 +19,6 @@ from ir.trace import Traced, trace
 from planner.sharding.cost.account import Account, account
 from planner.sharding.lower import Decided
 from planner.sharding.problem.build import Builder
-from planner.sharding.problem.decide import decide
 from planner.sharding.problem.facts import Facts
 from planner.sharding.problem.program import roles_of
 from planner.sharding.problem.records import Built, Limits, MenuCache
@@ -122,7 +120,7 @@ class Solved:
     builder: Builder
     built: Built
     solution: IntraSolution
-    decisions: Decisions
+    plan: LoweredPlan
     account: Account
 
     def counts(self) -> dict[str, float]:
@@ -142,7 +140,7 @@ class Solved:
     def sharding(self, name: str) -> str:
         """State of the argument of that name."""
         names = [item.name for item in self.traced.graph.inputs]
-        return str(self.decisions.inputs[names.index(name)])
+        return str(self.plan.arguments[names.index(name)])
 
 
 class Setting:
@@ -220,8 +218,14 @@ class Setting:
         built = self.builder.build()
         left = within(built, self.builder.facts, Limits(op, state), Cuts())
         solution = left.lifted(solve(left.problem(UNLIMITED_BYTES)))
-        sums = account(Decided(self.builder, built, solution.choice))
-        decisions = decide(built, self.flat, solution.choice, self.mesh)
+        decided = Decided(self.builder, built, solution.choice)
         return Solved(
-            self.traced, self.mesh, self.reshard, self.builder, built, solution, decisions, sums
+            self.traced,
+            self.mesh,
+            self.reshard,
+            self.builder,
+            built,
+            solution,
+            decided.plan,
+            account(decided),
         )

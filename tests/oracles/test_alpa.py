@@ -47,7 +47,7 @@ def of(name: str, mesh: str = "4x1") -> Solved:
 def test_data_parallel_keeps_parameters_whole_and_only_reduces(name: str, mesh: str) -> None:
     found = of(name, mesh)
     assert set(found.counts()) == {"all-reduce"}
-    for item, state in zip(found.traced.graph.inputs, found.decisions.inputs, strict=True):
+    for item, state in zip(found.traced.graph.inputs, found.plan.arguments, strict=True):
         assert item.role != "parameter" or state.is_replicated
 
 
@@ -81,7 +81,7 @@ def test_experts_are_split_and_the_rest_of_the_layer_is_not(mesh: str) -> None:
 def test_sharded_state_needs_no_all_reduce() -> None:
     found = of("4.1 MLP-6 data parallel, sharded state")
     assert set(found.counts()) == {"all-gather", "reduce-scatter"}
-    for item, state in zip(found.traced.graph.inputs, found.decisions.inputs, strict=True):
+    for item, state in zip(found.traced.graph.inputs, found.plan.arguments, strict=True):
         if item.role == "optimizer-state" and item.type.rank:
             assert not state.is_replicated
 
@@ -89,7 +89,7 @@ def test_sharded_state_needs_no_all_reduce() -> None:
 def test_sharded_parameters_need_no_all_reduce() -> None:
     found = of("4.1 MLP-6 ZeRO-3")
     assert set(found.counts()) == {"all-gather", "reduce-scatter"}
-    for item, state in zip(found.traced.graph.inputs, found.decisions.inputs, strict=True):
+    for item, state in zip(found.traced.graph.inputs, found.plan.arguments, strict=True):
         if item.role in ("parameter", "optimizer-state") and item.type.rank:
             assert not state.is_replicated
 

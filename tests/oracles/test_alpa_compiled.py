@@ -81,7 +81,7 @@ def solved(case: str) -> Solved:
 @pytest.mark.parametrize("case", CASE_MARKS)
 def test_compiled_collectives_are_those_of_the_plan(case: Case) -> None:
     found = solved(case.row)
-    planned = compile_plan(found.traced, found.decisions, found.reshard, devices=DEVICES)
+    planned = compile_plan(found.traced, found.plan, devices=DEVICES)
     text = planned.lower(*arguments(found)).compile().as_text()
     compiled = count_collectives(text, devices=len(DEVICES))
     sent: defaultdict[str, float] = defaultdict(float)
@@ -98,7 +98,5 @@ def test_compiled_collectives_are_those_of_the_plan(case: Case) -> None:
 @pytest.mark.parametrize("case", CASE_MARKS)
 def test_the_compiled_step_computes_what_one_device_does(case: Case) -> None:
     found = solved(case.row)
-    report = check_numerics(
-        found.traced, found.decisions, found.reshard, arguments(found), DEVICES, rtol=1e-4
-    )
+    report = check_numerics(found.traced, found.plan, arguments(found), DEVICES, rtol=1e-4)
     assert report.ok, str(report)

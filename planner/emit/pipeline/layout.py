@@ -14,11 +14,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ir import Literal, Sharding, TensorType, replicated
-from ir.analysis import Decisions, ValueKey
+from ir.analysis import Decisions, ValueKey, flatten
 from ir.evaluate import plain_program
 
 from ...pipeline.cut.forward_backward import Part
 from ...pipeline.cut.solved_stage import Solved, finished
+from ...sharding.lower import lower_decisions
 from ..jit import build_mesh
 from ..local import local_program
 from ..local_op import partition_spec
@@ -147,7 +148,10 @@ class Planned:
         # sums come out in the order in which they go in
         outs += [self._known(v) for v in (sorted(sums) if added else ())]
         decisions = _restricted(part, self.solved.decisions, tuple(ins), tuple(outs))
-        local = local_program(part.program, decisions, self.solved.reshard)
+        flat = flatten(part.program.graph)
+        local = local_program(
+            part.program, lower_decisions(flat, decisions, self.solved.reshard, {})
+        )
         waits_in, waits_out = [_axes(s) for s in ins], [_axes(s) for s in outs]
 
         def shards(*arrays: Array) -> tuple[Array, ...]:

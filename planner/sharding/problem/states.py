@@ -18,4 +18,4 @@ def state_at(built: Built, choice: Sequence[int], end: End) -> Sharding:
     if end.how == "result":
         return ref.menu[option].results[end.position]
     state = ref.states[option]
-    return Sharding(((), *state.dims), state.partial) if end.how == "lifted" else state
+    return state.stacked() if end.how == "lifted" else state

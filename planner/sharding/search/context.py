@@ -17,7 +17,6 @@ from ...solver.problem import IntraSolution
 from ..cost.account import Account, account
 from ..lower import Decided
 from ..problem.build import Builder
-from ..problem.decide import decide
 from ..problem.program import Program
 from ..problem.records import Built, Menus
 from .mesh_shapes import MOST_AXES
@@ -97,7 +96,7 @@ class Candidate:
         """Every collective, second and byte of the plan."""
         return account(self.decided)
 
-    @cached_property
+    @property
     def decisions(self) -> Decisions:
         """What the choice stands for."""
-        return decide(self.built, self.builder.flat, self.solution.choice, self.mesh)
+        return self.decided.plan.decisions

@@ -10,6 +10,7 @@ from costmodel.compiler.fusion import analyse
 from ir import (
     Graph,
     Literal,
+    LoweredPlan,
     Mesh,
     Sharding,
     TensorType,
@@ -22,6 +23,8 @@ from ir.analysis.decisions import Decisions
 from ir.analysis.flat_program import FlatOp, FlatProgram, Place
 from ir.analysis.flatten import flatten
 from ir.strategy import Strategy, strategies, value_states
+from ir.trace import Traced
+from planner.sharding.lower import lower_decisions
 
 CUBE = Mesh((("a", 2), ("b", 2), ("c", 2)))
 LINE = Mesh((("x", 8),))
@@ -32,6 +35,12 @@ def model_of(mesh: Mesh) -> ReshardModel:
     """Prices on an imaginary machine with as many devices as the mesh."""
     cluster = parse_cluster(f"{mesh.num_devices}xh100")
     return ReshardModel(cluster, mesh, CollectiveModel(cluster))
+
+
+def lowered(traced: Traced, decisions: Decisions) -> LoweredPlan:
+    """The plan that decisions stand for, on an imaginary machine."""
+    tied = {result: argument for argument, result in traced.tied}
+    return lower_decisions(flatten(traced.graph), decisions, model_of(decisions.mesh), tied)
 
 
 def random_decisions(

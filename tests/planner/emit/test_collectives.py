@@ -24,7 +24,7 @@ from tests.planner.emit.plans import (
     LINE,
     MESHES,
     decisions_by,
-    model_of,
+    lowered,
     random_decisions,
 )
 
@@ -34,7 +34,7 @@ Counts = Counter[tuple[str, int, int]]
 def planned(traced: Traced, decisions: Decisions) -> tuple[Counts, str]:
     """Collectives of the steps that emission wrote, and the program before XLA changes it."""
     mesh = decisions.mesh
-    program = local_program(traced.program, decisions, model_of(mesh))
+    program = local_program(traced.program, lowered(traced, decisions))
     mapped = jax.shard_map(
         program,
         mesh=build_mesh(mesh),
@@ -121,10 +121,10 @@ def fsdp() -> tuple[Traced, Decisions]:
 
 def test_compiled_collectives_are_the_steps() -> None:
     traced, decisions = fsdp()
-    report = check_numerics(traced, decisions, model_of(LINE), TRAIN_ARGS, rtol=1e-5)
+    report = check_numerics(traced, lowered(traced, decisions), TRAIN_ARGS, rtol=1e-5)
     assert report.ok, str(report)
     expected, _ = planned(traced, decisions)
-    compiled = compile_plan(traced, decisions, model_of(LINE)).lower(*TRAIN_ARGS).compile()
+    compiled = compile_plan(traced, lowered(traced, decisions)).lower(*TRAIN_ARGS).compile()
     assert counted(compiled.as_text(), LINE) == expected
     kinds = Counter(kind for kind, _, _ in expected.elements())
     # w1 once, w2 forward and backward; both gradients; the loss.
@@ -141,7 +141,7 @@ def test_a_permute_is_counted() -> None:
                           decisions.inputs, decisions.outputs)  # fmt: skip
     expected, text = planned(traced, decisions)
     assert counted(text, CUBE) == expected
-    assert check_numerics(traced, decisions, model_of(CUBE), [np.ones((8, 8), np.float32)]).ok
+    assert check_numerics(traced, lowered(traced, decisions), [np.ones((8, 8), np.float32)]).ok
 
 
 def test_gathers_of_an_argument_are_not_merged() -> None:
@@ -157,6 +157,6 @@ def test_gathers_of_an_argument_are_not_merged() -> None:
     decisions = decisions_by(
         traced.graph, LINE, (ROWS, ROWS), (ROWS,), splits_batch, lambda raw: raw
     )
-    compiled = compile_plan(traced, decisions, model_of(LINE)).lower(*args).compile()
+    compiled = compile_plan(traced, lowered(traced, decisions)).lower(*args).compile()
     assert counted(compiled.as_text(), LINE) == {("all-gather", 8, 32 * 32 * 4): 3}
-    assert check_numerics(traced, decisions, model_of(LINE), args, rtol=1e-5).ok
+    assert check_numerics(traced, lowered(traced, decisions), args, rtol=1e-5).ok

@@ -11,7 +11,7 @@ import pytest
 from examples import gpt, llama
 from ir.trace import trace
 from tests.helpers_numerics import check_numerics
-from tests.planner.emit.plans import MESHES, model_of, random_decisions
+from tests.planner.emit.plans import MESHES, lowered, random_decisions
 
 EXAMPLES: dict[str, tuple[Callable[[], Any], str]] = {
     "gpt_block": (gpt.block, "cube"),
@@ -28,5 +28,5 @@ def test_random_plan_of_an_example(name: str) -> None:
     function, args, options = make()
     traced = trace(function, *args, **options)
     decisions = random_decisions(traced.graph, MESHES[mesh], 5, traced.tied)
-    report = check_numerics(traced, decisions, model_of(MESHES[mesh]), args, rtol=RTOL)
+    report = check_numerics(traced, lowered(traced, decisions), args, rtol=RTOL)
     assert report.ok, str(report)

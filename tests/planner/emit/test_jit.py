@@ -15,7 +15,7 @@ from ir.trace import trace
 from planner.emit import build_mesh, compile_plan, partition_spec
 from tests.helpers_numerics import check_numerics
 from tests.planner.emit.models import MODELS
-from tests.planner.emit.plans import CUBE, LINE, decisions_by, model_of, random_decisions
+from tests.planner.emit.plans import CUBE, LINE, decisions_by, lowered, random_decisions
 
 ROWS = Sharding((("x",), ()))
 
@@ -48,7 +48,7 @@ def plan_of_step(**options):
 
 def test_same_signature_and_trees() -> None:
     traced, decisions = plan_of_step()
-    planned = compile_plan(traced, decisions, model_of(LINE))
+    planned = compile_plan(traced, lowered(traced, decisions))
     state, out = planned(STATE, BATCH)
     expected_state, expected = jax.jit(step)(STATE, BATCH)
     np.testing.assert_allclose(state["w"], expected_state["w"], rtol=1e-5, atol=1e-6)
@@ -63,9 +63,9 @@ def test_same_signature_and_trees() -> None:
 
 def test_donated_arguments_give_their_buffers() -> None:
     traced, decisions = plan_of_step(donate_argnums=(0,))
-    planned = compile_plan(traced, decisions, model_of(LINE))
-    lowered = planned.lower(STATE, BATCH)
-    memory = lowered.compile().memory_analysis()
+    planned = compile_plan(traced, lowered(traced, decisions))
+    program = planned.lower(STATE, BATCH)
+    memory = program.compile().memory_analysis()
     assert memory.alias_size_in_bytes == 16 * 8 * 4 // 8 + 4  # a row block of w, and the count
     w = jax.device_put(STATE["w"], planned.in_shardings[0]["w"])
     planned({"w": w, "count": STATE["count"]}, BATCH)
@@ -74,7 +74,7 @@ def test_donated_arguments_give_their_buffers() -> None:
 
 def test_arrays_that_lie_otherwise_are_moved() -> None:
     traced, decisions = plan_of_step()
-    planned = compile_plan(traced, decisions, model_of(LINE))
+    planned = compile_plan(traced, lowered(traced, decisions))
     columns = NamedSharding(planned.mesh, PartitionSpec(None, "x"))
     state = {"w": jax.device_put(STATE["w"], columns), "count": STATE["count"]}
     (moved, _), (expected, _) = planned(state, BATCH), planned(STATE, BATCH)
@@ -83,7 +83,7 @@ def test_arrays_that_lie_otherwise_are_moved() -> None:
 
 def test_other_structure_is_refused() -> None:
     traced, decisions = plan_of_step()
-    planned = compile_plan(traced, decisions, model_of(LINE))
+    planned = compile_plan(traced, lowered(traced, decisions))
     with pytest.raises(TypeError, match="plan it again"):
         planned(STATE, BATCH, BATCH)
     with pytest.raises(TypeError, match="planned for arguments"):
@@ -93,19 +93,19 @@ def test_other_structure_is_refused() -> None:
 def test_decisions_of_another_program_are_refused() -> None:
     traced, _ = plan_of_step()
     other = trace(lambda x: x + 1.0, BATCH["x"])
-    decisions = random_decisions(other.graph, LINE, 0)
-    with pytest.raises(IRError, match="states for 1 inputs, the program has 3"):
-        compile_plan(traced, decisions, model_of(LINE))
+    plan = lowered(other, random_decisions(other.graph, LINE, 0))
+    with pytest.raises(IRError, match="another program: argument 'x' of the plan is missing"):
+        compile_plan(traced, plan)
     right = plan_of_step()[1]
     lacking = Decisions(LINE, {}, right.values, right.inputs, right.outputs)
     with pytest.raises(IRError, match="no strategy for"):
-        compile_plan(traced, lacking, model_of(LINE)).lower(STATE, BATCH)
+        compile_plan(traced, lowered(traced, lacking)).lower(STATE, BATCH)
 
 
 def test_unknown_emission_is_refused() -> None:
     traced, decisions = plan_of_step()
     with pytest.raises(ValueError, match="'gspmd' is not one of"):
-        compile_plan(traced, decisions, model_of(LINE), emission="gspmd")
+        compile_plan(traced, lowered(traced, decisions), emission="gspmd")
 
 
 def test_mesh_is_row_major_over_the_devices() -> None:
@@ -137,7 +137,7 @@ def test_constraints_compute_the_same(name: str) -> None:
     traced = trace(function, *args)
     decisions = plain(random_decisions(traced.graph, CUBE, 0))
     report = check_numerics(
-        traced, decisions, model_of(CUBE), args, rtol=2e-5, emission="constraints"
+        traced, lowered(traced, decisions), args, rtol=2e-5, emission="constraints"
     )
     assert report.ok, str(report)
 
@@ -157,7 +157,7 @@ def test_branches_with_other_states_inside_give_one(seed: int) -> None:
     mesh, x = Mesh((("x", 2),)), np.arange(16)
     traced = trace(nested, x)
     decisions = random_decisions(traced.graph, mesh, seed)
-    report = check_numerics(traced, decisions, model_of(mesh), (x,), emission="constraints")
+    report = check_numerics(traced, lowered(traced, decisions), (x,), emission="constraints")
     assert report.ok, str(report)
 
 

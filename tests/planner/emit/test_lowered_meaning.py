@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from ir import interpret, interpret_lowered
-from ir.analysis import flatten
 from ir.interpret import without_meaning
 from ir.trace import Traced, trace
-from planner.sharding.lower import lower_decisions
 from tests.planner.emit.models import MODELS
-from tests.planner.emit.plans import MESHES, model_of, random_decisions
+from tests.planner.emit.plans import MESHES, lowered, random_decisions
 
 
 def constants_of(traced: Traced) -> dict[str, np.ndarray]:
@@ -43,7 +41,7 @@ def test_a_random_plan_computes_the_same(name: str, mesh: str, seed: int) -> Non
     if without_meaning(traced.graph, constants):
         pytest.skip(f"NumPy has no {without_meaning(traced.graph, constants)}")
     decisions = random_decisions(traced.graph, MESHES[mesh], seed)
-    plan = lower_decisions(flatten(traced.graph), decisions, model_of(MESHES[mesh]), {})
+    plan = lowered(traced, decisions)
     consts = [np.asarray(const) for const in traced.program.consts]
     arrays = [*consts, *map(np.asarray, jax.tree.leaves(args))]
     expected = interpret(traced.graph, arrays, constants)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +14,7 @@ from ir import IRError
 from ir.trace import trace
 from planner import plan
 from planner.emit import compile_plan
-from planner.emit.local_op import local_op
-from tests.planner.emit.plans import LINE, model_of, random_decisions
+from tests.planner.emit.plans import LINE, lowered, random_decisions
 
 # The terms of four devices are too large for 16 bits, those of the other four as much too small.
 HALVES = np.repeat([3e3, -3e3], 256)[:, None] * np.ones((512, 8))
@@ -39,7 +40,7 @@ def test_infinite_factors_meet_the_sum(seed: int) -> None:
     a = np.where(np.arange(16) % 2, 3.0, -2.0).astype(np.float32) * np.ones((8, 16), np.float32)
     b, z = np.ones((16, 8), np.float32), np.float32(0)
     traced = trace(f, a, b, z)
-    run = compile_plan(traced, random_decisions(traced.graph, LINE, seed), model_of(LINE))
+    run = compile_plan(traced, lowered(traced, random_decisions(traced.graph, LINE, seed)))
     for z in (0.0, -0.0, np.inf, -np.inf, np.nan, 3e38):
         args = a, b, np.float32(z)
         for x, y in zip(run(*args), jax.jit(f)(*args), strict=True):
@@ -47,7 +48,7 @@ def test_infinite_factors_meet_the_sum(seed: int) -> None:
 
 
 def test_a_role_that_is_not_exact_is_refused() -> None:
-    program = trace(lambda x: x.astype(jnp.float16), np.ones(8, np.float32)).program
-    (node,), (binding,) = program.graph.nodes, program.bindings
+    traced = trace(lambda x: x.astype(jnp.float16), np.ones(8, np.float32))
+    decisions = random_decisions(traced.graph, LINE, 0)
     with pytest.raises(IRError, match="are not legal"):
-        local_op(node, binding, (program.graph.types[0],), ("@0",), LINE)
+        lowered(traced, replace(decisions, ops={(0,): ("@0",)}))

@@ -16,7 +16,7 @@ from planner import plan
 from planner.emit import compile_plan
 from planner.emit.jit import EMISSIONS
 from tests.planner.emit.places import Case, draw
-from tests.planner.emit.plans import CUBE, LINE, model_of, random_decisions
+from tests.planner.emit.plans import CUBE, LINE, lowered, random_decisions
 
 GRIDS = (CUBE, LINE, Mesh((("x", 4), ("y", 2))), Mesh((("x", 2),)), Mesh((("x", 3),)))
 
@@ -25,7 +25,7 @@ def check(case: Case, emission: str, seed: int) -> None:
     """Holds random decisions against the meaning of the graph, which has no compiler."""
     traced, mesh = trace(case.function, *case.arguments[0]), GRIDS[seed % len(GRIDS)]
     decisions = random_decisions(traced.graph, mesh, seed)
-    run = compile_plan(traced, decisions, model_of(mesh), emission=emission)
+    run = compile_plan(traced, lowered(traced, decisions), emission=emission)
     consts = [np.asarray(const) for const in traced.program.consts]
     for arguments in case.arguments:
         expected = interpret(traced.graph, (*consts, *arguments))

@@ -11,7 +11,7 @@ import pytest
 from ir.threefry import product
 from ir.trace import trace
 from tests.helpers_numerics import check_numerics
-from tests.planner.emit.plans import CUBE, model_of, random_decisions
+from tests.planner.emit.plans import CUBE, lowered, random_decisions
 
 MASK = (1 << 64) - 1
 
@@ -32,7 +32,7 @@ def test_same_bits(kind: str, partitionable: bool, seed: int) -> None:
         key = jax.random.key(9, impl=kind)
         traced = trace(draws, key)
         decisions = random_decisions(traced.graph, CUBE, seed)
-        report = check_numerics(traced, decisions, model_of(CUBE), (key,), rtol=0.0)
+        report = check_numerics(traced, lowered(traced, decisions), (key,), rtol=0.0)
         assert all(output.max_abs == 0 for output in report.outputs), str(report)
 
 

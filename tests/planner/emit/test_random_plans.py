@@ -8,7 +8,7 @@ import pytest
 from ir.trace import trace
 from tests.helpers_numerics import check_numerics
 from tests.planner.emit.models import MODELS
-from tests.planner.emit.plans import MESHES, model_of, random_decisions
+from tests.planner.emit.plans import MESHES, lowered, random_decisions
 
 RTOL = 2e-5
 
@@ -20,5 +20,5 @@ def test_random_plan_computes_the_same(name: str, mesh: str, seed: int) -> None:
     function, args = MODELS[name]
     traced = trace(function, *args)
     decisions = random_decisions(traced.graph, MESHES[mesh], seed)
-    report = check_numerics(traced, decisions, model_of(MESHES[mesh]), args, rtol=RTOL)
+    report = check_numerics(traced, lowered(traced, decisions), args, rtol=RTOL)
     assert report.ok, str(report)

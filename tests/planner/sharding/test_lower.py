@@ -17,7 +17,6 @@ from planner.emit import local_program
 from planner.emit.jit import build_mesh
 from planner.emit.local_op import partition_spec
 from planner.sharding.lower import lower_decisions
-from planner.sharding.problem.decide import decide
 from planner.training.step_call import step_for
 from tests.planner.emit.models import MODELS
 from tests.planner.emit.plans import model_of
@@ -49,8 +48,7 @@ def test_choice_and_its_decisions_are_one_plan(name: str) -> None:
         if not np.isfinite(found.built.problem.cost(choice)):
             continue
         plan = found.decided(choice).plan
-        decisions = decide(found.built, found.flat, choice, found.mesh)
-        assert lower_decisions(found.flat, decisions, reshard, tied) == plan
+        assert lower_decisions(found.flat, plan.decisions, reshard, tied) == plan
         assert parse_plan(show_plan(plan)) == plan
         for moved in plan.reshards:
             states = [moved.change.before, *(step.after for step in moved.change.steps)]
@@ -81,11 +79,10 @@ def test_its_collectives_are_those_that_are_written(name: str) -> None:
     drawn = (found.draw(rng) for _ in range(50))
     choice = next(c for c in drawn if np.isfinite(found.built.problem.cost(c)))
     plan, mesh = found.decided(choice).plan, found.mesh
-    decisions = decide(found.built, found.flat, choice, mesh)
-    program = local_program(found.traced.program, decisions, found.builder.cache.reshard)
+    program = local_program(found.traced.program, plan)
     mapped = jax.shard_map(
-        program, mesh=build_mesh(mesh), in_specs=tuple(map(partition_spec, decisions.inputs)),
-        out_specs=tuple(map(partition_spec, decisions.outputs)), check_vma=False,
+        program, mesh=build_mesh(mesh), in_specs=tuple(map(partition_spec, plan.arguments)),
+        out_specs=tuple(map(partition_spec, plan.results)), check_vma=False,
     )  # fmt: skip
     jax.eval_shape(mapped, *found.traced.program.consts, *found.traced.args_info)
     said, written = defaultdict[Key, float](float), defaultdict[Key, float](float)
@@ -106,7 +103,7 @@ def sent(counts: dict[Key, float]) -> dict[Key, float]:
 
 def test_roles_of_another_program_are_refused() -> None:
     found = training()
-    decisions = decide(found.built, found.flat, (0,) * found.built.problem.size, found.mesh)
+    decisions = found.decided((0,) * found.built.problem.size).plan.decisions
     wrong = dict.fromkeys(decisions.ops, ("nothing",) * len(found.mesh.names))
     with pytest.raises(IRError, match="not legal"):
         lower_decisions(found.flat, replace(decisions, ops=wrong), model_of(found.mesh), {})

@@ -11,7 +11,6 @@ import pytest
 from jax import ShapeDtypeStruct as Shape
 from jax import lax
 
-from planner.sharding.problem.decide import decide
 from planner.sharding.problem.in_flight import InFlightBuffers, with_in_flight
 from planner.sharding.problem.restricted import Cuts, Within
 from tests.planner.spaces import Space, space
@@ -48,7 +47,7 @@ def test_what_is_held_is_each_value_in_its_state_so_many_times(small: Space, cop
     names = {v: key for key, v in small.flat.names.items()}
     for _ in range(40):
         choice = small.draw(rng)
-        states = decide(small.built, small.flat, choice, small.mesh).values
+        states = small.decided(choice).plan.decisions.values
         each = sum(
             states[names[v]].local_bytes(small.flat.values[v].type, small.mesh)
             for v in buffers.values if names[v] in states

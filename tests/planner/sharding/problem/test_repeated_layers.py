@@ -20,7 +20,6 @@ from planner.sharding.cost.account import account
 from planner.sharding.lower import Decided
 from planner.sharding.problem.buffers import pieces
 from planner.sharding.problem.build import Builder
-from planner.sharding.problem.decide import decide
 from planner.sharding.problem.facts import Facts
 from planner.sharding.problem.program import roles_of
 from planner.sharding.problem.records import Built, MenuCache
@@ -101,15 +100,12 @@ def test_a_folded_choice_costs_what_its_members_cost(mesh: tuple[int, ...]) -> N
         cut = folded.problem.cost((*choice, *_followers(folded, choice)))
         assert cut == pytest.approx(whole.problem.cost(same), rel=1e-9)
         np.testing.assert_allclose(folded.lives.memory(choice), whole.problem.memory(same))
-        one, other = (
-            account(Decided(b, built, k))
-            for b, built, k in ((small, folded, choice), (large, whole, same))
-        )
+        mine, theirs = Decided(small, folded, choice), Decided(large, whole, same)
+        one, other = account(mine), account(theirs)
         assert one.step_s == pytest.approx(other.step_s, rel=1e-9)
         assert one.peak_bytes == pytest.approx(other.peak_bytes)
         assert one.argument_bytes == other.argument_bytes
-        flat, named = small.flat, small.mesh
-        assert decide(folded, flat, choice, named) == decide(whole, flat, same, named)
+        assert mine.plan == theirs.plan
 
 
 def _followers(built: Built, choice: tuple[int, ...]) -> list[int]:
