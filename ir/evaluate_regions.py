@@ -10,7 +10,6 @@ import jax
 from jax import lax
 
 from . import jax_internals as internals
-from .regions import body_number as body_number
 from .trace import Binding
 
 Array = Any

@@ -20,9 +20,9 @@ import numpy as np
 from jax import lax
 from jax.experimental import io_callback
 
-from ir import Mesh, Node, TensorType
+from ir import Mesh, Node, TensorType, While
 from ir.analysis import has_effects
-from ir.evaluate_regions import body_number, while_loop
+from ir.evaluate_regions import while_loop
 from ir.trace import Binding
 
 from .steps import is_key
@@ -77,7 +77,7 @@ class Effects:
         The test of a loop has nowhere to leave a token: one with effects runs before the loop and
         at the end of each iteration, and its answer is carried.
         """
-        if not (self.active and has_effects(node.bodies[body_number(node, "cond_jaxpr")])):
+        if not (self.active and has_effects(node.bodies[While.of(node).test])):
             closed = while_loop(
                 lambda arrays: test(self.open(node, arrays)),
                 lambda arrays: self.close(node, step(self.open(node, arrays))),

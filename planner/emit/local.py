@@ -18,15 +18,17 @@ from ir import (
     Literal,
     LoweredPlan,
     Node,
+    Scan,
     Sharding,
     Strategy,
     TensorType,
+    While,
     differences,
     doing,
     replicated,
 )
 from ir.analysis import REGIONS, Place, Site, has_effects, is_effect
-from ir.evaluate_regions import body_number, branch, remat, scan
+from ir.evaluate_regions import branch, remat, scan
 from ir.trace import Binding, Program
 
 from .effects import Effects
@@ -82,10 +84,6 @@ class _Emission:
     mover: Mover
     effects: Effects
 
-    def state(self, prefix: Place, number: int, type_: TensorType) -> Sharding:
-        """The published state of a value; one that the plan does not name is whole."""
-        return self.plan.state(prefix, number) or replicated(type_.rank)
-
 
 @dataclass
 class _Scope:
@@ -116,12 +114,12 @@ class _Scope:
     def _entry(self, operand: int | Literal, env: list[Entry]) -> Entry:
         return operand if isinstance(operand, Literal) else env[operand]
 
-    def _op(self, i: int, node: Node, binding: Binding, operands: list[Entry]) -> list[Entry]:
+    def _op(self, i: int, node: Node, binding: Binding, operands: list[Entry]) -> Sequence[Entry]:
         plan, place = self.emission.plan, (*self.prefix, i)
         number = plan.op_at[place]
         strategy, count = plan.strategies[number], plan.flat.ops[number].weight
         if strategy is not None:
-            arrays = self.read(i, operands, strategy.operands)
+            arrays = self.read(i, operands, range(len(operands)), strategy.operands)
         elif node.outputs:
             return self._recipe(place, node, binding, operands)
         else:  # an effect, of which no plan says anything
@@ -136,7 +134,7 @@ class _Scope:
             results = run_op(op, arrays, self.emission.mover)
         found = self.publish(i, node, results, strategy.results)
         self.maker.latest = found[-1] if found else self.maker.latest
-        return list(found)
+        return found
 
     def _recipe(
         self, place: Place, node: Node, binding: Binding, operands: list[Entry]
@@ -157,21 +155,29 @@ class _Scope:
         maker = Maker(self.emission.plan, self.emission.mover)
         return _Scope(self.emission, binding.bodies[body], prefix, maker)
 
+    def states(self) -> list[Sharding]:
+        """Published states of the body's inputs."""
+        return [self._state(n, item.type) for n, item in enumerate(self.graph.inputs)]
+
+    def ports(self) -> list[Sharding]:
+        """Those of what enters after the captured constants."""
+        return self.states()[len(self.program.consts) :]
+
+    def results(self, i: int) -> list[Sharding]:
+        """Published states of the results of node i."""
+        return [self._state(n, self.graph.types[n]) for n in self.graph.values_of(i)]
+
+    def _state(self, number: int, type_: TensorType) -> Sharding:
+        """The published state of a value; one that the plan does not name is whole."""
+        return self.emission.plan.state(self.prefix, number) or replicated(type_.rank)
+
     def captured(self) -> list[Entry]:
         """Entries of the constants that this body captured, which are its first inputs."""
-        heads = len(self.program.consts)
-        inputs = zip(
-            self.program.consts, self.graph.inputs[:heads], self.states()[:heads], strict=True
-        )
+        inputs = zip(self.program.consts, self.graph.inputs, self.states(), strict=False)
         return [
             Kept(self.emission.mover.cut(const, state), item.type, state)
             for const, item, state in inputs
         ]
-
-    def states(self) -> list[Sharding]:
-        """Published states of the body's inputs."""
-        inputs = self.graph.inputs
-        return [self.emission.state(self.prefix, n, item.type) for n, item in enumerate(inputs)]
 
     def enter(self, arrays: Sequence[Array | Free | Literal]) -> list[Entry]:
         """Entries of all inputs, where `arrays` are those after the captured constants.
@@ -179,8 +185,8 @@ class _Scope:
         What is made of literals is handed in as a recipe and made inside, in the state in which
         it is read there: outside it would be kept in memory for the whole loop.
         """
-        heads = len(self.program.consts)
-        given = zip(arrays, self.graph.inputs[heads:], self.states()[heads:], strict=True)
+        inputs = self.graph.inputs[len(self.program.consts) :]
+        given = zip(arrays, inputs, self.ports(), strict=True)
         return [
             *self.captured(),
             *(
@@ -190,22 +196,26 @@ class _Scope:
         ]
 
     def read(
-        self, i: int, entries: Sequence[Entry], states: Sequence[Sharding], first: int = 0
+        self, i: int, entries: Sequence[Entry], at: Sequence[int], states: Sequence[Sharding]
     ) -> list[Array]:
-        """Arrays of operands of node i, from position `first`, in the states that it needs."""
-        place = (*self.prefix, i)
-        sites = [Site(place, "operand", first + k) for k in range(len(entries))]
-        return self.maker.read_all(entries, states, sites)
+        """Arrays of some operands of node i in the states that it needs.
+
+        Args:
+            i: the node.
+            entries: all of its operands.
+            at: positions of those that are read.
+            states: of these.
+        """
+        sites = [Site((*self.prefix, i), "operand", k) for k in at]
+        return self.maker.read_all([entries[k] for k in at], states, sites)
 
     def kept(
-        self, i: int, entries: Sequence[Entry], states: Sequence[Sharding], first: int = 0
+        self, i: int, entries: Sequence[Entry], at: Sequence[int], states: Sequence[Sharding]
     ) -> list[Array | Free | Literal]:
         """The same of those that are values; recipes as they are."""
-        place, held = (*self.prefix, i), [k for k, e in enumerate(entries) if isinstance(e, Kept)]
-        sites = [Site(place, "operand", first + k) for k in held]
-        read = self.maker.read_all([entries[k] for k in held], [states[k] for k in held], sites)
-        arrays = iter(read)
-        return [next(arrays) if isinstance(e, Kept) else e for e in entries]
+        held = [(k, s) for k, s in zip(at, states, strict=True) if isinstance(entries[k], Kept)]
+        arrays = iter(self.read(i, entries, [k for k, _ in held], [s for _, s in held]))
+        return [next(arrays) if isinstance(e, Kept) else e for e in (entries[k] for k in at)]
 
     def leave(self, entries: Sequence[Entry], states: Sequence[Sharding]) -> list[Array]:
         """Arrays of the results of this body in the states in which they leave it."""
@@ -216,94 +226,83 @@ class _Scope:
         self, i: int, node: Node, arrays: Sequence[Array], raw: Sequence[Sharding]
     ) -> list[Kept]:
         """Entries of a node's results, brought from how it leaves them to how they are kept."""
-        place = (*self.prefix, i)
-        sites = (Site(place, "result", k) for k in range(len(raw)))
+        sites = (Site((*self.prefix, i), "result", k) for k in range(len(raw)))
         results = zip(arrays, node.outputs, raw, sites, strict=True)
         return [self.maker.keep(*result) for result in results]
 
 
 def _scan(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Entry]
-) -> list[Entry]:
-    body = scope.inner(i, binding, body_number(node, "jaxpr"))
-    states, effects = body.states()[len(body.program.consts) :], scope.emission.effects
-    first, last = binding.params["num_consts"], binding.params["num_carry"]
-    last += first
-    consts = scope.kept(i, operands[:first], states[:first])
-    carry = scope.read(i, operands[first:last], states[first:last], first)
-    xs = scope.read(i, operands[last:], [state.stacked() for state in states[last:]], last)
-    ys = [
-        scope.emission.state(scope.prefix, number, scope.graph.types[number]).sliced()
-        for number in scope.graph.values_of(i)[last - first :]
-    ]
+) -> Sequence[Entry]:
+    wiring, effects = Scan.of(node), scope.emission.effects
+    fixed, carried, sliced = wiring.operands(range(len(operands)))
+    of_fixed, of_carried, of_slices = wiring.operands(scope.inner(i, binding, 0).ports())
+    consts = scope.kept(i, operands, fixed, of_fixed)
+    carry = scope.read(i, operands, carried, of_carried)
+    xs = scope.read(i, operands, sliced, [state.stacked() for state in of_slices])
+    _, stacks = wiring.results(scope.results(i))
+    leaving = [*of_carried, *(state.sliced() for state in stacks)]
 
     def step(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
-        inside = scope.inner(i, binding, body_number(node, "jaxpr"))
-        carry = effects.open(node, carry)
-        results = inside.run(inside.enter([*consts, *carry, *slices]))
-        arrays = inside.leave(results, [*states[first:last], *ys])
-        return effects.close(node, arrays[: last - first]), arrays[last - first :]
+        inside = scope.inner(i, binding, 0)
+        entering = [*consts, *effects.open(node, carry), *slices]
+        after, ys = wiring.results(inside.leave(inside.run(inside.enter(entering)), leaving))
+        return effects.close(node, after), ys
 
-    raw = [*states[first:last], *(state.stacked() for state in ys)]
     results = effects.open(node, scan(binding, step, effects.close(node, carry), xs))
-    return [*scope.publish(i, node, results, raw)]
+    return scope.publish(i, node, results, [*of_carried, *stacks])
 
 
 def _while(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Entry]
-) -> list[Entry]:
-    test_number = body_number(node, "cond_jaxpr")
-    step_number = body_number(node, "body_jaxpr")
-    n_test, n_step = binding.params["cond_nconsts"], binding.params["body_nconsts"]
-
-    def states(number: int) -> list[Sharding]:
-        body = scope.inner(i, binding, number)
-        return body.states()[len(body.program.consts) :]
-
-    first, effects = n_test + n_step, scope.emission.effects
-    for_test = scope.kept(i, operands[:n_test], states(test_number)[:n_test])
-    for_step = scope.kept(i, operands[n_test:first], states(step_number)[:n_step], n_test)
-    ports = states(step_number)[n_step:]
-    carry = scope.read(i, operands[first:], ports, first)
+) -> Sequence[Entry]:
+    wiring = While.of(node)
+    of_test, of_step, carried = wiring.operands(range(len(operands)))
+    into_test, into_step = (
+        scope.inner(i, binding, body).ports() for body in (wiring.test, wiring.step)
+    )
+    for_test = scope.kept(i, operands, of_test, into_test[: len(of_test)])
+    for_step = scope.kept(i, operands, of_step, into_step[: len(of_step)])
+    ports = into_step[len(of_step) :]
+    carry = scope.read(i, operands, carried, ports)
 
     def test(carry: Sequence[Array]) -> Array:
-        inside = scope.inner(i, binding, test_number)
+        inside = scope.inner(i, binding, wiring.test)
         (stop,) = inside.leave(inside.run(inside.enter([*for_test, *carry])), [replicated(0)])
         return stop
 
     def step(carry: Sequence[Array]) -> Sequence[Array]:
-        inside = scope.inner(i, binding, step_number)
+        inside = scope.inner(i, binding, wiring.step)
         return inside.leave(inside.run(inside.enter([*for_step, *carry])), ports)
 
-    return [*scope.publish(i, node, effects.loop(node, test, step, carry), ports)]
+    results = scope.emission.effects.loop(node, test, step, carry)
+    return scope.publish(i, node, results, ports)
 
 
 def _cond(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Entry]
-) -> list[Entry]:
-    first, effects = scope.inner(i, binding, 0), scope.emission.effects
-    (index,) = scope.read(i, operands[:1], [replicated(0)])
-    arrays = scope.read(i, operands[1:], first.states()[len(first.program.consts) :], 1)
-    numbers = scope.graph.values_of(i)
-    ports = [scope.emission.state(scope.prefix, n, scope.graph.types[n]) for n in numbers]
+) -> Sequence[Entry]:
+    effects, ports = scope.emission.effects, scope.results(i)
+    (index,) = scope.read(i, operands, [0], [replicated(0)])
+    entering = scope.inner(i, binding, 0).ports()
+    arrays = scope.read(i, operands, range(1, len(operands)), entering)
 
     def run(number: int) -> Callable[..., Sequence[Array]]:
         def taken(*xs: Array) -> Sequence[Array]:
             inside = scope.inner(i, binding, number)
-            entering = effects.open(node, xs)
-            leaving = inside.leave(inside.run(inside.enter(entering)), ports)
-            return effects.close(node, leaving)
+            results = inside.run(inside.enter(effects.open(node, xs)))
+            return effects.close(node, inside.leave(results, ports))
 
         return taken
 
     branches = [run(number) for number in range(len(node.bodies))]
     results = effects.open(node, branch(index, branches, effects.close(node, arrays)))
-    return [*scope.publish(i, node, results, ports)]
+    return scope.publish(i, node, results, ports)
 
 
 def _remat(
     scope: _Scope, i: int, node: Node, binding: Binding, operands: list[Entry]
-) -> list[Entry]:
+) -> Sequence[Entry]:
     """A region without ports: what is kept outside is read inside in the same state."""
     effects = scope.emission.effects
     kept = [(k, entry.array) for k, entry in enumerate(operands) if isinstance(entry, Kept)]

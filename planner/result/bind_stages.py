@@ -13,7 +13,7 @@ from ..emit.pipeline.build import build_pipeline
 from ..emit.pipeline.runtime import Pipeline
 from ..emit.pipeline.transfer import split_devices
 from ..files.plan_file import PlanFile
-from ..inspect.analysed_plan import analysed
+from ..inspect.analysed_plan import analyse_plan
 from ..pipeline.cut.opened_loss import cut_of, opened
 from ..pipeline.cut.solved_stage import solved_of
 from ..pipeline.divide.simulated import table_of
@@ -74,10 +74,10 @@ def compiled_stages(
     """
     joined = file.joined
     schedule = table_of(joined.schedule, joined.microbatches, file.recompute, joined.chunks)
-    members = [analysed(program, where) for program in file.members]
+    members = [analyse_plan(program, where) for program in file.members]
     solved = [
-        (stage.program, solved_of(stage, why.decisions, why.reshard))
-        for stage, why in zip(bound.stages, members, strict=True)
+        (stage.program, solved_of(stage, member.decisions, member.reshard))
+        for stage, member in zip(bound.stages, members, strict=True)
     ]
     groups = split_devices(list(devices), file.groups)
     return build_pipeline(bound.loss, file.cuts, schedule, groups, file.recompute, solved)

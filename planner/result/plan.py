@@ -259,7 +259,7 @@ class Plan(PlanView):
     def _lowered(self) -> LoweredPlan:
         """What each device runs of the one program."""
         tied = {result: argument for argument, result in self.program.ties}
-        return lower_decisions(flatten(self.graph), self.decisions, self.why.reshard, tied)
+        return lower_decisions(flatten(self.graph), self.decisions, self.analysed.reshard, tied)
 
     @property
     def in_shardings(self) -> Any:
