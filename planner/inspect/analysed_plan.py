@@ -297,7 +297,7 @@ class AnalysedPlan:
         text, other = self.option(node, k), self._instead.other(node, k, base)
         if other is None:
             return Alternative(text)
-        found, least_s = self._account_of(other), self._instead.told_s(other, base)
+        found, least_s = self._account_of(other), self._instead.resolution_s(other, base)
         because = tuple(
             change
             for change in changes(sums.collectives, found.collectives, MOST_REASONS)

@@ -76,8 +76,8 @@ class Instead:
         cost, _, choice = min(costs)
         return Solved(choice, cost, min(answer.bound, cost))
 
-    def told_s(self, other: Solved, base: Solved) -> float:
-        """Seconds that the solver tells apart: smaller differences of two solutions are none."""
+    def resolution_s(self, other: Solved, base: Solved) -> float:
+        """Resolution of the solver [s]: smaller differences of two solutions mean nothing."""
         return (EXACT + min(other.gap + base.gap, self.options.tolerance)) * base.cost
 
     def _fixed(self, node: int, k: int) -> IntraProblem:

@@ -25,7 +25,7 @@ from ..sharding.rewrite.retrace import retraced
 from ..sharding.rewrite.search import MOST_SAVED, WORTH, RewriteSearch
 from ..sharding.rewrite.searched_rules import rules_for
 from .cut.replaced import traced_joint, with_program
-from .cut.stage_training_step import Rehearsal, rehearsed
+from .cut.stage_training_step import StageTrainingStep, training_step_of
 from .divide.simulated import ranked
 from .divide.stage_price import StagePrice
 from .search import PipelineSearch
@@ -122,8 +122,10 @@ def _rewritten(
     return replace(plan, program=file), cost, rows
 
 
-def _with(stage: Rehearsal, found: Found, draft: Draft) -> Rehearsal:
+def _with(stage: StageTrainingStep, found: Found, draft: Draft) -> StageTrainingStep:
     """The stage's step with its micro-batch rewritten."""
     after = retraced(traced_joint(stage.joint), draft)
     bound = found.bound
-    return rehearsed(with_program(stage.joint, after), bound.loss.microbatches, bound.optimizer)
+    return training_step_of(
+        with_program(stage.joint, after), bound.loss.microbatches, bound.optimizer
+    )

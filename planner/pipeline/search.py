@@ -23,7 +23,7 @@ from ..common.options import Options
 from ..common.request import Request
 from ..sharding.search.over_meshes import limit_of
 from ..training.training import Training
-from .cut.stage_training_step import Rehearsal
+from .cut.stage_training_step import StageTrainingStep
 from .divide.candidates import Candidates
 from .divide.corrected_estimates import Estimates
 from .divide.dynamic_programme import Division
@@ -220,7 +220,7 @@ class PipelineSearch:
                 best = min(best, found or best, key=lambda f: f.ranked.step_s)
         return best
 
-    def lower_bound_s(self, rewritten: Sequence[Rehearsal] = ()) -> float:
+    def lower_bound_s(self, rewritten: Sequence[StageTrainingStep] = ()) -> float:
         """No pipeline of a number of micro-batches that was looked at is faster.
 
         Args:

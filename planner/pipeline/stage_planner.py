@@ -34,10 +34,10 @@ from .cut.opened_loss import Opened, cut_of, opened
 from .cut.replaced import traced_joint, with_program
 from .cut.stage import Staged, parts_of
 from .cut.stage_gradient import joint_of
-from .cut.stage_training_step import ROLES, Rehearsal, rehearse, rehearsed
+from .cut.stage_training_step import ROLES, StageTrainingStep, stage_training_step, training_step_of
 from .divide.simulated import Shape
 from .divide.stage_price import Phases, StagePrice, price_of
-from .kept_stages import keep_stage, kept_stage, stage_key
+from .stored_stages import stage_key, store_stage, stored_stage
 
 Say = Callable[[str], None]
 StageFound = tuple[PlannedProgram, StagePrice]
@@ -64,16 +64,16 @@ class BoundStages:
     rows: tuple[tuple[SubstitutionRow, ...], ...] = ()
 
     @cached_property
-    def stages(self) -> tuple[Rehearsal, ...]:
+    def stages(self) -> tuple[StageTrainingStep, ...]:
         """Every stage's step."""
         return tuple(self._stage(s) for s in range(len(self.cut.stages)))
 
-    def _stage(self, s: int) -> Rehearsal:
+    def _stage(self, s: int) -> StageTrainingStep:
         joint = joint_of(self.loss.program, self.cut, s)
         if self.rows and self.rows[s]:
             after = replayed(traced_joint(joint), self.rows[s], f"stage {s}")
             joint = with_program(joint, after)
-        return rehearsed(joint, self.loss.microbatches, self.optimizer)
+        return training_step_of(joint, self.loss.microbatches, self.optimizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +123,10 @@ class StagePlanner:
     losses: dict[int, Opened] = field(default_factory=dict)
     plans: dict[tuple[int, str, Ask], StageFound | PlanError] = field(default_factory=dict)
     groups: dict[Any, dict[int, StageFound]] = field(default_factory=dict)
-    known: dict[Any, tuple[Rehearsal, str]] = field(default_factory=dict)
+    known: dict[Any, tuple[StageTrainingStep, str]] = field(default_factory=dict)
     programs: dict[str, Program] = field(default_factory=dict[str, Program])
     menus: dict[int, Menus] = field(default_factory=dict[int, Menus])
-    uncut: dict[int, tuple[Rehearsal, str]] = field(default_factory=dict)
+    uncut: dict[int, tuple[StageTrainingStep, str]] = field(default_factory=dict)
     within: str | None = None
     solved: int = 0
 
@@ -151,15 +151,15 @@ class StagePlanner:
         stage, name = self._uncut(count)
         return self.work_s(stage, sizes, name)
 
-    def _uncut(self, count: int) -> tuple[Rehearsal, str]:
+    def _uncut(self, count: int) -> tuple[StageTrainingStep, str]:
         """The whole program as one stage."""
         if count not in self.uncut:
             loss = self.loss(count)
             cuts = (0, len(loss.chain.slots))
-            self.uncut[count] = self._rehearsed(loss, cut_of(loss, cuts), 0, cuts, "none")
+            self.uncut[count] = self._training_step(loss, cut_of(loss, cuts), 0, cuts, "none")
         return self.uncut[count]
 
-    def work_s(self, stage: Rehearsal, sizes: Sequence[int], name: str = "") -> float:
+    def work_s(self, stage: StageTrainingStep, sizes: Sequence[int], name: str = "") -> float:
         """The same of the part of a step that one stage does; its name, if it was planned."""
         facts, parts = self._searched(stage, name).facts, stage.program.parts
         flat = facts.flat
@@ -189,7 +189,7 @@ class StagePlanner:
         A plan of an equal stage is taken where it cannot be much improved.
         """
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
-        stage, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
+        stage, name = self._training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
         room = self.limit_bytes / shape.chunks
         group = self.groups.setdefault((name, shape.sizes[s], kind, room), {})
         known = self._near(group, flight, kind, room)
@@ -223,7 +223,7 @@ class StagePlanner:
     def roomier(self, cut: Staged, shape: Shape, s: int, flight: int) -> StageFound | None:
         """A plan made for an equal stage with more micro-batches in flight, none for as many."""
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
-        _, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
+        _, name = self._training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
         group = self.groups.get((name, shape.sizes[s], kind, self.limit_bytes / shape.chunks), {})
         return group[max(group)] if group and max(group) > flight not in group else None
 
@@ -232,7 +232,7 @@ class StagePlanner:
     ) -> StageFound | None:
         """A plan of a stage on meshes of more axes that is below so many seconds, if there is."""
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
-        stage, name = self._rehearsed(loss, cut, s, shape.cuts[s : s + 2], kind)
+        stage, name = self._training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
         ask = replace(self._ask(shape, s, flight), effort=THOROUGH, below_s=below_s)
         found = self._planned(shape.microbatches, stage, name, ask)
         return None if isinstance(found, PlanError) or found[0].step_s >= below_s else found
@@ -242,7 +242,9 @@ class StagePlanner:
         room = round(self.limit_bytes / shape.chunks)  # those of a group share its memory
         return Ask(s, shape.sizes[s], room, flight, whole)
 
-    def _planned(self, count: int, stage: Rehearsal, name: str, ask: Ask) -> StageFound | PlanError:
+    def _planned(
+        self, count: int, stage: StageTrainingStep, name: str, ask: Ask
+    ) -> StageFound | PlanError:
         """The plan of a stage, or why there is none; equal questions are answered once."""
         key = (count, name, ask)
         if key not in self.plans:
@@ -254,9 +256,9 @@ class StagePlanner:
                 self.plans[key] = error
         return self.plans[key]
 
-    def _rehearsed(
+    def _training_step(
         self, loss: Opened, cut: Staged, s: int, cuts: Sequence[int], kind: str
-    ) -> tuple[Rehearsal, str]:
+    ) -> tuple[StageTrainingStep, str]:
         """The stage, traced, and the digest of its program; runs of a loop are alike."""
         parts = parts_of(loss.layers, cuts[0], cuts[1])
         lengths = [loss.layers.ops[i].params.get("length", 0) for _, i, _, _ in parts]
@@ -266,11 +268,11 @@ class StagePlanner:
         inside = kind if kind in ("selective", "full") else "none"
         key = (loss.microbatches, inside, alike if parts[0][2] >= 0 else tuple(cuts))
         if key not in self.known:
-            stage = rehearse(loss, cut, s, self.training.optimizer)
+            stage = stage_training_step(loss, cut, s, self.training.optimizer)
             self.known[key] = stage, digest(stage.traced.graph)
         return self.known[key]
 
-    def planned(self, stage: Rehearsal, shape: Shape, s: int, flight: int) -> StageFound:
+    def planned(self, stage: StageTrainingStep, shape: Shape, s: int, flight: int) -> StageFound:
         """Plan and price of a stage at hand, such as a rewritten one.
 
         Raises:
@@ -278,7 +280,7 @@ class StagePlanner:
         """
         return self._solve(shape.microbatches, stage, self._ask(shape, s, flight))
 
-    def _searched(self, stage: Rehearsal, name: str) -> Program:
+    def _searched(self, stage: StageTrainingStep, name: str) -> Program:
         """What is searched for a stage; its name, if it may be asked for again."""
         if name in self.programs:
             return self.programs[name]
@@ -287,14 +289,14 @@ class StagePlanner:
             self.programs[name] = found
         return found
 
-    def _solve(self, count: int, stage: Rehearsal, ask: Ask, name: str = "") -> StageFound:
+    def _solve(self, count: int, stage: StageTrainingStep, ask: Ask, name: str = "") -> StageFound:
         self.solved += 1
         one, options, phases = self._one(count, stage, ask), self._options(ask), phases_of(stage)
         cluster, now = self.machine.subset(ask.size), time.monotonic()
         key = ""
         if self.memory.store:
             key = stage_key(one, stage.traced, phases, cluster, options, ask.effort)
-        held = kept_stage(self.memory, key, show(stage.traced.graph)) if key else None
+        held = stored_stage(self.memory, key, show(stage.traced.graph)) if key else None
         if held is not None:
             return PlannedProgram(held[0], stage.traced, cached=True), self._in_all(held[1], count)
         search = self._search(one, options, cluster, stage, ask, name)
@@ -304,10 +306,10 @@ class StagePlanner:
         if ask.flight > 1:  # its own program runs one at a time
             file = structs.replace(plan.program, peak_bytes=price.held_bytes)
             plan = replace(plan, program=file)
-        keep_stage(self.memory, key, plan.program, price, found.lower_bound_s)
+        store_stage(self.memory, key, plan.program, price, found.lower_bound_s)
         return plan, self._in_all(price, count)
 
-    def _price(self, count: int, stage: Rehearsal, ask: Ask, name: str) -> StagePrice:
+    def _price(self, count: int, stage: StageTrainingStep, ask: Ask, name: str) -> StagePrice:
         """The price of a plan that nobody will run."""
         if self.memory.store:
             return self._solve(count, stage, ask, name)[1]
@@ -325,7 +327,13 @@ class StagePlanner:
         return replace(price, once_s=price.once_s + count * price.forward_s)
 
     def _search(
-        self, one: One, options: Options, cluster: Cluster, stage: Rehearsal, ask: Ask, name: str
+        self,
+        one: One,
+        options: Options,
+        cluster: Cluster,
+        stage: StageTrainingStep,
+        ask: Ask,
+        name: str,
     ) -> Search:
         return Search(
             self._searched(stage, name).holding(one.in_flight), cluster, options, self.say,
@@ -338,7 +346,7 @@ class StagePlanner:
             pins=(), forbidden=(), mesh=None, baseline=self.within, pipeline="off",
         )  # fmt: skip
 
-    def _one(self, count: int, stage: Rehearsal, ask: Ask) -> One:
+    def _one(self, count: int, stage: StageTrainingStep, ask: Ask) -> One:
         takes = [v for v in stage.program.args["takes"] if v >= 0]
         kept = takes if ask.whole else [*stage.program.parts.saved, *takes]
         in_flight = InFlight(stage.loop, tuple(kept), ask.flight - 1)
@@ -348,7 +356,7 @@ class StagePlanner:
         )  # fmt: skip
 
 
-def phases_of(stage: Rehearsal) -> Phases:
+def phases_of(stage: StageTrainingStep) -> Phases:
     """Which nodes of a stage's loop belong to which part."""
     parts, args = stage.program.parts, stage.program.args
     return Phases(

@@ -31,11 +31,11 @@ from .rewrite.replay import replayed
 from .rewrite.retrace import retraced
 from .rewrite.search import MOST_SAVED, WORTH, RewriteSearch
 from .rewrite.searched_rules import rules_for
-from .search.asked import Asked, asked_inside, pinned_options, told, unused
+from .search.asked import Asked, asked_inside, not_followed, pinned_options, unused
 from .search.context import Candidate
 from .search.found_to_file import outcome
-from .search.kept_plans import keep_plan, kept_plan, plan_key
 from .search.over_meshes import Found, Search
+from .search.stored_plans import plan_key, store_plan, stored_plan
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
     program, key = None, ""
     if memory.store:
         key = key_of_one(one, traced, request.machine, options, cutoff_s)
-        program = kept_plan(memory, key, traced.text, digest(traced.graph))
+        program = stored_plan(memory, key, traced.text, digest(traced.graph))
     if program is None:
         plan, found = plan_traced(one, traced, request, begun, memory, cutoff_s)
         near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
         if options.substitutions and options.baseline is None and near:
             plan = _rewritten(one, plan, found.best, traced, request, memory)
-        keep_plan(memory, key, plan.program)
+        store_plan(memory, key, plan.program)
         return plan
     if program.substitutions:
         traced = replayed(traced, program.substitutions, "plan store")
@@ -103,7 +103,7 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
 def with_asked(
     options: Options, traced: Traced, machine: Cluster
 ) -> tuple[Options, tuple[str, ...]]:
-    """Options in which the program's own shardings are pins, if they are; and what is to be told.
+    """Options with the program's own shardings as pins, if asked for, and warnings.
 
     Raises:
         PlanError: if one of them cannot be pinned.
@@ -115,7 +115,7 @@ def with_asked(
         names = traced.out_names
         asked += [Asked("jit", f"result {names[k]}", p) for k, p in places.outputs.items()]
     inside = list(asked_inside(graph))
-    notes = (*told([*asked, *inside], pinned=pinned), *unused(graph))
+    notes = (*not_followed([*asked, *inside], pinned=pinned), *unused(graph))
     if not pinned:
         return options, notes
     ranks = {item.name: item.type.rank for item in arguments}
@@ -174,10 +174,10 @@ def _rewritten(
                 better = replace(other, program=whole)
     now = time.monotonic()
     seconds = plan.seconds | {"substitute": now - begun, "total": now - request.start}
-    told = msgspec.structs.replace(
+    noted = msgspec.structs.replace(
         better.program, warnings=(*better.program.warnings, *rewrite_search.trial.warnings())
     )
-    return replace(better, program=told, seconds=seconds)
+    return replace(better, program=noted, seconds=seconds)
 
 
 def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options, *more: object) -> str:

@@ -18,7 +18,7 @@ from planner.common.store.database import Store
 from planner.common.store.keys import Memory
 from planner.files.plan_file import decoded, encoded, one_stage
 from planner.files.program_plan import ProgramPlan
-from planner.sharding.search.kept_plans import kept_plan
+from planner.sharding.search.stored_plans import stored_plan
 from planner.solver.cached import _Solution as Solution
 from substitutions.generate.journal import Decision, Journal
 
@@ -84,7 +84,7 @@ def _use_store(folder: Path, seed: Files, rng: Random) -> str:
         expect(found is None or _bytes(found) == _bytes(file), "another plan")
         lost += found is None
         if rng.random() < CHECKED:
-            sound = kept_plan(memory, _key(number), file.graph, file.traced_digest)
+            sound = stored_plan(memory, _key(number), file.graph, file.traced_digest)
             expect(sound is None or _bytes(sound) == _bytes(file), "another plan")
     solution = memory.get("solution", _key(0), Solution)
     expect(solution in (None, SOLUTION), "another solution")

@@ -9,7 +9,7 @@ from costmodel import ReshardModel
 from ir import Literal, Sharding, replicated
 from ir.analysis import Decisions, ValueKey
 
-from .stage_training_step import Rehearsal
+from .stage_training_step import StageTrainingStep
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def finished(state: Sharding) -> Sharding:
     return replace(state, partial=()) if state.partial else state
 
 
-def solved_of(stage: Rehearsal, decisions: Decisions, reshard: ReshardModel) -> Solved:
+def solved_of(stage: StageTrainingStep, decisions: Decisions, reshard: ReshardModel) -> Solved:
     """What was decided for a stage's step, said of a micro-batch and of what lies between steps."""
     inside = (stage.loop, 0)
     values: dict[ValueKey, Sharding] = {

@@ -1,15 +1,14 @@
 # pyright: basic
-"""A stage as a training step of its own, for the planner to decide how its values are split.
+"""A stage as a training step of its own, which the planner shards like any program.
 
-    (params, state, batch, takes, slopes) -> (params, state, a number for all that it gives)
+    (params, state, batch, takes, slopes) -> (params, state, one number per output of the stage)
 
-The micro-batches run one after another in a `lax.scan`, as the unsharded step runs them, and the
-stage's own parameters are updated at the end, so that delayed sums of gradients, split state and
-gathered parameters are decisions like any other. The runtime then runs the body of the loop, in
-parts, as that was decided.
+A `lax.scan` runs the micro-batches one after another, as in the unsharded step; then the stage's
+own parameters are updated. Delayed gradient sums, sharded optimizer state and gathered parameters
+are decisions as in any program. The runtime runs the body of the loop in parts, with its decisions.
 
-Every iteration reads the same micro-batch, and what it gives is only summed up: the pipeline holds
-one of these at a time, and further ones only as its schedule wants, which is added elsewhere.
+Every iteration reads the same micro-batch, and its outputs are summed to one number: this program
+holds one micro-batch at a time; `sharding/problem/in_flight.py` adds the others in flight.
 """
 
 from __future__ import annotations
@@ -32,11 +31,12 @@ ROLES = ("parameter", "optimizer-state", "batch", "batch", "batch")
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """A stage's step, traced.
+class StageTrainingStep:
+    """The traced training step of a stage.
 
-    loop: node that runs the micro-batches.
-    params: graph inputs that are parameters; states: those that are the optimizer's state.
+    loop: index of the node that runs the micro-batches.
+    params: indices of the graph inputs that are parameters.
+    states: indices of the graph inputs that are optimizer state.
     """
 
     joint: Joint
@@ -52,25 +52,27 @@ class Rehearsal:
         return self.traced.program.bindings[self.loop].bodies[0]
 
 
-def rehearse(loss: Opened, cut: Staged, number: int, optimizer: Any) -> Rehearsal:
-    """Traces a stage's step.
+def stage_training_step(
+    loss: Opened, cut: Staged, number: int, optimizer: Any
+) -> StageTrainingStep:
+    """Cuts a stage out of a loss and traces its training step.
 
     Args:
-        loss: what is trained.
+        loss: the loss.
         cut: its stages.
-        number: of the stage.
-        optimizer: of the stage's parameters.
+        number: index of the stage.
+        optimizer: the optax optimizer of its parameters.
     """
-    return rehearsed(joint_of(loss.program, cut, number), loss.microbatches, optimizer)
+    return training_step_of(joint_of(loss.program, cut, number), loss.microbatches, optimizer)
 
 
-def rehearsed(joint: Joint, count: int, optimizer: Any) -> Rehearsal:
-    """Traces the step of a stage whose program is at hand.
+def training_step_of(joint: Joint, count: int, optimizer: Any) -> StageTrainingStep:
+    """Traces the training step of a stage.
 
     Args:
-        joint: the stage.
-        count: micro-batches.
-        optimizer: of the stage's parameters.
+        joint: the stage, forward and backward.
+        count: number of micro-batches.
+        optimizer: the optax optimizer of its parameters.
     """
     given = joint.structs
     moving = [p for p, m in zip(given["params"], joint.moves, strict=True) if m]
@@ -97,7 +99,7 @@ def rehearsed(joint: Joint, count: int, optimizer: Any) -> Rehearsal:
     heads, own = len(traced.program.consts), len(given["params"])
     states = len(jax.tree.leaves(state))
     loop = _loop(traced.graph.nodes, len(given["sums"]), count)
-    return Rehearsal(
+    return StageTrainingStep(
         joint, traced, loop, tuple(range(heads, heads + own)),
         tuple(range(heads + own, heads + own + states)), _body_program(joint, traced, loop),
     )  # fmt: skip

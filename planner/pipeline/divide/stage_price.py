@@ -120,8 +120,10 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
     static = _bytes(phases.sums, body.types, inner, best.mesh)
     for k in phases.own:
         node = best.built.value_node[flat.inputs[k]]
-        static += float(best.built.lives.usage[node][choice[node]])
-    peak = float((best.account.memory - best.built.lives.held_bytes(choice)).max(initial=0.0))
+        static += float(best.built.live_intervals.usage[node][choice[node]])
+    peak = float(
+        (best.account.memory - best.built.live_intervals.held_bytes(choice)).max(initial=0.0)
+    )
     return StagePrice(
         totals["forward"] / count, totals["input"] / count,
         (totals["weight"] + totals["sums"]) / count,

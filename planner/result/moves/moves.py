@@ -16,7 +16,7 @@ from ...common.surface import public, public_methods
 from ...common.units_text import sharding_text
 from ..plan import Plan
 from .common_mesh import Refined, refined
-from .device_boxes import Ints, boxes_of, lost, received
+from .device_shards import Ints, device_shards_of, lost, received
 
 # What is made anew for every step does not move between plans.
 PASSING = ("batch", "constant")
@@ -106,15 +106,15 @@ def moves(before: Plan, after: Plan, *, lost_devices: Sequence[int] = ()) -> Mov
                 where=name, remedy="both plans must be of one program",
             )  # fmt: skip
         size = type_.nbytes // max(1, int(np.prod(type_.shape, dtype=np.int64)))
-        boxes = boxes_of(a, type_.shape, before.mesh)
-        wanted = boxes_of(b, type_.shape, after.mesh).on(np.arange(count))
-        got = received(boxes.on(here), wanted) * size
+        shards = device_shards_of(a, type_.shape, before.mesh)
+        wanted = device_shards_of(b, type_.shape, after.mesh).on(np.arange(count))
+        got = received(shards.on(here), wanted) * size
         per_device += got
         rows.append(
             ArrayMove(
                 name, type_.shape, type_.dtype, sharding_text(a, before.mesh),
                 sharding_text(b, after.mesh), type_.nbytes, int(got.max()), int(got.sum()),
-                lost(boxes, survivors) * size, path.collectives(type_, a, b),
+                lost(shards, survivors) * size, path.collectives(type_, a, b),
             )
         )  # fmt: skip
     rows.sort(key=lambda row: -row.total_bytes)

@@ -154,7 +154,7 @@ def account(decided: Decided) -> Account:
     builder, built, choice, plan = decided.builder, decided.built, decided.choice, decided.plan
     reshard, facts, mesh = builder.cache.reshard, builder.facts, plan.mesh
     compute_s = built.compute_s(choice)
-    memory = built.lives.memory(choice)
+    memory = built.live_intervals.memory(choice)
     for start, end, size in _taken_up(facts, plan):
         memory[start:end] -= size
     merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
@@ -190,7 +190,7 @@ def account(decided: Decided) -> Account:
     )
     ordered = tuple(sorted(collectives, key=lambda c: (-c.seconds, c.kind, c.axes, c.cause)))
     arguments = sum(
-        float(built.lives.usage[built.value_node[v]][choice[built.value_node[v]]])
+        float(built.live_intervals.usage[built.value_node[v]][choice[built.value_node[v]]])
         for v in builder.flat.inputs
     )
     if reshard.cluster.has_cpus:

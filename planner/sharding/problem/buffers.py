@@ -24,16 +24,19 @@ PARTS = 3  # of the time line; each is watched where it is worst
 
 
 @dataclass(frozen=True, eq=False)
-class Lives:
-    """Buffers of a program: node that decides on each, and moments [start, end).
+class LiveIntervals:
+    """Live intervals of the buffers of a program.
 
-    held: what is held beside them (`in_flight.py`): node, start, end, and bytes by option.
+    node: node that decides the size of each buffer; start, end: its moments [start, end).
+    usage: for each node the bytes of one buffer by option.
+    horizon: number of moments.
+    held: micro-batches in flight (`in_flight.py`): node, start, end, and bytes by option.
     """
 
     node: Ints
     start: Ints
     end: Ints
-    usage: tuple[Floats, ...]  # per node, of one buffer
+    usage: tuple[Floats, ...]
     horizon: int
     held: tuple[tuple[int, int, int, Floats], ...] = ()
 
@@ -46,7 +49,7 @@ class Lives:
         return np.cumsum(change)[: self.horizon] + self.held_bytes(choice)
 
     def held_bytes(self, choice: Sequence[int]) -> Floats:
-        """Of that the bytes of what is held beside the program's own buffers."""
+        """Bytes of the micro-batches in flight at every moment."""
         found = np.zeros(self.horizon)
         for node, start, end, use in self.held:
             found[start:end] += use[choice[node]]
@@ -86,7 +89,7 @@ class Lives:
 
 
 def watched(
-    problem: IntraProblem, lives: Lives, moments: Sequence[int]
+    problem: IntraProblem, live_intervals: LiveIntervals, moments: Sequence[int]
 ) -> tuple[IntraProblem, tuple[int, ...]]:
     """The problem with memory watched at some moments only, and whom further nodes follow.
 
@@ -98,8 +101,8 @@ def watched(
     zeros: dict[int, Floats] = {}
     same: dict[int, Floats] = {}
     scaled: dict[tuple[int, int], Floats] = {}
-    for node, row in enumerate(lives.copies(moments)):
-        use = lives.usage[node]
+    for node, row in enumerate(live_intervals.copies(moments)):
+        use = live_intervals.usage[node]
         if not use.any():
             continue
         for n, (start, end, copies) in enumerate(pieces(row.tolist())):
@@ -114,7 +117,7 @@ def watched(
             apart = same.setdefault(size, np.where(np.eye(size, dtype=bool), 0.0, np.inf))
             edges.append(Edge(node, len(costs) - 1, apart))
             followed.append(node)
-    for node, start, end, use in lives.held:
+    for node, start, end, use in live_intervals.held:
         inside = [n for n, moment in enumerate(moments) if start <= moment < end]
         if inside:
             size = len(use)

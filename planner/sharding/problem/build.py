@@ -23,7 +23,7 @@ from ir import FactorSpec, Sharding, Strategy, TensorType, form_of, lookup, stra
 from ir.analysis import FlatOp, operand_types
 
 from ...solver.problem import Edge, Floats, IntraProblem
-from .buffers import Lives
+from .buffers import LiveIntervals
 from .facts import Facts
 from .records import Built, MenuCache, NodeRef, States
 from .reshard_tables import edge_table
@@ -103,7 +103,9 @@ class Builder:
             else:
                 edges.append(Edge(u, v, many))
         horizon = int(outline.end.max(initial=0))
-        lives = Lives(outline.node, outline.start, outline.end, tuple(self.use), horizon)
+        live_intervals = LiveIntervals(
+            outline.node, outline.start, outline.end, tuple(self.use), horizon
+        )
         spans = [(0, 0)] * len(costs)
         if not outline.folded:
             rows = zip(outline.node, outline.start, outline.end, strict=True)
@@ -112,8 +114,8 @@ class Builder:
         problem = IntraProblem(
             tuple(costs), tuple(edges), tuple(self.use), tuple(spans), self.limit_bytes
         )
-        built = Built(problem, tuple(self.refs), outline, tuple(work), lives)
-        return built.watching(lives.worst_moments()) if outline.folded else built
+        built = Built(problem, tuple(self.refs), outline, tuple(work), live_intervals)
+        return built.watching(live_intervals.worst_moments()) if outline.folded else built
 
     def _multiplied(self, costs: list[Floats]) -> list[Floats]:
         """Costs of nodes for all members together."""
@@ -163,7 +165,7 @@ class Builder:
         return self.cache.vectors.setdefault(("zero", count), np.zeros(count))
 
     def _bytes(self, v: int, states: States) -> Floats:
-        if not self.facts.lives.owns[v] or self.traffic.free[v] or v in self.no_buffer:
+        if not self.facts.lifetimes.owns[v] or self.traffic.free[v] or v in self.no_buffer:
             return self._zeros(len(states))
         return self._state_bytes(v, states)
 

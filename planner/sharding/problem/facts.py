@@ -1,4 +1,4 @@
-"""What is true of a flat program on every mesh: makers, readers, lives, factor specs."""
+"""Facts about a flat program that hold on every mesh: makers, readers, lifetimes, factor specs."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Facts:
         self.partial = may_be_partial(flat, self.specs)
         self.uses = uses(flat)
         reused = {v for a, k in ties if a in donated and isinstance(v := flat.outputs[k], int)}
-        self.lives = lifetimes(flat, traffic.stored, reused)
-        self.last = self.lives.needed
+        self.lifetimes = lifetimes(flat, traffic.stored, reused)
+        self.last = self.lifetimes.needed
         self.in_place = self._in_place([pair for pair in ties if pair[0] in donated])
         self.stack_of = {port: outer for outer, port in flat.stacked.items()}
         self.shared = {
@@ -70,7 +70,7 @@ class Facts:
         self.spans = tuple(self._span(v) for v in range(len(flat.values)))
         self.waits = {
             v for op in flat.ops for v in op.outputs
-            if self.partial[v] and self.lives.owns[v] and self.lives.made[v] > op.time
+            if self.partial[v] and self.lifetimes.owns[v] and self.lifetimes.made[v] > op.time
         }  # fmt: skip
         self.taken_up = dict(self._taken_up())
 
@@ -86,7 +86,7 @@ class Facts:
             v, argument = flat.outputs[out], flat.inputs[a]
             if isinstance(v, Literal):
                 continue
-            made = self.lives.made[v] if v in self.maker else flat.clock
+            made = self.lifetimes.made[v] if v in self.maker else flat.clock
             if self.last.get(argument, 0) <= made:
                 found.add(v)
         found |= {link.source for link in flat.links if link.target in found}
@@ -125,7 +125,7 @@ class Facts:
         value = self.flat.values[v]
         if value.kind == "argument":
             return 0, self.flat.clock
-        made = self.lives.made[v]
+        made = self.lifetimes.made[v]
         end = max(self.last.get(v, made), value.region_end) + 1
         outer = self.stack_of.get(v)
         if outer is not None:
@@ -140,7 +140,7 @@ class Facts:
 
     def at(self, op: FlatOp) -> int:
         """When the op runs."""
-        return self.lives.made[op.outputs[0]] if op.outputs else op.time
+        return self.lifetimes.made[op.outputs[0]] if op.outputs else op.time
 
     def is_made(self, op: FlatOp) -> bool:
         """Whether the op has a node: ops on literals alone have none."""
@@ -148,7 +148,7 @@ class Facts:
 
     def counts(self, op: FlatOp, v: int) -> bool:
         """Whether a result has a buffer of its own."""
-        return self.lives.owns[v] and v not in self.in_place
+        return self.lifetimes.owns[v] and v not in self.in_place
 
     def least_peak(self, devices: int) -> float:
         """Peak [byte] if every buffer could be split over all devices: no plan is below it."""
@@ -161,7 +161,7 @@ class Facts:
                 if v not in self.shared:
                     start, end = self.op_span(op)
             else:
-                held = self.lives.owns[v] and v not in self.in_place
+                held = self.lifetimes.owns[v] and v not in self.in_place
                 held = held and v not in self.flat.stacked and v not in self.read_only
             if held and not self.traffic.free[v] and end > start:
                 size = value.type.nbytes * self.buffers(v) / devices

@@ -40,9 +40,9 @@ def with_in_flight(builder: Builder, built: Built, buffers: InFlightBuffers) -> 
             sizes = np.array([float(s.local_bytes(type_, builder.mesh)) for s in states])
             use[node] = use.get(node, 0.0) + buffers.copies * sizes
     rows = tuple((n, buffers.start, buffers.end, u) for n, u in sorted(use.items()) if u.any())
-    more = replace(built, lives=replace(built.lives, held=rows))
+    more = replace(built, live_intervals=replace(built.live_intervals, held=rows))
     if built.moments is not None:
-        return more.watching(more.lives.worst_moments())
+        return more.watching(more.live_intervals.worst_moments())
     return replace(
         more, problem=_with_followers(built.problem, rows), followed=tuple(row[0] for row in rows)
     )

@@ -12,7 +12,7 @@ from costmodel import ComputeModel, ReshardModel
 from ir import FactorSpec, Mesh, Sharding, Splits, Strategy
 
 from ...solver.problem import Floats, IntraProblem
-from .buffers import Lives, watched
+from .buffers import LiveIntervals, watched
 from .skeleton import Outline
 
 States = tuple[Sharding, ...]
@@ -114,7 +114,7 @@ class Built:
     refs: tuple[NodeRef, ...]
     outline: Outline
     work: tuple[Floats, ...]  # seconds of computing and of taking memory, per node and option
-    lives: Lives
+    live_intervals: LiveIntervals
     moments: tuple[int, ...] | None = None  # at which memory is watched; None: at all
     followed: tuple[int, ...] = ()  # nodes that the nodes after those of `refs` follow
 
@@ -144,9 +144,9 @@ class Built:
         cut = IntraProblem(
             self.problem.node_cost[:count],
             tuple(e for e in self.problem.edges if e.u < count and e.v < count),
-            self.lives.usage, ((0, 0),) * count, self.problem.limit,
+            self.live_intervals.usage, ((0, 0),) * count, self.problem.limit,
         )  # fmt: skip
-        problem, followed = watched(cut, self.lives, moments)
+        problem, followed = watched(cut, self.live_intervals, moments)
         return replace(self, problem=problem, moments=moments, followed=followed)
 
     def compute_s(self, choice: Sequence[int]) -> float:

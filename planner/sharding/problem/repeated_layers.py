@@ -57,7 +57,7 @@ def repeats_of(
     values: list[Hashable] = [
         (
             value.type, value.kind, value.weight, traffic.stored[v], traffic.free[v],
-            facts.lives.owns[v], v in facts.waits,
+            facts.lifetimes.owns[v], v in facts.waits,
             facts.partial[v], v in facts.shared, v in facts.in_place, v in flat.forced,
             v in flat.stacked, facts.buffers(v), v in sums, v in results, mark(v),
             kinds.of_value(v),

@@ -129,10 +129,14 @@ class Within:
 
     def least_peak(self) -> float:
         """The peak when every node takes the option left to it that uses least."""
-        lives = self.built.lives
-        usage = tuple(self.cuts.part(u, k) for u, k in zip(lives.usage, self.kept, strict=True))
-        held = tuple((n, a, b, self.cuts.part(u, self.kept[n])) for n, a, b, u in lives.held)
-        return replace(lives, usage=usage, held=held).least_peak()
+        live_intervals = self.built.live_intervals
+        usage = tuple(
+            self.cuts.part(u, k) for u, k in zip(live_intervals.usage, self.kept, strict=True)
+        )
+        held = tuple(
+            (n, a, b, self.cuts.part(u, self.kept[n])) for n, a, b, u in live_intervals.held
+        )
+        return replace(live_intervals, usage=usage, held=held).least_peak()
 
 
 def within(built: Built, facts: Facts, limits: Limits, cuts: Cuts) -> Within:

@@ -1,4 +1,4 @@
-"""What the problems of one program have in common on all meshes: nodes, joins, lives; no prices.
+"""What the problems of a program share on all meshes: nodes, edges, live intervals; no costs.
 
 Members of a class (`planner.sharding.problem.repeated_layers`) are one node, and what joins two
 nodes in the same way is one join with a count, so that a mesh prices classes and not operations.
@@ -81,7 +81,7 @@ class Outline:
         count of 0 is not priced.
     taken: (node, result of the program) for results that overwrite no argument.
     members: ops of every node.
-    node, start, end: buffers, as in `Lives`.
+    node, start, end: buffers, as in `LiveIntervals`.
     """
 
     folded: bool

@@ -31,7 +31,7 @@ class _Outliner:
         self.op_class = repeats.op if repeats else range(len(self.flat.ops))
         self.value_class = repeats.value if repeats else range(len(self.flat.values))
         self.slots: list[Slot] = []
-        self.lives: list[tuple[int, int, int]] = []
+        self.live_intervals: list[tuple[int, int, int]] = []
         self.op_node: dict[int, int] = {}
         self.value_node: dict[int, int] = {}
         self.out_node: dict[int, int] = {}
@@ -68,7 +68,7 @@ class _Outliner:
 
     def _outline(self) -> Outline:
         members = np.bincount(list(self.op_node.values()), minlength=len(self.slots))
-        node, start, end = np.array(self.lives, dtype=np.intp).reshape(-1, 3).T
+        node, start, end = np.array(self.live_intervals, dtype=np.intp).reshape(-1, 3).T
         join, passage = np.array(self.sites, dtype=np.intp).reshape(-1, 2).T
         return Outline(
             self.folded, tuple(self.slots), self.op_node, self.value_node, self.out_node,
@@ -84,7 +84,7 @@ class _Outliner:
 
     def _live(self, node: int, span: Span) -> None:
         if span[1] > span[0]:
-            self.lives.append((node, *span))
+            self.live_intervals.append((node, *span))
 
     def _join(self, join: Join, type_: TensorType, count: int = 1) -> int:
         """The number of a join that is met so many times more."""

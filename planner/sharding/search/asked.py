@@ -1,4 +1,4 @@
-"""Where a program asks its values to be: told in warnings of the plan, or made pins.
+"""Shardings and memories that a program asks for: named in warnings, or made pins.
 
 Of the user's mesh only the sizes count: its axes are the plan's, in their order.
 """
@@ -55,11 +55,11 @@ def asked_inside(graph: Graph) -> Iterator[Asked]:
             yield from asked_inside(body)
 
 
-def told(asked: Sequence[Asked], *, pinned: bool) -> tuple[str, ...]:
-    """A warning for each kind of what is asked for and not done.
+def not_followed(asked: Sequence[Asked], *, pinned: bool) -> tuple[str, ...]:
+    """A warning for each kind of request in the program that the plan does not follow.
 
     Args:
-        asked: places, in the order in which they are met.
+        asked: requests, in program order.
         pinned: whether shardings are pins.
     """
     lines: list[str] = []
@@ -82,7 +82,7 @@ def told(asked: Sequence[Asked], *, pinned: bool) -> tuple[str, ...]:
 
 
 def unused(graph: Graph) -> tuple[str, ...]:
-    """A warning of arguments that no result depends on."""
+    """A warning about arguments that no result depends on."""
     live = live_inputs(graph)
     names = [
         item.name

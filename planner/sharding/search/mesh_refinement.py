@@ -1,9 +1,9 @@
-"""Meshes that are the same machine with some neighbouring axes joined.
+"""Meshes that differ by joining neighbouring axes.
 
-Whatever can be said with axes x and y can be said where they are one axis x*y, as long as they are
-used together: the finer mesh has all plans of the coarser one, at the same price. So the search on
-the finest meshes is one over all; it begins with what is quickly found on the coarser ones, and a
-plan that never takes two axes apart is told on the coarsest.
+A plan on a mesh with an axis x*y is also a plan on the finer mesh with axes x and y, at the same
+price: it uses the two together. So the search on the finest meshes covers all meshes. It starts
+from quick plans of the coarser ones, and a plan that always uses two axes together is re-expressed
+on the coarsest mesh that can represent it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Groups = tuple[tuple[str, ...], ...]  # for each axis of the coarse mesh, axes o
 def joined(fine: Sequence[int], coarse: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
     """For each axis of a coarse shape the neighbouring axes of a fine one that it joins, or None.
 
-    Axes are given by their places; the first way is taken if there are several.
+    Axes are indices. The first solution is taken if there are several.
     """
     if not coarse:
         return () if not fine else None
@@ -35,14 +35,14 @@ def joined(fine: Sequence[int], coarse: Sequence[int]) -> tuple[tuple[int, ...],
 
 
 def coarser(shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The shapes with neighbouring axes joined to one or two."""
+    """The shapes with one or two axes that join neighbouring axes of a shape."""
     cuts = ((math.prod(shape[:k]), math.prod(shape[k:])) for k in range(1, len(shape)))
     found = dict.fromkeys(((math.prod(shape),), *cuts))
     return tuple(s for s in found if len(s) < len(shape))
 
 
 def finest(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """The shapes that no other one refines."""
+    """The shapes that no other shape refines."""
     return tuple(
         shape for shape in shapes
         if not any(len(other) > len(shape) and joined(other, shape) for other in shapes)
@@ -52,16 +52,16 @@ def finest(shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
 def coarsened(
     fine: Built, choice: Sequence[int], coarse: Built, names: Sequence[str], groups: Groups
 ) -> tuple[int, ...] | None:
-    """The same choice on a coarser mesh, or None where axes that were joined are used apart.
+    """A choice re-expressed on a coarser mesh; None if it uses joined axes separately.
 
     Args:
         fine: the problem on the finer mesh.
-        choice: of its nodes.
+        choice: one option of each of its nodes.
         coarse: the problem of the same program on the coarser mesh.
         names: axes of the coarser mesh.
-        groups: for each of them, the axes of the finer one that it joins.
+        groups: for each of them, the axes of the finer mesh that it joins.
     """
-    return _told(
+    return _re_expressed(
         fine, choice, coarse, lambda roles: _roles(roles, groups),
         lambda state: _state(state, names, groups),
     )  # fmt: skip
@@ -70,29 +70,29 @@ def coarsened(
 def refined(
     coarse: Built, choice: Sequence[int], fine: Built, names: Sequence[str], groups: Groups
 ) -> tuple[int, ...] | None:
-    """The same choice on a finer mesh, or None where an option is missing there.
+    """A choice re-expressed on a finer mesh; None if an option is missing there.
 
     Args:
         coarse: the problem on the coarser mesh.
-        choice: of its nodes.
+        choice: one option of each of its nodes.
         fine: the problem of the same program on the finer mesh.
         names: axes of the coarser mesh.
-        groups: for each of them, the axes of the finer one that it stands for.
+        groups: for each of them, the axes of the finer mesh that it joins.
     """
     axes = dict(zip(names, groups, strict=True))
 
     def roles(mine: Sequence[str]) -> tuple[str, ...]:
         return tuple(r for r, group in zip(mine, groups, strict=True) for _ in group)
 
-    return _told(coarse, choice, fine, roles, lambda state: _spread(state, axes))
+    return _re_expressed(coarse, choice, fine, roles, lambda state: _spread(state, axes))
 
 
-def _told(
+def _re_expressed(
     here: Built, choice: Sequence[int], there: Built,
     roles: Callable[[Sequence[str]], tuple[str, ...] | None],
     state: Callable[[Sharding], Sharding | None],
 ) -> tuple[int, ...] | None:  # fmt: skip
-    """A choice on another mesh, given how roles and states are said there."""
+    """A choice re-expressed on another mesh by maps of roles and of states."""
     found: list[int] = []
     for mine, theirs, k in zip(here.refs, there.refs, choice, strict=False):
         if mine.op >= 0:
@@ -112,7 +112,7 @@ def _spread(state: Sharding, axes: Mapping[str, tuple[str, ...]]) -> Sharding:
 
 
 def _among(mine: NodeRef, theirs: NodeRef, k: int, state: Sharding | None) -> int | None:
-    """Where a state is among the options of a value; k was it among those of the other mesh."""
+    """Index of a state among the options of a value; k is its index on the other mesh."""
     options = theirs.states
     begin = 0
     if mine.value < 0:  # first those without a copy, then those with one

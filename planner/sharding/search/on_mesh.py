@@ -90,7 +90,7 @@ class MeshSearch:
             answer, built = left.lifted(answer), left.built
             if built.moments is None or not answer.choice:
                 break
-            memory = built.lives.memory(answer.choice)
+            memory = built.live_intervals.memory(answer.choice)
             worst = int(np.argmax(memory))
             if memory[worst] <= limit * (1 + 1e-9) or worst in built.moments:
                 break
@@ -199,7 +199,7 @@ class MeshSearch:
             over = worst[memory[worst] > self.scope.limit * (1 + 1e-9)]
             if not len(over):
                 return found
-            passing = memory - left.built.lives.memory(found.solution.choice)
+            passing = memory - left.built.live_intervals.memory(found.solution.choice)
             for t in over.tolist() if left.built.moments is None else over[:WATCHED].tolist():
                 aside[t] = max(aside.get(t, 0.0), float(passing[t]))
             solution = self._solve(left.beside(aside), self.scope.limit, options)
@@ -287,7 +287,7 @@ class MeshSearch:
         return bound
 
     def _start(self, left: Within, known: Sequence[Candidate]) -> tuple[int, ...]:
-        """The fastest of some plans that can be told here, as a choice of what is left."""
+        """The fastest of the plans that this mesh can represent, as a choice of the nodes left."""
         for other in sorted(known, key=lambda c: c.account.step_s):
             places = joined(self.mesh.sizes, other.mesh.sizes)
             if places is not None and other.builder.cache.reshard.room_bytes == self.room_bytes:
@@ -306,10 +306,10 @@ class MeshSearch:
         solution = self._solve(left, self.scope.limit, ROUGH)
         return self._of("search", left.built, solution) if solution.choice else None
 
-    def told(self, other: Candidate) -> Candidate | None:
-        """A plan of a finer mesh on this one, if it never takes axes apart that are one here.
+    def re_expressed(self, other: Candidate) -> Candidate | None:
+        """A plan of a finer mesh re-expressed on this one; None if this mesh cannot represent it.
 
-        It must cost the same: the account is made anew.
+        It must cost the same: its account is computed on this mesh.
         """
         places = joined(other.mesh.sizes, self.mesh.sizes)
         if places is None or other.builder.cache.reshard.room_bytes != self.room_bytes:
@@ -324,7 +324,7 @@ class MeshSearch:
 
     @property
     def room_bytes(self) -> float:
-        """Of the largest buffer that a reshard may pass, where nothing is set aside."""
+        """Largest transient buffer of a reshard [bytes], where nothing is reserved."""
         return self.builder.cache.reshard.room_bytes
 
     def baselines(self, table: dict[str, Baseline]) -> list[Candidate]:

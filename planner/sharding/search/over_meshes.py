@@ -144,7 +144,7 @@ class Search:
             key=lambda c: (c.account.step_s, c.name != "search", len(c.mesh.axes), c.name),
         )
         searchers.sort(key=lambda s: shapes.index(s.mesh.sizes))
-        best_one = self._told(best_one, searchers)
+        best_one = self._on_coarsest(best_one, searchers)
         bound = min(min(bounds, default=0.0), best_one.account.step_s)
         if best_one.account.step_s - bound > PROVED * best_one.account.step_s:
             bound = min(max(bound, self._floor_s()), best_one.account.step_s)
@@ -189,13 +189,13 @@ class Search:
         self.progress(f"mesh {'x'.join(map(str, shape))}")
         return MeshSearch(self.scope, mesh_of(shape))
 
-    def _told(self, best: Candidate, searchers: Sequence[MeshSearch]) -> Candidate:
-        """The same plan on the coarsest mesh on which it can be told."""
+    def _on_coarsest(self, best: Candidate, searchers: Sequence[MeshSearch]) -> Candidate:
+        """The plan re-expressed on the coarsest mesh that can represent it."""
         for searcher in searchers:
             if len(searcher.mesh.axes) < len(best.mesh.axes):
-                told = searcher.told(best)
-                if told is not None and told.account.peak_bytes <= self.limit * (1 + 1e-9):
-                    return told
+                coarse = searcher.re_expressed(best)
+                if coarse is not None and coarse.account.peak_bytes <= self.limit * (1 + 1e-9):
+                    return coarse
         return best
 
     def _only(

@@ -20,7 +20,7 @@ from planner.emit.pipeline.transfer import split_devices
 from planner.pipeline.cut.chain import Chain
 from planner.pipeline.cut.opened_loss import Opened, cut_of, opened
 from planner.pipeline.cut.solved_stage import solved_of
-from planner.pipeline.cut.stage_training_step import ROLES, rehearse
+from planner.pipeline.cut.stage_training_step import ROLES, stage_training_step
 from planner.pipeline.schedule import build
 from planner.sharding.plan_program import One, plan_traced
 from planner.training.step import build_step
@@ -108,7 +108,7 @@ def pipeline_of(
     if mesh is not None or planned:
         cut = cut_of(loss, cuts, recompute)
         for s in range(len(cut.stages)):
-            stage = rehearse(loss, cut, s, optimizer)
+            stage = stage_training_step(loss, cut, s, optimizer)
             machine = slow_machine(sizes[table.placement.device[s]])
             one = One(StepCall(loss_fn, (), (), "auto"), microbatches, (0, 1), ROLES, f"stage {s}")
             request = Request(machine, Options(mesh=mesh, baselines=False))

@@ -18,7 +18,7 @@ from planner import Plan, PlanError, moves, plan
 from planner.emit.jit import build_mesh
 from planner.emit.local_op import partition_spec
 from planner.result.moves.common_mesh import refined
-from planner.result.moves.device_boxes import boxes_of, lost, received
+from planner.result.moves.device_shards import device_shards_of, lost, received
 from tests.planner.programs import BATCH, PARAMS, mean_loss, slow_machine, struct
 
 SIZES = ((8,), (2, 4), (4, 2), (2, 2, 2), (1, 8), (2, 2), (4,), (3, 2), (6,), (2, 3), (1,))
@@ -61,16 +61,16 @@ def test_bytes_are_those_of_the_devices_of_jax(a: Any, b: Any, gone: set[int]) -
     left = [d for d in range(len(old)) if d not in gone]
     here = np.full(len(new), -1)
     here[: len(left)] = left[: len(new)]
-    boxes = boxes_of(state_a, SHAPE, mesh_a)
-    wanted = boxes_of(state_b, SHAPE, mesh_b).on(np.arange(len(new)))
+    shards = device_shards_of(state_a, SHAPE, mesh_a)
+    wanted = device_shards_of(state_b, SHAPE, mesh_b).on(np.arange(len(new)))
     nothing = np.zeros(SHAPE, bool)
     expected = [
         int((need & ~(old[d] if d >= 0 else nothing)).sum())
         for need, d in zip(new, here.tolist(), strict=True)
     ]
-    assert received(boxes.on(here), wanted).tolist() == expected
+    assert received(shards.on(here), wanted).tolist() == expected
     some = np.any([old[d] for d in left], axis=0) if left else nothing
-    assert lost(boxes, np.array(left, dtype=np.int64)) == int((~some).sum())
+    assert lost(shards, np.array(left, dtype=np.int64)) == int((~some).sum())
 
 
 @given(layouts(), layouts())
@@ -83,7 +83,7 @@ def test_the_common_mesh_says_the_same(a: Any, b: Any) -> None:
     for mesh, state, there in (
         (mesh_a, state_a, found.first(state_a)), (mesh_b, state_b, found.second(state_b))
     ):  # fmt: skip
-        old, new = boxes_of(state, SHAPE, mesh), boxes_of(there, SHAPE, found.mesh)
+        old, new = device_shards_of(state, SHAPE, mesh), device_shards_of(there, SHAPE, found.mesh)
         np.testing.assert_array_equal(old.low, new.low)
         np.testing.assert_array_equal(old.high, new.high)
 

@@ -154,10 +154,10 @@ def test_partial_results_wait_for_their_reader(mesh: tuple[int, ...]) -> None:
         mean_loss, (PARAMS, BATCH), optimizer=clipped, microbatches=1, loss_reduction="auto"
     )
     found = space(call.fn, *call.args, mesh=mesh, donate=(0, 1))
-    lives, flat = found.builder.facts.lives, found.flat
+    live_intervals, flat = found.builder.facts.lifetimes, found.flat
     counted, rng, waited = {node for node, _ in found.built.waits}, np.random.default_rng(2), 0
-    usage = [0 * u if n in counted else u for n, u in enumerate(found.built.lives.usage)]
-    without = replace(found.built.lives, usage=tuple(usage))
+    usage = [0 * u if n in counted else u for n, u in enumerate(found.built.live_intervals.usage)]
+    without = replace(found.built.live_intervals, usage=tuple(usage))
     for _ in range(2 * DRAWS):
         choice = found.draw(rng)
         held = without.memory(choice)
@@ -165,9 +165,9 @@ def test_partial_results_wait_for_their_reader(mesh: tuple[int, ...]) -> None:
             op = flat.ops[i]
             states = found.built.refs[node].menu[choice[node]].results
             for v, state in zip(op.outputs, states, strict=True):
-                if state.partial and lives.owns[v] and lives.made[v] > op.time:
+                if state.partial and live_intervals.owns[v] and live_intervals.made[v] > op.time:
                     size = state.local_bytes(flat.values[v].type, found.mesh)
-                    held[op.time : lives.made[v]] += size
+                    held[op.time : live_intervals.made[v]] += size
                     waited += 1
         problem = found.built.problem.memory(choice)
         np.testing.assert_allclose(held, problem)

@@ -53,7 +53,7 @@ def test_what_is_held_is_each_value_in_its_state_so_many_times(small: Space, cop
             for v in buffers.values if names[v] in states
         )  # fmt: skip
         assert each
-        more = held.lives.memory(choice) - small.built.lives.memory(choice)
+        more = held.live_intervals.memory(choice) - small.built.live_intervals.memory(choice)
         assert np.all(more[buffers.start : buffers.end] == copies * each)
         assert not more[: buffers.start].any()
         assert not more[buffers.end :].any()
@@ -62,11 +62,11 @@ def test_what_is_held_is_each_value_in_its_state_so_many_times(small: Space, cop
 def test_solvers_see_it_whether_all_moments_are_watched_or_some(small: Space):
     buffers, rng = buffers_of(small, 3), np.random.default_rng(0)
     held = with_in_flight(small.builder, small.built, buffers)
-    moments = tuple(range(0, held.lives.horizon, 2))
+    moments = tuple(range(0, held.live_intervals.horizon, 2))
     watched = held.watching(moments)
     for _ in range(40):
         choice = small.draw(rng)
-        expected = held.lives.memory(choice)
+        expected = held.live_intervals.memory(choice)
         whole = (*choice, *(choice[n] for n in held.followed))
         assert held.problem.cost(whole) == small.built.problem.cost(choice)
         assert held.problem.peak(whole) == pytest.approx(expected.max())
@@ -81,7 +81,7 @@ def test_a_choice_to_begin_with_is_one_of_the_moments_that_are_watched_later_too
     choice = small.draw(rng)
     start = left.lowered(choice)
     assert left.problem(float("inf")).cost(start) == small.built.problem.cost(choice)
-    later = left.watching(tuple(range(held.lives.horizon)))
+    later = left.watching(tuple(range(held.live_intervals.horizon)))
     more = later.followed(start)
     assert len(more) > len(start)
     assert later.problem(float("inf")).cost(more) == small.built.problem.cost(choice)
@@ -91,6 +91,6 @@ def test_a_choice_to_begin_with_is_one_of_the_moments_that_are_watched_later_too
 def test_no_choice_is_below_the_least_peak(small: Space):
     held = with_in_flight(small.builder, small.built, buffers_of(small, 3))
     rng = np.random.default_rng(1)
-    least = held.lives.least_peak()
-    assert least > small.built.lives.least_peak()
-    assert all(held.lives.peak(small.draw(rng)) >= least for _ in range(200))
+    least = held.live_intervals.least_peak()
+    assert least > small.built.live_intervals.least_peak()
+    assert all(held.live_intervals.peak(small.draw(rng)) >= least for _ in range(200))

@@ -99,7 +99,7 @@ def test_a_folded_choice_costs_what_its_members_cost(mesh: tuple[int, ...]) -> N
         same = lifted(folded, whole, choice)
         cut = folded.problem.cost((*choice, *_followers(folded, choice)))
         assert cut == pytest.approx(whole.problem.cost(same), rel=1e-9)
-        np.testing.assert_allclose(folded.lives.memory(choice), whole.problem.memory(same))
+        np.testing.assert_allclose(folded.live_intervals.memory(choice), whole.problem.memory(same))
         mine, theirs = Decided(small, folded, choice), Decided(large, whole, same)
         one, other = account(mine), account(theirs)
         assert one.step_s == pytest.approx(other.step_s, rel=1e-9)
@@ -122,7 +122,7 @@ def test_watched_moments_show_the_memory_of_all_members() -> None:
         choice = draw(built, rng)[: len(built.refs)]
         full = (*choice, *_followers(built, choice))
         seen = built.problem.memory(full)
-        real = built.lives.memory(choice)[list(built.moments)]
+        real = built.live_intervals.memory(choice)[list(built.moments)]
         np.testing.assert_allclose(seen, real[: len(seen)])
 
 
@@ -158,4 +158,4 @@ def test_a_mark_keeps_members_apart() -> None:
 def test_no_mesh_needs_less_than_the_least_peak(mesh: tuple[int, ...]) -> None:
     least = facts()[0].least_peak(8)
     built = builder(mesh, fold=False).build()
-    assert 0 < least <= built.lives.least_peak() * (1 + 1e-9)
+    assert 0 < least <= built.live_intervals.least_peak() * (1 + 1e-9)

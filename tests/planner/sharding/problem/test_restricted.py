@@ -28,14 +28,14 @@ def small() -> Space:
 def test_what_is_set_aside_is_not_there(small: Space, some: bool) -> None:
     built, rng = small.built, np.random.default_rng(0)
     if some:
-        built = built.watching(tuple(range(0, built.lives.horizon, 3)))
+        built = built.watching(tuple(range(0, built.live_intervals.horizon, 3)))
     whole = Within(built, (None,) * len(built.refs), Cuts())
     aside = {1: 700.0, 4: 90.0}
     left = whole.beside(aside)
     moments = left.built.moments
     for _ in range(60):
         choice = small.draw(rng)
-        memory = built.lives.memory(choice)
+        memory = built.live_intervals.memory(choice)
         for moment, size in aside.items():
             memory[moment] += size
         seen = memory if moments is None else memory[list(moments)]

@@ -1,4 +1,4 @@
-"""Plans in the plan store; what is read is checked before it is believed."""
+"""Plans in the plan store; every plan that is read is checked."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from ...files.program_plan import ProgramPlan
 from ...solver.cached import FINAL
 
 
-def kept_plan(memory: Memory, key: str, graph: str, traced_digest: str) -> ProgramPlan | None:
-    """A plan of a graph, as it was kept; None if there is none that is sound.
+def stored_plan(memory: Memory, key: str, graph: str, traced_digest: str) -> ProgramPlan | None:
+    """The stored plan of a graph; None if there is no sound one.
 
-    graph, traced_digest: text and digest of the graph as it was traced; the plan's own graph is
-        another if it was rewritten.
+    Args:
+        memory: the plan store.
+        key: name of the plan in it.
+        graph: text of the traced graph.
+        traced_digest: digest of the traced graph, which a rewritten plan names.
     """
     program = memory.get("plan", key, ProgramPlan)
     if program is None:
@@ -31,8 +34,8 @@ def kept_plan(memory: Memory, key: str, graph: str, traced_digest: str) -> Progr
     return program if is_sound(program, graph) else None
 
 
-def keep_plan(memory: Memory, key: str, program: ProgramPlan) -> None:
-    """Keeps a plan, unless time cut its search short."""
+def store_plan(memory: Memory, key: str, program: ProgramPlan) -> None:
+    """Stores a plan, unless the time limit ended its search."""
     if Stop[program.stop] in FINAL:
         memory.put("plan", key, program)
 
@@ -48,13 +51,13 @@ def is_sound(program: ProgramPlan, graph: str) -> bool:
 
 
 def plan_key(name: str, parts: tuple[object, ...], machine: Cluster, options: Options) -> str:
-    """A name for the plan of a program.
+    """The name of a program's plan in the plan store.
 
     Args:
-        name: of the function.
+        name: name of the function.
         parts: the program: its graph as text, the roles, ties and donation of its arguments, and
-            whatever else of it the plan file says.
-        machine: that is planned for, with its tables.
-        options: of the search.
+            everything else that the plan file says of it.
+        machine: the cluster with its measured tables.
+        options: options of the search.
     """
     return key_of("plan", name, parts, machine, options)

@@ -1,4 +1,4 @@
-"""Which part of an array each device holds, as boxes, and what has to move between two layouts."""
+"""The shard of an array on each device, as index ranges, and what moves between two shardings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Boxes:
+class DeviceShards:
     """Device d holds the entries from `low[d]` to below `high[d]` in each dimension.
 
-    Both have the shape (devices, dimensions). A device whose box is empty holds nothing.
+    low, high: index ranges, [devices, dimensions]. A device with an empty range holds nothing.
     """
 
     low: Ints
@@ -27,32 +27,32 @@ class Boxes:
         """Entries that each device holds."""
         return np.maximum(self.high - self.low, 0).prod(axis=1, dtype=np.int64)
 
-    def on(self, devices: Ints) -> Boxes:
-        """Boxes of some devices in that order; -1 stands for one that holds nothing."""
+    def on(self, devices: Ints) -> DeviceShards:
+        """The shards of some devices in that order; -1 stands for a device that holds nothing."""
         low, high = self.low[devices], self.high[devices].copy()
         high[devices < 0] = low[devices < 0]
         # an array without dimensions has one entry wherever it is, but for these
         return _with_mark(low, high, devices >= 0)
 
-    def shared(self, other: Boxes) -> Ints:
+    def shared(self, other: DeviceShards) -> Ints:
         """Entries that each device holds in both."""
         low, high = np.maximum(self.low, other.low), np.minimum(self.high, other.high)
-        return Boxes(low, high).entries
+        return DeviceShards(low, high).entries
 
 
-def _with_mark(low: Ints, high: Ints, held: NDArray[np.bool_]) -> Boxes:
-    """Boxes with one more dimension of size 1, which is empty where nothing is held."""
+def _with_mark(low: Ints, high: Ints, held: NDArray[np.bool_]) -> DeviceShards:
+    """Shards with one more dimension of size 1, which is empty where nothing is held."""
     ones = held.astype(np.int64)[:, None]
-    return Boxes(np.hstack([low, np.zeros_like(ones)]), np.hstack([high, ones]))
+    return DeviceShards(np.hstack([low, np.zeros_like(ones)]), np.hstack([high, ones]))
 
 
-def boxes_of(state: Sharding, shape: Shape, mesh: Mesh) -> Boxes:
-    """What each device of a mesh holds of an array.
+def device_shards_of(state: Sharding, shape: Shape, mesh: Mesh) -> DeviceShards:
+    """The shard of an array on each device of a mesh.
 
     Args:
-        state: not partial, of sizes that divide.
-        shape: of the array.
-        mesh: devices are numbered in row-major order.
+        state: sharding without partial axes, whose sizes divide the shape.
+        shape: shape of the array.
+        mesh: mesh whose devices are numbered in row-major order.
     """
     count = mesh.num_devices
     place = dict(zip(mesh.names, np.unravel_index(np.arange(count), mesh.sizes), strict=True))
@@ -63,20 +63,20 @@ def boxes_of(state: Sharding, shape: Shape, mesh: Mesh) -> Boxes:
             index = index * mesh.size(axis) + place[axis]
         part = size // mesh.product(axes)
         low[:, d], high[:, d] = index * part, (index + 1) * part
-    return Boxes(low, high)
+    return DeviceShards(low, high)
 
 
-def received(before: Boxes, after: Boxes) -> Ints:
-    """Entries that each device needs and does not hold yet; both are of the same devices."""
+def received(before: DeviceShards, after: DeviceShards) -> Ints:
+    """Entries that each device has to receive; both shards are on the same devices."""
     return after.entries - before.shared(after)
 
 
-def lost(before: Boxes, kept: Ints) -> int:
-    """Entries of an array that none of some devices holds.
+def lost(before: DeviceShards, kept: Ints) -> int:
+    """Number of entries of an array that no remaining device holds.
 
     Args:
-        before: boxes of one sharding, which are equal or apart.
-        kept: devices that are left.
+        before: shards of one sharding, pairwise equal or disjoint.
+        kept: indices of the remaining devices.
     """
     pairs = np.hstack([before.low, before.high])
     every = {tuple(row) for row in pairs.tolist()}

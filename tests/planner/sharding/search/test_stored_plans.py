@@ -20,7 +20,7 @@ import pytest
 from msgspec import structs
 
 import planner.common.store.keys
-import planner.sharding.search.kept_plans
+import planner.sharding.search.stored_plans
 from planner import Options, Plan, plan
 from planner.common.store.database import Store, store_path
 from planner.common.store.keys import Memory, StoreWarning, code_digest
@@ -175,7 +175,7 @@ def test_every_option_is_part_of_the_name() -> None:
 
 def test_what_time_cut_short_is_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     late = structs.replace(planned(cache=False).program, stop="TIME_LIMIT")
-    planner.sharding.search.kept_plans.keep_plan(Memory(Store(store_path())), "key", late)
+    planner.sharding.search.stored_plans.store_plan(Memory(Store(store_path())), "key", late)
     assert not store_path().exists()
 
 

@@ -1,4 +1,4 @@
-"""Pipeline stages in the plan store; what is read is checked before it is believed."""
+"""Pipeline stages in the plan store; every plan that is read is checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..common.store.keys import Memory, key_of
 from ..files.program_plan import ProgramPlan
 from ..sharding.plan_program import One, key_of_one
 from ..sharding.search.context import Effort
-from ..sharding.search.kept_plans import is_sound
+from ..sharding.search.stored_plans import is_sound
 from ..solver.cached import FINAL
 from .divide.stage_price import Phases, StagePrice
 
@@ -26,20 +26,20 @@ class _Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lower_bound_s: float
 
 
-def kept_stage(
+def stored_stage(
     memory: Memory, key: str, graph: str
 ) -> tuple[ProgramPlan, StagePrice, float] | None:
-    """Plan, price and bound of a pipeline stage."""
+    """Plan, price and lower bound [s] of a stored stage; None if there is no sound one."""
     row = memory.get("stage", key, _Stage)
     if row is None or not is_sound(row.file, graph):
         return None
     return row.file, row.price, row.lower_bound_s
 
 
-def keep_stage(
+def store_stage(
     memory: Memory, key: str, file: ProgramPlan, price: StagePrice, lower_bound_s: float
 ) -> None:
-    """Keeps a pipeline stage, unless time cut its search short."""
+    """Stores a pipeline stage, unless the time limit ended its search."""
     if Stop[file.stop] in FINAL:
         memory.put("stage", key, _Stage(file, price, lower_bound_s))
 
