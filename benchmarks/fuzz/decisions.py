@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import difflib
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
 from ir import Mesh, Sharding, check, parse_sharding
 from ir.trace import Traced
 from planner.common.options import Options
+from planner.common.request import Request
 from planner.common.stop import Stop
 from planner.pipeline.planned import in_one_program
 from planner.result.plan import Plan
@@ -89,9 +89,9 @@ class Chosen:
         best = Candidate("search", self.decided, solution)
         found = Found(best, [best], {}, 0.0, Stop.GAP, {"build": 0.0, "solve": 0.0})
         machine, options = self.builder.cache.reshard.cluster, Options(emission=emission)
-        search = Search(self.program, machine, options, lambda _: None)
+        search = Search(self.program, Request(machine, options))
         one = One(StepCall(lambda: None, (), (), "auto"), 1, (), (), "fuzz")
-        made = in_one_program(planned(one, traced, search, found, time.monotonic(), 0.0))
+        made = in_one_program(planned(one, traced, search, found, 0.0))
         return Plan(made.file, made.bound, made.seconds)
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from costmodel import Cluster
-from costmodel.compiler import analyse
-from ir.analysis import flatten
 
 from ..common.options import Options
+from ..common.request import Request
 from ..common.resolved_pins import wishes_for
 from ..files.program_plan import ProgramPlan
-from ..sharding.problem.facts import Facts
 from ..sharding.problem.program import Program, roles_of
 from ..sharding.search.found_to_file import outcome
 from ..sharding.search.over_meshes import Search
@@ -26,13 +24,10 @@ def replanned(analysed: AnalysedPlan, cluster: Cluster, options: Options) -> Pro
     Raises:
         PlanError: if nothing fits, or the wishes leave no choice.
     """
-    flat = flatten(analysed.graph)
+    flat, facts = analysed.flat, analysed.builder.facts
     resolved = wishes_for(options, flat, analysed.program.ties)
-    heads = sum(role == "constant" for role in analysed.program.roles)
-    donated = frozenset(heads + a for a in analysed.program.donated)
-    facts = Facts(flat, analyse(flat), analysed.program.ties, donated)
     program = Program(facts, roles_of(analysed.program.roles, flat), resolved)
-    search = Search(program, cluster, options, lambda _: None)
+    search = Search(program, Request(cluster, options))
     found = search.run()
     return msgspec.structs.replace(
         analysed.program, **outcome(found, cluster, options, search.limit)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ from ir import digest, show
 
 from ..common.errors import PlanError
 from ..common.options import Options
+from ..common.request import Request
 from ..common.store.keys import Memory, memory_of
 from ..files.program_plan import SubstitutionRow
 from ..sharding.cost.least_seconds import least_work_s
@@ -292,16 +292,16 @@ class StagePlanner:
     def _solve(self, count: int, stage: StageTrainingStep, ask: Ask, name: str = "") -> StageFound:
         self.solved += 1
         one, options, phases = self._one(count, stage, ask), self._options(ask), phases_of(stage)
-        cluster, now = self.machine.subset(ask.size), time.monotonic()
+        request = Request(self.machine.subset(ask.size), options, self.say)
         key = ""
         if self.memory.store:
-            key = stage_key(one, stage.traced, phases, cluster, options, ask.effort)
+            key = stage_key(one, stage.traced, phases, request.machine, options, ask.effort)
         held = stored_stage(self.memory, key, show(stage.traced.graph)) if key else None
         if held is not None:
             return PlannedProgram(held[0], stage.traced, cached=True), self._in_all(held[1], count)
-        search = self._search(one, options, cluster, stage, ask, name)
+        search = self._search(one, request, stage, ask, name)
         found = search.run()
-        plan = planned(one, stage.traced, search, found, now, 0.0)
+        plan = planned(one, stage.traced, search, found, 0.0)
         price = price_of(found.best, phases, stage.body.graph, count)
         if ask.flight > 1:  # its own program runs one at a time
             file = structs.replace(plan.program, peak_bytes=price.held_bytes)
@@ -314,8 +314,9 @@ class StagePlanner:
         if self.memory.store:
             return self._solve(count, stage, ask, name)[1]
         self.solved += 1
-        one, cluster = self._one(count, stage, ask), self.machine.subset(ask.size)
-        search = self._search(one, self._options(ask), cluster, stage, ask, name)
+        one, machine = self._one(count, stage, ask), self.machine.subset(ask.size)
+        request = Request(machine, self._options(ask), self.say)
+        search = self._search(one, request, stage, ask, name)
         price = price_of(search.run().best, phases_of(stage), stage.body.graph, count)
         return self._in_all(price, count)
 
@@ -327,17 +328,11 @@ class StagePlanner:
         return replace(price, once_s=price.once_s + count * price.forward_s)
 
     def _search(
-        self,
-        one: One,
-        options: Options,
-        cluster: Cluster,
-        stage: StageTrainingStep,
-        ask: Ask,
-        name: str,
+        self, one: One, request: Request, stage: StageTrainingStep, ask: Ask, name: str
     ) -> Search:
         return Search(
-            self._searched(stage, name).holding(one.in_flight), cluster, options, self.say,
-            self.memory, ask.effort, ask.below_s, (), self.menus.setdefault(ask.size, Menus()),
+            self._searched(stage, name).holding(one.in_flight), request, self.memory, ask.effort,
+            ask.below_s, (), self.menus.setdefault(ask.size, Menus()),
         )  # fmt: skip
 
     def _options(self, ask: Ask) -> Options:

@@ -215,16 +215,13 @@ def plan_traced(
     """
     program = program_for(traced, request.options).holding(one.in_flight)
     traced_s = time.monotonic() - begun
-    search = Search(
-        program, request.machine, request.options, request.say, memory, cutoff_s=cutoff_s,
-        known=known,
-    )  # fmt: skip
+    search = Search(program, request, memory, cutoff_s=cutoff_s, known=known)
     found = search.run()
-    return planned(one, traced, search, found, request.start, traced_s), found
+    return planned(one, traced, search, found, traced_s), found
 
 
 def planned(
-    one: One, traced: Traced, search: Search, found: Found, start: float, traced_s: float
+    one: One, traced: Traced, search: Search, found: Found, traced_s: float
 ) -> PlannedProgram:
     """What a search found, as a plan.
 
@@ -233,13 +230,12 @@ def planned(
         traced: its program.
         search: that was run.
         found: by it.
-        start: when planning began.
         traced_s: seconds of tracing.
     """
-    program = _file(one, traced, search, found)
+    program, total_s = _file(one, traced, search, found), time.monotonic() - search.request.start
     seconds = {
         "trace": traced_s, "substitute": 0.0, "build": found.seconds["build"],
-        "solve": found.seconds["solve"], "inter": 0.0, "total": time.monotonic() - start,
+        "solve": found.seconds["solve"], "inter": 0.0, "total": total_s,
     }  # fmt: skip
     return PlannedProgram(program, traced, seconds)
 

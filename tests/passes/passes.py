@@ -29,6 +29,7 @@ from ir import (
 from ir.analysis import flatten
 from ir.trace import trace
 from planner.common.options import Options
+from planner.common.request import Request
 from planner.pipeline.schedule.registry import build
 from planner.sharding.problem.program import program_of
 from planner.sharding.search.context import Candidate
@@ -176,7 +177,7 @@ def _best(text: str, settings: Settings) -> Candidate:
     mesh = tuple(size for _, size in _mesh(settings).axes)
     options = Options(mesh=mesh, baselines=False, cache=False)
     program = program_of(parse(text), (), frozenset(), options)
-    return Search(program, machine, options, lambda _: None).run().best
+    return Search(program, Request(machine, options)).run().best
 
 
 def _mesh(settings: Settings) -> Mesh:

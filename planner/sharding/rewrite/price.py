@@ -9,6 +9,7 @@ from ir import Graph, digest
 from substitutions import Draft
 
 from ...common.options import Options
+from ...common.request import Request
 from ..cost.account import Account
 from ..problem.program import program_of
 from ..search.context import Candidate
@@ -74,7 +75,7 @@ class Pricer:
     def _searcher(self, graph: Graph) -> MeshSearch:
         program = program_of(graph, self.ties, self.donated, self.options)
         options = replace(self.options, cache=False, baselines=False, baseline=None)
-        search = Search(program, self.machine, options, lambda _: None)
+        search = Search(program, Request(self.machine, options))
         # specs are known by their address, which is theirs only as long as their program lives
         cache = replace(self.best.builder.cache, forms={})
         return MeshSearch(search.scope, self.best.mesh, cache)

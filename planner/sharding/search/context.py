@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from costmodel import Cluster, CollectiveModel, ComputeModel
+from costmodel import CollectiveModel, ComputeModel
 from ir import Mesh
 from ir.analysis import Decisions
 
-from ...common.options import Options
+from ...common.request import Request
 from ...common.store.keys import Memory
 from ...solver.options import SolveOptions
 from ...solver.problem import IntraSolution
@@ -22,7 +21,6 @@ from ..problem.records import Built, Menus
 from .mesh_shapes import MOST_AXES
 
 WORTH = 1e-3
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -54,9 +52,7 @@ class Scope:
     """
 
     program: Program
-    cluster: Cluster
-    options: Options
-    progress: Progress
+    request: Request
     limit: float
     collectives: CollectiveModel
     compute: ComputeModel

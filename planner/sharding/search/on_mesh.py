@@ -47,7 +47,7 @@ class MeshSearch:
     def __init__(self, scope: Scope, mesh: Mesh, cache: MenuCache | None = None) -> None:
         self.scope, self.mesh = scope, mesh
         # a buffer that is larger than the memory has no place at any time
-        reshard = ReshardModel(scope.cluster, mesh, scope.collectives, scope.limit)
+        reshard = ReshardModel(scope.request.machine, mesh, scope.collectives, scope.limit)
         self.builder = self._builder(cache or scope.menus.on(reshard, scope.compute))
         self.others: dict[float, Builder] = {}
         self.built: dict[float, Built] = {}
@@ -101,7 +101,7 @@ class MeshSearch:
 
     def _answer(self, problem: IntraProblem, options: SolveOptions) -> IntraSolution:
         return solved(
-            self.scope.memory, problem, options, self.scope.options.time_limit_s,
+            self.scope.memory, problem, options, self.scope.request.options.time_limit_s,
             lambda: solve(problem, options, self.tables, reductions=self.reductions),
         )  # fmt: skip
 
@@ -329,15 +329,15 @@ class MeshSearch:
 
     def baselines(self, table: dict[str, Baseline]) -> list[Candidate]:
         """Prices the hand-written plans here; the best mesh of each stays in the table."""
-        program = self.scope.program
-        one_island = self.scope.cluster.num_devices <= self.scope.cluster.island
+        program, machine = self.scope.program, self.scope.request.machine
+        one_island = machine.num_devices <= machine.island
         if len(self.mesh.axes) > 2 and one_island:
             return []
         maker = Recipes(self.builder, program.kinds, program.roles)
         found: list[Candidate] = []
         done: dict[tuple[object, ...], tuple[Candidate, bool] | None] = {}
-        for recipe in maker.recipes(every=self.scope.options.mesh is not None):
-            self.scope.progress(f"baseline {recipe.name} on {self.mesh}")
+        for recipe in maker.recipes(every=self.scope.request.options.mesh is not None):
+            self.scope.request.say(f"baseline {recipe.name} on {self.mesh}")
             key = (recipe.axis, id(recipe.state))
             if key not in done:
                 done[key] = self._baseline(recipe.name, self._pinned(maker.limits(recipe)))

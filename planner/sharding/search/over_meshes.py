@@ -10,6 +10,7 @@ from costmodel import Cluster, CollectiveModel, ComputeModel
 
 from ...common.errors import PlanError, ShortError
 from ...common.options import Options
+from ...common.request import Request
 from ...common.stop import PROVED, Stop
 from ...common.store.keys import Memory, memory_of
 from ...common.units_text import bytes_text
@@ -17,7 +18,7 @@ from ..cost.least_seconds import least_step_s
 from ..problem.program import Program
 from ..problem.records import Menus
 from .baselines import Baseline
-from .context import THOROUGH, WORTH, Candidate, Effort, Progress, Scope
+from .context import THOROUGH, WORTH, Candidate, Effort, Scope
 from .mesh_refinement import coarser, finest
 from .mesh_shapes import mesh_of, mesh_shapes
 from .on_mesh import MeshSearch
@@ -56,23 +57,19 @@ class Search:
     def __init__(
         self,
         program: Program,
-        cluster: Cluster,
-        options: Options,
-        progress: Progress,
+        request: Request,
         memory: Memory | None = None,
         effort: Effort = THOROUGH,
         cutoff_s: float = float("inf"),
         known: Sequence[Candidate] = (),
         menus: Menus | None = None,
     ) -> None:
-        self.options, self.cluster, self.progress = options, cluster, progress
-        self.known, self.cutoff_s = known, cutoff_s
+        self.request, self.known, self.cutoff_s = request, known, cutoff_s
+        self.options, self.cluster = options, cluster = request.options, request.machine
         self.scope = Scope(
-            program, cluster, options, progress,
-            limit_of(options, cluster),
-            CollectiveModel(cluster), ComputeModel(cluster),
-            time.monotonic() + options.time_limit_s, memory or memory_of(options), effort,
-            menus or Menus(),
+            program, request, limit_of(options, cluster), CollectiveModel(cluster),
+            ComputeModel(cluster), time.monotonic() + options.time_limit_s,
+            memory or memory_of(options), effort, menus or Menus(),
         )  # fmt: skip
 
     @property
@@ -186,7 +183,7 @@ class Search:
             yield searcher if not n or time.monotonic() <= self.scope.deadline else None
 
     def _searcher(self, shape: tuple[int, ...]) -> MeshSearch:
-        self.progress(f"mesh {'x'.join(map(str, shape))}")
+        self.request.say(f"mesh {'x'.join(map(str, shape))}")
         return MeshSearch(self.scope, mesh_of(shape))
 
     def _on_coarsest(self, best: Candidate, searchers: Sequence[MeshSearch]) -> Candidate:

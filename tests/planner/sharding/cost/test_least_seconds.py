@@ -83,7 +83,7 @@ def test_every_choice_of_every_program_is_above_the_floor(name: str):
         traced = trace(case.fn, *case.args)
         program = program_for(traced, Options())
         floor = least_step_s(program.facts, ComputeModel(cluster), cluster.num_devices)
-        search = Search(program, cluster, Options(), lambda _: None)
+        search = Search(program, Request(cluster, Options()))
         for shape in mesh_shapes(cluster):
             built = MeshSearch(search.scope, mesh_of(shape)).builder.build()
             least = sum(float(cost.min()) for cost in built.work)

@@ -13,6 +13,7 @@ from jax import ShapeDtypeStruct as Shape
 from costmodel import parse_cluster
 from ir.trace import trace
 from planner import Options
+from planner.common.request import Request
 from planner.sharding.problem.program import program_of
 from planner.sharding.problem.records import Menus
 from planner.sharding.search.over_meshes import Found, Search
@@ -38,9 +39,7 @@ def search(number: int, menus: Menus | None, memory_bytes: int | None) -> Found:
     traced = trace(fn, *(Shape(shape, jnp.bfloat16) for shape in shapes))
     options = Options(baselines=False, memory_bytes=memory_bytes)
     program = program_of(traced.graph, (), frozenset(), options)
-    return Search(
-        program, parse_cluster("8xh100"), options, lambda _: None, menus=menus
-    ).run()  # fmt: skip
+    return Search(program, Request(parse_cluster("8xh100"), options), menus=menus).run()
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 1)])

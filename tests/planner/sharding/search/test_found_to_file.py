@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ir.trace import trace
 from planner import Options
+from planner.common.request import Request
 from planner.sharding.problem.build import Builder
 from planner.sharding.problem.program import program_of
 from planner.sharding.search.found_to_file import outcome
@@ -20,7 +21,7 @@ def test_a_file_holds_no_infinity_where_buffers_had_no_limit() -> None:
     case, machine, options = CASES["scanned"], slow_machine(4), Options(baselines=False)
     traced = trace(case.fn, *case.args)
     program = program_of(traced.graph, (), frozenset(), options)
-    found = Search(program, machine, options, lambda _: None).run()
+    found = Search(program, Request(machine, options)).run()
     builder = found.best.builder
     reshard = builder.cache.reshard.with_room(float("inf"))
     roomy = Builder(builder.facts, replace(builder.cache, reshard=reshard), builder.limit_bytes)

@@ -14,6 +14,7 @@ from jax import ShapeDtypeStruct as Shape
 from costmodel import parse_cluster
 from ir.trace import trace
 from planner import Options, plan
+from planner.common.request import Request
 from planner.sharding.cost.account import account
 from planner.sharding.lower import Decided
 from planner.sharding.problem.program import program_of
@@ -104,7 +105,7 @@ def test_what_is_told_on_a_finer_mesh_costs_the_same(
     traced = trace(fn, *(Shape(shape, jnp.bfloat16) for shape in shapes))
     options, machine = Options(baselines=False), parse_cluster("8xh100")
     program = program_of(traced.graph, (), frozenset(), options)
-    search = Search(program, machine, options, lambda _: None)
+    search = Search(program, Request(machine, options))
     here, there = (MeshSearch(search.scope, mesh_of(shape)) for shape in (coarse, fine))
     places = joined(fine, coarse)
     assert places is not None
