@@ -17,6 +17,8 @@ from .extraction import read_egraph as read_egraph
 from .generate import Generated as Generated
 from .generate import catalogue_of as catalogue_of
 from .generate import generate as generate
+from .graph import Op as Op
+from .graph import Ref as Ref
 from .published import read_each as read_each
 from .published import read_rules as read_rules
 from .rewrite import Draft as Draft
@@ -26,8 +28,6 @@ from .rewrite import apply as apply
 from .rewrite import draft_of as draft_of
 from .rewrite import find as find
 from .rewrite import patterns as patterns
-from .rule import Op as Op
-from .rule import Ref as Ref
 from .rule import Rule as Rule
 from .rule import Unread as Unread
 from .trial import Trial as Trial

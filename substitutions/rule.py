@@ -2,95 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .errors import RuleError
+from .graph import Ref, Side
+from .ops import OPS, OTHER, PARAMETERS
 
-# op -> (fewest inputs, most inputs, outputs, parameters that it must have)
-SIGNATURES: Mapping[str, tuple[int, int, int, tuple[str, ...]]] = {
-    "add": (2, 2, 1, ()),
-    "mul": (2, 2, 1, ()),
-    "scale": (2, 2, 1, ()),
-    "relu": (1, 1, 1, ()),
-    "transpose": (1, 1, 1, ()),
-    "matmul": (2, 2, 1, ("activation",)),
-    "linear": (2, 2, 1, ("activation",)),
-    "conv": (2, 2, 1, ("stride_h", "stride_w", "padding", "activation")),
-    "avgpool": (1, 1, 1, ("kernel_h", "kernel_w", "stride_h", "stride_w", "padding")),
-    "maxpool": (1, 1, 1, ("kernel_h", "kernel_w", "stride_h", "stride_w", "padding")),
-    "enlarge": (1, 1, 1, ("kernel_h", "kernel_w")),
-    "concat": (2, 8, 1, ("axis",)),
-    "split": (1, 1, 2, ("axis",)),
-    "partition": (1, 1, 1, ("dim", "degree")),
-    "combine": (1, 1, 1, ("dim", "degree")),
-    "replicate": (1, 1, 1, ("dim", "degree")),
-    "reduce": (1, 1, 1, ("dim", "degree")),
-    "exp": (1, 1, 1, ()),
-    "rsqrt": (1, 1, 1, ()),
-    "tanh": (1, 1, 1, ()),
-    "cast": (1, 1, 1, ()),
-    "neg": (1, 1, 1, ()),
-    "sub": (2, 2, 1, ()),
-    "div": (2, 2, 1, ()),
-    "sum": (1, 1, 1, ("axis",)),
-    "max": (1, 1, 1, ("axis",)),
-    "expand": (2, 2, 1, ("axis",)),
-    "along": (2, 2, 1, ("axis",)),
-    "batch-matmul": (2, 2, 1, ()),
-    "gather": (2, 2, 1, ()),
-    "ones": (0, 0, 1, ()),
-    "identity-matrix": (0, 0, 1, ()),
-    "identity-kernel": (0, 0, 1, ("kernel_h", "kernel_w")),
-    "mean-kernel": (0, 0, 1, ("kernel_h", "kernel_w")),
-}
-CONSTANTS = ("ones", "identity-matrix", "identity-kernel", "mean-kernel")
-
-SAME, VALID = 0, 1  # values of `padding`
-PLAIN, RELU = 0, 2  # values of `activation`
-
-LARGEST_PARAMETER = 64
 MOST_OPS = MOST_OUTPUTS = 16  # a side; published rules have 3 ops
 MOST_RANK = 8  # dimensions of an input; published rules have 4
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Ref:
-    """A value of a graph: an input by name (`op` is -1), or output `output` of op `op`."""
-
-    op: int
-    output: int = 0
-    name: str = ""
-
-    def __str__(self) -> str:
-        if self.op < 0:
-            return self.name
-        return f"%{self.op}.{self.output}" if self.output else f"%{self.op}"
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One operation of a rule; parameters are sorted by name."""
-
-    kind: str
-    inputs: tuple[Ref, ...]
-    params: tuple[tuple[str, int], ...] = ()
-
-    def __getitem__(self, name: str) -> int:
-        for key, value in self.params:
-            if key == name:
-                return value
-        raise KeyError(name)
-
-    def get(self, name: str, default: int) -> int:
-        return dict(self.params).get(name, default)
-
-    def __str__(self) -> str:
-        shown = ", ".join(f"{key}={value}" for key, value in self.params)
-        return f"{self.kind}[{shown}]({', '.join(map(str, self.inputs))})"
-
-
-Side = tuple[Op, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +88,16 @@ def _check_side(name: str, side: Side) -> None:
     if len(side) > MOST_OPS:
         raise RuleError(f"{len(side)} ops on one side; at most {MOST_OPS} are read", where=name)
     for i, op in enumerate(side):
-        if op.kind not in SIGNATURES:
-            known = ", ".join(SIGNATURES)
+        if op.kind not in OPS:
+            known = ", ".join(OPS)
             raise RuleError(f"unknown op '{op.kind}'; known: {known}", where=name)
-        least, most, _, needed = SIGNATURES[op.kind]
+        record = OPS[op.kind]
+        least, most = record.operands
         if not least <= len(op.inputs) <= most:
             expected = str(least) if least == most else f"{least} to {most}"
             text = f"op {i} ({op.kind}) has {len(op.inputs)} inputs, expected {expected}"
             raise RuleError(text, where=name)
-        params = dict(op.params)
-        if missing := [key for key in needed if key not in params]:
+        if missing := [key for key in record.needed if key not in dict(op.params)]:
             raise RuleError(f"op {i} ({op.kind}) lacks {', '.join(missing)}", where=name)
         for key, value in op.params:
             _check_parameter(name, i, op.kind, key, value)
@@ -186,11 +106,10 @@ def _check_side(name: str, side: Side) -> None:
 
 
 def _check_parameter(name: str, i: int, kind: str, key: str, value: int) -> None:
-    allowed = {"padding": (SAME, VALID), "activation": (PLAIN, RELU)}.get(key)
-    low = 0 if key in ("axis", "dim") else 2 if key == "degree" else 1
-    good = value in allowed if allowed else low <= value <= LARGEST_PARAMETER
-    if not good:
-        expected = " or ".join(map(str, allowed)) if allowed else f"{low} to {LARGEST_PARAMETER}"
+    allowed = PARAMETERS.get(key, OTHER).allowed
+    if value not in allowed:
+        few = len(allowed) == 2
+        expected = " or ".join(map(str, allowed)) if few else f"{allowed[0]} to {allowed[-1]}"
         text = f"op {i} ({kind}): {key} is {value}, expected {expected}"
         raise RuleError(text, where=name)
 
@@ -200,7 +119,7 @@ def _check_ref(name: str, ref: Ref, side: Side, before: int) -> None:
         return
     if ref.op >= before:
         raise RuleError(f"op {ref.op} is read before it is made: the graph is cyclic", where=name)
-    made = SIGNATURES[side[ref.op].kind][2]
+    made = OPS[side[ref.op].kind].results
     if not 0 <= ref.output < made:
         kind = side[ref.op].kind
         raise RuleError(f"output {ref.output} of a {kind}, which has {made}", where=name)

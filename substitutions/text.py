@@ -1,6 +1,6 @@
 """Rules as text: `relu(concat[1](x, y)) = concat[1](relu(x), relu(y))`.
 
-Parameters are given by name, or in the order of `POSITIONAL`; part i of a split is written
+Parameters are given by name, or in the order of the op's record; part i of a split is written
 `split[0](x).i`; letters may stand for degrees: equal letters are equal degrees, whatever they are.
 Outputs of one rule are separated by `;`.
 """
@@ -12,39 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .errors import RuleError
-from .rule import SIGNATURES, Op, Ref, Rule
+from .graph import Op, Ref
+from .ops import OPS, PARAMETERS
+from .rule import Rule
+from .term import Term
 
 _TOKEN = re.compile(r"\s*([a-z][a-z0-9_-]*|[0-9]+|[\[\](),.=])", re.ASCII)
-_OPTIONAL: Mapping[str, int] = {"activation": 0, "padding": 0, "stride_h": 1, "stride_w": 1}
 MOST_DEPTH = 32
-_SIZES = ("kernel_h", "kernel_w", "stride_h", "stride_w")
-POSITIONAL: Mapping[str, tuple[str, ...]] = {
-    "partition": ("dim", "degree"), "combine": ("dim", "degree"), "replicate": ("degree",),
-    "reduce": ("degree",), "concat": ("axis",), "split": ("axis",), "avgpool": _SIZES,
-    "maxpool": _SIZES, "enlarge": _SIZES, "identity-kernel": _SIZES, "mean-kernel": _SIZES,
-    "conv": ("activation", "stride_h", "stride_w", "padding"), "linear": ("activation",),
-    "matmul": ("activation",), "sum": ("axis",), "max": ("axis",),
-    "expand": ("axis",), "along": ("axis",),
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A variable (no kind), or an op on terms; `part` is the output that is meant."""
-
-    kind: str
-    name: str = ""
-    params: tuple[tuple[str, str], ...] = ()
-    args: tuple[Term, ...] = ()
-    part: int = 0
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        held = hash((self.kind, self.name, self.params, self.args, self.part))
-        object.__setattr__(self, "_hash", held)
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 def show_term(term: Term) -> str:
@@ -52,10 +26,10 @@ def show_term(term: Term) -> str:
     if not term.kind:
         return term.name
     given = dict(term.params)
-    order = [given[key] for key in POSITIONAL.get(term.kind, ()) if key in given]
+    order = [given[key] for key in OPS[term.kind].params if key in given]
     params = f"[{', '.join(order)}]" if order else ""
     args = f"({', '.join(map(show_term, term.args))})" if term.args else ""
-    part = f".{term.part}" if SIGNATURES[term.kind][2] > 1 else ""
+    part = f".{term.part}" if OPS[term.kind].results > 1 else ""
     return f"{term.kind}{params}{args}{part}"
 
 
@@ -83,7 +57,7 @@ def _term(tokens: list[str], at: int, depth: int, where: str) -> tuple[Term, int
     name = tokens[at]
     if not name or not name[0].isalpha() or depth > MOST_DEPTH:
         raise RuleError(f"expected a variable or an op, found '{name}'", where=where)
-    if name not in SIGNATURES:
+    if name not in OPS:
         return Term("", name), at + 1
     at += 1
     params: list[tuple[str, str]] = []
@@ -111,7 +85,7 @@ def _params(tokens: list[str], at: int, name: str, where: str) -> tuple[list[tup
             found.append((tokens[at + 1], tokens[at + 3]))
             at += 4
         else:
-            order = POSITIONAL.get(name, ())
+            order = OPS[name].params
             if len(found) >= len(order):
                 raise RuleError(f"{name} takes no more than {len(order)} values", where=where)
             found.append((order[len(found)], tokens[at + 1]))
@@ -132,9 +106,8 @@ class _Graph:
     def value(self, term: Term) -> Ref:
         if not term.kind:
             return Ref(-1, 0, term.name)
-        needed = SIGNATURES[term.kind][3]
-        params = {key: value for key, value in _OPTIONAL.items() if key in needed}
-        params |= {"dim": 0} if term.kind in ("replicate", "reduce") else {}
+        defaults = {key: PARAMETERS[key].default for key in OPS[term.kind].needed}
+        params = {key: value for key, value in defaults.items() if value is not None}
         for key, value in term.params:
             if not value.isdigit() and value not in self.letters:
                 raise RuleError(f"'{value}' is no number and no letter", where=self.where)

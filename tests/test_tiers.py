@@ -145,8 +145,8 @@ BASIC: tuple[str, ...] = (
     "profiles/measure.py",
     "profiles/measure_cases.py",
     "substitutions/extraction/ilp.py",
+    "substitutions/symbolic/smt.py",
     "substitutions/verify/saturate.py",
-    "substitutions/verify/smt.py",
 )
 
 PACKAGES = tuple(sorted(TIERS))

@@ -17,8 +17,8 @@ import numpy as np
 from jax import lax
 
 from substitutions import Row
-from substitutions.rewrite.pattern import Pattern, axis_of
-from substitutions.text import Term
+from substitutions.rewrite.pattern import Pattern
+from substitutions.term import Term, axis_of
 
 FLOATS = ("float32", "float32", "bfloat16", "float16")
 WHOLE = ("int8", "int32", "uint8")

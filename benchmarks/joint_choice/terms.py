@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from substitutions import RuleError
-from substitutions.rule import CONSTANTS
-from substitutions.text import Term, parse_term, show_term
+from substitutions.ops import CONSTANTS
+from substitutions.term import Term
+from substitutions.text import parse_term, show_term
 
 from .egraph import Forms
 from .shapes import KINDS

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..text import Term
+from ..term import Term
 from .values import Renamings, Value, fingerprints
 
 # A class: its fingerprint, and its number among classes that have the same but are not equal.

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..text import Term
+from ..term import Term
 from .classes import Class, Classes
 
 # Limits of a search; longer derivations are left to the saturation that follows a proof.

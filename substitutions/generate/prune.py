@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..rule import Rule
-from ..text import Term, parse_term
+from ..term import Term
+from ..text import parse_term
 from ..verify.saturate import saturates
 
 # Above this many rules only instances are dropped; derivations take time with their square.

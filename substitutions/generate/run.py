@@ -15,7 +15,8 @@ from typing import Any
 
 from ..errors import RuleError
 from ..rule import Rule
-from ..text import Term, rule_of_text, show_term
+from ..term import Term
+from ..text import rule_of_text, show_term
 from ..verify.judge import ACCEPTED, PROVED, judge
 from ..verify.saturate import saturates
 from .classes import Class, Classes, Orbit

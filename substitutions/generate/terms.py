@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ..rule import SIGNATURES, Op, Ref
-from ..text import Term
+from ..graph import Op, Ref
+from ..ops import OPS
+from ..term import Term
 from .classes import Classes, Orbit
 from .sets import OpSet, Params
 from .values import Renamings, Value, applied, exchanged
@@ -101,7 +102,7 @@ class Enumeration:
         self, kind: str, params: Params, size: int, inputs: int
     ) -> Iterator[tuple[Term, Value]]:
         """Terms of one op at the root, over so many inputs."""
-        arity = SIGNATURES[kind][0]
+        arity = OPS[kind].operands[0]
         op = Op(kind, tuple(Ref(-1, 0, str(i)) for i in range(arity)), params)
         written = tuple((key, str(value)) for key, value in params)
         for args in self._operands(size, arity):

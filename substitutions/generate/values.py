@@ -13,20 +13,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..rule import Op
-from ..text import Term
-from ..verify.arrays import Array, Field, NotTypedError
+from ..graph import Op
+from ..numeric.arrays import Array, Field, NotTypedError
+from ..numeric.devices import Cut, Run, Tensor, spread, tensor
+from ..ops import OPS
+from ..term import Term
 from ..verify.concrete import apply
-from ..verify.devices import Cut, Run, Tensor, spread, tensor
 from .sets import OpSet
 
 SALT = 1_000_003
 MOST_KEPT = 500_000  # orders that are remembered
 SPREAD = 0x9E3779B97F4A7C15  # spreads sets of inputs over 64 bits
-# Ops that treat the first dimension of their arrays, the replicas, as a batch.
-_ROWWISE = frozenset(
-    ("add", "mul", "relu", "exp", "transpose", "concat", "split", "sum", "max", "expand")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +135,12 @@ def exchanged(value: Value, renamings: Renamings, number: int) -> Value:
 def applied(op: Op, args: Sequence[Value], *, parallel: bool) -> tuple[Value, ...]:
     """The outputs of an op; none if it does not take these operands."""
     run = Run(Field(SALT), parallel)
-    scalars = [arg.data.ndim == 2 for arg in args]
-    if scalars != ([False, True] if op.kind == "scale" else [False] * len(args)):
+    record = OPS[op.kind]
+    tensors = len(args) - record.scalars
+    if [arg.data.ndim == 2 for arg in args] != [i >= tensors for i in range(len(args))]:
         return ()  # laws of numbers are not searched for
     try:
-        if op.kind in _ROWWISE and not parallel:
+        if record.replicas_apart and not parallel:
             rows = len(args[0].data)
             given = [spread(a.data[:, 0], (rows, *a.degrees[1:]), a.cuts) for a in args]
             made = apply(op, given, run)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import RuleError
-from ..rule import SIGNATURES, Op, Ref, Rule, Side, Unread
+from ..graph import Op, Ref, Side
+from ..ops import OPS
+from ..rule import Rule, Unread
 from .limits import LONGEST_REASON
 from .ranks import infer_ranks
 
@@ -76,7 +78,7 @@ def _side(name: str, ops: Sequence[RawOp]) -> Side:
 
 
 def _op(name: str, raw: RawOp) -> Op:
-    counts = {"inputs": len(raw.inputs), "outputs": SIGNATURES[raw.kind][2]}
+    counts = {"inputs": len(raw.inputs), "outputs": OPS[raw.kind].results}
     for key, found in counts.items():
         said = raw.params.get(key, found)
         if said != found:

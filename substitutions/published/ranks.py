@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..rule import Ref, Side
-
-_OPERANDS: Mapping[str, int] = {
-    "conv": 4, "avgpool": 4, "maxpool": 4, "enlarge": 4, "matmul": 2, "linear": 2, "transpose": 2,
-}  # fmt: skip
+from ..graph import Ref, Side
+from ..ops import OPS
 
 Key = tuple[int, Ref]  # the side; inputs are on side 0
 
@@ -27,9 +24,10 @@ def infer_ranks(
     known = {_find(groups, key): rank for key, rank in stated.items()}
     for s, side in enumerate(sides):
         for i, op in enumerate(side):
-            if op.kind in _OPERANDS:
+            dims = OPS[op.kind].dims
+            if dims is not None:
                 for key in (*_keys(s, op.inputs), (s, Ref(i))):
-                    known.setdefault(_find(groups, key), _OPERANDS[op.kind])
+                    known.setdefault(_find(groups, key), dims)
     names = sorted({ref.name for side in sides for op in side for ref in op.inputs if ref.op < 0})
     largest: dict[Key, int] = {}
     for name in names:
@@ -53,7 +51,8 @@ def _groups(sides: Sequence[Side]) -> dict[Key, Key]:
     for s, side in enumerate(sides):
         for i, op in enumerate(side):
             made = [(s, Ref(i)), (s, Ref(i, 1))]
-            same = [*_keys(s, op.inputs[:1] if op.kind == "scale" else op.inputs), *made]
+            tensors = op.inputs[: len(op.inputs) - OPS[op.kind].scalars]
+            same = [*_keys(s, tensors), *made]
             for key in same:
                 parent.setdefault(key, key)
             for key in same[1:]:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..errors import RuleError
-from ..rule import CONSTANTS, PLAIN, RELU, Op, Ref, Rule, Unread
+from ..graph import Op, Ref
+from ..ops import CONSTANTS, PLAIN, RELU
+from ..rule import Rule, Unread
 from .graph import kept
 from .limits import MOST_DEPTH, MOST_RULES
 from .names import taso_rank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .net import Draft, Mark
+from ..program.net import Draft, Mark
 
 Path = tuple[int, ...]
 

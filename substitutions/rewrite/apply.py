@@ -10,10 +10,11 @@ from ir import Literal
 
 from ..catalogue import CATALOGUE
 from ..errors import RuleError
+from ..ops import OPS
+from ..program.net import Draft, Net, finished
+from ..program.writer import NoFitError, Writer
 from .alike import taken_over
-from .build import Build, NoFitError, as_root
 from .match import Match, index_of, matches
-from .net import Draft, Net, finished
 from .pattern import Pattern
 from .policy import may_apply, may_begin
 from .region import Region, region_of
@@ -23,6 +24,7 @@ Sound = Callable[[Region], bool]
 Prefix = tuple[int, ...]  # (node, body) for every level down to the graph of a place
 # Places of one rule in one graph that are looked at; more are left as they are.
 MOST_PLACES = 4096
+_WRITERS = {name: op.form.write for name, op in OPS.items() if op.form is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +194,15 @@ def _rewrite(net: Net, found: Match, sound: Sound | None) -> bool:
         return False
     if net.reaches(found.needs(), {root[0] for root in found.roots}):
         return False
-    build = Build(net, found)
+    pattern = found.pattern
+    writer = Writer(
+        net, found.views, [item for _, item in found.items], _WRITERS, found.swapped,
+        pattern.may_stack, pattern.moves,
+    )  # fmt: skip
     try:
         new = [
-            as_root(build, build.write(right), found.views[left])
-            for left, right in zip(found.pattern.left, found.pattern.right, strict=True)
+            writer.as_root(writer.write(right), found.views[left])
+            for left, right in zip(pattern.left, pattern.right, strict=True)
         ]
     except NoFitError:
         return False

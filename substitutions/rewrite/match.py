@@ -7,15 +7,19 @@ from dataclasses import dataclass
 
 from ir import Literal, TensorType
 
-from ..text import Term
-from .look import Env, Groups, Look, Partial
-from .net import Item, Net, Source, Value
+from ..ops import OPS, Form
+from ..program.matcher import Env, Matcher
+from ..program.net import Item, Net, Source, Value
+from ..program.views import Groups, Partial, View, covers, filled
+from ..term import Term
 from .pattern import Pattern
-from .read import FIRST_OPS, MAKERS, READERS
-from .views import View, covers, filled
 
 # Candidates for another output that are tried for each place of the first one.
 MOST_PARTNERS = 4
+_PRODUCT = "dot_general"
+_FORMS: Mapping[str, Form] = {name: op.form for name, op in OPS.items() if op.form is not None}
+_READERS = {name: form.read for name, form in _FORMS.items()}
+_MAKERS = {name: form.primitives if form.only else () for name, form in _FORMS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +66,23 @@ def matches(
     """Instances of a rule in the order of their first output.
 
     Args:
-        net: where to look.
+        net: where to at.
         pattern: the rule.
         index: items by their op.
         begins: whether those of a rule whose first output has a type are wanted.
     """
-    look = Look(net, pattern, READERS, MAKERS)
+    at = Matcher(net, pattern.term_ranks, pattern.moves, _READERS, _MAKERS)
     seen: set[object] = set()
     first = pattern.left[0]
     wanted: dict[TensorType, bool] = {}
-    for n in sorted(n for op in FIRST_OPS[first.kind] for n in index.get(op, ())):
+    for n in sorted(n for op in _FORMS[first.kind].primitives for n in index.get(op, ())):
         for k, type_ in enumerate(net.items[n].node.outputs):
             if type_ not in wanted:
                 wanted[type_] = begins(pattern.name, type_)
             if not wanted[type_]:
                 continue
-            for env in _all_known(look, first, (n, k), {}):
-                for full, roots in _others(look, env, ((n, k),)):
+            for env in _all_known(at, first, (n, k), {}):
+                for full, roots in _others(at, pattern, env, ((n, k),)):
                     found = _match(net, pattern, full, roots)
                     if found is not None and (key := _key(found)) not in seen:
                         seen.add(key)
@@ -90,31 +94,31 @@ def _key(match: Match) -> object:
     return frozenset(match.roots), tuple(n for n, _ in match.items), tuple(sources)
 
 
-def _all_known(look: Look, term: Term, root: Value, env: Env) -> Iterator[Env]:
+def _all_known(at: Matcher, term: Term, root: Value, env: Env) -> Iterator[Env]:
     """Ways to read an output at a value, with the axes of everything in it known.
 
     What the nodes leave open is chosen at the output, and told to everything below.
     """
-    for groups, more in look.match(term, root, None, env):
+    for groups, more in at.match(term, root, None, env):
         if all(None not in seen.groups for seen in more.values()):
             yield more
             continue
-        whole = filled(groups, look.net.type_of(root))
-        yield from (last for _, last in look.match(term, root, whole, env))
+        whole = filled(groups, at.net.type_of(root))
+        yield from (last for _, last in at.match(term, root, whole, env))
 
 
 def _others(
-    look: Look, env: Env, roots: tuple[Value, ...]
+    at: Matcher, pattern: Pattern, env: Env, roots: tuple[Value, ...]
 ) -> Iterator[tuple[Env, tuple[Value, ...]]]:
     """The other outputs, each at a reader of something that is known."""
-    left = look.pattern.left
+    left = pattern.left
     if len(roots) == len(left):
         yield env, roots
         return
     term = left[len(roots)]
-    for root in _partners(look.net, term, env, roots):
-        for more in _all_known(look, term, root, env):
-            yield from _others(look, more, (*roots, root))
+    for root in _partners(at.net, term, env, roots):
+        for more in _all_known(at, term, root, env):
+            yield from _others(at, pattern, more, (*roots, root))
 
 
 def _partners(net: Net, term: Term, env: Env, roots: tuple[Value, ...]) -> list[Value]:
@@ -122,7 +126,8 @@ def _partners(net: Net, term: Term, env: Env, roots: tuple[Value, ...]) -> list[
     known = [env[arg].source for arg in term.args if arg in env]
     if not known:
         return []
-    readers = [n for n in net.users_of(known[0]) if net.items[n].node.op in FIRST_OPS[term.kind]]
+    primitives = _FORMS[term.kind].primitives
+    readers = [n for n in net.users_of(known[0]) if net.items[n].node.op in primitives]
     values = [(n, k) for n in sorted(readers) for k in range(len(net.items[n].node.outputs))]
     return [value for value in values if value > roots[-1]][:MOST_PARTNERS]
 
@@ -149,8 +154,9 @@ def _match(net: Net, pattern: Pattern, env: Env, roots: tuple[Value, ...]) -> Ma
 def _swapped(net: Net, env: Env) -> bool:
     ways: set[bool] = set()
     for term, seen in env.items():
-        item = net.maker(seen.source) if term.kind.endswith("matmul") else None
-        if item is not None and item.node.op == "dot_general":
+        product = term.kind and _PRODUCT in _FORMS[term.kind].primitives
+        item = net.maker(seen.source) if product else None
+        if item is not None and item.node.op == _PRODUCT:
             ways.add(item.inputs[1] == env[term.args[0]].source)
     return ways == {True}
 
@@ -164,6 +170,6 @@ def read_by(term: Term) -> Iterator[Term]:
     """Variables whose elements a term reads, and not only their shape."""
     if not term.kind:
         yield term
-    args = term.args[:1] if term.kind in ("along", "expand") else term.args
+    args = term.args[:-1] if term.kind and OPS[term.kind].shape_only else term.args
     for arg in args:
         yield from read_by(arg)

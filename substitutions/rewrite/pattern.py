@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from ..catalogue import Row
-from ..text import Term, parse_term
+from ..ops import OPS
+from ..term import Term
+from ..text import parse_term
 
-_MOVES = ("concat", "gather", "split", "transpose")
 # Letters of generic rows: all other dimensions form one more axis, the last.
 _AXES = {"a": 0, "b": 1}
 
@@ -43,8 +44,30 @@ class Pattern:
     @cached_property
     def moves(self) -> bool:
         """Whether it computes nothing: elements only change their places."""
-        terms = [*self.left, *self.right]
-        return all(kind in _MOVES for term in terms for kind in _kinds(term))
+        ops = [OPS[t.kind] for t in (*self.parts(self.left), *self.parts(self.right)) if t.kind]
+        return all(op.moves and not op.shape_only for op in ops)
+
+    @cached_property
+    def may_stack(self) -> bool:
+        """Whether parts of equal shape may be joined along a new dimension."""
+        forms = [OPS[term.kind].form for term in self.parts(self.right) if term.kind]
+        joins = {form.joins for form in forms if form is not None}
+        return True in joins and False not in joins
+
+    @cached_property
+    def term_ranks(self) -> dict[Term, int]:
+        """Axes of every term of the left side."""
+        found: dict[Term, int] = {}
+        for term in self.parts(self.left):
+            found[term] = _rank_of(term, found, self.ranks)
+        return found
+
+    @staticmethod
+    def parts(terms: Iterable[Term]) -> Iterator[Term]:
+        """Terms with all that they are made of, operands first."""
+        for term in terms:
+            yield from Pattern.parts(term.args)
+            yield term
 
     @cached_property
     def left(self) -> tuple[Term, ...]:
@@ -55,19 +78,14 @@ class Pattern:
         return tuple(_numbered(parse_term(part)) for part in self.row.right.split(";"))
 
 
-def _kinds(term: Term) -> Iterator[str]:
-    if term.kind:
-        yield term.kind
-    for arg in term.args:
-        yield from _kinds(arg)
+def _rank_of(term: Term, known: Mapping[Term, int], ranks: Mapping[str, int]) -> int:
+    if not term.kind:
+        return ranks[term.name]
+    op = OPS[term.kind]
+    return op.dims if op.dims is not None else known[term.args[op.like]] - op.fewer
 
 
 def _numbered(term: Term) -> Term:
     """The term with numbers for letters."""
     params = tuple((key, str(_AXES.get(value, value))) for key, value in term.params)
     return Term(term.kind, term.name, params, tuple(map(_numbered, term.args)), term.part)
-
-
-def axis_of(term: Term) -> int:
-    """The axis that an op works on."""
-    return int(dict(term.params)["axis"])

@@ -12,9 +12,9 @@ from __future__ import annotations
 from ir import TensorType, dtype_bytes, dtype_kind
 
 from ..catalogue import worth_of_row
+from ..program.net import Net
 from ..worth import EXACT, Worth
 from .match import Match
-from .net import Net
 
 _NUMBERS = ("bool", "complex", "float", "int")
 

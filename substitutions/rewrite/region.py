@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ir import Graph, Input, Literal, Node, Operand
 
+from ..program.net import Item, Net, Source, Value
 from .match import Match
-from .net import Item, Net, Source, Value
 
 # A rule speaks of fewer nodes; more of them mean that its sides do not begin at the same values.
 MOST_NODES = 200

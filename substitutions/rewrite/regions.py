@@ -9,7 +9,7 @@ from typing import cast
 
 from ir import Attrs, Graph, Input, Literal, Node, Operand
 
-from .net import Draft, Mark
+from ..program.net import Draft, Mark
 
 
 def with_bodies(draft: Draft, bodies: Mapping[tuple[int, int], Draft]) -> Draft:

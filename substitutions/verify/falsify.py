@@ -6,14 +6,14 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..effort import Effort
+from ..numeric.arrays import Array, Field, NotTypedError, Reals, TooLargeError
 from ..rule import Rule
-from .arrays import Array, Field, NotTypedError, Reals, TooLargeError
-from .effort import Effort
-from .expr import Atom
+from ..symbolic.expr import Atom
+from ..symbolic.solve import IllTypedError, UndecidedError
+from ..symbolic.types import IllFormedError
 from .prove import Case, typed
 from .sample import Difference, Domain, Instance, compare, draw_inputs
-from .solve import IllTypedError, UndecidedError
-from .types import IllFormedError
 
 LARGEST = 3  # of the whole numbers in inputs
 INSTANCES = 120
@@ -26,7 +26,7 @@ def domain(
 ) -> Domain | None:
     """Where both sides are well-typed, if the solver can say; `partly`, where they may be."""
     try:
-        return Domain(typed(rule, case, effort, partly=partly), case)
+        return Domain(rule, typed(rule, case, effort, partly=partly), case)
     except (IllFormedError, IllTypedError, UndecidedError):
         return None
 

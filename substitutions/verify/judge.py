@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..rule import Op, Ref, Rule, Side, Unread
+from ..effort import Effort, SpentError
+from ..graph import Op, Ref, Side
+from ..rule import Rule, Unread
+from ..symbolic.solve import IllTypedError, UndecidedError
+from ..symbolic.types import IllFormedError
 from ..worth import Worth
-from .effort import Effort, SpentError
 from .falsify import domain, refute, survives
 from .prove import (
     Case,
@@ -25,8 +28,6 @@ from .prove import (
     typed,
     written_degrees,
 )
-from .solve import IllTypedError, UndecidedError
-from .types import IllFormedError
 from .worth import worth_in
 
 PROVED, CONDITION, FIXED = "proved", "proved-with-condition", "fixed-degree"

@@ -8,25 +8,34 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..rule import Ref, Rule, Side
-from .breaks import Parts, ordered, segments
-from .effort import Effort
-from .expr import Expr, as_expr, symbol
-from .meaning import VALUES
-from .normal import normal_form
-from .reader import Meaning
-from .reductions import REDUCTION_BREAKS
-from .smt import implied
-from .solve import IllTypedError, Solver, UndecidedError
-from .typers import type_side
-from .types import SAME_WIDTH, UNDIVIDED, UNGROUPED, IllFormedError, Type, Typing, resolved
-from .values import Index, Labels
+from ..effort import Effort
+from ..graph import Ref, Side
+from ..ops import OPS
+from ..rule import Rule
+from ..symbolic.expr import Expr, as_expr, symbol
+from ..symbolic.joints import Parts, ordered, segments
+from ..symbolic.meaning import Meaning
+from ..symbolic.normal import normal_form
+from ..symbolic.smt import implied
+from ..symbolic.solve import IllTypedError, Solver, UndecidedError
+from ..symbolic.types import (
+    SAME_WIDTH,
+    UNDIVIDED,
+    UNGROUPED,
+    IllFormedError,
+    Type,
+    Typing,
+    resolved,
+)
+from ..symbolic.values import Index, Labels
 
 Kernels = tuple[tuple[str, int, int], ...]  # input, height, width
 
 MOST_PIECES = 64
 MOST_CASES = 8  # of how degrees depend on each other
 MOST_KERNELS = 64  # sizes that are enlarged; published rules have 9
+_JOINTS = {name: op.joints for name, op in OPS.items()}
+_VALUES = {name: op.value for name, op in OPS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +142,29 @@ def typed(rule: Rule, case: Case, effort: Effort | None = None, *, partly: bool 
     """
     solver = Solver(implied=implied, effort=effort or Effort())
     solver.at_least_2 = {a for _, e in case.degrees if e.constant is None for a in e.atoms()}
-    typing = Typing(rule, solver, dict(case.degrees), case.assume)
+    ranks = {ref.name: dict(rule.ranks)[ref.name] for ref in rule.inputs()}
+    typing = Typing(ranks, rule.parallel, solver, dict(case.degrees), case.assume)
     for name, height, width in case.kernels:
         if len(typing.inputs[name].dims) != 4:
             raise IllFormedError(f"enlarge of {len(typing.inputs[name].dims)} dimensions, takes 4")
         for axis, size in ((2, height), (3, width)):
             solver.equal(typing.inputs[name].dims[axis].size, as_expr(size))
-    type_side(typing, "source", rule.source)
+    _type_side(typing, "source", rule.source)
     solver.recording = True
     with contextlib.suppress(*([UndecidedError] if partly else [])):
-        type_side(typing, "target", rule.target)
+        _type_side(typing, "target", rule.target)
         for a, b in (*rule.outputs, *rule.outputs):  # twice: one size may decide another
             for x, y in _output_sizes(typing, a, b):
                 solver.adapt(x, y)
     return typing
+
+
+def _type_side(typing: Typing, name: str, ops: Side) -> None:
+    made: list[tuple[Type, ...]] = []
+    typing.sides[name] = made
+    for i, op in enumerate(ops):
+        args = [typing.of(name, ref) for ref in op.inputs]
+        made.append(OPS[op.kind].type(typing, op, args, f"{name}.{i}"))
 
 
 def prove(rule: Rule, case: Case, effort: Effort | None = None) -> Proof:
@@ -164,7 +182,7 @@ def prove(rule: Rule, case: Case, effort: Effort | None = None) -> Proof:
                 return Proof(case, False, (), reason)
         conditions = tuple(typing.solver.conditions)
         for i, (a, b) in enumerate(rule.outputs):
-            reason = _equal(typing, a, b)
+            reason = _equal(rule, typing, a, b)
             if reason:
                 return Proof(case, False, conditions, f"output {i}: {reason}")
     except IllTypedError as error:
@@ -194,15 +212,17 @@ def _mismatch(typing: Typing, a: Ref, b: Ref) -> str:
     return ""
 
 
-def _equal(typing: Typing, a: Ref, b: Ref) -> str:
+def _equal(rule: Rule, typing: Typing, a: Ref, b: Ref) -> str:
     """Why the normal forms differ; empty if they are equal everywhere."""
     labels = Labels(typing.solver.effort)
-    left = Meaning(Parts(typing, "source", typing.rule.source, REDUCTION_BREAKS), labels, VALUES)
-    right = Meaning(Parts(typing, "target", typing.rule.target, REDUCTION_BREAKS), labels, VALUES)
+    left, right = (
+        Meaning(Parts(typing, name, side, _JOINTS), labels, _VALUES)
+        for name, side in (("source", rule.source), ("target", rule.target))
+    )
     type_ = resolved(typing.solver, typing.of("source", a))
     parts = [
         segments(ordered((*x, *y)), dim.size)
-        for x, y, dim in zip(left.parts.breaks(a), right.parts.breaks(b), type_.dims, strict=True)
+        for x, y, dim in zip(left.parts.joints(a), right.parts.joints(b), type_.dims, strict=True)
     ]
     pieces = list(itertools.product(*parts))
     if len(pieces) > MOST_PIECES:

@@ -10,14 +10,16 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..rule import CONSTANTS, LARGEST_PARAMETER, Op, Rule, Side
-from .arrays import Array, Numbers
+from ..effort import DRAW, INSTANCE, Effort
+from ..graph import Op, Side
+from ..numeric.arrays import Array, Numbers
+from ..numeric.devices import Run, Tensor, tensor
+from ..ops import CONSTANTS, LARGEST_PARAMETER
+from ..rule import Rule
+from ..symbolic.expr import Atom, Expr, symbol
+from ..symbolic.types import Typing, resolved
 from .concrete import evaluate
-from .devices import Run, Tensor, tensor
-from .effort import DRAW, INSTANCE, Effort
-from .expr import Atom, Expr, symbol
 from .prove import Case
-from .types import Typing, resolved
 
 SIZES = (1, 1, 2, 2, 2, 3, 3, 4, 4, 6)
 DEGREES = (2, 2, 3, 3, 4, 6)
@@ -56,8 +58,8 @@ class Difference:
 class Domain:
     """All instances of a rule in one case, from the solved equations of its types."""
 
-    def __init__(self, typing: Typing, case: Case) -> None:
-        self.typing, self.case, self.rule = typing, case, typing.rule
+    def __init__(self, rule: Rule, typing: Typing, case: Case) -> None:
+        self.rule, self.typing, self.case = rule, typing, case
         self.effort = typing.solver.effort
         self.degrees = tuple((d, typing.solver.resolve(e)) for d, e in case.degrees)
         self.inputs = {name: resolved(typing.solver, t) for name, t in typing.inputs.items()}

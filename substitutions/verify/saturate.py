@@ -13,12 +13,13 @@ from functools import lru_cache
 
 from egglog.bindings import EggSmolError, EGraph
 
-from ..rule import RELU, Op, Ref, Rule, Side
+from ..graph import Op, Ref, Side
+from ..ops import OPS, RELU
+from ..rule import Rule
 
 MOST_ROUNDS = 6
 MOST_TERMS = 4000
 _HEAD = "(datatype T (V String) (op0 String) (op1 String T) (op2 String T T) (op3 String T T T))"
-_SHOWN = ("axis", "dim", "degree", "stride_h", "stride_w", "padding")
 
 
 def saturates(
@@ -100,20 +101,17 @@ def _term(side: Side, ref: Ref, *, bound: bool, degrees: dict[int, int] | None =
     args = [_term(side, r, bound=bound, degrees=degrees) for r in op.inputs]
     name = _name(op, ref, degrees or {})
     shown = f'(op{len(args)} "{name}" {" ".join(args)})' if args else f'(op0 "{name}")'
-    if op.get("activation", 0) == RELU and op.kind != "relu":
-        return f'(op1 "relu" {shown})'
+    if op.get("activation", 0) == RELU:
+        return f'(op1 "relu[]" {shown})'
     return shown
 
 
 def _name(op: Op, ref: Ref, degrees: dict[int, int]) -> str:
-    params = dict(op.params)
-    if op.kind not in ("conv", "matmul", "linear"):
-        kept = params
-    else:
-        kept = {key: value for key, value in params.items() if key in _SHOWN}
+    """The op with its parameters, but its activation, which is an op of its own."""
     shown = (
         f"{key}={degrees.get(value, value) if key == 'degree' else value}"
-        for key, value in sorted(kept.items())
+        for key, value in sorted(op.params)
+        if key != "activation"
     )
-    part = f".{ref.output}" if op.kind == "split" else ""
-    return f"{op.kind}[{','.join(shown)}]{part}" if op.kind != "relu" else "relu"
+    part = f".{ref.output}" if OPS[op.kind].results > 1 else ""
+    return f"{op.kind}[{','.join(shown)}]{part}"

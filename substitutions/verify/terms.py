@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import Array
+from ..numeric.arrays import Array
 
 ABSENT = 0  # what lies outside of a window: no operand at all
 
@@ -94,6 +94,9 @@ class Terms:
 
     def function(self, name: str, a: Array) -> Array:
         return self._each(partial(self._called, name), a)
+
+    def cast(self, a: Array) -> Array:
+        return self.function("cast", a)
 
     def _called(self, name: str, x: int) -> int:
         return self.node("function", name, (x,))

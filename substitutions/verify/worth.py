@@ -15,7 +15,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..rule import CONSTANTS, Op, Ref, Rule, Side
+from ..effort import Effort, SpentError
+from ..graph import Op, Ref, Side
+from ..numeric.arrays import Array, NotTypedError, Numbers
+from ..numeric.devices import Run, Tensor, tensor
+from ..numeric.machine import FLOATS, WHOLE, Machine, Sizes
+from ..ops import OPS
+from ..rule import Rule
 from ..worth import (
     BOUNDED,
     EXACT,
@@ -31,12 +37,8 @@ from ..worth import (
     unequal,
     weakest,
 )
-from .arrays import Array, NotTypedError, Numbers
-from .concrete import apply, evaluate
-from .devices import Run, Tensor, tensor
-from .effort import Effort, SpentError
+from .concrete import apply
 from .falsify import domain
-from .machine import FLOATS, WHOLE, Machine, Sizes
 from .prove import Case
 from .sample import Domain, Instance
 from .terms import LongTermError, Terms
@@ -45,10 +47,8 @@ SEED = 20240301
 DRAWN, LOOKED_AT, INSTANCES = 40, 8, 2
 MOST_STEPS = 10_000  # of work on the numbers of one side
 MOST_ELEMENTS = 400  # of all inputs, where there are instances as small as that
-_SUMS = ("avgpool", "batch-matmul", "conv", "linear", "matmul", "reduce", "sum")
 Made = list[tuple[Tensor, ...]]
 Stored = Callable[[Array, object], Array]
-_MOVES = ("combine", "concat", "expand", "partition", "replicate", "split", "transpose")
 
 
 @lru_cache(maxsize=1024)
@@ -196,13 +196,14 @@ def _rows(instance: Instance) -> set[str]:
     """Inputs that are numbers of rows."""
     found: set[str] = set()
     for side in (instance.rule.source, instance.rule.target):
-        stack = [op.inputs[1] for op in side if op.kind == "gather"]
+        numbers = [(op, OPS[op.kind].row_numbers) for op in side]
+        stack = [op.inputs[k] for op, k in numbers if k is not None]
         while stack:
             ref = stack.pop()
             if ref.op < 0:
                 found.add(ref.name)
-            elif side[ref.op].kind in _MOVES:
-                stack.extend(side[ref.op].inputs)
+            elif OPS[side[ref.op].kind].moves:
+                stack.extend(OPS[side[ref.op].kind].read(side[ref.op].inputs))
     return found
 
 
@@ -245,12 +246,10 @@ def _made(
     """Outputs of every op of a side, each marked as stored."""
     made: Made = []
     for i, op in enumerate(side):
-        if op.kind in CONSTANTS:
-            (found,) = evaluate((op,), {}, run, {0: shapes[i]})
-        else:
-            found = apply(op, [_read(ref, inputs, made) for ref in op.inputs], run)
+        args = [_read(ref, inputs, made) for ref in op.inputs]
+        found = apply(op, args, run, shapes.get(i))
         if stored is not None:
-            tag = _order(op, [_read(ref, inputs, made) for ref in op.inputs])
+            tag = _order(op, args)
             found = tuple(Tensor(stored(t.data, tag), t.degrees, t.cuts) for t in found)
         made.append(found)
     return made
@@ -258,7 +257,7 @@ def _made(
 
 def _order(op: Op, args: Sequence[Tensor]) -> object:
     """What an operation adds up in the same order as others that are equal to it."""
-    if op.kind not in _SUMS:
+    if not OPS[op.kind].sums:
         return None
     return op.kind, op.params, *((x.data.shape, x.data.tobytes()) for x in args)
 
@@ -295,8 +294,7 @@ def _contradicted(sides: _Written, worth: Worth, dtype: str, first: int = SEED) 
 def _of_whole_numbers(instance: Instance) -> bool:
     """Whether all ops of a rule take whole numbers."""
     every: tuple[Op, ...] = (*instance.rule.source, *instance.rule.target)
-    return not any(op.kind in ("exp", "rsqrt", "tanh", "div", "avgpool", "mean-kernel")
-                   for op in every)  # fmt: skip
+    return not any(OPS[op.kind].fractions for op in every)
 
 
 def _bounds(sides: _Written, given: Mapping[str, Array], dtype: str, kind: str) -> list[Bound]:

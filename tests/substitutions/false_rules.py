@@ -15,7 +15,7 @@ from itertools import islice
 
 from substitutions import CATALOGUE, Op, Ref, Rule, RuleError, Verdict
 from substitutions.axioms import AXIOMS
-from substitutions.rule import SIGNATURES
+from substitutions.ops import OPS
 from substitutions.text import rule_of_text
 from tests.substitutions.computes import NUMPY
 from tests.substitutions.conditions import holds
@@ -234,7 +234,7 @@ def _swapped(rule: Rule, rng: random.Random) -> Rule | None:
 def _operand(rule: Rule, rng: random.Random) -> Rule | None:
     def other(op: Op, ops: Sequence[Op], i: int) -> Op:
         values = [Ref(-1, 0, name) for name, _ in rule.ranks]
-        values += [Ref(j, k) for j in range(i) for k in range(SIGNATURES[ops[j].kind][2])]
+        values += [Ref(j, k) for j in range(i) for k in range(OPS[ops[j].kind].results)]
         inputs = list(op.inputs)
         inputs[rng.randrange(len(inputs))] = rng.choice(values)
         return replace(op, inputs=tuple(inputs))
@@ -249,7 +249,7 @@ def _part(rule: Rule, rng: random.Random) -> Rule | None:
     a, b = pairs[k]
     if len(pairs) > 1 and rng.random() < 0.5:
         pairs[k], pairs[k - 1] = (a, pairs[k - 1][1]), (pairs[k - 1][0], b)
-    elif b.op >= 0 and SIGNATURES[rule.target[b.op].kind][2] == 2:
+    elif b.op >= 0 and OPS[rule.target[b.op].kind].results == 2:
         pairs[k] = (a, replace(b, output=1 - b.output))
     else:
         return None

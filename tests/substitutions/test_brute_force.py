@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from substitutions import Rule
-from substitutions.rule import CONSTANTS
-from substitutions.verify.arrays import Field, NotTypedError
+from substitutions.numeric.arrays import Field, NotTypedError
+from substitutions.numeric.devices import Run, Tensor, tensor
+from substitutions.ops import CONSTANTS
 from substitutions.verify.concrete import evaluate
-from substitutions.verify.devices import Run, Tensor, tensor
 from tests.substitutions.published import FLEXFLOW, TASO, rules, verdicts
 
 TRIES = 1500

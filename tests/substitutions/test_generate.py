@@ -23,8 +23,10 @@ from substitutions.generate.values import (
     fingerprints,
     input_values,
 )
-from substitutions.rule import SIGNATURES, Op, Ref
-from substitutions.text import Term, parse_term, rule_of_text
+from substitutions.graph import Op, Ref
+from substitutions.ops import OPS
+from substitutions.term import Term
+from substitutions.text import parse_term, rule_of_text
 from substitutions.verify.judge import refuted_again
 
 
@@ -156,7 +158,7 @@ def all_terms(chosen: OpSet, values: Mapping[str, Value]) -> Iterator[tuple[Term
         below = [item for level in levels for item in level]
         fresh: list[tuple[Term, Value]] = []
         for kind, params in chosen.ops:
-            arity = SIGNATURES[kind][0]
+            arity = OPS[kind].operands[0]
             op = Op(kind, tuple(Ref(-1, 0, str(i)) for i in range(arity)), params)
             for args in itertools.product(below, repeat=arity):
                 if sum(bool(term.kind) for term, _ in args) != size - 1:

@@ -14,7 +14,7 @@ from ir.evaluate import plain_program
 from ir.trace import trace
 from planner.sharding.rewrite.retrace import retraced
 from substitutions import CATALOGUE, Row, apply, draft_of, find, judge_row, patterns
-from substitutions.rewrite.conv import STRIDES
+from substitutions.ops import STRIDES
 from substitutions.verify.judge import ACCEPTED
 from tests.substitutions.rewritten_programs import PROGRAMS, numbers
 

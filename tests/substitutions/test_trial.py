@@ -14,7 +14,6 @@ from ir import Graph, IRError, Literal, check, interpret
 from ir.trace import trace
 from planner import PlanError, load, plan
 from substitutions import RuleError, Trial, apply, draft_of, find, patterns, worth_of_row
-from substitutions.rewrite import build, read
 from substitutions.rewrite.region import Region
 from substitutions.trial.compare import difference
 from substitutions.trial.sizes import shortened
@@ -158,8 +157,7 @@ def test_what_cannot_be_made_small_is_refused() -> None:
 @pytest.fixture
 def lookups_that_lose_fills(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lookups read as they once were: out of range, whatever the type."""
-    for module in (read, build):
-        monkeypatch.setattr(module, "fills_alike", lambda *_, **__: True)
+    monkeypatch.setattr("substitutions.ops.lookups.fills_alike", lambda *_, **__: True)
 
 
 def taken(table, asked):

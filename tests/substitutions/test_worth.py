@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from substitutions import CATALOGUE, RuleError, Worth, judge, judge_row, worth_of_row
+from substitutions.numeric import machine
 from substitutions.text import rule_of_text
-from substitutions.verify import machine, worth
+from substitutions.verify import worth
 from substitutions.verify.falsify import domain
 from tests.substitutions.published import FLEXFLOW, verdicts
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from substitutions import Op, Ref, Rule, RuleError
-from substitutions.rule import SIGNATURES
+from substitutions.ops import OPS
 
 NUMBERS = (0, 1, 1, 2, 2, 3, 4, 5, 6, 8, 16, 63, 64)
 FEW = {"padding": (0, 1), "activation": (0, 2), "axis": (0, 1, 2, 3), "dim": (0, 1, 2, 3)}
@@ -38,18 +38,18 @@ def changed(rule: Rule, rng: random.Random) -> Rule:
 
 
 def _values(ops: Sequence[Op], rule: Rule) -> list[Ref]:
-    made = [Ref(i, k) for i, op in enumerate(ops) for k in range(SIGNATURES[op.kind][2])]
+    made = [Ref(i, k) for i, op in enumerate(ops) for k in range(OPS[op.kind].results)]
     return [Ref(-1, 0, name) for name, _ in rule.ranks] + made
 
 
 def _params(kind: str, rng: random.Random) -> tuple[tuple[str, int], ...]:
-    names = SIGNATURES[kind][3]
+    names = OPS[kind].needed
     return tuple(sorted((name, rng.choice(FEW.get(name, NUMBERS))) for name in names))
 
 
 def _drawn(ops: Sequence[Op], rule: Rule, rng: random.Random) -> Op:
-    kind = rng.choice(list(SIGNATURES))
-    least, most, _, _ = SIGNATURES[kind]
+    kind = rng.choice(list(OPS))
+    least, most = OPS[kind].operands
     values = _values(ops, rule)
     inputs = [rng.choice(values) for _ in range(rng.randint(least, min(most, 3)))] if values else []
     return Op(kind, tuple(inputs), _params(kind, rng))
@@ -169,11 +169,11 @@ def _program(length: int, parallel: bool, rng: random.Random) -> list[Op]:
         return rng.choice(recent if recent and rng.random() < 0.7 else every)
 
     while len(ops) < length:
-        kind = rng.choice(list(SIGNATURES))
+        kind = rng.choice(list(OPS))
         own = rng.choice((1, 2, 3, 4))
         usual = {"scale": ((own, 0), own), "sum": ((own,), own - 1), "max": ((own,), own - 1),
                  "expand": ((own - 1, own), own), "along": ((1, own), own)}  # fmt: skip
-        most = rng.choice((2, 2, 3, 8)) if kind == "concat" else SIGNATURES[kind][0]
+        most = rng.choice((2, 2, 3, 8)) if kind == "concat" else OPS[kind].operands[0]
         taken, made = {**usual, **RANKED}.get(kind, ((own,) * most, own))
         params = dict(_params(kind, rng))
         if "axis" in params:
@@ -182,5 +182,5 @@ def _program(length: int, parallel: bool, rng: random.Random) -> list[Op]:
             params["dim"] = 0 if kind in ("replicate", "reduce") else rng.randint(1, own)
         inputs = tuple(pick(rank) for rank in taken)
         ops.append(Op(kind, inputs, tuple(sorted(params.items()))))
-        values += [(Ref(len(ops) - 1, k), made) for k in range(SIGNATURES[kind][2])]
+        values += [(Ref(len(ops) - 1, k), made) for k in range(OPS[kind].results)]
     return ops

@@ -7,9 +7,9 @@ it, and the replica dimension's size is its degree. Plain rules have all degrees
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ..rule import Op, Ref, Rule
+from ..graph import Op, Ref
 from .expr import ONE, Expr, symbol
 from .solve import Solver
 
@@ -65,11 +65,14 @@ UNDIVIDED = "no dimension of an input is divided"
 class Typing:
     """Types of both sides while they are found.
 
+    ranks: data dimensions of the inputs, in the order of their first use.
+    parallel: whether tensors carry a replica dimension and degrees.
     degrees: the symbol that stands for each degree written in the rule, or a number.
     assume: restrictions of the rule, such as `UNGROUPED`.
     """
 
-    rule: Rule
+    ranks: Mapping[str, int]
+    parallel: bool
     solver: Solver
     degrees: Mapping[int, Expr]
     assume: tuple[str, ...] = ()
@@ -81,16 +84,15 @@ class Typing:
     )
 
     def __post_init__(self) -> None:
-        for ref in self.rule.inputs():
-            self.inputs[ref.name] = self._input(ref.name, dict(self.rule.ranks)[ref.name])
+        for name, rank in self.ranks.items():
+            self.inputs[name] = self._input(name, rank)
 
     def _input(self, name: str, rank: int) -> Type:
-        parallel = self.rule.parallel
-        divided = parallel and UNDIVIDED not in self.assume
-        replica = symbol(f"degree({name}, 0)") if parallel else ONE
+        divided = self.parallel and UNDIVIDED not in self.assume
+        replica = symbol(f"degree({name}, 0)") if self.parallel else ONE
         dims: list[Dim] = []
         for i in range(rank):
-            axis = i + 1 if parallel else i
+            axis = i + 1 if self.parallel else i
             size = symbol(f"size({name}, {axis})")
             degree = symbol(f"degree({name}, {axis})") if divided else ONE
             if divided:
@@ -107,7 +109,7 @@ class Typing:
 
     def axis(self, op: Op, type_: Type) -> int:
         """The data dimension that `axis` names."""
-        axis = op["axis"] - 1 if self.rule.parallel else op["axis"]
+        axis = op["axis"] - 1 if self.parallel else op["axis"]
         if axis < 0:
             raise IllFormedError(f"{op.kind} on the replica dimension")
         if axis >= len(type_.dims):
@@ -135,4 +137,50 @@ def resolved(solver: Solver, type_: Type) -> Type:
     return Type(solver.resolve(type_.replica), dims)
 
 
-Typer = Callable[[Typing, Op, Sequence[Type], str], tuple[Type, ...]]
+TypeOf = Callable[[Typing, Op, Sequence[Type], str], tuple[Type, ...]]
+
+
+def computed(replica: Expr, dims: Sequence[Dim]) -> Type:
+    """The type of a result: no dimension of it is an input's own."""
+    return Type(replica, tuple(replace(d, origin=None) for d in dims))
+
+
+def same_cut(typing: Typing, a: Cut | None, b: Cut | None) -> bool:
+    """Whether two dimensions were joined alike."""
+    if a is None or b is None:
+        return a is b
+    at = typing.solver.resolve(a.at) == typing.solver.resolve(b.at)
+    return at and same_cut(typing, a.left, b.left) and same_cut(typing, a.right, b.right)
+
+
+def fit_rank(op: Op, type_: Type, rank: int) -> None:
+    """Raises IllFormedError where an operand has another number of dimensions."""
+    if len(type_.dims) != rank:
+        raise IllFormedError(f"{op.kind} of {len(type_.dims)} dimensions, takes {rank}")
+
+
+def fit_shapes(typing: Typing, left: Sequence[Dim], right: Sequence[Dim]) -> None:
+    """Demands equal sizes and degrees."""
+    for a, b in zip(left, right, strict=True):
+        typing.solver.equal(a.size, b.size)
+        typing.solver.equal(a.degree, b.degree)
+
+
+def fit_devices(typing: Typing, devices: str, args: Sequence[Type]) -> dict[str, Expr]:
+    """Demands that operands are on the same devices.
+
+    Args:
+        typing: the equations.
+        devices: as `on_each` of `numeric.devices` has it: a letter for the replica and for each
+            dimension of every operand; a point is a dimension that is not divided.
+        args: the operands.
+
+    Returns:
+        The degree of each letter.
+    """
+    degrees: dict[str, Expr] = {".": ONE}
+    taken = devices.partition("->")[0].replace(" ", "").split(",")
+    for letters, x in zip(taken, args, strict=True):
+        for letter, degree in zip(letters, (x.replica, *(d.degree for d in x.dims)), strict=True):
+            typing.solver.equal(degrees.setdefault(letter, degree), degree)
+    return degrees

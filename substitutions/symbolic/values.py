@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .effort import LABEL as LABEL_STEPS
-from .effort import Effort
+from ..effort import LABEL as LABEL_STEPS
+from ..effort import Effort
 from .expr import ONE, ZERO, Atom, Expr, as_expr, call, substitute, symbol
 from .solve import UndecidedError
 

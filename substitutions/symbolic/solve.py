@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .effort import Effort
+from ..effort import Effort
 from .expr import ONE, Atom, Expr, as_expr, quotient, substitute, symbol
 
 # Shapes of constants such as the identity matrix may be chosen freely, to suit the rest.

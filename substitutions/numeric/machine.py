@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +9,10 @@ import numpy as np
 
 from ir import TensorType, dtype_kind, numpy_dtype
 
-from .arrays import Array
+from .arrays import FUNCTIONS, Array
 
 FLOATS = ("float16", "bfloat16", "float32")
 WHOLE = ("int8", "int32")
-_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
-    "exp": np.exp,
-    "rsqrt": lambda a: 1 / np.sqrt(a),
-    "tanh": np.tanh,
-    "reciprocal": lambda a: 1 / a,
-}
 
 
 @dataclass(frozen=True)
@@ -60,11 +53,12 @@ class Machine:
         return np.where(a <= 0, np.zeros((), a.dtype), a)
 
     def function(self, name: str, a: Array) -> Array:
-        """A function of wide numbers, rounded; a cast is one to a shorter type."""
-        if name == "cast":
-            short = "int8" if dtype_kind(self.dtype) == "int" else "bfloat16"
-            return self._rounded(a.astype(numpy_dtype(short)))
-        return self._rounded(_FUNCTIONS[name](a.astype(np.float64)))
+        """A function of wide numbers, rounded."""
+        return self._rounded(FUNCTIONS[name](a.astype(np.float64)))
+
+    def cast(self, a: Array) -> Array:
+        short = "int8" if dtype_kind(self.dtype) == "int" else "bfloat16"
+        return self._rounded(a.astype(numpy_dtype(short)))
 
     def share(self, parts: int) -> Array:
         return self._rounded(np.asarray(1.0 / parts))
@@ -101,7 +95,10 @@ class Sizes:
         return a
 
     def function(self, name: str, a: Array) -> Array:
-        return a if name == "cast" else _FUNCTIONS[name](a)
+        return FUNCTIONS[name](a)
+
+    def cast(self, a: Array) -> Array:
+        return a
 
     def share(self, parts: int) -> Array:
         return np.asarray(1.0 / parts)

@@ -15,7 +15,6 @@ FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "exp": np.exp,
     "rsqrt": lambda a: 1 / np.sqrt(a),
     "tanh": np.tanh,
-    "cast": lambda a: a.astype(np.float16).astype(np.float64),
     "reciprocal": lambda a: 1 / a,
 }
 
@@ -29,7 +28,7 @@ class TooLargeError(NotTypedError):
 
 
 class Numbers(Protocol):
-    """Arithmetic: sums, products, an unknown function for relu, and fractions.
+    """Arithmetic: sums, products, functions, rounding to a shorter type (`cast`), fractions.
 
     lowest: what is below every number.
     """
@@ -45,6 +44,7 @@ class Numbers(Protocol):
     def largest(self, values: Array, axis: tuple[int, ...]) -> Array: ...
     def relu(self, a: Array) -> Array: ...
     def function(self, name: str, a: Array) -> Array: ...
+    def cast(self, a: Array) -> Array: ...
     def share(self, parts: int) -> Array: ...
 
 
@@ -77,6 +77,9 @@ class Reals:
     def function(self, name: str, a: Array) -> Array:
         with np.errstate(all="ignore"):
             return FUNCTIONS[name](a)
+
+    def cast(self, a: Array) -> Array:
+        return a.astype(np.float16).astype(np.float64)
 
     def share(self, parts: int) -> Array:
         return np.asarray(1.0 / parts)
@@ -122,6 +125,9 @@ class Field:
     def function(self, name: str, a: Array) -> Array:
         salt = (zlib.crc32(name.encode()) + self.salt) % 10**6
         return ((a ^ (a >> 9)) * (2 * salt + 1) + salt) % PRIME
+
+    def cast(self, a: Array) -> Array:
+        return self.function("cast", a)
 
     def share(self, parts: int) -> Array:
         return np.asarray(pow(parts, PRIME - 2, PRIME), dtype=np.int64)

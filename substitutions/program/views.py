@@ -7,12 +7,11 @@ the order of the groups and each group laid out flat. Dimensions of size one may
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ir import TensorType
 
-from ..text import Term
 from .net import Source
 
 Group = tuple[int, ...]
@@ -41,6 +40,13 @@ class Cut:
 
     lengths: tuple[int, int]
     single: tuple[bool, bool]
+
+
+def renumbered(groups: Partial, to: Mapping[int, int]) -> Partial | None:
+    """Groups with other numbers for the dimensions; None if one has none."""
+    if any(d not in to for group in groups for d in group or ()):
+        return None
+    return tuple(None if g is None else tuple(to[d] for d in g) for g in groups)
 
 
 def unify(left: Partial | None, right: Partial | None) -> Partial | None:
@@ -78,24 +84,3 @@ def covers(groups: Groups, type_: TensorType) -> bool:
 def sizes(group: Sequence[int], type_: TensorType) -> tuple[int, ...]:
     """Lengths of the dimensions of a group."""
     return tuple(type_.shape[d] for d in group)
-
-
-def rank_of(term: Term, ranks: dict[str, int]) -> int:
-    """Axes of a term's value."""
-    match term.kind:
-        case "":
-            return ranks[term.name]
-        case "batch-matmul":
-            return 3
-        case "conv":
-            return 4
-        case "sum" | "max":
-            return rank_of(term.args[0], ranks) - 1
-        case "along":
-            return rank_of(term.args[1], ranks)
-        case "expand":
-            return rank_of(term.args[0], ranks) + 1
-        case "matmul" | "gather" | "transpose":
-            return 2
-        case _:
-            return rank_of(term.args[0], ranks)

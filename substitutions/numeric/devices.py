@@ -1,9 +1,8 @@
 """Tensors on logical devices: each device holds an array of its own, and ops see nothing else.
 
 The devices of a tensor are numbered by replica and by the chunk of each data dimension that they
-hold. A compute op runs on every device on what that device holds; where its operands are on
-different devices, it is not typed. Only partition, combine, replicate and reduce, and functions
-that say so, move data between devices.
+hold. An op runs on every device on what that device holds; where its operands are on different
+devices, it is not typed. Only the ops of `ops/parallel.py` move data between devices.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..rule import Op
+from ..effort import ELEMENTS, OP, Effort
+from ..graph import Op
 from .arrays import Array, NotTypedError, Numbers, need
-from .effort import ELEMENTS, OP, Effort
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,54 +136,3 @@ def on_each(
         held = (x.data[tuple(at[i] for i in ls)] for ls, x in zip(taken, args, strict=True))
         results.append(compute(*held))
     return np.stack(results).reshape(*degrees, *results[0].shape), degrees
-
-
-def parallel(op: Op, args: Sequence[Tensor], run: Run) -> tuple[Tensor, ...]:
-    """Partition, combine, replicate and reduce: what is moved between devices."""
-    (x,) = args
-    k, dim = op["degree"], op["dim"]
-    need(run.parallel and dim <= x.rank, f"{op.kind} on {dim}")
-    need((op.kind in ("replicate", "reduce")) == (dim == 0), f"{op.kind} on {dim}")
-    degrees = list(x.degrees)
-    if op.kind in ("partition", "replicate"):
-        degrees[dim] *= k
-    else:
-        need(degrees[dim] % k == 0, f"{op.kind} by {k} of degree {degrees[dim]}")
-        degrees[dim] //= k
-    data = _MOVES[op.kind](x, k, dim, run)
-    return (Tensor(data, tuple(degrees), x.cuts),)
-
-
-def _partition(x: Tensor, k: int, dim: int, run: Run) -> Array:
-    """Each chunk cut into k, which are neighbours."""
-    local = x.local[dim - 1]
-    need(local % k == 0, f"{k} parts of {local} elements")
-    place = x.rank + dim
-    shape = x.data.shape
-    cut = x.data.reshape(*shape[:place], k, local // k, *shape[place + 1 :])
-    near = np.moveaxis(cut, place, dim + 1)
-    return near.reshape(*shape[:dim], shape[dim] * k, *near.shape[dim + 2 :])
-
-
-def _combine(x: Tensor, k: int, dim: int, run: Run) -> Array:
-    """Neighbouring chunks joined, k on each device."""
-    shape, place = x.data.shape, x.rank + dim
-    groups = x.data.reshape(*shape[:dim], shape[dim] // k, k, *shape[dim + 1 :])
-    near = np.moveaxis(groups, dim + 1, place)
-    return near.reshape(*near.shape[:place], k * shape[place], *near.shape[place + 2 :])
-
-
-def _replicate(x: Tensor, k: int, dim: int, run: Run) -> Array:
-    """Copies of each replica, k of them as neighbours."""
-    return np.repeat(x.data, k, axis=0)
-
-
-def _reduce(x: Tensor, k: int, dim: int, run: Run) -> Array:
-    """The sum of k neighbouring replicas."""
-    groups = x.data.reshape(x.degrees[0] // k, k, *x.data.shape[1:])
-    return run.numbers.total(groups, (1,))
-
-
-_MOVES: Mapping[str, Callable[[Tensor, int, int, Run], Array]] = {
-    "partition": _partition, "combine": _combine, "replicate": _replicate, "reduce": _reduce,
-}  # fmt: skip
