@@ -1,6 +1,6 @@
 """What compilers make of a program: fusion, layouts, padding, lifetimes of buffers."""
 
 from .buffer_lifetimes import lifetimes as lifetimes
-from .fusion import FUSED as FUSED
 from .fusion import Traffic as Traffic
 from .fusion import analyse as analyse
+from .fusion import is_fused as is_fused

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ir import Literal, lookup
+from ir import Literal, Node, lookup
 from ir.analysis import FlatOp, FlatProgram, find
 
 from ..opcost import VIEWS
@@ -43,8 +43,9 @@ class Traffic:
     copied: frozenset[int] = frozenset()
 
 
-def is_fused(op: FlatOp) -> bool:
-    return lookup(op.node.op).family in FUSED
+def is_fused(node: Node) -> bool:
+    """Whether the compiler makes an op a part of the loop around it."""
+    return lookup(node.op).family in FUSED
 
 
 def _is_view(op: FlatOp) -> bool:
@@ -81,7 +82,7 @@ def analyse(flat: FlatProgram) -> Traffic:
 def _stored(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:
     stored = _at_borders(flat, free)
     for op in flat.ops:
-        fused = is_fused(op)
+        fused = is_fused(op.node)
         if not fused or lookup(op.node.op).family == "reduction":
             for value in op.outputs:
                 stored[value] = True
@@ -115,10 +116,6 @@ def _store_dear(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -
     op computes from, where others read that too.
     """
     first, last = _reads(flat, stored)
-    readers: dict[int, list[FlatOp]] = {}
-    for op in flat.ops:
-        for v in op.reads:
-            readers.setdefault(v, []).append(op)
     for op in flat.ops:
         if op.node.op not in DEAR:
             continue
@@ -128,17 +125,15 @@ def _store_dear(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -
             stored[v] = True
         for v in op.outputs:
             if v in again and not stored[v]:
-                stored[_smallest(flat, stored, readers, v)] = True
+                stored[_smallest(flat, stored, v)] = True
 
 
-def _smallest(
-    flat: FlatProgram, stored: list[bool], readers: dict[int, list[FlatOp]], v: int
-) -> int:
+def _smallest(flat: FlatProgram, stored: list[bool], v: int) -> int:
     """Of a value and what is made of it alone: a mask rather than what it is widened to."""
     kept = v
-    while len(read := readers.get(v, [])) == 1 and len(read[0].outputs) == 1:
+    while len(read := flat.readers.get(v, [])) == 1 and len(read[0].outputs) == 1:
         v = read[0].outputs[0]
-        if stored[v] or not is_fused(read[0]):
+        if stored[v] or not is_fused(read[0].node):
             break
         if flat.values[v].type.nbytes <= flat.values[kept].type.nbytes:
             kept = v
@@ -188,9 +183,8 @@ def _free(flat: FlatProgram) -> tuple[bool, ...]:
 def _groups(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -> list[int]:
     """Fusion of each op: ops joined by values that are not stored."""
     parent = list(range(len(flat.ops)))
-    maker = {value: i for i, op in enumerate(flat.ops) for value in op.outputs}
     for i, op in enumerate(flat.ops):
-        for value in op.inputs:
-            if isinstance(value, int) and value in maker and not (stored[value] or free[value]):
-                parent[find(parent, i)] = find(parent, maker[value])
+        for value in op.reads:
+            if value in flat.maker and not (stored[value] or free[value]):
+                parent[find(parent, i)] = find(parent, flat.maker[value][0])
     return [find(parent, i) for i in range(len(flat.ops))]

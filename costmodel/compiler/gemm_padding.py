@@ -29,15 +29,14 @@ def copied(flat: FlatProgram) -> frozenset[int]:
     Args:
         flat: the program.
     """
-    maker = {v: op for op in flat.ops for v in op.outputs}
     found: set[int] = set()
     for op in flat.ops:
         for v in _padded(flat, op):
-            made = maker.get(v)
+            made = flat.made_by(v)
             while made is not None and lookup(made.node.op).family == "layout":
                 match made.inputs:
                     case (int(source),):
-                        v, made = source, maker.get(source)
+                        v, made = source, flat.made_by(source)
                     case _:  # an iota, a join of several, a literal
                         made = None
             if made is not None and made.node.op == "dot_general":

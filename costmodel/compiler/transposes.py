@@ -36,11 +36,6 @@ class _Orders:
 
     def __post_init__(self) -> None:
         self.family = [lookup(op.node.op).family for op in self.flat.ops]
-        self.maker = {v: op for op in self.flat.ops for v in op.outputs}
-        self.readers: dict[int, list[FlatOp]] = {}
-        for op in self.flat.ops:
-            for v in op.reads:
-                self.readers.setdefault(v, []).append(op)
 
     def plain(self, v: int) -> Order:
         return tuple(d for d, size in enumerate(self.flat.values[v].type.shape) if size > 1)
@@ -99,12 +94,12 @@ class _Orders:
 
     def _stored_as(self, v: int) -> int:
         """The value of a chain that is transposed in memory: as far back, then as far on."""
-        while lookup(self.maker[v].node.op).family == "elementwise" if v in self.maker else False:
-            alike = self._alike(self.maker[v])
+        while (made := self.flat.made_by(v)) and lookup(made.node.op).family == "elementwise":
+            alike = self._alike(made)
             if len(alike) != 1:
                 break
             v = alike[0]
-        while len(read := self.readers.get(v, [])) == 1:
+        while len(read := self.flat.readers.get(v, [])) == 1:
             (op,) = read
             if lookup(op.node.op).family != "elementwise" or self._alike(op) != [v]:
                 break
@@ -121,8 +116,8 @@ class _Orders:
 
     def _swaps_sides(self, source: int, permutation: Order) -> bool:
         """Whether a product is written with its two sides swapped, which costs nothing."""
-        made = self.maker.get(source)
-        if made is None or made.node.op != "dot_general" or len(self.readers[source]) > 1:
+        made = self.flat.made_by(source)
+        if made is None or made.node.op != "dot_general" or len(self.flat.readers[source]) > 1:
             return False
         dims = made.node.attr("dimension_numbers")
         assert isinstance(dims, tuple)

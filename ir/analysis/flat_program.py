@@ -130,6 +130,24 @@ class FlatProgram:
         return len(self.values) - 1
 
     @cached_property
+    def maker(self) -> dict[int, tuple[int, int]]:
+        """Value -> op that makes it, and position among its results."""
+        return {v: (i, k) for i, op in enumerate(self.ops) for k, v in enumerate(op.outputs)}
+
+    @cached_property
+    def readers(self) -> dict[int, list[FlatOp]]:
+        """Value -> ops that read it, in order; absent if none does."""
+        found: dict[int, list[FlatOp]] = {}
+        for op in self.ops:
+            for v in op.reads:
+                found.setdefault(v, []).append(op)
+        return found
+
+    def made_by(self, v: int) -> FlatOp | None:
+        """The op that makes a value."""
+        return self.ops[self.maker[v][0]] if v in self.maker else None
+
+    @cached_property
     def passages(self) -> tuple[Passage, ...]:
         """Every value at every site: those of operations, of links, of the program's results."""
         found: list[Passage] = []

@@ -10,7 +10,7 @@ from .flat_program import FlatOp, FlatProgram, is_float
 
 def uses(flat: FlatProgram) -> dict[int, int]:
     """How often every value is read."""
-    uses = Counter(v for op in flat.ops for v in op.reads)
+    uses = Counter({v: len(ops) for v, ops in flat.readers.items()})
     uses.update(link.source for link in flat.links)
     uses.update(v for v in flat.outputs if isinstance(v, int))
     return uses
@@ -47,10 +47,9 @@ def _partial_results(specs: Specs, op: FlatOp) -> tuple[tuple[bool, ...], Groups
 
 def accumulators(flat: FlatProgram) -> list[int]:
     """Carries of loops that each iteration only adds to."""
-    maker = {v: op for op in flat.ops for v in op.outputs}
     found: list[int] = []
     for link in flat.links:
-        op = maker.get(link.source)
+        op = flat.made_by(link.source)
         if op is None or link.lift or op.node.op not in ("add", "add_any"):
             continue
         if link.target in op.inputs and is_float(flat.values[link.target].type):

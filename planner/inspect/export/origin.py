@@ -9,7 +9,7 @@ _SAME = ("convert_element_type", "copy", "reshape", "squeeze", "transpose")
 
 def origin(analysed: AnalysedPlan, v: int) -> int:
     """The argument that a value is made of alone without arithmetic, or the last value there is."""
-    maker, seen = analysed.builder.facts.maker, set[int]()
+    maker, seen = analysed.flat.maker, set[int]()
     entering = {link.target: link.source for link in reversed(analysed.flat.links)}
     while v not in seen:
         seen.add(v)

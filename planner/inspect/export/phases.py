@@ -33,7 +33,7 @@ def phases(analysed: AnalysedPlan) -> Mapping[int, str]:
 
 def _ancestors(analysed: AnalysedPlan, values: list[int]) -> set[int]:
     """Operations that values are made of."""
-    flat, maker = analysed.flat, analysed.builder.facts.maker
+    flat, maker = analysed.flat, analysed.flat.maker
     entering: dict[int, list[int]] = {}
     for link in flat.links:
         entering.setdefault(link.target, []).append(link.source)

@@ -215,7 +215,7 @@ def _origin(
     analysed: AnalysedPlan, v: int, entering: Mapping[int, int]
 ) -> tuple[int | None, list[int]]:
     """The argument that a value is made of alone, and the operations between, last first."""
-    flat, maker = analysed.flat, analysed.builder.facts.maker
+    flat, maker = analysed.flat, analysed.flat.maker
     seen: set[int] = set()
     passed: list[int] = []
     while flat.values[v].kind != "argument":

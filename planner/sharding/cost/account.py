@@ -88,7 +88,7 @@ def _taken_up(facts: Facts, plan: LoweredPlan) -> Iterator[tuple[int, int, int]]
     """
     flat = plan.flat
     for v, (j, k) in facts.taken_up.items():
-        i, position = facts.maker[v]
+        i, position = flat.maker[v]
         maker, reader = plan.strategies[i], plan.strategies[j]
         if maker is None or reader is None:
             continue

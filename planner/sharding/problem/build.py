@@ -47,7 +47,6 @@ class Builder:
         self.facts, self.flat, self.traffic = facts, facts.flat, facts.traffic
         self.cache, self.mesh, self.limit_bytes = cache, cache.mesh, limit_bytes
         self.tied_in = facts.tied_in
-        self.no_buffer = facts.in_place | facts.read_only
         self.outline = outline or outline_of(facts, None)
 
     def spec(self, op: FlatOp) -> FactorSpec:
@@ -165,14 +164,12 @@ class Builder:
         return self.cache.vectors.setdefault(("zero", count), np.zeros(count))
 
     def _bytes(self, v: int, states: States) -> Floats:
-        if not self.facts.lifetimes.owns[v] or self.traffic.free[v] or v in self.no_buffer:
+        times = self.facts.buffers(v)
+        if not times:
             return self._zeros(len(states))
-        return self._state_bytes(v, states)
+        return self._state_bytes(self.flat.values[v].type, states, times)
 
-    def _state_bytes(self, v: int, states: States) -> Floats:
-        return self._state_bytes_of(self.flat.values[v].type, states, self.facts.buffers(v))
-
-    def _state_bytes_of(self, type_: TensorType, states: States, factor: int = 1) -> Floats:
+    def _state_bytes(self, type_: TensorType, states: States, factor: int = 1) -> Floats:
         key = ("bytes", type_, id(states), factor)
         if key not in self.cache.vectors:
             self.cache.vectors[key] = np.array(
@@ -204,14 +201,15 @@ class Builder:
         assert slot.made is not None
         states = self._states_at(slot.made)
         type_ = self.flat.values[self.flat.links[slot.number].source].type
-        use = np.concatenate((np.zeros(len(states)), self._state_bytes_of(type_, states)))
+        use = np.concatenate((np.zeros(len(states)), self._state_bytes(type_, states)))
         self._add(NodeRef(-1, -1, (), (*states, *states)), self._zeros(len(use)), use)
 
     def _result(self, slot: Slot) -> None:
         v = slot.number
         states = self.states(v, partial=False)
         alone = self.traffic.free[v]  # made of literals: no maker counts its bytes
-        use = self._state_bytes(v, states) if alone else self._zeros(len(states))
+        type_, zeros = self.flat.values[v].type, self._zeros(len(states))
+        use = self._state_bytes(type_, states) if alone else zeros
         self._add(NodeRef(-1, v, (), states), self._zeros(len(states)), use)
 
     def _partial_bytes(self, op: FlatOp, strategy: Strategy) -> float:
@@ -220,14 +218,14 @@ class Builder:
         return float(sum(s.local_bytes(self.flat.values[v].type, self.mesh) for v, s in held))
 
     def _op_bytes(self, op: FlatOp, menu: tuple[Strategy, ...], inner: list[int]) -> Floats:
-        counted = tuple(self.facts.counts(op, v) * self.facts.buffers(v) for v in inner)
+        counted = tuple(map(self.facts.buffers, inner))
         key = ("op-bytes", id(menu), op.node.outputs, counted)
         if key not in self.cache.vectors:
             total = np.zeros(len(menu))
             for v, times in zip(inner, counted, strict=True):
                 if times:
                     states = self._column(menu, "result", op.outputs.index(v))
-                    total = total + self._state_bytes_of(self.flat.values[v].type, states, times)
+                    total = total + self._state_bytes(self.flat.values[v].type, states, times)
             self.cache.vectors[key] = total
             self.cache.menus[("keep", id(menu))] = menu
         return self.cache.vectors[key]
@@ -314,7 +312,7 @@ class Builder:
 
     def _taken(self, node: int, v: int) -> None:
         """A result that overwrites no argument is a block of memory of its own."""
-        use = self._state_bytes_of(self.flat.values[v].type, self.refs[node].states)
+        use = self._state_bytes(self.flat.values[v].type, self.refs[node].states)
         self.costs[node] = self.costs[node] + self.cache.compute.taking_s(use)
 
 

@@ -28,7 +28,6 @@ class Facts:
     """Facts of one program that all its problems share.
 
     Attributes:
-        maker: flat value -> (op that makes it, result position).
         tied_in: result position -> argument that it shares one state with.
         partial: values that some strategy leaves as partial sums worth keeping.
         shared: values of ops that get a node of their own: read not just once, or one of several
@@ -53,13 +52,11 @@ class Facts:
     ) -> None:
         self.flat, self.traffic = flat, traffic
         self.tied_in = {out: flat.inputs[a] for a, out in ties}
-        self.maker = {v: (i, k) for i, op in enumerate(flat.ops) for k, v in enumerate(op.outputs)}
         self.specs = Specs(flat)
         self.partial = may_be_partial(flat, self.specs)
         self.uses = uses(flat)
         reused = {v for a, k in ties if a in donated and isinstance(v := flat.outputs[k], int)}
         self.lifetimes = lifetimes(flat, traffic.stored, reused)
-        self.last = self.lifetimes.needed
         self.in_place = self._in_place([pair for pair in ties if pair[0] in donated])
         self.stack_of = {port: outer for outer, port in flat.stacked.items()}
         self.shared = {
@@ -86,8 +83,8 @@ class Facts:
             v, argument = flat.outputs[out], flat.inputs[a]
             if isinstance(v, Literal):
                 continue
-            made = self.lifetimes.made[v] if v in self.maker else flat.clock
-            if self.last.get(argument, 0) <= made:
+            made = self.lifetimes.made[v] if v in flat.maker else flat.clock
+            if self.lifetimes.needed.get(argument, 0) <= made:
                 found.add(v)
         found |= {link.source for link in flat.links if link.target in found}
         found |= self._added_up()
@@ -107,8 +104,8 @@ class Facts:
         return {
             link.source
             for link in self.flat.links
-            if link.target in ports and readers[link.target] == 1 and link.source in self.maker
-            and link.target in self.flat.ops[self.maker[link.source][0]].inputs
+            if link.target in ports and readers[link.target] == 1
+            and (made := self.flat.made_by(link.source)) and link.target in made.inputs
         }  # fmt: skip
 
     def _read_only(self) -> set[int]:
@@ -125,18 +122,18 @@ class Facts:
         value = self.flat.values[v]
         if value.kind == "argument":
             return 0, self.flat.clock
-        made = self.lifetimes.made[v]
-        end = max(self.last.get(v, made), value.region_end) + 1
+        made, needed = self.lifetimes.made[v], self.lifetimes.needed
+        end = max(needed.get(v, made), value.region_end) + 1
         outer = self.stack_of.get(v)
         if outer is not None:
-            end = max(end, self.last.get(outer, 0) + 1)
+            end = max(end, needed.get(outer, 0) + 1)
         return made, end
 
     def op_span(self, op: FlatOp) -> Span:
         """When the results of an op that have no node of their own are alive."""
         inner = [v for v in op.outputs if v not in self.shared]
         at = self.at(op)
-        return at, max((self.last.get(v, at) for v in inner), default=at) + 1
+        return at, max((self.lifetimes.needed.get(v, at) for v in inner), default=at) + 1
 
     def at(self, op: FlatOp) -> int:
         """When the op runs."""
@@ -146,31 +143,23 @@ class Facts:
         """Whether the op has a node: ops on literals alone have none."""
         return not all(self.traffic.free[v] for v in op.outputs)
 
-    def counts(self, op: FlatOp, v: int) -> bool:
-        """Whether a result has a buffer of its own."""
-        return self.lifetimes.owns[v] and v not in self.in_place
-
     def least_peak(self, devices: int) -> float:
         """Peak [byte] if every buffer could be split over all devices: no plan is below it."""
         change = np.zeros(self.flat.clock + 2)
         for v, value in enumerate(self.flat.values):
-            start, end = self.spans[v]
-            if value.kind == "op":
-                op = self.flat.ops[self.maker[v][0]]
-                held = self.is_made(op) and self.counts(op, v)
-                if v not in self.shared:
-                    start, end = self.op_span(op)
-            else:
-                held = self.lifetimes.owns[v] and v not in self.in_place
-                held = held and v not in self.flat.stacked and v not in self.read_only
-            if held and not self.traffic.free[v] and end > start:
+            op = None if v in self.shared else self.flat.made_by(v)
+            start, end = self.op_span(op) if op else self.spans[v]
+            if end > start:
                 size = value.type.nbytes * self.buffers(v) / devices
                 change[start] += size
                 change[min(end, len(change) - 1)] -= size
         return float(np.cumsum(change).max())
 
     def buffers(self, v: int) -> int:
-        """How many buffers of its size a value has: slices of a stack, padded copies."""
+        """How many buffers of its size a value has: slices of a stack, padded copies; 0 if none."""
+        elsewhere = v in self.in_place or v in self.read_only or v in self.flat.stacked
+        if not self.lifetimes.owns[v] or self.traffic.free[v] or elsewhere:
+            return 0
         if v not in self.stack_of:
             return 2 if v in self.traffic.copied else 1
         outer = self.flat.values[self.stack_of[v]].type.size

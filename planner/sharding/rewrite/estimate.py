@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, Group, OpWork, group_for, op_seconds
-from costmodel.compiler import FUSED
+from costmodel.compiler import is_fused
 from ir import Graph, Literal, Node, TensorType, lookup
 from ir.analysis import runs_of
 
@@ -29,7 +29,7 @@ class Estimator:
 
     def seconds(self, graph: Graph) -> float:
         """Seconds on all devices together, kernel starts on each."""
-        fused = [_is_fused(node) for node in graph.nodes]
+        fused = [is_fused(node) for node in graph.nodes]
         needed: set[int | Literal] = set()
         for node, within in zip(graph.nodes, fused, strict=True):
             if not within:
@@ -78,10 +78,6 @@ class Estimator:
             everything = tuple(range(len(types))), tuple(range(len(node.outputs)))
             work = OpWork(node, record, types, spec, *everything, 0)
             whole = float(np.max(op_seconds(work, ways, self.compute)))
-            starts = 0.0 if _is_fused(node) else self.compute.launch_s
+            starts = 0.0 if is_fused(node) else self.compute.launch_s
             self.known[key] = whole / self.cluster.num_devices + starts
         return self.known[key]
-
-
-def _is_fused(node: Node) -> bool:
-    return not node.bodies and lookup(node.op).family in FUSED

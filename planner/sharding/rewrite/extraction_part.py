@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from costmodel import VIEWS
-from costmodel.compiler import FUSED
-from ir import Literal, Sharding, lookup
+from costmodel.compiler import is_fused
+from ir import Literal, Sharding
 from ir.analysis import ValueKey
 
 from .egraph import Equal, Form
@@ -38,7 +38,7 @@ class Part:
         fixed = {c for form in shut for c in form.outs} | (kept.keys() - made)
         placed = {c: kept[c] for c in sorted(fixed) if c in kept}
         self.equal, self.runs, self.needed = equal, _runs(equal, forms), _needed(equal, forms)
-        fused = {c for form in forms if is_fused(form) for c in form.outs}
+        fused = {c for form in forms if is_fused(form.node) for c in form.outs}
         self.stored = self.needed | (set(self.runs) - fused)
         self.items = [Item(-1, c, placed=state) for c, states in placed.items() for state in states]
         ready = made | placed.keys()
@@ -64,19 +64,14 @@ class Part:
         types = tuple(a.type if isinstance(a, Literal) else self.equal.types[a] for a in form.args)
         (out,) = form.outs
         args = [(n, a) for n, a in enumerate(form.args) if not isinstance(a, Literal)]
-        reads = tuple(n for n, a in args if a in self.stored or not is_fused(form))
-        idle = node.op in VIEWS or (is_fused(form) and out not in self.needed)
+        reads = tuple(n for n, a in args if a in self.stored or not is_fused(form.node))
+        idle = node.op in VIEWS or (is_fused(form.node) and out not in self.needed)
         work = Work(node, types, (), (), 0) if idle else Work(node, types, reads, (0,), 1)
         return Item(k, out, tuple((n, a) for n, a in args if a in ready), work, None, form.runs)
 
 
 def _operands(item: Item) -> int:
     return 1 + max((n for n, _ in item.args), default=-1)
-
-
-def is_fused(form: Form) -> bool:
-    """Whether a compiler makes it a part of what is around it."""
-    return not form.node.bodies and lookup(form.node.op).family in FUSED
 
 
 def _opened(forms: Sequence[Form], gone: set[tuple[int, ...]]) -> list[int]:
@@ -99,7 +94,7 @@ def _kept(equal: Equal, known: Mapping[ValueKey, Sharding]) -> dict[int, tuple[S
 
 def _needed(equal: Equal, forms: Sequence[Form]) -> set[int]:
     """Classes that reach memory whoever makes them: something that is not fused reads them."""
-    read = [a for form in forms if not is_fused(form) for a in form.args]
+    read = [a for form in forms if not is_fused(form.node) for a in form.args]
     read += [a for end in equal.ends.values() for a in end]
     return {equal.find(a) for a in read if not isinstance(a, Literal)}
 

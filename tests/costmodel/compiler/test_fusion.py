@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from costmodel.compiler.fusion import is_fused
+from costmodel.compiler import is_fused
 from tests.planner.programs import CASES, A, W
 from tests.planner.spaces import Space, space
 
@@ -33,8 +33,8 @@ def test_what_a_product_reads_and_makes_is_stored() -> None:
         "x": True, "w": True, "sin@0": True, "dot_general@1": True, "tanh@2": True
     }  # fmt: skip
     assert found.traffic.launches == (1, 1, 1)
-    assert not is_fused(found.flat.ops[1])
-    assert is_fused(found.flat.ops[2])
+    assert not is_fused(found.flat.ops[1].node)
+    assert is_fused(found.flat.ops[2].node)
 
 
 def test_a_sum_is_stored_and_fuses_what_it_reads() -> None:
