@@ -135,6 +135,11 @@ class Graph:
         start = self.first_value[node_index]
         return range(start, start + len(self.nodes[node_index].outputs))
 
+    @cached_property
+    def maker(self) -> dict[int, int]:
+        """Value -> node that makes it; inputs have none."""
+        return {v: i for i in range(len(self.nodes)) for v in self.values_of(i)}
+
     def users(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """For each value, its uses as (node index, operand position); outputs are not listed."""
         uses: list[list[tuple[int, int]]] = [[] for _ in self.types]

@@ -35,17 +35,38 @@ class Equation:
     ins: tuple[int | Written, ...]
     outs: tuple[int, ...]
 
+    @property
+    def name(self) -> str:
+        """Name of its primitive."""
+        return self.eqn.primitive.name
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters, under the names of all versions of JAX."""
+        return internals.params_of(self.eqn)
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Values that it reads."""
+        return tuple(v for v in self.ins if not isinstance(v, Written))
+
+    def run(self, operands: Sequence[Array]) -> list[Array]:
+        """Results for these operands, one for each of `ins`."""
+        return internals.run_equation(self.eqn, operands, {})
+
 
 @dataclass(frozen=True)
 class Straight:
     """A straight program.
 
+    avals: shape and type of every value.
     inputs: values of the arguments.
     consts: captured arrays by value.
     heads: values of those that the whole function has captured, in order.
     """
 
     place: Place
+    avals: tuple[Any, ...]
     inputs: tuple[int, ...]
     consts: dict[int, Array]
     heads: tuple[int, ...]
@@ -76,7 +97,7 @@ class Straight:
         for e in reversed(self.equations):
             if not wanted.isdisjoint(e.outs) or (effects and e.eqn.effects):
                 kept.append(e)
-                wanted.update(v for v in e.ins if isinstance(v, int) and v not in stops)
+                wanted.update(v for v in e.reads if v not in stops)
         return tuple(reversed(kept))
 
     def start(self, args: Sequence[Array]) -> dict[int, Array]:
@@ -84,7 +105,7 @@ class Straight:
         return self.consts | dict(zip(self.inputs, args, strict=True))
 
 
-def read(env: Mapping[int, Array], v: int | Written) -> Array:
+def read(env: Mapping[Any, Array], v: Any) -> Array:
     """The value of an operand."""
     return v.value if isinstance(v, Written) else env[v]
 
@@ -112,22 +133,24 @@ def straight(
 class _Reader:
     def __init__(self, again: bool, derived: bool, only: Collection[Place] | None) -> None:
         self.again, self.derived, self.only = again, derived, only
-        self.count = 0
+        self.avals: list[Any] = []
         self.equations: list[Equation] = []
         self.consts: dict[int, Array] = {}
 
     def program(self, body: Any, place: Place) -> Straight:
         jaxpr, consts = internals.opened(body)
-        heads = tuple(self.new() for _ in jaxpr.constvars)
-        inputs = tuple(self.new() for _ in jaxpr.invars)
+        heads, inputs = self.new(jaxpr.constvars), self.new(jaxpr.invars)
         self.consts.update(zip(heads, consts, strict=True))
         env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*heads, *inputs), strict=True))
         outputs = self.walk(jaxpr, env, place)
-        return Straight(place, inputs, self.consts, heads, tuple(self.equations), outputs)
+        return Straight(
+            place, tuple(self.avals), inputs, self.consts, heads, tuple(self.equations), outputs
+        )
 
-    def new(self) -> int:
-        self.count += 1
-        return self.count - 1
+    def new(self, variables: Sequence[Any]) -> tuple[int, ...]:
+        first = len(self.avals)
+        self.avals += [var.aval for var in variables]
+        return tuple(range(first, len(self.avals)))
 
     def walk(self, jaxpr: Any, env: dict[Any, Any], place: Place) -> tuple[int | Written, ...]:
         def get(var: Any) -> int | Written:
@@ -138,7 +161,7 @@ class _Reader:
             closed = self.only is not None and (*place, number) not in self.only
             inner = None if closed else self.inside(eqn)
             if inner is None:
-                results = tuple(self.new() for _ in eqn.outvars)
+                results = self.new(eqn.outvars)
                 self.equations.append(Equation(eqn, (*place, number), ins, results))
             else:
                 body, name = inner
@@ -158,7 +181,7 @@ class _Reader:
 
     def call(self, body: Any, ins: Sequence[Any], place: Place) -> tuple[int | Written, ...]:
         jaxpr, consts = internals.opened(body)
-        heads = [self.new() for _ in jaxpr.constvars]
+        heads = self.new(jaxpr.constvars)
         self.consts.update(zip(heads, consts, strict=True))
         env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*heads, *ins), strict=True))
         return self.walk(jaxpr, env, place)

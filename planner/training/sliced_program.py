@@ -168,7 +168,7 @@ class Sliced:
         known: set[int] | frozenset[int] = frozenset(),
     ) -> dict[int, Array]:
         for e in equations:
-            found = internals.run_equation(e.eqn, [read(env, v) for v in e.ins], {})
+            found = e.run([read(env, v) for v in e.ins])
             env.update((v, x) for v, x in zip(e.outs, found, strict=True) if v not in known)
         return env
 
@@ -254,7 +254,7 @@ class _Part:
             with internals.under(e.eqn):
                 found = _REGIONS.get(e.eqn.primitive.name, _derived)(self, e, xs)
         else:
-            found = internals.run_equation(e.eqn, xs, {})
+            found = e.run(xs)
         return [self.given.get((e.place, k), x) for k, x in enumerate(found)]
 
     def body(self, e: Equation, number: int, args: Sequence[Array]) -> list[Array]:

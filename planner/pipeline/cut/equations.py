@@ -1,63 +1,29 @@
 # pyright: basic
-"""A traced loss as a flat list of equations that can be run one by one and differentiated.
+"""A traced loss as a list of equations that can be cut, and what each of them computes.
 
-Calls that only group equations are opened; calls with derivatives of their own, loops, branches
-and recomputed regions stay whole, so that a part of the program has the same derivative as in the
-whole.
+Recomputed regions stay whole, as calls with derivatives of their own do, so that a part of the
+program has the same derivative as in the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from ir import jax_internals as internals
 from ir import lookup
 from ir.jax_internals import bodies_of, equations, params_of
 
 from ...common.errors import PlanError
 from ...sharding.nested_maps import check_maps_in
+from ...training.equation_list import Equation, Written, straight
 
 HEAVY = ("contraction", "convolution", "control", "linalg", "opaque", "collective")
 
 Key = Any  # of a value: a number, or a tuple for a part of one
 Array = Any
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A number written into the program."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
-    """One equation on numbered values."""
-
-    eqn: Any
-    ins: tuple[int | Literal, ...]
-    outs: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        return self.eqn.primitive.name
-
-    @property
-    def params(self) -> dict[str, Any]:
-        return params_of(self.eqn)
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        """Values that it reads."""
-        return tuple(v for v in self.ins if not isinstance(v, Literal))
-
-    def run(self, operands: Sequence[Array]) -> list[Array]:
-        """Results for these operands, one for each of `ins`."""
-        return internals.run_equation(self.eqn, operands, {})
 
 
 @dataclass(frozen=True)
@@ -74,8 +40,8 @@ class Equations:
     params: tuple[int, ...]
     batch: tuple[int, ...]
     consts: dict[int, Any]
-    ops: tuple[Op, ...]
-    outputs: tuple[int | Literal, ...]
+    ops: tuple[Equation, ...]
+    outputs: tuple[int | Written, ...]
 
 
 def open_loss(loss_fn: Callable[..., Any], params: Any, batch: Any) -> Equations:
@@ -98,65 +64,11 @@ def open_loss(loss_fn: Callable[..., Any], params: Any, batch: Any) -> Equations
             "keep in order", kind="bad-loss", where="loss_fn",
             remedy="remove debug prints and callbacks, or plan with pipeline='off'",
         )  # fmt: skip
-    walk = _Walk()
-    heads = [walk.new(v.aval) for v in closed.jaxpr.constvars]
-    args = [walk.new(v.aval) for v in closed.jaxpr.invars]
-    env: dict[Any, int | Literal] = dict(
-        zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*heads, *args), strict=True)
-    )
-    walk.consts |= dict(zip(heads, closed.consts, strict=True))
-    outputs = walk.body(closed.jaxpr, env)
-    count = len(jax.tree.leaves(params))
+    program, count = straight(closed), len(jax.tree.leaves(params))
     return Equations(
-        tuple(walk.avals), tuple(args[:count]), tuple(args[count:]), walk.consts,
-        _alive(walk.ops, outputs), outputs,
+        program.avals, program.inputs[:count], program.inputs[count:], program.consts,
+        program.needed(program.outputs), program.outputs,
     )  # fmt: skip
-
-
-class _Walk:
-    def __init__(self) -> None:
-        self.avals: list[Any] = []
-        self.ops: list[Op] = []
-        self.consts: dict[int, Any] = {}
-
-    def new(self, aval: Any) -> int:
-        self.avals.append(aval)
-        return len(self.avals) - 1
-
-    def body(self, jaxpr: Any, env: dict[Any, int | Literal]) -> tuple[int | Literal, ...]:
-        def read(var: Any) -> int | Literal:
-            return Literal(var.val) if isinstance(var, internals.Literal) else env[var]
-
-        for eqn in jaxpr.eqns:
-            ins = tuple(read(var) for var in eqn.invars)
-            group = internals.group_of(eqn)
-            if group is not None:
-                results = self.call(group, ins)
-            else:
-                results = tuple(self.new(var.aval) for var in eqn.outvars)
-                self.ops.append(Op(eqn, ins, results))
-            env.update(zip(eqn.outvars, results, strict=True))
-        return tuple(read(var) for var in jaxpr.outvars)
-
-    def call(self, inner: Any, ins: Sequence[int | Literal]) -> tuple[int | Literal, ...]:
-        jaxpr, consts = internals.opened(inner)
-        heads = [self.new(var.aval) for var in jaxpr.constvars]
-        self.consts |= dict(zip(heads, consts, strict=True))
-        env: dict[Any, int | Literal] = dict(
-            zip((*jaxpr.constvars, *jaxpr.invars), (*heads, *ins), strict=True)
-        )
-        return self.body(jaxpr, env)
-
-
-def _alive(ops: list[Op], outputs: Sequence[int | Literal]) -> tuple[Op, ...]:
-    """Ops that some output depends on."""
-    wanted = {v for v in outputs if not isinstance(v, Literal)}
-    kept: list[Op] = []
-    for op in reversed(ops):
-        if not wanted.isdisjoint(op.outs):
-            kept.append(op)
-            wanted.update(op.reads)
-    return tuple(reversed(kept))
 
 
 def is_heavy(eqn: Any) -> bool:

@@ -108,15 +108,11 @@ def split(
         sums: gradients of parameters, added up.
         late: arguments that exist only when the backward pass begins.
     """
-    graph = program.graph
-    after = set(late)
-    for i, node in enumerate(graph.nodes):
-        if any(o in after for o in node.inputs):
-            after.update(graph.values_of(i))
-    maker = {v: i for i in range(len(graph.nodes)) for v in graph.values_of(i)}
+    graph, maker = program.graph, program.graph.maker
+    after = values_after(graph, late)
     ends = nodes_behind(graph, maker, (*slopes, *sums))
     backward = {i for i in ends if graph.values_of(i)[0] in after}
-    backward |= _again(graph, maker, backward, after, ends, (*slopes, *sums))
+    backward |= _again(graph, backward, after, ends, (*slopes, *sums))
     reads = _reads(graph, backward, (*slopes, *sums))
     saved = tuple(v for v in sorted(reads) if v in maker and maker[v] not in backward)
     forward = nodes_behind(graph, maker, (*gives, *saved)) - {
@@ -142,6 +138,15 @@ def _late(graph: Graph, i: int, after: set[int]) -> bool:
     return graph.values_of(i)[0] in after
 
 
+def values_after(graph: Graph, values: Iterable[int]) -> set[int]:
+    """Some values, and those that depend on them."""
+    after = set(values)
+    for i, node in enumerate(graph.nodes):
+        if any(o in after for o in node.inputs):
+            after.update(graph.values_of(i))
+    return after
+
+
 def nodes_behind(graph: Graph, maker: Mapping[int, int], ends: Sequence[Operand]) -> set[int]:
     """Nodes that values depend on; maker: node by value."""
     found: set[int] = set()
@@ -162,18 +167,13 @@ def _reads(graph: Graph, nodes: set[int], ends: Sequence[Operand]) -> set[int]:
 
 
 def _again(
-    graph: Graph,
-    maker: dict[int, int],
-    backward: set[int],
-    after: set[int],
-    ends: set[int],
-    outputs: Sequence[Operand],
+    graph: Graph, backward: set[int], after: set[int], ends: set[int], outputs: Sequence[Operand]
 ) -> set[int]:
     """Light nodes of the forward pass that are run again rather than their results saved.
 
     All that they read is an argument, or is saved for another reader or made again itself.
     """
-    read = _reads(graph, backward, outputs)
+    read, maker = _reads(graph, backward, outputs), graph.maker
     there = {v for v in range(len(graph.inputs)) if v not in after}
     there |= {v for v in read if v in maker and not _is_light(graph.nodes[maker[v]])}
     again: set[int] = set()

@@ -19,8 +19,9 @@ from typing import Any
 
 from ir import Scan
 
+from ...training.equation_list import Equation, Written
 from .chain import Chain, Slot
-from .equations import Equations, Literal, Op, flops, is_heavy, size_bytes
+from .equations import Equations, flops, is_heavy, size_bytes
 from .weights import Weight, recomputes, weigh
 
 
@@ -35,9 +36,9 @@ class Layers:
     """
 
     program: Equations
-    ops: tuple[Op, ...]
+    ops: tuple[Equation, ...]
     slots: tuple[tuple[int, int], ...]
-    free: dict[int, Op]
+    free: dict[int, Equation]
     of_params: frozenset[int]
 
     @cached_property
@@ -48,9 +49,9 @@ class Layers:
 
 def layers_of(program: Equations) -> Layers:
     """Sorts the equations of a loss."""
-    free: dict[int, Op] = {}
+    free: dict[int, Equation] = {}
     of_params, of_data = set(program.params), set(program.batch)
-    core: list[Op] = []
+    core: list[Equation] = []
     once: set[int] = set()
     for op in program.ops:
         reads = set(op.reads)
@@ -73,29 +74,29 @@ def layers_of(program: Equations) -> Layers:
     return Layers(program, tuple(ordered), tuple(slots), free, frozenset(of_params))
 
 
-def _is_stack(op: Op, of_params: set[int], program: Equations) -> bool:
+def _is_stack(op: Equation, of_params: set[int], program: Equations) -> bool:
     """A loop over layers: most of the parameters that it reads come in slices."""
     if op.name != "scan" or op.params["length"] < 2:
         return False
     consts, _, xs = Scan.in_jaxpr(op.params).operands(op.ins)
 
-    def weight(values: Sequence[int | Literal]) -> float:
-        own = [v for v in values if not isinstance(v, Literal) and v in of_params]
+    def weight(values: Sequence[int | Written]) -> float:
+        own = [v for v in values if not isinstance(v, Written) and v in of_params]
         return sum(size_bytes(program.avals[v]) for v in own)
 
     return weight(xs) > weight(consts)
 
 
-def _slid(ops: Sequence[Op], outputs: Sequence[int | Literal]) -> list[Op]:
+def _slid(ops: Sequence[Equation], outputs: Sequence[int | Written]) -> list[Equation]:
     """Ops of which only one other reads go to just before it, if all before them do."""
     maker = {v: i for i, op in enumerate(ops) for v in op.outs}
     before = [sorted({maker[v] for v in op.reads if v in maker}) for op in ops]
     readers = Counter(j for found in before for j in found)
-    kept = {maker[v] for v in outputs if not isinstance(v, Literal) and v in maker}
+    kept = {maker[v] for v in outputs if not isinstance(v, Written) and v in maker}
     slides: list[bool] = []
     for i, found in enumerate(before):
         slides.append(all(slides[j] for j in found) and i not in kept and readers[i] == 1)
-    ordered: list[Op] = []
+    ordered: list[Equation] = []
     for i, op in enumerate(ops):
         if not slides[i]:
             late = _behind(i, before, slides)
@@ -125,7 +126,7 @@ def chain_of(layers: Layers) -> Chain:
         op = layers.ops[i]
         share = 1.0 if k < 0 else 1.0 / op.params["length"]
         own = tuple((p, size * share) for p, size in params[i])
-        held = [isinstance(v, Literal) or v in layers.of_params for v in op.ins]
+        held = [isinstance(v, Written) or v in layers.of_params for v in op.ins]
         w = weigh(op.eqn, held).scaled(share) if k <= 0 else w
         slots.append(Slot(
             op.name, i, flops(op.eqn) * share, own, w.moved_bytes, w.saved_bytes, w.kept_bytes,
@@ -156,11 +157,11 @@ def _across(layers: Layers) -> list[float]:
     return across
 
 
-def _carry(op: Op) -> Sequence[Any]:
+def _carry(op: Equation) -> Sequence[Any]:
     return Scan.in_jaxpr(op.params).results(op.eqn.outvars)[0]
 
 
-def _at_start(op: Op, v: int) -> bool:
+def _at_start(op: Equation, v: int) -> bool:
     """Whether a loop reads a value only when it begins, as its carry."""
     if op.name != "scan":
         return True

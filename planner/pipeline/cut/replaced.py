@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ir import Graph, IRError, Operand
+from ir import IRError
 from ir.evaluate import plain_program
 from ir.trace import Traced, trace
 
+from .forward_backward import values_after
 from .stage_gradient import Joint
 
 
@@ -37,7 +37,9 @@ def with_program(joint: Joint, after: Traced) -> Joint:
     gives, sends = len(joint.gives), len(joint.outgoing)
     given, sent = graph.outputs[:gives], graph.outputs[gives : gives + sends]
     for late, results in (("slopes", given), ("sums", (*given, *sent))):
-        if _reads(graph, results, range(start[late], start[late] + len(joint.structs[late]))):
+        span = range(start[late], start[late] + len(joint.structs[late]))
+        waiting = values_after(graph, span)
+        if any(o in waiting for o in results):
             raise IRError(f"a result of the rewritten stage waits for its {late}")
     run_flat = plain_program(after.program)
 
@@ -48,12 +50,3 @@ def with_program(joint: Joint, after: Traced) -> Joint:
         return list(found[:a]), list(found[a:b]), list(found[b:])
 
     return replace(joint, run=run)
-
-
-def _reads(graph: Graph, results: Iterable[Operand], values: range) -> bool:
-    """Whether some results depend on some values."""
-    after = set(values)
-    for i, node in enumerate(graph.nodes):
-        if any(o in after for o in node.inputs):
-            after.update(graph.values_of(i))
-    return any(o in after for o in results)

@@ -14,7 +14,8 @@ import jax
 from ir import Scan, lookup
 from ir.jax_internals import struct_of
 
-from .equations import Array, Equations, Key, Literal, Op
+from ...training.equation_list import Equation, Written
+from .equations import Array, Equations, Key
 from .layers import Layers
 from .stage_steps import (
     Env,
@@ -150,7 +151,7 @@ def _staged(layers: Layers, cut: _Cut, shared: frozenset[int]) -> Staged:
         builder.build()
     outputs: list[tuple[int, Key]] = []
     for o in program.outputs:
-        if not isinstance(o, Literal) and o in home:
+        if not isinstance(o, Written) and o in home:
             outputs.append((home[o], o))
         else:
             outputs.append((len(builders) - 1, builders[-1].output(o)))
@@ -247,9 +248,9 @@ class _Builder:
         self.here.update(keys)
         self.home.update(dict.fromkeys(keys, self.number))
 
-    def output(self, o: int | Literal) -> Key:
+    def output(self, o: int | Written) -> Key:
         """A result of the program that no single stage makes."""
-        if not isinstance(o, Literal):
+        if not isinstance(o, Written):
             self.need(o)
             return o
         key = ("literal", repr(o.value), str(getattr(o.value, "dtype", "")))
@@ -283,7 +284,7 @@ class _Builder:
 
     # --- loops that are cut -----------------------------------------------------------------
 
-    def loop(self, i: int, op: Op, a: int, b: int) -> None:
+    def loop(self, i: int, op: Equation, a: int, b: int) -> None:
         """Iterations a to b of a loop over layers."""
         params, wiring = op.params, Scan.in_jaxpr(op.params)
         length = params["length"]
@@ -293,9 +294,9 @@ class _Builder:
         if a:
             carry = [("carry", i, a, k) for k in range(len(carry))]
         for v in (*consts, *carry):
-            if not isinstance(v, Literal):
+            if not isinstance(v, Written):
                 self.need(v)
-        xs = [v if isinstance(v, Literal) else self.part(v, low, high) for v in stacked]
+        xs = [v if isinstance(v, Written) else self.part(v, low, high) for v in stacked]
         after = [v if b == length else ("carry", i, b, k) for k, v in enumerate(last)]
         ys = [("ys", i, k, low) for k in range(len(stacks))]
         outs, ins = (*after, *ys), (*consts, *carry, *xs)
@@ -316,7 +317,7 @@ class _Builder:
             shape = self.program.avals[v].shape
             ins = [
                 self.part(u, low, high)
-                if not isinstance(u, Literal) and self.program.avals[u].shape == shape
+                if not isinstance(u, Written) and self.program.avals[u].shape == shape
                 else u
                 for u in op.ins
             ]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from jax import lax
 
 from ir.jax_internals import function_of, run_equation, run_scan
 
-from .equations import Array, Key, Literal, Op
+from ...training.equation_list import Equation, Written, read
+from .equations import Array, Key
 
 Env = dict[Key, Array]
 RECOMPUTE = ("none", "selective", "full")
@@ -95,42 +96,39 @@ def _joined(group: Sequence[Step], recompute: str, wanted: set[Key]) -> Step:
     return Step(again, tuple(reads), writes, group[0].layer)
 
 
-def get(env: Mapping[Key, Array], v: Any) -> Array:
-    """The value of an operand."""
-    return v.value if isinstance(v, Literal) else env[v]
-
-
 def keys_of(operands: Iterable[Any]) -> tuple[Key, ...]:
     """Operands that are values, each once."""
-    return tuple(dict.fromkeys(v for v in operands if not isinstance(v, Literal)))
+    return tuple(dict.fromkeys(v for v in operands if not isinstance(v, Written)))
 
 
-def run_op(op: Op, layer: int) -> Step:
+def run_op(op: Equation, layer: int) -> Step:
     """An equation as it is."""
 
     def step(env: Env) -> None:
-        env.update(zip(op.outs, op.run([get(env, v) for v in op.ins]), strict=True))
+        env.update(zip(op.outs, op.run([read(env, v) for v in op.ins]), strict=True))
 
     return Step(step, keys_of(op.ins), op.outs, layer)
 
 
-def apply_op(op: Op, ins: Sequence[Any], key: Key, layer: int) -> Step:
+def apply_op(op: Equation, ins: Sequence[Any], key: Key, layer: int) -> Step:
     """An equation with one result on other operands."""
 
     def step(env: Env) -> None:
-        (env[key],) = op.run([get(env, v) for v in ins])
+        (env[key],) = op.run([read(env, v) for v in ins])
 
     return Step(step, keys_of(ins), (key,), layer)
 
 
-def run_loop(op: Op, ins: Sequence[Any], outs: Sequence[Key], length: int, recompute: str) -> Step:
+def run_loop(
+    op: Equation, ins: Sequence[Any], outs: Sequence[Key], length: int, recompute: str
+) -> Step:
     """Some iterations of a loop over layers; each of them is run again by itself."""
     params = op.params
     changed: dict[str, Any] = {"length": length, "unroll": min(params["unroll"], length)}
     if recompute == "none":
 
         def step(env: Env) -> None:
-            found = run_equation(op.eqn, [get(env, v) for v in ins], changed)
+            found = run_equation(op.eqn, [read(env, v) for v in ins], changed)
             env.update(zip(outs, found, strict=True))
 
         return Step(step, keys_of(ins), tuple(outs), -1)
@@ -139,7 +137,7 @@ def run_loop(op: Op, ins: Sequence[Any], outs: Sequence[Key], length: int, recom
     )
 
     def layers(env: Env) -> None:
-        found = run_scan(params | changed, body, [get(env, v) for v in ins])
+        found = run_scan(params | changed, body, [read(env, v) for v in ins])
         env.update(zip(outs, found, strict=True))
 
     return Step(layers, keys_of(ins), tuple(outs), -1)

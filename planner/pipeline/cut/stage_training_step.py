@@ -156,13 +156,12 @@ def _unseen(
 ) -> int | Literal:
     """The value that `_seen` made a number of; `struct` is its type, None for a gradient."""
     graph = body.graph
-    maker = {v: i for i in range(len(graph.nodes)) for v in graph.values_of(i)}
     steps = 1
     if struct is not None and not jnp.issubdtype(struct.dtype, jnp.inexact):
         steps += 1 + jnp.issubdtype(struct.dtype, jax.dtypes.prng_key)
     o = output
     for _ in range(steps):
-        if isinstance(o, Literal) or o not in maker:
+        if isinstance(o, Literal) or o not in graph.maker:
             raise IRError("a result of the loop over micro-batches was not found in it")
-        o = graph.nodes[maker[o]].inputs[0]
+        o = graph.nodes[graph.maker[o]].inputs[0]
     return o
