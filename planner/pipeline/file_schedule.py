@@ -13,7 +13,7 @@ from .divide.simulated import costs_of, links_of, table_of
 from .divide.stage_price import StagePrice
 from .schedule import Priced, price
 from .schedule.transform import with_optimizer
-from .schedule.user_file import CostsFile, LinksFile, OwnSchedule, ScheduleFile, file_of
+from .schedule.user_file import OwnSchedule, ScheduleFile, file_of
 
 
 def own_of(file: PlanFile) -> OwnSchedule:
@@ -40,13 +40,9 @@ def priced_of(file: PlanFile) -> Priced:
 def schedule_file(file: PlanFile) -> ScheduleFile:
     """The same as a file of tasks that `meshwright simulate` reads."""
     own = own_of(file)
-    assert own.costs is not None
-    assert own.links is not None
-    columns = {name: getattr(own.costs, name) for name in CostsFile.__struct_fields__}
-    links = {name: getattr(own.links, name) for name in LinksFile.__struct_fields__}
     return msgspec.structs.replace(
-        file_of(own.schedule), name=file.joined.schedule, costs=CostsFile(**columns),
-        links=LinksFile(**links), memory_bytes=own.memory_bytes,
+        file_of(own.schedule), name=file.joined.schedule, costs=own.costs, links=own.links,
+        memory_bytes=own.memory_bytes,
     )  # fmt: skip
 
 

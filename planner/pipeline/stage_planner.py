@@ -204,7 +204,7 @@ class StagePlanner:
                 alone = self._planned(shape.microbatches, stage, name, ask)
             if isinstance(alone, PlanError):
                 return StageError(alone.needs_bytes)
-            return StageError(needs_of(alone[1], kind, flight), alone[1])
+            return StageError(alone[1].needed_bytes(kind, flight), alone[1])
         group[flight] = answer
         return answer
 
@@ -216,7 +216,7 @@ class StagePlanner:
         for at in sorted(group, key=lambda k: (group[k][0].step_s, k)):
             plan, price = group[at]
             close = at <= flight or plan.step_s <= bound * (1 + NEAR)
-            if close and needs_of(price, kind, flight) <= room * (1 + 1e-9):
+            if close and price.needed_bytes(kind, flight) <= room * (1 + 1e-9):
                 return plan, price
         return None
 
@@ -360,9 +360,3 @@ def phases_of(stage: StageTrainingStep) -> Phases:
         [v for v in args["takes"] if v >= 0], [v for v in args["sums"] if v >= 0],
         (*stage.params, *stage.states),
     )  # fmt: skip
-
-
-def needs_of(price: StagePrice, recompute: str, flight: int) -> float:
-    """Bytes of a stage with so many micro-batches in flight."""
-    more = price.boundary_bytes if recompute == "stage" else price.activation_bytes
-    return price.held_bytes + (flight - 1) * more

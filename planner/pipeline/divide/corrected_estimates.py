@@ -130,8 +130,7 @@ class Estimates:
             price: of the stage.
         """
         micro = price.paced_s(kind) + price.once_s / count
-        more = price.boundary_bytes if kind == "stage" else price.activation_bytes
-        self.note(count, size, kind, at, Known(micro, price.held_bytes, more))
+        self.note(count, size, kind, at, Known(micro, price.held_bytes, price.more_bytes(kind)))
 
     def note(self, count: int, size: int, kind: str, at: tuple[int, int], found: Known) -> None:
         """Notes what a run of slots costs: it holds there, its ratio to the guess elsewhere."""

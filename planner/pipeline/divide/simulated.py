@@ -89,10 +89,7 @@ def costs_of(
 ) -> StageCosts:
     """What the simulator asks for, of one device of each stage; arguments as of `ranked`."""
     sent = [size / min(a, b) for size, a, b in zip(across, sizes, sizes[1:], strict=False)]
-    grow = [
-        p.boundary_bytes if kind == "stage" else p.activation_bytes
-        for p, kind in zip(prices, recompute, strict=True)
-    ]
+    grow = [p.more_bytes(kind) for p, kind in zip(prices, recompute, strict=True)]
     return StageCosts(
         forward_s=tuple(p.forward_s for p in prices),
         input_gradient_s=tuple(p.input_gradient_s for p in prices),
@@ -119,7 +116,7 @@ def _simulated(
     table = with_optimizer(table_of(name, shape.microbatches, shape.recompute, shape.chunks))
     timeline = Simulator(table).run(costs, links_of(shape.groups, cluster))
     busy = tuple(
-        shape.microbatches * (p.microbatch_s + (kind == "stage") * p.forward_s) + p.once_s
+        shape.microbatches * p.paced_s(kind) + p.once_s
         for p, kind in zip(prices, shape.recompute, strict=True)
     )
     peaks = timeline.peak_bytes * shape.chunks  # of the group that each stage is on

@@ -57,6 +57,14 @@ class StagePrice:
         """The same with what is computed again."""
         return self.microbatch_s + (recompute == "stage") * self.forward_s
 
+    def more_bytes(self, recompute: str) -> float:
+        """Bytes that each further micro-batch in flight adds."""
+        return self.boundary_bytes if recompute == "stage" else self.activation_bytes
+
+    def needed_bytes(self, recompute: str, flight: int) -> float:
+        """Bytes of the stage with that many micro-batches in flight."""
+        return self.held_bytes + (flight - 1) * self.more_bytes(recompute)
+
 
 @dataclass(frozen=True)
 class Phases:

@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class StageCost:
+class StageTerms:
     """Numbers of one stage, or arrays of them for many.
 
     forward_s, backward_s: of one micro-batch, replicas included.
@@ -74,10 +74,10 @@ class Convention:
     stashes: bool
     averages: bool
     divides: bool
-    step_s: Callable[[Sequence[StageCost], int], float]
-    seconds: Callable[[StageCost, int], Floats] | None
+    step_s: Callable[[Sequence[StageTerms], int], float]
+    seconds: Callable[[StageTerms, int], Floats] | None
     start: tuple[float, ...]
-    extend: Callable[[Floats, StageCost, int], Floats]
+    extend: Callable[[Floats, StageTerms, int], Floats]
     value: Callable[[Floats, int], Floats]
     bound: Callable[[Floats, int], Floats]
 

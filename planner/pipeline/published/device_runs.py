@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .convention import Convention, StageCost
+from .convention import Convention, StageTerms
 from .machine import Machine
 from .problem import Problem, Stage
 from .stage_tables import Option, Tables
@@ -38,7 +38,7 @@ class Runs:
         self.convention: Convention = tables.convention
         self.most = min(most_in_flight, self.problem.microbatches)
         self._timed: dict[tuple[Mix, int], Timed] = {}
-        self._rest: dict[tuple[Mix, int, float, float, float], StageCost] = {}
+        self._rest: dict[tuple[Mix, int, float, float, float], StageTerms] = {}
 
     def mix(self, first: int, replicas: int, degree: int) -> Mix | None:
         """Which devices a run has; None where a tensor-parallel group would span two hosts."""
@@ -59,7 +59,7 @@ class Runs:
             self._timed[key] = self._best(mix, degree)
         return self._timed[key]
 
-    def rest(self, mix: Mix, degree: int, first: int) -> StageCost:
+    def rest(self, mix: Mix, degree: int, first: int) -> StageTerms:
         """What does not depend on the count in flight; its times are zero."""
         replicas = sum(n for _, _, n in mix)
         last = first + replicas * degree - 1
@@ -74,7 +74,7 @@ class Runs:
             weights = tables.weights[degree]
             kinds = [tables.late(kind, degree, replicas, ring) for kind, _, _ in mix]
             nothing = np.zeros_like(weights)
-            self._rest[key] = StageCost(
+            self._rest[key] = StageTerms(
                 nothing, nothing, edges, enter / before, leave / after,
                 2 * (replicas - 1) / replicas * weights / ring, np.max(kinds, axis=0), weights,
                 ring, replicas,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...solver.numba_jit import compiled
-from .convention import Convention, StageCost
+from .convention import Convention, StageTerms
 from .device_runs import Mix, Runs
 from .machine import Machine
 from .problem import PipelinePlan, Stage
@@ -189,7 +189,7 @@ class _Search:
         )  # fmt: skip
         return labels, trace
 
-    def _cost(self, mix: Mix, degree: int, first: int, pairs: Ints, y: Ints) -> StageCost:
+    def _cost(self, mix: Mix, degree: int, first: int, pairs: Ints, y: Ints) -> StageTerms:
         timed = self.runs.timed(mix, degree)
         rest = self.runs.rest(mix, degree, first)
         return replace(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .convention import Convention, Floats, StageCost
+from .convention import Convention, Floats, StageTerms
 from .graph import Edge, LayerGraph, Variant
 from .problem import PipelinePlan, Priced, Problem, Stage
 from .recompute import choices
@@ -28,7 +28,7 @@ def price(problem: Problem, plan: PipelinePlan, convention: Convention) -> Price
     _check(problem, plan)
     problem = replace(problem, microbatches=plan.microbatches)
     held, worst = 0, -np.inf
-    costs: list[StageCost] = []
+    costs: list[StageTerms] = []
     peaks: list[float] = []
     shares: list[tuple[float, ...]] = []
     for stage in reversed(plan.stages):
@@ -86,7 +86,7 @@ def replica_kinds(plan: PipelinePlan, stage: Stage) -> tuple[int, ...]:
 
 def _stage(
     problem: Problem, plan: PipelinePlan, stage: Stage, convention: Convention, flight: int
-) -> tuple[StageCost, float, float, tuple[float, ...]]:
+) -> tuple[StageTerms, float, float, tuple[float, ...]]:
     machine, scale, d = plan.machine, problem.scale, stage.data_parallel
     hosts = replica_kinds(plan, stage)
     ran = {
@@ -121,7 +121,7 @@ def _stage(
     end = stage.first + stage.devices - 1
     after = machine.link(end, min(end + 1, machine.devices - 1))
     late = max(_late(problem, machine.hosts[h].kind, stage, ring) for h in ran)
-    cost = StageCost(
+    cost = StageTerms(
         _array(forward), _array(backward), _array(edge_bytes * scale),
         _array(entering * scale / before),
         _array(leaving * scale / after),

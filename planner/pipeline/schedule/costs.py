@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import final
+from typing import Annotated, final
 
 import numpy as np
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 from ...common.errors import PlanError
 
-Numbers = tuple[float, ...]
+Amount = Annotated[float, Meta(ge=0.0, le=1e30)]
+Positive = Annotated[float, Meta(gt=0.0)]
+Numbers = tuple[Amount, ...]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCosts:
+class StageCosts(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):  # fmt: skip
     """Seconds and bytes of every stage for one micro-batch, on each device of the stage.
 
     Each field has one number for each stage (part of the model, `Placement.stage`), in model
@@ -59,18 +63,18 @@ class StageCosts:
 
     def __post_init__(self) -> None:
         stages = len(self.forward_s)
-        for field in fields(self):
-            values = tuple(float(v) for v in getattr(self, field.name))
+        for name in self.__struct_fields__:
+            values = tuple(float(v) for v in getattr(self, name))
             if any(not math.isfinite(v) or v < 0 for v in values):
-                raise _bad(field.name, f"has {values}", "give numbers from 0 on")
-            if field.name != "slice_share" and len(values) not in (0, stages):
+                raise _bad(name, f"has {values}", "give numbers from 0 on")
+            if name != "slice_share" and len(values) not in (0, stages):
                 raise _bad(
-                    field.name, f"has {len(values)} numbers, forward_s has {stages}",
+                    name, f"has {len(values)} numbers, forward_s has {stages}",
                     "give one for each stage",
                 )  # fmt: skip
-            object.__setattr__(self, field.name, values or (0.0,) * stages)
+            force_setattr(self, name, values or (0.0,) * stages)
         if len(self.slice_share) == stages and not any(self.slice_share):
-            object.__setattr__(self, "slice_share", ())
+            force_setattr(self, "slice_share", ())
 
     @property
     def stages(self) -> int:
@@ -101,8 +105,7 @@ def uniform(
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Links between devices, one for each ordered pair; pairs do not share a link.
 
     A transfer takes latency + bytes / bandwidth on its link, one after another in the order in
@@ -113,8 +116,8 @@ class Links:
         is out.
     """
 
-    latency_s: float | tuple[Numbers, ...] = 0.0
-    bandwidth_bytes_per_s: float | tuple[Numbers, ...] = math.inf
+    latency_s: Amount | tuple[Numbers, ...] = 0.0
+    bandwidth_bytes_per_s: Positive | tuple[tuple[Positive, ...], ...] = math.inf
     overlap: bool = True
 
     def __post_init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +14,7 @@ from msgspec import Meta
 from ...common.errors import PlanError
 from ...common.write_files import write_files
 from .check import check
-from .costs import Links, StageCosts
+from .costs import Links, Numbers, StageCosts
 from .placement import Placement
 from .table import COLUMNS, MOST_TASKS, Schedule, Table
 from .task import BY_WORD, Row
@@ -26,9 +25,6 @@ LARGEST_BYTES = 1 << 30
 
 Number = Annotated[int, Meta(ge=0, le=10**9)]
 Count = Annotated[int, Meta(ge=1, le=10**6)]
-Amount = Annotated[float, Meta(ge=0.0, le=1e30)]
-Positive = Annotated[float, Meta(gt=0.0)]
-Column = tuple[Amount, ...]
 Word = Annotated[str, Meta(pattern=f"^({'|'.join(BY_WORD)})$")]
 
 
@@ -40,35 +36,6 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     microbatch: Number
     part: Number = Row._field_defaults["part"]
     peer: Annotated[int, Meta(ge=-1, le=10**9)] = Row._field_defaults["peer"]
-
-
-class CostsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`StageCosts` as a file says it, one number for each stage."""
-
-    forward_s: Column
-    input_gradient_s: Column = ()
-    weight_gradient_s: Column = ()
-    recompute_s: Column = ()
-    sync_s: Column = ()
-    optimizer_s: Column = ()
-    offload_s: Column = ()
-    fetch_s: Column = ()
-    activation_bytes: Column = ()
-    weight_input_bytes: Column = ()
-    boundary_bytes: Column = ()
-    output_bytes: Column = ()
-    weight_bytes: Column = ()
-    gradient_bytes: Column = ()
-    state_bytes: Column = ()
-    slice_share: Column = ()
-
-
-class LinksFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`Links` as a file says it: one number for all pairs, or a table [from][to]."""
-
-    latency_s: Amount | tuple[Column, ...] = 0.0
-    bandwidth_bytes_per_s: Positive | tuple[tuple[Positive, ...], ...] = math.inf
-    overlap: bool = True
 
 
 class ScheduleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -91,9 +58,9 @@ class ScheduleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     route: tuple[Number, ...] = ()
     slices: Count = 1
     update_every: Number = 0
-    costs: CostsFile | None = None
-    links: LinksFile | None = None
-    memory_bytes: Column = ()
+    costs: StageCosts | None = None
+    links: Links | None = None
+    memory_bytes: Numbers = ()
 
 
 @final
@@ -135,12 +102,13 @@ def read_own(path: str | Path) -> OwnSchedule:
         ) from error
     try:
         return _own(msgspec.json.decode(data, type=ScheduleFile))
-    except PlanError as error:
-        place = f"{error.where}: " if error.where else ""
-        raise PlanError(
-            f"{place}{error.message}", kind=error.kind, where=where, remedy=error.remedy
-        ) from error
     except (ValueError, RecursionError) as error:
+        found = error if isinstance(error, PlanError) else error.__cause__
+        if isinstance(found, PlanError):  # of a record in the file
+            place = f"{found.where}: " if found.where else ""
+            raise PlanError(
+                f"{place}{found.message}", kind=found.kind, where=where, remedy=found.remedy
+            ) from error
         raise PlanError(
             f"is not a valid schedule: {error}", kind="schedule-file", where=where,
             remedy="see docs/schedules.md for the form",
@@ -159,14 +127,12 @@ def write_schedule(path: str | Path, schedule: Schedule) -> None:
 
 def _own(file: ScheduleFile) -> OwnSchedule:
     schedule = schedule_of(file)
-    costs = None if file.costs is None else StageCosts(**msgspec.structs.asdict(file.costs))
-    links = None if file.links is None else Links(**msgspec.structs.asdict(file.links))
     if len(file.memory_bytes) not in (0, schedule.devices):
         raise PlanError(
             f"has {len(file.memory_bytes)} numbers for {schedule.devices} devices",
             kind="schedule-file", where="memory_bytes", remedy="give one for each device",
         )  # fmt: skip
-    return OwnSchedule(schedule, costs, links, file.memory_bytes)
+    return OwnSchedule(schedule, file.costs, file.links, file.memory_bytes)
 
 
 def schedule_of(file: ScheduleFile) -> Schedule:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..convention import Convention, Floats, StageCost
+from ..convention import Convention, Floats, StageTerms
 
-Seconds = Callable[[StageCost, int], Floats]
+Seconds = Callable[[StageTerms, int], Floats]
 
 
-def piper_s(stage: StageCost, microbatches: int) -> Floats:
+def piper_s(stage: StageTerms, microbatches: int) -> Floats:
     """Seconds a micro-batch costs a stage of d replicas.
 
     t = p / d + (2 sum c / d + 4 (d - 1) w / (d N)) / B, with c over all edges that enter or leave.
@@ -21,7 +21,7 @@ def piper_s(stage: StageCost, microbatches: int) -> Floats:
     return stage.seconds + (2 * stage.edge_bytes / d + sync) / stage.ring_bytes_per_s
 
 
-def pipedream_overlap_s(stage: StageCost, microbatches: int) -> Floats:
+def pipedream_overlap_s(stage: StageTerms, microbatches: int) -> Floats:
     """Seconds a micro-batch costs a stage of d replicas.
 
     t = (p + 4 (d - 1) w / (d B)) / d: weights are exchanged after each micro-batch. Transfers
@@ -33,7 +33,7 @@ def pipedream_overlap_s(stage: StageCost, microbatches: int) -> Floats:
     return stage.seconds + sync / d
 
 
-def pipedream_s(stage: StageCost, microbatches: int) -> Floats:
+def pipedream_s(stage: StageTerms, microbatches: int) -> Floats:
     """The same with transfers: t = max(t, 2 a / B of the edges that enter, of those that leave)."""
     d = stage.replicas
     moved = 2 * np.maximum(stage.enter_s, stage.leave_s) / d
@@ -43,10 +43,10 @@ def pipedream_s(stage: StageCost, microbatches: int) -> Floats:
 def _bottleneck(
     name: str, source: str, seconds: Seconds, *, stashes: bool, divides: bool
 ) -> Convention:
-    def step_s(stages: Sequence[StageCost], microbatches: int) -> float:
+    def step_s(stages: Sequence[StageTerms], microbatches: int) -> float:
         return microbatches * max(float(seconds(stage, microbatches)) for stage in stages)
 
-    def extend(labels: Floats, stage: StageCost, microbatches: int) -> Floats:
+    def extend(labels: Floats, stage: StageTerms, microbatches: int) -> Floats:
         return np.maximum(labels, seconds(stage, microbatches)[:, None])
 
     def value(labels: Floats, microbatches: int) -> Floats:

@@ -25,10 +25,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..convention import Convention, Floats, StageCost
+from ..convention import Convention, Floats, StageTerms
 
 
-def dapple_step_s(stages: Sequence[StageCost], microbatches: int) -> float:
+def dapple_step_s(stages: Sequence[StageTerms], microbatches: int) -> float:
     """Seconds of a step, transfers put in as stages."""
     rows: list[tuple[float, float, float]] = []
     for stage in stages:
@@ -70,7 +70,7 @@ def _put(labels: Floats, f: Floats, b: Floats, late: Floats, microbatches: int) 
     return np.where(moves[:, None], np.stack(move, axis=1), np.stack(stay, axis=1))
 
 
-def _extend(labels: Floats, stage: StageCost, microbatches: int) -> Floats:
+def _extend(labels: Floats, stage: StageTerms, microbatches: int) -> Floats:
     is_last = np.isneginf(labels[:, 0])[:, None]
     nothing = np.zeros_like(stage.leave_s)
     moved = _put(labels, stage.leave_s, stage.leave_s, nothing, microbatches)

@@ -6,24 +6,24 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..convention import Convention, Floats, StageCost
+from ..convention import Convention, Floats, StageTerms
 
 # (per micro-batch, once in the sum, once at the end) seconds of a stage
-Terms = Callable[[StageCost, int], tuple[Floats, Floats, Floats]]
+Terms = Callable[[StageTerms, int], tuple[Floats, Floats, Floats]]
 
 
-def alpa_terms(stage: StageCost, microbatches: int) -> tuple[Floats, Floats, Floats]:
+def alpa_terms(stage: StageTerms, microbatches: int) -> tuple[Floats, Floats, Floats]:
     """Gradient exchange spread over micro-batches, no transfers: T = sum t + (M - 1) max t."""
     each = stage.seconds + stage.sync_s / microbatches
     return each, each, np.zeros_like(each)
 
 
-def amp_terms(stage: StageCost, microbatches: int) -> tuple[Floats, Floats, Floats]:
+def amp_terms(stage: StageTerms, microbatches: int) -> tuple[Floats, Floats, Floats]:
     """T = (M - 1) max t + sum t + sum e + max sync."""
     return stage.seconds, stage.seconds + stage.leave_s, stage.sync_s
 
 
-def flush_terms(stage: StageCost, microbatches: int) -> tuple[Floats, Floats, Floats]:
+def flush_terms(stage: StageTerms, microbatches: int) -> tuple[Floats, Floats, Floats]:
     """The same with a transfer each way, which bounds the pace as compute does.
 
     t = max(f + b, 2 e); T = (M - 1) max t + sum (f + b + 2 e) + max late.
@@ -33,12 +33,12 @@ def flush_terms(stage: StageCost, microbatches: int) -> tuple[Floats, Floats, Fl
 
 
 def _latency(name: str, source: str, terms: Terms, *, averages: bool) -> Convention:
-    def step_s(stages: Sequence[StageCost], microbatches: int) -> float:
+    def step_s(stages: Sequence[StageTerms], microbatches: int) -> float:
         rows = [tuple(float(v) for v in terms(stage, microbatches)) for stage in stages]
         slowest, last = max(row[0] for row in rows), max(row[2] for row in rows)
         return (microbatches - 1) * slowest + sum(row[1] for row in rows) + last
 
-    def extend(labels: Floats, stage: StageCost, microbatches: int) -> Floats:
+    def extend(labels: Floats, stage: StageTerms, microbatches: int) -> Floats:
         each, once, end = terms(stage, microbatches)
         return np.stack(
             [np.maximum(labels[:, 0], each), labels[:, 1] + once, np.maximum(labels[:, 2], end)],
