@@ -55,7 +55,6 @@ from .strategy import strategies as strategies
 from .strategy import strategy_of as strategy_of
 from .strategy import value_states as value_states
 from .table import OPS as OPS
-from .table import is_known as is_known
 from .table import lookup as lookup
 from .text import parse as parse
 from .text import show as show

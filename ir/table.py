@@ -44,11 +44,6 @@ OPS: Mapping[str, OpDef] = MappingProxyType(
 )
 
 
-def is_known(name: str) -> bool:
-    """Whether the op of that name has a record."""
-    return name in OPS
-
-
 def lookup(name: str) -> OpDef:
     """The record of an op; one that leaves everything whole if the op is not known."""
     return OPS.get(name) or OpDef(name, opaque, "opaque")

@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
-from costmodel.compiler import analyse
 from ir import Graph, IRError, Sharding, parse
 from ir.analysis import Decisions, FlatProgram, Kinds, flatten
 
@@ -70,20 +69,19 @@ class AnalysedPlan:
     @cached_property
     def builder(self) -> Builder:
         cache = MenuCache(self.decisions.mesh, self.reshard, ComputeModel(self.cluster))
-        facts = Facts(self.flat, analyse(self.flat), self.program.ties, self._donated())
+        heads = sum(role == "constant" for role in self.program.roles)
+        donated = frozenset(heads + a for a in self.program.donated)
+        facts = Facts(self.flat, self.program.ties, donated)
         return Builder(facts, cache, self.program.limit_bytes)
 
-    def _donated(self) -> frozenset[int]:
-        """Donated arguments as positions among the graph's inputs, after captured constants."""
-        heads = sum(role == "constant" for role in self.program.roles)
-        return frozenset(heads + a for a in self.program.donated)
+    def searched(self, wishes: Wishes) -> Program:
+        """The program, to be searched with wishes."""
+        return Program(self.builder.facts, roles_of(self.program.roles, self.flat), wishes)
 
     @cached_property
     def kinds(self) -> Kinds:
         """Which dimensions are of the batch, of the sequence, of the experts."""
-        return Program(
-            self.builder.facts, roles_of(self.program.roles, self.flat), self._wishes
-        ).kinds
+        return self.searched(self._wishes).kinds
 
     @cached_property
     def built(self) -> Built:

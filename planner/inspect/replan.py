@@ -10,7 +10,6 @@ from ..common.options import Options
 from ..common.request import Request
 from ..common.resolved_pins import wishes_for
 from ..files.program_plan import ProgramPlan
-from ..sharding.problem.program import Program, roles_of
 from ..sharding.search.found_to_file import outcome
 from ..sharding.search.over_meshes import Search
 from .analysed_plan import AnalysedPlan
@@ -24,10 +23,8 @@ def replanned(analysed: AnalysedPlan, cluster: Cluster, options: Options) -> Pro
     Raises:
         PlanError: if nothing fits, or the wishes leave no choice.
     """
-    flat, facts = analysed.flat, analysed.builder.facts
-    resolved = wishes_for(options, flat, analysed.program.ties)
-    program = Program(facts, roles_of(analysed.program.roles, flat), resolved)
-    search = Search(program, Request(cluster, options))
+    wishes = wishes_for(options, analysed.flat, analysed.program.ties)
+    search = Search(analysed.searched(wishes), Request(cluster, options))
     found = search.run()
     return msgspec.structs.replace(
         analysed.program, **outcome(found, cluster, options, search.limit)

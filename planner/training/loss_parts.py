@@ -255,7 +255,7 @@ def _edited(asked: _Asked, plain: _Plain) -> Decision:
         merges += _merge_of(share, name)
     merges += [Merge("sum")] * len(edits.sums)
     late = tuple(share.kind == ONCE for share in (loss, *aux))
-    sliced = Sliced(large.closed, small.closed, edits, late, parts.count, loss.reason)
+    sliced = Sliced(large.closed, small.closed, edits, late, parts.count)
     return Decision(plain.reduction or "auto", tuple(merges), (), sliced)
 
 

@@ -40,7 +40,6 @@ class Sliced:
     large, small: jaxprs of (parameters, batch) -> (loss, aux leaves).
     late: which outputs are computed at the end.
     count: parts.
-    why: the loss is late, if it is.
     derived: it is a derivative, which is not differentiated again.
     """
 
@@ -49,7 +48,6 @@ class Sliced:
     edits: Edits
     late: tuple[bool, ...]
     count: int
-    why: str = ""
     derived: bool = False
 
     @cached_property

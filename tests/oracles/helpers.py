@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from costmodel import ReshardModel, parse_cluster
-from costmodel.compiler.fusion import analyse
 from ir import FactorSpec, LoweredPlan, Mesh, Sharding, lookup
 from ir.analysis.dimension_classes import Classes, Kinds
 from ir.analysis.flatten import flatten
@@ -161,7 +160,7 @@ class Setting:
         heads = len(self.traced.program.consts)
         self.builder = Builder(
             Facts(
-                self.flat, analyse(self.flat), tuple((a + heads, b) for a, b in self.traced.tied),
+                self.flat, tuple((a + heads, b) for a, b in self.traced.tied),
                 frozenset(a + heads for a in self.traced.donated),
             ),
             MenuCache(self.mesh, self.reshard, free), UNLIMITED_BYTES,

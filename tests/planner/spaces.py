@@ -70,7 +70,7 @@ def space(
     heads = len(traced.program.consts)
     builder = Builder(
         Facts(
-            flat, traffic, tuple((a + heads, b) for a, b in traced.tied),
+            flat, tuple((a + heads, b) for a, b in traced.tied),
             frozenset(a + heads for a in traced.donated),
         ),
         MenuCache(named, reshard, ComputeModel(machine)), 1e18,

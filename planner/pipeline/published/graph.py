@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import cast
 
 import networkx as nx
@@ -74,16 +74,6 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
-    """What a profile says about the machine and batch it is meant for."""
-
-    devices: int | None = None
-    memory_bytes: float | None = None
-    bandwidth_bytes_per_s: float | None = None
-    batch: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class LayerGraph:
     """A profile: layers in topological order, checked.
 
@@ -101,7 +91,6 @@ class LayerGraph:
     batch: int
     layers: tuple[Layer, ...]
     edges: tuple[Edge, ...]
-    defaults: Defaults = field(default_factory=Defaults)
     shared: bool = False
 
     def __post_init__(self) -> None:

@@ -14,7 +14,6 @@ from .placement import Placement as Placement
 from .placement import bidirectional as bidirectional
 from .placement import chain as chain
 from .placement import looped as looped
-from .placement import placed as placed
 from .placement import v_shape as v_shape
 from .pricing import Priced as Priced
 from .pricing import price as price

@@ -51,7 +51,7 @@ def checked_rows(schedule: Schedule) -> Rows:
     return rows
 
 
-def _refuse(rows: Rows, device: int, message: str, remedy: str) -> NoReturn:
+def _refuse(device: int, message: str, remedy: str) -> NoReturn:
     raise PlanError(message, kind="bad-schedule", where=f"device {device}", remedy=remedy)
 
 
@@ -61,7 +61,7 @@ def _check_devices(rows: Rows) -> None:
     if len(wrong):
         row = int(wrong[0])
         _refuse(
-            rows, int(rows.device[row]),
+            int(rows.device[row]),
             f"lists the {rows.task(row)}, which is on device {int(home[row])}",
             "move the task there, or change the placement",
         )  # fmt: skip
@@ -74,7 +74,7 @@ def _check_doubles(rows: Rows) -> None:
     if same.any():
         row = int(order[1:][same][0])
         _refuse(
-            rows, int(rows.device[row]), f"lists the {rows.task(row)} twice",
+            int(rows.device[row]), f"lists the {rows.task(row)} twice",
             "list every task once",
         )  # fmt: skip
 
@@ -110,9 +110,9 @@ def _same(rows: Rows, wanted: np.ndarray, found: np.ndarray, kind: Kind) -> None
     task = Task(kind, chunk, microbatch, part)
     device = rows.schedule.placement.device[chunk]
     if wanted[chunk, microbatch, part]:
-        _refuse(rows, device, f"lacks the {task}", "list every task once")
+        _refuse(device, f"lacks the {task}", "list every task once")
     _refuse(
-        rows, device, f"lists the {task}, which nothing asks for",
+        device, f"lists the {task}, which nothing asks for",
         "give each chunk the micro-batches of its route, and a backward whole or in its halves",
     )  # fmt: skip
 
@@ -124,7 +124,7 @@ def _check_order(rows: Rows, before_rows: Ints, after_rows: Ints) -> None:
     if len(early):
         before, after = int(before_rows[early[0]]), int(after_rows[early[0]])
         _refuse(
-            rows, int(rows.device[after]),
+            int(rows.device[after]),
             f"the {rows.task(after)} reads too early: it stands before the {rows.task(before)}",
             "change their order",
         )  # fmt: skip

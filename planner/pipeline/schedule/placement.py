@@ -140,12 +140,3 @@ def bidirectional(devices: int, pairs: int = 1) -> Placement:
     )
     routes = tuple(tuple(range(r * devices, (r + 1) * devices)) for r in copies)
     return Placement(devices, tuple(device), tuple(range(devices)) * len(copies), edges, routes)
-
-
-def placed(
-    device: Sequence[int], edges: Sequence[tuple[int, int]], *, devices: int | None = None
-) -> Placement:
-    """Any acyclic flow of chunks (branches, shared devices), every one visited by all."""
-    chunks = tuple(range(len(device)))
-    count = max(device, default=-1) + 1 if devices is None else devices
-    return Placement(count, tuple(device), chunks, tuple(edges), (chunks,))

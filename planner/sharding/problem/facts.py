@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from costmodel.compiler import Traffic, lifetimes
+from costmodel.compiler import analyse, lifetimes
 from ir import FactorSpec, Literal
 from ir.analysis import (
     FlatOp,
@@ -46,17 +46,16 @@ class Facts:
     def __init__(
         self,
         flat: FlatProgram,
-        traffic: Traffic,
         ties: tuple[tuple[int, int], ...],
         donated: frozenset[int],
     ) -> None:
-        self.flat, self.traffic = flat, traffic
+        self.flat, self.traffic = flat, analyse(flat)
         self.tied_in = {out: flat.inputs[a] for a, out in ties}
         self.specs = Specs(flat)
         self.partial = may_be_partial(flat, self.specs)
         self.uses = uses(flat)
         reused = {v for a, k in ties if a in donated and isinstance(v := flat.outputs[k], int)}
-        self.lifetimes = lifetimes(flat, traffic.stored, reused)
+        self.lifetimes = lifetimes(flat, self.traffic.stored, reused)
         self.in_place = self._in_place([pair for pair in ties if pair[0] in donated])
         self.stack_of = {port: outer for outer, port in flat.stacked.items()}
         self.shared = {

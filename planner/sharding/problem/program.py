@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from costmodel.compiler import analyse
 from ir import Graph
 from ir.analysis import Classes, FlatProgram, Kinds, flatten
 
@@ -123,5 +122,5 @@ def program_of(
     """
     flat = flatten(graph)
     resolved = wishes_for(options, flat, ties)
-    facts = Facts(flat, analyse(flat), ties, donated)
+    facts = Facts(flat, ties, donated)
     return Program(facts, roles_of([item.role for item in graph.inputs], flat), resolved)

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from ..arrays import Flat, Ints
 from ..problem import Edge, Floats
 
-DEFAULT_ENTRIES = 3_000_000
 # Problems up to this size are tried as a whole, with tables up to that one.
 MOST_NODES, MOST_ENTRIES = 3_000, 300_000
 MOST_NEIGHBOURS = 30
@@ -125,7 +124,7 @@ def _slice(array: Floats, positions: tuple[int, ...], k: int, rank: int) -> Floa
 
 
 def order(
-    sizes: Sequence[int], joined: Mapping[int, Collection[int]], max_entries: int, max_joined: int
+    sizes: Sequence[int], joined: Mapping[int, Collection[int]], max_entries: int
 ) -> list[int]:
     """Nodes in the order in which they are removed, smallest table first, while the limits allow.
 
@@ -133,7 +132,6 @@ def order(
         sizes: options of each node.
         joined: the neighbours of each node that is there.
         max_entries: of a table.
-        max_joined: neighbours of a node that is removed.
     """
     left = {v: set(neighbours) for v, neighbours in joined.items()}
 
@@ -153,7 +151,7 @@ def order(
             continue
         if now > max_entries:
             break
-        if len(left[v]) > max_joined:
+        if len(left[v]) > MOST_NEIGHBOURS:
             continue
         found.append(v)
         around = left.pop(v)
@@ -210,15 +208,10 @@ class Elimination:
         for v in scope:
             self.neighbours[v].update(w for w in scope if w != v)
 
-    def run(
-        self,
-        max_entries: int = DEFAULT_ENTRIES,
-        max_neighbours: int = MOST_NEIGHBOURS,
-        deadline: float = float("inf"),
-    ) -> None:
+    def run(self, max_entries: int = MOST_ENTRIES, deadline: float = float("inf")) -> None:
         """Removes nodes, smallest table first, while the limits allow."""
         joined = {v: self.neighbours[v] for v in self.alive}
-        for v in order(self.sizes, joined, max_entries, max_neighbours):
+        for v in order(self.sizes, joined, max_entries):
             if time.monotonic() > deadline:
                 break
             self._remove(v)
@@ -243,36 +236,9 @@ class Elimination:
             )
             self._put(scope, joined)
 
-    def core(self) -> tuple[tuple[int, ...], list[Floats], list[Edge]]:
-        """What is left, if its factors join at most two nodes: (nodes, costs, edges)."""
-        nodes = tuple(sorted(self.alive))
-        position = {v: i for i, v in enumerate(nodes)}
-        costs = [self.tables.arrays[self.factors[v][(v,)]] for v in nodes]
-        edges = [
-            Edge(position[scope[0]], position[scope[1]], self.tables.arrays[table])
-            for v in nodes
-            for scope, table in sorted(self.factors[v].items())
-            if len(scope) == 2 and scope[0] == v
-        ]
-        return nodes, costs, edges
-
-    def constant(self) -> float:
-        """Cost already settled: components that were removed whole."""
-        total = 0.0
-        for v, factors in self.trail:
-            if all(scope == (v,) for scope, _ in factors):
-                total += sum(float(self.tables.arrays[t].min()) for _, t in factors)
-        return total
-
-    def read_back(self, chosen: Mapping[int, int] | None = None) -> tuple[int, ...]:
-        """Best options of the removed nodes, given those of the nodes that are left.
-
-        Args:
-            chosen: node -> option, for every node left.
-        """
+    def read_back(self) -> tuple[int, ...]:
+        """Best options of the nodes, once all are removed."""
         choice = [0] * len(self.sizes)
-        for v, k in (chosen or {}).items():
-            choice[v] = k
         for v, factors in reversed(self.trail):
             total: NDArray[np.float64] = np.zeros(self.sizes[v])
             for scope, table in factors:
@@ -293,7 +259,7 @@ def eliminated(flat: Flat, tables: Tables, deadline: float) -> Ints | None:
     for u, v in flat.ends.tolist():
         joined[u].add(v)
         joined[v].add(u)
-    if len(order(sizes.tolist(), joined, MOST_ENTRIES, MOST_NEIGHBOURS)) < flat.size:
+    if len(order(sizes.tolist(), joined, MOST_ENTRIES)) < flat.size:
         return None
     costs = [flat.cost[a:b] for a, b in zip(flat.first[:-1], flat.first[1:], strict=True)]
     shaped: dict[int, Floats] = {}

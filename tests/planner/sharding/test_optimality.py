@@ -16,7 +16,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
-from costmodel.compiler.fusion import analyse
 from ir.analysis.flatten import flatten
 from ir.trace import trace
 from planner.common.stop import Stop
@@ -51,7 +50,7 @@ def problem_of(
     heads = len(traced.program.consts)
     ties = tuple((a + heads, b) for a, b in traced.tied)
     donated = frozenset(a + heads for a in traced.donated)
-    builder = Builder(Facts(flat, analyse(flat), ties, donated), cache, 1e18)
+    builder = Builder(Facts(flat, ties, donated), cache, 1e18)
     return builder.build().problem
 
 

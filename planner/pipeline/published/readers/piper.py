@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..graph import Defaults, Edge, Layer, LayerGraph, Variant, bad_profile, check_number, ordered
+from ..graph import Edge, Layer, LayerGraph, Variant, bad_profile, check_number, ordered
 from .strict import load_json, mapping, number_of, sequence, whole
 
 KINDS = {"vanilla": "none", "activation recomp": "full"}
@@ -59,13 +59,11 @@ def read(path: Path, text: str, *, batch: int | None = None) -> LayerGraph:
         for pair in sync.keys() - edges.keys():
             raise bad_profile(where, f"{what} names the edge {' -> '.join(pair)}, which is not in "
                               "'edges'")  # fmt: skip
-    defaults = Defaults(
-        whole(where, "maxDevices", top["maxDevices"], least=1),
-        check_number(where, "maxMemoryPerDevice", top["maxMemoryPerDevice"]),
-        check_number(where, "bandwidth", top["bandwidth"]),
-        whole(where, "mbsInBatch", top["mbsInBatch"], least=1),
-    )
-    return LayerGraph(where, "piper", 1, *ordered(where, layers, edges), defaults)
+    for name in ("maxDevices", "mbsInBatch"):  # of the machine and batch it was made for
+        whole(where, name, top[name], least=1)
+    for name in ("maxMemoryPerDevice", "bandwidth"):
+        check_number(where, name, top[name])
+    return LayerGraph(where, "piper", 1, *ordered(where, layers, edges))
 
 
 def _sync(found: Sync, pair: tuple[str, str]) -> tuple[tuple[int, float], ...]:

@@ -17,12 +17,12 @@ from planner.pipeline.schedule import (
     build,
     chain,
     check,
-    placed,
     simulate,
     table_of,
     uniform,
     with_transfers,
 )
+from tests.planner.pipeline.schedule.problems import placed
 
 F, B = Kind.FORWARD, Kind.BACKWARD
 G, W = Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT

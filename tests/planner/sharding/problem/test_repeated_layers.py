@@ -11,7 +11,6 @@ import optax
 import pytest
 
 from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
-from costmodel.compiler.fusion import analyse
 from examples import gpt, llama
 from ir.analysis.dimension_classes import Classes, Kinds
 from ir.analysis.flatten import flatten
@@ -40,7 +39,7 @@ def facts(name: str = "gpt", layers: int = LAYERS) -> tuple[Facts, Kinds, tuple[
         fn, args, _ = llama.Llama(64, 16, 32, 8, 4, 64, layers, 8, "float32").target(jax.eval_shape)
     traced = trace(fn, *args, donate_argnums=(0, 1), roles=ROLES)
     flat = flatten(traced.graph)
-    found = Facts(flat, analyse(flat), traced.tied, frozenset(traced.donated))
+    found = Facts(flat, traced.tied, frozenset(traced.donated))
     roles = roles_of([item.role for item in traced.graph.inputs], flat)
     specs = [found.spec(op) for op in flat.ops]
     kinds = Kinds(Classes(flat, specs), specs, roles.batch, roles.parameters)

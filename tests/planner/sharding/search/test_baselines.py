@@ -11,7 +11,6 @@ import optax
 import pytest
 
 from costmodel import CollectiveModel, ComputeModel, ReshardModel
-from costmodel.compiler.fusion import analyse
 from ir import Sharding
 from ir.analysis.dimension_classes import Classes, Kinds
 from ir.analysis.flatten import flatten
@@ -50,7 +49,7 @@ def recipes(loss: Any, params: Any, batch: Any, mesh: tuple[int, ...], *, every:
     cache = MenuCache(
         named, ReshardModel(machine, named, CollectiveModel(machine)), ComputeModel(machine)
     )
-    facts = Facts(flat, analyse(flat), traced.tied, frozenset(traced.donated))
+    facts = Facts(flat, traced.tied, frozenset(traced.donated))
     builder = Builder(facts, cache, 1e18)
     roles = roles_of([item.role for item in traced.graph.inputs], flat)
     specs = [facts.spec(op) for op in flat.ops]

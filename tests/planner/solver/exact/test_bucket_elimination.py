@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
 from planner.solver.exact.bucket_elimination import Elimination, Tables
 from planner.solver.problem import Edge, IntraProblem
-from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.problems import all_costs, instance
 
 BLOCKS = [range(start, start + 100) for start in range(0, 1500, 100)]
@@ -28,31 +25,6 @@ def test_equals_brute_force(seeds: range) -> None:
         state.run()
         assert not state.alive
         assert_best(problem, state.read_back(), seed)
-        best = float(all_costs(problem).min())
-        assert state.constant() == pytest.approx(best, rel=1e-9, abs=1e-18), seed
-
-
-@pytest.mark.parametrize("seeds", BLOCKS[:4], ids=str)
-@pytest.mark.parametrize("neighbours", [0, 1, 2])
-def test_the_core_has_the_same_optimum(seeds: range, neighbours: int) -> None:
-    for seed in seeds:
-        problem = instance(seed, memory=False)
-        state = Elimination(problem.node_cost, problem.edges)
-        state.run(max_neighbours=neighbours)
-        nodes, costs, edges = state.core()
-        size = len(nodes)
-        rest = IntraProblem(
-            tuple(costs), tuple(edges), tuple(np.zeros(len(c)) for c in costs), ((0, 0),) * size,
-            math.inf,
-        )  # fmt: skip
-        assert not any(edge.u == edge.v for edge in edges)
-        assert len({(edge.u, edge.v) for edge in edges}) == len(edges)
-        answer = brute_force(rest)
-        best = float(all_costs(problem).min())
-        assert state.constant() + answer.cost == pytest.approx(best, rel=1e-9, abs=1e-18), seed
-        if answer.choice or not size:
-            chosen = dict(zip(nodes, answer.choice, strict=True))
-            assert_best(problem, state.read_back(chosen), seed)
 
 
 def test_tables_are_shared_between_problems() -> None:
@@ -72,4 +44,6 @@ def test_stops_before_a_table_that_is_too_large() -> None:
     assert len(state.alive) == 6
     state.run(max_entries=3**5)
     assert not state.alive
-    assert state.constant() == 3.0  # six nodes in three colours: three pairs alike
+    choice = state.read_back()
+    alike = sum(choice[edge.u] == choice[edge.v] for edge in edges)
+    assert alike == 3  # six nodes in three colours
