@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ir import Literal, Sharding, TensorType, replicated
+from ir import Literal, LoweredPlan, Sharding, TensorType, replicated
 from ir.analysis import Decisions, ValueKey, flatten
 from ir.evaluate import plain_program
 
@@ -138,20 +138,14 @@ class Planned:
         return build_mesh(self.solved.decisions.mesh, self.devices)
 
     def jit(self, part: Part, name: str, sums: Collection[int], added: int) -> Any:
-        ins = [self._known(v) for v in self._inputs(part)]
-        ins = [
-            s if v in sums else finished(s) for s, v in zip(ins, self._inputs(part), strict=True)
-        ]
+        known = [(v, self._known(v)) for v in self._inputs(part)]
+        ins = [state if v in sums else finished(state) for v, state in known]
         plain = len(part.makes) - added
         held = [v for v in part.reads if v in sums] if added else []
         outs = [finished(self._of(part, k)) for k in range(plain)]
         # sums come out in the order in which they go in
         outs += [self._known(v) for v in (sorted(sums) if added else ())]
-        decisions = _restricted(part, self.solved.decisions, tuple(ins), tuple(outs))
-        flat = flatten(part.program.graph)
-        local = local_program(
-            part.program, lower_decisions(flat, decisions, self.solved.reshard, {})
-        )
+        local = local_program(part.program, _lowered(part, self.solved, ins, outs))
         waits_in, waits_out = [_axes(s) for s in ins], [_axes(s) for s in outs]
 
         def shards(*arrays: Array) -> tuple[Array, ...]:
@@ -235,17 +229,24 @@ def _spec(state: Sharding) -> PartitionSpec:
     return PartitionSpec(_axes(state), *spec) if state.partial else spec
 
 
-def _restricted(
-    part: Part, decisions: Decisions, ins: tuple[Sharding, ...], outs: tuple[Sharding, ...]
-) -> Decisions:
-    """What was decided for the whole program, said of a part of it."""
-    place = {i: k for k, i in enumerate(part.nodes)}
-    ops = {(place[at[0]], *at[1:]): r for at, r in decisions.ops.items() if at[0] in place}
+def _lowered(
+    part: Part, solved: Solved, ins: Sequence[Sharding], outs: Sequence[Sharding]
+) -> LoweredPlan:
+    """What was decided for the whole program, lowered for a part of it.
+
+    Args:
+        part: of the program.
+        solved: what was decided.
+        ins: states in which the part takes its inputs.
+        outs: states in which it leaves its results.
+    """
+    whole, place = solved.decisions, {i: k for k, i in enumerate(part.nodes)}
+    ops = {(place[at[0]], *at[1:]): r for at, r in whole.ops.items() if at[0] in place}
     values: dict[ValueKey, Sharding] = {}
-    for (prefix, v), state in decisions.values.items():
+    for (prefix, v), state in whole.values.items():
         if prefix and prefix[0] in place:
             values[(place[prefix[0]], *prefix[1:]), v] = state
         elif not prefix and v in part.number:
             values[(), part.number[v]] = state
-    values.update({((), k): state for k, state in enumerate(ins)})
-    return Decisions(decisions.mesh, ops, values, ins, outs)
+    decisions = Decisions(whole.mesh, ops, values, tuple(ins), tuple(outs))
+    return lower_decisions(flatten(part.program.graph), decisions, solved.reshard, {})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ir import Graph, Mesh, Sharding, TensorType, flops_of, lookup, replicated
-from ir.analysis import FlatProgram, operand_types
+from ir import Graph, LoweredPlan, TensorType, flops_of, lookup, replicated
+from ir.analysis import FlatProgram, Place, operand_types
 
 from ...sharding.cost.account import held_at
 from ...sharding.search.context import Candidate
@@ -113,19 +113,18 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
             totals[phase] += each[i]
     totals["once"] += best.built.taking_s(choice)
     reshard = best.builder.cache.reshard
-    for moved in best.decided.plan.reshards:
+    plan, inside = best.decided.plan, (phases.loop, 0)
+    for moved in plan.reshards:
         time, _ = held_at(best.builder.facts, moved)
         at = max(bisect_right(starts, time) - 1, 0)
         seconds = sum(reshard.step_s(step, moved.change.type) for step in moved.change.steps)
         phase = names[at] if moved.weight >= count or count == 1 else "once"
         totals[phase] += seconds * moved.weight
         each[at] += seconds * moved.weight * (phase != "once")
-    states = best.decisions.values
-    inside = (phases.loop, 0)
-    inner = {v: state for (prefix, v), state in states.items() if prefix == inside}
-    saved = _bytes(phases.saved, body.types, inner, best.mesh)
-    takes = _bytes(phases.takes, body.types, inner, best.mesh)
-    static = _bytes(phases.sums, body.types, inner, best.mesh)
+    saved, takes, static = (
+        _bytes(values, body.types, plan, inside)
+        for values in (phases.saved, phases.takes, phases.sums)
+    )
     for k in phases.own:
         node = best.built.value_node[flat.inputs[k]]
         static += float(best.built.live_intervals.usage[node][choice[node]])
@@ -204,12 +203,8 @@ def _phase(place: tuple[int, ...], phases: Phases, sums: Collection[int]) -> str
 
 
 def _bytes(
-    values: Sequence[int],
-    types: Sequence[TensorType],
-    states: Mapping[int, Sharding],
-    mesh: Mesh,
+    values: Sequence[int], types: Sequence[TensorType], plan: LoweredPlan, body: Place
 ) -> float:
-    """Bytes of values on one device."""
-    return sum(
-        float(states.get(v, replicated(types[v].rank)).local_bytes(types[v], mesh)) for v in values
-    )
+    """Bytes of values of a body on one device."""
+    states = ((plan.state(body, v) or replicated(types[v].rank), types[v]) for v in values)
+    return sum(float(state.local_bytes(type_, plan.mesh)) for state, type_ in states)
