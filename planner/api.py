@@ -47,27 +47,28 @@ def plan(
     """Plans a function on a cluster; nothing is computed or allocated.
 
     Args:
-        fn: anything `jax.jit` takes. With `optimizer=`, a loss function of (params, batch).
-        args: its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`.
-        cluster: a name such as `8xh100`, `64xv100-16gb:8`, `host`, a YAML or JSON file, or a
-            `Cluster`.
-        optimizer: an optax optimizer; the planner then owns the training step, which is
+        fn: any function that `jax.jit` takes. With `optimizer=`, a loss function of
+            (params, batch).
+        args: arguments of the function: pytrees of arrays or `jax.ShapeDtypeStruct`.
+        cluster: a `Cluster`, a name such as `8xh100`, `64xv100-16gb:8` or `host`, or the path of a
+            YAML or JSON file.
+        optimizer: an optax optimizer. The planner then makes the training step,
             (params, opt_state, batch) -> (params, opt_state, loss).
-        has_aux: the loss function returns (loss, aux).
-        batch_axis: example dimension of the batch, for micro-batches.
-        donate_argnums: arguments whose buffers may be reused.
+        has_aux: whether the loss function returns (loss, aux).
+        batch_axis: index of the batch dimension that counts examples.
+        donate_argnums: indices of the arguments whose buffers may be reused.
         roles: role of each argument (parameter, optimizer-state, batch); guessed if empty.
         options: settings of the search.
-        progress: called with a line of text as the search goes on.
-        **settings: fields of `Options`, given directly; they win.
+        progress: receiver of a line of text at each step of the search.
+        **settings: fields of `Options`, which replace those of `options`.
 
     Returns:
-        The fastest plan found that fits in memory, in several stages where these are faster.
+        The fastest plan found that fits in memory, in one program or in stages.
 
     Raises:
         PlanError: if nothing fits or an option is wrong.
         NotTracedError: if the function cannot be traced.
-        BadProfileError: if the cluster is not known or its description is malformed.
+        BadProfileError: if the cluster is unknown or its description is malformed.
     """
     start, wanted = time.monotonic(), _options(options, settings)
     request = Request(_machine(cluster), wanted, progress or silent, start)
@@ -98,7 +99,7 @@ def load(path: str | Path) -> Plan:
 
 
 def _plan_of(found: Planned) -> Plan:
-    """What a search found, with all that can be done with it."""
+    """The user's plan of a search's result."""
     return Plan(found.file, found.bound, found.seconds, cached=found.cached)
 
 
@@ -120,7 +121,7 @@ def _options(options: Options | None, settings: dict[str, Any]) -> Options:
 
 
 def _training_only(options: Options) -> dict[str, Any]:
-    """Settings that are given and mean something only for training steps."""
+    """The given settings that only apply to training steps."""
     return {
         "microbatches": options.microbatches,
         "loss_reduction": options.loss_reduction != "auto",

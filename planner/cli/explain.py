@@ -28,24 +28,24 @@ TensorName = Annotated[
 ]
 
 
-Devices = Annotated[
-    int | None, typer.Option(metavar="N", help="What if there were so many devices?")
-]
+Devices = Annotated[int | None, typer.Option(metavar="N", help="What if there were N devices?")]
 Memory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="What if a device had so much to use?")
+    str | None, typer.Option(metavar="SIZE", help="What if the memory limit of a device were SIZE?")
 ]
 Bandwidth = Annotated[
-    float | None, typer.Option(metavar="TIMES", help="What if links were so many times as fast?")
+    float | None, typer.Option(metavar="TIMES", help="What if links were TIMES as fast?")
 ]
 Pins = Annotated[
     list[str] | None,
-    typer.Option("--pin", metavar="PATTERN=SPEC", help="What if arguments were sharded so?"),
+    typer.Option("--pin", metavar="PATTERN=SPEC", help="What if arguments had this sharding?"),
 ]
 
 
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="PLAN.JSON", help="Write the plan that would be."),
+    typer.Option(
+        "--output", "-o", metavar="PLAN.JSON", help="Write the plan of the what-if question."
+    ),
 ]
 
 
@@ -59,12 +59,12 @@ def explain_command(
     output: Output = None,
     as_json: AsJson = False,
 ) -> Answer:
-    """Say why a tensor or op is sharded as it is, or what would be if something were different.
+    """Explain the sharding of a tensor or op, or plan under other conditions.
 
-    Shows what each alternative would add in time and memory, solved with that one choice fixed.
-    With --devices, --memory, --bandwidth or --pin the program is planned again so, and shown
-    beside the plan. Exit status: 0, 1 if nothing fits then, 2 if the plan cannot be read or has
-    nothing of that name.
+    Shows the time and memory that each alternative adds, solved with that one choice fixed. With
+    --devices, --memory, --bandwidth or --pin the program is planned again under that condition,
+    and both plans are shown. Exit status: 0, 1 if nothing fits then, 2 if the plan cannot be read
+    or has nothing of that name.
     """
     given: dict[str, Any] = {
         "devices": devices,
@@ -97,7 +97,7 @@ def _check_output(output: Path, given: dict[str, Any]) -> None:
 
 
 def _stages(found: Plan, tensor: str, given: dict[str, Any]) -> Answer:
-    """The same of a plan in stages; tensors are named STAGE:TENSOR."""
+    """Explains a plan in stages; tensors are named STAGE:TENSOR."""
     if given:
         raise PlanError(
             "a plan in stages is not planned again from its file", kind="usage", where=found.where,
@@ -110,7 +110,7 @@ def _stages(found: Plan, tensor: str, given: dict[str, Any]) -> Answer:
 def _what_if(
     found: Plan, tensor: str, given: dict[str, Any], output: Path | None, *, as_json: bool
 ) -> Answer:
-    """The plan beside the one that there would be."""
+    """Compares the plan with that of the what-if question."""
     if tensor:
         raise PlanError(
             "a tensor is explained as the plan has it", kind="usage", where="meshwright explain",

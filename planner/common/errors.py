@@ -10,12 +10,12 @@ LONGEST = 1500  # characters of each part of a message
 
 
 class PlanError(ValueError):
-    """Planning, loading or running a plan is not possible as asked.
+    """Planning, loading or running a plan failed because of its arguments or files.
 
     kind: a short word for programs (`does-not-fit`, `bad-pin`, `plan-file`, ...).
     where: file, argument or tensor.
     remedy: what the user can do.
-    needs_bytes: the least that a device would have to have, where memory is what lacks.
+    needs_bytes: memory of a device that some plan would fit in [bytes]; 0 for other errors.
     """
 
     def __init__(
@@ -38,17 +38,14 @@ class PlanError(ValueError):
 
 
 class ShortError(PlanError):
-    """No plan can fit: what all of them hold at once is more than there is.
-
-    That is `needs_bytes`, were everything split over all devices.
-    """
+    """No plan fits, even with everything split over all devices, which takes `needs_bytes`."""
 
 
 class IndivisibleError(PlanError):
-    """A batch cannot be cut into so many micro-batches, but perhaps into others."""
+    """A batch cannot be cut into this number of micro-batches."""
 
 
-# What the public functions raise for errors of the packages below; see `planner.common.surface`.
+# Errors of lower packages as public functions raise them; see `planner.common.surface`.
 
 
 class ArgumentError(PlanError, TypeError):
@@ -64,13 +61,13 @@ class NotAProgramError(PlanError, IRError):
 
 
 class BadProfileError(PlanError, ProfileError):
-    """A profile or a cluster description is missing, malformed or not believable."""
+    """A profile or a cluster description is missing, malformed or implausible."""
 
 
 class BadRuleError(PlanError, RuleError):
-    """A rule of substitution or a file of such is malformed."""
+    """A substitution rule or a rule file is malformed."""
 
 
 def _bounded(text: str) -> str:
-    """A text of bearable length: what a damaged file holds in place of a name may be very long."""
+    """A text cut to `LONGEST` characters: a name in a damaged file may be very long."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 100]} ... {text[-90:]}"

@@ -1,4 +1,4 @@
-"""What a user may ask for."""
+"""The settings of a search."""
 
 from __future__ import annotations
 
@@ -21,31 +21,29 @@ PIPELINES = ("1f1b", "1f1b-eager", "gpipe", "interleaved", "zb-h1", "zb-h2")
 class Options:
     """Settings of a search; the same options and inputs give the same plan.
 
-    time_limit_s: for solving; tracing and pricing come on top.
-    memory_bytes: per device; nine tenths of the cluster's own if None.
-    pins: (pattern of argument names, dimensions) such as ("params/*/w1", "[-,8]"): a dimension is
-        `-` (whole), `*` (anything), a number (split so many ways), or mesh axes (`x`, `x*y`).
-    mesh: shape to use, such as (2, 4); searched if None.
-    forbidden: (pattern, dimension) pairs that must stay whole.
-    microbatches: for `optimizer=`; chosen if None.
-    loss_reduction: for `optimizer=` with micro-batches: mean, sum, or auto.
-    baselines: also price the hand-written plans.
-    baseline: return the best plan within this hand-written one, such as "fsdp", instead of the
-        best of all.
-    pipeline: for `optimizer=`: a number of stages; off; or auto, which looks at pipelines where
-        devices talk over more than one kind of link, or where no single program fits, but not
-        with pins, forbidden, mesh or baseline, which are of one program.
-    schedules: of pipelines, those to choose from.
-    emission: shard_map (explicit collectives) or constraints (the compiler's partitioner).
-    overlap: also predict the step with collectives beside compute, on devices that run them so;
-        what is chosen, and the bound, are for a step that adds everything up.
-    substitutions: rewrite the program by proven rules where that makes its plan faster: True for
-        those that are exact, reassociated, or bounded in floats, False for none; a name for those
-        that are worth no less ("exact", "reassociated", "bounded", "unbounded").
-    cache: look plans and solved problems up in the plan store of this user, and keep them there.
-    shardings: what becomes of shardings that the program and its arguments are written with
-        (constraints, those of jitted functions and of arrays, explicit ones): warn, and choose
-        freely; or pin, on a mesh of the shape that they are written for.
+    time_limit_s: time limit of the solver [s]; tracing and pricing take more.
+    memory_bytes: memory limit of one device [bytes]; nine tenths of the cluster's if None.
+    pins: pairs of (pattern of argument names, dimensions) such as ("params/*/w1", "[-,8]"); each
+        dimension is `-` (whole), `*` (free), a number of parts, or mesh axes (`x`, `x*y`).
+    mesh: mesh shape, such as (2, 4); searched if None.
+    forbidden: pairs of (pattern, dimension); these dimensions stay whole.
+    microbatches: number of micro-batches, with `optimizer=`; chosen if None.
+    loss_reduction: reduction of the loss over micro-batches: mean, sum, or auto.
+    baselines: whether baselines are priced.
+    baseline: name of a baseline, such as "fsdp"; the result is the best plan within it.
+    pipeline: number of stages, with `optimizer=`; or "off"; or "auto", which tries pipelines where
+        the devices have more than one kind of link, or where no single program fits, unless pins,
+        forbidden, mesh or baseline are given.
+    schedules: pipeline schedules to choose from.
+    emission: "shard_map" (explicit collectives) or "constraints" (XLA's partitioner).
+    overlap: whether the step with collectives beside compute is predicted too. The choice and the
+        bound are for the sum of both.
+    substitutions: whether proven rules rewrite the program where its plan becomes faster. A name
+        ("exact", "reassociated", "bounded", "unbounded") is the least accuracy of a rule in
+        floats; True means "bounded".
+    cache: whether plans and solved problems are read from and written to the user's plan store.
+    shardings: treatment of the program's own shardings (constraints, those of jitted functions and
+        of arrays, explicit ones): "warn" chooses freely, "pin" pins them on a mesh of their shape.
     """
 
     time_limit_s: float = 60.0
@@ -96,7 +94,7 @@ class Options:
 
 
 def _check_number(name: str, value: object, *, whole: bool = True, finite: bool = True) -> None:
-    """A number above 0; whole ones may not come as floats."""
+    """Checks that a value is a number above 0, of type int if `whole`."""
     kinds = int if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
         kind = "a whole number" if whole else "a number"

@@ -1,4 +1,4 @@
-"""Explains a plan: what else a tensor or op could have been, and what each would add."""
+"""Explains a plan: the alternatives of a tensor or op, and the cost of each."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ..sharding.problem.restricted import Cuts, within
 from ..sharding.search.pinned import wished
 from ..solver.problem import Floats
 from .cost_changes import changes
-from .explanation import MOST_SHOWN, Alternative, Explanation, Found, Whole
+from .explanation import MOST_SHOWN, Alternative, Explanation, Matches, Overview
 from .other_options import Instead, Solved
 
 MOST_REASONS = 2
 
 
 class AnalysedPlan:
-    """The search space around one plan, rebuilt from the plan file alone."""
+    """A plan with its problem, choice and account, rebuilt from the plan file."""
 
     def __init__(
         self, program: ProgramPlan, decisions: Decisions, cluster: Cluster, where: str
@@ -43,7 +43,7 @@ class AnalysedPlan:
 
     @cached_property
     def graph(self) -> Graph:
-        """The graph that the file carries.
+        """The graph of the plan file.
 
         Raises:
             PlanError: if its text is malformed.
@@ -80,7 +80,7 @@ class AnalysedPlan:
 
     @cached_property
     def kinds(self) -> Kinds:
-        """Which dimensions are of the batch, of the sequence, of the experts."""
+        """Kinds of dimensions: batch, sequence, experts."""
         return self.searched(self._wishes).kinds
 
     @cached_property
@@ -92,7 +92,7 @@ class AnalysedPlan:
         """The plan as a choice of the rebuilt problem.
 
         Raises:
-            PlanError: if a decision is not in the space of this version.
+            PlanError: if this version's problem does not have a decision of the plan.
         """
         flat, built = self.flat, self.built
         places = {flat.ops[i].place: node for i, node in built.op_node.items()}
@@ -123,7 +123,7 @@ class AnalysedPlan:
 
     @cached_property
     def decided(self) -> Decided:
-        """The plan as a decided problem."""
+        """The problem with the plan's choice."""
         return Decided(self.builder, self.built, self.choice)
 
     @cached_property
@@ -140,10 +140,10 @@ class AnalysedPlan:
     # --- finding --------------------------------------------------------------------------
 
     def nodes_called(self, what: str) -> list[tuple[str, int]]:
-        """Nodes of arguments whose name, or of ops whose name, place or source line, matches.
+        """(name, node) of matching arguments (by name) and ops (by name, place or source line).
 
         Raises:
-            PlanError: if nothing does.
+            PlanError: if nothing matches.
         """
         flat, built = self.flat, self.built
         found: list[tuple[str, int]] = []
@@ -176,22 +176,22 @@ class AnalysedPlan:
     def explain(self, what: str, alternatives: int) -> str:
         return str(self.reason(what, alternatives))
 
-    def reason(self, what: str, alternatives: int = 6) -> Found | Whole:
-        """Explains what is called so; the whole plan if nothing is named.
+    def reason(self, what: str, alternatives: int = 6) -> Matches | Overview:
+        """Explains the tensors and ops of a name; the whole plan if `what` is empty.
 
         Raises:
-            PlanError: if nothing in the program is called so.
+            PlanError: if nothing in the program has this name.
         """
         if not what:
-            return Whole(self.account, self.program)
+            return Overview(self.account, self.program)
         found = self.nodes_called(what)
-        return Found(
+        return Matches(
             tuple(self._node(name, node, alternatives) for name, node in found[:MOST_SHOWN]),
             tuple(name for name, _ in found[MOST_SHOWN:]),
         )
 
     def option(self, node: int, k: int) -> str:
-        """One option of a node in words."""
+        """Text of one option of a node."""
         ref = self.built.refs[node]
         if ref.menu:
             strategy = ref.menu[k]
@@ -206,8 +206,8 @@ class AnalysedPlan:
     def _node(self, name: str, node: int, alternatives: int) -> Explanation:
         """Explains a node.
 
-        Alternatives are first ranked by what they cost with everything else as planned; the
-        cheapest are then solved for real, and so is the plan's own option.
+        Alternatives are ranked by their cost with all other choices fixed; the cheapest are then
+        solved, and so is the plan's own option.
         """
         problem, chosen = self.built.problem, self.choice[node]
         ref = self.built.refs[node]
@@ -227,7 +227,7 @@ class AnalysedPlan:
         )  # fmt: skip
 
     def _forced(self, node: int) -> str:
-        """The user's wishes for an argument."""
+        """Text of the pins and forbidden dimensions of an argument."""
         names = [
             self.flat.values[v].name for v in self.flat.inputs if self.built.value_node[v] == node
         ]
@@ -240,7 +240,7 @@ class AnalysedPlan:
         return ", ".join((*pins, *whole, *self._asked(node)))
 
     def _asked(self, node: int) -> Iterator[str]:
-        """What the program is written with for the values of a node."""
+        """Texts of the program's own shardings of a node's values."""
         for v, asked in (*self._wishes.inside.items(), *self._wishes.results.items()):
             end = None if v < 0 else self.built.outline.ends[v]
             made = self.built.out_node[-1 - v] if v < 0 else end.node if end else -1
@@ -249,7 +249,7 @@ class AnalysedPlan:
 
     @cached_property
     def _wished(self) -> dict[int, Floats]:
-        """Costs of what the user's wishes limit; what they rule out is infinite."""
+        """Node -> costs of its options [s], infinite for those that pins exclude."""
         built, limits = self.built, wished(self._wishes, self.flat, self.decisions.mesh)
         found: dict[int, Floats] = {}
         for node, kept in enumerate(within(built, self.builder.facts, limits, Cuts()).kept):
@@ -263,7 +263,7 @@ class AnalysedPlan:
         return wishes_of(self.program, self.flat)
 
     def direct_costs(self, node: int) -> Floats:
-        """Cost of each option of a node with everything else as it is [s]."""
+        """Cost of each option of a node with all other choices fixed [s]."""
         problem, choice = self.built.problem, self.choice
         cost = problem.node_cost[node].copy()
         for edge in problem.edges:
@@ -291,7 +291,7 @@ class AnalysedPlan:
         return account(Decided(self.builder, self.built, solved.choice))
 
     def _with(self, node: int, k: int, base: Solved, sums: Account) -> Alternative:
-        """Another option of a node beside a base, of which `sums` are the account."""
+        """Another option of a node compared with a base, whose account is `sums`."""
         text, other = self.option(node, k), self._instead.other(node, k, base)
         if other is None:
             return Alternative(text)
@@ -311,7 +311,7 @@ def _any(names: Sequence[str], pattern: str) -> bool:
 
 
 def analyse_plan(program: ProgramPlan, where: str) -> AnalysedPlan:
-    """The search space around the plan of a program, on the cluster that the plan names.
+    """The analysed plan of a program, on the cluster that the plan names.
 
     Raises:
         PlanError: if a sharding or a mesh in it is malformed.

@@ -105,8 +105,8 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a name stands for in a plan: the first matches explained, the rest by name."""
+class Matches:
+    """The matches of a name in a plan: the first explained, the rest by name."""
 
     matches: tuple[Explanation, ...]
     more: tuple[str, ...]
@@ -123,8 +123,8 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """Where the time and memory of a whole plan go, and what else there was."""
+class Overview:
+    """Time and memory of a whole plan, and the next best plans."""
 
     account: Account
     program: ProgramPlan

@@ -1,4 +1,4 @@
-"""Plans a program again from its plan file alone: on another machine, with other wishes."""
+"""Plans the program of a plan file on another cluster or with other options."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .analysed_plan import AnalysedPlan
 def replanned(analysed: AnalysedPlan, cluster: Cluster, options: Options) -> ProgramPlan:
     """The plan of the same program on a cluster, with options.
 
-    The program is as the file carries it: a step keeps its number of micro-batches.
+    The program is that of the file: a training step keeps its number of micro-batches.
 
     Raises:
-        PlanError: if nothing fits, or the wishes leave no choice.
+        PlanError: if nothing fits, or no plan satisfies the options.
     """
     wishes = wishes_for(options, analysed.flat, analysed.program.ties)
     search = Search(analysed.searched(wishes), Request(cluster, options))

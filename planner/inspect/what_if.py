@@ -1,4 +1,4 @@
-"""What if: the same program on other devices, with other memory, links or wishes."""
+"""What if: the program of a plan with other devices, memory, links or pins."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def what_if(
     bandwidth: float = 1.0,
     pins: tuple[tuple[str, str], ...] = (),
 ) -> ProgramPlan:
-    """Plans the program of a plan again with something changed; it is not traced again.
+    """Plans the program of a plan under other conditions, without its function.
 
     Args:
         analysed: the plan.
-        devices: of the same kind and hosts.
-        memory_bytes: of a device that may be used.
-        bandwidth: of all links, as a multiple of what they have; latencies stay.
-        pins: in addition to the plan's own.
+        devices: number of devices of the same kind, in the same hosts.
+        memory_bytes: memory limit of one device [bytes].
+        bandwidth: factor on the bandwidth of all links; latencies stay.
+        pins: further pins.
 
     Raises:
         PlanError: if nothing fits, or the devices do not fill hosts.

@@ -1,4 +1,4 @@
-"""Hand-written shardings as a plan, priced like any other."""
+"""Hand-written shardings as a plan, priced by the same cost model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..inspect.replan import replanned
 from .plan import Plan
 
 TIME_LIMIT_S = 60.0
-# A limit that any plan keeps: what does not fit is priced all the same, and said not to fit.
+# A limit that every plan keeps: a plan that does not fit is priced with it.
 ANY_BYTES = 10**18
 FORMAT = "meshwright-shardings"
 LARGEST_BYTES = 1 << 28
@@ -32,7 +32,7 @@ Entry = str | list[str] | None
 
 
 class ShardingsFile(msgspec.Struct, frozen=True):
-    """Hand-written shardings as a file; further keys, as `export --to shardings` writes, are free.
+    """A file of hand-written shardings; other keys, as `export --to shardings` writes, are ignored.
 
     mesh: (axis, size), outermost first.
     arguments: name or pattern of arguments -> spec.
@@ -45,7 +45,7 @@ class ShardingsFile(msgspec.Struct, frozen=True):
 
 
 def read_shardings(path: str | Path) -> ShardingsFile:
-    """Reads a file of shardings, strictly and as data only.
+    """Reads a file of shardings.
 
     Raises:
         PlanError: if it cannot be read or is of another form.
@@ -72,20 +72,20 @@ def read_shardings(path: str | Path) -> ShardingsFile:
 
 @public
 def by_hand(plan: Plan, shardings: Mapping[str, Any], *, mesh: Mapping[str, int]) -> Plan:
-    """The plan that an expert wrote down, for the program and machine of another plan.
+    """The plan of hand-written shardings, for the program and cluster of another plan.
 
-    Arguments are kept exactly as said; what runs between them is completed as well as the search
-    can, as for the planner's own baselines. Parameters that are not spoken of are whole, and
-    optimizer state follows the parameter that its name ends in; other arguments are free.
+    Arguments have exactly the given shardings; the search chooses those between them, as for
+    baselines. Parameters without a spec are whole, optimizer state follows the parameter that its
+    name ends in, and other arguments are free.
 
     Args:
-        plan: names the program, the machine and the memory limit.
-        shardings: name or shell pattern of arguments -> PartitionSpec, or any sequence of None,
-            axis, or several axes; the first that matches holds.
+        plan: plan with the program, the cluster and the memory limit.
+        shardings: name or shell pattern of arguments -> PartitionSpec, or a sequence with None, an
+            axis or several axes for each dimension; the first match holds.
         mesh: axis -> size, outermost first.
 
     Returns:
-        A plan without a function; it may not fit.
+        A plan without a function. It may not fit.
 
     Raises:
         PlanError: if a name matches nothing, a spec is malformed or does not divide, or the mesh
@@ -111,7 +111,7 @@ def by_hand(plan: Plan, shardings: Mapping[str, Any], *, mesh: Mapping[str, int]
 def _priced(
     analysed: AnalysedPlan, sizes: tuple[int, ...], pins: tuple[tuple[str, str], ...], limit: int
 ) -> ProgramPlan:
-    """Within the memory limit if there is a way, else without."""
+    """The plan within the memory limit if there is one, else without a limit."""
     settings: dict[str, Any] = {
         "mesh": sizes, "pins": pins, "baselines": False, "time_limit_s": TIME_LIMIT_S,
     }  # fmt: skip

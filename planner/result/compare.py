@@ -1,4 +1,4 @@
-"""Holds two plans against each other."""
+"""Compares two plans."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_CHANGES = 8
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One plan in figures; times per step, bytes per device.
+    """The figures of one plan: seconds per step, bytes per device.
 
-    Of a plan in stages compute and communication are those of its busiest stage, and the mesh says
-    how many stages there are.
+    For a plan in stages compute and communication are those of its busiest stage, and the mesh is
+    the number of stages.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """All collectives of one kind: bytes sent by each device, runs, seconds."""
+    """All collectives of one kind: bytes sent by each device, number of runs, seconds."""
 
     bytes: float
     count: float
@@ -74,12 +74,12 @@ class ArgumentRow:
 class Comparison:
     """Two plans side by side.
 
-    same_program: both are plans of one function with the same arguments; the number of
+    same_program: whether both are plans of one function with the same arguments; the numbers of
         micro-batches may differ.
-    difference: how the programs differ, in one sentence; empty if they are equal.
-    collectives: by kind, the one that takes longest in either plan first.
-    arguments: those of both programs that are sharded differently.
-    changes: the collectives that make the difference in time.
+    difference: one sentence on how the programs differ; empty if they are equal.
+    collectives: totals by kind, the slowest first.
+    arguments: arguments with different shardings.
+    changes: the collectives that cause the difference in time.
     """
 
     a: Side
@@ -94,7 +94,7 @@ class Comparison:
         """The comparison in a sentence.
 
         Args:
-            names: of the plans.
+            names: names of the two plans.
         """
         a, b = self.a, self.b
         ratio = b.step_s / a.step_s - 1 if a.step_s else 0.0

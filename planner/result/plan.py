@@ -1,5 +1,5 @@
 # pyright: basic
-"""The plan: what was decided, what it is predicted to cost, and how to run it."""
+"""The plan: decisions, predicted costs, and how to run it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,13 @@ from .plan_view import PlanView
 class Plan(PlanView):
     """A plan for one function on one cluster, in one program or in stages.
 
-    Times are predictions of the cost model, in seconds per call; bytes are per device. A plan in
-    one program has one stage. Of several stages each is a plan of its own, for its part of the step
-    on its devices: see `stage_plans`; what speaks of one program, such as `graph`, `decisions` or
-    `in_shardings`, is theirs.
+    Times are predictions of the cost model, in seconds per call; bytes are per device. A plan of
+    one program has one stage. Each of several stages has a plan of its own, see `stage_plans`,
+    which have the members of one program, such as `graph`, `decisions` or `in_shardings`.
     """
 
     def input_shardings(self) -> dict[str, Sharding]:
-        """Name of every argument of the one program -> its sharding."""
+        """Name of each argument of the one program -> sharding."""
         names = [item.name for item in self.analysed.graph.inputs if item.role != "constant"]
         skipped = len(self.decisions.inputs) - len(names)
         return dict(zip(names, self.decisions.inputs[skipped:], strict=True))
@@ -65,7 +64,7 @@ class Plan(PlanView):
 
     @cached_property
     def stage_plans(self) -> tuple[Plan, ...]:
-        """For every stage the plan of its part of the step, all micro-batches in one loop."""
+        """The plan of each stage's part of the step, with all micro-batches in one loop."""
         plans = [
             Plan(one_stage(analysed.program, len(analysed.graph.nodes)), where=self.where)
             for analysed in self.analysed_programs
@@ -73,17 +72,17 @@ class Plan(PlanView):
         return tuple(plans[stage.program] for stage in self.file.stages)
 
     def explain(self, what: str = "", *, alternatives: int = 6) -> str:
-        """Why a tensor or op is as it is; the whole plan if `what` is empty.
+        """Explains the sharding of a tensor or op; the whole plan if `what` is empty.
 
-        Alternatives are solved with that one choice fixed, not guessed.
+        Each alternative is solved with that one choice fixed.
 
         Args:
-            what: a tensor or op; of a plan in stages `STAGE` or `STAGE:TENSOR`, such as `1` or
-                `1:params/3`.
-            alternatives: how many to solve.
+            what: name of a tensor or op; for a plan in stages `STAGE` or `STAGE:TENSOR`, such as
+                `1` or `1:params/3`.
+            alternatives: number of alternatives to solve.
 
         Raises:
-            PlanError: if nothing in the program is called so.
+            PlanError: if nothing in the program has this name.
         """
         if not self.file.in_stages:
             return self.analysed.explain(what, alternatives)
@@ -106,13 +105,13 @@ class Plan(PlanView):
         bandwidth: float = 1.0,
         pins: tuple[tuple[str, str], ...] = (),
     ) -> Plan:
-        """The plan of the same program with something changed; it is not traced again.
+        """Plans the same program under other conditions, without its function.
 
         Args:
-            devices: of the same kind and hosts.
-            memory_bytes: of a device that may be used.
-            bandwidth: of all links, as a multiple of what they have.
-            pins: in addition to the plan's own.
+            devices: number of devices of the same kind, in the same hosts.
+            memory_bytes: memory limit of one device [bytes].
+            bandwidth: factor on the bandwidth of all links.
+            pins: further pins.
 
         Raises:
             PlanError: if nothing fits, the devices do not fill hosts, or the plan is in stages.
@@ -133,7 +132,7 @@ class Plan(PlanView):
         write(path, self.file)
 
     def report(self, path: str | Path) -> None:
-        """Writes the plan as one HTML file that needs nothing but itself.
+        """Writes the plan as one self-contained HTML file.
 
         Raises:
             PlanError: if the file cannot be written.
@@ -152,13 +151,12 @@ class Plan(PlanView):
         """Writes the plan for another runtime.
 
         Args:
-            to: a format, one of `planner.inspect.export.FORMATS`; docs/exports.md has them all, and
-                which can say stages.
-            path: the file; some formats write others beside it, with other endings.
+            to: a format of `planner.inspect.export.FORMATS`, see docs/exports.md.
+            path: path of the file; some formats write more files, with other endings.
 
         Raises:
-            PlanError: if the format is unknown, cannot say this plan or cannot be written, or needs
-                the function and the plan was loaded and not bound.
+            PlanError: if the format is unknown, cannot express this plan, cannot be written, or
+                needs a function and none is bound.
         """
         path = Path(path)
         return export_plan(
@@ -180,15 +178,15 @@ class Plan(PlanView):
     # --- running --------------------------------------------------------------------------
 
     def bind(self, fn: Callable[..., Any], *args: Any, **settings: Any) -> Plan:
-        """Joins a loaded plan with the function it was made for.
+        """Joins a loaded plan with its function.
 
         Args:
             fn: the function, or the loss function of a plan made with `optimizer=`.
-            args: its arguments, arrays or `jax.ShapeDtypeStruct`.
+            args: arguments of the function: arrays or `jax.ShapeDtypeStruct`.
             settings: `optimizer=`, `has_aux=` and `batch_axis=`, if the plan was made with them.
 
         Raises:
-            PlanError: if the function or its arguments differ from the plan's; it says how.
+            PlanError: if the function or its arguments differ from the plan's.
         """
         if not self.file.in_stages:
             bound = bound_program(self.analysed, fn, args, settings)
@@ -241,7 +239,7 @@ class Plan(PlanView):
         return build_mesh(self.mesh, devices)
 
     def compile(self, *, devices: Sequence[Any] | None = None) -> Any:
-        """One callable with the signature of the function, on the devices present.
+        """A callable with the signature of the function, on the devices present.
 
         With `optimizer=`: (params, opt_state, batch) -> (params, opt_state, loss).
 
@@ -257,7 +255,7 @@ class Plan(PlanView):
 
     @cached_property
     def _lowered(self) -> LoweredPlan:
-        """What each device runs of the one program."""
+        """The lowered plan of the one program."""
         tied = {result: argument for argument, result in self.program.ties}
         return lower_decisions(flatten(self.graph), self.decisions, self.analysed.reshard, tied)
 
@@ -283,13 +281,13 @@ class Plan(PlanView):
     def shard(
         self, tree: Any, *, argnum: int | None = None, devices: Sequence[Any] | None = None
     ) -> Any:
-        """Places the arrays of one argument as the plan wants them.
+        """Places the arrays of one argument with the plan's shardings.
 
         Args:
-            tree: the argument.
-            argnum: its position; found by its structure and shapes if not given. Of a plan in
-                stages 0, the parameters, or 1, the optimizer's state.
-            devices: all there are if None.
+            tree: the argument, a pytree of arrays.
+            argnum: position of the argument; found by structure and shapes if None. For a plan in
+                stages 0 (parameters) or 1 (optimizer state).
+            devices: devices of the mesh; all present if None.
 
         Raises:
             PlanError: if no argument, or more than one, has this structure.
@@ -309,7 +307,7 @@ class Plan(PlanView):
         argnum: int | None = None,
         devices: Sequence[Any] | None = None,
     ) -> Any:
-        """Runs `init_fn(*args)` so that its result is created sharded, never whole.
+        """Runs `init_fn(*args)` with a result that is created sharded, never whole on one device.
 
         Raises:
             PlanError: if its result is none of the function's arguments, or the plan is in stages.

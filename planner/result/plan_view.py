@@ -1,4 +1,4 @@
-"""What a plan says: everything that is read off its file."""
+"""The figures and decisions of a plan, read from its file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ from .stage import Stage
 @public_methods
 @dataclass(frozen=True)
 class PlanView:
-    """A plan as its file says it; `Plan` also runs.
+    """The contents of a plan; `Plan` also runs it.
 
-    bound: the function that was planned; None for a plan from a file.
-    cached: the plans of all stages were found in the plan store and not searched.
+    file: the contents of its plan file.
+    bound: the planned function; None for a plan from a file.
+    seconds: time spent by each pass [s].
+    where: name of the plan in errors.
+    cached: whether all its programs came from the plan store.
     """
 
     file: PlanFile
@@ -41,12 +44,12 @@ class PlanView:
 
     @property
     def step_s(self) -> float:
-        """Predicted seconds of one call; of several stages simulated."""
+        """Predicted time of one call [s]; simulated for a plan in stages."""
         return self.file.whole.step_s
 
     @property
     def peak_bytes(self) -> float:
-        """Predicted peak memory of the fullest device."""
+        """Predicted peak memory of the fullest device [bytes]."""
         return self.file.peak_bytes
 
     @property
@@ -56,13 +59,13 @@ class PlanView:
 
     @property
     def lower_bound_s(self) -> float:
-        """No plan of the searched space is faster, by the same cost model.
+        """Lower bound of the step of every plan in the search space, by the same cost model [s].
 
-        Where a program was large and repeats itself, that space has the plans that shard its
-        repeated layers alike (`decided_operations` is less than `operations` in the summary). Of a
-        plan in stages it is the work of a step, at best, on all devices: of the numbers of
-        micro-batches that the search looked at, of the program as it is written and, where stages
-        are rewritten, of theirs; 0 if nothing is known. See `planner.sharding.cost.least_seconds`.
+        In large programs with repeated layers, that space has the plans that shard these layers
+        alike (`decided_operations` is then less than `operations` in the summary). For a plan in
+        stages the bound is the least compute of a step over all devices, for the numbers of
+        micro-batches searched, with and without rewrites; 0 if unknown. See
+        `planner.sharding.cost.least_seconds`.
         """
         return self.file.whole.lower_bound_s
 
@@ -91,7 +94,7 @@ class PlanView:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Slots of the program, devices, mesh and cost of every stage."""
+        """Layers, devices, mesh and cost of every stage."""
         return tuple(
             Stage(s.layers, s.devices, dict(program.mesh), s.step_s, s.peak_bytes, s.recompute)
             for s, program in zip(self.file.stages, self.file.members, strict=True)
@@ -99,7 +102,7 @@ class PlanView:
 
     @property
     def baselines(self) -> dict[str, Baseline]:
-        """Hand-written plans, and one program beside stages, priced by the same cost model."""
+        """Known layouts priced by the same cost model; for a plan in stages also one program."""
         return {
             name: Baseline(b.step_s, b.peak_bytes, b.fits, b.mesh)
             for name, b in self.file.whole.baselines.items()
@@ -107,7 +110,7 @@ class PlanView:
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """Every collective of one call on one device of each stage, its dearest first."""
+        """Every collective of one call on one device of each stage, the slowest first."""
         return tuple(
             Collective(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
             for c in self.file.collectives
@@ -115,10 +118,7 @@ class PlanView:
 
     @property
     def substitutions(self) -> dict[str, int]:
-        """Proven rules that the program was rewritten by, and how often each was applied.
-
-        In stages they are applied to a micro-batch.
-        """
+        """Rule -> number of places that it rewrote in the program (in stages: in a micro-batch)."""
         return self.file.substitutions
 
     @property
@@ -131,7 +131,7 @@ class PlanView:
 
     @cached_property
     def simulated(self) -> Priced:
-        """The step of a plan in stages, simulated from its costs, beside other schedules.
+        """The simulated step of a plan in stages, with other schedules for comparison.
 
         Raises:
             PlanError: if the plan is of one program.
@@ -140,7 +140,7 @@ class PlanView:
 
     @property
     def program(self) -> ProgramPlan:
-        """What is decided of the one program.
+        """The plan of the one program.
 
         Raises:
             PlanError: if the plan is in stages.
@@ -174,7 +174,7 @@ class PlanView:
         return self.analysed_programs[0]
 
     def _in_stages(self) -> PlanError:
-        """Why something cannot be had of a plan in stages."""
+        """The error of members that only plans of one program have."""
         return PlanError(
             "is a plan in stages, which this cannot show", kind="pipeline", where=self.where,
             remedy="load it in Python; each of its stage_plans is a plan in one program",

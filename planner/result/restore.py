@@ -1,5 +1,5 @@
 # pyright: basic
-"""Checkpoints under another plan: arrays saved by Orbax are read straight into a plan's places."""
+"""Checkpoints under another plan: arrays saved by Orbax are read with the plan's shardings."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ EXTRA = "pip install 'meshwright[orbax]'"
 def structs(
     plan: Plan, tree: Any, *, argnum: int | None = None, devices: Sequence[Any] | None = None
 ) -> Any:
-    """Shapes of one argument, each with the sharding that a plan wants: a target for Orbax.
+    """Shapes of one argument with the plan's shardings: a target for Orbax.
 
     Args:
-        plan: bound to its function.
-        tree: the argument, as arrays or `jax.ShapeDtypeStruct`.
-        argnum: its position; found by its structure and shapes if not given.
-        devices: all there are if None.
+        plan: a plan with a bound function.
+        tree: the argument, a pytree of arrays or `jax.ShapeDtypeStruct`.
+        argnum: position of the argument; found by structure and shapes if None.
+        devices: devices of the mesh; all present if None.
 
     Raises:
         PlanError: if no argument, or more than one, has this structure, or there are too few
@@ -64,16 +64,16 @@ def restore(
     argnum: int | None = None,
     devices: Sequence[Any] | None = None,
 ) -> Any:
-    """Reads a checkpoint that Orbax's `StandardCheckpointer` saved, under any plan, into this one.
+    """Reads a checkpoint of Orbax's `StandardCheckpointer`, saved under any plan, into this plan.
 
     Every device reads its own part. For a plan in stages arrays pass through the host's memory.
 
     Args:
-        plan: bound to its function.
+        plan: a plan with a bound function.
         path: folder of the checkpoint.
-        tree: what was saved, as arrays or `jax.ShapeDtypeStruct`: one argument of the function.
-        argnum: its position; found by its structure and shapes if not given.
-        devices: all there are if None.
+        tree: the saved argument, a pytree of arrays or `jax.ShapeDtypeStruct`.
+        argnum: position of the argument; found by structure and shapes if None.
+        devices: devices of the mesh; all present if None.
 
     Raises:
         PlanError: if Orbax is not installed, the checkpoint cannot be read or holds another tree,

@@ -1,4 +1,4 @@
-"""What moves where when a program goes on under another plan: a table of its kept arrays."""
+"""The arrays that move when training continues under another plan."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..plan import Plan
 from .common_mesh import Refined, refined
 from .device_shards import Ints, device_shards_of, lost, received
 
-# What is made anew for every step does not move between plans.
+# Roles of arguments that do not live from step to step.
 PASSING = ("batch", "constant")
-# On a mesh of more axes there are too many states between two shardings to look at all of them.
+# On meshes with more axes the shortest path between two shardings has too many states.
 MOST_AXES = 4
 
 
@@ -30,12 +30,12 @@ class ArrayMove:
     """One array under both plans.
 
     before, after: shardings with the sizes of their axes.
-    nbytes: of the whole array.
-    received_bytes: that the device receives which receives most.
-    total_bytes: that all devices receive together.
-    lost_bytes: that no device holds which is left; they come from a checkpoint.
-    collectives: that bring the array from one state to the other, where both plans use the same
-        devices in meshes with common parts; else empty, and the pieces are copied.
+    nbytes: size of the whole array [bytes].
+    received_bytes: largest number of bytes that a device receives.
+    total_bytes: bytes that all devices receive together.
+    lost_bytes: bytes that no remaining device holds; they come from a checkpoint.
+    collectives: cheapest sequence of collectives between the shardings, where both plans use the
+        same devices in meshes with common parts; else empty, and pieces are copied.
     """
 
     name: str
@@ -53,10 +53,11 @@ class ArrayMove:
 @public_methods
 @dataclass(frozen=True)
 class Moves:
-    """All arrays that both plans keep between steps, the one that moves most first.
+    """The arrays that live from step to step in both plans, the one that moves most first.
 
-    received_bytes: of all arrays, on the device which receives most.
-    only_before, only_after: arrays of one plan alone.
+    devices: numbers of devices of the two plans.
+    received_bytes: largest number of bytes that a device receives, over all arrays.
+    only_before, only_after: names of arrays of one plan only.
     """
 
     devices: tuple[int, int]
@@ -74,15 +75,15 @@ class Moves:
 
 @public
 def moves(before: Plan, after: Plan, *, lost_devices: Sequence[int] = ()) -> Moves:
-    """Which arrays move where when a program goes on under another plan.
+    """The arrays that move when training continues under another plan.
 
-    Device i of the new plan is device i of the old one, or, where devices were lost, the i-th of
-    those that are left.
+    Device i of the new plan is device i of the old one or, after a loss of devices, the i-th of the
+    remaining ones.
 
     Args:
-        before: the plan under which the arrays lie.
-        after: the plan under which they are wanted.
-        lost_devices: devices of the old plan that are gone.
+        before: the plan whose shardings the arrays have.
+        after: the plan whose shardings they get.
+        lost_devices: indices of the lost devices of the old plan.
 
     Raises:
         PlanError: if an array has another shape or type in the new plan, or a device is unknown.

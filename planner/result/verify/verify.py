@@ -1,4 +1,4 @@
-"""Holds a plan against what the compiler makes of it."""
+"""Compares a plan with its compiled program."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .stages import verify_stages
 
 @public
 def verify(plan: Plan, *, compiler: str | None = None) -> Verification:
-    """Compiles a plan and holds its collectives and memory against the prediction.
+    """Compiles a plan and compares its collectives and memory with the prediction.
 
-    Nothing is run or allocated, and the devices need not be there. Of a plan in stages every
+    Nothing is run or allocated, and the devices need not be present. In a plan in stages every
     distinct stage is compiled.
 
     Args:
-        plan: with its function: made by `plan`, or loaded and bound.
-        compiler: `host`, XLA's for CPU devices; `gpu-aot`, XLA's for GPUs without one (needs
-            `pip install 'meshwright[gpu-aot]'`); `gpu`, for those present. If None, the last of
-            these that can compile for the plan's machine.
+        plan: a plan with a function: made by `plan`, or loaded and bound.
+        compiler: `host` (XLA for CPU devices), `gpu-aot` (XLA for GPUs without a GPU, needs
+            `pip install 'meshwright[gpu-aot]'`) or `gpu` (XLA for the GPUs present). If None, the
+            last of these that can compile for the plan's cluster.
 
     Raises:
         PlanError: if the compiler is missing or unknown, does not know the plan's devices, or

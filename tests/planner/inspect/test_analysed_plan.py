@@ -13,7 +13,7 @@ import pytest
 
 from planner import Plan, PlanError, load, plan
 from planner.inspect.analysed_plan import AnalysedPlan
-from planner.inspect.explanation import Found, Whole
+from planner.inspect.explanation import Matches, Overview
 from tests.planner.programs import BATCH, PARAMS, mean_loss, slow_machine
 
 PINS = (("params/w1", "[-,4]"),)
@@ -45,9 +45,9 @@ def analysed(p: Plan) -> AnalysedPlan:
     return AnalysedPlan(p.program, p.decisions, p.cluster, "here")
 
 
-def found(p: Plan, what: str, alternatives: int = 6) -> Found:
+def found(p: Plan, what: str, alternatives: int = 6) -> Matches:
     reason = analysed(p).reason(what, alternatives)
-    assert isinstance(reason, Found)
+    assert isinstance(reason, Matches)
     return reason
 
 
@@ -162,7 +162,7 @@ def test_an_optimizer_state_is_explained_with_its_parameter_s_ties() -> None:
 
 def test_the_whole_plan(p: Plan) -> None:
     reason = analysed(p).reason("")
-    assert isinstance(reason, Whole)
+    assert isinstance(reason, Overview)
     assert reason.account.step_s == pytest.approx(p.step_s)
     assert reason.account.peak_bytes == pytest.approx(p.peak_bytes)
     assert "compute" in p.explain()
