@@ -192,20 +192,28 @@ class _Run:
 
     def _verdict(self, reference: Any, x: Sequence[Any], found: list[Any]) -> tuple[str, str]:
         expected = [plain(y) for y in reference(*x)]
-        if not any(far.any() for far in differences(found, expected)):
-            return "right", ""
         traced = trace(self.fn, *self.structs)
+        complex_ = _has_complex(traced.graph)
+        if not any(far.any() for far in differences(found, expected, has_complex=complex_)):
+            return "right", ""
         runs = noise(traced, x)
         noisy = [[plain(y) for y in results] for results in runs]
-        wrong, chaotic = judged(found, expected, noisy)
+        wrong, chaotic = judged(found, expected, noisy, has_complex=complex_)
         if not any(far.any() for far in wrong):
             return ("chaotic" if chaotic else "rounding"), ""
         other = [plain(y) for y in op_by_op(self.fn, x)]
-        again, unsure = judged(found, other, noisy)
+        again, unsure = judged(found, other, noisy, has_complex=complex_)
         if not any(far.any() for far in again):
             return ("chaotic" if unsure else "compiler"), ""
         rows = described(wrong, found, expected)
         return "wrong", "; ".join(map(str, rows))
+
+
+def _has_complex(graph: Graph) -> bool:
+    types = [t for node in graph.nodes for t in node.outputs]
+    return any(t.dtype.startswith("complex") for t in types) or any(
+        _has_complex(body) for node in graph.nodes for body in node.bodies
+    )
 
 
 def _primitives(graph: Graph) -> list[str]:

@@ -32,12 +32,21 @@ class Difference(NamedTuple):
         )
 
 
-def differences(found: Sequence[Plain], expected: Sequence[Plain]) -> list[Plain]:
-    """For each result the elements that are not equal up to a few units in the last place."""
-    return [_far(a, b) for a, b in zip(found, expected, strict=True)]
+def differences(
+    found: Sequence[Plain], expected: Sequence[Plain], *, has_complex: bool = False
+) -> list[Plain]:
+    """For each result the elements that are not equal up to a few units in the last place.
+
+    Args:
+        found: what is judged.
+        expected: the reference.
+        has_complex: whether the program has complex values: what is made of an infinite one is
+            infinite or NaN, as its parts happen to be.
+    """
+    return [_far(a, b, has_complex) for a, b in zip(found, expected, strict=True)]
 
 
-def _far(a: Plain, b: Plain) -> Plain:
+def _far(a: Plain, b: Plain, has_complex: bool) -> Plain:
     if a.shape != b.shape or a.dtype != b.dtype:
         return np.ones(b.shape or (1,), bool)
     with np.errstate(all="ignore"):
@@ -45,7 +54,7 @@ def _far(a: Plain, b: Plain) -> Plain:
             return np.asarray(a != b)
         x, y = _wide(a), _wide(b)
         same = (x == y) | (_nan(x) & _nan(y))
-        if x.dtype.kind == "c":  # an infinite product has NaN in its parts, or has not
+        if has_complex:
             same |= ~np.isfinite(x) & ~np.isfinite(y)
         ulps = 2.0 if a.dtype.itemsize <= 2 else ULPS
         info = jnp.finfo(a.dtype)  # below its least normal number all may be flushed to zero
@@ -62,7 +71,11 @@ def _wide(x: Plain) -> Plain:
 
 
 def judged(
-    found: Sequence[Plain], expected: Sequence[Plain], noisy: Sequence[Sequence[Plain]]
+    found: Sequence[Plain],
+    expected: Sequence[Plain],
+    noisy: Sequence[Sequence[Plain]],
+    *,
+    has_complex: bool = False,
 ) -> tuple[list[Plain], bool]:
     """Elements that rounding cannot explain, and whether there are some that noise overturns.
 
@@ -70,11 +83,12 @@ def judged(
         found: what is judged.
         expected: the reference.
         noisy: the reference with rounding errors, several times.
+        has_complex: as for `differences`.
     """
     wrong: list[Plain] = []
     chaotic = False
     for k, (a, b) in enumerate(zip(found, expected, strict=True)):
-        far = _far(a, b)
+        far = _far(a, b, has_complex)
         if far.any() and a.shape == b.shape:
             allowed, unsure = _explained(a, b, [run[k] for run in noisy])
             chaotic |= bool((far & unsure).any())

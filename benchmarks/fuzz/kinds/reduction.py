@@ -94,7 +94,8 @@ def _draw_approx(d: Any) -> Drawn | None:
 
 def _custom(attrs: dict[str, Any], bodies: Any, given: Any) -> Any:
     (x,) = given
-    return lax.reduce(x, np.float32(0), lambda a, b: jnp.maximum(a, b) + 0, (attrs["dim"],))
+    init = np.float32(-np.inf)
+    return lax.reduce(x, init, lambda a, b: jnp.maximum(a, b) + 0, (attrs["dim"],))
 
 
 def _pairs(attrs: dict[str, Any], bodies: Any, given: Any) -> Any:
