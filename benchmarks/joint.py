@@ -113,7 +113,7 @@ def inside(quick: bool) -> list[dict[str, Any]]:
     for name, make in list(LAYERS.items())[: 1 if quick else None]:
         loss, params, batch = make()
         ask = partial(plan, loss, params, batch, cluster="8xh100")
-        with patch.object(together, "MOST_GRAPH", 0):
+        with patch.object(together, "BUDGET", together.JointBudget(nodes=0)):
             searched = ask()
         plans = {"as_written": ask(substitutions=False), "search": searched, "together": ask()}
         rows.append({"layer": name, "rules": plans["together"].substitutions}

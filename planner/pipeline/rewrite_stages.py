@@ -22,7 +22,7 @@ from ..files.program_plan import SubstitutionRow
 from ..sharding.planned_program import PlannedProgram
 from ..sharding.rewrite.estimate import Estimator
 from ..sharding.rewrite.retrace import retraced
-from ..sharding.rewrite.search import MOST_SAVED, WORTH, RewriteSearch
+from ..sharding.rewrite.search import MOST_SAVED, WORTH, RewriteBudget, RewriteSearch
 from ..sharding.rewrite.searched_rules import rules_for
 from .cut.replaced import traced_joint, with_program
 from .cut.stage_training_step import StageTrainingStep, training_step_of
@@ -31,8 +31,7 @@ from .divide.stage_price import StagePrice
 from .search import PipelineSearch
 from .trials import Found, least_s
 
-# A price is a plan of the stage.
-MOST_PRICED, PATIENCE = 5, 1
+BUDGET = RewriteBudget(missed=1)  # for one stage, of which each price is a plan
 
 
 def rewritten_pipeline(
@@ -108,7 +107,7 @@ def _rewritten(
     cluster = search.machine.subset(shape.sizes[s])
     estimator = Estimator(cluster, ComputeModel(cluster), CollectiveModel(cluster))
     rewrite_search = RewriteSearch(
-        price, estimator, seconds(found.prices[s]), MOST_PRICED, most_missed=PATIENCE,
+        price, estimator, seconds(found.prices[s]), BUDGET,
         rules=rules_for(search.options.substitutions), trial=trial,
     )  # fmt: skip
     better = rewrite_search.run(draft_of(traced.graph))

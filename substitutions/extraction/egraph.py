@@ -1,4 +1,4 @@
-"""E-graphs to extract from, and what an extraction is."""
+"""Finished e-graphs with costs, as input of extraction, and what an extraction is."""
 
 from __future__ import annotations
 

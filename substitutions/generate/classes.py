@@ -11,19 +11,17 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ..term import Term
+from .limits import LIMITS
 from .values import Renamings, Value, fingerprints
 
 # A class: its fingerprint, and its number among classes that have the same but are not equal.
 Class = tuple[int, int]
-MOST_KEPT = 500_000  # answers that are remembered
-MOST_MEMBERS = 16  # of a class, that are tried where a rule is matched
-
 
 T = TypeVar("T")
 
 
 def _keep(table: dict[Term, T], term: Term, value: T) -> None:
-    if len(table) >= MOST_KEPT:
+    if len(table) >= LIMITS.cached:
         table.clear()
     table[term] = value
 
@@ -138,7 +136,7 @@ class Classes:
                 for i in numbers:
                     number = self.renamings.after[i][self.renamings.inverse[made]]
                     terms.setdefault(self.normal_parts(self.renamings.renamed(other, number)))
-                if len(terms) >= MOST_MEMBERS:
+                if len(terms) >= LIMITS.members:
                     break
-            self._known[found] = (count, list(terms)[:MOST_MEMBERS])
+            self._known[found] = (count, list(terms)[: LIMITS.members])
         return self._known[found][1]

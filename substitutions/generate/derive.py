@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 
 from ..term import Term
 from .classes import Class, Classes
-
-# Limits of a search; longer derivations are left to the saturation that follows a proof.
-STEPS, MOST_TERMS = 2, 12
+from .limits import LIMITS
 
 Head = tuple[str, tuple[tuple[str, str], ...], int]
 Bound = Mapping[str, Term]
@@ -59,13 +57,13 @@ class Rewriter:
                 return True
         reached = {term: None}
         last = [term]
-        for _ in range(STEPS):
+        for _ in range(LIMITS.steps):
             fresh: list[Term] = []
             for each in last:
                 for found in self._steps(each):
                     if self._is(found, goal, goal_class):
                         return True
-                    if found not in reached and len(reached) < MOST_TERMS:
+                    if found not in reached and len(reached) < LIMITS.reached:
                         reached[found] = None
                         fresh.append(found)
             last = fresh

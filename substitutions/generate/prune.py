@@ -8,9 +8,7 @@ from ..rule import Rule
 from ..term import Term
 from ..text import parse_term
 from ..verify.saturate import saturates
-
-# Above this many rules only instances are dropped; derivations take time with their square.
-MOST_DERIVED = 400
+from .limits import LIMITS
 
 
 def instance_of(general: tuple[Term, Term], special: tuple[Term, Term]) -> bool:
@@ -55,7 +53,7 @@ def independent(
     for i in range(len(pairs)):
         if any(j != i and instance_of(pairs[j], pairs[i]) for j in kept):
             kept.remove(i)
-    if len(kept) <= MOST_DERIVED:
+    if len(kept) <= LIMITS.derived:
         for i in list(kept):
             others = [rule for j in kept if j != i for rule in axioms[j]]
             if saturates(rules[i], others, rounds, terms):

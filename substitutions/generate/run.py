@@ -22,14 +22,11 @@ from ..verify.saturate import saturates
 from .classes import Class, Classes, Orbit
 from .derive import Rewriter
 from .journal import IMPLIED, KEPT, REJECTED, Decision, Journal
+from .limits import LIMITS
 from .prune import independent
 from .sets import OP_SETS, OpSet
 from .terms import Enumeration
 from .values import Renamings, Value, input_values
-
-MOST_OPS = 4
-# Limits of the search for a derivation from rules kept before; longer ones are not found.
-ROUNDS, TERMS = 3, 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +75,15 @@ def generate(
         name: of the op set, see `OP_SETS`.
         ops: the most ops on a side.
         journal: file for decisions, to be able to go on after an interruption.
-        tell: is told how far the search is.
+        tell: called with a line of text on the progress.
 
     Raises:
         RuleError: for an unknown op set, too many ops, or a journal of another search.
     """
     if name not in OP_SETS:
         raise RuleError(f"no op set '{name}'; there are {', '.join(OP_SETS)}", where="generate")
-    if not 1 <= ops <= MOST_OPS:
-        raise RuleError(f"{ops} ops; between 1 and {MOST_OPS} are possible", where="generate")
+    if not 1 <= ops <= LIMITS.ops:
+        raise RuleError(f"{ops} ops; between 1 and {LIMITS.ops} are possible", where="generate")
     chosen = OP_SETS[name]
     classes = Classes(Renamings(chosen))
     state = _State(chosen, Journal(journal, f"meshwright-rules {name} 3"), classes,
@@ -110,7 +107,7 @@ def generate(
             made.close(fresh)
     tell(f"{len(state.out.rules)} rules: which follow from the others")
     texts = [(rule.left, rule.right) for rule in state.out.rules]
-    left = independent(texts, state.kept, state.axioms, ROUNDS, TERMS)
+    left = independent(texts, state.kept, state.axioms, LIMITS.rounds, LIMITS.terms)
     counts["follow from later ones"] = len(texts) - len(left)
     state.out.rules = [state.out.rules[i] for i in left]
     return state.out
@@ -189,7 +186,7 @@ def _decision(state: _State, rule: Rule) -> Decision:
     ways = ">" if found.verdict == PROVED else ""
     ways += "<" if judge(_back(rule)).verdict == PROVED else ""
     axioms = [axiom for each in state.axioms for axiom in each]
-    implied = saturates(rule, axioms, ROUNDS, TERMS)
+    implied = saturates(rule, axioms, LIMITS.rounds, LIMITS.terms)
     return Decision(IMPLIED if implied else KEPT, found.verdict, found.condition, ways)
 
 

@@ -19,10 +19,10 @@ from ..numeric.devices import Cut, Run, Tensor, spread, tensor
 from ..ops import OPS
 from ..term import Term
 from ..verify.concrete import apply
+from .limits import LIMITS
 from .sets import OpSet
 
 SALT = 1_000_003
-MOST_KEPT = 500_000  # orders that are remembered
 SPREAD = 0x9E3779B97F4A7C15  # spreads sets of inputs over 64 bits
 
 
@@ -70,7 +70,7 @@ class Renamings:
         known = self._orders.get(term)
         if known is None:
             known = tuple(dict.fromkeys(i for arg in term.args for i in self.order(arg)))
-            if len(self._orders) >= MOST_KEPT:
+            if len(self._orders) >= LIMITS.cached:
                 self._orders.clear()
             self._orders[term] = known
         return known

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..effort import ELEMENTS, OP, Effort
+from ..effort import COSTS, Effort
 from ..graph import Op
 from .arrays import Array, NotTypedError, Numbers, need
 
@@ -95,7 +95,7 @@ class Run:
 
     def spend(self, elements: int) -> None:
         """Counts the work of an op that computes so many elements."""
-        self.effort.spend(OP + elements // ELEMENTS)
+        self.effort.spend(COSTS.op + elements // COSTS.numbers)
 
     def axis(self, op: Op, x: Tensor) -> int:
         """The place of an op's axis among [replica, dims...]."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ir.analysis import find
 
 from ..graph import Ref, Side
 from ..ops import OPS
@@ -20,24 +22,20 @@ def infer_ranks(
         stated: ranks that the file gives for values.
         usual: rank of each input by name. Values of one rank take the largest usual one.
     """
-    groups = _groups(sides)
-    known = {_find(groups, key): rank for key, rank in stated.items()}
+    group = _groups(sides)
+    known = {group(key): rank for key, rank in stated.items()}
     for s, side in enumerate(sides):
         for i, op in enumerate(side):
             dims = OPS[op.kind].dims
             if dims is not None:
                 for key in (*_keys(s, op.inputs), (s, Ref(i))):
-                    known.setdefault(_find(groups, key), dims)
+                    known.setdefault(group(key), dims)
     names = sorted({ref.name for side in sides for op in side for ref in op.inputs if ref.op < 0})
-    largest: dict[Key, int] = {}
-    for name in names:
-        group = _find(groups, (0, Ref(-1, 0, name)))
-        largest[group] = max(largest.get(group, 0), usual[name])
-    found: list[tuple[str, int]] = []
-    for name in names:
-        group = _find(groups, (0, Ref(-1, 0, name)))
-        found.append((name, known.get(group, largest[group])))
-    return tuple(found)
+    groups = {name: group((0, Ref(-1, 0, name))) for name in names}
+    largest: dict[int, int] = {}
+    for name, number in groups.items():
+        largest[number] = max(largest.get(number, 0), usual[name])
+    return tuple((name, known.get(number, largest[number])) for name, number in groups.items())
 
 
 def _keys(side: int, refs: Sequence[Ref]) -> Iterator[Key]:
@@ -45,24 +43,21 @@ def _keys(side: int, refs: Sequence[Ref]) -> Iterator[Key]:
         yield (0 if ref.op < 0 else side, ref)
 
 
-def _groups(sides: Sequence[Side]) -> dict[Key, Key]:
-    """Values of equal rank, as a union-find forest."""
-    parent: dict[Key, Key] = {}
+def _groups(sides: Sequence[Side]) -> Callable[[Key], int]:
+    """Numbers of values, equal for those of equal rank."""
+    number: dict[Key, int] = {}
+    parent: list[int] = []
+
+    def group(key: Key) -> int:
+        if key not in number:
+            number[key] = len(parent)
+            parent.append(len(parent))
+        return find(parent, number[key])
+
     for s, side in enumerate(sides):
         for i, op in enumerate(side):
-            made = [(s, Ref(i)), (s, Ref(i, 1))]
             tensors = op.inputs[: len(op.inputs) - OPS[op.kind].scalars]
-            same = [*_keys(s, tensors), *made]
+            first, *same = [*_keys(s, tensors), (s, Ref(i)), (s, Ref(i, 1))]
             for key in same:
-                parent.setdefault(key, key)
-            for key in same[1:]:
-                parent[_find(parent, key)] = _find(parent, same[0])
-            for key in _keys(s, op.inputs):
-                parent.setdefault(key, key)
-    return parent
-
-
-def _find(parent: Mapping[Key, Key], key: Key) -> Key:
-    while parent.get(key, key) != key:
-        key = parent[key]
-    return key
+                parent[group(key)] = group(first)
+    return group

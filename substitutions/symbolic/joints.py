@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..effort import LIMITS
 from ..graph import Op, Ref, Side
 from .expr import ZERO, Expr
 from .solve import UndecidedError
 from .types import Type, Typing, resolved
 
 Joints = tuple[tuple[Expr, ...], ...]
-
-MOST_PLACES = 128
 
 
 def ordered(places: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -21,7 +20,7 @@ def ordered(places: Sequence[Expr]) -> tuple[Expr, ...]:
     Raises:
         UndecidedError: if the order depends on the sizes, or there are too many.
     """
-    if len(places) > MOST_PLACES:
+    if len(places) > LIMITS.joints:
         raise UndecidedError(f"{len(places)} joined parts")
     found: list[Expr] = []
     for place in places:

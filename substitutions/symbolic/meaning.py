@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..effort import COSTS
 from ..graph import Op, Ref
 from .expr import ONE, Expr
 from .joints import Parts, ordered, segments
@@ -12,7 +13,6 @@ from .types import Dim
 from .values import Factor, Index, Labels, Value, chunk, constant, times
 
 Indices = tuple[Index, ...]
-MONOMIALS = 8  # are made with as much work as an element is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Meaning:
             return times(constant(ONE), (Factor("in", places, f"x{ref.name}"),))
         op = self.parts.side[ref.op]
         found = self.values[op.kind](self, op, ref, replica, index)
-        self.labels.spend(len(found) // MONOMIALS)
+        self.labels.spend(len(found) // COSTS.monomials)
         return found
 
 

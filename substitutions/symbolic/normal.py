@@ -11,10 +11,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
+from ..effort import LIMITS
 from .expr import ONE, ZERO, Atom, Expr, call, substitute
 from .solve import UndecidedError
 from .values import (
-    MOST_MONOMIALS,
     Factor,
     Labels,
     Monomial,
@@ -24,9 +24,6 @@ from .values import (
     is_label,
     pulled,
 )
-
-# Orders of bound labels that are tried for the least text; more makes the prover say unknown.
-MOST_ORDERS = 5040
 
 
 def normal_form(value: Value, labels: Labels, names: Mapping[Atom, Expr]) -> dict[str, str]:
@@ -49,7 +46,7 @@ def normal_form(value: Value, labels: Labels, names: Mapping[Atom, Expr]) -> dic
 
 def _reduced(value: Value, labels: Labels, outer: tuple[Factor, ...] = ()) -> list[Monomial]:
     """Reduced monomials; `outer` are windows outside of which the value does not matter."""
-    if len(value) > MOST_MONOMIALS:
+    if len(value) > LIMITS.monomials:
         raise UndecidedError(f"{len(value)} monomials")
     found = [_reduce(monomial, labels, outer) for monomial in value]
     return [monomial for monomial in found if monomial is not None]
@@ -283,7 +280,7 @@ def _monomial_text(monomial: Monomial, labels: Labels, names: dict[Atom, Expr], 
     for group in groups.values():
         for i in range(2, len(group) + 1):
             orders *= i
-    if orders > MOST_ORDERS:
+    if orders > LIMITS.orders:
         raise UndecidedError(f"{orders} orders of summed labels")
     best = ""
     choices = [itertools.permutations(groups[key]) for key in sorted(groups)]

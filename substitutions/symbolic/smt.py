@@ -12,25 +12,21 @@ from typing import Any
 
 import z3
 
+from ..effort import COSTS, LIMITS
 from .expr import Expr
 from .solve import Solver
-
-MOST_UNANSWERED = 4  # questions of one rule; after that, the answer is no without asking
-MOST_NAMES = 60  # in all monomials of a question; z3 counts too few steps for larger ones
-Z3_STEPS = 3  # of z3 in a step of ours
-STEPS = 1_000_000  # 6 times the most that a rule of the published sets takes; about 0.3 s
 
 
 def implied(solver: Solver, divisor: Expr, number: Expr) -> bool:
     """Whether the known divisibilities imply that divisor divides number, for positive names."""
     facts = tuple((solver.resolve(d), solver.resolve(n)) for d, n in solver.divisible)
     twos = frozenset(atom.text for atom in solver.at_least_2)
-    if solver.unanswered >= MOST_UNANSWERED:
+    if solver.unanswered >= LIMITS.questions:
         return False
     every = [expr for fact in facts for expr in fact] + [divisor, number]
-    large = sum(len(monomial) for expr in every for monomial in expr.terms) > MOST_NAMES
+    large = sum(len(monomial) for expr in every for monomial in expr.terms) > LIMITS.names
     answer, steps = (None, 0) if large else _implied(facts, divisor, number, twos)
-    solver.effort.spend(steps // Z3_STEPS)
+    solver.effort.spend(steps // COSTS.z3)
     solver.unanswered += answer is None
     return answer is True
 
@@ -43,7 +39,7 @@ def _implied(
     context = z3.Context()
     names: dict[str, Any] = {}
     s = z3.Solver(ctx=context)
-    s.set("rlimit", STEPS)
+    s.set("rlimit", LIMITS.z3_steps)
     for i, (d, n) in enumerate(facts):
         quotient = z3.Int(f"quotient {i}", context)
         s.add(quotient >= 1, _term(d, names, context) * quotient == _term(n, names, context))
@@ -53,7 +49,7 @@ def _implied(
     for name, variable in names.items():
         s.add(variable >= (2 if name in twos else 1))
     answer = s.check()
-    steps = next((n for name, n in s.statistics() if name == "rlimit count"), STEPS)
+    steps = next((n for name, n in s.statistics() if name == "rlimit count"), LIMITS.z3_steps)
     return None if answer == z3.unknown else answer == z3.unsat, int(steps)
 
 

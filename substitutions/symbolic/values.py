@@ -11,14 +11,11 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..effort import LABEL as LABEL_STEPS
-from ..effort import Effort
+from ..effort import COSTS, LIMITS, Effort
 from .expr import ONE, ZERO, Atom, Expr, as_expr, call, substitute, symbol
 from .solve import UndecidedError
 
 LABEL = "@"
-MOST_MONOMIALS = 4096
-MOST_WORK = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +98,9 @@ class Labels:
             UndecidedError: if it is too much for a proof.
             SpentError: if it is too much for a rule.
         """
-        self.effort.spend(work * LABEL_STEPS)
+        self.effort.spend(work * COSTS.element)
         self.work += work
-        if self.work > MOST_WORK:
+        if self.work > LIMITS.elements:
             raise UndecidedError("the sides are too large when written out")
 
     def make(self, size: Expr | None) -> tuple[str, Expr]:
@@ -124,7 +121,7 @@ def constant(value: Expr) -> Value:
 
 
 def product(a: Value, b: Value) -> Value:
-    if len(a) * len(b) > MOST_MONOMIALS:
+    if len(a) * len(b) > LIMITS.monomials:
         raise UndecidedError(f"{len(a) * len(b)} monomials")
     return tuple(
         Monomial(x.coefficient * y.coefficient, x.bound + y.bound, x.factors + y.factors)

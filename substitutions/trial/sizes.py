@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import cast
 
 from ir import FactorSpec, Graph, Input, IRError, Literal, Node, TensorType, check, lookup
+from ir.analysis import find
 
 LONGEST = 3  # of a stretch
 MOST_ROUNDS = 40
@@ -80,10 +81,7 @@ class _Shortener:
         return self.parent[-1]
 
     def _find(self, c: int) -> int:
-        while self.parent[c] != c:
-            self.parent[c] = self.parent[self.parent[c]]
-            c = self.parent[c]
-        return c
+        return find(self.parent, c)
 
     def _merge(self, a: int, b: int) -> None:
         a, b = self._find(a), self._find(b)
@@ -278,7 +276,8 @@ class _Shortener:
     def _written(self) -> Graph:
         types = [
             TensorType(
-                tuple(self._length(self._find(self.of[v, d])) for d in range(t.rank)), t.dtype
+                tuple(self._length(self._find(self.of[v, d])) for d in range(t.rank)),
+                t.dtype,
             )
             for v, t in enumerate(self.graph.types)
         ]

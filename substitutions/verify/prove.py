@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..effort import Effort
+from ..effort import LIMITS, Effort
 from ..graph import Ref, Side
 from ..ops import OPS
 from ..rule import Rule
@@ -31,9 +31,6 @@ from ..symbolic.values import Index, Labels
 
 Kernels = tuple[tuple[str, int, int], ...]  # input, height, width
 
-MOST_PIECES = 64
-MOST_CASES = 8  # of how degrees depend on each other
-MOST_KERNELS = 64  # sizes that are enlarged; published rules have 9
 _JOINTS = {name: op.joints for name, op in OPS.items()}
 _VALUES = {name: op.value for name, op in OPS.items()}
 
@@ -66,7 +63,7 @@ def degree_cases(rule: Rule) -> Iterator[tuple[tuple[int, Expr], ...]]:
     degrees = _degrees(rule)
     choices = [((), *_products(degrees[:i], degree)) for i, degree in enumerate(degrees)]
     every = sorted(
-        itertools.islice(itertools.product(*choices), MOST_CASES),
+        itertools.islice(itertools.product(*choices), LIMITS.cases),
         key=lambda choice: sum(bool(factors) for factors in choice),
     )
     for choice in every:
@@ -113,7 +110,7 @@ def kernel_choices(rule: Rule) -> Iterator[Kernels]:
     """Kernels that can be enlarged as the rule does, as many as are tried; () if none is."""
     names = enlarged((*rule.source, *rule.target))
     ranges = [itertools.product(range(1, h + 1), range(1, w + 1)) for _, h, w in names]
-    for choice in itertools.islice(itertools.product(*ranges), MOST_KERNELS):
+    for choice in itertools.islice(itertools.product(*ranges), LIMITS.kernels):
         yield tuple((name, h, w) for (name, _, _), (h, w) in zip(names, choice, strict=True))
 
 
@@ -129,7 +126,7 @@ def kernels_that_fit(rule: Rule) -> Iterator[str]:
 def too_many_kernels(rule: Rule) -> str:
     """Why not every choice of kernels is tried; empty if each is."""
     count = math.prod(h * w for _, h, w in enlarged((*rule.source, *rule.target)))
-    return f"{count} sizes of enlarged kernels" if count > MOST_KERNELS else ""
+    return f"{count} sizes of enlarged kernels" if count > LIMITS.kernels else ""
 
 
 def typed(rule: Rule, case: Case, effort: Effort | None = None, *, partly: bool = False) -> Typing:
@@ -225,7 +222,7 @@ def _equal(rule: Rule, typing: Typing, a: Ref, b: Ref) -> str:
         for x, y, dim in zip(left.parts.joints(a), right.parts.joints(b), type_.dims, strict=True)
     ]
     pieces = list(itertools.product(*parts))
-    if len(pieces) > MOST_PIECES:
+    if len(pieces) > LIMITS.pieces:
         raise UndecidedError(f"{len(pieces)} parts of an output")
     for piece in pieces:
         if not _piece_equal(left, right, (a, b), type_, piece, labels):

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..effort import DRAW, INSTANCE, Effort
+from ..effort import COSTS, Effort
 from ..graph import Op, Side
 from ..numeric.arrays import Array, Numbers
 from ..numeric.devices import Run, Tensor, tensor
@@ -97,7 +97,7 @@ class Domain:
         zero = [solver.resolve(e) for e in solver.pending]
         found = 0
         for _ in range(TRIES * count):
-            self.effort.spend(DRAW)
+            self.effort.spend(COSTS.draw)
             values = self._draw(rng, facts)
             if not _hold(facts, least, zero, values):
                 continue
@@ -248,7 +248,7 @@ def compare(
     """
     rule = instance.rule
     run = Run(numbers, rule.parallel, effort)
-    effort.spend(INSTANCE)
+    effort.spend(COSTS.instance)
     degrees, cuts = dict(instance.degrees), {n: dict(c) for n, c in instance.cuts}
     given = {
         name: tensor(numbers.array(values), degrees[name], cuts.get(name))

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..numeric.arrays import Array
+from ..effort import LIMITS
+from ..numeric.arrays import Array, NotTypedError
 
 ABSENT = 0  # what lies outside of a window: no operand at all
 
@@ -22,7 +23,6 @@ Node = tuple[str, object, tuple[int, ...]]
 Monomial = tuple[int, ...]
 Number = int | Fraction
 Polynomial = dict[Monomial, Number]
-MOST_MONOMIALS = 4096
 
 
 class LongTermError(Exception):
@@ -46,7 +46,13 @@ class Terms:
     lowest: float = ABSENT
 
     def node(self, kind: str, what: object, args: Sequence[int]) -> int:
-        """The number of an expression."""
+        """The number of an expression.
+
+        Raises:
+            NotTypedError: if an operand is the number of a row, which is below 0.
+        """
+        if any(a < 0 for a in args):
+            raise NotTypedError("numbers of rows are computed with")
         node = (kind, what, tuple(args))
         if node not in self._known:
             self._known[node] = len(self.nodes)
@@ -306,13 +312,13 @@ def _added(parts: Iterable[Polynomial]) -> Polynomial:
     for part in parts:
         for monomial, c in part.items():
             total[monomial] = total.get(monomial, 0) + c
-    if len(total) > MOST_MONOMIALS:
+    if len(total) > LIMITS.monomials:
         raise LongTermError
     return {m: c for m, c in total.items() if c}
 
 
 def _multiplied(a: Polynomial, b: Polynomial) -> Polynomial:
-    if len(a) * len(b) > MOST_MONOMIALS:
+    if len(a) * len(b) > LIMITS.monomials:
         raise LongTermError
     found: Polynomial = {}
     for x, c in a.items():

@@ -129,3 +129,9 @@ def test_a_sum_is_what_it_is_in_rationals() -> None:
     values = m.array(np.array([0.1, 0.2, 0.3]))
     exact = sum((Fraction(float(v)) for v in values), Fraction(0))
     assert abs(Fraction(float(m.total(values, (0,)))) - exact) <= 3 * exact / 2**23
+
+
+def test_row_numbers_that_are_computed_with_have_no_worth() -> None:
+    both = "gather(x, i); mul(i, i)"
+    rule = rule_of_text("rows", both, both, {"x": 2, "i": 1})
+    assert judge(rule).worth() == Worth("unbounded", "unbounded")

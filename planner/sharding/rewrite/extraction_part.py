@@ -10,8 +10,8 @@ from costmodel.compiler import is_fused
 from ir import Literal, Sharding
 from ir.analysis import ValueKey
 
-from .egraph import Equal, Form
 from .sharded_egraph import Item, Prices, Wish, Work
+from .value_classes import ClassNode, ValueClasses
 
 
 class Part:
@@ -26,26 +26,27 @@ class Part:
 
     def __init__(
         self,
-        equal: Equal,
-        forms: Sequence[Form],
+        classes: ValueClasses,
+        forms: Sequence[ClassNode],
         gone: set[tuple[int, ...]],
         known: Mapping[ValueKey, Sharding],
     ) -> None:
         opened = _opened(forms, gone)
         shut = [form for k, form in enumerate(forms) if k not in opened]
         made = {forms[k].outs[0] for k in opened}
-        kept = _kept(equal, known)
+        kept = _kept(classes, known)
         fixed = {c for form in shut for c in form.outs} | (kept.keys() - made)
         placed = {c: kept[c] for c in sorted(fixed) if c in kept}
-        self.equal, self.runs, self.needed = equal, _runs(equal, forms), _needed(equal, forms)
+        self.types, self.runs = classes.types, _runs(classes, forms)
+        self.needed = _needed(classes, forms)
         fused = {c for form in forms if is_fused(form.node) for c in form.outs}
         self.stored = self.needed | (set(self.runs) - fused)
         self.items = [Item(-1, c, placed=state) for c, states in placed.items() for state in states]
         ready = made | placed.keys()
         self.items += [self._item(k, forms[k], ready) for k in opened]
         read = [a for form in shut for a in form.args]
-        read += [a for end in equal.ends.values() for a in end]
-        asked = {equal.find(a) for a in read if not isinstance(a, Literal)} & made - placed.keys()
+        read += [a for end in classes.ends.values() for a in end]
+        asked = {classes.find(a) for a in read if not isinstance(a, Literal)} & made - placed.keys()
         wanted = [(c, state) for c in sorted(asked) for state in kept.get(c, ())[:1]]
         self.wish = Wish(tuple(c for c, _ in wanted), tuple(state for _, state in wanted))
 
@@ -57,11 +58,11 @@ class Part:
             if item.work is not None
         )
 
-    def _item(self, k: int, form: Form, ready: set[int]) -> Item:
+    def _item(self, k: int, form: ClassNode, ready: set[int]) -> Item:
         """An op; what is made of literals alone is no operand."""
         inputs = tuple(a if isinstance(a, Literal) else 0 for a in form.args)
         node = replace(form.node, inputs=inputs, source="")
-        types = tuple(a.type if isinstance(a, Literal) else self.equal.types[a] for a in form.args)
+        types = tuple(a.type if isinstance(a, Literal) else self.types[a] for a in form.args)
         (out,) = form.outs
         args = [(n, a) for n, a in enumerate(form.args) if not isinstance(a, Literal)]
         reads = tuple(n for n, a in args if a in self.stored or not is_fused(form.node))
@@ -74,7 +75,7 @@ def _operands(item: Item) -> int:
     return 1 + max((n for n, _ in item.args), default=-1)
 
 
-def _opened(forms: Sequence[Form], gone: set[tuple[int, ...]]) -> list[int]:
+def _opened(forms: Sequence[ClassNode], gone: set[tuple[int, ...]]) -> list[int]:
     """Ops that rules made, that they leave out, and those that share a value with them."""
     core = {k for k, form in enumerate(forms) if not form.place or form.place in gone}
     able = [k for k, form in enumerate(forms) if not form.node.bodies and len(form.outs) == 1]
@@ -82,29 +83,33 @@ def _opened(forms: Sequence[Form], gone: set[tuple[int, ...]]) -> list[int]:
     return [k for k in able if k in core or near & {*forms[k].args, *forms[k].outs}]
 
 
-def _kept(equal: Equal, known: Mapping[ValueKey, Sharding]) -> dict[int, tuple[Sharding, ...]]:
+def _kept(
+    classes: ValueClasses, known: Mapping[ValueKey, Sharding]
+) -> dict[int, tuple[Sharding, ...]]:
     """Class -> shardings in which the plan keeps its values."""
     found: dict[int, dict[Sharding, None]] = {}
-    for c, keys in equal.at.items():
+    for c, keys in classes.at.items():
         for key in keys:
             if key in known:
-                found.setdefault(equal.find(c), {})[known[key]] = None
+                found.setdefault(classes.find(c), {})[known[key]] = None
     return {c: tuple(states) for c, states in found.items()}
 
 
-def _needed(equal: Equal, forms: Sequence[Form]) -> set[int]:
+def _needed(classes: ValueClasses, forms: Sequence[ClassNode]) -> set[int]:
     """Classes that reach memory whoever makes them: something that is not fused reads them."""
     read = [a for form in forms if not is_fused(form.node) for a in form.args]
-    read += [a for end in equal.ends.values() for a in end]
-    return {equal.find(a) for a in read if not isinstance(a, Literal)}
+    read += [a for end in classes.ends.values() for a in end]
+    return {classes.find(a) for a in read if not isinstance(a, Literal)}
 
 
-def _runs(equal: Equal, forms: Sequence[Form]) -> dict[int, float]:
+def _runs(classes: ValueClasses, forms: Sequence[ClassNode]) -> dict[int, float]:
     """How often a class is made: as seldom as one of its forms."""
     found: dict[int, float] = {}
     every = [(c, form.runs) for form in forms for c in form.outs]
     every += [
-        (equal.find(c), equal.runs[place]) for c, keys in equal.at.items() for place, _ in keys
+        (classes.find(c), classes.runs[place])
+        for c, keys in classes.at.items()
+        for place, _ in keys
     ]
     for c, runs in every:
         found[c] = min(runs, found.get(c, runs))

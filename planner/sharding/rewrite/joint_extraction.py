@@ -1,14 +1,14 @@
 """Rewrites and shardings of a small part of a program chosen together, in one exact extraction.
 
-The search in `search.py` prices one program after the other. Here every rewrite that could pay is
-made by itself; the programs are held together as classes of equal values (`egraph.py`), and the
-cheapest choice of forms and shardings is extracted (`sharded_egraph.py`). Ops that no rewrite
-touches or is next to stay as they are in the plan (`extraction_part.py`). What was chosen is a set
-of moves, which are
-made one after the other: the answer is a chain of rules at places, as that of the search is. Prices
-here know little of fusion and nothing of memory, and all devices are one axis of the mesh, since
-meshes of several have too many shardings for an exact choice: the answer is a candidate and no
-more. All limits are counts.
+The search in `search.py` prices one program after the other. Here each rewrite that could pay is
+made by itself; an e-graph holds the programs (`value_classes.py`), and the cheapest choice of nodes
+and shardings is extracted (`sharded_egraph.py`). Ops that no rewrite touches or is next to keep
+their strategies of the plan (`extraction_part.py`). The rewrites that were chosen are then made one
+after the other, so that the answer is a chain of rules at places, as that of the search is.
+
+Prices here ignore memory and most of fusion, and all devices are one axis of the mesh, since meshes
+of several axes have too many shardings for an exact choice. So the answer is only a candidate. All
+limits are counts.
 """
 
 from __future__ import annotations
@@ -20,16 +20,33 @@ from ir import digest
 from substitutions import Draft, Effort, Place, apply, extract, find
 
 from ..search.context import Candidate
-from .egraph import Equal, Seen
 from .extraction_part import Part
 from .search import WORTH, RewriteSearch, Rewritten, Step
 from .sharded_egraph import Prices, product_of
+from .value_classes import ProgramClasses, ValueClasses
 
-# A program of more nodes is left to the search, and so is one with fewer rewrites to choose from.
-MOST_GRAPH, LEAST_MOVES = 600, 2
-# Rewrites that are made; nodes of the product with shardings.
-MOST_MOVES, MOST_PRODUCT = 16, 3500
 EFFORT = Effort(passes=8, rounds=40, branches=200, landmarks=500)
+
+
+@dataclass(frozen=True, slots=True)
+class JointBudget:
+    """For which programs rewrites and shardings are chosen together, and how far that goes.
+
+    nodes: of the largest program.
+    fewest: rewrites that there must be to choose from.
+    moves: rewrites that are made, the most promising first.
+    product: nodes of the largest e-graph of programs times shardings.
+    effort: of the extraction.
+    """
+
+    nodes: int = 600
+    fewest: int = 2
+    moves: int = 16
+    product: int = 3500
+    effort: Effort = EFFORT
+
+
+BUDGET = JointBudget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +65,21 @@ class Moves:
     """Rewrites of a program, each made by itself."""
 
     rewrite_search: RewriteSearch
-    equal: Equal = field(default_factory=Equal)
+    classes: ValueClasses = field(default_factory=ValueClasses)
     found: list[Move] = field(default_factory=list[Move])
     gone: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
 
     def explore(self, draft: Draft) -> None:
         """Makes the moves of a program, the most promising first, if there are some to choose."""
         groups = [members for _, members in self.rewrite_search.first]
-        if len(groups) < LEAST_MOVES:
+        if len(groups) < BUDGET.fewest:
             return
-        first = self.equal.add(draft)
-        for members in groups[:MOST_MOVES]:
+        first = self.classes.add(draft)
+        for members in groups[: BUDGET.moves]:
             after, count = apply(draft, members[:1], self.rewrite_search.trial)
             if count:
                 self.found.append(Move(members[0].rule, _classes(first, members[0])))
-                fresh = self.equal.add(after, len(self.found) - 1)
+                fresh = self.classes.add(after, len(self.found) - 1)
                 self.gone |= first.traced - fresh.traced
 
     def chain(self, draft: Draft, wanted: set[int]) -> tuple[Draft, tuple[Step, ...]]:
@@ -70,9 +87,9 @@ class Moves:
         steps: list[Step] = []
         for number in sorted(wanted):
             move = self.found[number]
-            nodes = {self.equal.find(c) for c in move.nodes}
-            seen, places = self.equal.add(draft, number), find(draft, [move.rule])
-            here = (p for p in places if {self.equal.find(c) for c in _classes(seen, p)} == nodes)
+            nodes = {self.classes.find(c) for c in move.nodes}
+            seen, places = self.classes.add(draft, number), find(draft, [move.rule])
+            here = (p for p in places if {self.classes.find(c) for c in _classes(seen, p)} == nodes)
             first = next(here, None)
             if first is None:
                 continue  # an earlier move made it needless, or took its place
@@ -85,7 +102,7 @@ class Moves:
         return draft, tuple(steps)
 
 
-def _classes(seen: Seen, place: Place) -> frozenset[int]:
+def _classes(seen: ProgramClasses, place: Place) -> frozenset[int]:
     return frozenset(c for n in place.nodes for c in seen.outs[*place.prefix, n])
 
 
@@ -123,11 +140,11 @@ def chosen_together(
     Returns:
         None if the program is too large, or if there is nothing to choose or nothing is rewritten.
     """
-    if draft.graph.count_nodes() > MOST_GRAPH:
+    if draft.graph.count_nodes() > BUDGET.nodes:
         return None
     moves = Moves(rewrite_search)
     moves.explore(draft)
-    plain = planned(draft) if len(moves.found) >= LEAST_MOVES else None
+    plain = planned(draft) if len(moves.found) >= BUDGET.fewest else None
     if plain is None:
         return None
     wanted = _extracted(moves, plain)
@@ -137,15 +154,18 @@ def chosen_together(
 
 def _extracted(moves: Moves, plain: Candidate) -> set[int]:
     """Numbers of the moves whose forms are in the cheapest program."""
-    forms = tuple(moves.equal.forms())
-    part, cache = Part(moves.equal, forms, moves.gone, plain.decisions.values), plain.builder.cache
+    forms = tuple(moves.classes.forms())
+    part, cache = (
+        Part(moves.classes, forms, moves.gone, plain.decisions.values),
+        plain.builder.cache,
+    )
     prices = Prices(plain.mesh, cache.compute, cache.reshard)
-    if part.count(prices) > MOST_PRODUCT:
+    if part.count(prices) > BUDGET.product:
         return set()
-    found = product_of(part.items, moves.equal.types, prices, part.wish, runs=part.runs)
-    if len(found.graph.nodes) > MOST_PRODUCT:
+    found = product_of(part.items, moves.classes.types, prices, part.wish, runs=part.runs)
+    if len(found.graph.nodes) > BUDGET.product:
         return set()
-    answer = extract(found.graph, "ilp", effort=EFFORT)
+    answer = extract(found.graph, "ilp", effort=BUDGET.effort)
     if answer is None or answer.stop == "none":
         return set()
     chosen = [c.item.name for i in answer.chosen if (c := found.choices[i]) and c.item]

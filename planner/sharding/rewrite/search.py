@@ -3,8 +3,8 @@
 A state is a program, its price that of a quick plan on the mesh that suits the program as written.
 A move applies one rule at all places that look alike: at every layer of a program whose layers are
 written out, once in the body of a loop over layers. States wait in a queue, the cheapest first;
-one that costs more than `RELAXED` times the cheapest seen is not followed. What is priced is
-decided by counts, never by a clock.
+one that costs much more than the cheapest is not followed. The budget is made of counts, never of
+time.
 
 Source: Jia et al., TASO, SOSP 2019, section 5; Unger et al., Unity, OSDI 2022, section 6.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ir import Graph, digest
 from ir.analysis import runs_of
@@ -22,20 +22,33 @@ from substitutions import Draft, Place, Trial, apply, find
 from .estimate import Estimator
 from .searched_rules import SEARCHED
 
-RELAXED = 1.05
 # A rewrite must make the step faster by this share: prices are not known better.
 WORTH = 1e-2
-# Share of a program that its rewrites are hoped to save at most.
+# The largest share of a step that rewrites are expected to save.
 MOST_SAVED = 0.2
-# Classes of places that are looked at in one state, and states in all that are priced.
-MOST_CLASSES = 6
-MOST_PRICED = 5
-# A move that does not shorten the estimate can only pay by what the estimate leaves out: moving
-# data between devices, and work that they all do alike. Such moves are priced where that takes
-# this share of the step, until so many in a row did not pay; one where a price takes long.
-MUCH_LEFT_OUT = 0.05
-PATIENCE = 2
-LARGE = 4_000  # nodes
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteBudget:
+    """How far the search for rewrites of one program goes; all limits are counts.
+
+    A move that does not shorten the estimate can only pay by what the estimate leaves out: moving
+    data between devices, and work that they all repeat.
+
+    priced: programs that are priced by planning them.
+    kinds: kinds of places, the most promising first, whose moves are made in one state.
+    missed: moves in a row that are priced without a gain by the estimate, and do not pay.
+    large: nodes of a program from which on `missed` is 1, as a price takes long.
+    relaxed: a state is followed if it costs at most this times the cheapest one.
+    left_out: share of the step that the estimate must leave out for such moves to be priced.
+    """
+
+    priced: int = 5
+    kinds: int = 6
+    missed: int = 2
+    large: int = 4_000
+    relaxed: float = 1.05
+    left_out: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +105,7 @@ class RewriteSearch:
     price: seconds of a program's step, planned.
     estimator: seconds without communication.
     step_s: of the plan of the program as written.
-    most_priced: programs that are priced.
-    most_missed: moves without a gain by the estimate that are priced without a gain in a row.
+    budget: how far it goes.
     rules: that may be applied.
     trial: every rewrite on numbers, before it is made.
     first: what could pay in the program as written, once the search has begun.
@@ -102,8 +114,7 @@ class RewriteSearch:
     price: Callable[[Draft], float]
     estimator: Estimator
     step_s: float
-    most_priced: int = MOST_PRICED
-    most_missed: int = PATIENCE
+    budget: RewriteBudget = RewriteBudget()
     rules: tuple[str, ...] = SEARCHED
     trial: Trial = field(default_factory=Trial)
     priced: int = 0
@@ -114,14 +125,14 @@ class RewriteSearch:
     def run(self, draft: Draft) -> Rewritten | None:
         """The cheapest program found; None if no rewrite pays."""
         self.seen.add(digest(draft.graph))
-        if draft.graph.count_nodes() > LARGE:
-            self.most_missed = min(self.most_missed, 1)
+        if draft.graph.count_nodes() > self.budget.large:
+            self.budget = replace(self.budget, missed=min(self.budget.missed, 1))
         self.first = self.hopeful(draft, set())
         start = _State(draft, (), self.step_s, self._moves(draft, self.first), set())
         best, queue, number = start, [(start.step_s, 0, start)] if start.moves else [], 0
-        while queue and self.priced < self.most_priced:
+        while queue and self.priced < self.budget.priced:
             step_s, at, state = heapq.heappop(queue)
-            if step_s > RELAXED * best.step_s:
+            if step_s > self.budget.relaxed * best.step_s:
                 break
             found = self._follow(state)
             if state.moves:
@@ -138,7 +149,7 @@ class RewriteSearch:
         """The state after the next move, if it is worth being followed."""
         move = state.moves.pop()
         blind = move.gain_s <= WORTH * self.step_s
-        if blind and self.missed >= self.most_missed:
+        if blind and self.missed >= self.budget.missed:
             return None
         key = digest(move.draft.graph)
         if key in self.seen:
@@ -150,7 +161,7 @@ class RewriteSearch:
         self.missed = 0 if pays else self.missed + blind
         if not pays:
             state.refused.add(move.kind)
-        if step_s > RELAXED * state.step_s:
+        if step_s > self.budget.relaxed * state.step_s:
             return None
         refused = set(state.refused)
         moves = self._moves(move.draft, self.hopeful(move.draft, refused))
@@ -163,7 +174,7 @@ class RewriteSearch:
         """
         found: list[_Move] = []
         before: float | None = None
-        for saved_s, members in hopes[:MOST_CLASSES]:
+        for saved_s, members in hopes[: self.budget.kinds]:
             after, count = apply(draft, members, self.trial)
             if not count:
                 continue
@@ -188,7 +199,7 @@ class RewriteSearch:
         if not classes:
             return []
         left_s = max(self.step_s - self.estimator.seconds(draft.graph), 0.0)
-        left_s = left_s if left_s > MUCH_LEFT_OUT * self.step_s else 0.0
+        left_s = left_s if left_s > self.budget.left_out * self.step_s else 0.0
         hopes = [
             (*self._hope(draft.graph, members, left_s), members) for members in classes.values()
         ]

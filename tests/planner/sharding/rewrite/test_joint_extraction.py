@@ -14,11 +14,11 @@ from ir.evaluate import plain_program
 from ir.trace import trace
 from planner import load, plan
 from planner.sharding.rewrite import joint_extraction as together
-from planner.sharding.rewrite.egraph import Equal
 from planner.sharding.rewrite.estimate import Estimator
-from planner.sharding.rewrite.joint_extraction import Moves
+from planner.sharding.rewrite.joint_extraction import JointBudget, Moves
 from planner.sharding.rewrite.retrace import retraced
 from planner.sharding.rewrite.search import RewriteSearch
+from planner.sharding.rewrite.value_classes import ValueClasses
 from substitutions import draft_of
 from tests.planner.sharding.rewrite.programs import CELLS, added, cells, low_rank, numbers
 
@@ -76,12 +76,12 @@ def test_values_of_one_class_are_equal(name) -> None:
     for wanted in (set(), *({m} for m in range(len(moves.found)))):
         after, steps = moves.chain(draft, wanted)
         assert len(steps) == 0 or wanted
-        seen = moves.equal.add(after, 0)
+        seen = moves.classes.add(after, 0)
         found = values_of(traced, after, given)
         count = len(after.graph.inputs)
         for i, node in enumerate(after.graph.nodes):
             for k in range(len(node.outputs)):
-                c = moves.equal.find(seen.outs[i,][k])
+                c = moves.classes.find(seen.outs[i,][k])
                 value = np.asarray(found[count])
                 scale = max(1e-3, float(np.abs(value).max(initial=0)))
                 np.testing.assert_allclose(held.setdefault(c, value), value, atol=1e-4 * scale)
@@ -91,11 +91,11 @@ def test_values_of_one_class_are_equal(name) -> None:
 def test_an_unchanged_program_has_one_form_for_each_value() -> None:
     fn, args = PROGRAMS["projections"]
     draft = draft_of(trace(fn, *args).graph)
-    equal = Equal()
-    equal.add(draft)
-    equal.add(draft)
-    assert [form.node for form in equal.forms()] == list(draft.graph.nodes)
-    assert equal.made == []
+    classes = ValueClasses()
+    classes.add(draft)
+    classes.add(draft)
+    assert [form.node for form in classes.forms()] == list(draft.graph.nodes)
+    assert classes.made == []
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def both():
     fn, args = layer()
     chosen = plan(fn, *args, cluster="8xh100")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(together, "MOST_GRAPH", 0)
+        patch.setattr(together, "BUDGET", JointBudget(nodes=0))
         searched = plan(fn, *args, cluster="8xh100")
     return chosen, searched
 
@@ -135,8 +135,9 @@ def test_the_chosen_program_computes_what_was_written(both) -> None:
 def test_a_program_above_the_limit_is_left_to_the_search(monkeypatch) -> None:
     fn, args = layer()
     _, draft, moves = explored(fn, args)
-    assert len(moves.found) >= together.LEAST_MOVES
-    monkeypatch.setattr(together, "MOST_GRAPH", draft.graph.count_nodes() - 1)
+    assert len(moves.found) >= together.BUDGET.fewest
+    budget = JointBudget(nodes=draft.graph.count_nodes() - 1)
+    monkeypatch.setattr(together, "BUDGET", budget)
     assert (
         together.chosen_together(moves.rewrite_search, draft, lambda _: pytest.fail("planned"))
         is None

@@ -1,8 +1,11 @@
-"""Programs that rewrites make of one, held together: classes of equal values, and what makes them.
+"""An e-graph of programs: classes of values that rewrites of one program make equal.
 
 A node of the traced program is known by its place, whichever program it is met in: if it reads
-another value in a rewritten program than before, the two values are equal. Nodes that a rule made
+another value in a rewritten program than before, the two values are classes. Nodes that a rule made
 are known by what they compute.
+
+It is built from whole programs with the bodies of their loops, which neither egglog holds nor the
+`EGraph` of `substitutions`: that one is what is extracted from, finished and with costs.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ Value = int | Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ClassNode:
     """A node on classes.
 
     place: in the traced program; () for a node that a rule made.
@@ -36,7 +39,7 @@ class Form:
 
 
 @dataclass
-class Seen:
+class ProgramClasses:
     """Where the classes stand in one program.
 
     outs: place of a node in that program -> classes of its results.
@@ -50,7 +53,7 @@ class Seen:
 
 
 @dataclass
-class Equal:
+class ValueClasses:
     """Classes by number, with the type that all values of a class have.
 
     traced: forms by place.
@@ -61,8 +64,8 @@ class Equal:
     """
 
     types: list[TensorType] = field(default_factory=list[TensorType])
-    traced: dict[Place, Form] = field(default_factory=dict[Place, Form])
-    made: list[Form] = field(default_factory=list[Form])
+    traced: dict[Place, ClassNode] = field(default_factory=dict[Place, ClassNode])
+    made: list[ClassNode] = field(default_factory=list[ClassNode])
     at: dict[int, list[tuple[Place, int]]] = field(
         default_factory=dict[int, list[tuple[Place, int]]]
     )
@@ -70,21 +73,21 @@ class Equal:
     runs: dict[Place, float] = field(default_factory=dict[Place, float])
     _parent: list[int] = field(default_factory=list[int])
     _inputs: dict[object, int] = field(default_factory=dict[object, int])
-    _known: dict[object, Form] = field(default_factory=dict[object, Form])
+    _known: dict[object, ClassNode] = field(default_factory=dict[object, ClassNode])
 
     def find(self, c: int) -> int:
         """The number that stands for a class now."""
         return find(self._parent, c)
 
-    def add(self, draft: Draft, move: int = -1) -> Seen:
+    def add(self, draft: Draft, move: int = -1) -> ProgramClasses:
         """Takes a program in: first the traced one, then those that rules made of it."""
-        seen = Seen()
+        seen = ProgramClasses()
         inputs = [self._input(((), k), i.type) for k, i in enumerate(draft.graph.inputs)]
         self._walk(draft.graph, draft.marks, inputs, ((), ()), 1.0, move, seen)
         self._repair()
         return seen
 
-    def forms(self) -> Iterator[Form]:
+    def forms(self) -> Iterator[ClassNode]:
         """All forms, their classes as they stand now."""
         made = [form for form in self.made if self._known[self._key(form)] is form]
         for form in (*self.traced.values(), *made):
@@ -110,7 +113,7 @@ class Equal:
 
     def _walk(
         self, graph: Graph, marks: Sequence[Mark], inputs: Sequence[Value],
-        places: tuple[Place, Place], runs: float, move: int, seen: Seen,
+        places: tuple[Place, Place], runs: float, move: int, seen: ProgramClasses,
     ) -> None:  # fmt: skip
         """A graph or body; `places` are those of its own program and of the traced one."""
         here, there = places
@@ -154,11 +157,11 @@ class Equal:
             for k, item in enumerate(body.inputs)
         ]  # fmt: skip
 
-    def _old(self, node: Node, place: Place, args: tuple[Value, ...], runs: float) -> Form:
+    def _old(self, node: Node, place: Place, args: tuple[Value, ...], runs: float) -> ClassNode:
         known = self.traced.get(place)
         if known is None:
             outs = tuple(map(self._class, node.outputs))
-            known = Form(node, args, outs, place, runs, -1)
+            known = ClassNode(node, args, outs, place, runs, -1)
             self.traced[place] = known
             if not node.bodies and not node.has_attr("effect"):
                 self._known.setdefault(self._key(known), known)
@@ -171,8 +174,8 @@ class Equal:
             self._merge(left, right)
         return known
 
-    def _new(self, node: Node, args: tuple[Value, ...], runs: float, move: int) -> Form:
-        form = Form(node, args, (), (), runs, move)
+    def _new(self, node: Node, args: tuple[Value, ...], runs: float, move: int) -> ClassNode:
+        form = ClassNode(node, args, (), (), runs, move)
         key = self._key(form)
         known = self._known.get(key)
         if known is None:
@@ -181,15 +184,15 @@ class Equal:
             self.made.append(known)
         return known
 
-    def _key(self, form: Form) -> object:
+    def _key(self, form: ClassNode) -> object:
         args = tuple(a if isinstance(a, Literal) else self.find(a) for a in form.args)
         return form.node.op, args, form.node.outputs, repr(form.node.attrs)
 
     def _repair(self) -> None:
-        """What nodes that rules made compute of equal values becomes equal."""
+        """What nodes that rules made compute of equal values becomes classes."""
         changed = True
         while changed:
-            changed, fresh = False, dict[object, Form]()
+            changed, fresh = False, dict[object, ClassNode]()
             for form in self._known.values():
                 other = fresh.setdefault(self._key(form), form)
                 if other is not form and not (form.place and other.place):
