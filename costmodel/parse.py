@@ -89,27 +89,22 @@ def parse_bytes(text: str | int) -> int:
     return amount
 
 
-def parse_cluster(
-    text: str | Path | Cluster, *, host_devices: int = 1, memory: str | int | None = None
-) -> Cluster:
+def parse_cluster(text: str | Path | Cluster, *, host_devices: int = 1) -> Cluster:
     """Builds a cluster from a name such as `64xh100:8` or the path of a YAML or JSON file.
 
     Args:
         text: `[COUNTx]DEVICE[:PER_HOST]`, or a path that ends in .yaml, .yml or .json. A cluster
             is returned as it is.
         host_devices: how many devices plain `host` stands for.
-        memory: replaces the memory per device, as `parse_bytes` reads it.
 
     Raises:
         ProfileError: if the text or the file does not describe a cluster.
     """
     if isinstance(text, Cluster):
-        cluster = text
-    elif Path(text).suffix in _FILES:
-        cluster = _from_file(Path(text))
-    else:
-        cluster = _from_name(str(text).strip().lower(), host_devices)
-    return cluster if memory is None else cluster.with_memory(parse_bytes(memory))
+        return text
+    if Path(text).suffix in _FILES:
+        return _from_file(Path(text))
+    return _from_name(str(text).strip().lower(), host_devices)
 
 
 def _from_name(text: str, host_devices: int) -> Cluster:

@@ -76,9 +76,9 @@ def test_bad_bytes(text: str) -> None:
 
 
 def test_memory_override() -> None:
-    assert parse_cluster("8xh100", memory="70GiB").memory_bytes == 70 * 2**30
+    assert parse_cluster("8xh100").with_memory(70 * 2**30).memory_bytes == 70 * 2**30
     with pytest.raises(ProfileError, match="memory_bytes"):
-        parse_cluster("8xh100", memory="12")
+        parse_cluster("8xh100").with_memory(12)
 
 
 CLUSTERS = ("8xh100", "72xgb200", "16xv100-pcie", "8xhost", "8xa100")
@@ -98,7 +98,7 @@ def test_digests_tell_clusters_apart() -> None:
     names = (*CLUSTERS, "8xh100:4", "16xh100")
     digests = {parse_cluster(name).digest for name in names}
     assert len(digests) == len(names)
-    assert parse_cluster("8xh100", memory="70GB").digest not in digests
+    assert parse_cluster("8xh100").with_memory(70 * 10**9).digest not in digests
 
 
 def test_from_dict_is_strict() -> None:

@@ -30,8 +30,6 @@ def greedy(
     in_flight: Sequence[int] = (),
     memory_bytes: Sequence[float] = (),
     split: bool = False,
-    route: Sequence[int] = (),
-    transfer_s: float = 0.0,
     name: str = "greedy",
 ) -> Schedule:
     """The order in which the list scheduler runs a step.
@@ -43,17 +41,15 @@ def greedy(
         in_flight: most micro-batches of which each chunk may hold activations; no limit if empty.
         memory_bytes: of activations that each device may hold; no limit if empty.
         split: whether the weight gradient is a task of its own.
-        route: of each micro-batch; in turn through all routes if empty.
-        transfer_s: seconds until another device can use a result.
         name: of the schedule.
 
     Raises:
         PlanError: if a device cannot hold even one micro-batch.
     """
-    routes = tuple(route) or tuple(m % len(placement.routes) for m in range(microbatches))
+    routes = tuple(m % len(placement.routes) for m in range(microbatches))
     room = _Room(memory_bytes, placement.devices)
     run = _Run(
-        placement, costs, split=split, route=routes, transfer_s=transfer_s, room=room,
+        placement, costs, split=split, route=routes, room=room,
         in_flight=in_flight or (microbatches,) * placement.chunks,
     )  # fmt: skip
     order = run.order()
@@ -93,12 +89,10 @@ class _Run:
         *,
         split: bool,
         route: tuple[int, ...],
-        transfer_s: float,
         room: _Room,
         in_flight: Sequence[int],
     ) -> None:
-        self.placement, self.split, self.route = placement, split, route
-        self.transfer_s, self.room = transfer_s, room
+        self.placement, self.split, self.route, self.room = placement, split, route, room
         count = placement.chunks
         self.into: list[list[int]] = [[] for _ in range(count)]
         self.out: list[list[int]] = [[] for _ in range(count)]
@@ -194,9 +188,7 @@ class _Run:
         end = now + self.seconds[task[0]][task[1]]
         heapq.heappush(self.events, (end, 0, device, task))
         for follower in self._followers(task):
-            far = self.placement.device[follower[1]] != device
-            at = end + self.transfer_s * far
-            heapq.heappush(self.events, (at, 1, -1, follower))
+            heapq.heappush(self.events, (end, 1, -1, follower))
 
     def _followers(self, task: _Task) -> list[_Task]:
         kind, chunk, m = task
