@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
-from ir import Graph, IRError, Sharding, parse
+from ir import Graph, IRError, parse
 from ir.analysis import Decisions, FlatProgram, Kinds, flatten
 
 from ..common.errors import PlanError
@@ -107,7 +107,7 @@ class AnalysedPlan:
         for key, state in self.decisions.values.items():
             v = flat.names.get(key)
             if v in flat.stacked:  # its slices decide
-                v, state = flat.stacked[v], Sharding(state.dims[1:], state.partial)
+                v, state = flat.stacked[v], state.sliced()
             if v is not None and v in built.value_node:
                 node = built.value_node[v]
                 if state not in built.refs[node].states:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel import OpWork, op_seconds, sharded_dims
-from ir import FactorSpec, Sharding, Strategy, TensorType, form_of, lookup, strategies, value_states
+from ir import FactorSpec, Strategy, TensorType, form_of, lookup, strategies, value_states
 from ir.analysis import FlatOp, operand_types
 
 from ...solver.problem import Edge, Floats, IntraProblem
@@ -271,7 +271,7 @@ class Builder:
     def _lift(self, states: States) -> States:
         key = ("lift", states)
         if key not in self.cache.columns:
-            self.cache.columns[key] = tuple(Sharding(((), *s.dims), s.partial) for s in states)
+            self.cache.columns[key] = tuple(s.stacked() for s in states)
         return self.cache.columns[key]
 
     def _table(self, join: Join, type_: TensorType) -> Floats:

@@ -74,7 +74,7 @@ class _Draw:
                 self.states[v] = self.published(v, raw)
         for outer, port in flat.stacked.items():
             inner = self.states[port]
-            self.states[outer] = Sharding(((), *inner.dims), inner.partial)
+            self.states[outer] = inner.stacked()
         values = {key: self.states[v] for key, v in flat.names.items() if v in self.states}
         inputs = tuple(self.states[v] for v in flat.inputs)
         heads = sum(item.role == "constant" for item in self.graph.inputs)
