@@ -1,7 +1,7 @@
-"""Planning makes millions of small objects that stay: Python looks for garbage less often then.
+"""Less frequent garbage collection while planning, which makes millions of long-lived objects.
 
-Most objects die when nothing refers to them; only circles of them wait to be looked for, which
-Python does after every few hundred new objects, and all that are there again and again.
+Reference counts free most objects. Only reference cycles need the collector, which Python runs
+after every few hundred new objects, each time over many that are still in use.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock
 
-YOUNG = 4_000_000  # new objects before the youngest are looked at
+YOUNG = 4_000_000  # new objects before a collection of the youngest generation
 _lock = Lock()
-_inside: list[tuple[int, int, int]] = []  # what is put back, once for every call that goes on
+_inside: list[tuple[int, int, int]] = []  # thresholds to restore, one for each call in progress
 
 
 @contextmanager

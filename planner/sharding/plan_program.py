@@ -1,5 +1,5 @@
 # pyright: basic
-"""One program, traced and planned as a whole: the search over meshes, and its outcome on file."""
+"""One program, traced and planned: the search over meshes, rewriting, and the plan file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,15 @@ from .search.stored_plans import plan_key, store_plan, stored_plan
 
 @dataclass(frozen=True)
 class One:
-    """One step to plan; `in_flight` of a pipeline stage."""
+    """One step to plan.
+
+    call: the step and its arguments.
+    microbatches: number of micro-batches in the step.
+    donate: indices of donated arguments.
+    roles: role of each argument.
+    name: name of the function.
+    in_flight: micro-batches in flight of a pipeline stage.
+    """
 
     call: StepCall
     microbatches: int
@@ -51,7 +59,12 @@ class One:
 
 
 def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> PlannedProgram:
-    """Traces one step and plans it; only steps below the cutoff are of interest.
+    """Traces one step and plans it.
+
+    Args:
+        one: the step.
+        request: cluster, options and progress.
+        cutoff_s: upper limit of the step; slower plans are an error [s].
 
     Raises:
         PlanError: if nothing fits or is below the cutoff, or there is nothing to plan.

@@ -104,7 +104,7 @@ def pooled(arrays: Sequence[Floats]) -> tuple[Ints, Floats]:
 
 
 def flatten_problem(problem: IntraProblem) -> Flat:
-    """The problem as it is: parallel edges, loops and all moments included are dealt with later.
+    """The problem as flat arrays, with parallel edges and all moments; reductions remove these.
 
     Loops are added to their node; the ends of edges are put in order.
     """

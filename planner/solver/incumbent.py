@@ -1,4 +1,4 @@
-"""The best choice and bound that a search has so far, and when it may end."""
+"""The best choice and bound of a search so far, and its end conditions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ class Incumbent:
     """The best choice and bound so far, and the levels of fixing that led to them."""
 
     def __init__(self, options: SolveOptions, watch: Callable[[Point], None] | None) -> None:
-        """Takes how far to go, and who is told of every improvement."""
+        """Starts the clock.
+
+        Args:
+            options: tolerance and limits.
+            watch: receiver of every improvement.
+        """
         self.options, self.watch = options, watch
         self.begin = time.monotonic()
         self.deadline = self.begin + options.time_limit_s
@@ -50,7 +55,7 @@ class Incumbent:
 
     @property
     def wanted(self) -> float:
-        """Only choices below this cost are of interest."""
+        """Cost below which a choice is wanted [s]."""
         if self.best is None:
             return np.inf
         least = max(self.options.tolerance, ROUNDING if self.whole else EXACT) * abs(self.cost) / 2
@@ -58,11 +63,11 @@ class Incumbent:
         return min(better, self.options.cutoff)
 
     def margin(self, bound: float) -> float:
-        """By how much above a bound a choice of interest may be."""
+        """Largest distance of a wanted choice above a bound [s]."""
         return self.wanted - bound + 1e-9 * abs(self.cost)
 
     def offer(self, choice: Ints) -> None:
-        """Keeps a choice of the current level if it is better."""
+        """Takes a choice of the current level if it is better."""
         for level in reversed(self.levels):
             choice = level.lift(choice)
         cost = self.original.cost_of(choice)
@@ -71,7 +76,7 @@ class Incumbent:
             self._note()
 
     def raise_bound(self, bound: float) -> None:
-        """Notes a bound on the choices that are of interest."""
+        """Takes a lower bound on the cost of the wanted choices [s]."""
         if self.best is not None and bound >= self.wanted:  # nothing better is left
             next_best = self.whole and self.cost - self.wanted < 1.0
             bound = self.cost if next_best else self.wanted
@@ -91,7 +96,7 @@ class Incumbent:
             self.watch(point)
 
     def answer(self, problem: IntraProblem, stop: Stop | None) -> IntraSolution:
-        """What was found of a problem, and why the search ended."""
+        """The solution of a problem, with the reason why the search ended."""
         trace, seconds = tuple(self.trace), time.monotonic() - self.begin
         if self.infeasible:
             return IntraSolution((), np.inf, np.inf, Stop.INFEASIBLE, trace, seconds)

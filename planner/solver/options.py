@@ -9,15 +9,15 @@ from .budget import DEFAULT, QUICK, Budget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveOptions:
-    """How long and how far to search; the same options give the same answer.
+    """Tolerance and limits of a search; the same options give the same answer.
 
-    budget: effort, in counted work.
-    tolerance: relative gap at which to stop; 0 for a proof.
-    seed: of the neighbourhoods.
+    time_limit_s: time limit [s].
+    budget: limits of the effort, in counted work.
+    tolerance: relative gap at which the search ends; 0 for a proof.
+    seed: seed of the neighbourhoods.
     interruptible: whether Ctrl-C ends the search with the best choice so far.
-    cutoff: only choices below this cost are of interest; the search ends when the bound reaches it.
-    start: a choice that is known already, of every node; taken if it is allowed, and memory is
-        limited nowhere.
+    cutoff: cost below which choices are wanted [s]; the search ends when the bound reaches it.
+    start: a known choice, used where memory is not limited.
     """
 
     time_limit_s: float = 60.0
@@ -29,9 +29,9 @@ class SolveOptions:
     start: tuple[int, ...] = ()
 
 
-# Baselines need a fair price, not a proof.
+# For baselines: a fair price without a proof.
 ROUGH = SolveOptions(tolerance=1e-3, budget=QUICK)
-# Under a tightened limit the bound is known already.
+# For solves under a tightened limit, whose bound is known.
 REFINED = SolveOptions(tolerance=1e-3, budget=replace(QUICK, steps=320))
-# A bound that tells which of several problems to begin with.
+# For a quick bound, which orders several problems.
 GLIMPSE = SolveOptions(budget=replace(QUICK, steps=8))

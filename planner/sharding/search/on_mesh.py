@@ -1,4 +1,4 @@
-"""The search on one mesh shape: the problem is built and solved, hand-written plans are priced."""
+"""The search on one mesh shape: builds and solves the problem, prices the baselines."""
 
 from __future__ import annotations
 
@@ -28,16 +28,15 @@ from .context import Candidate, Scope
 from .mesh_refinement import coarsened, joined, refined
 from .pinned import blocked, wished
 
-# Buffers that exist only while a value changes its state are not in the objective. Where they
-# break the limit, as much as they take then is set aside, at most `ASIDES` times. If no plan near
-# the first one fits so and the limit is broken by a small share, a tighter one is given to the
-# solver, at most so often; else no reshard may pass a buffer as large as the largest of them, again
-# at most so often.
+# Transient reshard buffers are not in the objective. If they exceed the limit, their bytes are
+# reserved at those moments, up to ASIDES times. If no plan fits then, the limit is tightened for a
+# small excess, up to TIGHTENINGS times; else the size of transient buffers is capped, up to
+# NARROWINGS times.
 TIGHTENINGS, ASIDES, NARROWINGS = 3, 4, 4
-WATCHED = 3  # moments at a time, of programs of which only some are watched
+WATCHED = 3  # moments added at a time, in programs that watch only some
 SMALL_EXCESS, SHARE_OF_EXCESS = 0.1, 0.5
 STEEPEST, LEAST_STEP = 0.7, 3e-3
-# A plan that fits is near enough to one that does not where it is so little slower.
+# Largest slow-down of a plan that fits, against one that does not, which ends the search.
 NEAR = 5e-3
 
 
@@ -46,7 +45,7 @@ class MeshSearch:
 
     def __init__(self, scope: Scope, mesh: Mesh, cache: MenuCache | None = None) -> None:
         self.scope, self.mesh = scope, mesh
-        # a buffer that is larger than the memory has no place at any time
+        # no buffer may be larger than the memory limit
         reshard = ReshardModel(scope.request.machine, mesh, scope.collectives, scope.limit)
         self.builder = self._builder(cache or scope.menus.on(reshard, scope.compute))
         self.others: dict[float, Builder] = {}
@@ -58,7 +57,7 @@ class MeshSearch:
         return Builder(program.facts, cache, self.scope.limit, program.outline)
 
     def _with_room(self, room_bytes: float) -> Builder:
-        """A builder whose reshards pass no larger buffers; menus and states are shared."""
+        """A builder with a cap on transient buffers [bytes]; menus and states are shared."""
         if room_bytes == self.room_bytes:
             return self.builder
         if room_bytes not in self.others:
@@ -70,7 +69,7 @@ class MeshSearch:
         return self.others[room_bytes]
 
     def _build(self, limits: Limits, builder: Builder | None = None) -> Within:
-        """What limits leave of the problem, which is built once."""
+        """The problem within limits; the problem itself is built once."""
         start = time.monotonic()
         builder = builder or self.builder
         room_bytes = builder.cache.reshard.room_bytes
@@ -82,7 +81,7 @@ class MeshSearch:
         return left
 
     def _solve(self, left: Within, limit: float, options: SolveOptions) -> IntraSolution:
-        """Solves under a limit; moments that break it unwatched are watched from then on."""
+        """Solves under a memory limit; moments that exceed it are watched from then on."""
         start = time.monotonic()
         while True:
             limit_s = max(self.scope.deadline - time.monotonic(), 1.0)
@@ -106,7 +105,7 @@ class MeshSearch:
         )  # fmt: skip
 
     def _wished(self, limits: Limits | None = None) -> Limits:
-        """The user's wishes, within limits on ops."""
+        """The pins and forbidden dimensions, with further limits on ops."""
         return wished(self.scope.program.wishes, self.builder.flat, self.mesh, limits)
 
     def _note_blocked(self, left: Within) -> None:
@@ -116,7 +115,7 @@ class MeshSearch:
     def _fitting(
         self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions
     ) -> Candidate | None:
-        """A plan that fits, where short-lived buffers of the first one break the limit.
+        """A plan that fits, where transient buffers of the first one exceed the limit.
 
         They are not in the objective. Values go ways on which they pass nothing larger than they
         are, and what passes is set aside where it is too much; else a little too much is taken off
@@ -143,7 +142,7 @@ class MeshSearch:
     def _narrower(
         self, name: str, limits: Limits, first: Candidate, options: SolveOptions
     ) -> Iterator[Candidate]:
-        """Plans that fit, of which no reshard passes a buffer as large as those that were."""
+        """Plans that fit, under caps on transient buffers."""
         limit, widest = self.scope.limit, first.account.passing_bytes
         over = first.account.peak_bytes - limit
         for _ in range(NARROWINGS):
@@ -167,7 +166,7 @@ class MeshSearch:
     def _narrowed(
         self, name: str, limits: Limits, room_bytes: float, options: SolveOptions
     ) -> tuple[Within, Candidate] | None:
-        """A plan whose reshards pass no larger buffers, and the problem that it solves."""
+        """A plan under a cap on transient buffers [bytes], and its problem."""
         builder = self._with_room(room_bytes)
         left = self._build(limits, builder)
         solution = self._solve(left, self.scope.limit, options)
@@ -178,7 +177,7 @@ class MeshSearch:
     def _beside(
         self, name: str, limits: Limits, left: Within, found: Candidate, options: SolveOptions
     ) -> Candidate | None:
-        """A plan that fits beside what passes: with the same operations, else with any."""
+        """A plan that fits with its transient buffers: with the same strategies, else with any."""
         near = self._build(like(found.built, found.solution.choice, limits), found.builder)
         proving = replace(options, budget=replace(options.budget, exact=True))
         same = self._aside(name, near, found, proving)
@@ -191,7 +190,7 @@ class MeshSearch:
     def _aside(
         self, name: str, left: Within, found: Candidate, options: SolveOptions
     ) -> Candidate | None:
-        """A plan that fits, with what passes set aside at the moments at which others were over."""
+        """A plan that fits, with bytes reserved at the moments that exceeded the limit."""
         aside: dict[int, float] = {}
         for _ in range(ASIDES):
             memory = found.account.memory
@@ -209,7 +208,7 @@ class MeshSearch:
         return found if found.account.peak_bytes <= self.scope.limit * (1 + 1e-9) else None
 
     def _step(self, over: float) -> float:
-        """By how much a limit is tightened where a plan is so much over it."""
+        """Reduction of the limit for a plan that exceeds it by `over` [bytes]."""
         return max(over * 1.05, over + LEAST_STEP * self.scope.limit)
 
     def _under(
@@ -220,7 +219,7 @@ class MeshSearch:
         options: SolveOptions,
         builder: Builder | None = None,
     ) -> Candidate | None:
-        """A plan that fits, found under a limit that is tightened while it does not."""
+        """A plan that fits, found under a limit that is tightened step by step."""
         for _ in range(TIGHTENINGS):
             solution = self._solve(left, given, options)
             if not solution.choice:
@@ -243,8 +242,8 @@ class MeshSearch:
     ) -> tuple[list[Candidate], float]:
         """The best plan on this mesh, if one fits, and a bound for all of them.
 
-        The bound is that of the first solve, under the whole limit: what follows only serves the
-        buffers that the objective does not see.
+        The bound is that of the first solve, under the whole limit; later solves only make room for
+        transient buffers.
 
         known: plans that fit, also of coarser meshes.
         cutoff: the mesh is left as soon as its bound shows that it has no step below.
@@ -277,7 +276,7 @@ class MeshSearch:
         return [found], first.bound
 
     def glimpse(self) -> float:
-        """A bound for all plans here, from a few steps: the lower, the sooner it is searched."""
+        """A quick lower bound for all plans on this mesh [s]; meshes are searched in its order."""
         left = self._build(self._wished())
         if not left.possible:
             return float("inf")

@@ -23,15 +23,17 @@ from .mesh_refinement import coarser, finest
 from .mesh_shapes import mesh_of, mesh_shapes
 from .on_mesh import MeshSearch
 
-# Share of a device's memory that a plan may count on: the rest is for the allocator, collective
-# buffers and what the compiler keeps longer than the program's order asks for.
+# Share of a device's memory for a plan: the rest is for the allocator, collective buffers and
+# values that the compiler stores for longer than the program order needs.
 USABLE = 0.9
 OR_PARTS = " or more micro-batches"  # of the remedies of a step that does not fit
-COARSE_GAP = 3e-3  # near enough on meshes whose plans only begin the search on finer ones
+COARSE_GAP = (
+    3e-3  # gap at which the search ends on meshes whose plans only start the search on finer ones
+)
 
 
 def limit_of(options: Options, cluster: Cluster) -> float:
-    """Bytes that a plan may use on a device."""
+    """Memory limit of a device [bytes]."""
     return float(options.memory_bytes or USABLE * cluster.memory_bytes)
 
 
@@ -48,10 +50,10 @@ class Found:
 
 
 class Search:
-    """One search; menus, tables and prices are shared by everything on one mesh.
+    """One search; all solves on one mesh share menus, tables and prices.
 
-    known: plans of the same program, on any mesh, to begin with.
-    menus: that other searches on the same machine made.
+    known: plans of the same program on any mesh, as starting points.
+    menus: menus of other searches on the same cluster.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Search:
 
     @property
     def limit(self) -> float:
-        """Bytes that a plan may use on a device."""
+        """Memory limit of a device [bytes]."""
         return self.scope.limit
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -150,15 +152,17 @@ class Search:
         return Found(best_one, found, baselines, bound, stop, self.scope.seconds)
 
     def _floor_s(self) -> float:
-        """What no plan is below on any mesh, however little time there was."""
+        """Lower bound of the step on any mesh [s], which needs no search."""
         scope = self.scope
         return least_step_s(scope.program.facts, scope.compute, self.cluster.num_devices)
 
     def _hints(self) -> list[Candidate]:
-        """Plans on coarser meshes than the one that was asked for, to begin with."""
+        """Plans on coarser meshes than the requested one, as starting points."""
         found: list[Candidate] = []
         for shape in coarser(self.options.mesh or ()):
-            scope = replace(self.scope, least=[], blocked={})  # what fails here may not there
+            scope = replace(
+                self.scope, least=[], blocked={}
+            )  # an option that fails on a coarse mesh may fit on a finer one
             searcher = MeshSearch(scope, mesh_of(shape))
             found.extend(self._fitting(searcher.best(found)[0]))
         return found
@@ -169,10 +173,10 @@ class Search:
     def _in_order(
         self, shapes: Sequence[tuple[int, ...]], fine: Collection[tuple[int, ...]]
     ) -> Iterator[MeshSearch | None]:
-        """Coarse meshes, whose plans are where the search on finer ones begins, then the finest.
+        """Coarse meshes, whose plans start the search on finer ones, then the finest.
 
-        Of these the most promising first: it then settles the others soon. None stands for a mesh
-        for which no time is left.
+        The finest are in order of their quick bounds, so that the first soon excludes the others.
+        None stands for a mesh for which no time is left.
         """
         for shape in sorted((s for s in shapes if s not in fine), key=len):
             yield self._searcher(shape)
@@ -198,7 +202,7 @@ class Search:
     def _only(
         self, name: str, found: list[Candidate], baselines: dict[str, Baseline]
     ) -> list[Candidate]:
-        """The candidates of one hand-written plan."""
+        """The candidates of one baseline."""
         kept = [c for c in found if c.name == name]
         if not kept and name in baselines:
             raise PlanError(

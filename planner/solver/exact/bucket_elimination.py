@@ -1,4 +1,4 @@
-"""Exact elimination: nodes are removed one by one, each remembered by a table of its best answer.
+"""Exact elimination: nodes are removed one by one, each replaced by a table of its best options.
 
 Removing x replaces the factors f_1..f_m that mention it by one factor over its neighbours,
 
@@ -36,7 +36,7 @@ _Content = dict[tuple[tuple[int, ...], bytes], int]
 
 @dataclass
 class Tables:
-    """Interned arrays and remembered results; shared by solves over the same tables."""
+    """Interned arrays and cached results, shared by solves over the same tables."""
 
     by_object: dict[int, int] = field(default_factory=dict[int, int])
     by_content: _Content = field(default_factory=_Content)
@@ -164,7 +164,7 @@ def order(
 
 
 class Elimination:
-    """Nodes of a problem being removed; `run` as far as wanted, then `read_back`."""
+    """Elimination of the nodes of a problem: `run`, then `read_back`."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ def decide_apart(flat: Flat, tables: Tables, deadline: float) -> tuple[Flat, Apa
 
     Args:
         flat: the problem; every option must be possible beside some of each neighbour.
-        tables: remembered by elimination.
+        tables: results of elimination.
         deadline: by the monotonic clock.
     """
     label = components(flat)

@@ -15,7 +15,7 @@ from substitutions import QuietHighs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-# Beyond its own limit, HiGHS is given so long to notice before it is told to stop.
+# GRACE_S: seconds that HiGHS has beyond its own time limit before it is stopped.
 TOLERANCE = 1e-9
 GRACE_S = 1.0
 

@@ -79,11 +79,11 @@ def solve_ilp(
     """Solves exactly, or as far as the time limit allows.
 
     Args:
-        flat: what to solve.
-        time_limit_s: for everything.
-        cutoff: only choices of lower cost are looked for; `INFEASIBLE` where there are none.
-        nodes: of the branch-and-bound tree, at most.
-        work: of branch and bound, at most [columns times how often it asks whether to go on].
+        flat: the problem.
+        time_limit_s: time limit of all parts [s].
+        cutoff: cost below which choices are wanted [s]; `INFEASIBLE` if there are none.
+        nodes: largest number of nodes of the branch-and-bound tree.
+        work: limit of branch and bound [columns times number of its callbacks].
     """
     deadline = time.monotonic() + time_limit_s
     if not flat.size or not np.isfinite(flat.constant):
