@@ -1,4 +1,4 @@
-"""What a command gives back, and how it is printed: text for people or one JSON object."""
+"""The result of a command, printed as text or as one JSON object."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ BROKEN_PIPE = 141
 class Answer:
     """The result of a command.
 
-    data: what `--json` prints.
-    text: what people read; called with the width of the terminal, None where there is none.
+    data: the object that `--json` prints.
+    text: function of the terminal's width (None without a terminal) that gives the text.
     status: exit status, 1 for a negative answer.
     """
 
@@ -36,10 +36,10 @@ class Answer:
 
 
 def own_stdout() -> None:
-    """Keeps standard output for the answer, for the rest of the process.
+    """Reserves standard output for the answer, for the rest of the process.
 
-    Descriptor 1 becomes standard error, so that what a library, a subprocess or the buffers of C
-    write there is not mixed with the answer, and the answer goes through a copy of the old one.
+    Descriptor 1 becomes standard error, so that output of libraries, subprocesses and C buffers is
+    not mixed with the answer, which is written to a copy of the old descriptor.
     """
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
@@ -55,9 +55,9 @@ def own_stdout() -> None:
 
 
 def leave_terminal() -> None:
-    """Keeps Colorama, which Numba starts where it is installed, from writing when all is said.
+    """Unregisters the exit handler of Colorama, which Numba starts where it is installed.
 
-    At the end of the process it would reset the colours of terminals that have none.
+    It would write a colour reset at the end of the process, also where there is no terminal.
     """
     colorama = sys.modules.get("colorama.initialise")
     if colorama is not None:
@@ -66,7 +66,7 @@ def leave_terminal() -> None:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process with status 1, which means no here."""
+        """Raises instead of exiting with status 1, which means a negative answer here."""
         raise BrokenPipeError
 
 
@@ -88,7 +88,7 @@ def show(answer: Answer | Failure, *, as_json: bool) -> int:
 
 
 def discard_stdout() -> None:
-    """Gives up on a standard output that cannot be written, buffered text included."""
+    """Discards standard output, with its buffered text, after it could not be written."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -99,7 +99,7 @@ def _print(console: Console, text: Text) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity; null stands for a number that is not finite."""
+    """The value with null for each number that is not finite, as JSON has no infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -111,7 +111,7 @@ def _finite(value: Any) -> Any:
 
 @contextlib.contextmanager
 def progress(*, as_json: bool) -> Generator[Callable[[str], None]]:
-    """A line on standard error that says what is being done, where someone can see it."""
+    """A progress line on standard error, if that is a terminal."""
     console = Console(file=sys.stderr)
     if as_json or not console.is_terminal or console.is_dumb_terminal:
         yield lambda _: None

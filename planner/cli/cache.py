@@ -1,4 +1,4 @@
-"""`meshwright cache`: what the plan store holds, and forgetting it."""
+"""`meshwright cache`: show and clear the plan store."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ WORDS = {"plan": "plans", "solution": "solved problems", "stage": "pipeline stag
 
 
 def info_command(as_json: AsJson = False) -> Answer:
-    """Show what the plan store holds.
+    """Show the contents of the plan store.
 
-    Plans and solved problems are kept in one file of your cache folder, the least recently used
-    go when it is full. Exit status: 0 shown, 2 the file cannot be used.
+    Plans and solved problems are stored in one file of your cache folder. When it is full, the
+    least recently used are removed. Exit status: 0 shown, 2 the file cannot be used.
     """
     return _answer(Store(store_path()).info())
 
 
 def clear_command(as_json: AsJson = False) -> Answer:
-    """Forget all plans in the plan store; a damaged file is deleted.
+    """Remove all plans from the plan store; a damaged file is deleted.
 
     Exit status: 0 done, 2 the file is of another program or cannot be written.
     """

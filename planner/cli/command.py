@@ -1,4 +1,4 @@
-"""The frame around each command: standard output held for the answer, errors without traceback."""
+"""The frame of every command: standard output for the answer, errors without traceback."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ from .table import table
 
 FirstPath = Annotated[Path, typer.Argument(metavar="A.JSON", help="A plan.")]
 SecondPath = Annotated[
-    Path, typer.Argument(metavar="B.JSON", help="The plan, or shardings, to hold against it.")
+    Path, typer.Argument(metavar="B.JSON", help="Another plan, or shardings, to compare with it.")
 ]
 
 
 def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Answer:
     """Show two plans of one program, or a plan and hand-written shardings, side by side.
 
-    B.JSON may hold shardings instead of a plan; they are then priced for A's program and machine.
+    B.JSON may have shardings instead of a plan; they are then priced for A's program and cluster.
 
     Exit status: 0 if both are plans of one program, 1 if not, 2 if one cannot be read.
     """
@@ -53,7 +53,7 @@ def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Ans
 
 
 def axis_names(mesh: dict[str, int]) -> dict[str, str]:
-    """The planner's names of mesh axes -> those of whoever wrote the shardings."""
+    """Mesh axis of the planner -> its name in the hand-written shardings."""
     split = [axis for axis, size in mesh.items() if size > 1]
     return dict(zip(AXES, split, strict=False))
 
@@ -105,7 +105,7 @@ def comparison_page(
 
 
 def _alike(rows: Sequence[ArgumentRow]) -> list[tuple[str, str, str]]:
-    """Rows whose names differ in one part only, and nothing else, as one with `*` there."""
+    """Rows that differ in one part of their names only, merged to one with `*` there."""
     kept: list[tuple[str, str, str]] = []
     at: dict[tuple[str, str, int, tuple[str, ...]], int] = {}
     for row in rows:

@@ -33,7 +33,7 @@ FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no answer, or the answer no."""
+    """An error or a negative answer."""
 
     kind: str
     message: str
@@ -55,7 +55,7 @@ class Failure:
 
 
 def one_line(text: str) -> str:
-    """Text on one line of bearable length."""
+    """Text on one line, cut to `LONGEST` characters."""
     flat = " ".join(text.split())
     return flat if len(flat) <= LONGEST else f"{flat[:LONGEST]}..."
 
@@ -72,7 +72,7 @@ def described(error: BaseException) -> str:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What to tell the user about an exception."""
+    """The failure that reports an exception."""
     if isinstance(error, PlanError):
         status = 1 if error.kind in NEGATIVE else WRONG_USE
         where = FLAGS.get(error.where, error.where)

@@ -1,4 +1,4 @@
-"""Which format a file says it has."""
+"""The format that a file names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _Head(msgspec.Struct):
 
 
 def has_format(path: Path, name: str) -> bool:
-    """Whether a file names the format; whatever else it is, its reader will say."""
+    """Whether a file names the format; other faults are left to its reader."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Head).format == name
     except (OSError, ValueError, RecursionError):

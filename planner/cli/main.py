@@ -1,4 +1,4 @@
-"""The program `meshwright`: its commands, and nothing of what they do."""
+"""The program `meshwright`: the table of its commands."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ ShowTraceback = Annotated[
 def meshwright(show_traceback: ShowTraceback = False) -> None:
     """Plan how a JAX program runs on many devices.
 
-    Give a function and a machine; get a sharding for every tensor, with its predicted time and
-    memory and a bound on how much better any plan could be.
+    Takes a function and a cluster. Returns a sharding for every tensor, with predicted time and
+    memory and a bound on how much faster any plan could be.
     """
 
 

@@ -1,4 +1,4 @@
-"""Trouble with the plan store, as one line on standard error."""
+"""Warnings about the plan store, as one line on standard error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..common.store.keys import StoreWarning
 
 @contextlib.contextmanager
 def notes() -> Generator[None]:
-    """Says once that there is no plan store; other warnings are shown as ever."""
+    """Prints the first warning about the plan store; other warnings are shown as usual."""
     said: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", StoreWarning)

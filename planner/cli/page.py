@@ -6,7 +6,7 @@ from rich.text import Text
 
 
 def page(text: str) -> Text:
-    """Text with its title, labels and warnings set off."""
+    """Text with highlighted title, labels and warnings."""
     shown = Text(text)
     shown.highlight_regex(r"\A.*", "bold")
     shown.highlight_regex(r"(?m)^  (mesh|step|memory|lower bound|micro-batches|factors)\b", "cyan")

@@ -109,7 +109,7 @@ NoBaselines = Annotated[
 ]
 NoSubstitutions = Annotated[
     bool,
-    typer.Option("--no-substitutions", help="Plan the program as it is written, not rewritten."),
+    typer.Option("--no-substitutions", help="Do not rewrite the program."),
 ]
 SubstitutionsText = Annotated[
     str | None,
