@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ir import IRError, parse_plan, show_plan
-from ir.analysis import Site
+from ir import IRError, kept_states, parse, parse_plan, parse_sharding, show_plan
+from ir.analysis import Site, flatten
 
 PRODUCT = """
 @ mesh x=2,y=4
@@ -47,6 +47,17 @@ LOOP = """
 return %2
 """.lstrip()
 
+REGION = """
+%0: f32[8] = input "x" argument
+%1: f32[8] = remat %0 {jaxpr="body 0"}
+  body 0 {
+    %0: f32[8] = input "in0" body
+    %1: f32[8] = sin %0
+    return %1
+  }
+return %1
+""".lstrip()
+
 
 def test_a_product_reads_as_it_runs() -> None:
     plan = parse_plan(PRODUCT)
@@ -68,6 +79,14 @@ def test_a_body_reads_as_it_runs() -> None:
     assert inner.passage.site == Site((0, 0, 0), "operand", 1)
     assert inner.weight == 4.0
     assert show_plan(plan) == LOOP
+
+
+def test_of_several_names_of_a_value_the_outermost_gives_its_state() -> None:
+    """A region without ports reads what lies outside, in the state that it has there."""
+    flat = flatten(parse(REGION))
+    outside, inside = parse_sharding("[x]"), parse_sharding("[-]+sum(x)")
+    assert kept_states(flat, {((), 0): outside, ((0, 0), 0): inside})[0] == outside
+    assert kept_states(flat, {((0, 0), 0): inside})[0] == inside
 
 
 @pytest.mark.parametrize(
