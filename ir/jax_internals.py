@@ -49,7 +49,7 @@ Array = Any
 # than that: to open them would lose what they recompute.
 _EXPANDED = "call_hi_primitive"
 _RECOMPUTED = ("OptRemat", "RematTraced")
-_CALLED = ("call_jaxpr", "fun_jaxpr", "jaxpr")
+_CALLED = ("call_jaxpr", "fun_jaxpr", "jaxpr", "body_jaxpr")
 _HELD = {
     "scan": ("jaxpr", "length", "reverse", "unroll", "num_consts", "num_carry"),
     "while": ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts"),
@@ -163,16 +163,12 @@ def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
-def bodies_of(eqn: Any, *more: str) -> list[Any]:
-    """The jaxprs that an equation runs.
-
-    Args:
-        eqn: the equation.
-        more: parameters that hold such, beside those of calls.
-    """
+def bodies_of(eqn: Any) -> list[Any]:
+    """The jaxprs that an equation runs, the test of a loop left out."""
     if eqn.primitive.name == _EXPANDED:
         return [_expanded(eqn)]
-    return [eqn.params[key] for key in (*_CALLED, *more) if key in eqn.params]
+    bodies = [eqn.params[key] for key in _CALLED if key in eqn.params]
+    return [*bodies, *eqn.params.get("branches", ())]
 
 
 # --- jaxprs -----------------------------------------------------------------------------------

@@ -87,14 +87,10 @@ def flops(eqn: Any, *, others: bool = True) -> float:
         others: count what is no product too.
     """
     name, params = eqn.primitive.name, params_of(eqn)
-    if name == "cond":
-        return max(sum(flops(e, others=others) for e in equations(b)) for b in params["branches"])
-    inner = bodies_of(eqn, "body_jaxpr")
+    inner = [sum(flops(e, others=others) for e in equations(body)) for body in bodies_of(eqn)]
     if inner:
         times = params["length"] if name == "scan" else 1
-        return float(times) * sum(
-            flops(e, others=others) for body in inner for e in equations(body)
-        )
+        return float(times) * (max(inner) if name == "cond" else sum(inner))
     out = sum(float(v.aval.size) for v in eqn.outvars if hasattr(v.aval, "size"))
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]

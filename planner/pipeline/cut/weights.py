@@ -53,12 +53,10 @@ def weigh(eqn: Any, held: Sequence[bool]) -> Weight:
         held: which operands depend on parameters alone, and are in memory anyway.
     """
     name, params = eqn.primitive.name, params_of(eqn)
-    if name == "cond":
-        found = [_inside(body, held[1:]) for body in params["branches"]]
-        return max(found, key=lambda w: w.moved_bytes)
-    inner = bodies_of(eqn, "body_jaxpr")
+    inner = bodies_of(eqn)  # they take the last of the operands
     if inner:
-        one = _inside(inner[0], held[-len(opened(inner[0])[0].invars) :])
+        each = [_inside(body, held[-len(opened(body)[0].invars) :]) for body in inner]
+        one = max(each, key=lambda w: w.moved_bytes)  # of branches
         if name in REMAT:
             ins = [v.aval for v, h in zip(eqn.invars, held, strict=True) if not h]
             enters = sum(map(size_bytes, ins))
@@ -80,9 +78,7 @@ def recomputes(eqn: Any) -> bool:
     """Whether an equation says what its derivative computes again."""
     if eqn.primitive.name in REMAT:
         return True
-    inner = bodies_of(eqn, "body_jaxpr")
-    inner += params_of(eqn).get("branches", ())
-    return any(recomputes(e) for body in inner for e in equations(body))
+    return any(recomputes(e) for body in bodies_of(eqn) for e in equations(body))
 
 
 def _inside(body: Any, held: Sequence[bool]) -> Weight:
