@@ -22,5 +22,5 @@ class RuleError(ValueError):
 
 
 def _bounded(text: str) -> str:
-    """A text of bearable length: what a damaged file holds in place of a name may be very long."""
+    """The text, shortened: a damaged file may have a very long text in place of a name."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 100]} ... {text[-90:]}"

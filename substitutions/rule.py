@@ -58,7 +58,7 @@ class Rule:
         return tuple(ref for ref in found if ref.op < 0)
 
     def free_inputs(self) -> tuple[str, ...]:
-        """Inputs that the target reads and the source does not: nothing says what they are."""
+        """Inputs that the target reads and the source does not: no value is known for them."""
         left = {r.name for r in _refs(self.source, [a for a, _ in self.outputs]) if r.op < 0}
         right = {r.name for r in _refs(self.target, [b for _, b in self.outputs]) if r.op < 0}
         return tuple(sorted(right - left))

@@ -13,7 +13,7 @@ LETTERS = {"k": 2, "m": 3}
 RANKS = {"matrix": 2, "image": 4}
 
 
-# Tested: what is missing here is false or too modest.
+# Axioms that hold in one direction only; tests check that no other does, and that these do.
 ONE_WAY = {
     "conv-add-weight": ">", "conv-add-input": ">", "concat-0-add": ">", "concat-1-add": ">",
     "concat-0-mul": ">", "concat-1-mul": ">", "split-0-of-rows": ">", "split-1-of-rows": ">",

@@ -26,7 +26,7 @@ class RowVerdict:
         return sum(found.seconds for found in self.rules)
 
     def worth(self) -> Worth | None:
-        """What the row is worth: a rule of every rank is looked at; None if one is not accepted."""
+        """The weakest worth of the rules of all ranks; None if one is not accepted."""
         ranks = {found.name.partition(":")[0]: found for found in reversed(self.rules)}
         worths = [found.worth() for found in ranks.values()]
         known = tuple(worth for worth in worths if worth is not None)

@@ -1,4 +1,4 @@
-"""What the rows of the catalogue are worth, as it is derived of each; a test derives it again."""
+"""The worth of each row of the catalogue; a test derives every one from the row."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def worth_of_row(name: str) -> Worth:
     """What a row of the catalogue is worth.
 
     Raises:
-        RuleError: if nothing is said of it.
+        RuleError: if the row is not in this list.
     """
     if name not in _KNOWN:
         raise RuleError(

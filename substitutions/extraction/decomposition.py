@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from .egraph import NOTHING, EGraph, Extraction, components, extraction
 
 UNUSED, NEEDED, BUILT = 0, 1, 2
-MOST_STATES = 200_000
+MOST_STATES = 200_000  # entries of one table
 
 # The states of the scope's classes in order, and pairs (c, d) where c needs d in the end.
 State = tuple[tuple[int, ...], frozenset[tuple[int, int]]]
@@ -46,7 +46,7 @@ class _TooWideError(Exception):
 
 
 def solve_by_decomposition(graph: EGraph, most_states: int = MOST_STATES) -> Extraction | None:
-    """The best extraction, or None if the e-graph is too wide for so many states."""
+    """The best extraction, or None if a table would exceed `MOST_STATES`."""
     try:
         found = _Solver(graph, most_states).run()
     except _TooWideError:
@@ -112,7 +112,7 @@ class _Solver:
         self.tables.append(_forgotten(table, c))
 
     def _widened(self, table: _Table, scope: tuple[int, ...]) -> _Table:
-        """The table over a larger scope; classes of which nothing is known may be needed or not."""
+        """The table over a larger scope; each class that is new to it may be needed or not."""
         order = table.scope
         entries = dict(table.entries)
         for c in scope:
@@ -129,7 +129,7 @@ class _Solver:
         return _Table(order, entries)
 
     def _offered(self, table: _Table, i: int) -> _Table:
-        """Every state, and those in which a needed class is built by node i besides."""
+        """Every state, and those in which a needed class is also built by node i."""
         node = self.graph.nodes[i]
         at = {c: k for k, c in enumerate(table.scope)}
         own, below = at[node.owner], [at[child] for child in node.children]

@@ -24,7 +24,7 @@ class ENode:
 
 @dataclass(frozen=True, slots=True)
 class EGraph:
-    """Classes 0..classes-1 of equal values, the nodes that make them, and what is asked for."""
+    """Classes 0..classes-1 of equal values, nodes that make them, and the classes to extract."""
 
     classes: int
     nodes: tuple[ENode, ...]
@@ -32,7 +32,7 @@ class EGraph:
 
     def __post_init__(self) -> None:
         if not self.roots:
-            raise RuleError("no root is asked for", where="e-graph")
+            raise RuleError("there is no root", where="e-graph")
         for i, node in enumerate(self.nodes):
             places = (node.owner, *node.children)
             if not all(0 <= c < self.classes for c in places):

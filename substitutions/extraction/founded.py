@@ -27,8 +27,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 MOST_ROUNDS = 300  # of the fixed point
-MOST_CUTS = 150
-VIOLATED = 1e-4
+MOST_CUTS = 150  # of one answer
+VIOLATED = 1e-4  # a smaller violation is rounding
 
 
 @dataclass(frozen=True, slots=True)

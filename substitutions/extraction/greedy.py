@@ -9,7 +9,7 @@ from .egraph import NOTHING, EGraph, Extraction, extraction, needed
 
 
 def greedy_tree(graph: EGraph) -> Extraction:
-    """Each class by the node of least tree cost: what is shared is counted at every use.
+    """Each class by the node of least tree cost: shared values are counted at every use.
 
     tree(c) = min over nodes n of c of  cost(n) + sum over children d of  tree(d)
     """
@@ -32,7 +32,7 @@ def greedy_dag(graph: EGraph, prices: Sequence[float] | None = None) -> Extracti
 
     Every class remembers the classes of its best DAG so far; a node is priced by the union of
     those of its children. The sets of parents are not always brought up to date, so the DAG that
-    comes out may cost less than was thought.
+    comes out may cost less than it was priced.
 
     Args:
         graph: what to extract from.
@@ -67,7 +67,7 @@ def greedy_dag(graph: EGraph, prices: Sequence[float] | None = None) -> Extracti
 
 
 def _settled(graph: EGraph, improves: Callable[[int], bool]) -> None:
-    """Looks at nodes, and again at those that use a class that one improved, to the end."""
+    """Visits all nodes, then those that use an improved class, until none improves."""
     uses = parents(graph)
     work = dict.fromkeys(range(len(graph.nodes)))
     while work:

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Extraction as a 0/1 programme; cycles are forbidden when they are met.
+"""Extraction as a 0/1 programme; cycles are forbidden as they occur in answers.
 
     min  sum c_n x_n     x_n: node n is chosen,  y_c: class c is needed
     y_root = 1,   sum of x_n over the nodes of c = y_c
@@ -35,9 +35,9 @@ from .quiet_highs import QuietHighs
 from .simplify import MOST_PASSES
 
 MOST_CYCLES = 200  # rows that are added for one answer
-GRACE_S = 1.0
-SCALE = 1000.0
-RELATIVE = 1e-9
+GRACE_S = 1.0  # for the solver to end after its deadline
+SCALE = 1000.0  # cost of the known answer within the programme
+RELATIVE = 1e-9  # gap below which an answer is optimal
 RELAXED = 0.4  # share of the time for the programme without integers
 
 
@@ -128,7 +128,7 @@ def _finished(best: Extraction, bound: float, stop: str) -> Extraction:
 
 
 def _repaired(graph: EGraph, values: Sequence[float]) -> Extraction:
-    """A greedy extraction that likes the nodes of an answer that is cyclic or fractional."""
+    """A greedy extraction that prefers the nodes of a cyclic or fractional answer."""
     prices = [node.cost * (1.001 - min(1.0, values[i])) for i, node in enumerate(graph.nodes)]
     return greedy_dag(graph, prices)
 
@@ -242,7 +242,7 @@ class Programme:
         try:
             thread.join(left + GRACE_S)
         finally:
-            self._stop = True  # Ctrl-C reaches Python; the solver is told to end
+            self._stop = True  # Ctrl-C reaches Python; the solver stops at its next callback
             thread.join()
             self._stop = False
         info = self.highs.getInfo()

@@ -33,7 +33,7 @@ def landmarks(
 
     Args:
         graph: where the roots can be built.
-        deadline: of `time.monotonic`, after which no more are looked for.
+        deadline: of `time.monotonic`, at which the search ends.
         most: cuts.
     """
     cost = [node.cost for node in graph.nodes]

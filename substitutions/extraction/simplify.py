@@ -4,7 +4,7 @@
 * A node is dropped if another of its class costs no more and needs no more. `implied(c)` is what
   every way to build c needs: with a node for f(c), needing c is needing all of it.
 * A class that every extraction needs becomes a root, and the edges to it are dropped where they
-  are on no cycle; if it has one node, that is paid now.
+  are on no cycle; if it has one node, its cost is counted now.
 * A free class with one node is skipped; a class that only one class uses is built into its user.
 """
 
@@ -58,7 +58,7 @@ class _State:
 
 
 def simplify(graph: EGraph, passes: int = MOST_PASSES) -> Simplified:
-    """The e-graph after all steps, repeated until none helps, at most so often."""
+    """The e-graph after all steps, repeated until none helps or `passes` is reached."""
     members: list[list[_Node]] = [[] for _ in range(graph.classes)]
     for i, node in enumerate(graph.nodes):
         fresh = _Node(node.owner, node.cost, set(node.children), frozenset((i,)))

@@ -1,4 +1,4 @@
-"""Classes of terms that are proved or derived equal, and all that follows by replacing a part.
+"""Classes of terms that are proved or derived equal, or follow by replacing a part by an equal one.
 
 An orbit is a class together with all that differ from it by names of inputs only; one term of it
 is kept with its value. A term's normal form has the least term of its class for every part.
@@ -14,7 +14,7 @@ from ..term import Term
 from .limits import LIMITS
 from .values import Renamings, Value, fingerprints
 
-# A class: its fingerprint, and its number among classes that have the same but are not equal.
+# A class: its fingerprint, and its number among unequal classes of that fingerprint.
 Class = tuple[int, int]
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Classes:
     _home: dict[Term, tuple[Orbit, int]] = field(default_factory=dict[Term, tuple[Orbit, int]])
     _least: dict[Class, Term] = field(default_factory=dict[Class, Term])
     _where: dict[Class, tuple[Orbit, int]] = field(default_factory=dict[Class, tuple[Orbit, int]])
-    # What was asked before; classes never change, so that only what is not known may yet be.
+    # Caches: the class of a term never changes once it is known.
     _classes: dict[Term, Class] = field(default_factory=dict[Term, Class])
     _normal: dict[Term, Term] = field(default_factory=dict[Term, Term])
     _known: dict[Class, tuple[int, list[Term]]] = field(

@@ -1,8 +1,8 @@
 """Finds rules: terms of equal fingerprint are equal by rules found before, or proved equal.
 
-Only one term of each class of equal terms is built upon, so that what follows by replacing a part
-is not found again. A candidate is proved only if rewriting does not derive it. Proofs are kept in
-a journal; a run that was interrupted makes the same decisions without proving them anew.
+Only one term of each class of equal terms is built upon, so that rules that follow by replacing a
+part are not found a second time. A candidate is proved only if rewriting does not derive it. Proofs
+are kept in a journal, so that a run that was interrupted does not repeat them.
 """
 
 from __future__ import annotations

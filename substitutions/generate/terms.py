@@ -101,7 +101,7 @@ class Enumeration:
     def _of(
         self, kind: str, params: Params, size: int, inputs: int
     ) -> Iterator[tuple[Term, Value]]:
-        """Terms of one op at the root, over so many inputs."""
+        """Terms of one op at the root, over `inputs` different inputs."""
         arity = OPS[kind].operands[0]
         op = Op(kind, tuple(Ref(-1, 0, str(i)) for i in range(arity)), params)
         written = tuple((key, str(value)) for key, value in params)

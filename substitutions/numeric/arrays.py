@@ -30,7 +30,7 @@ class TooLargeError(NotTypedError):
 class Numbers(Protocol):
     """Arithmetic: sums, products, functions, rounding to a shorter type (`cast`), fractions.
 
-    lowest: what is below every number.
+    lowest: below every number.
     """
 
     @property

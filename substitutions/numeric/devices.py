@@ -94,7 +94,7 @@ class Run:
     effort: Effort = field(default_factory=Effort)
 
     def spend(self, elements: int) -> None:
-        """Counts the work of an op that computes so many elements."""
+        """Counts the work of an op that computes some elements."""
         self.effort.spend(COSTS.op + elements // COSTS.numbers)
 
     def axis(self, op: Op, x: Tensor) -> int:
@@ -111,7 +111,7 @@ def on_each(
     """Local results of an op of several operands, and their degrees.
 
     Args:
-        op: what is computed.
+        op: for messages.
         devices: a letter for the replica and for each dimension of every operand and, after an
             arrow, of the result: a device holds the chunks of operands that its letters number.
             A point is a dimension that is not divided.

@@ -170,7 +170,7 @@ def _read_pair(ops: Sequence[str], at: Matcher, term: Term, source: Source, know
         # a variable on the left says nothing of the term on the right
         if not at.may_be(left, a, env) or not (left.kind or at.may_be(right, b, env)):
             continue
-        # what is spread may be a scalar
+        # a value that is spread may be a scalar
         spread = right.kind and not at.makers[right.kind]
         if not at.same_shape(a, source) or not (spread or at.same_shape(b, source)):
             continue

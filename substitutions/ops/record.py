@@ -43,7 +43,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "stride_h": Parameter(_SIZE, 1),
     "stride_w": Parameter(_SIZE, 1),
 }
-OTHER = Parameter(_SIZE)  # what files of others say of ops besides
+OTHER = Parameter(_SIZE)  # further parameters in files of others
 
 Compute = Callable[[Op, Sequence[Tensor], Run], tuple[Tensor, ...]]
 Fill = Callable[[Op, tuple[int, ...], Numbers], Array]
@@ -57,8 +57,8 @@ class Form:
     read: matches a term of the op with a value of a program.
     write: the nodes of a term of the op.
     only: whether no other primitive makes its value.
-    joins: whether its operands may be joined along a new dimension (True: it takes any number of
-        dimensions), or may not (False); None if it does not care.
+    joins: whether rules with the op may join parts along a new dimension: True for ops that take
+        any number of dimensions, False for those that do not, None for those that leave it open.
     """
 
     primitives: tuple[str, ...]
@@ -85,8 +85,8 @@ class RuleOp:
     row_numbers: the operand that holds numbers of rows, if one does.
     sums: whether it adds up elements in an order of its own.
     fractions: whether its results are no whole numbers where its operands are.
-    replicas_apart: whether, without degrees, its arrays may be replicas of each other's shape that
-        do not affect each other, so that many inputs are computed at once.
+    replicas_apart: whether, without degrees, results of one replica depend on that replica of the
+        operands only, so that many inputs are computed at once as replicas.
     type: types of the results, and what they demand of the operands.
     joints: where dimensions of the results are joined from parts.
     value: the element of a result at a symbolic position, for the prover.

@@ -1,4 +1,4 @@
-"""Sums and maxima along an axis, and what repeats a smaller array along one.
+"""Sums and maxima along an axis, and ops that repeat a smaller array along one.
 
 `expand(x, y)` repeats x along the axis that y has more, of which each chunk has a replica of x;
 `along(g, y)` repeats the vector g, which lies along an axis of y. `sum` over a divided dimension
@@ -249,7 +249,7 @@ def _lengths(at: Matcher, source: Source, group: Group | None) -> list[int]:
 def _with_shape(
     at: Matcher, term: Term, source: Source, inner: tuple[Source, Partial], known: Partial, env: Env
 ) -> Found:
-    """Matches what is spread, then the operand that gives the shape, which `source` has too."""
+    """Matches the smaller operand, then the one that gives the shape, which `source` has too."""
     for _, more in at.match(term.args[0], *inner, env):
         if term.args[1] in more:
             yield known, dict(more)

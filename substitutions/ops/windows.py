@@ -1,4 +1,4 @@
-"""Pools, and what enlarges kernels. Windows are not divided."""
+"""Pools, and the op that enlarges kernels. Windows are not divided."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AXES = ("h", "w")
 
 
 def window_dims(typing: Typing, op: Op, image: Type, kernel: Sequence[Expr]) -> list[Dim]:
-    """Height and width of what windows make of an image."""
+    """Height and width of the result of windows on an image."""
     return [
         Dim(_positions(typing.solver, op, dim.size, size, axis))
         for dim, size, axis in zip(image.dims[2:], kernel, AXES, strict=True)

@@ -24,7 +24,7 @@ class Binding:
 
 Env = Mapping[Term, Binding]
 Found = Iterator[tuple[Partial, Env]]
-# (matcher, term, value, what is known of its axes, bindings) -> the last two, with more known
+# (matcher, term, value, its axes as far as known, bindings) -> the last two, with more known
 Read = Callable[["Matcher", Term, Source, Partial, Env], Found]
 
 
@@ -74,11 +74,11 @@ class Matcher:
         Args:
             term: of the rule.
             source: the value.
-            groups: what is known of the value's axes.
+            groups: the value's axes as far as known.
             env: bindings of other terms.
 
         Returns:
-            What is known of its axes then, and the bindings with its own.
+            Its axes, and the bindings with its own.
         """
         rank = self.ranks[term]
         known: Partial = groups if groups is not None else (None,) * rank

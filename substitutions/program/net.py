@@ -125,7 +125,7 @@ class Net:
         attrs: Attrs,
         like: Item | None = None,
     ) -> Value:
-        """The result of a new node; an equal one that was made before is taken again.
+        """The result of a new node; an equal new node is reused.
 
         like: an item whose manner it takes.
         """

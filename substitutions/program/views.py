@@ -35,7 +35,7 @@ class View:
 class Cut:
     """Where two parts of an axis meet: their lengths along its first dimension.
 
-    single: whether each part had no such dimension before, so that it is taken off again.
+    single: whether each part has no such dimension, so that a split removes it.
     """
 
     lengths: tuple[int, int]
@@ -50,7 +50,7 @@ def renumbered(groups: Partial, to: Mapping[int, int]) -> Partial | None:
 
 
 def unify(left: Partial | None, right: Partial | None) -> Partial | None:
-    """What both say; None if they contradict. An unknown is no contradiction."""
+    """Both together; None if they contradict. An unknown axis contradicts nothing."""
     if left is None or right is None:
         return left if right is None else right
     if len(left) != len(right):

@@ -16,7 +16,7 @@ Cuts = tuple[tuple[Cut, ...], ...]  # for every axis where its parts meet, the l
 
 
 class NoFitError(Exception):
-    """The right side cannot be written here; the place is left as it is."""
+    """The right side cannot be written here, so the rule is not applied."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def read_flexflow(data: bytes, where: str) -> tuple[Rule | Unread, ...]:
 
 
 def _bound_depth(data: bytes, where: str) -> None:
-    """Refuses nesting that a recursive parser would follow down; braces in strings count too."""
+    """Refuses nesting that is too deep for a recursive parser; braces in strings count too."""
     depth = 0
     for byte in data:
         if byte in b"[{":

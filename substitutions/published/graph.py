@@ -35,7 +35,7 @@ class RawRule:
 
 
 def kept(read: Callable[[str], Rule], name: str, where: str) -> Rule | Unread:
-    """What `read` makes of one rule of a file; an error of its is kept in place of the rule."""
+    """The rule that `read` returns, or an `Unread` with its error."""
     try:
         return read(where)
     except RuleError as error:

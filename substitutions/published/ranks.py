@@ -15,7 +15,7 @@ Key = tuple[int, Ref]  # the side; inputs are on side 0
 def infer_ranks(
     sides: Sequence[Side], stated: Mapping[Key, int], usual: Mapping[str, int]
 ) -> tuple[tuple[str, int], ...]:
-    """Ranks of the inputs, from the ops that read them, else as is usual for their numbers.
+    """Ranks of the inputs, from the ops that read them, else the usual ones.
 
     Args:
         sides: the two graphs.

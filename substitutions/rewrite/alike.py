@@ -1,4 +1,4 @@
-"""Equal bodies are rewritten once: the result of one is that of another, coming from elsewhere."""
+"""Equal bodies are rewritten once: the others take the result, with marks of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Path = tuple[int, ...]
 
 
 def taken_over(done: Draft, before: Draft, other: Draft) -> Draft | None:
-    """What rewriting `other` gives where the same rewrite made `done` of `before`.
+    """The result of rewriting `other`, where the rewrite turned the equal `before` into `done`.
 
     Args:
         done: the rewritten graph.
@@ -27,7 +27,7 @@ def taken_over(done: Draft, before: Draft, other: Draft) -> Draft | None:
 
 
 def _paired(left: Sequence[Mark], right: Sequence[Mark], places: dict[Path, Path]) -> bool:
-    """Notes which place of the right marks is which of the left ones; False if it is not one."""
+    """Pairs the places of left and right marks in `places`; False if one would get two partners."""
     for a, b in zip(left, right, strict=True):
         if places.setdefault(a.place, b.place) != b.place:
             return False

@@ -22,7 +22,7 @@ from .regions import with_bodies
 
 Sound = Callable[[Region], bool]
 Prefix = tuple[int, ...]  # (node, body) for every level down to the graph of a place
-# Places of one rule in one graph that are looked at; more are left as they are.
+# Places of one rule in one graph that are rewritten at most.
 MOST_PLACES = 4096
 _WRITERS = {name: op.form.write for name, op in OPS.items() if op.form is not None}
 
@@ -31,8 +31,9 @@ _WRITERS = {name: op.form.write for name, op in OPS.items() if op.form is not No
 class Place:
     """Where a rule may be applied: node `root` of the graph at `prefix`, reading `number` of it.
 
-    kind: equal for places that look alike; such places are rewritten together.
-    nodes: of the graph at `prefix` that the rule speaks of.
+    kind: equal for places with equal shapes, axes and makers of operands, which are rewritten
+        together.
+    nodes: of the graph at `prefix` that the left side of the rule is.
     """
 
     rule: str
@@ -50,7 +51,7 @@ class Place:
 
 @lru_cache(maxsize=1)
 def patterns() -> dict[str, Pattern]:
-    """The rows of the catalogue that speak of one device, by name."""
+    """The rows of the catalogue for one device, by name."""
     rows = (row for members in CATALOGUE.values() for row in members if not row.parallel)
     return {row.name: Pattern(row) for row in rows}
 
@@ -108,7 +109,7 @@ def _places(net: Net, wanted: Sequence[Pattern], path: tuple[str, ...]) -> Itera
 
 
 def _kind(net: Net, found: Match, path: tuple[str, ...]) -> str:
-    """What is alike of two places: the rule, shapes and axes, and what makes the operands."""
+    """Text of the rule, shapes and axes at a place, and of the makers of its operands."""
     parts = [found.pattern.name, *path]
     for term, view in sorted(found.views.items(), key=lambda pair: repr(pair[0])):
         made = net.maker(view.source)
@@ -124,15 +125,15 @@ def _kind(net: Net, found: Match, path: tuple[str, ...]) -> str:
 
 
 def apply(draft: Draft, places: Sequence[Place], sound: Sound | None = None) -> tuple[Draft, int]:
-    """The program with one rule applied at some places, and at how many it was.
+    """The program with one rule applied at some places, and the number of places where it was.
 
-    A place that another one of them overlaps, or where the rule would make the program depend on
-    itself, is left as it is.
+    The rule is not applied at a place that overlaps an earlier one, nor where the program would
+    then depend on itself.
 
     Args:
         draft: the program.
         places: of one rule, all at the same depth.
-        sound: whether the rule may be applied where it makes this of the program; a `Trial`.
+        sound: decides on each region that is rewritten whether it may be; a `Trial`.
     """
     pairs = [(place.prefix, place) for place in places]
     return _within(draft, pairs, sound) if pairs else (draft, 0)
@@ -141,7 +142,7 @@ def apply(draft: Draft, places: Sequence[Place], sound: Sound | None = None) -> 
 def _within(
     draft: Draft, places: Sequence[tuple[Prefix, Place]], sound: Sound | None
 ) -> tuple[Draft, int]:
-    """Places by the way to them from a draft on: all of one length."""
+    """Applies a rule at places given with their prefixes from this draft on, all of one length."""
     if not places[0][0]:
         return _here(draft, [place for _, place in places], sound)
     inner: dict[tuple[int, int], list[tuple[Prefix, Place]]] = {}

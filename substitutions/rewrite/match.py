@@ -27,9 +27,9 @@ class Match:
     """An instance of a rule.
 
     roots: values that the outputs of the rule are.
-    views: what each variable and each output stands for.
+    views: value of each variable and each output, with its axes.
     items: nodes of the pattern, by the number of the item.
-    swapped: whether all of its products have their factors the other way round, transposed.
+    swapped: whether the factors of all its products are exchanged, and transposed, in the program.
     """
 
     pattern: Pattern
@@ -66,10 +66,10 @@ def matches(
     """Instances of a rule in the order of their first output.
 
     Args:
-        net: where to at.
+        net: the program.
         pattern: the rule.
         index: items by their op.
-        begins: whether those of a rule whose first output has a type are wanted.
+        begins: whether a rule (by name) may be applied where its first output has a type.
     """
     at = Matcher(net, pattern.term_ranks, pattern.moves, _READERS, _MAKERS)
     seen: set[object] = set()
@@ -97,7 +97,7 @@ def _key(match: Match) -> object:
 def _all_known(at: Matcher, term: Term, root: Value, env: Env) -> Iterator[Env]:
     """Ways to read an output at a value, with the axes of everything in it known.
 
-    What the nodes leave open is chosen at the output, and told to everything below.
+    Axes that the nodes leave open are chosen at the output, which decides those of its operands.
     """
     for groups, more in at.match(term, root, None, env):
         if all(None not in seen.groups for seen in more.values()):
@@ -110,7 +110,7 @@ def _all_known(at: Matcher, term: Term, root: Value, env: Env) -> Iterator[Env]:
 def _others(
     at: Matcher, pattern: Pattern, env: Env, roots: tuple[Value, ...]
 ) -> Iterator[tuple[Env, tuple[Value, ...]]]:
-    """The other outputs, each at a reader of something that is known."""
+    """The other outputs, each at a reader of a value that is bound."""
     left = pattern.left
     if len(roots) == len(left):
         yield env, roots
@@ -122,7 +122,7 @@ def _others(
 
 
 def _partners(net: Net, term: Term, env: Env, roots: tuple[Value, ...]) -> list[Value]:
-    """Values that could be another output: readers of what is known, in the order of the graph."""
+    """Values that could be another output: readers of bound operands, in the order of the graph."""
     known = [env[arg].source for arg in term.args if arg in env]
     if not known:
         return []

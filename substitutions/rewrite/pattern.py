@@ -30,7 +30,7 @@ class Pattern:
 
     @cached_property
     def rank(self) -> int:
-        """Axes of a tensor of the row, if it says nothing else."""
+        """Axes of the variables whose rank the row does not give."""
         text = self.row.left + self.row.right
         letters = [name for name in _AXES if f"[{name}]" in text]
         return len(letters) + 1 if self.row.generic else 2
@@ -64,7 +64,7 @@ class Pattern:
 
     @staticmethod
     def parts(terms: Iterable[Term]) -> Iterator[Term]:
-        """Terms with all that they are made of, operands first."""
+        """All subterms, operands first."""
         for term in terms:
             yield from Pattern.parts(term.args)
             yield term

@@ -1,10 +1,10 @@
 """For which element types a rule may be applied.
 
-What a rule is worth decides. One that rounds nothing that the program does not round is good for
-every type: it moves elements, applies the same functions to them, or runs the same sums. Others
-are applied to floats of at least 32 bits: shorter ones would be rounded at other places than the
-user wrote. Of whole numbers they must be exact, as sums and products that wrap around are, where
-all are of one type. Types that are added up in (`preferred_element_type`) stay as they are.
+The worth of a rule decides. One that rounds nothing that the program does not round fits every
+type: it moves elements, applies the same functions to them, or computes the same sums. Others are
+applied to floats of at least 32 bits, since shorter ones would be rounded at other places than the
+user wrote, and to whole numbers of one type where they are exact, as sums and products that wrap
+around are. The type in which products are accumulated (`preferred_element_type`) never changes.
 """
 
 from __future__ import annotations

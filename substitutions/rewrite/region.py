@@ -10,17 +10,17 @@ from ir import Graph, Input, Literal, Node, Operand
 from ..program.net import Item, Net, Source, Value
 from .match import Match
 
-# A rule speaks of fewer nodes; more of them mean that its sides do not begin at the same values.
+# Sides of rules have fewer nodes; more mean that the two sides do not begin at the same values.
 MOST_NODES = 200
-_LOOKED_THROUGH = ("slice", "transpose")  # as new nodes are, see `nodes.py`
+_SKIPPED = ("slice", "transpose")  # as new nodes are, see `nodes.py`
 
 
 @dataclass(frozen=True)
 class Region:
     """The left side of a rule as the program has it, and the right side as it would be written.
 
-    graph: of the values that both sides read; it returns those of the left side and then, as many,
-        those of the right side. None if the left side reads more than the rule says.
+    graph: its inputs are the values that both sides read; its outputs those of the left side, then
+        those of the right side. None if the left side reads values that the rule does not.
     where: the user's source line.
     """
 
@@ -49,16 +49,16 @@ def region_of(net: Net, found: Match, new: Sequence[Source]) -> Region:
 
 
 def _behind(net: Net, source: Source) -> Source:
-    """What a value is turned or cut from: the right side may be written on that."""
+    """The value that a transpose or slice was made from: the right side may read that one."""
     item = net.maker(source)
-    while item is not None and item.node.op in _LOOKED_THROUGH:
+    while item is not None and item.node.op in _SKIPPED:
         source = item.inputs[0]
         item = net.maker(source)
     return source
 
 
 class _Walk:
-    """Collects the nodes between what is given and some results."""
+    """Collects the nodes between given values and some results."""
 
     def __init__(self, net: Net) -> None:
         self.net = net
@@ -73,7 +73,7 @@ class _Walk:
         return self.net.first.get(value, value)
 
     def given(self, source: Source) -> None:
-        """Takes a value as it is."""
+        """Makes a value an input of the graph."""
         if not isinstance(source, Literal) and self._first(source) not in self.numbers:
             self.numbers[self._first(source)] = self.count
             self.inputs.append(Input(f"v{self.count}", self.net.type_of(source), "argument"))
@@ -83,7 +83,7 @@ class _Walk:
         return source if isinstance(source, Literal) else self.numbers[self._first(source)]
 
     def visit(self, source: Source) -> bool:
-        """Takes the nodes that make a value; False if that cannot be done from what is given."""
+        """Adds the nodes that make a value; False if they read more than the given values."""
         stack = [source]
         while stack:
             top = stack[-1]

@@ -1,4 +1,4 @@
-"""Bodies of loops: what a rule made of constants alone is moved out in front of the loop."""
+"""Bodies of loops: new nodes that read constants only are moved in front of the loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def with_bodies(draft: Draft, bodies: Mapping[tuple[int, int], Draft]) -> Draft:
 
     Args:
         draft: the graph around them.
-        bodies: what to take, by node and which of its bodies.
+        bodies: the new ones, by (node, number of its body).
     """
     graph = draft.graph
     of: dict[int, list[tuple[int, Draft]]] = {}

@@ -1,7 +1,7 @@
 """Polynomials over named positive integers: sizes, degrees and positions in tensors.
 
-Division, chunk numbers and the like are atoms whose arguments are polynomials again; they are
-simplified where they are made. Equal text means equal for all values of the names.
+Division, chunk numbers and the like are atoms whose arguments are polynomials; they are simplified
+where they are made. Equal text means equal for all values of the names.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Expr:
         """
         if not self.terms:
             return 0
-        # The value where every name is 1, and what a function gives is as small as it can be.
+        # The value where every name is 1, and every function has its least value.
         shifted = sum(c for m, c in self.terms.items() if not any(map(_may_be_zero, m)))
         rest = [c for m, c in self.terms.items() if m]
         if all(c >= 0 for c in rest) and shifted > 0:

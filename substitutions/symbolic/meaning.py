@@ -17,7 +17,7 @@ Indices = tuple[Index, ...]
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Values of one side; `values` is what each op means."""
+    """Values of one side; `values` gives those of each op."""
 
     parts: Parts
     labels: Labels
@@ -27,7 +27,7 @@ class Meaning:
         """The element at a position.
 
         Raises:
-            UndecidedError: if too many are read: what is read twice is written out twice.
+            UndecidedError: if too many are read; an element that is read twice counts twice.
         """
         self.labels.spend(1)
         if ref.op < 0:

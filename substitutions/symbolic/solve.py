@@ -30,8 +30,8 @@ class Solver:
     """Equations in solved form, and what could not be solved.
 
     conditions: equations and divisibilities of the target that the source does not imply.
-    nonnegative: what is known not to be negative, such as a size less the window in it.
-    effort: what is left of the work on the rule.
+    nonnegative: expressions that are at least 0, as an image less a window is.
+    effort: the steps that are left for the rule.
     unanswered: questions of divisibility that were given up.
     """
 
@@ -188,8 +188,8 @@ class Solver:
         self.values = {name: substitute(old, update) for name, old in self.values.items()} | update
         self.divisible = [(substitute(a, update), substitute(b, update)) for a, b in self.divisible]
         self.nonnegative = [substitute(fact, update) for fact in self.nonnegative]
-        again, self.pending = self.pending, []
-        for difference in again:
+        waiting, self.pending = self.pending, []
+        for difference in waiting:
             self.equal(substitute(difference, update), 0)
 
     def _record(self, text: str) -> None:

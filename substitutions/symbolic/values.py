@@ -1,4 +1,4 @@
-"""What an output of a rule is, as a polynomial in the elements of its inputs.
+"""An output of a rule as a polynomial in the elements of its inputs.
 
 A value is a sum of monomials: a coefficient, summed (bound) labels, and factors that depend on
 labels: elements of inputs, equalities, windows, unknown functions of such sums. Positions are

@@ -27,7 +27,7 @@ Run = Callable[[Graph, list[Array]], Sequence[Array]]
 
 
 def difference(graph: Graph, worth: Worth, seed: int = 0, run: Run = interpret) -> str:
-    """How the sides differ; empty if they do not, on what was tried.
+    """How the sides differ on the numbers tried; empty if they do not.
 
     Args:
         graph: the results of the left side, then as many of the right one.

@@ -1,8 +1,8 @@
 """The same small program with shorter dimensions.
 
 Dimensions that go together form a class, by the factor specs of the ops. A class has places where
-parts of it were joined or will be cut; each stretch between two of them is shortened by itself.
-Dimensions that an op looks at in another way keep their lengths.
+parts of it were joined or will be cut; each stretch between two of them is shortened alone.
+Dimensions that an op uses in another way keep their lengths.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class _Class:
     """Dimensions of one length.
 
     cuts: places inside, in order; all of them where the length is kept.
-    parts: for each way in which it was seen as a product, the classes of the factors.
-    length: that it must get, for windows.
+    parts: for each factorisation by a reshape, the classes of the factors.
+    length: the new one, where a window demands one.
     """
 
     size: int

@@ -16,7 +16,7 @@ from .prove import Case, typed
 from .sample import Difference, Domain, Instance, compare, draw_inputs
 
 LARGEST = 3  # of the whole numbers in inputs
-INSTANCES = 120
+INSTANCES = 120  # that are searched for a counterexample
 SEED = 20240229
 MOST_SHRUNK = 96  # elements of inputs that are reduced one by one
 
@@ -24,7 +24,10 @@ MOST_SHRUNK = 96  # elements of inputs that are reduced one by one
 def domain(
     rule: Rule, case: Case, effort: Effort | None = None, *, partly: bool = False
 ) -> Domain | None:
-    """Where both sides are well-typed, if the solver can say; `partly`, where they may be."""
+    """Sizes for which both sides are well-typed; None if the solver cannot say.
+
+    partly: whether it may hold sizes for which the target is not well-typed.
+    """
     try:
         return Domain(rule, typed(rule, case, effort, partly=partly), case)
     except (IllFormedError, IllTypedError, UndecidedError):
@@ -34,7 +37,7 @@ def domain(
 def survives(where: Domain, count: int, seed: int = 0) -> tuple[int, Difference | None]:
     """Instances tried, in the field and in the reals, and a difference found if there is one.
 
-    That devices do not take what the types say they do is a difference too.
+    An op that does not take operands which its types allow is a difference too.
     """
     tried = 0
     for i, values in enumerate(where.draws(random.Random(SEED + 1 + seed), count)):
@@ -56,7 +59,7 @@ def survives(where: Domain, count: int, seed: int = 0) -> tuple[int, Difference 
 
 
 def refute(where: Domain, count: int = INSTANCES) -> dict[str, Any] | None:
-    """A counterexample over the reals, as small as cheap reductions make it; None if none found."""
+    """A counterexample over the reals, made small; None if none is found."""
     for batch, size in enumerate((count // 4, count)):
         draws = list(where.draws(random.Random(SEED + batch), size))
         draws.sort(key=lambda values: sum(values.values()))

@@ -46,7 +46,7 @@ class Verdict:
     condition: what must hold where the rule is applied, beyond what its source demands.
     counterexample: concrete inputs on which the sides differ; for a rule that is proved under a
         restriction, inputs outside of it.
-    proof: the rule, and in which case it was proved.
+    proof: the rule, and the case that was proved.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Verdict:
 
 
 def judge(rule: Rule) -> Verdict:
-    """Proves, refutes or gives up on a rule; never accepts what a counterexample refutes."""
+    """Proves, refutes or gives up on a rule; never accepts one that a counterexample refutes."""
     start = time.perf_counter()
     try:
         found = _judge(rule)
@@ -83,7 +83,7 @@ def judge_all(
 ) -> Iterator[Verdict]:
     """Verdicts in order; rules that differ in the names of inputs only are judged once.
 
-    Every rule has one, those that could not be read or that a proof fails on included.
+    Every rule has one, also one that cannot be read and one on which the prover fails.
     """
     known: dict[Rule, Verdict] = {}
     for i, rule in enumerate(rules):
@@ -102,7 +102,7 @@ def judge_all(
 
 
 def _judged(rule: Rule) -> Verdict:
-    """The verdict; an error of the prover is one too, so that the rules after it have theirs."""
+    """The verdict; `unknown` where the prover fails, so that the other rules are still judged."""
     try:
         return judge(rule)
     except Exception as error:
@@ -235,7 +235,7 @@ def _accepted(rule: Rule, proofs: Sequence[Proof], numbers: Effort) -> Verdict:
 
 
 def _refusal(rule: Rule, case: Case, numbers: Effort) -> str:
-    """Why a proof is not believed: numbers contradict it, or it says nothing; empty if it is."""
+    """Why a proof is not accepted: numbers contradict it, or no instance exists; empty if it is."""
     where = domain(rule, case, numbers)
     try:
         tried, found = survives(where, WITNESSES) if where else (0, None)
@@ -267,7 +267,7 @@ def _kernel_condition(good: Sequence[Kernels], proofs: Sequence[Proof]) -> str:
 
 
 def _unproved(rule: Rule, reason: str, numbers: Effort) -> Verdict:
-    """A rule is false for the degrees that it has; what others do says nothing of it."""
+    """The verdict without a proof: false only by a counterexample with the degrees of the rule."""
     written = written_degrees(rule)
     every = (Case(written, a, k) for a in assumptions(rule) for k in kernel_choices(rule))
     example = _outside(rule, every, numbers)

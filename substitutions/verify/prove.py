@@ -37,7 +37,10 @@ _VALUES = {name: op.value for name, op in OPS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a proof is for: symbols or numbers for degrees, kernels that are enlarged, and more."""
+    """What is proved: degrees as symbols or numbers, sizes of enlarged kernels, restrictions.
+
+    fixed: whether degrees are the numbers that the rule has.
+    """
 
     degrees: tuple[tuple[int, Expr], ...]
     assume: tuple[str, ...] = ()
@@ -107,7 +110,7 @@ def enlarged(ops: Side) -> tuple[tuple[str, int, int], ...]:
 
 
 def kernel_choices(rule: Rule) -> Iterator[Kernels]:
-    """Kernels that can be enlarged as the rule does, as many as are tried; () if none is."""
+    """Choices of sizes of the enlarged kernels, up to a limit; () if no kernel is enlarged."""
     names = enlarged((*rule.source, *rule.target))
     ranges = [itertools.product(range(1, h + 1), range(1, w + 1)) for _, h, w in names]
     for choice in itertools.islice(itertools.product(*ranges), LIMITS.kernels):
@@ -115,7 +118,7 @@ def kernel_choices(rule: Rule) -> Iterator[Kernels]:
 
 
 def kernels_that_fit(rule: Rule) -> Iterator[str]:
-    """What the target demands of kernels, and the source does not, to be enlarged."""
+    """Conditions on kernels that the target enlarges and the source does not."""
     own = {name: sizes for name, *sizes in enlarged(rule.source)}
     for name, *sizes in enlarged(rule.target):
         for i, size in enumerate(sizes):
@@ -150,7 +153,7 @@ def typed(rule: Rule, case: Case, effort: Effort | None = None, *, partly: bool 
     solver.recording = True
     with contextlib.suppress(*([UndecidedError] if partly else [])):
         _type_side(typing, "target", rule.target)
-        for a, b in (*rule.outputs, *rule.outputs):  # twice: one size may decide another
+        for a, b in (*rule.outputs, *rule.outputs):  # twice, as one size may determine another
             for x, y in _output_sizes(typing, a, b):
                 solver.adapt(x, y)
     return typing

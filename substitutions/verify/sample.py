@@ -21,10 +21,10 @@ from ..symbolic.types import Typing, resolved
 from .concrete import evaluate
 from .prove import Case
 
-SIZES = (1, 1, 2, 2, 2, 3, 3, 4, 4, 6)
+SIZES = (1, 1, 2, 2, 2, 3, 3, 4, 4, 6)  # drawn from, small ones more often
 DEGREES = (2, 2, 3, 3, 4, 6)
-MOST_ELEMENTS = 20_000
-TRIES = 40  # assignments tried for each instance that is wanted
+MOST_ELEMENTS = 20_000  # of one input
+TRIES = 40  # assignments tried for each instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ class Domain:
         return tuple(sorted(found, key=str))
 
     def draws(self, rng: random.Random, count: int) -> Iterator[dict[Atom, int]]:
-        """Up to `count` assignments for which all that is demanded of sizes holds."""
+        """Up to `count` assignments that satisfy all demands on sizes."""
         solver = self.typing.solver
         facts = [(solver.resolve(d), solver.resolve(n)) for d, n in solver.divisible]
         least = [solver.resolve(e) for e in solver.nonnegative]
-        least += [e - 1 for e in solver.values.values() if e.sign() != 1]  # names are positive
+        least += [e - 1 for e in solver.values.values() if e.sign() != 1]  # as names are positive
         least += [solver.resolve(symbol(a.name)) - 2 for a in solver.at_least_2]
         zero = [solver.resolve(e) for e in solver.pending]
         found = 0
@@ -175,7 +175,7 @@ def _hold(
     zero: Sequence[Expr],
     values: Mapping[Atom, int],
 ) -> bool:
-    """Whether sizes divide, suffice and are equal as demanded; what is not known holds."""
+    """Whether sizes divide, suffice and are equal as demanded; a size without a value passes."""
     for divisor, number in facts:
         d, n = number_of(divisor, values), number_of(number, values)
         if d is not None and n is not None and (d < 1 or n % d):

@@ -30,8 +30,8 @@ def saturates(
     Args:
         rule: what to prove.
         axioms: rules of one output that hold without a condition; letters are degrees.
-        rounds: how often the axioms are applied everywhere.
-        terms: at how many terms to give up.
+        rounds: of applying all axioms everywhere.
+        terms: size of the e-graph at which the search ends.
     """
     if any(len(op.inputs) > 3 for op in (*rule.source, *rule.target)):
         return False
@@ -107,7 +107,7 @@ def _term(side: Side, ref: Ref, *, bound: bool, degrees: dict[int, int] | None =
 
 
 def _name(op: Op, ref: Ref, degrees: dict[int, int]) -> str:
-    """The op with its parameters, but its activation, which is an op of its own."""
+    """The op with its parameters, without the activation, which is written as an op."""
     shown = (
         f"{key}={degrees.get(value, value) if key == 'degree' else value}"
         for key, value in sorted(op.params)

@@ -1,4 +1,4 @@
-"""Elements as expressions: which operations make a value, and of what.
+"""Elements as expressions of operations on elements of the inputs.
 
 Equal expressions are one number, so that arrays of expressions are arrays of whole numbers.
 """
@@ -18,7 +18,7 @@ from ..numeric.arrays import Array, NotTypedError
 
 ABSENT = 0  # what lies outside of a window: no operand at all
 
-# kind, what tells two of a kind apart, operands
+# kind, a key that tells expressions of one kind apart, operands
 Node = tuple[str, object, tuple[int, ...]]
 Monomial = tuple[int, ...]
 Number = int | Fraction
@@ -115,7 +115,7 @@ class Terms:
 
         Args:
             a: the values.
-            tag: what tells the order of its sums from those of other operations.
+            tag: equal for operations that add up equal operands in the same order.
         """
         return self._each(partial(self._rounded, tag), a)
 
@@ -257,7 +257,7 @@ class Terms:
         return found
 
     def functions(self, roots: Iterable[int]) -> set[int]:
-        """Functions and quotients on the way to some values, each with what it is of."""
+        """Functions and quotients on the way to some values, with their operands."""
         return {a for a in self._below(roots) if self.nodes[a][0] in ("div", "function")}
 
     def fractions(self, roots: Iterable[int]) -> bool:
@@ -278,7 +278,7 @@ class Terms:
         """Roundings on the longest way to a value."""
         if a not in self._depths:
             kind, _, args = self.nodes[a]
-            if kind == "sum":  # products are made for it
+            if kind == "sum":  # its products are a part of it
                 args = [y for x in args for y in self._factors(x)]
             below = max(map(self.depth, args), default=Depth(0, 0, 0), key=lambda d: d.steps)
             if kind == "sum":

@@ -1,4 +1,4 @@
-"""What a proved rule is worth on machines: derived from its terms, and tried on numbers.
+"""The worth of a proved rule on machines: derived from its terms, and tried on numbers.
 
 Both sides are written out element by element on small instances. Equal expressions are exact;
 those that are equal up to the order of additions and multiplications are reassociated; equal
@@ -44,7 +44,8 @@ from .sample import Domain, Instance
 from .terms import LongTermError, Terms
 
 SEED = 20240301
-DRAWN, LOOKED_AT, INSTANCES = 40, 8, 2
+# Instances that are drawn, of these evaluated to rank them, and of these used.
+DRAWN, RANKED, INSTANCES = 40, 8, 2
 MOST_STEPS = 10_000  # of work on the numbers of one side
 MOST_ELEMENTS = 400  # of all inputs, where there are instances as small as that
 Made = list[tuple[Tensor, ...]]
@@ -53,11 +54,11 @@ Stored = Callable[[Array, object], Array]
 
 @lru_cache(maxsize=1024)
 def worth_in(rule: Rule, case: Case) -> Worth:
-    """What a rule is worth wherever it was proved; unbounded where nothing is found.
+    """The worth of a rule in a proved case; unbounded where none is found.
 
     Args:
-        rule: that was proved.
-        case: in which it was.
+        rule: a proved one.
+        case: the proved one.
     """
     found: list[Worth] = []
     where = domain(rule, case)
@@ -74,12 +75,12 @@ def worth_in(rule: Rule, case: Case) -> Worth:
 
 
 def holds(rule: Rule, case: Case, worth: Worth, seed: int) -> bool | None:
-    """Whether numbers of every type agree with what a rule is said to be worth.
+    """Whether numbers of every type agree with a claimed worth.
 
     Args:
-        rule: that was proved.
-        case: in which it was.
-        worth: what is said.
+        rule: a proved one.
+        case: the proved one.
+        worth: the claim.
         seed: of one instance and of its numbers.
 
     Returns:
@@ -98,7 +99,7 @@ def holds(rule: Rule, case: Case, worth: Worth, seed: int) -> bool | None:
 
 
 def _instances(where: Domain) -> list[Instance]:
-    """Small ones in which devices hold few dimensions of one element: those tell nothing apart."""
+    """Small ones in which devices hold few dimensions of one element, which hide differences."""
     found: list[tuple[bool, int, int, Instance]] = []
     with contextlib.suppress(SpentError):
         for number, values in enumerate(where.draws(random.Random(SEED), DRAWN)):
@@ -108,7 +109,7 @@ def _instances(where: Domain) -> list[Instance]:
                 found.append((size > MOST_ELEMENTS, _ones(instance), number, instance))
     found.sort(key=lambda row: row[:3])
     near = [(large, _ones_within(instance), number, instance)
-            for large, _, number, instance in found[:LOOKED_AT]]  # fmt: skip
+            for large, _, number, instance in found[:RANKED]]  # fmt: skip
     near.sort(key=lambda row: row[:3])
     return [instance for *_, instance in near[:INSTANCES]]
 
@@ -124,7 +125,7 @@ def _ones(instance: Instance) -> int:
 
 
 def _ones_within(instance: Instance) -> int:
-    """The same of everything that is computed."""
+    """The same, of all values that are computed."""
     rule, shapes = instance.rule, dict(instance.shapes)
     zeros = {name: np.zeros(shape) for name, shape in shapes.items()}
     try:
@@ -148,7 +149,7 @@ class _Written:
         self.source, self.target = _sides(instance, given, self.terms, self.terms.rounded)
 
     def worth(self) -> Worth:
-        """What the expressions say.
+        """The worth by the expressions.
 
         Raises:
             LongTermError: if they are too long.
@@ -226,7 +227,7 @@ def _sides(
 def _evaluated(
     instance: Instance, given: Mapping[str, Array], numbers: Numbers, stored: Stored | None
 ) -> tuple[dict[str, Tensor], Made, Made]:
-    """Inputs, and what every op of both sides makes."""
+    """Inputs, and outputs of all ops of both sides."""
     degrees, cuts = dict(instance.degrees), {n: dict(c) for n, c in instance.cuts}
     run = Run(numbers, instance.rule.parallel, Effort(MOST_STEPS))
     inputs = {name: tensor(x, degrees[name], cuts.get(name)) for name, x in given.items()}
@@ -256,7 +257,7 @@ def _made(
 
 
 def _order(op: Op, args: Sequence[Tensor]) -> object:
-    """What an operation adds up in the same order as others that are equal to it."""
+    """A key of the sums in an operation: operations of equal key add up in the same order."""
     if not OPS[op.kind].sums:
         return None
     return op.kind, op.params, *((x.data.shape, x.data.tobytes()) for x in args)
@@ -267,7 +268,7 @@ def _read(ref: Ref, inputs: Mapping[str, Tensor], made: Made) -> Tensor:
 
 
 def _contradicted(sides: _Written, worth: Worth, dtype: str, first: int = SEED) -> bool:
-    """Whether numbers of a type say that a rule is worth less."""
+    """Whether numbers of a type contradict a worth."""
     instance, machine = sides.instance, Machine(dtype)
     whole = dtype in WHOLE
     if whole and (worth.integers != EXACT or not _of_whole_numbers(instance)):
@@ -298,7 +299,7 @@ def _of_whole_numbers(instance: Instance) -> bool:
 
 
 def _bounds(sides: _Written, given: Mapping[str, Array], dtype: str, kind: str) -> list[Bound]:
-    """For each output, what both sides may differ by."""
+    """For each output, the largest difference of both sides."""
     absolute = {
         name: x if name in sides.rows else np.abs(x.astype(np.float64)) for name, x in given.items()
     }

@@ -1,4 +1,4 @@
-"""Whether two arrays that should be equal differ by more than a rule is worth."""
+"""Whether two arrays that should be equal differ by more than the worth of a rule allows."""
 
 from __future__ import annotations
 

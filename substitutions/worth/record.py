@@ -21,8 +21,8 @@ class Worth:
 
     floats: of floating-point numbers.
     integers: of whole numbers, which wrap around.
-    keeps: whether the target rounds nothing that the source does not round, so that it is no
-        worse in short floats either.
+    keeps: whether the target rounds nothing that the source does not round, so that it is as
+        good in short floats.
     sums: sums along the longest paths of both sides; a product of matrices is one. 0 where
         functions are applied to what differs, which they may magnify without a bound.
     ops: other roundings along them.
@@ -48,7 +48,7 @@ class Worth:
         return f"({' + '.join(parts)}) eps, times the sum of the absolute terms"
 
     def to_dict(self) -> dict[str, str | None]:
-        """As `--json` has it."""
+        """The entry of `--json`."""
         return {"floats": self.floats, "integers": self.integers, "bound": self.bound or None}
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Worth:
 
 
 def weakest(found: tuple[Worth, ...]) -> Worth:
-    """What holds for all of some rules."""
+    """The worth that all of some rules have."""
     return Worth(
         max((w.floats for w in found), key=WORTHS.index),
         max((w.integers for w in found), key=WORTHS.index),

@@ -41,7 +41,7 @@ def arguments(graph: Graph, kind: str, seed: int) -> list[Array]:
     """Arrays for the inputs of a graph.
 
     Args:
-        graph: what will read them.
+        graph: the program that reads them.
         kind: one of `KINDS`.
         seed: equal seeds give equal arrays.
     """
@@ -58,7 +58,7 @@ def draw(type_: TensorType, kind: str, rng: np.random.Generator, rows: int | Non
     Args:
         type_: shape and element type.
         kind: one of `KINDS`.
-        rng: where chance comes from.
+        rng: random numbers.
         rows: of the table that its elements are rows of, if they are.
     """
     dtype, shape = numpy_dtype(type_.dtype), type_.shape

@@ -47,7 +47,7 @@ def _places(marks: Sequence[Mark], prefix: Place) -> dict[Place, Place]:
 
 
 def _around(flat: FlatProgram, start: set[int], reach: int) -> set[int]:
-    """Ops that are at most so many steps away; links between values are no step."""
+    """Ops at most `reach` steps away; links between values are no step."""
     joined: dict[int, set[int]] = {}
     pairs = [(link.source, link.target) for link in flat.links] + [*flat.stacked.items()]
     for a, b in pairs:

@@ -111,7 +111,7 @@ class Prices:
     def ways_of(self, work: Work, args: int) -> tuple[tuple[Strategy, float], ...]:
         """The strategies of an op, each with its seconds; the cheapest of equal states.
 
-        args: how many operands are looked at.
+        args: number of operands that count.
         """
         node = work.node
         key = (

@@ -5,7 +5,7 @@ another value in a rewritten program than before, the two values are classes. No
 are known by what they compute.
 
 It is built from whole programs with the bodies of their loops, which neither egglog holds nor the
-`EGraph` of `substitutions`: that one is what is extracted from, finished and with costs.
+`EGraph` of `substitutions`: that one is finished, has costs, and is the input of extraction.
 """
 
 from __future__ import annotations
