@@ -279,8 +279,9 @@ _SIZES = ("kernel_h", "kernel_w")
 CONVOLUTIONS = (
     RuleOp(
         name="conv", operands=(2, 2), params=("activation", "stride_h", "stride_w", "padding"),
-        dims=4, sums=True, type=_conv_type, joints=_conv_joints, value=_conv,
-        compute=_compute_conv, form=Form(("conv_general_dilated",), _read_conv, _write_conv),
+        dims=4, sums=True, restrictions=(SAME_WIDTH, UNGROUPED), type=_conv_type,
+        joints=_conv_joints, value=_conv, compute=_compute_conv,
+        form=Form(("conv_general_dilated",), _read_conv, _write_conv),
     ),
     RuleOp(
         name="identity-kernel", operands=(0, 0), params=_SIZES, type=_kernel_type,

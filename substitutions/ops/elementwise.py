@@ -22,6 +22,7 @@ from ..program.writer import Built, NoFitError, Writer
 from ..symbolic.expr import ONE, Expr, as_expr
 from ..symbolic.meaning import Indices, Meaning, chunk_of
 from ..symbolic.types import (
+    UNDIVIDED,
     Dim,
     IllFormedError,
     Type,
@@ -276,8 +277,9 @@ ELEMENTWISE = (
         fractions=True,
     ),
     RuleOp(
-        name="scale", operands=(2, 2), scalars=1, type=_scale_type, value=_scale,
-        compute=_compute_scale, form=Form(("mul",), _read_scale, _write_scale),
+        name="scale", operands=(2, 2), scalars=1, restrictions=(UNDIVIDED,),
+        type=_scale_type, value=_scale, compute=_compute_scale,
+        form=Form(("mul",), _read_scale, _write_scale),
     ),
     _unary("neg", _negated, lambda of, x: of.neg(x), _NEG),
     _unary(

@@ -87,6 +87,8 @@ class RuleOp:
     fractions: whether its results are no whole numbers where its operands are.
     replicas_apart: whether, without degrees, results of one replica depend on that replica of the
         operands only, so that many inputs are computed at once as replicas.
+    restrictions: under which rules with the op are tried if they have no proof without.
+    by_size: whether rules are proved for each height and width of its operand.
     type: types of the results, and what they demand of the operands.
     joints: where dimensions of the results are joined from parts.
     value: the element of a result at a symbolic position, for the prover.
@@ -116,6 +118,8 @@ class RuleOp:
     sums: bool = False
     fractions: bool = False
     replicas_apart: bool = False
+    restrictions: tuple[str, ...] = ()
+    by_size: bool = False
 
     def read(self, inputs: Sequence[Ref]) -> Sequence[Ref]:
         """Operands whose elements matter."""

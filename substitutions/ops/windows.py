@@ -208,7 +208,7 @@ WINDOWS = (
     _pool("avgpool", _avgpool, mean=True),
     _pool("maxpool", _maxpool, mean=False),
     RuleOp(
-        name="enlarge", operands=(1, 1), params=_SIZES, dims=4, type=_enlarge_type,
+        name="enlarge", operands=(1, 1), params=_SIZES, dims=4, by_size=True, type=_enlarge_type,
         joints=_window_joints, value=_enlarge, compute=_compute_enlarge,
     ),
 )  # fmt: skip

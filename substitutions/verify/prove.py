@@ -19,9 +19,7 @@ from ..symbolic.normal import normal_form
 from ..symbolic.smt import implied
 from ..symbolic.solve import IllTypedError, Solver, UndecidedError
 from ..symbolic.types import (
-    SAME_WIDTH,
     UNDIVIDED,
-    UNGROUPED,
     IllFormedError,
     Type,
     Typing,
@@ -102,7 +100,7 @@ def enlarged(ops: Side) -> tuple[tuple[str, int, int], ...]:
     """Inputs that are enlarged, with the least kernel they are enlarged to."""
     found: dict[str, tuple[int, int]] = {}
     for op in ops:
-        if op.kind == "enlarge" and op.inputs[0].op < 0:
+        if OPS[op.kind].by_size and op.inputs[0].op < 0:
             name, size = op.inputs[0].name, (op["kernel_h"], op["kernel_w"])
             h, w = found.get(name, size)
             found[name] = (min(h, size[0]), min(w, size[1]))
@@ -255,8 +253,9 @@ def _piece_equal(
 
 def assumptions(rule: Rule) -> Iterator[tuple[str, ...]]:
     """Restrictions to try a rule under, the mildest first."""
-    kinds = {op.kind for op in (*rule.source, *rule.target)}
-    convs = ((), (SAME_WIDTH,), (UNGROUPED,)) if "conv" in kinds else ((),)
-    yield from convs
-    if rule.parallel and "scale" in kinds:
-        yield from ((*found, UNDIVIDED) for found in convs)
+    ops = (*rule.source, *rule.target)
+    known = dict.fromkeys(text for op in ops for text in OPS[op.kind].restrictions)
+    single = [(), *((text,) for text in known if text != UNDIVIDED)]
+    yield from single
+    if rule.parallel and UNDIVIDED in known:
+        yield from ((*found, UNDIVIDED) for found in single)

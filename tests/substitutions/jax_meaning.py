@@ -72,7 +72,7 @@ def _side(
             data = _constant(op, tuple(constants[str(i)]))
             made.append((Placed({(0,) * (data.ndim + 1): data}, (None,) * data.ndim),))
         else:
-            made.append(_OPS[op.kind](op, [value(ref) for ref in op.inputs], run))
+            made.append(OPS[op.kind](op, [value(ref) for ref in op.inputs], run))
     return [value(pair[pick]) for pair in rule.outputs]
 
 
@@ -310,7 +310,7 @@ def _constant(op: Op, shape: tuple[int, ...]) -> Any:
     return channel[:, :, None, None] * taps
 
 
-_OPS: Mapping[str, Callable[[Op, Sequence[Placed], Run], tuple[Placed, ...]]] = {
+OPS: Mapping[str, Callable[[Op, Sequence[Placed], Run], tuple[Placed, ...]]] = {
     **dict.fromkeys(JAX.functions, _each),
     **dict.fromkeys(_CONTRACTIONS, _contraction),
     **dict.fromkeys(("enlarge", "avgpool", "maxpool"), _windowed),
