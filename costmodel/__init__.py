@@ -1,34 +1,6 @@
 """What a decision costs: clusters, collectives, compute, resharding."""
 
-from .cluster import Cluster as Cluster
-from .cluster import Part as Part
-from .collectives import KINDS as KINDS
-from .collectives import CollectiveModel as CollectiveModel
-from .collectives import wire_bytes as wire_bytes
-from .collectives import wire_fraction as wire_fraction
-from .compute import KEPT_BYTES as KEPT_BYTES
-from .compute import ComputeModel as ComputeModel
-from .compute import item_bytes as item_bytes
-from .fit import Curve as Curve
-from .fit import fit_curve as fit_curve
-from .gaps import missing_sizes as missing_sizes
-from .group import Group as Group
-from .group import group_for as group_for
-from .opcost import VIEWS as VIEWS
-from .opcost import OpWork as OpWork
-from .opcost import op_seconds as op_seconds
-from .overlap import Overlap as Overlap
-from .overlap import Transfer as Transfer
-from .overlap import overlapped as overlapped
-from .parse import ClusterSummary as ClusterSummary
-from .parse import is_device_name as is_device_name
-from .parse import list_clusters as list_clusters
-from .parse import parse_bytes as parse_bytes
-from .parse import parse_cluster as parse_cluster
-from .parse import shipped_clusters as shipped_clusters
-from .plain import load_yaml as load_yaml
-from .reshard import FREE as FREE
-from .reshard import ReshardModel as ReshardModel
-from .reshard import full_bytes as full_bytes
-from .reshard import reduction_of as reduction_of
-from .reshard import sharded_dims as sharded_dims
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,30 +1,6 @@
-from .database import Sample as Sample
-from .database import check_storable as check_storable
-from .database import cores as cores
-from .database import database_path as database_path
-from .database import machine_name as machine_name
-from .database import measuring as measuring
-from .database import store_profile as store_profile
-from .database import stored_profile as stored_profile
-from .database import stored_profiles as stored_profiles
-from .database import stored_samples as stored_samples
-from .errors import ProfileError as ProfileError
-from .schema import CollectiveKind as CollectiveKind
-from .schema import CollectiveRow as CollectiveRow
-from .schema import CollectiveTable as CollectiveTable
-from .schema import Device as Device
-from .schema import Evidence as Evidence
-from .schema import GemmRow as GemmRow
-from .schema import GemmTable as GemmTable
-from .schema import Link as Link
-from .schema import OpKind as OpKind
-from .schema import OpRow as OpRow
-from .schema import OpTable as OpTable
-from .schema import Profile as Profile
-from .schema import convert as convert
-from .schema import digest as digest
-from .store import load_profile as load_profile
-from .store import merge_profiles as merge_profiles
-from .store import profile_aliases as profile_aliases
-from .store import profile_names as profile_names
-from .store import save_profile as save_profile
+"""Measurements of devices and links, with source and date."""
+
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

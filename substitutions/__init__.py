@@ -1,43 +1,6 @@
 """Rewrites of programs into equal ones: a catalogue, rules of others, and verdicts on both."""
 
-from .catalogue import CATALOGUE as CATALOGUE
-from .catalogue import Row as Row
-from .catalogue import RowVerdict as RowVerdict
-from .catalogue import judge_row as judge_row
-from .catalogue import worth_of_row as worth_of_row
-from .errors import RuleError as RuleError
-from .extraction import EXTRACTORS as EXTRACTORS
-from .extraction import Effort as Effort
-from .extraction import EGraph as EGraph
-from .extraction import ENode as ENode
-from .extraction import Extraction as Extraction
-from .extraction import QuietHighs as QuietHighs
-from .extraction import extract as extract
-from .extraction import read_egraph as read_egraph
-from .generate import Generated as Generated
-from .generate import catalogue_of as catalogue_of
-from .generate import generate as generate
-from .graph import Op as Op
-from .graph import Ref as Ref
-from .published import read_each as read_each
-from .published import read_rules as read_rules
-from .rewrite import Draft as Draft
-from .rewrite import Mark as Mark
-from .rewrite import Place as Place
-from .rewrite import apply as apply
-from .rewrite import draft_of as draft_of
-from .rewrite import find as find
-from .rewrite import patterns as patterns
-from .rule import Rule as Rule
-from .rule import Unread as Unread
-from .trial import Trial as Trial
-from .verify import VERDICTS as VERDICTS
-from .verify import Verdict as Verdict
-from .verify import judge as judge
-from .verify import judge_all as judge_all
-from .worth import BOUNDED as BOUNDED
-from .worth import EXACT as EXACT
-from .worth import REASSOCIATED as REASSOCIATED
-from .worth import UNBOUNDED as UNBOUNDED
-from .worth import WORTHS as WORTHS
-from .worth import Worth as Worth
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -164,7 +164,12 @@ ALL_FILES = sources(*FOLDERS)
 
 
 def parsed(file: str) -> ast.Module:
-    return ast.parse((ROOT / file).read_text(encoding="utf-8"), filename=file)
+    """The file, and what its stub file imports: names that a package loads when they are used."""
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"), filename=file)
+    stub = (ROOT / file).with_suffix(".pyi")
+    if stub.exists():
+        tree.body += ast.parse(stub.read_text(encoding="utf-8"), filename=str(stub)).body
+    return tree
 
 
 def imports(file: str, tree: ast.AST) -> Iterator[str]:
@@ -173,6 +178,8 @@ def imports(file: str, tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_loader.load":
+            yield from (ast.literal_eval(name) for name in node.args)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join([*above, *([node.module] if node.module else [])])

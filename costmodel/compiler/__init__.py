@@ -1,6 +1,6 @@
 """What compilers make of a program: fusion, layouts, padding, lifetimes of buffers."""
 
-from .buffer_lifetimes import lifetimes as lifetimes
-from .fusion import Traffic as Traffic
-from .fusion import analyse as analyse
-from .fusion import is_fused as is_fused
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

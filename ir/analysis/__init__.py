@@ -1,30 +1,6 @@
 """Analyses of programs: what is true of a graph on every mesh."""
 
-from ..regions import ASSUMED_ITERATIONS as ASSUMED_ITERATIONS
-from ..regions import REGIONS as REGIONS
-from ..regions import runs_of as runs_of
-from .colour_refinement import Incidence as Incidence
-from .colour_refinement import refine as refine
-from .decisions import Decisions as Decisions
-from .decisions import ValueKey as ValueKey
-from .dimension_classes import Classes as Classes
-from .dimension_classes import Kinds as Kinds
-from .effects import has_effects as has_effects
-from .effects import is_effect as is_effect
-from .factor_specs import Groups as Groups
-from .factor_specs import Specs as Specs
-from .flat_program import FlatOp as FlatOp
-from .flat_program import FlatProgram as FlatProgram
-from .flat_program import Link as Link
-from .flat_program import Passage as Passage
-from .flat_program import Place as Place
-from .flat_program import Site as Site
-from .flat_program import flat_type as flat_type
-from .flat_program import is_float as is_float
-from .flat_program import operand_types as operand_types
-from .flatten import flatten as flatten
-from .union_find import find as find
-from .value_uses import accumulators as accumulators
-from .value_uses import any_partial as any_partial
-from .value_uses import may_be_partial as may_be_partial
-from .value_uses import uses as uses
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from rich.text import Text
 
-from costmodel import ClusterSummary, list_clusters, shipped_clusters
+import costmodel
 from profiles import ProfileError
 
 from ..common.units_text import bytes_text
@@ -27,9 +27,9 @@ def clusters_command(as_json: AsJson = False) -> Answer:
     """List the devices that a cluster may be made of."""
     note = ""
     try:
-        found = list_clusters()
+        found = costmodel.list_clusters()
     except ProfileError as error:
-        found, note = shipped_clusters(), f"without what was measured here: {error}"
+        found, note = costmodel.shipped_clusters(), f"without what was measured here: {error}"
     rows = [_row(item) for item in found]
     head = ("name", "memory", "bf16", "per host", "link", "network", "evidence", "tables")
     data = {
@@ -40,7 +40,7 @@ def clusters_command(as_json: AsJson = False) -> Answer:
     return Answer(data, lambda width: table(head, rows, width).append(end))
 
 
-def _row(item: ClusterSummary) -> tuple[str, ...]:
+def _row(item: costmodel.ClusterSummary) -> tuple[str, ...]:
     flops = item.peak_bf16_flops
     return (
         item.name,

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..api import load
+import planner
+
+from .. import result
 from ..common.pins import AXES
 from ..common.units_text import bytes_text, seconds_text
-from ..result.by_hand import FORMAT, by_hand, read_shardings
-from ..result.compare import ArgumentRow, Comparison, Side, Total, compare
 from .answer import Answer, progress
 from .formats import has_format
 from .parameters import AsJson
@@ -34,16 +34,16 @@ def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Ans
     Exit status: 0 if both are plans of one program, 1 if not, 2 if one cannot be read.
     """
     axes: dict[str, str] = {}
-    if has_format(b, FORMAT):
-        first = load(a)
-        wanted = read_shardings(b)
+    if has_format(b, result.by_hand.FORMAT):
+        first = planner.load(a)
+        wanted = result.by_hand.read_shardings(b)
         axes = axis_names(dict(wanted.mesh))
         with progress(as_json=as_json) as say:
             say("price the shardings")
-            second = by_hand(first, wanted.arguments, mesh=dict(wanted.mesh))
+            second = planner.by_hand(first, wanted.arguments, mesh=dict(wanted.mesh))
     else:
-        first, second = load(a), load(b)
-    found = compare(first, second)
+        first, second = planner.load(a), planner.load(b)
+    found = planner.compare(first, second)
     names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
     return Answer(
         found.summary(),
@@ -59,7 +59,7 @@ def axis_names(mesh: dict[str, int]) -> dict[str, str]:
 
 
 def comparison_page(
-    found: Comparison,
+    found: planner.Comparison,
     names: tuple[str, str],
     width: int | None,
     axes: Mapping[str, str] | None = None,
@@ -104,7 +104,7 @@ def comparison_page(
     return Text("\n\n").join(parts)
 
 
-def _alike(rows: Sequence[ArgumentRow]) -> list[tuple[str, str, str]]:
+def _alike(rows: Sequence[result.compare.ArgumentRow]) -> list[tuple[str, str, str]]:
     """Rows that differ in one part of their names only, merged to one with `*` there."""
     kept: list[tuple[str, str, str]] = []
     at: dict[tuple[str, str, int, tuple[str, ...]], int] = {}
@@ -131,7 +131,9 @@ def _signed(seconds: float) -> str:
     return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
 
 
-def _rows(found: Comparison, theirs: Callable[[str], str]) -> list[tuple[str, str, str, str]]:
+def _rows(
+    found: planner.Comparison, theirs: Callable[[str], str]
+) -> list[tuple[str, str, str, str]]:
     a, b = found.a, found.b
 
     def row(
@@ -159,11 +161,11 @@ def _rows(found: Comparison, theirs: Callable[[str], str]) -> list[tuple[str, st
     ]  # fmt: skip
 
 
-def _mesh(side: Side) -> str:
+def _mesh(side: result.compare.Side) -> str:
     return " x ".join(f"{axis}={size}" for axis, size in side.mesh.items()) or "one device"
 
 
-def _total(total: Total) -> str:
+def _total(total: result.compare.Total) -> str:
     if not total.count:
         return "none"
     return f"{total.count:.0f} x, {bytes_text(total.bytes)}, {seconds_text(total.seconds)}"

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..api import load
+import planner
+
 from ..common.errors import PlanError
-from ..result.compare import compare
-from ..result.plan import Plan
 from . import wishes
 from .answer import Answer, progress
 from .compare import comparison_page
@@ -75,7 +74,7 @@ def explain_command(
     given = {name: value for name, value in given.items() if value is not None}
     if output is not None:
         _check_output(output, given)
-    found = load(path)
+    found = planner.load(path)
     if found.file.in_stages:
         return _stages(found, tensor, given)
     if given:
@@ -96,7 +95,7 @@ def _check_output(output: Path, given: dict[str, Any]) -> None:
     wishes.check_writable(output)
 
 
-def _stages(found: Plan, tensor: str, given: dict[str, Any]) -> Answer:
+def _stages(found: planner.Plan, tensor: str, given: dict[str, Any]) -> Answer:
     """Explains a plan in stages; tensors are named STAGE:TENSOR."""
     if given:
         raise PlanError(
@@ -108,7 +107,7 @@ def _stages(found: Plan, tensor: str, given: dict[str, Any]) -> Answer:
 
 
 def _what_if(
-    found: Plan, tensor: str, given: dict[str, Any], output: Path | None, *, as_json: bool
+    found: planner.Plan, tensor: str, given: dict[str, Any], output: Path | None, *, as_json: bool
 ) -> Answer:
     """Compares the plan with that of the what-if question."""
     if tensor:
@@ -121,5 +120,5 @@ def _what_if(
         other = found.what_if(**given)
     if output is not None:
         other.save(output)
-    both = compare(found, other)
+    both = planner.compare(found, other)
     return Answer(both.summary(), lambda width: comparison_page(both, ("plan", "what if"), width))

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..api import load
+import planner
+
 from ..common.errors import PlanError
-from ..inspect.export import FORMATS, Written, format_called
+from ..inspect import export
 from . import wishes
 from .answer import Answer, progress
 from .parameters import AsJson, PlanPath
@@ -21,14 +22,14 @@ from .verify import BOUND
 
 def complete_format(incomplete: str) -> list[str]:
     """Formats for the shell to complete."""
-    return [name for name in FORMATS if name.startswith(incomplete)]
+    return [name for name in export.FORMATS if name.startswith(incomplete)]
 
 
 FormatName = Annotated[
     str,
     typer.Option(
         "--to", metavar="FORMAT", autocompletion=complete_format,
-        help="; ".join(f"{f.name}: {f.about}" for f in FORMATS.values()) + ".",
+        help="; ".join(f"{f.name}: {f.about}" for f in export.export.FORMATS.values()) + ".",
     ),
 ]  # fmt: skip
 ExportPath = Annotated[
@@ -55,14 +56,14 @@ def export_command(
     Says what the format cannot express. Exit status: 0, or 2 if the plan cannot be read or
     expressed, or the file not be written.
     """
-    wanted = format_called(to)
+    wanted = export.format_called(to)
     wishes.check_writable(output)
     if wanted.needs_function and not target:
         raise PlanError(
             f"the format '{to}' needs the function that was planned", kind="usage",
             where="meshwright export", remedy="name it after the options, as FILE.py:NAME",
         )  # fmt: skip
-    found = load(path)
+    found = planner.load(path)
     with progress(as_json=as_json) as say:
         if target:
             leave_accelerators()
@@ -79,7 +80,7 @@ def export_command(
     return Answer(data, lambda _: _page(written))
 
 
-def _page(written: Written) -> Text:
+def _page(written: export.Written) -> Text:
     text = Text(f"written to {', '.join(map(str, written.files))}")
     for note in written.notes:
         text.append(f"\n  not expressed: {note}", style="yellow")

@@ -2,37 +2,187 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from .answer import leave_terminal, own_stdout
-from .cache import clear_command, info_command
-from .clusters import clusters_command, version_command
-from .command import Command, Group
-from .compare import compare_command
-from .explain import explain_command
-from .export import export_command
-from .pipeline import pipeline_command
-from .plan import plan_command
-from .profile import profile_command
-from .report import report_command
-from .reshard import reshard_command
-from .rules import audit_command, generate_command, list_command
-from .rules import verify_command as verify_rules_command
-from .simulate import simulate_command
-from .solve import solve_command
-from .verify import verify_command
+from .command import Group
+from .lazy_command import Entry, LazyCommand, examples
+
+COMMANDS: Mapping[str, Entry] = {
+    "plan": Entry(
+        "plan:plan_command",
+        "Find the fastest sharding that fits in memory.",
+        (
+            "plan model.py:step --cluster 8xh100",
+            "plan model.py:step -c 8xh100 -o plan.json",
+            "plan pkg.train:step -c 64xv100-16gb:8 --memory 14GB",
+            "plan model.py:step -c 8xh100 --pin 'params/*/w1=-,8'",
+            "plan model.py:step -c 8xh100 --forbid 'batch/*=1'",
+            "plan model.py:step -c host --mesh 2x4 --json",
+            "plan model.py:step -c 8xh100 --sweep devices=8..512,batch=64..256 -o sweep.json",
+        ),
+    ),
+    "explain": Entry(
+        "explain:explain_command",
+        "Say why a tensor or op is sharded as it is, or what would be if something were different.",
+        (
+            "explain plan.json",
+            "explain plan.json params/layers/0/w1",
+            "explain plan.json '*/w1' --json",
+            "explain plan.json dot_general",
+            "explain plan.json --devices 4 -o four.json",
+        ),
+    ),
+    "compare": Entry(
+        "compare:compare_command",
+        "Show two plans of one program, or a plan and hand-written shardings, side by side.",
+        (
+            "compare a.json b.json",
+            "compare 8xh100.json 64xh100.json --json",
+        ),
+    ),
+    "reshard": Entry(
+        "reshard:reshard_command",
+        "Show which arrays move where when training goes on under another plan.",
+        (
+            "reshard 64.json 56.json",
+            "reshard 64.json 56.json --lost 8-15",
+            "reshard old.json new.json --json",
+        ),
+    ),
+    "verify": Entry(
+        "verify:verify_command",
+        "Compile a plan and hold its collectives and memory against the prediction.",
+        (
+            "verify model.py:step plan.json",
+            "verify model.py:step plan.json --compiler gpu-aot --json",
+        ),
+    ),
+    "profile": Entry(
+        "profile:profile_command",
+        "Measure the devices present, so that plans for them are chosen from measurements.",
+        (
+            "profile --quick",
+            "profile --device gpu --export h100.json",
+            "profile --devices 4 --json",
+            "profile --merge other.json",
+        ),
+    ),
+    "simulate": Entry(
+        "simulate:simulate_command",
+        "Price a plan again, or run a pipeline schedule on paper.",
+        (
+            "simulate plan.json",
+            "simulate schedule.json --json",
+        ),
+    ),
+    "pipeline": Entry(
+        "pipeline:pipeline_command",
+        "Plan a pipeline from measured layers.",
+        (
+            "pipeline bert.json --devices 64 --memory 8GiB --bandwidth 25GiB --batch 1920",
+            "pipeline vgg.txt -n 16 --memory 16GB --bandwidth 3GB --batch 2048 --planner dapple",
+            "pipeline gpt2_P3_1.npy --hosts hosts.json --batch 32 --convention flush --json",
+            "pipeline aceso.tar.gz --model gpt_1_3B -n 4 --memory 28GiB --bandwidth 5GB "
+            "--batch 1024",
+        ),
+    ),
+    "report": Entry(
+        "report:report_command",
+        "Write a plan as one HTML page: what is split how, where time and memory go.",
+        (
+            "report plan.json -o plan.html",
+            "report plan.json -o plan.html --trace plan.perfetto.json",
+        ),
+    ),
+    "solve": Entry(
+        "solve:solve_command",
+        "Solve an intra-op problem in the form of the ASPLOS 2025 contest.",
+        (
+            "solve instance.json.gz",
+            "solve instance.json --time-limit 180 -o solution.json",
+            "solve instance.json --json",
+        ),
+    ),
+    "export": Entry(
+        "export:export_command",
+        "Write a plan for another runtime.",
+        (
+            "export plan.json --to shardings -o shardings.json",
+            "export plan.json --to stablehlo -o plan.mlir model.py:step",
+            "export plan.json --to deepspeed -o ds_config.json --json",
+        ),
+    ),
+    "clusters": Entry(
+        "clusters:clusters_command",
+        "List the devices that a cluster may be made of.",
+        ("clusters", "clusters --json"),
+    ),
+    "version": Entry(
+        "clusters:version_command",
+        "Print the versions of the planner, JAX and Python.",
+        ("version", "version --json"),
+    ),
+}
+CACHE: Mapping[str, Entry] = {
+    "info": Entry(
+        "cache:info_command", "Show what the plan store holds.", ("cache info", "cache info --json")
+    ),
+    "clear": Entry(
+        "cache:clear_command",
+        "Forget all plans in the plan store; a damaged file is deleted.",
+        ("cache clear",),
+    ),
+}
+RULES: Mapping[str, Entry] = {
+    "list": Entry(
+        "rules:list_command",
+        "List the rules of the catalogue, and what each is worth in floats and whole numbers.",
+        ("rules list", "rules list --json"),
+    ),
+    "verify": Entry(
+        "rules:verify_command",
+        "Prove every rule of the catalogue anew, for every rank, axis and degree it stands for.",
+        ("rules verify", "rules verify --json"),
+    ),
+    "generate": Entry(
+        "rules:generate_command",
+        "Find rules: all terms up to a size, those of equal value proved equal, implied ones "
+        "dropped.",
+        ("rules generate --ops 2", "rules generate --set parallel --ops 3 -o rules.json"),
+    ),
+    "audit": Entry(
+        "rules:audit_command",
+        "Say of every rule in a file whether it is proved, false or ill-formed, and why.",
+        ("rules audit graph_subst.json", "rules audit taso_graph_subst.pb --json"),
+    ),
+}
 
 
-def examples(*lines: str) -> str:
-    """Examples for the end of a help page; the first character keeps Click from joining lines."""
-    return "\b\nExamples:\n" + "\n".join(f"  meshwright {line}" for line in lines)
+class Commands(Group):
+    """The table of commands as a group of commands."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = {name: LazyCommand(name, entry) for name, entry in COMMANDS.items()}
+        for name, about, entries in (
+            ("cache", "Show or clear the store of plans.", CACHE),
+            ("rules", "Judge rules that rewrite programs.", RULES),
+        ):
+            commands = {each: LazyCommand(each, entry) for each, entry in entries.items()}
+            self.commands[name] = TyperGroup(
+                name=name, help=about, commands=commands, no_args_is_help=True,
+                rich_markup_mode=None,
+            )  # fmt: skip
 
 
 app = typer.Typer(
     name="meshwright",
-    cls=Group,
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -58,133 +208,6 @@ def meshwright(show_traceback: ShowTraceback = False) -> None:
     Takes a function and a cluster. Returns a sharding for every tensor, with predicted time and
     memory and a bound on how much faster any plan could be.
     """
-
-
-app.command(
-    "plan",
-    cls=Command,
-    epilog=examples(
-        "plan model.py:step --cluster 8xh100",
-        "plan model.py:step -c 8xh100 -o plan.json",
-        "plan pkg.train:step -c 64xv100-16gb:8 --memory 14GB",
-        "plan model.py:step -c 8xh100 --pin 'params/*/w1=-,8'",
-        "plan model.py:step -c 8xh100 --forbid 'batch/*=1'",
-        "plan model.py:step -c host --mesh 2x4 --json",
-        "plan model.py:step -c 8xh100 --sweep devices=8..512,batch=64..256 -o sweep.json",
-    ),
-)(plan_command)
-app.command(
-    "explain",
-    cls=Command,
-    epilog=examples(
-        "explain plan.json",
-        "explain plan.json params/layers/0/w1",
-        "explain plan.json '*/w1' --json",
-        "explain plan.json dot_general",
-        "explain plan.json --devices 4 -o four.json",
-    ),
-)(explain_command)
-app.command(
-    "compare",
-    cls=Command,
-    epilog=examples("compare a.json b.json", "compare 8xh100.json 64xh100.json --json"),
-)(compare_command)
-app.command(
-    "reshard",
-    cls=Command,
-    epilog=examples(
-        "reshard 64.json 56.json",
-        "reshard 64.json 56.json --lost 8-15",
-        "reshard old.json new.json --json",
-    ),
-)(reshard_command)
-app.command(
-    "verify",
-    cls=Command,
-    epilog=examples(
-        "verify model.py:step plan.json",
-        "verify model.py:step plan.json --compiler gpu-aot --json",
-    ),
-)(verify_command)
-app.command(
-    "profile",
-    cls=Command,
-    epilog=examples(
-        "profile --quick",
-        "profile --device gpu --export h100.json",
-        "profile --devices 4 --json",
-        "profile --merge other.json",
-    ),
-)(profile_command)
-app.command(
-    "simulate",
-    cls=Command,
-    epilog=examples("simulate plan.json", "simulate schedule.json --json"),
-)(simulate_command)
-app.command(
-    "pipeline",
-    cls=Command,
-    epilog=examples(
-        "pipeline bert.json --devices 64 --memory 8GiB --bandwidth 25GiB --batch 1920",
-        "pipeline vgg.txt -n 16 --memory 16GB --bandwidth 3GB --batch 2048 --planner dapple",
-        "pipeline gpt2_P3_1.npy --hosts hosts.json --batch 32 --convention flush --json",
-        "pipeline aceso.tar.gz --model gpt_1_3B -n 4 --memory 28GiB --bandwidth 5GB --batch 1024",
-    ),
-)(pipeline_command)
-app.command(
-    "report",
-    cls=Command,
-    epilog=examples(
-        "report plan.json -o plan.html",
-        "report plan.json -o plan.html --trace plan.perfetto.json",
-    ),
-)(report_command)
-app.command(
-    "solve",
-    cls=Command,
-    epilog=examples(
-        "solve instance.json.gz",
-        "solve instance.json --time-limit 180 -o solution.json",
-        "solve instance.json --json",
-    ),
-)(solve_command)
-app.command(
-    "export",
-    cls=Command,
-    epilog=examples(
-        "export plan.json --to shardings -o shardings.json",
-        "export plan.json --to stablehlo -o plan.mlir model.py:step",
-        "export plan.json --to deepspeed -o ds_config.json --json",
-    ),
-)(export_command)
-app.command("clusters", cls=Command, epilog=examples("clusters", "clusters --json"))(
-    clusters_command
-)
-app.command("version", cls=Command, epilog=examples("version", "version --json"))(version_command)
-
-cache = typer.Typer(no_args_is_help=True, help="Show or clear the store of plans.")
-app.add_typer(cache, name="cache")
-cache.command("info", cls=Command, epilog=examples("cache info", "cache info --json"))(info_command)
-cache.command("clear", cls=Command, epilog=examples("cache clear"))(clear_command)
-
-rules = typer.Typer(no_args_is_help=True, help="Judge rules that rewrite programs.")
-app.add_typer(rules, name="rules")
-rules.command("list", cls=Command, epilog=examples("rules list", "rules list --json"))(list_command)
-rules.command("verify", cls=Command, epilog=examples("rules verify", "rules verify --json"))(
-    verify_rules_command
-)
-rules.command(
-    "generate",
-    cls=Command,
-    epilog=examples(
-        "rules generate --ops 2", "rules generate --set parallel --ops 3 -o rules.json"
-    ),
-)(generate_command)
-rules.command(
-    "audit",
-    cls=Command,
-    epilog=examples("rules audit graph_subst.json", "rules audit taso_graph_subst.pb --json"),
-)(audit_command)
 
 
 def main() -> None:

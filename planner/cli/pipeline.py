@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from costmodel import parse_bytes
+import costmodel
 from profiles import ProfileError
 
 from ..common.errors import PlanError
@@ -172,7 +172,7 @@ def _read_hosts(path: Path) -> Machine:
 
 def _bytes(flag: str, text: str) -> int:
     try:
-        return parse_bytes(text)
+        return costmodel.parse_bytes(text)
     except ProfileError as error:
         raise PlanError(
             profile_message(error), kind="bad-option", where=flag, remedy=error.remedy

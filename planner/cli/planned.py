@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import planner
 from ir import TraceError
 
-from ..api import plan
 from ..common.errors import PlanError
-from ..result.plan import Plan
 from . import wishes
 from .target import Target
 
 
 def planned(
     text: str, target: Target, cluster: str, given: dict[str, Any], say: Callable[[str], None]
-) -> Plan:
+) -> planner.Plan:
     """The plan of a target; options of the command line win over its settings.
 
     Raises:
@@ -30,7 +29,7 @@ def planned(
             remedy="return (loss_fn, (params, batch), {'optimizer': ...}), or leave it out",
         )  # fmt: skip
     try:
-        return plan(target.fn, *target.args, cluster=cluster, progress=say, **settings)
+        return planner.plan(target.fn, *target.args, cluster=cluster, progress=say, **settings)
     except TraceError as error:
         place = f"{error.where}: " if error.where else ""
         raise PlanError(

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-import jax
+from typing import Any
 
-from costmodel import parse_cluster
+import lazy_loader
+
+import costmodel
 from profiles import ProfileError
 
 from ..common.errors import PlanError
 from .failure import described, profile_message
+
+jax: Any = lazy_loader.load("jax")  # help and wrong options need none
 
 
 def leave_accelerators() -> None:
@@ -24,7 +28,7 @@ def choose_platform(cluster: str) -> None:
         PlanError: if the cluster is not known, or JAX finds no device.
     """
     try:
-        machine = parse_cluster(cluster)
+        machine = costmodel.parse_cluster(cluster)
     except ProfileError as error:
         where = "--cluster" if error.where in ("", cluster) else f"--cluster, {error.where}"
         raise PlanError(

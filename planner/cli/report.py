@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..api import load
+import planner
+
+from .. import inspect
 from ..common.write_files import write_files
-from ..inspect.perfetto import schedule_trace_json
-from ..inspect.report import schedule_html
-from ..pipeline.schedule import price, read_own
-from ..pipeline.schedule.user_file import FORMAT
+from ..pipeline import schedule as schedules
 from . import wishes
 from .answer import Answer, progress
 from .formats import has_format
@@ -46,10 +45,10 @@ def report_command(
         wishes.check_writable(each)
     with progress(as_json=as_json) as say:
         say("report")
-        if has_format(path, FORMAT):
+        if has_format(path, schedules.user_file.FORMAT):
             _schedule(path, output, trace)
         else:
-            found = load(path)
+            found = planner.load(path)
             found.report(output)
             if trace is not None:
                 found.trace(trace)
@@ -59,8 +58,10 @@ def report_command(
 
 def _schedule(path: Path, output: Path, trace: Path | None) -> None:
     """The same for a schedule."""
-    own = read_own(path)
-    priced = price(own)
-    page = schedule_html(priced, path.name, own.memory_bytes).encode()
-    files = [] if trace is None else [(trace, schedule_trace_json(priced.timeline))]
+    own = schedules.user_file.read_own(path)
+    priced = schedules.price(own)
+    page = inspect.report.schedule_html(priced, path.name, own.memory_bytes).encode()
+    files = (
+        [] if trace is None else [(trace, inspect.perfetto.schedule_trace_json(priced.timeline))]
+    )
     write_files([*files, (output, page)])

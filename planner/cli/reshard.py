@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..api import load
+import planner
+
 from ..common.errors import PlanError
 from ..common.units_text import bytes_text
-from ..result.moves.moves import Moves, moves
 from .answer import Answer
 from .parameters import AsJson
 from .table import table
@@ -43,7 +43,7 @@ def reshard_command(
     cannot be read.
     """
     gone = () if lost is None else _devices(lost)
-    found = moves(load(old), load(new), lost_devices=gone)
+    found = planner.moves(planner.load(old), planner.load(new), lost_devices=gone)
     whole = not (found.lost_bytes or found.only_before or found.only_after)
     return Answer(found.summary(), lambda width: _page(found, width), 0 if whole else 1)
 
@@ -62,7 +62,7 @@ def _devices(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _page(found: Moves, width: int | None) -> Text:
+def _page(found: planner.Moves, width: int | None) -> Text:
     moving = [row for row in found.arrays if row.total_bytes]
     parts = [
         Text(

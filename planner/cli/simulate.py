@@ -9,13 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ..api import load
+import planner
+
+from .. import result
 from ..common.stop import Stop
 from ..common.units_text import bytes_text, seconds_text
-from ..pipeline.schedule import Priced, price, read_own
-from ..pipeline.schedule.user_file import FORMAT
-from ..result.plan import Plan
-from ..result.reprice import reprice
+from ..pipeline import schedule as schedules
 from .answer import Answer
 from .formats import has_format
 from .page import page
@@ -40,18 +39,18 @@ def simulate_command(path: SimulatePath, as_json: AsJson = False) -> Answer:
     be read or the schedule cannot run.
     """
     begun = time.monotonic()
-    if has_format(path, FORMAT):
+    if has_format(path, schedules.user_file.FORMAT):
         return _schedule(path, begun)
-    plan = load(path)
+    plan = planner.load(path)
     if plan.file.in_stages:
         return _stages(plan, path, begun)
-    again = reprice(plan)
+    again = result.reprice.reprice(plan)
     data = again.summary() | {"seconds": _seconds(begun), "stored_step_s": plan.step_s}
     change = f"\n  in the file   {seconds_text(plan.step_s)}, {bytes_text(plan.peak_bytes)}"
     return Answer(data, lambda _: page(f"{again}{change}"), 0 if again.fits else 1)
 
 
-def _stages(plan: Plan, path: Path, begun: float) -> Answer:
+def _stages(plan: planner.Plan, path: Path, begun: float) -> Answer:
     """A plan in stages: its schedule with the costs of its own stages."""
     priced = plan.simulated
     said = plan.summary()
@@ -73,12 +72,12 @@ def _seconds(begun: float) -> dict[str, float]:
 
 
 def _schedule(path: Path, begun: float) -> Answer:
-    priced = price(read_own(path))
+    priced = schedules.price(schedules.user_file.read_own(path))
     data = _summary(priced) | {"name": str(path), "seconds": _seconds(begun)}
     return Answer(data, lambda width: _page(priced, str(path), width), 0 if priced.fits else 1)
 
 
-def _summary(priced: Priced) -> dict[str, Any]:
+def _summary(priced: schedules.Priced) -> dict[str, Any]:
     """The contract of `simulate --json`, which is that of `plan`, and what a schedule has more."""
     timeline = priced.timeline
     schedule = timeline.schedule
@@ -106,7 +105,7 @@ def _summary(priced: Priced) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _page(priced: Priced, name: str, width: int | None) -> Text:
+def _page(priced: schedules.Priced, name: str, width: int | None) -> Text:
     timeline = priced.timeline
     schedule = timeline.schedule
     head = (

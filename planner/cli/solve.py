@@ -9,12 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from .. import solver
 from ..common.stop import Stop
-from ..solver.budget import THOROUGH
-from ..solver.exact.infeasibility import conflict
-from ..solver.iopddl import Instance, read_instance, write_solution
-from ..solver.problem import IntraSolution, Point
-from ..solver.solve import SolveOptions, solve
 from . import wishes
 from .answer import Answer, progress
 from .parameters import AsJson
@@ -55,26 +51,26 @@ def solve_command(
         wishes.check_writable(output)
     with progress(as_json=as_json) as say:
         say(f"reading {instance}")
-        read = read_instance(instance)
+        read = solver.iopddl.read_instance(instance)
 
-        def watch(point: Point) -> None:
+        def watch(point: solver.problem.Point) -> None:
             say(f"{point[0]:.1f} s: cost {point[1]:.10g}, bound {point[2]:.10g}")
 
-        options = SolveOptions(
-            time_limit_s=limit_s, budget=THOROUGH, tolerance=0.0, interruptible=True
+        options = solver.solve.SolveOptions(
+            time_limit_s=limit_s, budget=solver.budget.THOROUGH, tolerance=0.0, interruptible=True
         )
         say("solving")
-        found = solve(read.problem, options, watch=watch)
+        found = solver.solve.solve(read.problem, options, watch=watch)
     data = summary(read, found)
     if output is not None:
-        write_solution(output, data)
+        solver.iopddl.write_solution(output, data)
     written = f"\n\nwritten to {output}" if output is not None else ""
     return Answer(
         data, lambda width: _text(data, width).append(written), 0 if data["feasible"] else 1
     )
 
 
-def summary(read: Instance, found: IntraSolution) -> dict[str, Any]:
+def summary(read: solver.iopddl.Instance, found: solver.problem.IntraSolution) -> dict[str, Any]:
     """What `--json` prints; costs that are whole numbers are exact."""
     feasible = bool(found.choice) or (not read.problem.size and found.stop is Stop.OPTIMAL)
     cost = read.cost(found.choice) if feasible else None
@@ -91,7 +87,7 @@ def summary(read: Instance, found: IntraSolution) -> dict[str, Any]:
     }  # fmt: skip
     if found.stop is Stop.INFEASIBLE:
         data["stop"] = "proved infeasible"
-        why = conflict(read.problem, read.times)
+        why = solver.conflict(read.problem, read.times)
         data["conflict"] = {
             "text": why.text, "moment": why.moment, "nodes": list(why.nodes),
             "least": why.least_bytes, "limit": read.problem.limit,

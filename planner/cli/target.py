@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from ..api import plan
+import planner
+
 from ..common.errors import PlanError
 from ..common.options import Options
 from .failure import described
@@ -239,7 +240,7 @@ def _settings(text: str, given: Any) -> dict[str, Any]:
         found = type(given).__name__
         raise _bad(text, f"returned a {found} third, expected a dict of settings for plan")
     settings = {str(k): v for k, v in cast("Mapping[Any, Any]", given).items()}
-    named = inspect.signature(plan).parameters.values()
+    named = inspect.signature(planner.plan).parameters.values()
     known = {p.name for p in named if p.kind is p.KEYWORD_ONLY} - {*_OURS}
     known |= {f.name for f in fields(Options)}
     for name in settings:

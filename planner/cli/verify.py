@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ..api import load
-from ..result.verify.verify import verify
+import planner
+
 from .answer import Answer, progress
 from .page import page
 from .parameters import AsJson, PlanPath
@@ -34,7 +34,7 @@ def verify_command(
 
     Nothing is run. Exit status: 0 if they agree, 1 if not, 2 if it cannot be compiled.
     """
-    found = load(path)
+    found = planner.load(path)
     if compiler in ("host", "gpu-aot"):
         leave_accelerators()
     loaded = load_target(target)
@@ -44,5 +44,5 @@ def verify_command(
         say("trace")
         bound = found.bind(loaded.fn, *loaded.args, **settings)
         say("compile")
-        checked = verify(bound, compiler=compiler)
+        checked = planner.verify(bound, compiler=compiler)
     return Answer(checked.summary(), lambda _: page(str(checked)), 0 if checked.ok else 1)

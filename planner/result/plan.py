@@ -317,3 +317,6 @@ class Plan(PlanView):
         mesh = self._mesh(devices)
         shardings = jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
         return jax.jit(init_fn, out_shardings=shardings)(*args)
+
+
+PipelinePlan = Plan  # plans in stages had a class of their own

@@ -24,7 +24,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
+import lazy_loader
 
 from ir.trace import Watch, names_of, structs_of
 
@@ -33,6 +33,7 @@ from .loss_in_parts import InParts
 from .loss_parts import Decision, decide, sharing_keys
 from .microbatch import Parts, accumulated, added, parts_of
 
+optax: Any = lazy_loader.load("optax")  # of no use to steps without an optimizer of the planner's
 REDUCTIONS = ("auto", "mean", "sum")
 
 

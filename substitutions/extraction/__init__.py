@@ -1,12 +1,6 @@
 """The cheapest program in an e-graph, with shared values paid once."""
 
-from .egraph import EGraph as EGraph
-from .egraph import ENode as ENode
-from .egraph import Extraction as Extraction
-from .extract import EXTRACTORS as EXTRACTORS
-from .extract import extract as extract
-from .ilp import Effort as Effort
-from .quiet_highs import QuietHighs as QuietHighs
-from .read import read_egraph as read_egraph
-from .simplify import Simplified as Simplified
-from .simplify import simplify as simplify
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

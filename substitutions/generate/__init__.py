@@ -1,6 +1,6 @@
 """Finding rules: terms are enumerated, fingerprinted, proved equal and pruned."""
 
-from .run import Generated as Generated
-from .run import catalogue_of as catalogue_of
-from .run import generate as generate
-from .sets import OP_SETS as OP_SETS
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

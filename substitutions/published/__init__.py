@@ -1,7 +1,6 @@
 """Rule files of others, read into `Rule`."""
 
-from .flexflow import read_flexflow as read_flexflow
-from .read import read_each as read_each
-from .read import read_rules as read_rules
-from .taso import read_taso as read_taso
-from .tensat import read_tensat as read_tensat
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

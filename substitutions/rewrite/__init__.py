@@ -1,9 +1,6 @@
 """Rules of the catalogue applied to traced programs."""
 
-from ..program.net import Draft as Draft
-from ..program.net import Mark as Mark
-from ..program.net import draft_of as draft_of
-from .apply import Place as Place
-from .apply import apply as apply
-from .apply import find as find
-from .apply import patterns as patterns
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

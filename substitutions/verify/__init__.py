@@ -1,8 +1,6 @@
 """Evidence for and against rules."""
 
-from .judge import ACCEPTED as ACCEPTED
-from .judge import VERDICTS as VERDICTS
-from .judge import Verdict as Verdict
-from .judge import judge as judge
-from .judge import judge_all as judge_all
-from .worth import holds as holds
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

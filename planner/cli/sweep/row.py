@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ...result.plan import Plan
+import planner
+
 from ..failure import failure_of
 from ..notes import notes
 from ..planned import planned
@@ -57,7 +58,7 @@ def plan_row(task: dict[str, Any]) -> dict[str, Any]:
     return {**task["values"], **_figures(found), "status": 0}
 
 
-def _figures(found: Plan) -> dict[str, Any]:
+def _figures(found: planner.Plan) -> dict[str, Any]:
     said = found.summary()
     names = ("fits", "step_s", "peak_bytes", "limit_bytes", "gap", "stop", "mesh", "microbatches",
              "schedule", "cluster", "cached")  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.text import Text
 
-from costmodel import parse_cluster
-from profiles import cores
+import costmodel
+import profiles
 
 from ...common.errors import PlanError
 from ...common.units_text import bytes_text, seconds_text
@@ -61,7 +61,7 @@ def sweep(
     tasks = [task_of(target, cluster, given, values) for values in combinations(axes)]
     _check(target, cluster, axes, tasks, jobs)
     rows: dict[int, dict[str, Any]] = {}
-    source = local_rows(tasks, jobs or cores()) if ray is None else ray_rows(tasks, ray)
+    source = local_rows(tasks, jobs or profiles.cores()) if ray is None else ray_rows(tasks, ray)
     data: dict[str, Any] = {}
 
     def note() -> None:
@@ -110,7 +110,7 @@ def _check(
         )  # fmt: skip
     choose_platform(cluster)
     for name in {task["cluster"] for task in tasks}:
-        parse_cluster(name)
+        costmodel.parse_cluster(name)
     load_target(target, tasks[0]["arguments"])
 
 

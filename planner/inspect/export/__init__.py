@@ -1,9 +1,6 @@
 """Plans for other runtimes: one file per format, all in `FORMATS`."""
 
-from .plan import export_plan as export_plan
-from .record import Exported as Exported
-from .record import Format as Format
-from .record import Subject as Subject
-from .registry import FORMATS as FORMATS
-from .write import Written as Written
-from .write import format_called as format_called
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

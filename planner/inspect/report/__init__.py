@@ -1,5 +1,6 @@
 """A plan as one self-contained HTML file: `report_html`."""
 
-from .layer import is_heavy as is_heavy
-from .plan_page import report_html as report_html
-from .schedule_page import schedule_html as schedule_html
+import lazy_loader
+
+# Names are in the stub file beside this one; each module is loaded when one of its names is used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,3 @@
+from . import export as export
+from . import perfetto as perfetto
+from . import report as report

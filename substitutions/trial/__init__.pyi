@@ -1,0 +1,1 @@
+from .trial import Trial as Trial

@@ -1,0 +1,8 @@
+# The library ships no types; see https://github.com/scientific-python/lazy-loader (BSD-3-Clause).
+from collections.abc import Callable
+from types import ModuleType
+
+def attach_stub(
+    package_name: str, filename: str
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]: ...
+def load(fullname: str, *, require: str | None = None) -> ModuleType: ...
