@@ -40,9 +40,12 @@ from .placements import OF_RESULTS as OF_RESULTS
 from .placements import Placement as Placement
 from .placements import asks as asks
 from .placements import placement as placement
+from .regions import ASSUMED_ITERATIONS as ASSUMED_ITERATIONS
+from .regions import REGIONS as REGIONS
 from .regions import Scan as Scan
 from .regions import While as While
 from .regions import captured as captured
+from .regions import runs_of as runs_of
 from .sharding import Sharding as Sharding
 from .sharding import parse_sharding as parse_sharding
 from .sharding import replicated as replicated

@@ -17,13 +17,13 @@ from .generate import catalogue_of as catalogue_of
 from .generate import generate as generate
 from .graph import Op as Op
 from .graph import Ref as Ref
+from .program.net import Draft as Draft
+from .program.net import Mark as Mark
+from .program.net import draft_of as draft_of
 from .published import read_each as read_each
 from .published import read_rules as read_rules
-from .rewrite import Draft as Draft
-from .rewrite import Mark as Mark
 from .rewrite import Place as Place
 from .rewrite import apply as apply
-from .rewrite import draft_of as draft_of
 from .rewrite import find as find
 from .rewrite import patterns as patterns
 from .rule import Rule as Rule

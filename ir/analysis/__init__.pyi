@@ -1,6 +1,3 @@
-from ..regions import ASSUMED_ITERATIONS as ASSUMED_ITERATIONS
-from ..regions import REGIONS as REGIONS
-from ..regions import runs_of as runs_of
 from .colour_refinement import Incidence as Incidence
 from .colour_refinement import refine as refine
 from .decisions import Decisions as Decisions

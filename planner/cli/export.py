@@ -29,7 +29,7 @@ FormatName = Annotated[
     str,
     typer.Option(
         "--to", metavar="FORMAT", autocompletion=complete_format,
-        help="; ".join(f"{f.name}: {f.about}" for f in export.export.FORMATS.values()) + ".",
+        help="; ".join(f"{f.name}: {f.about}" for f in export.FORMATS.values()) + ".",
     ),
 ]  # fmt: skip
 ExportPath = Annotated[

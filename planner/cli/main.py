@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "explain": Entry(
         "explain:explain_command",
-        "Say why a tensor or op is sharded as it is, or what would be if something were different.",
+        "Explain the sharding of a tensor or op, or plan under other conditions.",
         (
             "explain plan.json",
             "explain plan.json params/layers/0/w1",

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Generator
 from typing import TextIO
 
-from ..common.store.keys import StoreWarning
+from ..common.store.warning import StoreWarning
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ir import (
+    REGIONS,
     Graph,
     IRError,
     Literal,
@@ -27,7 +28,7 @@ from ir import (
     doing,
     replicated,
 )
-from ir.analysis import REGIONS, Place, Site, has_effects, is_effect
+from ir.analysis import Place, Site, has_effects, is_effect
 from ir.evaluate_regions import branch, remat, scan
 from ir.trace import Binding, Program
 

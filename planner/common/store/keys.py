@@ -26,6 +26,7 @@ from ir import Mesh, Sharding
 from ..errors import PlanError
 from ..options import Options
 from .database import Store, store_path
+from .warning import StoreWarning
 
 PACKAGES = ("costmodel", "ir", "planner", "profiles", "substitutions")
 LIBRARIES = ("egglog", "highspy", "jax", "jaxlib", "msgspec", "networkx", "numba", "numpy",
@@ -33,10 +34,6 @@ LIBRARIES = ("egglog", "highspy", "jax", "jaxlib", "msgspec", "networkx", "numba
 SOURCES = (".py", ".json", ".gz", ".yaml")
 LARGEST_BYTES = 1 << 30  # once decompressed
 Record = TypeVar("Record")
-
-
-class StoreWarning(UserWarning):
-    """The plan store cannot be used."""
 
 
 @functools.lru_cache(maxsize=1)

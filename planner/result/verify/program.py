@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ir import IRError
-from ir.analysis import ASSUMED_ITERATIONS
+from ir import ASSUMED_ITERATIONS, IRError
 
 from ...common.errors import PlanError
 from ...common.surface import public_methods

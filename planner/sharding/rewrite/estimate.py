@@ -9,8 +9,7 @@ import numpy as np
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, Group, OpWork, group_for, op_seconds
 from costmodel.compiler import is_fused
-from ir import Graph, Literal, Node, TensorType, lookup
-from ir.analysis import runs_of
+from ir import Graph, Literal, Node, TensorType, lookup, runs_of
 
 
 @dataclass

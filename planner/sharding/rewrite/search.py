@@ -15,8 +15,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ir import Graph, digest
-from ir.analysis import runs_of
+from ir import Graph, digest, runs_of
 from substitutions import Draft, Place, Trial, apply, find
 
 from .estimate import Estimator

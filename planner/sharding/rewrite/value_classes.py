@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ir import Graph, Literal, Node, Scan, TensorType, captured
-from ir.analysis import find, runs_of
+from ir import Graph, Literal, Node, Scan, TensorType, captured, runs_of
+from ir.analysis import find
 from substitutions import Draft, Mark
 
 Place = tuple[int, ...]

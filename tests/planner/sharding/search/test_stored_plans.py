@@ -23,7 +23,8 @@ import planner.common.store.keys
 import planner.sharding.search.stored_plans
 from planner import Options, Plan, plan
 from planner.common.store.database import Store, store_path
-from planner.common.store.keys import Memory, StoreWarning, code_digest
+from planner.common.store.keys import Memory, code_digest
+from planner.common.store.warning import StoreWarning
 from planner.files.plan_file import encoded
 from planner.solver.cached import solved
 from planner.solver.solve import SolveOptions, solve

@@ -1,0 +1,5 @@
+"""The warning of a plan store that cannot be used."""
+
+
+class StoreWarning(UserWarning):
+    """The plan store cannot be used."""
