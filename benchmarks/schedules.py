@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.schedule_formulas import estimate_s, formulas, pipe
 from benchmarks.schedule_search import find_schedule
+from benchmarks.schedule_search.flows import placed
 from planner.pipeline.schedule import (
     Links,
     Placement,
@@ -22,7 +23,6 @@ from planner.pipeline.schedule import (
     bidirectional,
     build,
     chain,
-    placed,
     schedules,
     simulate,
     uniform,

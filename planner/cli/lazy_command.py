@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -45,6 +46,11 @@ class LazyCommand(TyperCommand):
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
         app.command(self.name, cls=Command, epilog=examples(*self.entry.examples))(function)
         return typer.main.get_command(app)
+
+
+def lazy(entries: Mapping[str, Entry]) -> list[Any]:
+    """Commands of a table."""
+    return [LazyCommand(name, entry) for name, entry in entries.items()]
 
 
 def examples(*lines: str) -> str:

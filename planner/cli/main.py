@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from .answer import leave_terminal, own_stdout
 from .command import Group
-from .lazy_command import Entry, LazyCommand, examples
+from .lazy_command import Entry, examples, lazy
 
 COMMANDS: Mapping[str, Entry] = {
     "plan": Entry(
@@ -130,11 +130,13 @@ COMMANDS: Mapping[str, Entry] = {
 }
 CACHE: Mapping[str, Entry] = {
     "info": Entry(
-        "cache:info_command", "Show what the plan store holds.", ("cache info", "cache info --json")
+        "cache:info_command",
+        "Show the contents of the plan store.",
+        ("cache info", "cache info --json"),
     ),
     "clear": Entry(
         "cache:clear_command",
-        "Forget all plans in the plan store; a damaged file is deleted.",
+        "Remove all plans from the plan store; a damaged file is deleted.",
         ("cache clear",),
     ),
 }
@@ -168,16 +170,15 @@ class Commands(Group):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.commands = {name: LazyCommand(name, entry) for name, entry in COMMANDS.items()}
+        for command in lazy(COMMANDS):
+            self.add_command(command)
         for name, about, entries in (
             ("cache", "Show or clear the store of plans.", CACHE),
             ("rules", "Judge rules that rewrite programs.", RULES),
         ):
-            commands = {each: LazyCommand(each, entry) for each, entry in entries.items()}
-            self.commands[name] = TyperGroup(
-                name=name, help=about, commands=commands, no_args_is_help=True,
-                rich_markup_mode=None,
-            )  # fmt: skip
+            group = TyperGroup(name=name, help=about, commands=lazy(entries),
+                               no_args_is_help=True, rich_markup_mode=None)  # fmt: skip
+            self.add_command(group)
 
 
 app = typer.Typer(

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.schedule_search import find_schedule
+from benchmarks.schedule_search.flows import placed
 from benchmarks.schedule_search.modulo import modulo_patterns
 from benchmarks.schedule_search.pattern import Pattern
 from benchmarks.schedule_search.periodic import shortest_period
@@ -23,7 +24,6 @@ from planner.pipeline.schedule import (
     build,
     chain,
     looped,
-    placed,
     simulate,
     uniform,
     v_shape,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import costmodel
 from planner import VERSION
 from tests.planner.cli.runner import Run
 
@@ -151,7 +152,7 @@ def test_a_defect_is_one_line_and_its_traceback_is_for_the_asking(
     def broken() -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr("planner.cli.clusters.list_clusters", broken)
+    monkeypatch.setattr(costmodel, "list_clusters", broken)
     ran = run("clusters")
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.startswith("error: meshwright: ZeroDivisionError: a defect")

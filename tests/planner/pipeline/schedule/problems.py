@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from benchmarks.schedule_search.flows import placed
 from planner.pipeline.schedule import Placement, StageCosts
-
-
-def placed(
-    device: Sequence[int], edges: Sequence[tuple[int, int]], *, devices: int | None = None
-) -> Placement:
-    """Any acyclic flow of chunks (branches, shared devices), every one visited by all."""
-    chunks = tuple(range(len(device)))
-    count = max(device, default=-1) + 1 if devices is None else devices
-    return Placement(count, tuple(device), chunks, tuple(edges), (chunks,))
 
 
 def random_problem(seed: int) -> tuple[Placement, StageCosts, int]:

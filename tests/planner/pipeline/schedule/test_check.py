@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.schedule_search.flows import placed
 from planner import PlanError
 from planner.pipeline.schedule import (
     Kind,
@@ -22,7 +23,6 @@ from planner.pipeline.schedule import (
     uniform,
     with_transfers,
 )
-from tests.planner.pipeline.schedule.problems import placed
 
 F, B = Kind.FORWARD, Kind.BACKWARD
 G, W = Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
