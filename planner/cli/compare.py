@@ -161,7 +161,7 @@ def _rows(
     ]  # fmt: skip
 
 
-def _mesh(side: result.compare.Side) -> str:
+def _mesh(side: result.compare.ComparedPlan) -> str:
     return " x ".join(f"{axis}={size}" for axis, size in side.mesh.items()) or "one device"
 
 

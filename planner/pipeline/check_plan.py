@@ -1,4 +1,4 @@
-"""Whether a plan file is sound: its stages, schedule and programs fit each other.
+"""Checks that a plan file is consistent: its stages, schedule and programs fit each other.
 
 A plan file may come from anyone. After these checks a plan can be printed, explained, bound and
 compiled without meeting a name, place or number that its own graphs and meshes do not have.
@@ -18,10 +18,10 @@ from .divide.simulated import table_of
 
 
 def check_plan(file: PlanFile, where: str) -> None:
-    """Checks a plan against itself, with the plans of its programs.
+    """Checks that the parts of a plan file, its stages' programs included, agree.
 
     Raises:
-        PlanError: says what in the file contradicts what.
+        PlanError: names the parts of the file that contradict each other.
     """
     for program in file.programs:
         check_program(program, where)
@@ -38,7 +38,7 @@ def check_plan(file: PlanFile, where: str) -> None:
 
 
 def _check_one_stage(file: PlanFile) -> None:
-    """The only stage says what the plan of its program says."""
+    """The one stage of a plan without a pipeline has the figures of its program."""
     if len(file.stages) != 1 or len(file.programs) != 1:
         raise IRError(f"it has {len(file.stages)} stages of {len(file.programs)} programs, and no "
                       "schedule")  # fmt: skip

@@ -1,4 +1,4 @@
-"""A plan in stages as its file says it: the schedule that it runs with what its stages cost."""
+"""The schedule of a pipeline's plan file, with the costs of its stages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .schedule.user_file import OwnSchedule, ScheduleFile, file_of
 
 
 def own_of(file: PlanFile) -> OwnSchedule:
-    """The schedule with its costs, links and limits; one device of it is a stage's sub-mesh."""
+    """Schedule, costs, links and memory limits; each device of it is one stage's sub-mesh."""
     joined = file.joined
     prices = [
         StagePrice(c.forward_s, c.input_gradient_s, c.weight_gradient_s, c.once_s, c.held_bytes,
@@ -33,12 +33,12 @@ def own_of(file: PlanFile) -> OwnSchedule:
 
 
 def priced_of(file: PlanFile) -> Priced:
-    """The pipeline, simulated, beside other schedules of the same stages."""
+    """Simulates the pipeline, and other schedules of the same stages beside it."""
     return price(own_of(file))
 
 
 def schedule_file(file: PlanFile) -> ScheduleFile:
-    """The same as a file of tasks that `meshwright simulate` reads."""
+    """The schedule as a file of tasks for `meshwright simulate`."""
     own = own_of(file)
     return msgspec.structs.replace(
         file_of(own.schedule), name=file.joined.schedule, costs=own.costs, links=own.links,
@@ -47,7 +47,7 @@ def schedule_file(file: PlanFile) -> ScheduleFile:
 
 
 def transfers(file: PlanFile) -> list[dict[str, Any]]:
-    """What goes from stage to stage in a step: values forward, their gradients back."""
+    """Transfers of a step between stages: values forward, their gradients back."""
     spans = [stage.devices for stage in file.stages]
     return [
         {

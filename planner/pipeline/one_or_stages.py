@@ -26,20 +26,20 @@ from ..training.training import Training
 from .planned import Planned, in_one_program
 from .rewrite_stages import rewritten_pipeline
 from .search import PipelineSearch
-from .trials import Found
+from .trials import PlannedPipeline
 
-ROUNDING = 1e-9  # relative: sums of the same seconds in another order
+ROUNDING = 1e-9  # relative: the same seconds summed in another order
 
 
 def one_or_stages(training: Training, request: Request) -> Planned:
-    """The plan of a training step in one program, or in stages where these are faster or alone fit.
+    """Plans a training step as one program, or as a pipeline where it is faster or alone fits.
 
     Args:
         training: the loss and its optimizer.
-        request: machine, options, and who hears of progress.
+        request: machine, options, and progress callback.
 
     Raises:
-        PlanError: if neither fits, or a pipeline was asked for that cannot be had.
+        PlanError: if neither fits, or the pipeline that was asked for is not possible.
     """
     search, options = PipelineSearch(training, request), request.options
     if isinstance(options.pipeline, int):
@@ -62,7 +62,7 @@ def one_or_stages(training: Training, request: Request) -> Planned:
 
 
 def _ignored(options: Options) -> str:
-    """An option that stages would not follow, if one is given."""
+    """Name of a given option that only applies to one program; empty if there is none."""
     given = {
         "pins": options.pins, "mesh": options.mesh, "forbidden": options.forbidden,
         "baseline": options.baseline, "shardings": options.shardings == "pin",
@@ -71,7 +71,7 @@ def _ignored(options: Options) -> str:
 
 
 def _one_if_it_fits(search: PipelineSearch) -> Planned:
-    """One program, or a pipeline if none fits: all devices are near to one another."""
+    """Plans one program, or a pipeline if it does not fit: all devices share a fast network."""
     try:
         return in_one_program(fewest(search.training, search.request))
     except PlanError as error:
@@ -84,7 +84,7 @@ def _one_if_it_fits(search: PipelineSearch) -> Planned:
 
 
 def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
-    """An error of one program, and why no pipeline can be had either; nothing is said twice."""
+    """The error of one program with the reason why no pipeline is possible, once if equal."""
     said = error.message.rpartition(": ")[2]
     if not why or said in why:
         return error
@@ -95,7 +95,7 @@ def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
 
 
 def _faster(search: PipelineSearch) -> Planned:
-    """The pipeline, or one program if that is faster."""
+    """Plans a pipeline and one program, and returns the faster."""
     begun = time.monotonic()
     found, why = _tried(search)
     spent = time.monotonic() - begun
@@ -124,21 +124,23 @@ def _faster(search: PipelineSearch) -> Planned:
     return _plan_of(found, search, {**plan.program.baselines, "one program": one})
 
 
-def _tried(search: PipelineSearch) -> tuple[Found | None, str]:
-    """The best pipeline, or why none can be had of this program."""
+def _tried(search: PipelineSearch) -> tuple[PlannedPipeline | None, str]:
+    """The best pipeline, or the reason why this program has none."""
     try:
         return search.run(None), ""
     except (PlanError, IRError) as error:
         return None, str(error)
 
 
-def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) -> Planned:
+def _plan_of(
+    found: PlannedPipeline, search: PipelineSearch, one: dict[str, BaselineRow]
+) -> Planned:
     rows = {**one, **_by_hand(search)}
     found, substitute_s, refused = rewritten_pipeline(found, search)
     best, loss = found.ranked, found.bound.loss
     bound = search.lower_bound_s(found.bound.stages if found.bound.rows else ())
     if bound > best.step_s * (1 + ROUNDING):
-        bound = 0.0  # one that the plan itself is below proves nothing
+        bound = 0.0  # the plan is below it, so it is no bound
     pipeline = Pipeline(
         name=search.training.name, cluster=search.machine.to_dict(), step_s=best.step_s,
         lower_bound_s=min(bound, best.step_s), bubble=max(best.bubble, 0.0),
@@ -150,13 +152,13 @@ def _plan_of(found: Found, search: PipelineSearch, one: dict[str, BaselineRow]) 
     file = file_of(_stages(found, programs), programs, pipeline)
     total = time.monotonic() - search.request.start
     cached = all(plan.cached for plan in found.plans)
-    spent = dict.fromkeys(("trace", "substitute", "build", "solve"), 0.0)  # all inside `inter`
+    spent = dict.fromkeys(("trace", "substitute", "build", "solve"), 0.0)  # included in `inter`
     spent |= {"substitute": substitute_s, "inter": total - substitute_s, "total": total}
     return Planned(file, found.bound, spent, cached=cached)
 
 
-def _stages(found: Found, programs: Sequence[ProgramPlan]) -> tuple[StageRow, ...]:
-    """A row for every stage."""
+def _stages(found: PlannedPipeline, programs: Sequence[ProgramPlan]) -> tuple[StageRow, ...]:
+    """Rows of the plan file, one for each stage."""
     shape, best, names = found.ranked.shape, found.ranked, _names(found)
     starts = (*accumulate(shape.groups, initial=0),)
     rows: list[StageRow] = []
@@ -180,7 +182,7 @@ def _stages(found: Found, programs: Sequence[ProgramPlan]) -> tuple[StageRow, ..
 
 
 def _warnings(search: PipelineSearch, built: Sequence[str]) -> tuple[str, ...]:
-    """What the step's builder says, and what the loss asks for and does not get."""
+    """Warnings of the step's builder, and requests of the loss that the plan does not honour."""
     traced = trace(search.training.loss_fn, *search.training.args)
     _, notes = with_asked(search.options, traced, search.machine)
     return tuple(dict.fromkeys((*built, *traced.warnings, *notes)))
@@ -196,7 +198,7 @@ def _by_hand(search: PipelineSearch) -> dict[str, BaselineRow]:
     return rows
 
 
-def _names(found: Found) -> tuple[tuple[str, ...], ...]:
+def _names(found: PlannedPipeline) -> tuple[tuple[str, ...], ...]:
     """Names of the parameters of every stage."""
     paths = jax.tree_util.tree_leaves_with_path(found.bound.loss.params)
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]

@@ -1,4 +1,4 @@
-"""What the search for a plan returns: a record, of which `planner.api` makes a `Plan`."""
+"""Result of the search for a plan, from which `planner.api` makes a `Plan`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .stage_planner import BoundStages
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan that was found.
+    """A plan with the program that it belongs to.
 
-    file: what was decided, and what it is predicted to cost.
-    bound: the program, rewritten if the plan's is; or the loss, cut as the file says.
-    seconds: spent, by pass.
-    cached: the plans of all its programs were found in the plan store and not searched.
+    file: decisions and predicted costs.
+    bound: the program, with the plan's rewrites; or the loss, cut into the plan's stages.
+    seconds: time spent, by pass.
+    cached: whether the plans of all its programs came from the plan store.
     """
 
     file: PlanFile

@@ -1,9 +1,9 @@
 # pyright: basic
 """Rewrites in the stages of a pipeline: each stage's micro-batch, forward and backward pass.
 
-Stages are rewritten after the loss was differentiated and cut, so that derivatives that its author
-wrote are kept, and before the parts that run forward and backward are told apart. What a rule
-makes of weights alone is made in every micro-batch.
+Stages are rewritten after the loss was differentiated and cut, so that custom derivatives are kept,
+and before their programs are split into forward and backward parts. What a rule computes of weights
+alone is computed in every micro-batch.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from .cut.stage_training_step import StageTrainingStep, training_step_of
 from .divide.simulated import ranked
 from .divide.stage_price import StagePrice
 from .search import PipelineSearch
-from .trials import Found, least_s
+from .trials import PlannedPipeline, least_s
 
-BUDGET = RewriteBudget(missed=1)  # for one stage, of which each price is a plan
+BUDGET = RewriteBudget(missed=1)  # for one stage; each price is a plan of the stage
 
 
 def rewritten_pipeline(
-    found: Found, search: PipelineSearch
-) -> tuple[Found, float, tuple[str, ...]]:
-    """The pipeline with its stages rewritten where that makes the step faster, and seconds spent.
+    found: PlannedPipeline, search: PipelineSearch
+) -> tuple[PlannedPipeline, float, tuple[str, ...]]:
+    """Rewrites the stages of a pipeline where that makes the step faster.
 
     Args:
-        found: whose stages are planned.
-        search: that found it.
+        found: the pipeline with planned stages.
+        search: the search that found it.
 
     Returns:
-        The pipeline, the seconds, and what to tell of rewrites that were not made.
+        The pipeline, seconds spent, and warnings of rewrites that were not made.
     """
     options, begun = search.options, time.monotonic()
     if not options.substitutions or options.baseline is not None:
@@ -60,7 +60,7 @@ def rewritten_pipeline(
     while left:
         hoped = [t * (1 - MOST_SAVED * (k in left)) for t, k in zip(paced, of, strict=True)]
         if least_s(hoped, shape.microbatches) > (1 - WORTH) * least_s(paced, shape.microbatches):
-            break  # slower stages pace these
+            break  # a slower stage sets the pace
         s = max(left, key=lambda k: (paced[k], -k))
         left.remove(s)
         members = [k for k, other in enumerate(of) if other == s]
@@ -85,9 +85,9 @@ def rewritten_pipeline(
 
 
 def _rewritten(
-    found: Found, s: int, flight: int, search: PipelineSearch, trial: Trial
+    found: PlannedPipeline, s: int, flight: int, search: PipelineSearch, trial: Trial
 ) -> tuple[PlannedProgram, StagePrice, tuple[SubstitutionRow, ...]] | None:
-    """A stage rewritten, planned, with its price and the rules; None if none of them pays."""
+    """A stage rewritten and planned, with its price and rules; None if no rewrite is faster."""
     shape, stage = found.ranked.shape, found.bound.stages[s]
     traced = traced_joint(stage.joint)
     known: dict[str, tuple[PlannedProgram, StagePrice]] = {}
@@ -121,7 +121,7 @@ def _rewritten(
     return replace(plan, program=file), cost, rows
 
 
-def _with(stage: StageTrainingStep, found: Found, draft: Draft) -> StageTrainingStep:
+def _with(stage: StageTrainingStep, found: PlannedPipeline, draft: Draft) -> StageTrainingStep:
     """The stage's step with its micro-batch rewritten."""
     after = retraced(traced_joint(stage.joint), draft)
     bound = found.bound

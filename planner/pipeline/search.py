@@ -1,11 +1,11 @@
 # pyright: basic
-"""The search for a pipeline: divisions are estimated, the best planned stage by stage and ranked.
+"""The search for a pipeline: estimates divisions, plans the stages of the best, and ranks them.
 
 1. The whole program is planned on a few sizes of sub-mesh and micro-batch (`whole_program_prices`).
 2. From these prices a dynamic programme divides it (`divide/dynamic_programme.py`), for each number
 of stages.
-3. The stages of the most promising division are planned themselves and simulated; what they turn
-   out to cost, over what was estimated, corrects the estimates, and 2 runs again.
+3. The stages of the most promising division are planned and simulated; the ratio of their costs to
+   the estimates corrects the estimates, and step 2 runs with these.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from .divide.run_costs import RECOMPUTE, Shares
 from .divide.simulated import Ranked
 from .divide.space import INTERLEAVED, check_stages, counts, families, near, sizes, stage_counts
 from .stage_planner import StagePlanner
-from .trials import WORTH, Found, Trials
+from .trials import WORTH, PlannedPipeline, Trials
 from .whole_program_prices import Prices
 
-# Divisions whose stages are planned, in all and after the first that fits, and how far from the
-# best simulated step an estimate may be to be worth it.
+# Divisions whose stages are planned: in all, after the first that fits, and the greatest estimate
+# over the best simulated step.
 MOST_TRIALS, TRIALS = 24, 4
 HOPE = 1.0
-# A hand-written pipeline is priced if this share of its estimate is less than the best step, at so
-# many numbers of micro-batches until one fits.
+# A hand-written pipeline is priced if this share of its estimate is below the best step, at most
+# for this many numbers of micro-batches until one fits.
 DOUBT, COUNTS = 0.9, 3
-# Stages on each group of devices that are tried, if this share of their estimate is less.
+# Stages on each group of devices to try, if this share of the estimate is below the best step.
 CHUNKS, NEARLY = (2, 4), 0.95
 
 
 @dataclass
 class PipelineSearch:
-    """One search.
+    """One search for a pipeline.
 
-    looked_at: numbers of micro-batches.
-    tried: divisions; by_hand: hand-written pipelines that were priced.
+    looked_at: numbers of micro-batches that were priced.
+    tried: divisions whose stages were planned; by_hand: hand-written pipelines that were priced.
     """
 
     training: Training
@@ -78,35 +78,35 @@ class PipelineSearch:
 
     @cached_property
     def shares(self) -> Shares:
-        """What each run of slots is of the whole program."""
+        """Share of each run of slots in the costs of the whole program."""
         return Shares(self.planner.loss(self.options.microbatches or 1).chain, self.machine)
 
     @cached_property
     def estimates(self) -> Estimates:
-        """What is known of costs of stages."""
+        """Estimated costs of stages, corrected by planned ones."""
         return Estimates(self.shares)
 
     @cached_property
     def trials(self) -> Trials:
-        """Divisions are planned here."""
+        """Plans and simulates divisions."""
         return Trials(self.planner, self.shares, self.estimates)
 
     @cached_property
     def candidates(self) -> Candidates:
-        """Divisions that are worth a plan."""
+        """Source of divisions to try."""
         asked = self.options.microbatches or 1
         return Candidates(self.estimates, self.machine, self.limit, self.kinds, asked)
 
     @property
     def limit(self) -> float:
-        """Bytes that a plan may use on a device."""
+        """Memory of a device that a plan may use [byte]."""
         return limit_of(self.options, self.machine)
 
-    def run(self, asked: int | None) -> Found | None:
+    def run(self, asked: int | None) -> PlannedPipeline | None:
         """The fastest pipeline that fits; None if none of those tried does.
 
         Raises:
-            PlanError: if the number of stages asked for cannot be had.
+            PlanError: if the number of stages that was asked for is not possible.
         """
         layers = self.shares.count - 1
         stages = (asked,) if asked else stage_counts(self.machine, layers)
@@ -115,8 +115,8 @@ class PipelineSearch:
         grid = counts(self.batch, self.options.microbatches)
         self.prices = Prices.begun(self.trials, self.machine, grid, asked)
         self.prices.spread(lambda found: self._fastest(found, stages))
-        self.deadline = time.process_time() + self.options.time_limit_s  # without prices
-        best: Found | None = None
+        self.deadline = time.process_time() + self.options.time_limit_s  # time for prices excluded
+        best: PlannedPipeline | None = None
         self.looked_at.update(self.prices.counts)
         while True:
             found = self._searched(best, stages)
@@ -126,7 +126,7 @@ class PipelineSearch:
             best = better
 
     def _fastest(self, found: Sequence[int], stages: tuple[int, ...]) -> int | None:
-        """Of some numbers of micro-batches the one that is estimated to be fastest, if any fits."""
+        """The number of micro-batches with the fastest estimate; None if no estimate fits."""
         kinds = families(self.options.schedules)
         rows = [
             (one.step_s, m) for m in found for kind in kinds
@@ -134,8 +134,10 @@ class PipelineSearch:
         ]  # fmt: skip
         return min(rows)[1] if rows else None
 
-    def _searched(self, best: Found | None, stages: tuple[int, ...]) -> Found | None:
-        """The best of the divisions that are tried, the most promising first."""
+    def _searched(
+        self, best: PlannedPipeline | None, stages: tuple[int, ...]
+    ) -> PlannedPipeline | None:
+        """Plans divisions, the fastest estimate first, and returns the best."""
         kinds = families(self.options.schedules)
         divided = self.candidates.divided
         queue = {(m, kind): divided(m, kind, stages) for m in self.looked_at for kind in kinds}
@@ -167,11 +169,11 @@ class PipelineSearch:
                 queue |= {(m, k): divided(m, k, stages) for k in kinds}
         return best
 
-    def _beside(self, best: Found, stages: tuple[int, ...]) -> Found:
-        """The best, or a hand-written pipeline that is better: these are priced as exactly.
+    def _beside(self, best: PlannedPipeline, stages: tuple[int, ...]) -> PlannedPipeline:
+        """The best pipeline, or a hand-written one that is faster; both are priced in the same way.
 
-        Of each, at the first number of micro-batches that fits, the most promising first; not
-        those that are far off.
+        Each rule is priced at the first number of micro-batches that fits, the fastest estimate
+        first; those whose estimate is far above the best step are left out.
         """
         kind = families(self.options.schedules)[0]
         rows: dict[str, list[tuple[float, int, Division]]] = {}
@@ -189,8 +191,8 @@ class PipelineSearch:
                     break
         return best
 
-    def _polished(self, best: Found) -> Found:
-        """The slowest stages planned again, on meshes of more axes, while they gain."""
+    def _polished(self, best: PlannedPipeline) -> PlannedPipeline:
+        """Plans the slowest stages with more mesh axes, as long as the step gets faster."""
         shape, plans, prices = best.ranked.shape, list(best.plans), list(best.prices)
         tried: set[int] = set()
         while time.process_time() < self.deadline:
@@ -210,8 +212,8 @@ class PipelineSearch:
             self.trials.ranked(best.bound, shape, plans, prices, best.across, best.flight) or best
         )
 
-    def _interleaved(self, best: Found) -> Found:
-        """The best, or stages in turn on its groups of devices, several on each."""
+    def _interleaved(self, best: PlannedPipeline) -> PlannedPipeline:
+        """The best pipeline, or an interleaved one on its groups of devices if that is faster."""
         groups, count = best.ranked.shape.groups, best.ranked.shape.microbatches
         for chunks in CHUNKS if INTERLEAVED in self.options.schedules else ():
             one = self.candidates.interleaved(count, groups, chunks)
@@ -221,11 +223,11 @@ class PipelineSearch:
         return best
 
     def lower_bound_s(self, rewritten: Sequence[StageTrainingStep] = ()) -> float:
-        """No pipeline of a number of micro-batches that was looked at is faster.
+        """Bound of the step over all pipelines with a number of micro-batches that was priced [s].
 
         Args:
-            rewritten: all stages of the plan, if it has rewrites: then those of what they do now
-                are none the faster either.
+            rewritten: all stages of the plan if it has rewrites; the bound then also holds for
+                pipelines of these programs.
         """
         chosen = sizes(self.machine, every=True)
         works: list[float] = []
@@ -237,7 +239,7 @@ class PipelineSearch:
         return min(works, default=0.0) / self.machine.num_devices
 
     def _examples(self) -> int:
-        """Examples in a step, as far as they are to be cut."""
+        """Examples in a step."""
         for count in (2, 3, 5, 7):
             try:
                 parts = self.planner.loss(count).built.parts
@@ -249,12 +251,12 @@ class PipelineSearch:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds of recomputation; a program that says its own is not asked for another."""
+        """Kinds of recomputation to choose from; not by layer if the program has its own."""
         return ("none", "stage") if self.shares.chain.recomputes else RECOMPUTE
 
     def trial(
         self, count: int, one: Division, flights: str = "1f1b", below_s: float = float("inf")
-    ) -> Found | None:
+    ) -> PlannedPipeline | None:
         """A division with its stages planned, under its best schedule; see `Trials.trial`."""
         return self.trials.trial(count, one, flights, below_s)
 

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Stages of a pipeline planned as programs, each distinct one once."""
+"""Plans the stages of a pipeline as programs, each distinct stage once."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ from .cut.replaced import traced_joint, with_program
 from .cut.stage import Staged, parts_of
 from .cut.stage_gradient import joint_of
 from .cut.stage_training_step import ROLES, StageTrainingStep, stage_training_step, training_step_of
-from .divide.simulated import Shape
+from .divide.simulated import PipelineShape
 from .divide.stage_price import Phases, StagePrice, price_of
 from .stored_stages import stage_key, store_stage, stored_stage
 
 Say = Callable[[str], None]
 StageFound = tuple[PlannedProgram, StagePrice]
-# Stages are ranked, not proved: what a 0/1 programme would still find is less than the shortlist's
-# own error. Two axes say nearly all plans of a stage; `THOROUGH` looks for others at the end.
+# Stages are ranked without a proof: what a 0/1 programme could still gain is less than the error
+# of the estimates. Two mesh axes express nearly all plans; `THOROUGH` adds axes at the end.
 FAIR = Effort(SolveOptions(tolerance=3e-3, budget=replace(QUICK, steps=64, rounds=3)), axes=2)
-# The whole program is priced to tell divisions apart.
+# The whole program is priced only to compare divisions.
 ROUGH = Effort(SolveOptions(tolerance=1e-2, budget=replace(QUICK, steps=53, rounds=2)), axes=2)
 THOROUGH = Effort(FAIR.first)
-# A plan is taken for a stage that has more room if it is so close to the bound there.
+# The plan of an equal stage is reused with more memory if it is this close to the bound there.
 NEAR = 3e-3
 
 
 @dataclass(frozen=True)
 class BoundStages:
-    """A pipeline's loss, cut; its stages are traced when they are asked for.
+    """A pipeline's loss, cut into stages, which are traced on first use.
 
-    rows: the rewrites of each stage; none of any if empty.
+    rows: the rewrites of each stage; empty if no stage has any.
     """
 
     loss: Opened
@@ -78,7 +78,7 @@ class BoundStages:
 
 @dataclass(frozen=True, slots=True)
 class StageError:
-    """A stage that does not fit, with the price of its plan for one micro-batch in flight."""
+    """A stage that does not fit, with its price for one micro-batch in flight if that fits."""
 
     needs_bytes: float
     alone: StagePrice | None = None
@@ -86,13 +86,13 @@ class StageError:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """How a stage is to be planned.
+    """A stage to plan, with its limits.
 
-    number: of the stage, for its name.
-    size: devices; room_bytes: of each.
-    flight: micro-batches that it has begun at once.
-    whole: those keep only what enters the stage.
-    below_s: only plans below are of interest.
+    number: index of the stage, for its name.
+    size: devices; room_bytes: memory of each.
+    flight: micro-batches in flight.
+    whole: a micro-batch in flight keeps only the inputs of the stage (recompute "stage").
+    below_s: upper limit of a plan's seconds.
     """
 
     number: int = field(compare=False)
@@ -106,13 +106,13 @@ class Ask:
 
 @dataclass
 class StagePlanner:
-    """Plans stages; losses by number of micro-batches and plans of equal stages are shared.
+    """Plans stages; traces of the loss and plans of equal stages are shared.
 
-    groups: plans of stages that are equal but for the micro-batches in flight that they fit.
-    within: the hand-written plan that stages stay within, if any.
-    programs, menus: that stages which are equal, or on equal sub-meshes, are searched with.
-    uncut: whole programs, as one stage, by number of micro-batches.
-    solved: how many were.
+    groups: plans of stages that are equal except for the micro-batches in flight.
+    within: the hand-written plan that stages have to follow, if any.
+    programs, menus: searched programs and strategies, shared by equal stages and equal sub-meshes.
+    uncut: whole programs as one stage, by number of micro-batches.
+    solved: number of stages planned.
     """
 
     training: Training
@@ -132,11 +132,11 @@ class StagePlanner:
 
     @cached_property
     def memory(self) -> Memory:
-        """The plan store, if it was asked for."""
+        """The plan store; without an option for it, memory of this process."""
         return memory_of(self.options)
 
     def loss(self, count: int) -> Opened:
-        """The loss at the size of one of `count` micro-batches."""
+        """The loss for one of `count` micro-batches."""
         if count not in self.losses:
             t = self.training
             params, batch = t.args
@@ -147,7 +147,7 @@ class StagePlanner:
         return self.losses[count]
 
     def least_work_s(self, count: int, sizes: Sequence[int]) -> float:
-        """Device-seconds of a step below which no pipeline comes; see `least_seconds`."""
+        """Bound of the device-seconds of a step in a pipeline; see `least_seconds`."""
         stage, name = self._uncut(count)
         return self.work_s(stage, sizes, name)
 
@@ -160,7 +160,13 @@ class StagePlanner:
         return self.uncut[count]
 
     def work_s(self, stage: StageTrainingStep, sizes: Sequence[int], name: str = "") -> float:
-        """The same of the part of a step that one stage does; its name, if it was planned."""
+        """Bound of the device-seconds of one stage in a step.
+
+        Args:
+            stage: the stage's training step.
+            sizes: devices of the sub-meshes to choose from.
+            name: key of the stage's program, if it was planned.
+        """
         facts, parts = self._searched(stage, name).facts, stage.program.parts
         flat = facts.flat
         own = {*parts.forward.nodes, *parts.input_gradient.nodes, *parts.weight_gradient.nodes}
@@ -170,9 +176,9 @@ class StagePlanner:
         return least_work_s(facts, ComputeModel(self.machine), sizes, ops)
 
     def whole(self, count: int, size: int) -> StagePrice | PlanError:
-        """Price of the whole program on a sub-mesh that would be given its part of it.
+        """Price of the whole program on a sub-mesh, from which its runs of slots are estimated.
 
-        It may use the memory of as many such sub-meshes as there are.
+        Its memory is that of all sub-meshes of this size in the cluster.
         """
         room = self.limit_bytes * self.machine.num_devices / size
         stage, name = self._uncut(count)
@@ -183,10 +189,12 @@ class StagePlanner:
                 raise
             return error
 
-    def stage(self, cut: Staged, shape: Shape, s: int, flight: int) -> StageFound | StageError:
-        """Plan and price of a stage such that so many micro-batches in flight fit.
+    def stage(
+        self, cut: Staged, shape: PipelineShape, s: int, flight: int
+    ) -> StageFound | StageError:
+        """Plan and price of a stage that fits with `flight` micro-batches in flight.
 
-        A plan of an equal stage is taken where it cannot be much improved.
+        The plan of an equal stage is reused where it is close to the bound.
         """
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
         stage, name = self._training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
@@ -211,7 +219,7 @@ class StagePlanner:
     def _near(
         self, group: dict[int, StageFound], flight: int, kind: str, room: float
     ) -> StageFound | None:
-        """The plan of an equal stage that fits and is close to the best for this one."""
+        """The plan of an equal stage that fits, made for less memory or close to its bound."""
         bound = max((f[0].lower_bound_s for k, f in group.items() if k <= flight), default=0.0)
         for at in sorted(group, key=lambda k: (group[k][0].step_s, k)):
             plan, price = group[at]
@@ -220,32 +228,32 @@ class StagePlanner:
                 return plan, price
         return None
 
-    def roomier(self, cut: Staged, shape: Shape, s: int, flight: int) -> StageFound | None:
-        """A plan made for an equal stage with more micro-batches in flight, none for as many."""
+    def roomier(self, cut: Staged, shape: PipelineShape, s: int, flight: int) -> StageFound | None:
+        """An equal stage's plan for more micro-batches in flight; None if one is for `flight`."""
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
         _, name = self._training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
         group = self.groups.get((name, shape.sizes[s], kind, self.limit_bytes / shape.chunks), {})
         return group[max(group)] if group and max(group) > flight not in group else None
 
     def better(
-        self, cut: Staged, shape: Shape, s: int, flight: int, below_s: float
+        self, cut: Staged, shape: PipelineShape, s: int, flight: int, below_s: float
     ) -> StageFound | None:
-        """A plan of a stage on meshes of more axes that is below so many seconds, if there is."""
+        """A plan of a stage on meshes of more axes that takes less than `below_s`, if any."""
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
         stage, name = self._training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
         ask = replace(self._ask(shape, s, flight), effort=THOROUGH, below_s=below_s)
         found = self._planned(shape.microbatches, stage, name, ask)
         return None if isinstance(found, PlanError) or found[0].step_s >= below_s else found
 
-    def _ask(self, shape: Shape, s: int, flight: int) -> Ask:
+    def _ask(self, shape: PipelineShape, s: int, flight: int) -> Ask:
         whole = shape.recompute[s] == "stage" and flight > 1
-        room = round(self.limit_bytes / shape.chunks)  # those of a group share its memory
+        room = round(self.limit_bytes / shape.chunks)  # the chunks of a group share its memory
         return Ask(s, shape.sizes[s], room, flight, whole)
 
     def _planned(
         self, count: int, stage: StageTrainingStep, name: str, ask: Ask
     ) -> StageFound | PlanError:
-        """The plan of a stage, or why there is none; equal questions are answered once."""
+        """Plan and price of a stage, or why there is none; memoised."""
         key = (count, name, ask)
         if key not in self.plans:
             try:
@@ -259,7 +267,7 @@ class StagePlanner:
     def _training_step(
         self, loss: Opened, cut: Staged, s: int, cuts: Sequence[int], kind: str
     ) -> tuple[StageTrainingStep, str]:
-        """The stage, traced, and the digest of its program; runs of a loop are alike."""
+        """The traced stage and the digest of its program; inner runs of a loop share them."""
         parts = parts_of(loss.layers, cuts[0], cuts[1])
         lengths = [loss.layers.ops[i].params.get("length", 0) for _, i, _, _ in parts]
         alike = tuple(
@@ -272,8 +280,10 @@ class StagePlanner:
             self.known[key] = stage, digest(stage.traced.graph)
         return self.known[key]
 
-    def planned(self, stage: StageTrainingStep, shape: Shape, s: int, flight: int) -> StageFound:
-        """Plan and price of a stage at hand, such as a rewritten one.
+    def planned(
+        self, stage: StageTrainingStep, shape: PipelineShape, s: int, flight: int
+    ) -> StageFound:
+        """Plan and price of a given stage, such as a rewritten one.
 
         Raises:
             PlanError: if it does not fit.
@@ -281,7 +291,7 @@ class StagePlanner:
         return self._solve(shape.microbatches, stage, self._ask(shape, s, flight))
 
     def _searched(self, stage: StageTrainingStep, name: str) -> Program:
-        """What is searched for a stage; its name, if it may be asked for again."""
+        """The stage as the search takes it; kept under `name` unless that is empty."""
         if name in self.programs:
             return self.programs[name]
         found = program_for(stage.traced, replace(self.options, pins=(), forbidden=()))
@@ -303,14 +313,14 @@ class StagePlanner:
         found = search.run()
         plan = planned(one, stage.traced, search, found, 0.0)
         price = price_of(found.best, phases, stage.body.graph, count)
-        if ask.flight > 1:  # its own program runs one at a time
+        if ask.flight > 1:  # its own program has one micro-batch in flight
             file = structs.replace(plan.program, peak_bytes=price.held_bytes)
             plan = replace(plan, program=file)
         store_stage(self.memory, key, plan.program, price, found.lower_bound_s)
         return plan, self._in_all(price, count)
 
     def _price(self, count: int, stage: StageTrainingStep, ask: Ask, name: str) -> StagePrice:
-        """The price of a plan that nobody will run."""
+        """The price of a plan that only serves estimates."""
         if self.memory.store:
             return self._solve(count, stage, ask, name)[1]
         self.solved += 1
@@ -321,7 +331,7 @@ class StagePlanner:
         return self._in_all(price, count)
 
     def _in_all(self, price: StagePrice, count: int) -> StagePrice:
-        """The price with a first round of forward programs, if the loss needs one."""
+        """The price with one more forward pass of every micro-batch, if the loss needs it."""
         inside = self.loss(count).built.inside
         if inside is None or not inside.twice:
             return price
@@ -352,7 +362,7 @@ class StagePlanner:
 
 
 def phases_of(stage: StageTrainingStep) -> Phases:
-    """Which nodes of a stage's loop belong to which part."""
+    """The nodes and values of the loop over micro-batches by phase."""
     parts, args = stage.program.parts, stage.program.args
     return Phases(
         stage.loop, frozenset(parts.forward.nodes), frozenset(parts.input_gradient.nodes),

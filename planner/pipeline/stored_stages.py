@@ -1,4 +1,4 @@
-"""Pipeline stages in the plan store; every plan that is read is checked."""
+"""Pipeline stages in the plan store; plans are checked on reading."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stage_key(
     options: Options,
     effort: Effort,
 ) -> str:
-    """The name of a pipeline stage in the plan store."""
+    """Key of a pipeline stage in the plan store."""
     parts = (
         phases.loop, sorted(phases.forward), sorted(phases.input_gradient),
         sorted(phases.weight_gradient), list(phases.saved), list(phases.takes),

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Divisions of a pipeline tried: their stages planned, each distinct one once, and simulated."""
+"""Plans and simulates divisions of a pipeline; each distinct stage is planned once."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from .cut.stage import Staged
 from .divide.corrected_estimates import Estimates, Known
 from .divide.dynamic_programme import Division
 from .divide.run_costs import Shares
-from .divide.simulated import Ranked, Shape, flights_of, ranked, table_of
+from .divide.simulated import PipelineShape, Ranked, flights_of, ranked, table_of
 from .divide.space import IN_FLIGHT, INTERLEAVED
 from .divide.stage_price import StagePrice
 from .stage_planner import BoundStages, StageError, StageFound, StagePlanner
 
-# A stage whose plan was made for less room is planned again if all such stages would be worth it,
-# were they faster by the first share, for a step that is faster by the second.
+# A stage that reuses a plan made for less memory is planned anew if the step would be faster by
+# `WORTH` were all such stages faster by `FASTER`.
 FASTER, WORTH = 0.05, 3e-3
-SHORT = 1e-3  # a stage that does not fit needs so much more than there is, if no more is known
+SHORT = 1e-3  # a stage that does not fit needs at least this share more than there is
 
 
 @dataclass(frozen=True)
-class Found:
-    """A pipeline whose stages are planned; `across` bytes go from each to the next.
+class PlannedPipeline:
+    """A pipeline with planned stages.
 
-    flight: micro-batches in flight for which each has room.
+    across: bytes of one micro-batch that each stage sends to the next.
+    flight: micro-batches in flight that each stage has memory for.
     """
 
     ranked: Ranked
@@ -41,10 +42,10 @@ class Found:
 
 @dataclass
 class Trials:
-    """Plans the stages of divisions, and what they cost corrects the estimates.
+    """Plans the stages of divisions and corrects the estimates by their prices.
 
-    least: what tried pipelines would need at the worst place [byte].
-    unable: numbers of micro-batches that the loss cannot be computed on.
+    least: bytes that each tried pipeline needs on its fullest device.
+    unable: numbers of micro-batches into which the loss cannot be divided.
     """
 
     planner: StagePlanner
@@ -55,17 +56,17 @@ class Trials:
 
     def trial(
         self, count: int, one: Division, flights: str = "1f1b", below_s: float = float("inf")
-    ) -> Found | None:
-        """A division with its stages planned, under its best schedule.
+    ) -> PlannedPipeline | None:
+        """Plans the stages of a division and chooses the best schedule.
 
         Args:
-            count: micro-batches.
+            count: number of micro-batches.
             one: the division.
-            flights: kind of schedule whose micro-batches in flight have to fit.
-            below_s: only steps below are of interest.
+            flights: schedule family that sets the micro-batches in flight, a key of `IN_FLIGHT`.
+            below_s: upper limit of the step [s].
 
         Returns:
-            None if it does not fit, or is seen not to be below.
+            The pipeline; None if it does not fit, or its step cannot be below the limit.
         """
         try:
             loss = self.planner.loss(count)
@@ -75,7 +76,7 @@ class Trials:
             self.unable.add(count)
             return None
         cuts = tuple(self.shares.places[j] for j in one.places)
-        shape = Shape(cuts, one.sizes, count, one.recompute, one.chunks)
+        shape = PipelineShape(cuts, one.sizes, count, one.recompute, one.chunks)
         p = len(one.sizes)
         devices = "+".join(map(str, shape.groups))
         self.planner.say(f"{p} stages on {devices} devices, {count} micro-batches")
@@ -92,12 +93,17 @@ class Trials:
         return self.ranked(bound, shape, plans, prices, across, flight)
 
     def _stages(
-        self, cut: Staged, shape: Shape, one: Division, flight: Sequence[int], below_s: float
+        self,
+        cut: Staged,
+        shape: PipelineShape,
+        one: Division,
+        flight: Sequence[int],
+        below_s: float,
     ) -> list[StageFound] | None:
-        """Every stage planned; None if one does not fit, or the step is not below.
+        """Plans every stage; None if one does not fit, or the step cannot be below the limit.
 
-        Those with most micro-batches in flight come first: equal stages may have their plans.
-        Where these leave room, stages are planned again if the step would gain by it.
+        Stages with most micro-batches in flight come first, so that equal stages reuse their plans.
+        Those that have memory to spare are planned anew if the step would be faster by `WORTH`.
         """
         count, planner = shape.microbatches, self.planner
         found: dict[int, StageFound] = {}
@@ -112,10 +118,10 @@ class Trials:
             if isinstance(answer, StageError):
                 self.least.append(answer.needs_bytes)
                 if one.chunks > 1:
-                    return None  # which tells nothing of others
+                    return None  # no estimate of other divisions follows from it
                 self._fails(one, count, s, flight[s], answer)
                 short = True
-                continue  # the others tell of further divisions
+                continue  # the other stages correct the estimates
             found[s] = answer
             self._learns(one, count, s, answer[1])
             seconds = [f[1].paced_s(shape.recompute[k]) for k, f in found.items()]
@@ -133,16 +139,16 @@ class Trials:
         return [found[s] for s in range(len(flight))]
 
     def _learns(self, one: Division, count: int, s: int, price: StagePrice) -> None:
-        """Corrects the estimates by the price of a stage, but one that had a part of the memory."""
+        """Corrects the estimates by a stage's price, unless the stage had a part of the memory."""
         if one.chunks == 1:
             at = one.places[s], one.places[s + 1]
             self.estimates.learn(count, one.sizes[s], one.recompute[s], at, price)
 
     def _fails(self, one: Division, count: int, s: int, flight: int, error: StageError) -> None:
-        """Corrects the estimates by what a stage that does not fit would need."""
+        """Corrects the estimates by the memory that a stage which does not fit would need."""
         at, size, kind = (one.places[s], one.places[s + 1]), one.sizes[s], one.recompute[s]
         over = self.planner.limit_bytes * (1 + SHORT)
-        if error.alone is None:  # what is computed again by stage does not help it
+        if error.alone is None:  # recomputing the whole stage does not help it
             known = Known(float("inf"), max(error.needs_bytes, over), 0.0, fits=False)
             for same in ("none", "stage") if kind in ("none", "stage") else (kind,):
                 self.estimates.note(count, size, same, at, known)
@@ -156,13 +162,13 @@ class Trials:
     def ranked(
         self,
         bound: BoundStages,
-        shape: Shape,
+        shape: PipelineShape,
         plans: Sequence[PlannedProgram],
         prices: Sequence[StagePrice],
         across: tuple[float, ...],
         flight: tuple[int, ...],
-    ) -> Found | None:
-        """Planned stages under their best schedule; None if that does not fit."""
+    ) -> PlannedPipeline | None:
+        """The pipeline of planned stages under its best schedule; None if that does not fit."""
         order = ranked(
             shape,
             prices,
@@ -174,9 +180,9 @@ class Trials:
         self.least.append(min(r.worst_bytes for r in order))
         if order[0].worst_bytes > self.planner.limit_bytes:
             return None
-        return Found(order[0], bound, tuple(plans), tuple(prices), across, flight)
+        return PlannedPipeline(order[0], bound, tuple(plans), tuple(prices), across, flight)
 
 
 def least_s(seconds: Sequence[float], count: int) -> float:
-    """No pipeline of such stages is faster."""
+    """Bound of the step: sum of t_s + (count - 1) * max of t_s, with stage times t_s [s]."""
     return sum(seconds) + (count - 1) * max(seconds)

@@ -1,8 +1,8 @@
 """Prices of the whole program, from which divisions into stages are estimated.
 
-It is planned on each size of sub-mesh for some numbers of micro-batches: of a grid of these every
-other one, the rest lies between two. The middle comes first, and then those next to it on the side
-on which estimates fall.
+It is planned on each size of sub-mesh for every other number of micro-batches of a grid; those in
+between are interpolated. The middle of the grid comes first, then its neighbours on the side on
+which estimates fall.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ..common.errors import IndivisibleError, PlanError
 from .divide.space import anchors
 from .trials import Trials
 
-# A sub-mesh that needs so many times the device-seconds of the best is left out.
+# A sub-mesh that needs more than this many times the best device-seconds is left out.
 WASTE = 2.0
 FEWER, MORE = -1, 1
 
 
 @dataclass
 class Prices:
-    """Prices that are known, by number of micro-batches and devices.
+    """Prices of the whole program, by number of micro-batches and devices.
 
     grid: numbers of micro-batches, rising.
-    sizes: of sub-meshes.
-    ends: first and last place of the grid that were looked at.
+    sizes: devices of the sub-meshes.
+    ends: first and last index of the grid that is priced.
     """
 
     trials: Trials
@@ -37,13 +37,13 @@ class Prices:
 
     @staticmethod
     def begun(trials: Trials, machine: Cluster, grid: tuple[int, ...], asked: int | None) -> Prices:
-        """The middle of the grid priced, on sub-meshes that are worth it.
+        """Prices the middle of the grid, and leaves out sub-meshes above `WASTE`.
 
         Args:
-            trials: where prices are kept.
-            machine: all devices.
-            grid: numbers of micro-batches.
-            asked: number of stages, if it was asked for.
+            trials: holder of the estimates.
+            machine: the cluster.
+            grid: numbers of micro-batches, rising.
+            asked: number of stages that the user asks for, if any.
         """
         each = machine.num_devices / asked if asked else 0.0
         found = anchors(machine)
@@ -60,15 +60,15 @@ class Prices:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Numbers of micro-batches of which something is known."""
+        """Numbers of micro-batches within the priced part of the grid."""
         found = self.grid[self.ends[FEWER] : self.ends[MORE] + 1]
         return tuple(m for m in found if m not in self.trials.unable)
 
     def spread(self, best: Callable[[tuple[int, ...]], int | None]) -> None:
-        """Goes on while the best number of micro-batches is the first or last of those known.
+        """Prices more of the grid while the best number of micro-batches is at an end of it.
 
         Args:
-            best: of some numbers, the one that is estimated to be fastest; None if nothing fits.
+            best: numbers of micro-batches -> the one with the fastest estimate; None if none fits.
         """
         at = best(self.counts)
         for way in (MORE, FEWER) if at is None else (FEWER, MORE):
@@ -76,21 +76,21 @@ class Prices:
                 at = best(self.counts)
 
     def reach(self, count: int) -> None:
-        """Goes on until a number of micro-batches lies between those known, if it can."""
+        """Prices more of the grid until a number of micro-batches lies within, if possible."""
         while count < self.grid[self.ends[FEWER]] and self.further(FEWER):
             pass
         while count > self.grid[self.ends[MORE]] and self.further(MORE):
             pass
 
     def further(self, way: int) -> bool:
-        """Prices fewer or more micro-batches; whether there are any that were not looked at."""
+        """Prices fewer or more micro-batches; False at the end of the grid."""
         near = self.ends[way] + way
         if not 0 <= near < len(self.grid):
             return False
         far = near + way if 0 <= near + way < len(self.grid) else near
         self._price(far)
         if far != near:
-            self._price(near)  # where it does not lie between two
+            self._price(near)  # only sizes that cannot be interpolated
         self.ends[way] = far
         return True
 
@@ -102,7 +102,7 @@ class Prices:
         except IndivisibleError:
             if planner.options.microbatches is not None:
                 raise
-            self.trials.unable.add(count)  # so few examples
+            self.trials.unable.add(count)  # the loss cannot be divided by it
             return
         for size in self.sizes:
             if len(around) == 2 and all((m, size) in wholes for m in around):

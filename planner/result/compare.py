@@ -18,7 +18,7 @@ MOST_CHANGES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedPlan:
     """The figures of one plan: seconds per step, bytes per device.
 
     For a plan in stages compute and communication are those of its busiest stage, and the mesh is
@@ -82,8 +82,8 @@ class Comparison:
     changes: the collectives that cause the difference in time.
     """
 
-    a: Side
-    b: Side
+    a: ComparedPlan
+    b: ComparedPlan
     same_program: bool
     difference: str
     collectives: tuple[KindRow, ...]
@@ -161,12 +161,12 @@ def _parameters(plan: Plan) -> set[str]:
     }  # fmt: skip
 
 
-def _side(plan: Plan) -> Side:
+def _side(plan: Plan) -> ComparedPlan:
     file = plan.file
     whole = file.whole
     busiest = max(file.stages, key=lambda stage: stage.step_s)
     program = file.programs[busiest.program]
-    return Side(
+    return ComparedPlan(
         name=whole.name,
         cluster=plan.cluster.name,
         devices=sum(file.groups),

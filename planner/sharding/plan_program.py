@@ -34,7 +34,7 @@ from .rewrite.searched_rules import rules_for
 from .search.asked import Asked, asked_inside, not_followed, pinned_options, unused
 from .search.context import Candidate
 from .search.found_to_file import outcome
-from .search.over_meshes import Found, Search
+from .search.over_meshes import Search, SearchOutcome
 from .search.stored_plans import plan_key, store_plan, stored_plan
 
 
@@ -211,7 +211,7 @@ def plan_traced(
     memory: Memory | None = None,
     cutoff_s: float = float("inf"),
     known: Sequence[Candidate] = (),
-) -> tuple[PlannedProgram, Found]:
+) -> tuple[PlannedProgram, SearchOutcome]:
     """Plans a traced step.
 
     Args:
@@ -234,7 +234,7 @@ def plan_traced(
 
 
 def planned(
-    one: One, traced: Traced, search: Search, found: Found, traced_s: float
+    one: One, traced: Traced, search: Search, found: SearchOutcome, traced_s: float
 ) -> PlannedProgram:
     """What a search found, as a plan.
 
@@ -269,7 +269,7 @@ def _donated(traced: Traced) -> frozenset[int]:
     return frozenset(a + heads for a in traced.donated)
 
 
-def _file(one: One, traced: Traced, search: Search, found: Found) -> ProgramPlan:
+def _file(one: One, traced: Traced, search: Search, found: SearchOutcome) -> ProgramPlan:
     machine, options = search.cluster, search.options
     warnings = (
         *traced.warnings, *one.call.warnings,

@@ -38,7 +38,7 @@ _KEEPS_INDEX = ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BatchedOp:
     """One op at the larger batch, with all that a rule looks at.
 
     scaled: for each result the dimensions that grow with the batch.
@@ -80,7 +80,7 @@ class Step:
         return self.all(Share(kind, reason=f"{at(self.node)} {what}"))
 
 
-def apply(step: Step) -> tuple[Share, ...]:
+def apply(step: BatchedOp) -> tuple[Share, ...]:
     """Shares of the results of an op without bodies."""
     found = _special(step)
     if found is not None:
@@ -95,7 +95,7 @@ def apply(step: Step) -> tuple[Share, ...]:
     return _of_constants(step)
 
 
-def _checked(step: Step, found: tuple[Share, ...]) -> tuple[Share, ...]:
+def _checked(step: BatchedOp, found: tuple[Share, ...]) -> tuple[Share, ...]:
     """Holds the shares against the dimensions that really grow with the batch."""
     for share, scaled in zip(found, step.scaled, strict=True):
         expected = (share.dim,) if share.by_example else ()
@@ -107,7 +107,7 @@ def _checked(step: Step, found: tuple[Share, ...]) -> tuple[Share, ...]:
 # --- powers of the batch size ------------------------------------------------------------------
 
 
-def _power(step: Step, powers: Sequence[int | None]) -> int | None:
+def _power(step: BatchedOp, powers: Sequence[int | None]) -> int | None:
     """Power of the result; operands of power None are zero. None if it has no power."""
     live = [p for p in powers if p is not None]
     if step.node.op in PRODUCTS:
@@ -127,14 +127,14 @@ def _power(step: Step, powers: Sequence[int | None]) -> int | None:
     return None
 
 
-def _powers(step: Step) -> list[int | None]:
+def _powers(step: BatchedOp) -> list[int | None]:
     return [None if s.kind == "zero" else s.power for s in step.shares]
 
 
 # --- without examples, and with totals only ----------------------------------------------------
 
 
-def _of_constants(step: Step) -> tuple[Share, ...]:
+def _of_constants(step: BatchedOp) -> tuple[Share, ...]:
     op, shares = step.node.op, step.shares
     power = _power(step, _powers(step))
     if power is None:
@@ -156,19 +156,19 @@ def _of_constants(step: Step) -> tuple[Share, ...]:
     return tuple(results)
 
 
-def _repeats(step: Step, dim: int) -> bool:
+def _repeats(step: BatchedOp, dim: int) -> bool:
     """Whether all entries along a new dimension are alike."""
     if step.node.op == "iota":
         return step.node.attr("dimension") != dim
     return step.node.op in ("broadcast_in_dim", "empty", "empty2")
 
 
-def _counts_examples(step: Step, dim: int) -> bool:
+def _counts_examples(step: BatchedOp, dim: int) -> bool:
     """Whether the numbers along a dimension are those of examples."""
     return step.edits is None or step.node.outputs[0].shape[dim] == step.batch
 
 
-def _drawn(step: Step, k: int, scaled: Sequence[int], power: int) -> Share:
+def _drawn(step: BatchedOp, k: int, scaled: Sequence[int], power: int) -> Share:
     """Random numbers that all examples draw together: of a part, those of its examples."""
     step.drawn.append(at(step.node))
     size = step.node.outputs[k].shape[scaled[0]]
@@ -183,7 +183,7 @@ def _drawn(step: Step, k: int, scaled: Sequence[int], power: int) -> Share:
     return Share("rows", power, scaled[0], inner, drawn=own)
 
 
-def _of_totals(step: Step) -> tuple[Share, ...]:
+def _of_totals(step: BatchedOp) -> tuple[Share, ...]:
     shares = step.shares
     if any(s.by_example for s in shares):
         return step.mixed("combines single examples with a statistic over all of them")
@@ -207,7 +207,7 @@ def _of_totals(step: Step) -> tuple[Share, ...]:
     return step.all(Share("total", power))
 
 
-def _shared_out(step: Step, group: Sequence[int]) -> tuple[Share, ...]:
+def _shared_out(step: BatchedOp, group: Sequence[int]) -> tuple[Share, ...]:
     """A sum to which each part adds its share of what is the same for all."""
     alike = [k for k in group if step.shares[k].kind == "same"]
     if alike and (step.place is None or dtype_kind(step.node.outputs[0].dtype) != "float"):
@@ -222,7 +222,7 @@ def _shared_out(step: Step, group: Sequence[int]) -> tuple[Share, ...]:
 # --- with examples -----------------------------------------------------------------------------
 
 
-def _of_rows(step: Step) -> tuple[Share, ...]:
+def _of_rows(step: BatchedOp) -> tuple[Share, ...]:
     node, shares = step.node, step.shares
     spec = step.record.factors(step.types, node.outputs, dict(node.attrs))
     rows = [(i, s) for i, s in enumerate(shares) if s.by_example]
@@ -247,7 +247,7 @@ def _of_rows(step: Step) -> tuple[Share, ...]:
     return tuple(_result(step, spec, factor, j, row) for j in range(len(node.outputs)))
 
 
-def _positions(step: Step, numbered: Sequence[int]) -> bool:
+def _positions(step: BatchedOp, numbered: Sequence[int]) -> bool:
     """Notes that examples' own numbers are those in the batch; whether they can be."""
     if step.edits is None or step.place is None or any(step.shares[i].columns for i in numbered):
         return False
@@ -277,12 +277,12 @@ def _relay(rows: Sequence[Share]) -> None:
                 raise Relaid(changed)
 
 
-def _columns(step: Step) -> tuple[int, ...]:
+def _columns(step: BatchedOp) -> tuple[int, ...]:
     kept = step.node.op in _KEEPS_INDEX and step.node.op != "reshape"
     return step.shares[0].columns if kept else ()
 
 
-def _result(step: Step, spec: FactorSpec, factor: str, j: int, row: Share) -> Share:
+def _result(step: BatchedOp, spec: FactorSpec, factor: str, j: int, row: Share) -> Share:
     kind = spec.kind(factor)
     if kind in ("whole", "window"):
         return mixed(f"{at(step.node)} works across the examples")
@@ -307,7 +307,7 @@ def _has(dims: tuple[Dim, ...], factor: str) -> bool:
 # --- ops whose record does not say enough ------------------------------------------------------
 
 
-def _special(step: Step) -> tuple[Share, ...] | None:
+def _special(step: BatchedOp) -> tuple[Share, ...] | None:
     op, shares = step.node.op, step.shares
     if op in _IDENTITIES and len(shares) == len(step.node.outputs):
         return shares
@@ -321,7 +321,7 @@ def _special(step: Step) -> tuple[Share, ...] | None:
     return rule(step) if rule else None
 
 
-def _with_zero(step: Step) -> tuple[Share, ...] | None:
+def _with_zero(step: BatchedOp) -> tuple[Share, ...] | None:
     other = [s for s in step.shares if s.kind != "zero"]
     if not other:
         return (ZERO,)
@@ -329,14 +329,14 @@ def _with_zero(step: Step) -> tuple[Share, ...] | None:
     return (other[0],) if plain else None
 
 
-def _less(step: Step) -> tuple[Share, ...] | None:
+def _less(step: BatchedOp) -> tuple[Share, ...] | None:
     left, right = step.shares
     if left.kind == "index" and right.kind == "zero":
         return (replace(left, kind="never"),)
     return None
 
 
-def _reshape(step: Step) -> tuple[Share, ...] | None:
+def _reshape(step: BatchedOp) -> tuple[Share, ...] | None:
     """The stride between examples in row-major order is what a reshape keeps."""
     share, before, after = step.shares[0], step.types[0].shape, step.node.outputs[0].shape
     if not share.by_example:
@@ -353,7 +353,7 @@ def _reshape(step: Step) -> tuple[Share, ...] | None:
     return step.mixed("joins several examples in one dimension with others")
 
 
-def _concatenate(step: Step) -> tuple[Share, ...] | None:
+def _concatenate(step: BatchedOp) -> tuple[Share, ...] | None:
     if not any(s.kind == "index" or s.columns for s in step.shares):
         return None
     axis = step.node.attr("dimension")
@@ -372,7 +372,7 @@ def _concatenate(step: Step) -> tuple[Share, ...] | None:
     return (Share("rows", 0, rows[0].dim, inner, tuple(columns)),)
 
 
-def _gather(step: Step) -> tuple[Share, ...] | None:
+def _gather(step: BatchedOp) -> tuple[Share, ...] | None:
     """`x[arange(B), ...]`: each example picks from its own row."""
     operand, indices = step.shares
     columns = (0,) if indices.kind == "index" else indices.columns

@@ -21,7 +21,7 @@ from dataclasses import replace
 from ir import Literal, Operand
 from ir.trace import Program
 
-from .batch_dependence import Step, apply
+from .batch_dependence import BatchedOp, apply
 from .edits import Called, Change, Place, Value
 from .loop_dependence import REGIONS
 from .paired_ops import INSIDE, Known, Lockstep, Pair, free, movable, number_of
@@ -233,7 +233,7 @@ def _shares(pair: Pair) -> tuple[Share, ...]:
         return pair.mixed("has other results at another batch size")
     grown = tuple(tuple(d for d in range(x.rank) if x.shape[d] != y.shape[d]) for x, y in results)
     place = pair.place if movable(pair.place) else None
-    return apply(Step(
+    return apply(BatchedOp(
         a, pair.types, pair.shares, grown, lockstep.batch, lockstep.edits, place, lockstep.drawn
     ))  # fmt: skip
 

@@ -19,7 +19,7 @@ from .equations import Array, Equations, Key
 from .layers import Layers
 from .stage_steps import (
     Env,
-    Step,
+    StageStep,
     apply_op,
     constant,
     cut_part,
@@ -59,7 +59,7 @@ class Stage:
     takes: tuple[Key, ...]
     gives: tuple[Key, ...]
     consts: tuple[tuple[int, Any], ...]
-    steps: tuple[Step, ...] = field(repr=False)
+    steps: tuple[StageStep, ...] = field(repr=False)
     keys: tuple[Key, ...] = ()  # of the parameters, in the order of `params`
     batch_keys: tuple[Key, ...] = ()
 
@@ -215,7 +215,7 @@ class _Builder:
         self.uses: dict[Key, Use] = {}
         self.batch: dict[Key, int] = {}
         self.consts: dict[int, Any] = {}
-        self.steps: list[Step] = []
+        self.steps: list[StageStep] = []
 
     def stage(self, taken: set[Key], outputs: Sequence[Key]) -> Stage:
         gives = [key for key in self.made if key in taken]

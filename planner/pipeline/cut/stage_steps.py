@@ -21,7 +21,7 @@ RECOMPUTE = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
-class Step:
+class StageStep:
     """Reads some values, writes others.
 
     layer: steps of one layer are run again together; -1 for those that see to it themselves.
@@ -49,7 +49,7 @@ def _keeps(primitive: Any, *_: Any, **params: Any) -> bool:
     return primitive.name == "conv_general_dilated"
 
 
-def layered(steps: Sequence[Step], recompute: str, gives: Iterable[Key]) -> list[Step]:
+def layered(steps: Sequence[StageStep], recompute: str, gives: Iterable[Key]) -> list[StageStep]:
     """The steps with those of a layer joined into one whose derivative runs it again.
 
     Args:
@@ -59,13 +59,13 @@ def layered(steps: Sequence[Step], recompute: str, gives: Iterable[Key]) -> list
     """
     if recompute == "none":
         return list(steps)
-    groups: list[list[Step]] = []
+    groups: list[list[StageStep]] = []
     for step in steps:
         if groups and step.layer >= 0 and groups[-1][-1].layer == step.layer:
             groups[-1].append(step)
         else:
             groups.append([step])
-    found: list[Step] = []
+    found: list[StageStep] = []
     wanted = set(gives)
     for group in reversed(groups):
         found.append(_joined(group, recompute, wanted) if group[0].layer >= 0 else group[0])
@@ -74,7 +74,7 @@ def layered(steps: Sequence[Step], recompute: str, gives: Iterable[Key]) -> list
     return found[::-1]
 
 
-def _joined(group: Sequence[Step], recompute: str, wanted: set[Key]) -> Step:
+def _joined(group: Sequence[StageStep], recompute: str, wanted: set[Key]) -> StageStep:
     made: dict[Key, None] = {}
     reads: dict[Key, None] = {}
     for step in group:
@@ -93,7 +93,7 @@ def _joined(group: Sequence[Step], recompute: str, wanted: set[Key]) -> Step:
     def again(env: Env) -> None:
         env.update(zip(writes, run(*(env[key] for key in reads)), strict=True))
 
-    return Step(again, tuple(reads), writes, group[0].layer)
+    return StageStep(again, tuple(reads), writes, group[0].layer)
 
 
 def keys_of(operands: Iterable[Any]) -> tuple[Key, ...]:
@@ -101,27 +101,27 @@ def keys_of(operands: Iterable[Any]) -> tuple[Key, ...]:
     return tuple(dict.fromkeys(v for v in operands if not isinstance(v, Written)))
 
 
-def run_op(op: Equation, layer: int) -> Step:
+def run_op(op: Equation, layer: int) -> StageStep:
     """An equation as it is."""
 
     def step(env: Env) -> None:
         env.update(zip(op.outs, op.run([read(env, v) for v in op.ins]), strict=True))
 
-    return Step(step, keys_of(op.ins), op.outs, layer)
+    return StageStep(step, keys_of(op.ins), op.outs, layer)
 
 
-def apply_op(op: Equation, ins: Sequence[Any], key: Key, layer: int) -> Step:
+def apply_op(op: Equation, ins: Sequence[Any], key: Key, layer: int) -> StageStep:
     """An equation with one result on other operands."""
 
     def step(env: Env) -> None:
         (env[key],) = op.run([read(env, v) for v in ins])
 
-    return Step(step, keys_of(ins), (key,), layer)
+    return StageStep(step, keys_of(ins), (key,), layer)
 
 
 def run_loop(
     op: Equation, ins: Sequence[Any], outs: Sequence[Key], length: int, recompute: str
-) -> Step:
+) -> StageStep:
     """Some iterations of a loop over layers; each of them is run again by itself."""
     params = op.params
     changed: dict[str, Any] = {"length": length, "unroll": min(params["unroll"], length)}
@@ -131,7 +131,7 @@ def run_loop(
             found = run_equation(op.eqn, [read(env, v) for v in ins], changed)
             env.update(zip(outs, found, strict=True))
 
-        return Step(step, keys_of(ins), tuple(outs), -1)
+        return StageStep(step, keys_of(ins), tuple(outs), -1)
     body = jax.checkpoint(
         function_of(params["jaxpr"]), policy=policy_of(recompute), prevent_cse=False
     )
@@ -140,31 +140,31 @@ def run_loop(
         found = run_scan(params | changed, body, [read(env, v) for v in ins])
         env.update(zip(outs, found, strict=True))
 
-    return Step(layers, keys_of(ins), tuple(outs), -1)
+    return StageStep(layers, keys_of(ins), tuple(outs), -1)
 
 
-def cut_part(v: Key, key: Key, low: int, high: int, layer: int) -> Step:
+def cut_part(v: Key, key: Key, low: int, high: int, layer: int) -> StageStep:
     """Entries low to high of a stacked value."""
 
     def step(env: Env) -> None:
         env[key] = lax.slice_in_dim(env[v], low, high)
 
-    return Step(step, (v,), (key,), layer)
+    return StageStep(step, (v,), (key,), layer)
 
 
-def join_parts(v: Key, keys: Sequence[Key], layer: int) -> Step:
+def join_parts(v: Key, keys: Sequence[Key], layer: int) -> StageStep:
     """A stacked value from its parts."""
 
     def step(env: Env) -> None:
         env[v] = jnp.concatenate([env[key] for key in keys])
 
-    return Step(step, tuple(keys), (v,), layer)
+    return StageStep(step, tuple(keys), (v,), layer)
 
 
-def constant(key: Key, value: Any, layer: int) -> Step:
+def constant(key: Key, value: Any, layer: int) -> StageStep:
     """A number written into the program."""
 
     def step(env: Env) -> None:
         env[key] = jnp.asarray(value)
 
-    return Step(step, (), (key,), layer)
+    return StageStep(step, (), (key,), layer)

@@ -39,7 +39,7 @@ class Division:
     """Stages of a pipeline: places, devices and kind of recomputation, with the estimated step.
 
     slowest_s: the pace P at which micro-batches follow each other.
-    chunks: stages on each group of devices, see `simulated.Shape`.
+    chunks: stages on each group of devices, see `simulated.PipelineShape`.
     """
 
     places: tuple[int, ...]

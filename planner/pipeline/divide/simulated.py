@@ -16,7 +16,7 @@ SCHEDULES = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", INTERLEAVED)
 
 
 @dataclass(frozen=True)
-class Shape:
+class PipelineShape:
     """Stages and micro-batches of a candidate.
 
     cuts: first slot of every stage, and the number of slots.
@@ -44,7 +44,7 @@ class Ranked:
     stage_s: busy seconds of each stage; peak_bytes: of a device of each stage.
     """
 
-    shape: Shape
+    shape: PipelineShape
     schedule: str
     step_s: float
     bubble: float
@@ -58,7 +58,7 @@ class Ranked:
 
 
 def ranked(
-    shape: Shape,
+    shape: PipelineShape,
     prices: Sequence[StagePrice],
     across: Sequence[float],
     cluster: Cluster,
@@ -107,7 +107,7 @@ def costs_of(
 
 
 def _simulated(
-    shape: Shape,
+    shape: PipelineShape,
     name: str,
     costs: StageCosts,
     prices: Sequence[StagePrice],

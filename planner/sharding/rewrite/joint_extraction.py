@@ -21,7 +21,7 @@ from substitutions import Draft, Effort, Place, apply, extract, find
 
 from ..search.context import Candidate
 from .extraction_part import Part
-from .search import WORTH, RewriteSearch, Rewritten, Step
+from .search import WORTH, RewriteSearch, RewriteStep, Rewritten
 from .sharded_egraph import Prices, product_of
 from .value_classes import ProgramClasses, ValueClasses
 
@@ -82,9 +82,9 @@ class Moves:
                 fresh = self.classes.add(after, len(self.found) - 1)
                 self.gone |= first.traced - fresh.traced
 
-    def chain(self, draft: Draft, wanted: set[int]) -> tuple[Draft, tuple[Step, ...]]:
+    def chain(self, draft: Draft, wanted: set[int]) -> tuple[Draft, tuple[RewriteStep, ...]]:
         """The program after some moves, each at all places that look alike, and the steps."""
-        steps: list[Step] = []
+        steps: list[RewriteStep] = []
         for number in sorted(wanted):
             move = self.found[number]
             nodes = {self.classes.find(c) for c in move.nodes}
@@ -97,7 +97,7 @@ class Moves:
             alike = [p for p in places if (p.kind, len(p.prefix)) == kind]
             after, count = apply(draft, alike, self.rewrite_search.trial)
             if count:
-                steps.append(Step(move.rule, alike[0].path, count))
+                steps.append(RewriteStep(move.rule, alike[0].path, count))
                 draft = after
         return draft, tuple(steps)
 
@@ -129,7 +129,7 @@ def searched(rewrite_search: RewriteSearch, draft: Draft, planned: Planned) -> R
 
 def chosen_together(
     rewrite_search: RewriteSearch, draft: Draft, planned: Planned
-) -> tuple[Draft, tuple[Step, ...]] | None:
+) -> tuple[Draft, tuple[RewriteStep, ...]] | None:
     """The rewrites of an exact choice of rewrites and shardings, as a chain of steps.
 
     Args:

@@ -51,7 +51,7 @@ class RewriteBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RewriteStep:
     """One rule applied at all places that look alike.
 
     place: the first of them, in the program before this step.
@@ -68,7 +68,7 @@ class Rewritten:
     """A rewritten program, and the steps that led to it."""
 
     draft: Draft
-    steps: tuple[Step, ...]
+    steps: tuple[RewriteStep, ...]
     step_s: float
 
 
@@ -76,7 +76,7 @@ class Rewritten:
 class _Move:
     """A step that was made, not priced yet."""
 
-    step: Step
+    step: RewriteStep
     kind: str
     draft: Draft
     gain_s: float  # by the estimate
@@ -87,7 +87,7 @@ class _State:
     """A priced program; `moves` are those from it that were not priced yet, the last next."""
 
     draft: Draft
-    steps: tuple[Step, ...]
+    steps: tuple[RewriteStep, ...]
     step_s: float
     moves: list[_Move]
     refused: set[str]  # kinds of places that did not pay here or where this state came from
@@ -180,7 +180,7 @@ class RewriteSearch:
             before = self.estimator.seconds(draft.graph) if before is None else before
             gain_s = before - self.estimator.seconds(after.graph)
             if gain_s + saved_s > WORTH * self.step_s:
-                step = Step(members[0].rule, members[0].path, count)
+                step = RewriteStep(members[0].rule, members[0].path, count)
                 found.append(_Move(step, members[0].kind, after, gain_s))
         return sorted(found, key=lambda move: move.gain_s)
 

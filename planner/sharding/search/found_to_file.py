@@ -10,12 +10,14 @@ from ...common.options import Options
 from ...files.program_plan import BaselineRow, CandidateRow, CollectiveRow, rows_of
 from ..cost.overlap import overlapped_s
 from .context import Candidate
-from .over_meshes import Found
+from .over_meshes import SearchOutcome
 
 ANY_BYTES = 1e18  # more than any device has; files hold no infinity
 
 
-def outcome(found: Found, cluster: Cluster, options: Options, limit_bytes: float) -> dict[str, Any]:
+def outcome(
+    found: SearchOutcome, cluster: Cluster, options: Options, limit_bytes: float
+) -> dict[str, Any]:
     """Fields of `ProgramPlan` that the search decides; the program's own fields are the caller's.
 
     Args:
@@ -61,7 +63,7 @@ def outcome(found: Found, cluster: Cluster, options: Options, limit_bytes: float
     }
 
 
-def _candidates(found: Found, best: Candidate) -> tuple[CandidateRow, ...]:
+def _candidates(found: SearchOutcome, best: Candidate) -> tuple[CandidateRow, ...]:
     """The best plan of every other mesh."""
     return tuple(
         CandidateRow(str(c.mesh), c.account.step_s, c.account.peak_bytes)

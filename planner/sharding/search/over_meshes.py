@@ -38,7 +38,7 @@ def limit_of(options: Options, cluster: Cluster) -> float:
 
 
 @dataclass
-class Found:
+class SearchOutcome:
     """Outcome of the search."""
 
     best: Candidate
@@ -97,7 +97,7 @@ class Search:
             )  # fmt: skip
         return (self.options.mesh,)
 
-    def run(self) -> Found:
+    def run(self) -> SearchOutcome:
         """Solves every shape and baseline.
 
         Raises:
@@ -149,7 +149,7 @@ class Search:
             bound = min(max(bound, self._floor_s()), best_one.account.step_s)
         close = best_one.account.step_s - bound <= PROVED * best_one.account.step_s
         stop = Stop.TIME_LIMIT if self.scope.late else Stop.OPTIMAL if close else Stop.GAP
-        return Found(best_one, found, baselines, bound, stop, self.scope.seconds)
+        return SearchOutcome(best_one, found, baselines, bound, stop, self.scope.seconds)
 
     def _floor_s(self) -> float:
         """Lower bound of the step on any mesh [s], which needs no search."""

@@ -146,16 +146,18 @@ def _independent(
     return gone
 
 
-Side = tuple[int, int, bool, int]  # neighbour, table, whether its rows are v's, its options
+NeighbourTable = tuple[
+    int, int, bool, int
+]  # neighbour, table, whether its rows are v's, its options
 
 
-def _side(flat: Flat, v: int, e: int) -> Side:
+def _side(flat: Flat, v: int, e: int) -> NeighbourTable:
     u, w = flat.ends[e].tolist()
     other = w if u == v else u
     return other, int(flat.table[e]), u == v, int(flat.first[other + 1] - flat.first[other])
 
 
-def _joined(flat: Flat, own: Floats, sides: list[Side]) -> Floats:
+def _joined(flat: Flat, own: Floats, sides: list[NeighbourTable]) -> Floats:
     """Least cost for each option of the neighbours, the first one's in rows."""
     tables: list[Floats] = []
     for _, table, rows_are_own, size in sides:

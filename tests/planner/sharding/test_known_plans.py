@@ -17,7 +17,7 @@ from ir.analysis.dimension_classes import Classes
 from planner import Plan
 from planner.api import plan
 from planner.sharding.search.context import Candidate
-from planner.sharding.search.over_meshes import Found, Search
+from planner.sharding.search.over_meshes import Search, SearchOutcome
 
 # Examples as small as theirs are best left on every device; with this batch they are worth
 # splitting.
@@ -37,7 +37,7 @@ class Searched:
     """A plan and all that was looked at on the way to it."""
 
     plan: Plan
-    found: Found
+    found: SearchOutcome
 
     def state(self, name: str) -> str:
         return str(self.plan.input_shardings()[name])
@@ -46,10 +46,10 @@ class Searched:
 @pytest.fixture
 def searched(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`plan`, with the search that it made."""
-    runs: list[Found] = []
+    runs: list[SearchOutcome] = []
     original = Search.run
 
-    def run(search: Search) -> Found:
+    def run(search: Search) -> SearchOutcome:
         runs.append(original(search))
         return runs[-1]
 

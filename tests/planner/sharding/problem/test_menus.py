@@ -16,7 +16,7 @@ from planner import Options
 from planner.common.request import Request
 from planner.sharding.problem.program import program_of
 from planner.sharding.problem.records import Menus
-from planner.sharding.search.over_meshes import Found, Search
+from planner.sharding.search.over_meshes import Search, SearchOutcome
 
 
 def products(a: Any, b: Any, c: Any) -> Any:
@@ -34,7 +34,7 @@ PROGRAMS = (
 )
 
 
-def search(number: int, menus: Menus | None, memory_bytes: int | None) -> Found:
+def search(number: int, menus: Menus | None, memory_bytes: int | None) -> SearchOutcome:
     fn, shapes = PROGRAMS[number]
     traced = trace(fn, *(Shape(shape, jnp.bfloat16) for shape in shapes))
     options = Options(baselines=False, memory_bytes=memory_bytes)
