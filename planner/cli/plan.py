@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from profiles import profile_aliases
+import profiles
 
 from ..common.errors import PlanError
 from ..common.options import Options
@@ -27,7 +27,7 @@ def complete_cluster(incomplete: str) -> list[str]:
     """Names for the shell to complete."""
     count = "".join(re.findall(r"^\d+x", incomplete))
     device = incomplete.removeprefix(count)
-    return [f"{count}{name}" for name in profile_aliases() if name.startswith(device)]
+    return [f"{count}{name}" for name in profiles.profile_aliases() if name.startswith(device)]
 
 
 TargetText = Annotated[

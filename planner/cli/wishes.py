@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel import parse_bytes
+import costmodel
 from profiles import ProfileError
 
 from ..common.errors import PlanError
@@ -25,7 +25,7 @@ def _bad(flag: str, message: str, remedy: str) -> PlanError:
 def memory_bytes(text: str) -> int:
     """Bytes of `70GB` or `70GiB`."""
     try:
-        return parse_bytes(text)
+        return costmodel.parse_bytes(text)
     except ProfileError as error:
         raise _bad("--memory", profile_message(error), error.remedy) from error
 
