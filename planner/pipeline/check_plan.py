@@ -44,7 +44,9 @@ def _check_one_stage(file: PlanFile) -> None:
                       "schedule")  # fmt: skip
     (stage,), (program,) = file.stages, file.programs
     if stage.peak_bytes != program.peak_bytes:
-        raise IRError(f"its peak is {program.peak_bytes} and {stage.peak_bytes} bytes at once")
+        raise IRError(
+            f"its peak is {program.peak_bytes} bytes in its program, {stage.peak_bytes} in its stage"
+        )
     (expected,) = one_stage(program, stage.layers[1]).stages
     if stage != expected:
         raise IRError(f"its stage is {stage}, its program's {expected}")
@@ -57,11 +59,11 @@ def _check_stages(file: PlanFile, pipeline: Pipeline) -> None:
     if not follow or list(cuts) != sorted(set(cuts)) or cuts[0] != 0:
         raise IRError(f"its cuts {cuts} do not rise from 0")
     if any(stage.program >= len(file.programs) for stage in file.stages):
-        raise IRError("a stage names a plan that is not there")
+        raise IRError("a stage refers to a plan that the file does not contain")
     if any(stage.cost is None or stage.recompute == AS_WRITTEN for stage in file.stages):
-        raise IRError("a stage has no cost, or does not say what it computes again")
+        raise IRError("a stage has no cost, or no kind of recomputation")
     if count % pipeline.chunks or file.groups * pipeline.chunks != file.sizes:
-        raise IRError(f"its {count} stages are not {pipeline.chunks} on each group of devices")
+        raise IRError(f"its {count} stages do not put {pipeline.chunks} on each group of devices")
     spans = tuple(pairwise(accumulate(file.groups, initial=0))) * pipeline.chunks
     if spans != tuple(stage.devices for stage in file.stages):
         raise IRError("its stages do not follow each other on the devices")
@@ -75,4 +77,4 @@ def _check_stages(file: PlanFile, pipeline: Pipeline) -> None:
     table_of(pipeline.schedule, pipeline.microbatches, file.recompute, pipeline.chunks)
     for s, (program, size) in enumerate(zip(file.members, file.sizes, strict=True)):
         if Mesh(program.mesh).num_devices != size:
-            raise IRError(f"the mesh of stage {s} has not its {size} devices")
+            raise IRError(f"the mesh of stage {s} does not have its {size} devices")

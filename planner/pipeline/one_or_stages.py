@@ -46,7 +46,7 @@ def one_or_stages(training: Training, request: Request) -> Planned:
         params_and_batch(training.args)
         if ignored := _ignored(options):
             raise PlanError(
-                f"{ignored} is of one program, a pipeline has one for each stage",
+                f"{ignored} applies to a single program, and each stage of a pipeline has its own",
                 kind="bad-option", where=f"Options.{ignored}",
                 remedy=f"leave {ignored} out, or plan with pipeline='off'",
             )  # fmt: skip

@@ -261,6 +261,6 @@ class PipelineSearch:
         return self.trials.trial(count, one, flights, below_s)
 
     def refusal(self) -> PlanError:
-        """Why nothing that was asked for fits."""
+        """The error for a search that found no pipeline."""
         tried = bool(self.tried or self.trials.least)
         return refusal(self.trials.least, self.limit, self.machine.name, tried=tried)

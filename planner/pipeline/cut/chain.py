@@ -1,4 +1,4 @@
-"""A program as a row of slots between which it can be cut into stages."""
+"""A traced loss as a sequence of slots; a stage is a range of slots."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The smallest part of a program that a stage may hold.
+    """One op of the forward pass, or one iteration of a loop over layers.
 
-    op: what it runs; slots of one loop have the same `number`.
-    flops: of the forward pass; products: of its contractions and convolutions.
-    params: (leaf, bytes) of every parameter that it reads; of a loop, one iteration's share.
-    moved_bytes, saved_bytes, kept_bytes: of the forward pass: read and written, read by the
-        backward pass, kept of that under selective recomputation.
-    again_flops, again_bytes: computed and moved again by it.
-    widest_bytes: most that a single equation reads and writes.
+    op: name of the op; slots of one loop have the same `number`.
+    flops: floating-point operations of the forward pass; products: those of its contractions and
+        convolutions.
+    params: (leaf, bytes) of every parameter read; of a loop, one iteration's share.
+    moved_bytes: bytes that the forward pass reads and writes.
+    saved_bytes: bytes that the backward pass reads of the forward pass.
+    kept_bytes: the part of `saved_bytes` that selective recomputation keeps.
+    again_flops, again_bytes: operations and moved bytes that selective recomputation repeats.
+    widest_bytes: most bytes that a single equation reads and writes.
     """
 
     op: str
@@ -36,9 +38,9 @@ class Slot:
 
 @dataclass(frozen=True)
 class Chain:
-    """Slots in order; `across[c]` bytes of values made before cut c are read after it.
+    """Slots in order; `across[c]` is the bytes of values made before cut c and read after it.
 
-    recomputes: the program says itself what its backward pass computes again.
+    recomputes: whether the program has recomputed regions (`jax.checkpoint`) of its own.
     """
 
     slots: tuple[Slot, ...]
@@ -47,11 +49,11 @@ class Chain:
 
     @cached_property
     def work(self) -> tuple[float, ...]:
-        """Flops before each cut."""
+        """Floating-point operations before each cut."""
         return (0.0, *accumulate(slot.flops for slot in self.slots))
 
     def places(self, reach: float = 0.02) -> tuple[int, ...]:
-        """Cuts worth a look: the narrowest first, none within `reach` of the work to another."""
+        """Candidate cuts: narrowest first, at least `reach` of the total work apart; sorted."""
         span = reach * self.work[-1]
         order = sorted(range(1, len(self.slots)), key=lambda c: (self.across[c], c))
         found: list[int] = []

@@ -1,8 +1,8 @@
 # pyright: basic
-"""A traced loss as a list of equations that can be cut, and what each of them computes.
+"""A traced loss as a list of equations, with the operations and bytes of each.
 
-Recomputed regions stay whole, as calls with derivatives of their own do, so that a part of the
-program has the same derivative as in the whole.
+Recomputed regions and calls with custom derivatives stay whole, so that a part of the program has
+the same derivative as in the whole.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ...training.equation_list import Equation, Written, straight
 
 HEAVY = ("contraction", "convolution", "control", "linalg", "opaque", "collective")
 
-Key = Any  # of a value: a number, or a tuple for a part of one
+Key = Any  # names a value (its number), or a part of one (a tuple)
 Array = Any
 
 
 @dataclass(frozen=True)
 class Equations:
-    """A program of parameters and a batch.
+    """The equations of a loss of (parameters, batch).
 
     avals: shape and type of every value.
-    params, batch: values of the leaves of the two arguments.
+    params, batch: value numbers of the leaves of the two arguments.
     consts: captured arrays by value.
     outputs: the loss and the leaves of aux.
     """
@@ -48,13 +48,13 @@ def open_loss(loss_fn: Callable[..., Any], params: Any, batch: Any) -> Equations
     """Traces `loss_fn(params, batch)`; nothing is computed.
 
     Args:
-        loss_fn: returns the loss, or (loss, aux).
+        loss_fn: function of (params, batch) that returns the loss, or (loss, aux).
         params: pytree of arrays or structs.
-        batch: the same.
+        batch: pytree of arrays or structs.
 
     Raises:
-        PlanError: if the program has effects, which must not happen once for every part of it, or
-            divides the devices by itself.
+        PlanError: if the program has effects, whose order a pipeline cannot keep, or contains
+            `shard_map`.
     """
     closed = jax.make_jaxpr(loss_fn)(params, batch)
     check_maps_in(closed)
@@ -72,7 +72,7 @@ def open_loss(loss_fn: Callable[..., Any], params: Any, batch: Any) -> Equations
 
 
 def is_heavy(eqn: Any) -> bool:
-    """Whether an equation costs more than a pass over its data, or holds one that does."""
+    """Whether an equation is more than elementwise, or contains one that is."""
     inner = bodies_of(eqn)
     if inner and eqn.primitive.name not in ("scan", "while", "cond"):
         return any(is_heavy(e) for body in inner for e in equations(body))
@@ -80,11 +80,11 @@ def is_heavy(eqn: Any) -> bool:
 
 
 def flops(eqn: Any, *, others: bool = True) -> float:
-    """Floating-point operations: products inside, times the length of loops, else one each.
+    """Floating-point operations: 2 m n k of products, times loop lengths; one per other element.
 
     Args:
         eqn: the equation.
-        others: count what is no product too.
+        others: whether to count ops that are not products.
     """
     name, params = eqn.primitive.name, params_of(eqn)
     inner = [sum(flops(e, others=others) for e in equations(body)) for body in bodies_of(eqn)]
@@ -105,10 +105,10 @@ def flops(eqn: Any, *, others: bool = True) -> float:
 
 
 def size_bytes(aval: Any) -> float:
-    """Bytes of a value."""
+    """Bytes of a value of this shape and type."""
     return float(getattr(aval, "size", 0)) * getattr(aval.dtype, "itemsize", 8)
 
 
 def is_float(aval: Any) -> bool:
-    """Whether a gradient can flow through a value."""
+    """Whether a value of this type has a gradient."""
     return jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact)

@@ -1,9 +1,9 @@
-"""Parts of a traced program as programs of their own: what a stage runs forward and backward.
+"""Splits a stage's traced program into forward, input-gradient and weight-gradient programs.
 
-Of a program that computes a stage's results, gradients and sums of gradients, the nodes that no
-incoming gradient reaches run forward; of the others, those that the outgoing gradients need are
-the input gradient, the rest is the weight gradient. What a later part reads of an earlier one is
-saved between them, except for what is cheap to compute again from what is there anyway.
+Nodes that depend on no incoming gradient are the forward part. Of the others, those that the
+outgoing gradients depend on are the input gradient, the rest is the weight gradient. Values that a
+later part reads of an earlier one are saved, except those that light ops can recompute from saved
+values and arguments.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LIGHT = ("elementwise", "layout")
 
 @dataclass(frozen=True)
 class Part:
-    """Some nodes of a program.
+    """Some nodes of a program as a program of their own.
 
-    nodes: of the whole program, in order.
-    reads: values of the whole program that it takes, in the order of its arguments.
-    makes: operands of the whole program that it returns.
-    program: the part alone; captured constants first, then `reads`.
+    nodes: indices in the whole program, in order.
+    reads: values of the whole program that are its arguments, in order.
+    makes: operands of the whole program that are its results.
+    program: the extracted program; its inputs are captured constants, then `reads`.
     number: value of the whole program -> value of the part.
     """
 
@@ -37,11 +37,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """The parts of a stage.
+    """The parts of a stage's program.
 
-    forward, backward: in two parts; input_gradient and weight_gradient are the latter in two.
-    saved: values that `backward` reads of `forward`; kept: arguments that it reads again.
-    between: values that `weight_gradient` reads of `input_gradient`.
+    forward, backward: the two-way split; `input_gradient` and `weight_gradient` split `backward`.
+    saved: values of `forward` that `backward` reads.
+    between: values of `input_gradient` that `weight_gradient` reads.
     """
 
     forward: Part
@@ -53,12 +53,12 @@ class Split:
 
 
 def part_of(program: Program, nodes: Iterable[int], makes: Sequence[Operand]) -> Part:
-    """These nodes as a program.
+    """Extracts nodes as a program.
 
     Args:
-        program: the whole.
-        nodes: numbers of nodes.
-        makes: what it returns; literals and arguments pass through.
+        program: the whole program.
+        nodes: indices of the nodes.
+        makes: operands to return; literals and arguments pass through.
     """
     graph, order = program.graph, tuple(sorted(nodes))
     heads = len(program.consts)
@@ -99,13 +99,13 @@ def split(
     sums: Sequence[Operand],
     late: Iterable[int],
 ) -> Split:
-    """Splits a stage's program.
+    """Splits a stage's program into its parts.
 
     Args:
         program: computes all three kinds of results.
         gives: results of the stage.
-        slopes: gradients that go to earlier stages.
-        sums: gradients of parameters, added up.
+        slopes: gradients sent to earlier stages.
+        sums: accumulated gradients of parameters.
         late: arguments that exist only when the backward pass begins.
     """
     graph, maker = program.graph, program.graph.maker
@@ -139,7 +139,7 @@ def _late(graph: Graph, i: int, after: set[int]) -> bool:
 
 
 def values_after(graph: Graph, values: Iterable[int]) -> set[int]:
-    """Some values, and those that depend on them."""
+    """The given values, and all values that depend on them."""
     after = set(values)
     for i, node in enumerate(graph.nodes):
         if any(o in after for o in node.inputs):
@@ -148,7 +148,7 @@ def values_after(graph: Graph, values: Iterable[int]) -> set[int]:
 
 
 def nodes_behind(graph: Graph, maker: Mapping[int, int], ends: Sequence[Operand]) -> set[int]:
-    """Nodes that values depend on; maker: node by value."""
+    """Nodes that the operands `ends` depend on; `maker` maps a value to its node."""
     found: set[int] = set()
     todo = [o for o in ends if isinstance(o, int)]
     while todo:
@@ -160,7 +160,7 @@ def nodes_behind(graph: Graph, maker: Mapping[int, int], ends: Sequence[Operand]
 
 
 def _reads(graph: Graph, nodes: set[int], ends: Sequence[Operand]) -> set[int]:
-    """Values that nodes read, or hand on as results, of others."""
+    """Values from elsewhere that the nodes read or that are results."""
     inside = {v for i in nodes for v in graph.values_of(i)}
     read = {o for i in nodes for o in graph.nodes[i].inputs if isinstance(o, int)}
     return (read | {o for o in ends if isinstance(o, int)}) - inside
@@ -169,16 +169,16 @@ def _reads(graph: Graph, nodes: set[int], ends: Sequence[Operand]) -> set[int]:
 def _again(
     graph: Graph, backward: set[int], after: set[int], ends: set[int], outputs: Sequence[Operand]
 ) -> set[int]:
-    """Light nodes of the forward pass that are run again rather than their results saved.
+    """Light forward nodes that the backward pass recomputes instead of saving their results.
 
-    All that they read is an argument, or is saved for another reader or made again itself.
+    Their operands are arguments, saved for another reader, or recomputed themselves.
     """
     read, maker = _reads(graph, backward, outputs), graph.maker
     there = {v for v in range(len(graph.inputs)) if v not in after}
     there |= {v for v in read if v in maker and not _is_light(graph.nodes[maker[v]])}
     again: set[int] = set()
     cheap: set[int] = set()
-    plain: set[int] = set()  # values made of literals alone, which have no sharding of their own
+    plain: set[int] = set()  # values computed from literals only, which have no sharding
     for i in sorted(ends - backward):
         node = graph.nodes[i]
         if all(isinstance(o, Literal) or o in plain for o in node.inputs):

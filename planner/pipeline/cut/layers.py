@@ -1,12 +1,12 @@
 # pyright: basic
-"""The equations of a loss in a row of slots between which it can be cut.
+"""The equations of a loss as a sequence of slots between which it can be cut.
 
-An op is *free* if every stage that wants its result can compute it anew: it is cheap and depends
+An op is *free* if each stage that reads its result can compute it itself: it is cheap and depends
 on the batch alone (masks, random numbers, one-hot labels) or on parameters alone (casts). All
 others run once, in their slot. A `scan` over stacked parameters has a slot for each iteration.
 
-Ops that depend on earlier ones only through values that nobody else reads (an embedding of the
-decoder's tokens, written before the encoder) slide to just before their reader.
+Ops whose results a single later op reads (an embedding of the decoder's tokens, written before the
+encoder) move to just before that op.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from .weights import Weight, recomputes, weigh
 
 @dataclass(frozen=True)
 class Layers:
-    """Equations in slots.
+    """The equations of a loss, sorted into slots and free ops.
 
-    ops: those that run once, in their order.
-    slots: (op, iteration) of each; the iteration is -1 if the op is not cut.
+    ops: the ops that run once, in order.
+    slots: (op, iteration) of each slot; the iteration is -1 for an op that is not a loop over
+        layers.
     free: value -> the free op that computes it.
     of_params: free values and leaves that depend on parameters.
     """
@@ -75,7 +76,7 @@ def layers_of(program: Equations) -> Layers:
 
 
 def _is_stack(op: Equation, of_params: set[int], program: Equations) -> bool:
-    """A loop over layers: most of the parameters that it reads come in slices."""
+    """Whether an op is a loop over layers: most of its parameters are sliced by iteration."""
     if op.name != "scan" or op.params["length"] < 2:
         return False
     consts, _, xs = Scan.in_jaxpr(op.params).operands(op.ins)
@@ -88,7 +89,7 @@ def _is_stack(op: Equation, of_params: set[int], program: Equations) -> bool:
 
 
 def _slid(ops: Sequence[Equation], outputs: Sequence[int | Written]) -> list[Equation]:
-    """Ops of which only one other reads go to just before it, if all before them do."""
+    """Moves ops that a single op reads to just before it, if all ops before them move as well."""
     maker = {v: i for i, op in enumerate(ops) for v in op.outs}
     before = [sorted({maker[v] for v in op.reads if v in maker}) for op in ops]
     readers = Counter(j for found in before for j in found)
@@ -106,7 +107,7 @@ def _slid(ops: Sequence[Equation], outputs: Sequence[int | Written]) -> list[Equ
 
 
 def _behind(i: int, before: Sequence[Sequence[int]], slides: Sequence[bool]) -> set[int]:
-    """Ops that slide to op i."""
+    """Ops that move to just before op i."""
     found: set[int] = set()
     todo = [i]
     while todo:
@@ -117,7 +118,7 @@ def _behind(i: int, before: Sequence[Sequence[int]], slides: Sequence[bool]) -> 
 
 
 def chain_of(layers: Layers) -> Chain:
-    """What a search needs to know: work and parameters of each slot, bytes across each cut."""
+    """The chain of slots: work and parameters of each slot, bytes across each cut."""
     across = _across(layers)
     params = _leaves_of(layers)
     slots: list[Slot] = []
@@ -138,7 +139,7 @@ def chain_of(layers: Layers) -> Chain:
 
 
 def _across(layers: Layers) -> list[float]:
-    """Bytes of whole values that are made before each cut and read after it."""
+    """Bytes of the values that are made before each cut and read after it."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for s, (i, _) in enumerate(layers.slots):
@@ -162,7 +163,7 @@ def _carry(op: Equation) -> Sequence[Any]:
 
 
 def _at_start(op: Equation, v: int) -> bool:
-    """Whether a loop reads a value only when it begins, as its carry."""
+    """Whether a loop reads a value only as an initial carry."""
     if op.name != "scan":
         return True
     consts, _, xs = Scan.in_jaxpr(op.params).operands(op.ins)

@@ -1,5 +1,5 @@
 # pyright: basic
-"""A loss at the size of one micro-batch, ready to be cut, and its cut."""
+"""A loss traced at the size of one micro-batch, and its cut into stages."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .stage_steps import RECOMPUTE
 
 @dataclass(frozen=True)
 class Opened:
-    """A loss at the size of one micro-batch, ready to be cut.
+    """A loss traced at the size of one micro-batch.
 
-    built: the unsharded step with as many micro-batches.
+    built: the unsharded training step with the same number of micro-batches.
     params, batch: structs of the arguments.
     """
 
@@ -75,7 +75,7 @@ def opened(
 
 
 def _check_aux(inside: InParts) -> None:
-    """Refuses what stages would have to bring together."""
+    """Refuses aux leaves that need values of several stages."""
     if inside.sliced.reads(len(inside.sliced.whole.inputs) - inside.leaves):
         raise PlanError(
             "aux is computed from parameters and sums over all examples, which stages do not have "
@@ -100,12 +100,12 @@ def _micro(batch: Any, built: BuiltStep) -> Any:
 
 
 def cut_of(loss: Opened, cuts: Sequence[int], recompute: Sequence[str] = ()) -> Staged:
-    """The loss in stages; those whose layers are computed again hold the program that does it.
+    """Cuts a loss into stages; stages that recompute by layer contain the recomputation.
 
     Args:
-        loss: what is trained.
+        loss: the traced loss.
         cuts: first slot of every stage, and the number of slots at the end.
-        recompute: of each stage; none if empty.
+        recompute: kind of recomputation of each stage; none if empty.
     """
     inside = [kind if kind in RECOMPUTE else "none" for kind in recompute]
     return staged(loss.layers, cuts, inside, loss.chain.places())

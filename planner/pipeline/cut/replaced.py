@@ -1,5 +1,5 @@
 # pyright: basic
-"""A stage with its gradients as it was traced, and with a rewritten program in its place."""
+"""A stage with its gradients as a traced program, and with a rewritten program in its place."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .stage_gradient import Joint
 
 
 def traced_joint(joint: Joint) -> Traced:
-    """One micro-batch of a stage: what it gives, the gradients it sends, and the new sums."""
+    """Traces one micro-batch of a stage: results, outgoing gradients, accumulated gradients."""
     return trace(joint.run, *joint.structs.values())
 
 
 def with_program(joint: Joint, after: Traced) -> Joint:
-    """The stage computed by another program of the same arguments and results.
+    """The stage with a rewritten program of the same arguments and results.
 
     Args:
         joint: the stage.
-        after: as `traced_joint` has it, rewritten.
+        after: `traced_joint` of the stage, rewritten.
 
     Raises:
-        IRError: if a result would wait for more than it did: what is given must not read incoming
-            gradients, and what is sent back must not read sums of gradients.
+        IRError: if a result depends on later inputs than before: results of the stage must not read
+            incoming gradients, outgoing gradients must not read accumulated ones.
     """
     graph, at = after.graph, len(after.program.consts)
     start: dict[str, int] = {}

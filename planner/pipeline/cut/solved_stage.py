@@ -1,5 +1,5 @@
 # pyright: basic
-"""What was decided for a stage, said of one micro-batch."""
+"""The decisions of a stage's plan, in terms of one micro-batch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .stage_training_step import StageTrainingStep
 
 @dataclass(frozen=True)
 class Solved:
-    """What was decided for a stage.
+    """The decisions of a stage's plan.
 
-    decisions: of the program of one micro-batch.
-    params: states of the parameters between steps, in the order in which the stage takes them.
-    states: of the optimizer's state, by shape.
+    decisions: those of the program of one micro-batch.
+    params: shardings of the parameters between steps, in the stage's order.
+    states: shardings of the optimizer's state, by shape.
     """
 
     decisions: Decisions
@@ -28,12 +28,12 @@ class Solved:
 
 
 def finished(state: Sharding) -> Sharding:
-    """The state without sums that are still to be made."""
+    """The sharding with no axis partial."""
     return replace(state, partial=()) if state.partial else state
 
 
 def solved_of(stage: StageTrainingStep, decisions: Decisions, reshard: ReshardModel) -> Solved:
-    """What was decided for a stage's step, said of a micro-batch and of what lies between steps."""
+    """Splits the decisions of a stage's training step into micro-batch and state between steps."""
     inside = (stage.loop, 0)
     values: dict[ValueKey, Sharding] = {
         (prefix[2:], v): state

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Stages of a cut program: which values each takes, makes and gives, and how it runs."""
+"""Stages of a cut program: the values each reads and makes, and a function that runs it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .stage_steps import (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Use:
-    """A parameter that a stage reads: the leaf, and which part of its first dimension."""
+    """A parameter that a stage reads: the leaf, and the range of its first dimension."""
 
     leaf: int
     low: int = 0
@@ -45,9 +45,9 @@ class Use:
 
 @dataclass(frozen=True)
 class Stage:
-    """Part of a program.
+    """A range of slots as a function of parameters, batch and values of earlier stages.
 
-    params: what it reads of the parameters, in the order in which `run` takes them.
+    params: parameters that it reads, in the order of `run`'s argument.
     batch: leaves of the batch that it reads.
     takes: values of earlier stages that it reads.
     gives: values that later stages read, or that the program returns.
@@ -66,7 +66,7 @@ class Stage:
     def run(
         self, params: Sequence[Array], batch: Sequence[Array], takes: Sequence[Array]
     ) -> list[Array]:
-        """The values that it gives."""
+        """Computes the values `gives`."""
         env: Env = dict(self.consts)
         env.update(zip(self.keys, params, strict=True))
         env.update(zip(self.batch_keys, batch, strict=True))
@@ -78,7 +78,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Staged:
-    """A program in stages.
+    """A program cut into stages.
 
     outputs: for the loss and each leaf of aux, its stage and value.
     structs: shape and type of every value that passes between stages.
@@ -89,11 +89,11 @@ class Staged:
     structs: dict[Key, jax.ShapeDtypeStruct]
 
     def maker(self, key: Key) -> int:
-        """Stage that gives a value."""
+        """Index of the stage that makes a value."""
         return next(stage.number for stage in self.stages if key in stage.gives)
 
     def readers(self, key: Key) -> tuple[int, ...]:
-        """Stages that take a value."""
+        """Indices of the stages that read a value."""
         return tuple(stage.number for stage in self.stages if key in stage.takes)
 
 
@@ -103,15 +103,15 @@ def staged(
     recompute: Sequence[str] = (),
     borders: Collection[int] = (),
 ) -> Staged:
-    """Cuts a program.
+    """Cuts a program into stages.
 
     A stacked parameter is read in slices if no two stages read the same layer of it.
 
     Args:
-        layers: of the program.
+        layers: the program in slots.
         cuts: first slot of every stage, and the number of slots at the end.
-        recompute: of each stage, what its layers compute again; nothing if empty.
-        borders: first slots of the layers that are computed again.
+        recompute: for each stage the kind of recomputation by layer; none if empty.
+        borders: first slots of the layers that are recomputed as units.
     """
     whole = _Cut(tuple(cuts), tuple(recompute) or ("none",) * (len(cuts) - 1), sorted(borders))
     first = _staged(layers, whole, frozenset())
@@ -124,7 +124,7 @@ def staged(
 
 
 def is_clean(uses: Sequence[Use]) -> bool:
-    """Whether all readers want the whole leaf, or disjoint parts of it."""
+    """Whether all readers read the whole leaf, or disjoint parts of it."""
     spans = sorted((use.low, use.high) for use in uses)
     if any(use.whole for use in uses):
         return all(use.whole for use in uses)
@@ -161,7 +161,7 @@ def _staged(layers: Layers, cut: _Cut, shared: frozenset[int]) -> Staged:
 
 
 def parts_of(layers: Layers, low: int, high: int) -> list[tuple[int, int, int, int]]:
-    """(slot, op, first iteration, end) of the parts of a stage; iterations are -1 of a whole op."""
+    """(slot, op, first iteration, end) of the parts of a stage; iterations are -1 for plain ops."""
     parts: list[tuple[int, int, int, int]] = []
     for s, (i, k) in enumerate(layers.slots[low:high], low):
         if k >= 0 and parts and parts[-1][1] == i:
@@ -183,7 +183,7 @@ def _structs(program: Equations, stages: Sequence[Stage]) -> dict[Key, jax.Shape
 
 
 def use_struct(program: Equations, use: Use) -> jax.ShapeDtypeStruct:
-    """Shape and type of what a stage reads of a parameter."""
+    """Shape and type of the part of a parameter that a stage reads."""
     struct = struct_of(program.avals[program.params[use.leaf]])
     if use.whole:
         return struct
@@ -249,7 +249,7 @@ class _Builder:
         self.home.update(dict.fromkeys(keys, self.number))
 
     def output(self, o: int | Written) -> Key:
-        """A result of the program that no single stage makes."""
+        """Makes a result of the program, a value or a literal, readable in this stage."""
         if not isinstance(o, Written):
             self.need(o)
             return o
@@ -258,7 +258,7 @@ class _Builder:
         return key
 
     def need(self, v: Key) -> None:
-        """Makes a value readable in this stage."""
+        """Adds the steps that compute a value in this stage, or reads it from an earlier one."""
         if v in self.here:
             return
         self.here.add(v)
@@ -306,7 +306,7 @@ class _Builder:
             self.pieces.setdefault(v, []).append((key, low, high))
 
     def part(self, v: int, low: int, high: int) -> Key:
-        """A part of a stacked value: cut from the parameter itself where possible."""
+        """A range of a stacked value, sliced from the parameter itself where possible."""
         key = ("part", v, low, high)
         if key in self.here:
             return key
@@ -332,7 +332,7 @@ class _Builder:
         return key
 
     def _along(self, v: int) -> bool:
-        """Whether a value is computed entry by entry from parameters."""
+        """Whether a value is computed from parameters, each entry of its first dimension alone."""
         op = self.layers.free.get(v)
         if op is None or v not in self.layers.of_params or len(op.outs) != 1:
             return False

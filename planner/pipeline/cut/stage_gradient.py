@@ -23,7 +23,7 @@ from .stage import Stage, Staged, use_struct
 
 @dataclass(frozen=True)
 class Slope:
-    """A gradient that flows back: of value `key`, from stage `source` to stage `target`."""
+    """A gradient sent backward: of value `key`, from stage `source` to stage `target`."""
 
     key: Key
     source: int
@@ -32,13 +32,13 @@ class Slope:
 
 @dataclass(frozen=True)
 class StageProgram:
-    """A stage's program for one micro-batch.
+    """A stage's program for one micro-batch, with gradients.
 
-    Arguments are, in this order: parameters, batch leaves, values taken, incoming gradients (in
-    the loss's stage followed by that of the loss), sums of gradients so far. Results: values given,
-    outgoing gradients, new sums.
+    Arguments, in order: parameters, batch leaves, values of earlier stages, incoming gradients (in
+    the loss's stage followed by that of the loss), accumulated gradients. Results: values for later
+    stages, outgoing gradients, accumulated gradients.
 
-    moves: which parameters have a gradient.
+    moves: for each parameter, whether it has a gradient.
     incoming, outgoing: gradients from later and to earlier stages.
     args: values of the program by kind of argument.
     """
@@ -54,7 +54,7 @@ class StageProgram:
 
 @dataclass(frozen=True)
 class Joint:
-    """A stage with its gradients as a function of arrays, and what it takes.
+    """A stage with its gradients as a function of arrays.
 
     run(params, batch, takes, slopes, sums) -> (gives, sent, sums).
     """
@@ -69,12 +69,12 @@ class Joint:
 
 
 def joint_of(program: Equations, cut: Staged, number: int) -> Joint:
-    """A stage with its gradients.
+    """Builds a stage with its gradients.
 
     Args:
         program: the loss.
         cut: its stages.
-        number: of the stage.
+        number: index of the stage.
     """
     stage, structs = cut.stages[number], cut.structs
     params = [use_struct(program, use) for use in stage.params]
@@ -145,13 +145,13 @@ def program_of(
     args: dict[str, tuple[int, ...]],
     results: tuple[Sequence[Operand], Sequence[Operand], Sequence[Operand]],
 ) -> StageProgram:
-    """A stage's traced program and its parts.
+    """Splits a stage's traced program into its parts.
 
     Args:
         joint: the stage.
-        program: of one micro-batch.
+        program: traced program of one micro-batch.
         args: its values by kind of argument.
-        results: values given, outgoing gradients, new sums.
+        results: values for later stages, outgoing gradients, accumulated gradients.
     """
     parts = split(program, *results, (*args["slopes"], *args["sums"]))
     return StageProgram(

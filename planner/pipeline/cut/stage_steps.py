@@ -1,5 +1,5 @@
 # pyright: basic
-"""What a stage does, step by step, and which steps its backward pass runs again."""
+"""The steps of a stage's forward pass, and which of them its backward pass recomputes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ RECOMPUTE = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class StageStep:
-    """Reads some values, writes others.
+    """A function that reads some values of an environment and writes others.
 
-    layer: steps of one layer are run again together; -1 for those that see to it themselves.
+    layer: steps of one layer are recomputed together; -1 for loops, which recompute each iteration.
     """
 
     run: Callable[[Env], None]
@@ -34,11 +34,11 @@ class StageStep:
 
 
 def policy_of(recompute: str) -> Any:
-    """What `jax.checkpoint` keeps of a layer.
+    """The `jax.checkpoint` policy of a kind of recomputation.
 
-    selective: results of products with weights and of convolutions, not those of products
-        between activations (attention), nor anything cheap (Korthikanti et al., 2022, section 5).
-    full: nothing but what enters it.
+    selective: keeps products with weights and convolutions, not products between activations
+        (attention) nor light ops (Korthikanti et al., 2022, section 5).
+    full: keeps only the inputs of the layer.
     """
     return {"selective": _keeps, "full": jax.checkpoint_policies.nothing_saveable}[recompute]
 
@@ -50,12 +50,12 @@ def _keeps(primitive: Any, *_: Any, **params: Any) -> bool:
 
 
 def layered(steps: Sequence[StageStep], recompute: str, gives: Iterable[Key]) -> list[StageStep]:
-    """The steps with those of a layer joined into one whose derivative runs it again.
+    """Joins the steps of each layer into one that is recomputed in the backward pass.
 
     Args:
-        steps: in their order.
+        steps: all steps of the stage, in order.
         recompute: one of `RECOMPUTE`.
-        gives: values that are wanted at the end.
+        gives: values that the stage returns.
     """
     if recompute == "none":
         return list(steps)
@@ -97,12 +97,12 @@ def _joined(group: Sequence[StageStep], recompute: str, wanted: set[Key]) -> Sta
 
 
 def keys_of(operands: Iterable[Any]) -> tuple[Key, ...]:
-    """Operands that are values, each once."""
+    """The distinct operands that are values."""
     return tuple(dict.fromkeys(v for v in operands if not isinstance(v, Written)))
 
 
 def run_op(op: Equation, layer: int) -> StageStep:
-    """An equation as it is."""
+    """A step that runs one equation."""
 
     def step(env: Env) -> None:
         env.update(zip(op.outs, op.run([read(env, v) for v in op.ins]), strict=True))
@@ -111,7 +111,7 @@ def run_op(op: Equation, layer: int) -> StageStep:
 
 
 def apply_op(op: Equation, ins: Sequence[Any], key: Key, layer: int) -> StageStep:
-    """An equation with one result on other operands."""
+    """A step that runs an equation with one result on other operands."""
 
     def step(env: Env) -> None:
         (env[key],) = op.run([read(env, v) for v in ins])
@@ -122,7 +122,7 @@ def apply_op(op: Equation, ins: Sequence[Any], key: Key, layer: int) -> StageSte
 def run_loop(
     op: Equation, ins: Sequence[Any], outs: Sequence[Key], length: int, recompute: str
 ) -> StageStep:
-    """Some iterations of a loop over layers; each of them is run again by itself."""
+    """A step that runs some iterations of a loop over layers; each is recomputed by itself."""
     params = op.params
     changed: dict[str, Any] = {"length": length, "unroll": min(params["unroll"], length)}
     if recompute == "none":
@@ -144,7 +144,7 @@ def run_loop(
 
 
 def cut_part(v: Key, key: Key, low: int, high: int, layer: int) -> StageStep:
-    """Entries low to high of a stacked value."""
+    """A step that slices entries low to high of a stacked value."""
 
     def step(env: Env) -> None:
         env[key] = lax.slice_in_dim(env[v], low, high)
@@ -153,7 +153,7 @@ def cut_part(v: Key, key: Key, low: int, high: int, layer: int) -> StageStep:
 
 
 def join_parts(v: Key, keys: Sequence[Key], layer: int) -> StageStep:
-    """A stacked value from its parts."""
+    """A step that concatenates the parts of a stacked value."""
 
     def step(env: Env) -> None:
         env[v] = jnp.concatenate([env[key] for key in keys])
@@ -162,7 +162,7 @@ def join_parts(v: Key, keys: Sequence[Key], layer: int) -> StageStep:
 
 
 def constant(key: Key, value: Any, layer: int) -> StageStep:
-    """A number written into the program."""
+    """A step that writes a literal of the program."""
 
     def step(env: Env) -> None:
         env[key] = jnp.asarray(value)

@@ -5,7 +5,7 @@
 
 A `lax.scan` runs the micro-batches one after another, as in the unsharded step; then the stage's
 own parameters are updated. Delayed gradient sums, sharded optimizer state and gathered parameters
-are decisions as in any program. The runtime runs the body of the loop in parts, with its decisions.
+are found as in any program. The runtime runs the body of the loop in parts, with its decisions.
 
 Every iteration reads the same micro-batch, and its outputs are summed to one number: this program
 holds one micro-batch at a time; `sharding/problem/in_flight.py` adds the others in flight.
@@ -113,7 +113,7 @@ def _loop(nodes: tuple[Node, ...], carried: int, count: int) -> int:
 
 
 def _body_program(joint: Joint, traced: Traced, loop: int) -> StageProgram:
-    """The loop's body as the program of one micro-batch."""
+    """The body of the loop as the program of one micro-batch."""
     node, binding = traced.graph.nodes[loop], traced.program.bindings[loop]
     body = binding.bodies[0]
     heads, at = len(body.consts), len(traced.program.consts)
@@ -127,12 +127,12 @@ def _body_program(joint: Joint, traced: Traced, loop: int) -> StageProgram:
     known: set[int] = set()
     for name in ("params", "batch", "takes", "slopes"):
         span = range(at, at + len(joint.structs[name]))
-        # what no op reads is no input of the loop; a number of its own, which nothing reads either
+        # a value that no op reads is no input of the loop; it gets a number that nothing else has
         args[name] = tuple(position.get(v, -1 - v) for v in span)
         known.update(span)
         at += len(span) + (states if name == "params" else 0)
     if not set(position) <= known:
-        raise IRError("the loop over micro-batches reads something that is not its stage's")
+        raise IRError("the loop over micro-batches reads a value from outside its stage")
     gives = len(joint.stage.gives)
     types = [*joint.gives, *(None for _ in joint.outgoing)]
     new_sums, returned = wiring.results(body.graph.outputs)

@@ -1,5 +1,5 @@
 # pyright: basic
-"""What an equation moves, keeps for its derivative, and would compute again: shares, not prices."""
+"""Bytes and operations of an equation: moved, saved for the backward pass, recomputed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .equations import flops, size_bytes
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """Bytes and operations of the forward pass.
+    """Bytes and operations of an equation's forward pass and of its recomputation.
 
-    moved_bytes: read and written; widest_bytes: by one equation.
-    saved_bytes: results that the backward pass reads.
-    kept_bytes: those of them that selective recomputation keeps.
-    again_flops, again_bytes: what it computes again, and moves for it.
+    moved_bytes: bytes read and written; widest_bytes: the most by one equation.
+    saved_bytes: bytes of results that the backward pass reads.
+    kept_bytes: the part of these that selective recomputation keeps.
+    again_flops, again_bytes: operations and moved bytes that selective recomputation repeats.
     """
 
     moved_bytes: float = 0.0
@@ -38,7 +38,7 @@ class Weight:
         )  # fmt: skip
 
     def scaled(self, by: float) -> Weight:
-        """Of so many."""
+        """The weight of `by` such equations."""
         return Weight(
             self.moved_bytes * by, self.saved_bytes * by, self.kept_bytes * by,
             self.again_flops * by, self.again_bytes * by, self.widest_bytes,
@@ -46,17 +46,17 @@ class Weight:
 
 
 def weigh(eqn: Any, held: Sequence[bool]) -> Weight:
-    """Weight of an equation.
+    """The weight of an equation.
 
     Args:
-        eqn: of a jaxpr.
-        held: which operands depend on parameters alone, and are in memory anyway.
+        eqn: equation of a jaxpr.
+        held: whether each operand depends on parameters alone, and so is in memory anyway.
     """
     name, params = eqn.primitive.name, params_of(eqn)
-    inner = bodies_of(eqn)  # they take the last of the operands
+    inner = bodies_of(eqn)  # bodies take the last of the operands
     if inner:
         each = [_inside(body, held[-len(opened(body)[0].invars) :]) for body in inner]
-        one = max(each, key=lambda w: w.moved_bytes)  # of branches
+        one = max(each, key=lambda w: w.moved_bytes)  # the heaviest branch
         if name in REMAT:
             ins = [v.aval for v, h in zip(eqn.invars, held, strict=True) if not h]
             enters = sum(map(size_bytes, ins))
@@ -75,7 +75,7 @@ def weigh(eqn: Any, held: Sequence[bool]) -> Weight:
 
 
 def recomputes(eqn: Any) -> bool:
-    """Whether an equation says what its derivative computes again."""
+    """Whether an equation contains a region that its derivative recomputes."""
     if eqn.primitive.name in REMAT:
         return True
     return any(recomputes(e) for body in bodies_of(eqn) for e in equations(body))

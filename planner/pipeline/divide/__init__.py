@@ -1,1 +1,1 @@
-"""Inter-op: a traced loss as a chain of slots, cut into stages."""
+"""Divides the slots of a loss into stages, on devices of a cluster."""

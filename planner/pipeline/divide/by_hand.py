@@ -1,4 +1,4 @@
-"""Pipelines as they are written by hand: even groups of devices, stages equal by some rule."""
+"""Hand-written pipelines: equal groups of devices, and stages made equal by a simple rule."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Places = tuple[int, ...]
 def hand_written(
     shares: Shares, devices: int, sizes: Sequence[int], stages: Sequence[int]
 ) -> dict[tuple[str, int], Places]:
-    """(Rule, stages) -> places, of every rule and number of stages that divides the devices.
+    """Divisions (rule, number of stages) -> places, for numbers of stages that divide the devices.
 
     Args:
-        shares: of the program.
-        devices: all of them.
-        sizes: sub-meshes to choose from.
+        shares: shares of the program's slots.
+        devices: number of devices.
+        sizes: devices of the sub-meshes to choose from.
         stages: numbers of stages to choose from.
     """
     found: dict[tuple[str, int], Places] = {}
@@ -35,10 +35,10 @@ def hand_written(
 
 
 def equal_layers(shares: Shares, count: int) -> Places:
-    """Every stage as many of the layers between which the program can be cut.
+    """Stages with equal numbers of layers.
 
-    If it repeats one, these are counted; what is before is with the first of them, what is after
-    with the last.
+    The iterations of the longest loop are the layers, if there is one; the slots before it are in
+    the first stage, those after it in the last.
     """
     first, length = _stack(shares)
     if length < count:
@@ -48,14 +48,14 @@ def equal_layers(shares: Shares, count: int) -> Places:
 
 
 def equal_operations(shares: Shares, count: int) -> Places:
-    """Every stage as many slots."""
+    """Stages with equal numbers of slots."""
     slots = shares.places[-1]
     cuts = [_nearest(shares, k * slots / count) for k in range(1, count)]
     return (0, *cuts, shares.count - 1)
 
 
 def equal_work(shares: Shares, count: int) -> Places:
-    """Every stage as many floating point operations."""
+    """Stages with equal floating-point operations."""
     work = [shares.chain.work[place] for place in shares.places]
     goals = [k * work[-1] / count for k in range(1, count)]
     cuts = [min(range(shares.count), key=lambda j: abs(work[j] - goal)) for goal in goals]

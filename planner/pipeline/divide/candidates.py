@@ -1,4 +1,4 @@
-"""Divisions of a program that are worth a plan, by what is known of its parts."""
+"""Divisions of a program to plan, chosen by estimated costs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .space import IN_FLIGHT, INTERLEAVED, sizes
 
 @dataclass(frozen=True)
 class Candidates:
-    """Where divisions come from.
+    """Source of divisions to plan.
 
-    limit_bytes: of a device.
-    kinds: of recomputation.
-    asked: micro-batches that the program's chain was made for.
+    limit_bytes: memory limit of a device.
+    kinds: kinds of recomputation to choose from.
+    asked: number of micro-batches at which the program's chain was traced.
     """
 
     estimates: Estimates
@@ -33,11 +33,11 @@ class Candidates:
     asked: int
 
     def divided(self, count: int, flights: str, stages: tuple[int, ...]) -> list[Division]:
-        """The best that the estimates know, and others of other numbers of stages.
+        """The division with the best estimate, and the best for other numbers of stages.
 
         Args:
-            count: micro-batches.
-            flights: kind of schedule whose micro-batches in flight have to fit.
+            count: number of micro-batches.
+            flights: schedule family that sets the micro-batches in flight, a key of `IN_FLIGHT`.
             stages: numbers of stages to choose from.
         """
         machine = self._machine(stages)
@@ -50,7 +50,7 @@ class Candidates:
         )  # fmt: skip
 
     def by_hand(self, count: int, flights: str, stages: tuple[int, ...]) -> dict[str, Division]:
-        """Hand-written ones by name, each stage with the recomputation that is best for it."""
+        """Hand-written divisions by name, each stage with its best kind of recomputation."""
         machine, shares = self._machine(stages), self.estimates.shares
         costs = self._costs(count, machine.sizes)
         known = sorted({size for size, _ in costs})
@@ -85,15 +85,15 @@ class Candidates:
         }
 
     def interleaved(self, count: int, groups: tuple[int, ...], chunks: int) -> Division | None:
-        """Stages in turn on equal groups of devices, the slowest as fast as may be.
+        """The interleaved division with the least estimated time of its slowest stage.
 
-        None if there are not so many places, the groups differ, or the micro-batches do not come
-        in as many; of the memory of a group every stage has the same share.
+        None if the program has too few places, the groups differ, or `count` is not a multiple of
+        the number of groups. All stages of a group have equal shares of its memory.
 
         Args:
-            count: micro-batches.
-            groups: devices of each.
-            chunks: stages of each.
+            count: number of micro-batches.
+            groups: devices of each group.
+            chunks: stages on each group.
         """
         p, n, stages = len(groups), self.estimates.shares.count, len(groups) * chunks
         if len(set(groups)) > 1 or count % p or stages >= n:

@@ -1,4 +1,4 @@
-"""What is known of costs of stages: prices of the whole program, and of planned stages."""
+"""Estimated costs of stages: from prices of the whole program, corrected by planned stages."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from .run_costs import Costs, Floats, Ratio, Shares, Whole
 from .stage_price import StagePrice
 
-# Memory that is only guessed is taken for less: plans of stages make do with what there is, and to
-# try one costs little.
+# Estimates of memory are scaled down: planning a stage often needs less memory than estimated, and
+# one more trial costs little.
 HOPE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A run of slots that was planned as a stage.
+    """Costs of a run of slots that was planned as a stage.
 
-    micro_s: of a micro-batch, infinite if not even one fits.
-    held_bytes: with one in flight, at least that if it does not fit.
-    more_bytes: for each further one; at least that if they do not fit.
-    fits: whether it did, with what was in flight.
+    micro_s: seconds of one micro-batch; infinite if not even one fits.
+    held_bytes: memory with one micro-batch in flight; a lower bound if that does not fit.
+    more_bytes: memory of each further one in flight; a lower bound if these do not fit.
+    fits: whether the planned number of micro-batches in flight fits.
     """
 
     micro_s: float
@@ -33,10 +33,11 @@ class Known:
 
 @dataclass
 class Estimates:
-    """Estimated costs of every run of slots, corrected by those that are known.
+    """Estimated costs of every run of slots, corrected by planned stages.
 
-    wholes: (micro-batches, devices) -> price of the whole program; shared: the same shared out.
-    ratios, exact: (micro-batches, devices, recomputation) -> what planned stages said.
+    wholes: (micro-batches, devices) -> price of the whole program; shared: these with the shares of
+        every run.
+    ratios, exact: (micro-batches, devices, recomputation) -> costs of planned stages.
     """
 
     shares: Shares
@@ -52,7 +53,7 @@ class Estimates:
     )
 
     def whole(self, count: int, size: int) -> Whole | None:
-        """A price that was worked out, or one between those of neighbours."""
+        """The price of the whole program, interpolated between numbers of micro-batches."""
         if (count, size) in self.wholes:
             return self._shared(count, size)
         rows = sorted({m for m, d in self.wholes if d == size})
@@ -78,7 +79,7 @@ class Estimates:
         return self.shared[count, size]
 
     def costs(self, count: int, size: int, kind: str) -> Costs | None:
-        """Estimated costs of every run, and those that are known; None if nothing is."""
+        """Costs of every run: known or estimated; None without a price of the whole program."""
         whole = self.whole(count, size)
         if whole is None:
             return None
@@ -87,7 +88,7 @@ class Estimates:
         micro = costs.micro_s * self._paces(count, size, kind, costs.micro_s)
         held, more = HOPE * costs.held_bytes, HOPE * costs.more_bytes
         for at, known in self.exact.get((count, size, kind), {}).items():
-            most = np.minimum if known.fits else np.maximum  # plans use the memory that there is
+            most = np.minimum if known.fits else np.maximum  # plans may use all memory
             for same in self.shares.alike(at):
                 micro[same] = known.micro_s
                 held[same] = most(costs.held_bytes[same], known.held_bytes)
@@ -95,10 +96,9 @@ class Estimates:
         return Costs(micro, held, more)
 
     def _paces(self, count: int, size: int, kind: str, guess: Floats) -> Floats:
-        """What every run takes over what was guessed, from the runs that are known.
+        """Ratio of known to estimated seconds for every run.
 
-        A part has the pace of the shortest known run that it lies in; what lies in none, the
-        median of these paces.
+        A run has the ratio of the shortest known run that contains it; else the median of these.
         """
         n = self.shares.count
         rows = [
@@ -120,23 +120,23 @@ class Estimates:
     def learn(
         self, count: int, size: int, kind: str, at: tuple[int, int], price: StagePrice
     ) -> None:
-        """Corrects the estimates of stages like one that was planned.
+        """Corrects the estimates by a planned stage.
 
         Args:
-            count: micro-batches of a step.
+            count: number of micro-batches in a step.
             size: devices of the stage.
-            kind: of recomputation.
+            kind: kind of recomputation.
             at: first place of the stage, and of the next.
-            price: of the stage.
+            price: price of the stage.
         """
         micro = price.paced_s(kind) + price.once_s / count
         self.note(count, size, kind, at, Known(micro, price.held_bytes, price.more_bytes(kind)))
 
     def note(self, count: int, size: int, kind: str, at: tuple[int, int], found: Known) -> None:
-        """Notes what a run of slots costs: it holds there, its ratio to the guess elsewhere."""
+        """Records the costs of a run of slots; their ratio to the estimate corrects other runs."""
         whole = self.whole(count, size)
         if whole is None:
-            return  # a division that was not found by estimates
+            return  # the division was not made from estimates
         self.exact.setdefault((count, size, kind), {})[at] = found
         guess = self.shares.costs(whole, count, kind, Ratio())
         rows = self.exact[count, size, kind]

@@ -1,9 +1,9 @@
-"""How the seconds of a plan pass along its program, so that they can be shared out among slots.
+"""How the seconds of a plan accumulate along its program, to share them out among slots.
 
-A plan prices operations; slots are equations of the loss. What both count alike are the floating
-point operations of products (contractions and convolutions), so that these measure how far a
-program has come. What runs before the first product, or after the last, is told apart from the
-rest, and so are sums of gradients, which all come at the end wherever their parameters are read.
+A plan prices ops, slots are equations of the loss; both count the floating-point operations of
+products (contractions and convolutions), which therefore serve as the common position in the
+program. Seconds before the first product and after the last are kept apart, and so are gradient
+sums, which all come at the end.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """Seconds of one pass over a program, in its order.
+    """Seconds of one pass over a program, in program order.
 
-    first_s, last_s: before its first product, and after its last.
-    done, spent_s: after each product, share of the products' operations and seconds since the
-        first began; other operations belong to the product before them.
+    first_s, last_s: seconds before the first product, and after the last.
+    done, spent_s: after each product, the share of the products' operations and the seconds since
+        the first began; other ops belong to the product before them.
     """
 
     first_s: float = 0.0
@@ -36,7 +36,7 @@ NO_PASSING = Passing()
 
 
 def passing(blocks: Iterable[tuple[float, float]]) -> Passing:
-    """From (operations of products, seconds) of everything that runs, in the program's order."""
+    """Accumulates (operations of products, seconds) of all ops in program order."""
     rows = list(blocks)
     heavy = [k for k, (flops, _) in enumerate(rows) if flops > 0]
     if not heavy:
@@ -55,9 +55,9 @@ def spent_at(pass_: Passing, products: Sequence[float], roofline_s: Sequence[flo
     """Seconds spent before each slot and at the end.
 
     Args:
-        pass_: of the plan.
+        pass_: seconds of a plan's pass.
         products: operations of products in each slot.
-        roofline_s: of each slot, for what is outside of all products.
+        roofline_s: roofline seconds of each slot, which share out the time outside of products.
     """
     heavy = np.flatnonzero(np.array(products) > 0)
     first, last = (int(heavy[0]), int(heavy[-1]) + 1) if heavy.size else (len(products), 0)
@@ -74,6 +74,6 @@ def spent_at(pass_: Passing, products: Sequence[float], roofline_s: Sequence[flo
 
 
 def _shared(seconds: float, weights: Sequence[float]) -> Floats:
-    """Seconds shared out by weights."""
+    """`seconds` times the share of each weight."""
     total = sum(weights)
     return np.array(weights) * (seconds / total) if total > 0 else np.zeros(len(weights))

@@ -1,19 +1,19 @@
-"""Stages, their devices and what they compute again, by dynamic programming.
+"""Divides a chain into stages, their devices and recomputation, by dynamic programming.
 
-With t_s seconds of stage s for one micro-batch, c_s seconds of what goes into it and of the
-gradient that leaves it, and m micro-batches, a pipeline takes
+With t_s the seconds of stage s for one micro-batch, c_s those of receiving its input and sending
+its gradient back, and m micro-batches, the step of a pipeline is
 
     sum of t_s + sum of c_s + (m - 1) P
     P = max over s of t_s, c_s, and (t_s + sum over later stages r of t_r + c_r) / h_s
 
-where stage s holds h_s micro-batches, fewer than m: 1F1B as many as stages are left, and then
-waits for the first to come back. For a limit on P the least sum comes from
+where stage s has at most h_s micro-batches in flight; in 1F1B h_s is the number of stages left.
+For a limit on P the least sum follows from
 
     F[e, i, k] = min over j > i, d, kind:  t[d, kind](i, j) + c_i + F[e - 1, j, k - d]
 
 over e stages that begin at place i on k devices, all of which fit in memory; F[e, i, k] - c_i is
-the round trip of the first of them. Limits are tried from the smallest at which there is any
-answer. Source: Zheng et al., Alpa, OSDI 2022, section 5.2, with memory, transfers and
+the round trip of the first of them. Limits are tried from the least feasible one upwards.
+Source: Zheng et al., Alpa, OSDI 2022, section 5.2, with memory, transfers and
 recomputation in the recursion.
 """
 
@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 from .run_costs import Costs
 
 Floats = NDArray[np.float64]
-# Limits of the slowest stage that are tried: over the least there may be, then near the best.
+# Number of limits of P to try: above the least feasible one, then near the best.
 LIMITS, SLOWEST, REFINED = 20, 12.0, 6
 
 
 @dataclass(frozen=True)
 class Division:
-    """Stages of a pipeline: places, devices and kind of recomputation, with the estimated step.
+    """A pipeline's stages: places, devices, kinds of recomputation, and the estimated step.
 
     slowest_s: the pace P at which micro-batches follow each other.
     chunks: stages on each group of devices, see `simulated.PipelineShape`.
@@ -50,16 +50,16 @@ class Division:
     chunks: int = 1
 
     def hoped_s(self, microbatches: int) -> float:
-        """The step if gradients of weights fill most of what is idle at its ends."""
+        """The step if weight gradients fill most of the bubble [s]."""
         paced_s = microbatches * self.slowest_s
         return paced_s + (self.step_s - paced_s) / 3
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices in hosts, and the memory of one.
+    """Devices in hosts, and the memory limit of one.
 
-    sizes: sub-meshes to choose from.
+    sizes: devices of the sub-meshes to choose from.
     """
 
     devices: int
@@ -68,7 +68,7 @@ class Machine:
     limit_bytes: float
 
     def fits_at(self, first: int, size: int) -> bool:
-        """Whether a sub-mesh from a device on lies in one host or fills hosts."""
+        """Whether a sub-mesh from device `first` lies in one host or fills hosts."""
         at = first % self.per_host
         return at + size <= self.per_host or not (at or size % self.per_host)
 
@@ -82,20 +82,20 @@ def divide(
     stages: Sequence[int],
     in_flight: Callable[[int, int], int] = min,
 ) -> list[Division]:
-    """The best pipeline, and those of other numbers of stages that were found on the way to it.
+    """The division with the best estimate, and the best for other numbers of stages.
 
     Args:
-        costs: of every run of slots by (devices, recomputation).
-        transfer_s: of the values that enter at each place, and of their gradients, by devices of
-            the stage that they enter.
-        machine: what it runs on.
-        microbatches: of a step.
+        costs: costs of every run of slots, by (devices, recomputation).
+        transfer_s: seconds of the transfers at each place, activations and gradients, by devices of
+            the receiving stage.
+        machine: devices and memory limit.
+        microbatches: number in a step.
         stages: numbers of stages to try.
-        in_flight: micro-batches that a stage holds, from the stages from it to the last and the
-            micro-batches of a step.
+        in_flight: (stages from a stage to the last, micro-batches of a step) -> micro-batches in
+            flight on the stage.
     """
     table = _Table(costs, transfer_s, machine, microbatches, max(stages), in_flight)
-    # the devices' time together is no less than that of the whole on its best sub-mesh
+    # device-seconds of all stages are at least those of the whole on its best sub-mesh
     least = min(one.micro_s[0, -1] * size for (size, _), one in costs.items()) / machine.devices
     best: dict[int, Division] = {}
     limits = [least * SLOWEST ** (k / (LIMITS - 1)) for k in range(LIMITS)]
@@ -119,9 +119,9 @@ def estimated(
     microbatches: int,
     in_flight: Callable[[int, int], int] = min,
 ) -> Division:
-    """A division whose places and sub-meshes are given, with the best recomputation of each stage.
+    """A division with given places and sub-meshes, and the best recomputation of each stage.
 
-    Where nothing fits, none is taken. Arguments as of `divide`.
+    Where nothing fits, stages have recomputation `none`. Arguments as of `divide`.
     """
     p = len(sizes)
     flight = [in_flight(p - s, microbatches) for s in range(p)]
@@ -146,10 +146,11 @@ def estimated(
 
 
 def least_most(seconds: Sequence[Floats]) -> tuple[tuple[int, ...], float]:
-    """Places such that the slowest of some stages is as fast as may be, and its seconds.
+    """Places with the least maximum of some stages' seconds, and that maximum.
 
     Args:
-        seconds: for every stage, of each run between two places [first, last]; infinite if none.
+        seconds: for every stage the seconds of each run [first place, last place]; infinite if
+            none.
     """
     n = len(seconds[0])
     least = np.full((len(seconds) + 1, n), np.inf)
@@ -204,7 +205,7 @@ class _Table:
                 self.kind[e, d] = np.where(better, k, self.kind[e, d])
 
     def under(self, limit: float, stages: Sequence[int]) -> list[tuple[int, Division]]:
-        """The best pipelines whose micro-batches follow each other within the limit."""
+        """The best pipelines with P at most `limit`."""
         n, devices = self.best.shape[-1], self.machine.devices
         least = np.full((self.most + 1, n, devices + 1), np.inf)
         least[0, n - 1, 0] = 0.0

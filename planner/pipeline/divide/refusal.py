@@ -1,4 +1,4 @@
-"""Why no pipeline fits, by how much, and what would help."""
+"""The error where no pipeline fits: by how much, and which change would help."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ REMEDY = "use more devices or micro-batches, or another number of stages"
 def refusal(
     needs_bytes: Iterable[float], limit_bytes: float, where: str, *, tried: bool
 ) -> PlanError:
-    """An error for pipelines of which none fits.
+    """Builds the error for pipelines none of which fits.
 
     Args:
-        needs_bytes: what each that was tried needs on its fullest device.
-        limit_bytes: of a device.
-        where: what it was planned for.
-        tried: whether any was.
+        needs_bytes: bytes that each tried pipeline needs on its fullest device.
+        limit_bytes: memory limit of a device.
+        where: name of the cluster.
+        tried: whether any division was planned.
     """
     if not tried:
         return PlanError(
@@ -33,7 +33,7 @@ def refusal(
             "one may exist", kind="does-not-fit", where=where, remedy=REMEDY,
         )  # fmt: skip
     return PlanError(
-        f"does not fit: the leanest pipeline tried needs {bytes_text(least)} on some device, "
+        f"does not fit: the smallest pipeline tried needs {bytes_text(least)} on some device, "
         f"{bytes_text(least - limit_bytes)} more than the limit of {bytes_text(limit_bytes)}",
         kind="does-not-fit", where=where, needs_bytes=least,
         remedy=f"{REMEDY}, or at least {bytes_text(least)} of memory",

@@ -1,9 +1,8 @@
-"""What any run of slots would cost as a stage, from one price of the whole program.
+"""Estimated costs of any run of slots as a stage, from one price of the whole program.
 
 The whole program is planned once on each size of sub-mesh, and its seconds and bytes are shared
-out among its slots: seconds as they pass in that plan from one operation to the next, parameters
-and activations by their bytes. That is a shortlist, not a price: stages that are chosen are planned
-themselves.
+out among its slots: seconds as that plan spends them along the program, parameters and activations
+by their bytes. These estimates only choose the stages that are planned themselves.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from .cost_profile import Passing, spent_at
 from .stage_price import StagePrice
 
 Floats = NDArray[np.float64]
-# The whole program may use the memory of many stages; what is on its way for a moment takes less
-# where there is less.
+# The whole program is priced with the memory of many stages; transient buffers of a stage with less
+# memory are smaller.
 SQUEEZED = 0.05
 RECOMPUTE = ("none", "selective", "full", "stage")
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of every run of slots between two places, [first place, last place]; infinite if none.
+    """Costs of every run of slots, shape [first place, last place]; infinite where there is no run.
 
-    micro_s: forward and backward of one micro-batch, and its share of what a step costs once.
-    held_bytes: with one micro-batch in flight; more_bytes: for each further one.
+    micro_s: forward and backward of one micro-batch, and its share of the costs once a step [s].
+    held_bytes: memory with one micro-batch in flight; more_bytes: for each further one.
     """
 
     micro_s: Floats
@@ -43,7 +42,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Ratio:
-    """What planned stages turned out to hold, over what was estimated of them."""
+    """Memory of planned stages over its estimate."""
 
     held: float = 1.0
     more: float = 1.0
@@ -51,7 +50,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Whole:
-    """Price of the whole program on a sub-mesh, with the share of every run in its two passes."""
+    """Price of the whole program on a sub-mesh, with every run's share of its two passes."""
 
     price: StagePrice
     forward: Floats
@@ -59,10 +58,10 @@ class Whole:
 
 
 class Shares:
-    """Shares of every run of slots in the whole program.
+    """Share of every run of slots in the costs of the whole program.
 
     Attributes:
-        places: cuts between which runs lie, with both ends of the program.
+        places: cuts at which runs begin and end, with both ends of the program.
     """
 
     def __init__(self, chain: Chain, cluster: Cluster) -> None:
@@ -91,7 +90,7 @@ class Shares:
 
     @cached_property
     def _runs(self) -> dict[bytes, list[tuple[int, int]]]:
-        """Runs of equal slots."""
+        """Runs (first place, last place) of equal slots, by digest."""
         kinds: dict[tuple[object, ...], int] = {}
         number = [
             kinds.setdefault(
@@ -112,22 +111,22 @@ class Shares:
         return {at: runs for runs in self._runs.values() for at in runs}
 
     def alike(self, at: tuple[int, int]) -> list[tuple[int, int]]:
-        """Runs of slots that are equal to one, itself among them."""
+        """Runs of slots equal to the given one, itself included."""
         return self._alike[at]
 
     def _between(self, values: Sequence[float], *, total: bool = True) -> Floats:
-        """Share of each run in a sum over slots; the sum itself without `total`."""
+        """Share of each run in a sum over slots; the sum itself if not `total`."""
         sums = np.concatenate(([0.0], np.cumsum(values)))[list(self.places)]
         found = np.maximum(sums[None, :] - sums[:, None], 0.0)
         return found / (sums[-1] or 1.0) if total else found
 
     def _largest(self, saved: Sequence[float]) -> Floats:
-        """Most that a layer within each run saves."""
+        """Most bytes that a layer within each run saves."""
         sums = np.concatenate(([0.0], np.cumsum(saved)))[list(self.places)]
         return self._running(np.diff(sums))
 
     def _widest(self, moved: Sequence[float]) -> Floats:
-        """Widest slot of each run, over that of the program."""
+        """Most moved bytes of a slot in each run, over that of the program."""
         bounds = list(zip(self.places, self.places[1:], strict=False))
         each = np.array([max(moved[a:b], default=0.0) for a, b in bounds])
         return self._running(each) / max(float(each.max()), 1.0)
@@ -140,7 +139,7 @@ class Shares:
         return found
 
     def _params(self) -> Floats:
-        """Share of the parameters that each run reads; one read twice in it counts once."""
+        """Share of the parameters that each run reads, each counted once."""
         n, slots = self.count, self.chain.slots
         found = np.zeros((n, n))
         for i in range(n - 1):
@@ -159,7 +158,7 @@ class Shares:
         return found / max(float(found[0, -1]), 1.0)
 
     def along(self, pass_: Passing) -> Floats:
-        """Share of every run in the seconds that pass; a roofline's if none do."""
+        """Share of every run in the seconds of a pass; by roofline if the pass has none."""
         spent = spent_at(pass_, [s.products for s in self.chain.slots], self.roofline_s)
         if not spent[-1] > 0:
             return self.time
@@ -171,9 +170,9 @@ class Shares:
 
         Args:
             whole: price of the whole program on the sub-mesh.
-            microbatches: of a step.
+            microbatches: number in a step.
             recompute: one of `RECOMPUTE`.
-            ratio: what planned stages said of such estimates.
+            ratio: memory of planned stages over such estimates.
         """
         price = whole.price
         forward = price.forward_s * whole.forward

@@ -1,4 +1,4 @@
-"""Pipelines whose stages have prices, ranked by the simulator under every schedule."""
+"""Ranks schedules of a pipeline with known stage prices, by simulation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SCHEDULES = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", INTERLEAVED)
 
 @dataclass(frozen=True)
 class PipelineShape:
-    """Stages and micro-batches of a candidate.
+    """Stages and micro-batches of a pipeline.
 
-    cuts: first slot of every stage, and the number of slots.
+    cuts: first slot of every stage, and the number of slots at the end.
     sizes: devices of every stage.
-    recompute: of every stage: none; selective or full, by layer; or stage, all of it at once.
+    recompute: of every stage "none"; "selective" or "full", by layer; or "stage", the whole stage.
     chunks: stages on each group of devices; with more than one, stage s is on group s mod p.
     """
 
@@ -39,9 +39,9 @@ class PipelineShape:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A candidate with its simulated step.
+    """A pipeline under one schedule, with its simulated step.
 
-    stage_s: busy seconds of each stage; peak_bytes: of a device of each stage.
+    stage_s: busy seconds of each stage; peak_bytes: peak memory of a device of each stage.
     """
 
     shape: PipelineShape
@@ -53,7 +53,7 @@ class Ranked:
 
     @property
     def worst_bytes(self) -> float:
-        """Peak of the fullest device."""
+        """Peak memory of the fullest device."""
         return max(self.peak_bytes)
 
 
@@ -65,15 +65,15 @@ def ranked(
     limit_bytes: float,
     schedules: Sequence[str] = SCHEDULES,
 ) -> list[Ranked]:
-    """The shape under every schedule; the fastest that fit first.
+    """Simulates a pipeline under every schedule; the fastest that fits comes first.
 
     Args:
         shape: stages and micro-batches.
-        prices: of every stage.
+        prices: price of every stage.
         across: bytes of one micro-batch that each stage sends to the next.
         cluster: all devices.
-        limit_bytes: of a device.
-        schedules: names.
+        limit_bytes: memory limit of a device.
+        schedules: names of the schedules to try.
     """
     costs = costs_of(shape.recompute, prices, across, shape.sizes)
     names = [name for name in schedules if (name == INTERLEAVED) == (shape.chunks > 1)]
@@ -87,7 +87,7 @@ def costs_of(
     across: Sequence[float],
     sizes: Sequence[int],
 ) -> StageCosts:
-    """What the simulator asks for, of one device of each stage; arguments as of `ranked`."""
+    """Costs for the simulator, of one device of each stage; arguments as of `ranked`."""
     sent = [size / min(a, b) for size, a, b in zip(across, sizes, sizes[1:], strict=False)]
     grow = [p.more_bytes(kind) for p, kind in zip(prices, recompute, strict=True)]
     return StageCosts(
@@ -119,12 +119,12 @@ def _simulated(
         shape.microbatches * p.paced_s(kind) + p.once_s
         for p, kind in zip(prices, shape.recompute, strict=True)
     )
-    peaks = timeline.peak_bytes * shape.chunks  # of the group that each stage is on
+    peaks = timeline.peak_bytes * shape.chunks  # memory of the group of each stage
     return Ranked(shape, name, timeline.step_s, timeline.bubble, busy, peaks)
 
 
 def links_of(sizes: Sequence[int], cluster: Cluster) -> Links:
-    """Links between groups, of one device: every device of the smaller one sends its part."""
+    """Links between groups for one device: every device of the smaller group sends a part."""
     starts = [sum(sizes[:s]) for s in range(len(sizes))]
     host = cluster.devices_per_host
     latency: list[tuple[float, ...]] = []
@@ -144,12 +144,12 @@ def links_of(sizes: Sequence[int], cluster: Cluster) -> Links:
 
 
 def groups_of(sizes: Sequence[int], chunks: int) -> tuple[int, ...]:
-    """Devices of every group, from those of every stage."""
+    """Devices of every group, from the devices of every stage."""
     return tuple(sizes[: len(sizes) // chunks])
 
 
 def flights_of(table: Schedule) -> tuple[int, ...]:
-    """Micro-batches of which each stage has begun the forward and not ended the backward pass."""
+    """Most micro-batches of each stage that are in flight: forward begun, backward not ended."""
     now, most = [0] * table.placement.chunks, [0] * table.placement.chunks
     for device in range(table.devices):
         for task in table.tasks(device):
@@ -162,7 +162,7 @@ def flights_of(table: Schedule) -> tuple[int, ...]:
 
 
 def table_of(name: str, microbatches: int, recompute: Sequence[str], chunks: int = 1) -> Schedule:
-    """The schedule that a ranked candidate runs."""
+    """The schedule's table for a pipeline with this recomputation."""
     more = {"chunks": chunks} if chunks > 1 else {}
     table = build(name, len(recompute) // chunks, microbatches, **more)
     again = [s for s, kind in enumerate(recompute) if kind == "stage"]

@@ -1,4 +1,4 @@
-"""What a pipeline may look like on a cluster: sizes of sub-meshes, numbers of micro-batches."""
+"""The space of pipelines on a cluster: sizes of sub-meshes, numbers of stages and micro-batches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from costmodel import Cluster
 from ...common.errors import PlanError
 
 MOST_STAGES = 16
-INTERLEAVED = "interleaved"  # the schedule of several chunks on each group of devices
-SMALL = 16  # devices up to which sub-meshes of every size are looked at
+INTERLEAVED = "interleaved"  # the schedule with several chunks on each group of devices
+SMALL = 16  # devices up to which sub-meshes of every size are tried
 FEWEST_COUNT = 4
-# Micro-batches that a stage holds under a schedule, from the stages from it to the last and the
-# micro-batches of a step.
+# Micro-batches in flight on a stage under a schedule: (stages from it to the last, micro-batches of
+# a step) -> number.
 IN_FLIGHT: dict[str, Callable[[int, int], int]] = {
     "1f1b": min,
     "1f1b-eager": lambda left, count: min(2 * left - 1, count),
@@ -24,32 +24,32 @@ ALIKE = {"zb-h1": "1f1b", "zb-h2": "1f1b-eager"}
 
 
 def families(schedules: Sequence[str]) -> tuple[str, ...]:
-    """Kinds of schedules that stages are planned for; GPipe holds most, and is no faster.
+    """Schedule families to divide for; GPipe, which holds most and is no faster, only if alone.
 
-    Interleaved 1F1B is made of a division that was found for another.
+    Interleaved 1F1B starts from a division made for another family.
     """
     found = dict.fromkeys(ALIKE.get(name, name) for name in schedules if name != INTERLEAVED)
     return tuple(name for name in found if name != "gpipe" or len(found) == 1)
 
 
 def anchors(cluster: Cluster) -> tuple[int, ...]:
-    """Sizes of sub-meshes that the whole program is priced on: even parts of a host, or hosts."""
+    """Sizes of sub-meshes to price the whole program on: equal parts of a host, or whole hosts."""
     host, hosts, devices = cluster.devices_per_host, cluster.num_hosts, cluster.num_devices
     inside = [d for d in range(1, host + 1) if host % d == 0]
     across = [host * k for k in range(2, hosts + 1) if hosts % k == 0]
     least = devices / (2 * MOST_STAGES)
     found = [d for d in (*inside, *across) if least <= d < devices]
     if devices <= SMALL or max(found, default=0) < devices / 2:
-        found.append(max(sizes(cluster, every=True), default=1))  # what lies between is read off
+        found.append(max(sizes(cluster, every=True), default=1))  # sizes between are interpolated
     return tuple(d for d in dict.fromkeys(found) if d < devices)
 
 
 def sizes(cluster: Cluster, *, every: bool) -> tuple[int, ...]:
-    """Sizes of sub-meshes to choose from.
+    """Devices of the sub-meshes to choose from.
 
     Args:
         cluster: all devices.
-        every: all sizes that lie in a host or fill hosts, not only even parts.
+        every: whether to take all sizes within a host or of whole hosts, not only equal parts.
     """
     if not every and cluster.num_devices > SMALL:
         return anchors(cluster)
@@ -60,7 +60,7 @@ def sizes(cluster: Cluster, *, every: bool) -> tuple[int, ...]:
 
 
 def counts(batch: int, asked: int | None) -> tuple[int, ...]:
-    """Numbers of micro-batches to try: divisors of the batch, each about four times the last."""
+    """Numbers of micro-batches to try: divisors of the batch, about four times apart."""
     if asked is not None:
         return (asked,)
     divisors = [d for d in range(1, batch + 1) if batch % d == 0]
@@ -73,7 +73,7 @@ def counts(batch: int, asked: int | None) -> tuple[int, ...]:
 
 
 def near(count: int, batch: int) -> tuple[int, ...]:
-    """Divisors of the batch next to half and to twice as many micro-batches."""
+    """Divisors of the batch closest to half and to twice `count`."""
     divisors = [d for d in range(1, batch + 1) if batch % d == 0]
     found = (
         min(divisors, key=lambda d: (abs(math.log(d / goal)), -d))
@@ -88,17 +88,17 @@ def stage_counts(cluster: Cluster, layers: int) -> tuple[int, ...]:
 
 
 def check_stages(cluster: Cluster, asked: int | None, layers: int) -> None:
-    """Refuses a number of stages that cannot be had.
+    """Refuses a number of stages that is not possible.
 
     Raises:
-        PlanError: if there are fewer layers or devices.
+        PlanError: if it is below 2, or there are fewer layers or devices.
     """
     if asked is None:
         return
     host, devices = cluster.devices_per_host, cluster.num_devices
     if asked < 2:
         raise PlanError(
-            "1 stage is no pipeline", kind="bad-option", where="pipeline",
+            "a pipeline has at least 2 stages", kind="bad-option", where="pipeline",
             remedy="ask for 2 stages or more, or for 'off'",
         )  # fmt: skip
     if asked > layers:

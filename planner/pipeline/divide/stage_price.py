@@ -1,4 +1,4 @@
-"""What a stage costs: seconds of its parts for one micro-batch, and bytes that it holds."""
+"""Costs of a stage: seconds of its phases for one micro-batch, and memory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class StagePrice:
     """Costs of a stage on each of its devices.
 
     forward_s, input_gradient_s, weight_gradient_s: of one micro-batch, collectives included.
-    once_s: of a step beside its micro-batches: sums of gradients, update, gathered parameters.
-    held_bytes: at the worst moment, with one micro-batch in flight.
-    static_bytes: of that parameters, the optimizer's state and sums of gradients.
-    update_bytes: at the worst moment outside the micro-batches, most often in the update.
-    sums_s: seconds of the backward pass in which gradients are added to those of others.
-    forward, back: how the seconds of all micro-batches pass along the program, but for `sums_s`.
-    activation_bytes: what each further micro-batch in flight adds.
-    boundary_bytes: the same if the forward pass is run again.
+    once_s: once a step: sums of gradients, optimizer update, all-gathers of parameters.
+    held_bytes: peak memory with one micro-batch in flight.
+    static_bytes: the part of it for parameters, optimizer state and accumulated gradients.
+    update_bytes: peak memory outside the micro-batches, most often in the update.
+    sums_s: the part of `weight_gradient_s` that accumulates gradients.
+    forward, back: how the seconds of the two passes accumulate along the program, without `sums_s`.
+    activation_bytes: memory of each further micro-batch in flight.
+    boundary_bytes: the same if the whole stage is recomputed.
     """
 
     forward_s: float
@@ -50,31 +50,31 @@ class StagePrice:
 
     @property
     def microbatch_s(self) -> float:
-        """Forward and backward."""
+        """Forward and backward of one micro-batch."""
         return self.forward_s + self.input_gradient_s + self.weight_gradient_s
 
     def paced_s(self, recompute: str) -> float:
-        """The same with what is computed again."""
+        """`microbatch_s` with recomputation."""
         return self.microbatch_s + (recompute == "stage") * self.forward_s
 
     def more_bytes(self, recompute: str) -> float:
-        """Bytes that each further micro-batch in flight adds."""
+        """Bytes of each further micro-batch in flight."""
         return self.boundary_bytes if recompute == "stage" else self.activation_bytes
 
     def needed_bytes(self, recompute: str, flight: int) -> float:
-        """Bytes of the stage with that many micro-batches in flight."""
+        """Peak memory with `flight` micro-batches in flight."""
         return self.held_bytes + (flight - 1) * self.more_bytes(recompute)
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Which nodes of the loop's body belong to which part, and what is held between them.
+    """Nodes and values of a stage's loop over micro-batches, by phase.
 
     loop: node of the stage's step that runs the micro-batches.
-    forward, input_gradient, weight_gradient: its nodes.
+    forward, input_gradient, weight_gradient: nodes of the loop's body.
     saved, takes: values of the body that live from the forward to the backward pass.
-    sums: values of the body that are sums of gradients.
-    own: positions of the inputs that are parameters or the optimizer's state.
+    sums: values of the body that are accumulated gradients.
+    own: positions of the inputs that are parameters or optimizer state.
     """
 
     loop: int
@@ -88,13 +88,13 @@ class Phases:
 
 
 def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StagePrice:
-    """Costs of a stage as it was decided.
+    """Costs of a stage under its plan.
 
     Args:
-        best: how it is split.
-        phases: of its program.
-        body: of one micro-batch.
-        count: micro-batches in the step.
+        best: the plan.
+        phases: phases of the stage's program.
+        body: program of one micro-batch.
+        count: number of micro-batches in the step.
     """
     flat, choice = best.builder.flat, best.solution.choice
     totals = {"forward": 0.0, "input": 0.0, "weight": 0.0, "sums": 0.0, "once": 0.0, "": 0.0}
@@ -143,15 +143,15 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
 def _passing(
     flat: FlatProgram, names: Sequence[str], seconds: Sequence[float], wanted: Sequence[str]
 ) -> Passing:
-    """How the seconds of some parts pass, in the order of the program.
+    """How the seconds of some phases accumulate, in the order of the program.
 
     Args:
         flat: the program.
-        names: part of each op.
-        seconds: of each op.
-        wanted: parts that count; the backward pass goes through the program from its end.
+        names: phase of each op.
+        seconds: seconds of each op.
+        wanted: phases to include; the backward pass runs through the program from its end.
     """
-    blocks: dict[int, tuple[float, float]] = {}  # an op of a micro-batch, or a loop in it
+    blocks: dict[int, tuple[float, float]] = {}  # by op of a micro-batch, or loop in it
     for op, name, spent in zip(flat.ops, names, seconds, strict=True):
         if name in wanted:
             record, flops = lookup(op.node.op), 0.0
@@ -164,7 +164,7 @@ def _passing(
 
 
 def _outside(best: Candidate, phases: Phases) -> float:
-    """Peak of memory before and after the micro-batches."""
+    """Peak memory before and after the micro-batches."""
     inside = [op.time for op in best.builder.flat.ops if op.place[:2] == (phases.loop, 0)]
     memory = best.account.memory
     if not inside:
@@ -174,7 +174,7 @@ def _outside(best: Candidate, phases: Phases) -> float:
 
 
 def _sums(phases: Phases, body: Graph) -> set[int]:
-    """Nodes that add gradients to sums, and those that only change the type of such gradients."""
+    """Nodes that accumulate gradients, and conversions of the type of such gradients."""
     known, added, found = set(phases.sums), set[int](), set[int]()
     for i in reversed(range(len(body.nodes))):
         node = body.nodes[i]
@@ -187,9 +187,9 @@ def _sums(phases: Phases, body: Graph) -> set[int]:
 
 
 def _phase(place: tuple[int, ...], phases: Phases, sums: Collection[int]) -> str:
-    """Part of an op; none for those that are there only to keep results alive.
+    """Phase of an op; empty for ops that only keep results alive.
 
-    Nodes in `sums`, of the weight gradient, add gradients to those of other micro-batches.
+    `sums` are the nodes of the weight gradient that accumulate gradients.
     """
     if place[:2] != (phases.loop, 0):
         return "once"
@@ -205,6 +205,6 @@ def _phase(place: tuple[int, ...], phases: Phases, sums: Collection[int]) -> str
 def _bytes(
     values: Sequence[int], types: Sequence[TensorType], plan: LoweredPlan, body: Place
 ) -> float:
-    """Bytes of values of a body on one device."""
+    """Bytes of a body's values on one device."""
     states = ((plan.state(body, v) or replicated(types[v].rank), types[v]) for v in values)
     return sum(float(state.local_bytes(type_, plan.mesh)) for state, type_ in states)

@@ -1,8 +1,7 @@
 """Pipeline schedules: tables of tasks, checked and simulated.
 
 `build(name, stages, microbatches)` makes one of `schedules()`; `simulate(schedule, costs, links)`
-says when everything runs, what memory it takes and where time is lost; `read_own(path)` reads a
-schedule of the user's.
+returns its timeline with memory and idle time; `read_own(path)` reads a user's schedule.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Whether a schedule can run: every task once, where its chunk is, and no circle of waiting."""
+"""Checks that a schedule can run: every task once, on its chunk's device, and no deadlock."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .table import Schedule
 from .task import Kind, Task
 from .task_rows import ABSENT, Ints, Rows, rows_of
 
-SHOWN = 8  # tasks of a circle that an error names
+SHOWN = 8  # tasks of a deadlock that an error names
 
 
 def check(schedule: Schedule) -> Schedule:
-    """Returns the schedule if it can run.
+    """Checks a schedule and returns it.
 
     Raises:
-        PlanError: naming the tasks, for one that is missing, doubled, on the wrong device, placed
-            before what it reads, or part of a deadlock.
+        PlanError: if a task is missing, duplicate, on the wrong device, placed before one that it
+            reads, or part of a deadlock.
     """
     rows = checked_rows(schedule)
     graph = graph_of(rows, links=False, overlap=True)
@@ -34,7 +34,7 @@ def check(schedule: Schedule) -> Schedule:
 
 
 def checked_rows(schedule: Schedule) -> Rows:
-    """Columns of a schedule in which every task is once and in a possible place.
+    """Columns of a schedule whose tasks are complete and in a possible order.
 
     Raises:
         PlanError: as `check`, except for deadlocks.
@@ -80,7 +80,7 @@ def _check_doubles(rows: Rows) -> None:
 
 
 def _check_complete(rows: Rows) -> None:
-    """All forwards, and for training a fused backward or both of its halves, on the routes."""
+    """Checks that each route has all forwards, and in training backwards, fused or in halves."""
     schedule = rows.schedule
     wanted = np.zeros((schedule.placement.chunks, schedule.microbatches, schedule.slices), bool)
     route = np.array(schedule.route)
@@ -118,7 +118,7 @@ def _same(rows: Rows, wanted: np.ndarray, found: np.ndarray, kind: Kind) -> None
 
 
 def _check_order(rows: Rows, before_rows: Ints, after_rows: Ints) -> None:
-    """No task stands before one on its own device that it reads."""
+    """Checks that no task precedes one on its own device that it reads."""
     same = rows.device[before_rows] == rows.device[after_rows]
     early = np.flatnonzero(same & (before_rows > after_rows))
     if len(early):
@@ -131,11 +131,11 @@ def _check_order(rows: Rows, before_rows: Ints, after_rows: Ints) -> None:
 
 
 def refuse_deadlock(graph: Graph, stuck: Ints) -> NoReturn:
-    """Names tasks that wait for each other.
+    """Raises an error that names tasks waiting for each other.
 
     Args:
-        graph: of the schedule.
-        stuck: its nodes that never become ready.
+        graph: graph of the schedule.
+        stuck: nodes that never become ready.
 
     Raises:
         PlanError: always.
@@ -151,7 +151,7 @@ def refuse_deadlock(graph: Graph, stuck: Ints) -> NoReturn:
 
 
 def _ring(graph: Graph, stuck: Ints) -> list[int]:
-    """Nodes of which each waits for the next, and the last is the first."""
+    """A cycle of nodes, each of which waits for the next; the last is the first."""
     inside = np.isin(graph.before, stuck) & np.isin(graph.after, stuck)
     waits: TopologicalSorter[int] = TopologicalSorter()
     ends = (graph.after[inside].tolist(), graph.before[inside].tolist())

@@ -1,4 +1,4 @@
-"""What the tasks of a schedule cost: seconds and bytes of each stage, links between devices."""
+"""Costs of the tasks of a schedule: seconds and bytes of each stage, links between devices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StageCosts(
     weight_bytes: of the parameters; held once for each version in use.
     gradient_bytes: of the accumulated gradients, held from the first weight gradient until the
         update.
-    state_bytes: optimizer state and everything else that stays.
+    state_bytes: optimizer state and everything else that is held all through the step.
     slice_share: share of each token slice in the times and bytes; equal shares if empty.
     """
 
@@ -78,7 +78,7 @@ class StageCosts(
 
     @property
     def stages(self) -> int:
-        """How many stages there are."""
+        """Number of stages."""
         return len(self.forward_s)
 
     @property

@@ -1,4 +1,4 @@
-"""A schedule as a graph of times: tasks, transfers and barriers, joined by what waits for what.
+"""A schedule as a graph of times: tasks, transfers and barriers, with dependencies as edges.
 
 Every queue is served in a fixed order, so the earliest times are the longest paths of this graph.
 
@@ -63,7 +63,7 @@ def graph_of(rows: Rows, *, links: bool, overlap: bool) -> Graph:
 
     Args:
         rows: of the schedule.
-        links: whether transfers take time; if not, data is there at once.
+        links: whether transfers take time; if not, data arrives at once.
         overlap: whether compute goes on while its device sends.
     """
     needs = needs_of(rows)
@@ -89,7 +89,7 @@ def graph_of(rows: Rows, *, links: bool, overlap: bool) -> Graph:
 
 
 class _Edges:
-    """Edges as they are collected."""
+    """Edges under construction."""
 
     def __init__(self) -> None:
         self.before: list[Ints] = []
@@ -106,16 +106,16 @@ class _Edges:
 
 
 def _stays(rows: Rows, needs: Needs) -> Flags:
-    """Needs that cross no link."""
+    """Dependencies within one device."""
     same = rows.device[needs.before] == rows.device[needs.after]
     return same | (needs.gradient == STAYS)
 
 
 def transfers_of(rows: Rows, needs: Needs) -> Transfers:
-    """Needs between devices, with the sends and receives that serve them.
+    """Dependencies between devices, with their sends and receives.
 
     Raises:
-        PlanError: if the tables have some sends and receives but not one of each for all.
+        PlanError: if the tables have some, but not all, sends and receives.
     """
     cross = np.flatnonzero(~_stays(rows, needs))
     source, target, flag = needs.before[cross], needs.after[cross], needs.gradient[cross]
@@ -165,7 +165,7 @@ def _key(rows: Rows, kind: Ints, near: Ints, peer: Ints) -> Ints:
 
 
 def _queues(rows: Rows) -> tuple[Ints, Ints]:
-    """Each row after the one ahead of it in its queue, host traffic also after compute."""
+    """Edges from each row to the next in its queue; host traffic also waits for compute."""
     side = np.zeros(len(rows.kind), np.int64)
     for number, kinds in enumerate(_SIDE, start=1):
         side[np.isin(rows.kind, kinds)] = number
@@ -193,7 +193,7 @@ def _links(rows: Rows, transfers: Transfers, node: Ints) -> tuple[Ints, Ints]:
 
 
 def _held(rows: Rows, transfers: Transfers, node: Ints) -> tuple[Ints, Ints]:
-    """Compute of a device that waits until what it sent is out."""
+    """Edges from transfers to the next compute of their sender."""
     compute = np.flatnonzero(~np.isin(rows.kind, [kind for kinds in _SIDE for kind in kinds]))
     at = np.searchsorted(compute, transfers.issue, side="right")
     known = at < len(compute)

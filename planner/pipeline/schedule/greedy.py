@@ -1,4 +1,4 @@
-"""A list scheduler: an order for any placement, by taking whatever is ready.
+"""A list scheduler: builds an order for any placement by running any task that is ready.
 
 Whenever a device is free it takes the first of its ready tasks: a backward before a forward, the
 chunk nearest the end of the model before others, an early micro-batch before a late one, and a
@@ -37,7 +37,7 @@ def greedy(
     Args:
         placement: of the chunks.
         microbatches: in a step.
-        costs: whose times the order is made for; orders stay valid for any others.
+        costs: costs of the stages; the order stays valid for other costs.
         in_flight: most micro-batches of which each chunk may hold activations; no limit if empty.
         memory_bytes: of activations that each device may hold; no limit if empty.
         split: whether the weight gradient is a task of its own.
@@ -70,7 +70,7 @@ class _Room:
         self.limit, self.used = limit, [0.0] * devices
 
     def take(self, needs: dict[int, float]) -> bool:
-        """Reserves room on each device, if there is."""
+        """Reserves room on each device, or returns False."""
         limit, used = self.limit, self.used
         if limit and any(used[d] + n > limit[d] * (1 + _EPSILON) for d, n in needs.items()):
             return False
@@ -80,7 +80,7 @@ class _Room:
 
 
 class _Run:
-    """One pass over time."""
+    """State of the list scheduler."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _Run:
         self.rows: list[list[_Task]] = [[] for _ in range(placement.devices)]
 
     def _depths(self) -> list[int]:
-        """Longest way from a start to each chunk."""
+        """Longest path from a start to each chunk, in edges."""
         depth = [0] * self.placement.chunks
         for _ in depth:
             for a, b in self.placement.edges:

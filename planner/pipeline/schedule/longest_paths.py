@@ -1,8 +1,8 @@
-"""The longest paths of a graph, level by level.
+"""Longest paths of a graph, level by level.
 
-A node's level is the most edges on a path to it; all nodes of one level are done at once, so that
-the time goes with the depth of the schedule and hardly with its width. Levels depend on the order
-of the tasks only, and serve for any durations.
+The level of a node is the largest number of edges on a path to it. All nodes of a level are
+computed at once, so that the time grows with the depth of the schedule, hardly with its width.
+Levels do not depend on durations.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Levels:
 
 
 def levels_of(graph: Graph) -> tuple[Levels, Ints]:
-    """Levels, and the nodes that wait for each other in a circle, which are in none."""
+    """Levels, and the nodes on or behind cycles, which have none."""
     waits = np.bincount(graph.after, minlength=graph.size)
     order = np.argsort(graph.before, kind="stable")
     nexts = graph.after[order]

@@ -40,13 +40,13 @@ class Change(NamedTuple):
 def memory_of(
     rows: Rows, costs: StageCosts, start_s: Floats, end_s: Floats, moved: list[Change]
 ) -> tuple[MemoryCurve, ...]:
-    """Curves of all devices.
+    """Memory curves of all devices.
 
     Args:
-        rows: of the schedule.
-        costs: of its stages.
-        start_s: of every task.
-        end_s: of every task.
+        rows: tasks of the schedule.
+        costs: costs of its stages.
+        start_s: start of every task.
+        end_s: end of every task.
         moved: buffers of the transfers.
     """
     changes = [
@@ -143,7 +143,7 @@ def _gradients(rows: Rows, costs: StageCosts, start_s: Floats, end_s: Floats) ->
 
 
 def _versions(rows: Rows, costs: StageCosts, start_s: Floats, end_s: Floats) -> list[Change]:
-    """Weight versions beside the newest: each lives on while a micro-batch that began with it."""
+    """Weight versions besides the newest, each held while a micro-batch in flight uses it."""
     steps = rows.select(Kind.OPTIMIZER)
     if not rows.schedule.update_every or not len(steps) or not any(costs.weight_bytes):
         return []

@@ -1,4 +1,4 @@
-"""Where the chunks of a pipeline are: which device holds each, and how data flows among them.
+"""Placement of the chunks of a pipeline: the device of each, and how data flows among them.
 
 A *device* of a schedule is a stage's whole sub-mesh. A *chunk* (virtual stage) is a part of the
 model on one device. Chunks that hold the same part of the model are *copies* of one stage.
@@ -23,11 +23,11 @@ def _bad(message: str, remedy: str) -> PlanError:
 @final
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Chunks on devices.
+    """Assignment of chunks to devices.
 
-    devices: how many there are.
-    device: of each chunk.
-    stage: part of the model that each chunk is, from 0 in model order; copies share it.
+    devices: number of devices.
+    device: device of each chunk.
+    stage: part of the model that each chunk holds, from 0 in model order; copies share it.
     edges: (from, to) pairs of chunks between which activations flow forward.
     routes: sets of chunks, each sorted; a micro-batch visits those of one route.
     """
@@ -77,12 +77,12 @@ class Placement:
 
     @property
     def chunks(self) -> int:
-        """How many chunks there are."""
+        """Number of chunks."""
         return len(self.device)
 
     @property
     def stages(self) -> int:
-        """How many parts the model is cut into."""
+        """Number of parts that the model is cut into."""
         return max(self.stage) + 1
 
     def chunks_on(self, device: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A schedule with costs as an answer: its step beside a bound and beside other schedules."""
+"""Simulates a schedule with costs, beside a bound and other schedules of the same stages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .user_file import OwnSchedule
 @final
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Another schedule with the same costs."""
+    """Another schedule, simulated with the same costs."""
 
     step_s: float
     peak_bytes: float
@@ -34,10 +34,10 @@ class Beside:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Priced:
-    """What a simulation says of a schedule.
+    """Result of simulating a schedule.
 
-    lower_bound_s: no order of these tasks is faster; 0 where none is known.
-    beside: published schedules of the same stages on as many devices that take these numbers.
+    lower_bound_s: bound over all orders of these tasks; 0 where none is known.
+    beside: published schedules of the same stages on the same number of devices, where they exist.
     """
 
     timeline: Timeline
@@ -53,12 +53,12 @@ class Priced:
         return max(0.0, 1.0 - self.lower_bound_s / step_s) if step_s > 0 else 0.0
 
     def recomputes(self, device: int) -> bool:
-        """Whether a device runs forwards again."""
+        """Whether a device recomputes."""
         return any(task.kind is Kind.RECOMPUTE for task in self.timeline.schedule.tasks(device))
 
 
 def price(own: OwnSchedule) -> Priced:
-    """Simulates a schedule, and published ones beside it.
+    """Simulates a schedule, and published schedules beside it.
 
     Raises:
         PlanError: if the file gave no costs, or they do not fit the schedule.
@@ -71,7 +71,7 @@ def price(own: OwnSchedule) -> Priced:
     timeline = simulate(own.schedule, own.costs, own.links)
     fits = within(timeline, own.memory_bytes)
     beside = _beside(own, own.costs)
-    # one that does not fit is held against orders that need as much
+    # a schedule that does not fit is compared with orders that need as much memory
     memory_bytes = own.memory_bytes if fits else ()
     bound_s = _bound_s(own.schedule, own.costs, own.links, memory_bytes)
     return Priced(timeline, own.costs, fits, bound_s, beside)
@@ -88,7 +88,7 @@ def within(timeline: Timeline, memory_bytes: Sequence[float]) -> bool:
 def _bound_s(
     schedule: Schedule, costs: StageCosts, links: Links | None, memory_bytes: Sequence[float]
 ) -> float:
-    """A bound for synchronous training; blocked senders only make it less tight."""
+    """Bound of the step in synchronous training, with or without overlap."""
     if schedule.slices > 1 or schedule.update_every or not schedule.trains:
         return 0.0
     round_ = round_of(schedule.placement, costs, split=True, links=links, memory_bytes=memory_bytes)
@@ -103,7 +103,7 @@ def _beside(own: OwnSchedule, costs: StageCosts) -> dict[str, Beside]:
         try:
             other = builder(schedule.devices, schedule.microbatches)
         except PlanError:
-            continue  # numbers that this one does not take
+            continue  # this schedule does not support these numbers
         same = other.placement.stages == costs.stages and other.slices == schedule.slices
         if not same or bool(other.update_every) != bool(schedule.update_every):
             continue
@@ -114,7 +114,7 @@ def _beside(own: OwnSchedule, costs: StageCosts) -> dict[str, Beside]:
 
 
 def _alike(other: Schedule, schedule: Schedule) -> Schedule:
-    """The other schedule with the work that the first has beside forwards and backwards."""
+    """Adds the first schedule's sums, updates and recomputation to the other one."""
     rows = rows_of(schedule)
     stage = np.array(schedule.placement.stage, np.int64)[rows.chunk]
     again = {int(s) for s in stage[rows.select(Kind.RECOMPUTE)]}

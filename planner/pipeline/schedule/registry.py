@@ -1,4 +1,4 @@
-"""The schedules there are, by name; to add one, write its file and a line here."""
+"""The known schedules by name; to add one, write its file and a line here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def schedules() -> Mapping[str, Callable[..., Schedule]]:
 
 
 def build(name: str, stages: int, microbatches: int, **options: Any) -> Schedule:
-    """The schedule of that name.
+    """Builds the schedule of a name.
 
     Args:
         name: one of `schedules()`.

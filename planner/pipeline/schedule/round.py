@@ -1,4 +1,4 @@
-"""One round of a schedule that repeats, and the least period that it can have.
+"""One round of a repeating schedule, and a bound of its period.
 
 A round is one micro-batch of each route, or several; its blocks are a forward and a backward (or
 both halves) of each chunk. No period is below the work of the busiest device in a round.
@@ -37,7 +37,7 @@ class Block:
 @final
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What one round consists of.
+    """The blocks of one round and their dependencies.
 
     needs: (before, after, seconds between the end of the one and the start of the other).
     hold: (first, last, device, bytes): memory held from the start of a block until the end of
@@ -111,10 +111,10 @@ class Round:
 
     @cached_property
     def least_period_s(self) -> float:
-        """No steady state is faster, whatever its pattern.
+        """Bound of the period over all patterns [s].
 
-        A device is busy for its load in each round; and what a round holds, for as long as it must
-        at least, cannot on average be more than there is room.
+        A device is busy for its load in each round; and the memory that a round must hold over time
+        cannot on average exceed the device's memory.
         """
         least = max(self.load_s)
         for device, room in enumerate(self.room_bytes):
@@ -133,7 +133,7 @@ class Round:
         return far[last]
 
     def lower_bound_s(self, rounds: float) -> float:
-        """No order of the tasks is faster: the least period, and what must be before and after."""
+        """Bound of the step over all orders [s]: the least period, and work before and after."""
         ends = zip(self.head_s, self.blocks, self.tail_s, strict=True)
         bound = max(head + block.seconds + tail for head, block, tail in ends)
         for device, load in enumerate(self.load_s):
@@ -160,7 +160,7 @@ def round_of(
         placement: of the chunks.
         costs: of the stages.
         split: whether weight gradients are blocks of their own.
-        links: between devices; transfers count as delays, queues on links are left out.
+        links: between devices; transfers count as delays, without queues on links.
         memory_bytes: of each device, for everything; no limit if empty.
         copies: micro-batches of each route in a round.
     """
@@ -211,7 +211,7 @@ def transfer_s(
 def _room(
     placement: Placement, costs: StageCosts, memory_bytes: Sequence[float]
 ) -> tuple[float, ...]:
-    """What weights, gradients and state leave of each device's memory."""
+    """Memory of each device that weights, gradients and state leave free."""
     if not memory_bytes:
         return (float("inf"),) * placement.devices
     room = [float(b) for b in memory_bytes]

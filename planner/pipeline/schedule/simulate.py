@@ -1,4 +1,4 @@
-"""Runs a schedule on paper: durations and links in, a timeline out."""
+"""Simulates a schedule: durations and links in, a timeline out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .timeline import Timeline
 
 @final
 class Simulator:
-    """A checked schedule, ready to be run with any costs.
+    """Simulates one checked schedule with any costs.
 
     Checking and ordering the tasks takes most of the time of a simulation and depends on the
     schedule alone; keep one simulator to run many costs.
@@ -45,7 +45,7 @@ class Simulator:
             links: between devices; transfers are free if None.
 
         Raises:
-            PlanError: if the costs are of another number of stages, or the tasks wait in a circle.
+            PlanError: if the costs are of another number of stages, or the tasks deadlock.
         """
         graph, levels = self._graph(links)
         duration_s, size_bytes = self._durations(graph, costs, links)
@@ -53,7 +53,7 @@ class Simulator:
         return _timeline(graph, costs, links, start_s, duration_s, size_bytes)
 
     def step_s(self, costs: StageCosts, links: Links | None = None) -> float:
-        """The step time alone, without memory."""
+        """Seconds of one step; memory is not simulated."""
         graph, levels = self._graph(links)
         duration_s, _ = self._durations(graph, costs, links)
         return float((longest(levels, duration_s) + duration_s).max(initial=0.0))
@@ -126,7 +126,7 @@ def task_s(rows: Rows, costs: StageCosts) -> Floats:
 
 
 def _sync_parts(rows: Rows, syncs: Ints) -> Ints:
-    """Into how many parts the gradient of each of these tasks is cut."""
+    """Number of parts of the gradient of each of these tasks."""
     shape = (rows.schedule.placement.chunks, int(rows.microbatch[syncs].max()) + 1)
     parts = np.zeros(shape, np.int64)
     np.maximum.at(parts, (rows.chunk[syncs], rows.microbatch[syncs]), rows.part[syncs] + 1)

@@ -81,7 +81,7 @@ class Schedule:
 
     @property
     def size(self) -> int:
-        """How many tasks there are in all."""
+        """Number of tasks on all devices."""
         return sum(len(table) for table in self.tables)
 
     @property
@@ -102,7 +102,7 @@ class Schedule:
             yield Task(Kind(kind), chunk, microbatch, part, peer)
 
     def digest(self) -> str:
-        """Stable name of the contents, the name of the schedule left out."""
+        """Digest of the contents without the schedule's name."""
         head = (self.placement, self.microbatches, self.route, self.slices, self.update_every)
         sha = hashlib.sha256(repr(head).encode())
         for table in self.tables:
@@ -118,7 +118,7 @@ class Schedule:
 
 
 def table_of(rows: Sequence[Sequence[int]]) -> Table:
-    """Rows of equal length as a table; last columns that they leave out take their defaults."""
+    """Rows of equal length as a table; missing last columns take their defaults."""
     table = np.empty((len(rows), COLUMNS), np.int32)
     table[:, 3:] = (Row._field_defaults["part"], Row._field_defaults["peer"])
     if rows:

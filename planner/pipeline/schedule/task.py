@@ -1,4 +1,4 @@
-"""What a row of a schedule says: one task of one device."""
+"""A task of a schedule: one row of one device's table."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 
 class Kind(enum.IntEnum):
-    """What a task does; the value is the first column of a schedule's table."""
+    """Kind of a task; the value is the first column of a schedule's table."""
 
     FORWARD = 0
     BACKWARD = 1  # input and weight gradient in one task
     INPUT_GRADIENT = 2
     WEIGHT_GRADIENT = 3
-    RECOMPUTE = 4  # the forward once more, before a backward
+    RECOMPUTE = 4  # repeats the forward before a backward
     SEND_ACTIVATION = 5
     RECEIVE_ACTIVATION = 6
     SEND_GRADIENT = 7
@@ -22,11 +22,11 @@ class Kind(enum.IntEnum):
     SYNC = 9  # one part of the gradient sum among copies of a stage
     OPTIMIZER = 10
     OFFLOAD = 11  # activations to the host
-    FETCH = 12  # and back
+    FETCH = 12  # activations from the host
 
     @property
     def word(self) -> str:
-        """Name for people and files: `input-gradient`."""
+        """Name in output and files, such as `input-gradient`."""
         return self.name.lower().replace("_", "-")
 
 
@@ -67,7 +67,7 @@ class Task:
     peer: int = -1
 
     def __str__(self) -> str:
-        """Such as `forward of micro-batch 3 on chunk 1`."""
+        """The task in words, such as `forward of micro-batch 3 on chunk 1`."""
         if self.kind in (Kind.SYNC, Kind.OPTIMIZER):
             part = f" part {self.part}" if self.kind is Kind.SYNC else ""
             return f"{self.kind.word}{part} of update {self.microbatch} on chunk {self.chunk}"

@@ -1,4 +1,4 @@
-"""What a simulation found: when everything ran, how much memory it held, where time was lost."""
+"""Result of a simulation: times of all tasks, memory of each device, idle time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MemoryCurve:
 
     @property
     def peak_bytes(self) -> float:
-        """The most that is held at any time."""
+        """Peak memory [byte]."""
         return float(self.held_bytes.max(initial=0.0))
 
 
@@ -65,7 +65,7 @@ class Moved:
 @final
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """One step of a schedule.
+    """The simulation of one step of a schedule.
 
     start_s, end_s: of every task, in the order of the tables, device after device.
     """
@@ -83,7 +83,7 @@ class Timeline:
 
     @property
     def schedule(self) -> Schedule:
-        """What was simulated."""
+        """The simulated schedule."""
         return self.graph.rows.schedule
 
     @property
@@ -99,7 +99,7 @@ class Timeline:
 
     @cached_property
     def step_s(self) -> float:
-        """From the first start to the last end, transfers and updates included."""
+        """Seconds from the first start to the last end, transfers and updates included."""
         return float((self.node_start_s + self.node_duration_s).max(initial=0.0))
 
     @cached_property
@@ -175,7 +175,7 @@ class Timeline:
             node = int(graph.before[edges[int(np.argmax(reach))]])
 
     def critical_shares(self) -> list[tuple[str, int, float]]:
-        """Kinds of links of the critical path: (kind on device, how many, seconds), longest first.
+        """Kinds of links of the critical path: (kind on device, number, seconds), longest first.
 
         Transfers are named by the devices at their ends.
         """
@@ -204,12 +204,12 @@ class Timeline:
 
 
 def curve(time_s: Floats, change_bytes: Floats, held_bytes: float) -> MemoryCurve:
-    """The curve of changes at moments; what ends at a moment is gone before what begins at it.
+    """The memory curve of changes; releases at a moment come before allocations.
 
     Args:
-        time_s: of each change.
-        change_bytes: more (positive) or less.
-        held_bytes: before all of them.
+        time_s: time of each change.
+        change_bytes: bytes allocated (positive) or released.
+        held_bytes: memory before all changes.
     """
     order = np.lexsort((change_bytes, time_s))
     moments: NDArray[np.float64] = np.concatenate(([0.0], time_s[order]))

@@ -49,7 +49,7 @@ def with_sync(schedule: Schedule, *, parts: int = 1) -> Schedule:
 
 
 def with_optimizer(schedule: Schedule) -> Schedule:
-    """Updates the weights at the end of every device, or inside if the schedule says so."""
+    """Adds updates of the weights at the end of every device, or every `update_every`."""
     rows = rows_of(schedule)
     if len(rows.select(Kind.OPTIMIZER)):
         return schedule
@@ -118,7 +118,7 @@ def _copied(rows: Rows, at: Ints, kind: np.ndarray, peer: np.ndarray) -> np.ndar
 
 
 def _inserted(rows: Rows, new: list[tuple[Ints, int, np.ndarray]]) -> Schedule:
-    """Tables with tasks put before (negative side) or after the rows that they are tied to."""
+    """Tables with tasks inserted before (negative side) or after given rows."""
     old = np.stack((rows.kind, rows.chunk, rows.microbatch, rows.part, rows.peer), axis=1)
     count = len(rows.kind)
     anchor = np.concatenate([np.arange(count), *(at for at, _, _ in new)])

@@ -39,7 +39,7 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class ScheduleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A schedule as a file says it; see `Schedule` and `Placement` for the fields.
+    """A schedule in the form of its file; see `Schedule` and `Placement` for the fields.
 
     stage: the chunk's own number for each chunk if empty; edges: a chain if empty; routes: one
     through all chunks if empty. costs, links, memory_bytes: to simulate it with.
@@ -66,7 +66,7 @@ class ScheduleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 @final
 @dataclass(frozen=True, slots=True)
 class OwnSchedule:
-    """What a file holds: a checked schedule, and what it is to be simulated with, if given."""
+    """A user's schedule, checked, and the costs, links and limits to simulate it with, if given."""
 
     schedule: Schedule
     costs: StageCosts | None
@@ -136,7 +136,7 @@ def _own(file: ScheduleFile) -> OwnSchedule:
 
 
 def schedule_of(file: ScheduleFile) -> Schedule:
-    """The schedule that a file says, checked.
+    """The checked schedule of a file.
 
     Raises:
         PlanError: if it is of another format or version, or cannot run.

@@ -1,4 +1,4 @@
-"""Asynchronous 1F1B: weights are updated inside the step, old versions are kept for their users."""
+"""Asynchronous 1F1B: updates inside the step; a micro-batch keeps its first weights."""
 
 from __future__ import annotations
 

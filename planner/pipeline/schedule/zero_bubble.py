@@ -40,7 +40,7 @@ def zero_bubble_h2(stages: int, microbatches: int) -> Schedule:
 def one_stage(chunk: int, microbatches: int, *, ahead: int, late: int) -> Table:
     """`ahead` forwards, then input gradient, weight gradient of `late` micro-batches ago, forward.
 
-    Weight gradients that are left over come last.
+    Weight gradients that remain come last.
     """
     head = min(ahead, microbatches)
     rows = [(Kind.FORWARD, chunk, m) for m in range(head)]

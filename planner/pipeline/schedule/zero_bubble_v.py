@@ -34,7 +34,7 @@ def zero_bubble_v(stages: int, microbatches: int) -> Schedule:
 
 
 class _Device:
-    """Counts what a device has done; what is done already is left out."""
+    """Builds the tasks of one device and counts them; tasks already done are skipped."""
 
     def __init__(self, microbatches: int) -> None:
         self.microbatches = microbatches
@@ -51,13 +51,13 @@ class _Device:
                 self.owed.append((chunk, m))
 
     def pay(self) -> None:
-        """The weight gradient that has waited longest."""
+        """Appends the oldest waiting weight gradient."""
         if self.owed:
             chunk, m = self.owed.pop(0)
             self.rows.append((Kind.WEIGHT_GRADIENT, chunk, m))
 
     def back(self, chunk: int) -> None:
-        """Both gradients."""
+        """Appends both gradients."""
         self.do(Kind.INPUT_GRADIENT, chunk)
         self.pay()
 

@@ -133,9 +133,9 @@ def test_what_cannot_be_had_is_said():
     assert caught.value.needs_bytes > 1500
     assert "more than the limit" in caught.value.message
     assert "or at least" in caught.value.remedy
-    with pytest.raises(PlanError, match="1 stage is no pipeline"):
+    with pytest.raises(PlanError, match="at least 2 stages"):
         planned(pipeline=1)
-    with pytest.raises(PlanError, match="mesh is of one program"):
+    with pytest.raises(PlanError, match="mesh applies to a single program"):
         planned(mesh=(2, 2))
     with pytest.raises(PlanError, match="8 examples do not divide into 3"):
         planned(microbatches=3)

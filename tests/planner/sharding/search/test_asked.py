@@ -285,7 +285,7 @@ def test_stages_tell_what_they_do_not_follow() -> None:
     settings: Any = {"cluster": slow_machine(), "optimizer": optax.sgd(0.1), "baselines": False}
     found = plan(loss, params, x, pipeline=2, microbatches=2, **settings)
     assert [w for w in found.warnings if w.startswith("4 sharding constraints are not followed")]
-    with pytest.raises(PlanError, match="shardings is of one program"):
+    with pytest.raises(PlanError, match="shardings applies to a single program"):
         plan(loss, params, x, pipeline=2, shardings="pin", **settings)
 
 
