@@ -44,9 +44,7 @@ def _check_one_stage(file: PlanFile) -> None:
                       "schedule")  # fmt: skip
     (stage,), (program,) = file.stages, file.programs
     if stage.peak_bytes != program.peak_bytes:
-        raise IRError(
-            f"its peak is {program.peak_bytes} bytes in its program, {stage.peak_bytes} in its stage"
-        )
+        raise IRError(f"its peak is {stage.peak_bytes} bytes, its program's {program.peak_bytes}")
     (expected,) = one_stage(program, stage.layers[1]).stages
     if stage != expected:
         raise IRError(f"its stage is {stage}, its program's {expected}")

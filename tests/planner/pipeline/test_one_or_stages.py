@@ -128,7 +128,7 @@ def test_what_cannot_be_had_is_said():
         planned(pipeline=5)
     with pytest.raises(PlanError, match=r"30 stages, but the program has \d+ layers"):
         planned(pipeline=30, cluster=slow_machine(32))
-    with pytest.raises(PlanError, match="does not fit: the leanest") as caught:
+    with pytest.raises(PlanError, match="does not fit: the smallest") as caught:
         planned(memory_bytes=1500)
     assert caught.value.needs_bytes > 1500
     assert "more than the limit" in caught.value.message
