@@ -3,17 +3,17 @@
 With g a function of one example, x_i the i-th example and B the size of the batch, a value is
 
     same    B^p c                  the same for every batch of that size
-    rows    B^p g(x_i)             along one dimension, an entry (or a stretch) for each example
+    rows    B^p g(x_i)             one entry, or several consecutive ones, for each example
     total   B^p sum_i g(x_i)       a sum over examples is p = 0, a mean p = -1
     mixed                          anything else, with the first op that made it so
 
-`same` of power p is `total` of power p - 1. What an op does to these follows from its record: from
-the kind of the factor that runs over the examples, and from the operands in which it is linear.
+`same` of power p is `total` of power p - 1. The effect of an op follows from its record: from the
+kind of the factor that runs over the examples, and from the operands in which it is linear.
 
-With edits (see `edits`) there are no powers, a total of parts may hold each part's share of what is
-the same for all, and
+With edits (see `edits`) there are no powers, a `total` of parts may include each part's share of a
+value of kind `same`, and there is one more kind:
 
-    late    f(total, ...)          what is computed once, from sums over all examples
+    late    f(total, ...)          computed once, from sums over all examples
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _KEEPS_INDEX = ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze"
 
 @dataclass(frozen=True, slots=True)
 class BatchedOp:
-    """One op at the larger batch, with all that a rule looks at.
+    """One op at the larger batch size, with the shares of its operands.
 
     scaled: for each result the dimensions that grow with the batch.
-    edits: where what has to change is noted; None if nothing can.
-    place: of the op; None if nothing may change there.
-    drawn: takes ops that draw random numbers for all examples together.
+    edits: notes of necessary changes; None if nothing may change.
+    place: place of the op; None if nothing may change there.
+    drawn: collects names of ops that draw random numbers for all examples together.
     """
 
     node: Node
@@ -75,7 +75,7 @@ class BatchedOp:
         return self.all(mixed(f"{at(self.node)} {what}"))
 
     def late(self, what: str) -> tuple[Share, ...]:
-        """What can only be computed at the end, if that can be at all."""
+        """Shares of results that are computed after all parts, or mixed if that is not possible."""
         kind = "mixed" if self.edits is None else "late"
         return self.all(Share(kind, reason=f"{at(self.node)} {what}"))
 
@@ -96,7 +96,7 @@ def apply(step: BatchedOp) -> tuple[Share, ...]:
 
 
 def _checked(step: BatchedOp, found: tuple[Share, ...]) -> tuple[Share, ...]:
-    """Holds the shares against the dimensions that really grow with the batch."""
+    """Checks the shares against the dimensions that grow with the batch."""
     for share, scaled in zip(found, step.scaled, strict=True):
         expected = (share.dim,) if share.by_example else ()
         if share.kind != "mixed" and scaled != expected:
@@ -157,19 +157,19 @@ def _of_constants(step: BatchedOp) -> tuple[Share, ...]:
 
 
 def _repeats(step: BatchedOp, dim: int) -> bool:
-    """Whether all entries along a new dimension are alike."""
+    """Whether all entries along a new dimension are equal."""
     if step.node.op == "iota":
         return step.node.attr("dimension") != dim
     return step.node.op in ("broadcast_in_dim", "empty", "empty2")
 
 
 def _counts_examples(step: BatchedOp, dim: int) -> bool:
-    """Whether the numbers along a dimension are those of examples."""
+    """Whether an iota along a dimension numbers the examples."""
     return step.edits is None or step.node.outputs[0].shape[dim] == step.batch
 
 
 def _drawn(step: BatchedOp, k: int, scaled: Sequence[int], power: int) -> Share:
-    """Random numbers that all examples draw together: of a part, those of its examples."""
+    """Share of random numbers drawn for all examples; a part takes those of its examples."""
     step.drawn.append(at(step.node))
     size = step.node.outputs[k].shape[scaled[0]]
     if len(scaled) > 1 or (step.edits is not None and (step.place is None or size % step.batch)):
@@ -208,7 +208,7 @@ def _of_totals(step: BatchedOp) -> tuple[Share, ...]:
 
 
 def _shared_out(step: BatchedOp, group: Sequence[int]) -> tuple[Share, ...]:
-    """A sum to which each part adds its share of what is the same for all."""
+    """Shares of a sum in which operands of kind `same` are divided among the parts."""
     alike = [k for k in group if step.shares[k].kind == "same"]
     if alike and (step.place is None or dtype_kind(step.node.outputs[0].dtype) != "float"):
         return step.late("adds a sum over examples and what is no such sum")
@@ -248,7 +248,7 @@ def _of_rows(step: BatchedOp) -> tuple[Share, ...]:
 
 
 def _positions(step: BatchedOp, numbered: Sequence[int]) -> bool:
-    """Notes that examples' own numbers are those in the batch; whether they can be."""
+    """Notes that numbers of examples count from the whole batch; False if not possible."""
     if step.edits is None or step.place is None or any(step.shares[i].columns for i in numbered):
         return False
     for i in numbered:
@@ -257,17 +257,17 @@ def _positions(step: BatchedOp, numbered: Sequence[int]) -> bool:
 
 
 def _guessed(rows: Sequence[Share]) -> tuple[tuple[Place, int], ...]:
-    """Draws that alone say how entries belong to examples."""
+    """Draws whose assignment of entries to examples is a guess."""
     if not all(s.drawn for s in rows):
         return ()
     return tuple(dict.fromkeys(draw for s in rows for draw in s.drawn))
 
 
 def _relay(rows: Sequence[Share]) -> None:
-    """Begins again with draws that run over the examples as what they are combined with.
+    """Restarts the analysis with the draws laid out like the values they are combined with.
 
     Raises:
-        Relaid: if there is such a draw.
+        Relaid: if a draw has another layout.
     """
     wanted = next((s.inner for s in rows if not s.drawn), rows[0].inner)
     for share in rows:
@@ -337,7 +337,7 @@ def _less(step: BatchedOp) -> tuple[Share, ...] | None:
 
 
 def _reshape(step: BatchedOp) -> tuple[Share, ...] | None:
-    """The stride between examples in row-major order is what a reshape keeps."""
+    """Finds the examples by their row-major stride, which a reshape keeps."""
     share, before, after = step.shares[0], step.types[0].shape, step.node.outputs[0].shape
     if not share.by_example:
         return None
@@ -373,7 +373,7 @@ def _concatenate(step: BatchedOp) -> tuple[Share, ...] | None:
 
 
 def _gather(step: BatchedOp) -> tuple[Share, ...] | None:
-    """`x[arange(B), ...]`: each example picks from its own row."""
+    """`x[arange(B), ...]`: each example reads its own row."""
     operand, indices = step.shares
     columns = (0,) if indices.kind == "index" else indices.columns
     if not columns or not operand.by_example or operand.inner not in (1, ANY):

@@ -1,8 +1,8 @@
 # pyright: basic
-"""Derivatives of a user's own, of calls in which something changes on a part of the batch.
+"""Custom derivatives of calls that change on a part of the batch.
 
-Such a call draws random numbers for all examples, or reads the batch size, and so may its rule:
-the rule's two programs are walked as the loss is, and the call runs with the edits of all three.
+Where such a call draws random numbers for all examples or uses the batch size, its derivative rule
+may do so as well: both programs of the rule are analysed like the loss, and all three get edits.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _OTHER = "whose derivative depends on the examples in another way"
 
 
 def rules_of(large: Any, small: Any, edits: Edits, batch: int, count: int) -> str:
-    """Notes the rules of all calls in which something changes; why one cannot be had, if so.
+    """Notes the edits of the rules of all changed calls; returns a reason if that fails, else "".
 
     Args:
         large: jaxpr of the loss on the whole batch.
         small: jaxpr of the loss on a part.
-        edits: of the loss.
-        batch: examples.
-        count: parts.
+        edits: edits of the loss.
+        batch: number of examples.
+        count: number of parts.
     """
     for place, called in edits.called.items():
         pair = equation_at(large, place[:-1]), equation_at(small, place[:-1])
@@ -45,10 +45,9 @@ def rules_of(large: Any, small: Any, edits: Edits, batch: int, count: int) -> st
 
 
 def telling(large: Any, small: Any) -> tuple[Place, ...]:
-    """Calls whose rules tell the batch size, or draw for all examples, though they may not.
+    """Places of `custom_vjp` calls whose rules use the batch size or draw for all examples.
 
-    Of those that are written as `jax.custom_vjp`. A rule is a program that nobody sees before the
-    loss is differentiated.
+    Such a rule is no part of the loss's program before the loss is differentiated.
 
     Args:
         large: jaxpr of the loss at one batch size.
@@ -58,7 +57,7 @@ def telling(large: Any, small: Any) -> tuple[Place, ...]:
     for place, a, b in _calls(large, small, ()):
         try:
             pairs = list(zip(rule_of(a), rule_of(b), strict=True))
-        except TraceError:  # the loss's own gradient will say why
+        except TraceError:  # differentiating the loss raises the same error with its cause
             continue
         if not all(_says_alike(x.closed, y.closed) for x, y in pairs):
             found.append(place)
@@ -66,7 +65,7 @@ def telling(large: Any, small: Any) -> tuple[Place, ...]:
 
 
 def _calls(large: Any, small: Any, place: Place) -> Iterator[tuple[Place, Any, Any]]:
-    """Calls with derivatives of their own, with their places."""
+    """Calls with custom derivatives at both sizes, with their places."""
     pairs = zip(internals.equations(large), internals.equations(small), strict=False)
     for number, (a, b) in enumerate(pairs):
         name, here = a.primitive.name, (*place, number)
@@ -81,7 +80,7 @@ def _calls(large: Any, small: Any, place: Place) -> Iterator[tuple[Place, Any, A
 
 
 def _says_alike(large: Any, small: Any) -> bool:
-    """Whether two programs differ by shapes alone, and draw nothing of another shape."""
+    """Whether two programs differ only in shapes, none of them of random numbers."""
     pairs = list(zip_longest(internals.equations(large), internals.equations(small)))
     return all(a and b and _same(a, b) for a, b in pairs)
 
@@ -132,14 +131,14 @@ def _floats(eqn: Any) -> list[bool]:
 
 
 def _slope(share: Share) -> Share:
-    """Share of the gradient of a value: of what all examples have alike, a sum over them."""
+    """Share of the gradient of a value; of a value of kind `same` it is a sum over examples."""
     if share.by_example:
         return Share("rows", 0, share.dim, share.inner)
     return SAME if share.kind == "total" else Share("total")
 
 
 def _fits(share: Share, wanted: Share) -> bool:
-    """Whether a share is as it has to be."""
+    """Whether a share is the required one."""
     if share.kind == "zero" or wanted.kind == "mixed":
         return True
     if share.by_example and wanted.by_example:

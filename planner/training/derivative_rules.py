@@ -1,5 +1,5 @@
 # pyright: basic
-"""Calls with derivatives of their own in which something changes: their rules as programs."""
+"""Derivative rules of calls with custom derivatives, as programs."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ Array = Any
 
 
 def flows(eqn: Any) -> list[bool]:
-    """Which operands have a gradient."""
+    """For each operand, whether it has a gradient."""
     return [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in eqn.invars]
 
 
 def merged(values: Sequence[Array], moving: Sequence[Array], which: Sequence[bool]) -> list[Array]:
-    """The values, with others in place of those that move."""
+    """The values with `moving` in the marked places."""
     fresh = iter(moving)
     return [next(fresh) if moves else x for x, moves in zip(values, which, strict=True)]
 
 
 def chosen(values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
-    """Those that are marked."""
+    """The marked values."""
     return [x for x, wanted in zip(values, which, strict=True) if wanted]
 
 
 def rule_of(eqn: Any) -> tuple[Traced, Traced]:
-    """What a call computes with what its derivative keeps, and its derivative.
+    """Traces a call's forward function with residuals, and its derivative.
 
-    The first takes the operands, and gives the results and what is kept; the second takes what is
-    kept and gradients of the results that have some, and gives those of the operands.
+    The first maps operands to results and residuals; the second maps residuals and the gradients of
+    the results to the gradients of the operands.
     """
     which, trees = flows(eqn), []
     outs = [jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in eqn.outvars]

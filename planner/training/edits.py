@@ -1,8 +1,9 @@
-"""What changes in a loss where it runs on a part of the batch, so that it stays the whole's.
+"""Edits of a loss that runs on a part of the batch, so that parts add up to the whole.
 
-A loss traced at the size of a part computes other things than a slice of what the whole batch
-gives: numbers that tell the batch size, random numbers, positions, statistics. Each such place is
-noted here; `planner.training.sliced_program` runs the program with these notes.
+Traced at the size of a part, a loss may compute something else than a slice of the whole batch's
+values: through numbers that depend on the batch size, random numbers, positions and statistics.
+    Each
+such place is noted here; `planner.training.sliced_program` runs the program with these notes.
 """
 
 from __future__ import annotations
@@ -10,22 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-# Of an equation: its numbers in the jaxprs around it, and the names of what they are called by.
+# Place of an equation: its number in each enclosing jaxpr, and the names under which these are
+# called.
 Place = tuple[int | str, ...]
 Value = tuple[Place, int]  # an operand, or a result, of an equation
 
 
 def body_name(op: str, number: int) -> str:
-    """What a place calls a body of an op."""
+    """Name of an op's body within a place."""
     return f"while body {number}" if op == "while" else f"body {number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an operand becomes.
+    """The new value of an operand.
 
-    kind: number (of the whole batch, in `value`); share (1/m of what all parts have alike);
-        position (of an example: in the batch, not in the part).
+    kind: number (that of the whole batch, `value`); share (1/m of a value that is the same for all
+        m parts); position (of an example in the batch instead of in the part).
     """
 
     kind: str
@@ -34,11 +36,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Random numbers that all examples draw together, of which a part takes its own.
+    """Random numbers drawn for all examples together, of which a part takes its own.
 
-    dim: of the results, over which the examples run.
-    outer, inner: how often they run over all examples, and how many consecutive entries belong
-        to one.
+    dim: dimension of the results over which the examples run.
+    outer, inner: entries per example along it: repetitions of the run over all examples, and
+        consecutive entries of one example; size = outer * examples * inner.
     """
 
     dim: int
@@ -51,9 +53,9 @@ SHARE, POSITION = Change("share"), Change("position")
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Shares of the operands and results of a call with a derivative of its own.
+    """Shares of the operands and results of a call with a custom derivative.
 
-    Those of what nothing reads are None.
+    None for values that nothing reads.
     """
 
     operands: tuple[Any, ...]
@@ -62,19 +64,18 @@ class Called:
 
 @dataclass
 class Edits:
-    """Notes of one analysis.
+    """Edits noted by one analysis.
 
-    operands: of equations, and what they become.
-    ends: the same of results of bodies.
-    draws: equations that draw.
-    given: results that are computed on the whole batch before, and the dimension of their
-        examples; None if they have none.
-    sums: results that are sums over examples and enter what is computed once at the end.
-    inner: what is known of how draws run over the examples.
-    called: calls with derivatives of their own in which something changes, and what they are
-        called with.
-    rules: of these, what their derivatives become.
-    telling: calls whose derivatives tell the batch size.
+    operands: (equation, operand) -> change.
+    ends: (body, result) -> change.
+    draws: equation -> its random numbers.
+    given: results computed beforehand on the whole batch -> dimension of their examples; None if
+        they have none.
+    sums: results that are sums over examples and inputs of the computation after all parts.
+    inner: consecutive entries of one example in a draw, as far as known.
+    called: calls with custom derivatives that change, with the shares of operands and results.
+    rules: edits of the derivatives of these calls.
+    telling: calls whose derivatives depend on the batch size.
     """
 
     operands: dict[Value, Change] = field(default_factory=dict[Value, Change])
@@ -89,7 +90,7 @@ class Edits:
     telling: tuple[Place, ...] = ()
 
     def forget(self, place: Place) -> None:
-        """Drops what was noted inside an equation."""
+        """Drops the notes inside an equation."""
         n = len(place)
         for notes in (self.operands, self.ends, self.given, self.sums):
             for key in [key for key in notes if key[0][:n] == place]:

@@ -1,8 +1,8 @@
 # pyright: basic
 """A traced function as a straight list of equations, each with its place.
 
-Calls that only group equations are opened, and where asked what is computed again; calls with
-derivatives of their own, loops and branches stay whole, so that derivatives stay what they are.
+Calls that only group equations are inlined, and optionally recomputed regions; calls with custom
+derivatives, loops and branches stay whole, so that derivatives stay the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A number written into the program."""
+    """A literal of the program."""
 
     value: Any
 
@@ -75,7 +75,7 @@ class Straight:
 
     @cached_property
     def values(self) -> dict[Value, int]:
-        """Numbers of results, and of captured arrays, by where they are made."""
+        """Value numbers of results and captured arrays, by (place, index)."""
         head: Place = ("constant", *self.place)
         found: dict[Value, int] = {(head, k): v for k, v in enumerate(self.heads)}
         for e in self.equations:
@@ -85,12 +85,12 @@ class Straight:
     def needed(
         self, ends: Collection[int | Written], stops: Collection[int] = (), *, effects: bool = False
     ) -> tuple[Equation, ...]:
-        """Equations that some values depend on, of which others are known.
+        """Equations that the values `ends` depend on.
 
         Args:
-            ends: the values.
-            stops: values that are known.
-            effects: keep what has effects, too.
+            ends: values to compute.
+            stops: values that are already known.
+            effects: whether to keep equations with effects, too.
         """
         wanted = {v for v in ends if isinstance(v, int)} - {*stops}
         kept: list[Equation] = []
@@ -101,12 +101,12 @@ class Straight:
         return tuple(reversed(kept))
 
     def start(self, args: Sequence[Array]) -> dict[int, Array]:
-        """Values that are known when the program begins."""
+        """Environment with the arguments and captured arrays."""
         return self.consts | dict(zip(self.inputs, args, strict=True))
 
 
 def read(env: Mapping[Any, Array], v: Any) -> Array:
-    """The value of an operand."""
+    """Value of an operand, a literal or from the environment."""
     return v.value if isinstance(v, Written) else env[v]
 
 
@@ -118,14 +118,14 @@ def straight(
     derived: bool = False,
     only: Collection[Place] | None = None,
 ) -> Straight:
-    """A jaxpr as a straight program.
+    """Flattens a jaxpr into a straight program.
 
     Args:
-        body: open or closed.
-        place: where it stands.
-        again: open what is computed again, too.
-        derived: open calls with derivatives of their own, too.
-        only: places of the calls that are opened; all if None.
+        body: open or closed jaxpr.
+        place: place of the jaxpr.
+        again: whether to inline recomputed regions, too.
+        derived: whether to inline calls with custom derivatives, too.
+        only: places of the calls to inline; all if None.
     """
     return _Reader(again, derived, only).program(body, place)
 
@@ -170,7 +170,7 @@ class _Reader:
         return tuple(get(var) for var in jaxpr.outvars)
 
     def inside(self, eqn: Any) -> tuple[Any, str] | None:
-        """What is opened of an equation, and how its place is called."""
+        """The body of an equation to inline, and its name; None if it stays whole."""
         name = eqn.primitive.name
         body = internals.inlined(eqn) if self.derived else internals.group_of(eqn)
         if body is not None:
@@ -202,7 +202,7 @@ def equation_at(body: Any, place: Place) -> Any:
 
 
 def bodies(eqn: Any) -> list[Any]:
-    """Programs among the parameters of an equation, in the order in which places count them."""
+    """Jaxprs among the parameters of an equation, in the order that places count."""
     found: list[Any] = []
     for _, value in sorted(eqn.params.items()):
         for item in value if isinstance(value, (tuple, list)) else (value,):

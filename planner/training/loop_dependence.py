@@ -1,4 +1,4 @@
-"""Loops and branches: how what they compute depends on the examples of a batch."""
+"""Dependence of the results of loops and branches on the examples of a batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ir import Scan, While, dtype_kind
 from .paired_ops import Pair
 from .shares import SAME, ZERO, Share, at, mixed
 
-_ROUNDS = 6  # of a loop body until the shares of its carries stay as they are
+_ROUNDS = 6  # walks of a loop body until the shares of its carries are stable
 
 
 def _scan(pair: Pair) -> tuple[Share, ...]:
@@ -31,7 +31,7 @@ def _scan(pair: Pair) -> tuple[Share, ...]:
 def _carried(
     pair: Pair, first: int, carry: Sequence[Share], outs: Sequence[Share], body: int
 ) -> tuple[Share, ...]:
-    """Shares of carries; what begins alike in all parts, or ends so, is shared out in sums."""
+    """Shares of carries; a carry of kind `same` before or after is divided among parts in sums."""
     found: list[Share] = []
     for k, share in enumerate(carry):
         values = ((pair.place, first + k), (pair.inside(body), k))

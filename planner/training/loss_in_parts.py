@@ -1,8 +1,8 @@
 # pyright: basic
-"""A loss with edits as a function of parameters and a part, and what comes before and after.
+"""A loss with edits as a function of parameters and a part, with programs before and after.
 
-The batch is extended: its leaves are followed by values that were computed from the whole batch,
-and the part's number. So extended it is cut like any batch.
+The extended batch is the leaves of the batch, then the values computed beforehand from the whole
+batch, then the part's number. It is cut into parts like any batch.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Array = Any
 class InParts:
     """A loss with edits.
 
-    parts: of the extended batch.
-    leaves: of the batch.
-    merges: of what a part gives beside the loss.
+    parts: how the extended batch is cut.
+    leaves: number of leaves of the batch.
+    merges: how the parts' other outputs are merged.
     """
 
     sliced: Sliced
@@ -51,7 +51,7 @@ class InParts:
         return self.sliced.late[0]
 
     def extended(self, params: Any, batch: Any) -> list[Array]:
-        """The batch with what is computed from all of it; sums of all parts are still zero."""
+        """The extended batch; sums over all parts are still zero."""
         leaves = jax.tree.leaves(batch)
         given = self.sliced.before(_leaves(params), leaves)
         sums = self.sliced.sum_structs if self.twice else ()
@@ -59,7 +59,7 @@ class InParts:
         return [*leaves, *given, jnp.zeros((), jnp.int32), *zeros]
 
     def with_sums(self, whole: Sequence[Array], sums: Sequence[Array]) -> list[Array]:
-        """The extended batch with sums of all parts."""
+        """The extended batch with sums over all parts."""
         return [*whole[: len(whole) - len(sums)], *sums]
 
     def _opened(self, whole: Sequence[Array]) -> tuple[Sequence[Array], ...]:
@@ -75,14 +75,14 @@ class InParts:
         return self.sliced.of_part(_leaves(params), batch, given, number, effects=effects)
 
     def sums(self, params: Any, part: Sequence[Array]) -> list[Array]:
-        """What a part adds to the sums from which late outputs are computed."""
+        """A part's terms of the sums over all parts."""
         return self._of_part(params, part, effects=False)[1]
 
     def loss(self, params: Any, part: Sequence[Array]) -> tuple[Array, list[Array]]:
-        """What a part adds to the loss, and what it gives beside.
+        """A part's term of the loss, and its other outputs.
 
-        Where the loss is f of the parameters and of sums S of all parts, a part has its share
-        f / m, and the slope of f by each sum for what it adds to that.
+        For a loss f(params, S) of sums S over all parts the term is f / m + (df/dS) . (the part's
+        terms of S), whose gradient is that of f.
         """
         outs, sums = self._of_part(params, part)
         if not self.twice:

@@ -1,9 +1,9 @@
 # pyright: basic
-"""What the parts of a batch make of a loss: a mean or a sum of theirs, or more, or nothing.
+"""Decides how a loss is computed from parts of the batch: as mean, as sum, with edits, or not.
 
-A loss that is a mean or a sum over examples runs on the parts as it is written. Others, and those
-that draw random numbers for all examples together, run with edits (see `edits`), after which each
-part computes slices and addends of what the whole batch does.
+A loss that is a mean or a sum over examples runs unchanged on the parts. Others, and those that
+draw random numbers for all examples together, run with edits (see `edits`): each part then computes
+slices and terms of sums of the whole batch's values.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ ONCE = "late"
 class Decision:
     """How a loss is computed from parts of the batch.
 
-    reduction: mean or sum; auto where it is neither, or nobody asked.
-    aux: merges of what a part gives beside the loss.
-    sliced: the loss with edits; None if it runs as it is written.
-    folded: each part's keys are folded with its number, so that it draws numbers of its own.
+    reduction: mean or sum; auto where it is neither, or with one micro-batch.
+    aux: how the parts' other outputs are merged.
+    sliced: the loss with edits; None if it runs unchanged.
+    folded: whether keys are folded with the part's number, so that parts draw different numbers.
     """
 
     reduction: str
@@ -46,13 +46,13 @@ class Decision:
     folded: bool = False
 
     def scale(self, count: int) -> float:
-        """What the loss of a part is multiplied by."""
+        """Factor of a part's loss: 1 / count for a mean, else 1."""
         return 1 / count if self.sliced is None and self.reduction == "mean" else 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is to be decided: the loss, structs of its arguments, and the reduction asked for."""
+    """The question: the loss, structs of its arguments, and the reduction asked for."""
 
     loss_fn: Callable[..., Any]
     params: Any
@@ -64,18 +64,18 @@ class _Asked:
 def decide(
     loss_fn: Callable[..., Any], params: Any, batch: Any, parts: Parts, asked: str
 ) -> Decision:
-    """Reads off the loss how it is computed from parts of the batch, and likewise each aux leaf.
+    """Decides from the traced loss how it and each aux leaf are computed from parts of the batch.
 
     Args:
         loss_fn: the user's loss.
         params: structs of the parameters.
         batch: structs of the batch.
         parts: how the batch is cut.
-        asked: mean, sum or auto.
+        asked: reduction asked for: mean, sum or auto.
 
     Raises:
-        PlanError: if parts do not give it and `asked` is auto, or an aux leaf cannot be put
-            together.
+        PlanError: if the loss cannot be computed from parts and `asked` is auto, or the parts'
+            values of an aux leaf cannot be merged.
     """
     question = _Asked(loss_fn, params, batch, parts, asked)
     plain = _Plain.of(question)
@@ -95,16 +95,16 @@ def decide(
     return plain.forced(asked)
 
 
-# --- as it is written ---------------------------------------------------------------------------
+# --- unchanged ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Plain:
-    """The loss on parts, as it is written.
+    """A loss that runs unchanged on the parts.
 
-    share, aux: of the loss and of each aux leaf; drawn: what draws random numbers.
+    share, aux: shares of the loss and of each aux leaf; drawn: ops that draw random numbers.
     stays: type of each aux leaf that does not depend on the batch size.
-    telling: calls whose derivatives tell the batch size.
+    telling: calls whose derivatives depend on the batch size.
     """
 
     share: Share
@@ -117,7 +117,8 @@ class _Plain:
     @staticmethod
     def of(asked: _Asked) -> _Plain:
         parts, ratio = asked.parts, asked.parts.count
-        # A single example per part would meet the special treatment of dimensions of size one.
+        # A single example per part would trace to other ops, since JAX treats dimensions of size
+        # one specially.
         size = parts.batch if parts.batch > ratio else 2 * parts.batch
         large, small = _traced(asked, size), _traced(asked, size // ratio)
         lockstep = Lockstep(size, ratio)
@@ -137,7 +138,7 @@ class _Plain:
         """Merges of the aux leaves, and warnings.
 
         Raises:
-            PlanError: if one cannot be put together.
+            PlanError: if the parts' values of an aux leaf cannot be merged.
         """
         merges: list[Merge] = []
         warnings: list[str] = []
@@ -148,7 +149,7 @@ class _Plain:
         return tuple(merges), tuple(warnings)
 
     def forced(self, asked: str) -> Decision:
-        """A mean or a sum regardless, with warnings of what that changes."""
+        """The reduction asked for, with warnings if the loss is another one."""
         warnings: list[str] = []
         if not self.reduction:
             why = self.share.reason or "its value grows with a power of the number of examples"
@@ -166,7 +167,7 @@ class _Plain:
 
 
 def _inputs(asked: _Asked) -> list[Known]:
-    """What is known of the arguments: parameters are the same for all, of the batch some are."""
+    """Shares of the arguments: `same` for parameters, by role for the batch."""
     row = Share("rows", 0, asked.parts.axis, 1)
     inputs = [Known(SAME)] * len(jax.tree.leaves(asked.params))
     rows = [asked.parts.cuts(role) for role in asked.parts.roles]
@@ -191,7 +192,7 @@ def _traced(asked: _Asked, size: int) -> Traced:
 
 
 def untraceable(size: int, batch: int, error: Exception) -> IndivisibleError:
-    """What is said of a loss that does not take as few examples as a micro-batch has."""
+    """The error for a loss that does not trace at the size of a micro-batch."""
     return IndivisibleError(
         f"does not trace with {size} examples in place of {batch}: {error}", kind="bad-batch",
         where="loss_fn", remedy="take the batch size from the shapes of its arrays, or use fewer "
@@ -202,7 +203,7 @@ def untraceable(size: int, batch: int, error: Exception) -> IndivisibleError:
 def _aux_merge(
     share: Share, name: str, stays: TensorType | None, reduction: str, asked: str
 ) -> tuple[Merge, list[str]]:
-    """Merge of one aux leaf; `stays` is its type if that does not depend on the batch size."""
+    """Merge of one aux leaf; `stays`: its type if independent of the batch size."""
     if share.kind in ("rows", "never") and share.power == 0:
         return Merge("rows", share.dim, max(share.inner, 1)), []
     if share.kind == "zero" or share == SAME:
@@ -232,7 +233,7 @@ def _edited(asked: _Asked, plain: _Plain) -> Decision:
     """The loss with edits.
 
     Raises:
-        PlanError: if parts do not give it.
+        PlanError: if the loss cannot be computed from parts.
     """
     parts, edits = asked.parts, Edits(telling=plain.telling)
     large = _traced(asked, parts.batch)
@@ -260,7 +261,7 @@ def _edited(asked: _Asked, plain: _Plain) -> Decision:
 
 
 def _of_so_few(error: PlanError, parts: Parts) -> PlanError:
-    """The error; of parts of one example, which trace to other operations, one for them alone."""
+    """The error, or one about parts of one example, which trace to other ops."""
     if parts.batch > parts.count or error.kind == "bad-batch":
         return error
     return IndivisibleError(
@@ -270,10 +271,10 @@ def _of_so_few(error: PlanError, parts: Parts) -> PlanError:
 
 
 def _merge_of(share: Share, name: str) -> Sequence[Merge]:
-    """Merge of one aux leaf, if it is not computed at the end.
+    """Merge of one aux leaf that is not computed after all parts.
 
     Raises:
-        PlanError: if it cannot be put together.
+        PlanError: if the parts' values cannot be merged.
     """
     if share.kind == ONCE:
         return ()
@@ -287,7 +288,7 @@ def _merge_of(share: Share, name: str) -> Sequence[Merge]:
 
 
 def sharing_keys(parts: Parts, decision: Decision) -> Parts:
-    """The parts, all of which have the same keys unless these are folded."""
+    """The parts with the same keys for all, unless keys are folded."""
     if decision.folded:
         return parts
     roles = tuple("same" if role == "key" else role for role in parts.roles)

@@ -1,4 +1,4 @@
-"""How a loss depends on the examples of a batch, read off its graph.
+"""Dependence of a loss on the examples of a batch, derived from its graph.
 
 The loss is traced at two batch sizes B and B/m. Both graphs have the same ops. One walk in
 execution order gives each value its share (see `batch_dependence`). Literals that differ by the
@@ -7,10 +7,10 @@ ratio are powers of B, and the share of the loss says whether it is
     loss(batch) = (1/m) sum_j loss(micro-batch j)    mean        loss = (1/B) sum_i g(x_i)
     loss(batch) =       sum_j loss(micro-batch j)    sum         loss =       sum_i g(x_i)
 
-With edits (see `edits`) the same walk notes instead what has to change in the smaller program, so
-that its values are slices, or addends, of those of the larger one: then numbers of the batch size
-have no powers, values of the batch alone are given, and sums over examples may enter what is
-computed once, at the end.
+With edits (see `edits`) the walk notes the necessary changes of the smaller program instead, so
+that its values are slices, or terms of sums, of the larger program's values. Numbers of the batch
+size then have no powers, values of the batch alone are computed beforehand, and sums over examples
+may be inputs of a computation after all parts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .loop_dependence import REGIONS
 from .paired_ops import INSIDE, Known, Lockstep, Pair, free, movable, number_of
 from .shares import SAME, ZERO, Relaid, Share, at, mixed
 
-_OF_BATCH = ("total", "late", "mixed")  # what is given, if it depends on the batch alone
+_OF_BATCH = ("total", "late", "mixed")  # computed beforehand if of the batch alone
 
 
 def reduction_of(share: Share) -> str:
@@ -48,30 +48,30 @@ def shares_of(
     *,
     is_open: bool = True,
 ) -> tuple[Share, ...]:
-    """How each output depends on the examples.
+    """Shares of the outputs of a program traced at two batch sizes.
 
     Args:
         large: program at the larger batch size.
-        small: the one at the smaller size.
-        inputs: what is known of every input that is not a captured constant, in order.
-        lockstep: the sizes.
-        is_open: values may be given, or end a part.
+        small: program at the smaller size.
+        inputs: knowledge of every input that is not a captured constant, in order.
+        lockstep: the two sizes, and the edits.
+        is_open: whether values may be computed beforehand or after all parts.
     """
     while True:
         try:
             found = _Body(large, small, lockstep, (), is_open).run(inputs)
             return tuple(known.share for known in found)
-        except Relaid as other:  # a draw runs over the examples in another way than was thought
+        except Relaid as other:  # a draw has another layout than the guess
             assert lockstep.edits is not None
             lockstep.edits.forget(())
             lockstep.edits.inner.update(other.inner)
 
 
 class _Body:
-    """One walk through two programs.
+    """One walk through two bodies.
 
-    place: of the bodies.
-    is_open: what they compute can be given, or enter what is computed at the end.
+    place: place of the bodies.
+    is_open: whether their values may be computed beforehand or after all parts.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class _Body:
         self.env: list[Known] = []
 
     def run(self, inputs: Sequence[Known]) -> tuple[Known, ...]:
-        """What is known of the outputs."""
+        """Knowledge of the outputs."""
         a, b = self.large.graph, self.small.graph
         if [n.op for n in a.nodes] != [n.op for n in b.nodes] or len(a.inputs) != len(b.inputs):
             other = Known(mixed("the program runs other operations at another batch size"))
@@ -116,7 +116,7 @@ class _Body:
         return Known(share, fixed=True)
 
     def _operand(self, x: Operand, y: Operand) -> Share:
-        """Share of an operand; numbers that differ have powers of the batch size."""
+        """Share of an operand; literals that differ are powers of the batch size."""
         if isinstance(x, int):
             same = x == y
             return self.env[x].share if same else mixed(
@@ -132,7 +132,7 @@ class _Body:
         return Share("same", power)
 
     def _note_calls(self) -> None:
-        """Notes of calls with derivatives of their own in which something changes."""
+        """Notes the calls with custom derivatives that change."""
         edits = self.lockstep.edits
         if edits is None:
             return
@@ -168,7 +168,7 @@ class _Body:
         return replace(pair, shares=tuple(map(pair.operand, range(len(shares)))))
 
     def _results(self, pair: Pair) -> list[Known]:
-        """What is known of the results of an op."""
+        """Knowledge of the results of an op."""
         if pair.a.op == "remat" and pair.alike():
             return self._remat(pair)
         settled = [self._settled(pair, k, share) for k, share in enumerate(_shares(pair))]
@@ -182,7 +182,7 @@ class _Body:
         return _Body(*programs, self.lockstep, pair.body(number), is_open).run(inputs)
 
     def _remat(self, pair: Pair) -> list[Known]:
-        """What is computed again is open to what is around it."""
+        """Walks a recomputed region as if it were inlined."""
         known = zip(pair.shares, pair.operands, strict=True)
         inputs = [replace(each, share=share) for share, each in known]
         return list(self._walked(pair, 0, inputs, self.is_open))
@@ -192,7 +192,7 @@ class _Body:
     def _given(
         self, share: Share, value: Value, large: Sequence[int], small: Sequence[int]
     ) -> Share:
-        """A value of the batch alone as one that is computed on the whole batch before."""
+        """Marks a value of the batch alone as computed beforehand on the whole batch."""
         edits = self.lockstep.edits
         if edits is None or len(large) != len(small) or not self.is_open or not free(value[0]):
             return share
@@ -203,7 +203,7 @@ class _Body:
         return Share("rows", 0, scaled[0], 1) if scaled else SAME
 
     def _settled(self, pair: Pair, k: int, share: Share) -> Share:
-        """Share of a result: given, if it is of the batch alone; the end of sums, if it is late."""
+        """Share of a result; notes it as given if of the batch alone, its sums if it is late."""
         edits = self.lockstep.edits
         if edits is None:
             return share
@@ -239,7 +239,7 @@ def _shares(pair: Pair) -> tuple[Share, ...]:
 
 
 def _region(pair: Pair) -> tuple[Share, ...]:
-    """Shares of the results of a loop or branch: late, if it makes more of sums than sums."""
+    """Shares of the results of a loop or branch; late if not linear in sums over examples."""
     found = REGIONS[pair.a.op](pair)
     kinds = {"rows" if share.by_example else share.kind for share in pair.shares}
     once = kinds & {"total", "late"} and not kinds & {"rows", "mixed"}
@@ -247,6 +247,6 @@ def _region(pair: Pair) -> tuple[Share, ...]:
     if pair.lockstep.edits is None or not once or not broken:
         return found
     for number in range(len(pair.large.bodies)):
-        pair.body(number)  # forgets what was noted
+        pair.body(number)  # drops its notes
     reason = f"{at(pair.a)} is not linear in a value that depends on all examples"
     return (Share("late", reason=reason),) * len(found)

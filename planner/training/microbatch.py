@@ -1,5 +1,5 @@
 # pyright: basic
-"""Micro-batches: how a batch is cut, and how what its parts give is put together."""
+"""Micro-batches: cuts a batch into parts, and merges the results of the parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Parts:
     roles: tuple[str, ...]
 
     def cuts(self, role: str) -> bool:
-        """Whether each part has its own examples of a leaf."""
+        """Whether a leaf of this role is cut into parts."""
         return role in ("rows", "first")
 
     def axis_of(self, role: str) -> int:
@@ -57,7 +57,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What the results of the parts become: mean, sum, same (all alike), or rows put in order."""
+    """How the parts' results are merged: mean, sum, same (all equal), or rows in order."""
 
     how: str
     dim: int = 0
@@ -138,7 +138,7 @@ def accumulated(
     Args:
         gradient: batch -> (loss, aux leaves, gradient leaves); already scaled by 1/m for a mean.
         batch: the whole batch.
-        parts: how it is cut.
+        parts: how the batch is cut.
         structs: types of the loss and of the gradient leaves.
         aux: merge of each aux leaf.
     """
@@ -172,7 +172,7 @@ def _looped(
     parts: Parts,
     structs: Sequence[Any],
 ) -> tuple[list[Any], list[Any]]:
-    """Sums over the parts of a batch, and what else each of them gives."""
+    """Sums over the parts of a batch, and the other results of each part."""
     leaves, tree = jax.tree.flatten(batch)
     pairs = list(zip(leaves, parts.roles, strict=True))
     cut = [parts.cut(leaf, role) for leaf, role in pairs if parts.cuts(role)]
@@ -190,7 +190,7 @@ def _looped(
 
 
 def of_part(leaf: Any, role: str, number: Any, rows: Any) -> Any:
-    """What a micro-batch gets of a leaf; `rows` iterates over its parts of those that are cut."""
+    """A part's value of a leaf; `rows` iterates over the part's slices of cut leaves."""
     if role in ("rows", "first"):
         return next(rows)
     if role == "number":
@@ -199,13 +199,13 @@ def of_part(leaf: Any, role: str, number: Any, rows: Any) -> Any:
 
 
 def wide(dtype: Any) -> Any:
-    """16-bit floats are added up in float32, as they are inside a product over the whole batch."""
+    """Accumulation type: float32 for 16-bit floats, as in a product over the whole batch."""
     short = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
     return jnp.float32 if short else dtype
 
 
 def merged(leaf: Any, merge: Merge, parts: Parts) -> Any:
-    """The results of all micro-batches, stacked, as one."""
+    """Merges the stacked results of all micro-batches."""
     if merge.how == "mean":
         return jnp.mean(leaf, axis=0)
     if merge.how == "sum":

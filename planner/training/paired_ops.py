@@ -1,4 +1,4 @@
-"""One op of a loss at two batch sizes, with what is known of its operands."""
+"""One op of a loss traced at two batch sizes, with the shares of its operands."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ir.trace import Binding
 from .edits import SHARE, Change, Edits, Place, Value, body_name
 from .shares import SAME, Share, at, joined, mixed
 
-# Attributes that repeat what the shapes of the results say.
+# Attributes implied by the shapes of the results.
 SHAPES = frozenset({"limit_indices", "new_sizes", "shape", "sizes", "slice_sizes"})
 HIGHEST_POWER = 3
-# Nothing changes in what stands in these, and of derivatives of their own one in another.
+# Ops inside which nothing may change; custom derivatives are nested in one another.
 _BOUND, _DERIVED = ("call_hi", "while"), "custom"
 INSIDE = "inside a while loop or a function with a derivative of its own"
 
@@ -24,7 +24,7 @@ INSIDE = "inside a while loop or a function with a derivative of its own"
 class Lockstep:
     """Sizes of the two traces: `batch` examples in the first, `ratio` times fewer in the second.
 
-    edits: notes of what has to change in the second to be a part of the first; None for reductions.
+    edits: changes that make the second a part of the first; None to derive a reduction.
     drawn: ops that draw random numbers for all examples together.
     """
 
@@ -34,7 +34,7 @@ class Lockstep:
     drawn: list[str] = field(default_factory=list[str])
 
     def power(self, large: object, small: object) -> int | None:
-        """The p of a number that is c B^p, None if it is not."""
+        """The p of a number that is c B^p; None if there is none."""
         if large == small or (_is_nan(large) and _is_nan(small)):
             return 0
         if not isinstance(large, int | float) or not isinstance(small, int | float) or not small:
@@ -51,7 +51,7 @@ def _is_nan(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a value: its share, whether parameters are in it, and where it is made."""
+    """Knowledge of a value: its share, whether it depends on parameters, and its maker."""
 
     share: Share
     fixed: bool = False
@@ -66,7 +66,7 @@ def movable(place: Place) -> bool:
 
 
 def free(place: Place) -> bool:
-    """Whether values made there can be given, or end a part."""
+    """Whether values made there may be computed beforehand or after all parts."""
     names = [name for name in place if isinstance(name, str)]
     return not any(name.startswith((*_BOUND, _DERIVED)) for name in names)
 
@@ -75,9 +75,9 @@ def free(place: Place) -> bool:
 class Pair:
     """One op at both sizes.
 
-    large, small: what runs it.
-    operands: what is known of them; shares: theirs, with numbers of the batch size.
-    walk: number of a body, what is known of its inputs -> what is known of its outputs.
+    large, small: the op at each size.
+    operands: knowledge of the operands; shares: their shares, with numbers of the batch size.
+    walk: (number of a body, knowledge of its inputs) -> knowledge of its outputs.
     """
 
     a: Node
@@ -105,7 +105,7 @@ class Pair:
         return SAME
 
     def alike(self) -> bool:
-        """Whether both are one op, but for what follows from shapes."""
+        """Whether both are the same op, except for attributes that follow from shapes."""
         a, b = self.a.attrs, self.b.attrs
         # written out, so that NaN, as a value to fill with, is equal to itself
         odd = [k for (k, x), (_, y) in zip(a, b, strict=False) if repr(x) != repr(y)]
@@ -118,7 +118,7 @@ class Pair:
         return all(known.fixed for known in self.operands)
 
     def mixed(self, what: str) -> tuple[Share, ...]:
-        """Shares of results of which no more can be said."""
+        """Shares of kind `mixed` for all results."""
         return (mixed(f"{at(self.a)} {what}"),) * len(self.a.outputs)
 
     def inside(self, number: int) -> Place:
@@ -126,7 +126,7 @@ class Pair:
         return (*self.place, body_name(self.a.op, number))
 
     def body(self, number: int) -> Place:
-        """The place of a body, of which nothing is noted."""
+        """The place of a body, without notes."""
         if self.lockstep.edits is not None:
             self.lockstep.edits.forget(self.inside(number))
         return self.inside(number)
@@ -143,7 +143,7 @@ class Pair:
         return tuple(joined(a, b, self.a, exact=exact) for a, b in pairs)
 
     def shared_out(self, values: Sequence[Value], before: Sequence[Share], after: Share) -> Share:
-        """The share, with notes that what all parts have alike is shared out if it is a sum."""
+        """The share; if it is a sum, notes that operands of kind `same` are divided among parts."""
         edits = self.lockstep.edits
         if edits is None or after.kind != "total":
             return after
@@ -157,6 +157,6 @@ class Pair:
 
 
 def number_of(x: Literal) -> float:
-    """The value of a real number."""
+    """The value of a literal that is a real number."""
     assert isinstance(x.value, bool | int | float)
     return x.value

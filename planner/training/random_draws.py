@@ -26,12 +26,12 @@ def drawn(
     """Results of an equation that draws for the examples `number`, `number` + `count`, ...
 
     Args:
-        eqn: as a part of the batch has it.
-        whole: as the whole batch has it.
-        operands: the same for both.
-        draw: where the examples are.
-        count: parts.
-        number: of the part.
+        eqn: the equation at the size of a part.
+        whole: the equation at the size of the whole batch.
+        operands: operands, the same for both.
+        draw: layout of the examples in the results.
+        count: number of parts.
+        number: number of the part.
     """
     keys = operands[0] if operands else None
     if eqn.primitive.name == "random_bits" and _counts(keys):
@@ -45,7 +45,7 @@ def drawn(
 
 
 def _counts(keys: Array) -> bool:
-    """Whether the bits of an element follow from its number alone."""
+    """Whether the bits of an element depend on the key and its index alone."""
     return str(keys.dtype) == "key<fry>" and internals.draws_by_counter()
 
 
@@ -58,7 +58,7 @@ def _bits(
     count: int,
     number: Array,
 ) -> Array:
-    """Bits that the whole draw has at the part's places; see `positions.random_bits`."""
+    """The whole draw's bits at the part's positions; see `positions.random_bits`."""
     dim = draw.dim - keys.ndim
     high = low = jnp.zeros(local, np.uint32)
     for d, size in enumerate(local):
@@ -77,7 +77,7 @@ def _bits(
 
 
 def _places(size: int, draw: Draw, count: int, number: Array) -> Array:
-    """Where the part's entries of the dimension with examples are in the whole draw."""
+    """Indices of the part's entries in the whole draw, along the dimension of examples."""
     each = size // (draw.outer * draw.inner)
     sizes = (draw.outer, each, draw.inner)
     around, example, within = (lax.broadcasted_iota(np.uint32, sizes, d) for d in range(3))

@@ -1,4 +1,4 @@
-"""How a value depends on the examples of a batch; see `batch_dependence` for the kinds."""
+"""Dependence of a value on the examples of a batch; see `batch_dependence` for the kinds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Share:
     dim, inner: of rows, the dimension that runs over the examples, and how many of its
         consecutive entries belong to one; ANY if all its entries are alike.
     columns: of indices, the columns that hold the example's own number.
-    reason: of mixed and late, what was met.
-    drawn: draws of random numbers, of which `inner` is a guess, and each one's own.
+    reason: of mixed and late, the cause.
+    drawn: draws for which `inner` is a guess, with the guess of each.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Share:
         return self.kind in ("rows", "index", "never")
 
     def moved(self, by: int) -> Share:
-        """The share of entries along a new or a dropped first dimension."""
+        """The share after adding or dropping a first dimension."""
         if not self.by_example:
             return self
         kind = "rows" if by < 0 or self.kind == "rows" else self.kind
@@ -46,7 +46,7 @@ class Share:
 
 
 class Relaid(Exception):  # noqa: N818 (it is caught where it means to begin again)
-    """A draw runs over the examples in another way than was thought."""
+    """A draw has another layout of examples than the guess."""
 
     def __init__(self, inner: dict[Place, int]) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
 # pyright: basic
 """A loss on a part of the batch, with the values that the whole batch has.
 
-The program traced at the size of a part runs with the edits that its analysis noted. What it then
-computes are slices of the whole batch's values and addends of its sums, so that parts add up to
-the whole whatever the loss makes of its sums:
+The program traced at the size of a part runs with the edits that its analysis noted. Its values are
+then slices of the whole batch's values and terms of its sums, so that parts add up to the whole for
+any function of these sums:
 
     before:   values of the batch alone, such as the number of valid tokens, on the whole batch
     part:     slices, addends
-    after:    what is computed once, from sums of all parts
+    after:    outputs computed once, from sums over all parts
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Array = Any
 
 @dataclass(frozen=True)
 class Sliced:
-    """A loss at two sizes, and what changes in the smaller program.
+    """A loss traced at two sizes, with the edits of the smaller program.
 
     large, small: jaxprs of (parameters, batch) -> (loss, aux leaves).
-    late: which outputs are computed at the end.
-    count: parts.
-    derived: it is a derivative, which is not differentiated again.
+    late: outputs computed after all parts.
+    count: number of parts.
+    derived: whether it is itself a derivative, which is not differentiated.
     """
 
     large: Any
@@ -65,12 +65,12 @@ class Sliced:
 
     @cached_property
     def given(self) -> tuple[Value, ...]:
-        """Values that are computed before, in order."""
+        """Values computed beforehand, in order."""
         return tuple(self.edits.given)
 
     @cached_property
     def sums(self) -> tuple[Value, ...]:
-        """Sums over examples that enter what is computed at the end, in order."""
+        """Sums over examples that late outputs depend on, in order."""
         return tuple(self.edits.sums)
 
     @cached_property
@@ -82,7 +82,7 @@ class Sliced:
         return tuple(internals.struct_of(made[value].aval) for value in self.sums)
 
     def before(self, params: Sequence[Array], batch: Sequence[Array]) -> list[Array]:
-        """Values of the whole batch; those with examples have them in the first dimension."""
+        """Values of the whole batch; the dimension of examples comes first."""
         ends = [self.whole.values[value] for value in self.given]
         env = self._run(self.whole.needed(ends), self.whole.start([*params, *batch]))
         dims = self.edits.given.values()
@@ -100,14 +100,14 @@ class Sliced:
         *,
         effects: bool = True,
     ) -> tuple[list[Array], list[Array]]:
-        """Of one part: outputs that are not late, and sums over its examples.
+        """A part's outputs that are not late, and its sums over examples.
 
         Args:
-            params: leaves.
+            params: leaves of the parameters.
             batch: leaves of the part.
-            given: values computed before, of the part where they have examples.
-            number: of the part.
-            effects: have those of the program.
+            given: values computed beforehand; the part's slice where they have examples.
+            number: number of the part.
+            effects: whether to run the program's effects.
         """
         run = _Part(self, number, self._placed(given), effects)
         ends = [o for o, late in zip(self.part.outputs, self.late, strict=True) if not late]
@@ -122,14 +122,14 @@ class Sliced:
         sums: Sequence[Array],
         outputs: Sequence[int],
     ) -> list[Array]:
-        """Outputs that are computed at the end.
+        """Outputs computed after all parts.
 
         Args:
-            params: leaves.
-            batch: leaves; what has examples is not read.
-            given: values computed before.
-            sums: of all parts.
-            outputs: numbers of those that are wanted.
+            params: leaves of the parameters.
+            batch: leaves of the batch; those with examples are not read.
+            given: values computed beforehand.
+            sums: sums over all parts.
+            outputs: indices of the outputs to compute.
         """
         values, env = self.whole.values, self.whole.start([*params, *batch])
         env.update({values[v]: x for v, x in self._placed(given).items()})
@@ -141,18 +141,18 @@ class Sliced:
 
     @property
     def late_aux(self) -> tuple[int, ...]:
-        """Numbers of the outputs beside the loss that are computed at the end."""
+        """Indices of the outputs other than the loss that are computed after all parts."""
         return tuple(k for k, late in enumerate(self.late) if late and k)
 
     def reads(self, count: int) -> bool:
-        """Whether aux that is computed at the end reads some of the first inputs."""
+        """Whether aux computed after all parts reads any of the first `count` inputs."""
         values = self.whole.values
         ends = [self.whole.outputs[k] for k in self.late_aux]
         needed = self.whole.needed(ends, {values[v] for v in (*self.given, *self.sums)})
         return bool({v for e in needed for v in e.ins} & {*self.whole.inputs[:count]})
 
     def _placed(self, given: Sequence[Array]) -> dict[Value, Array]:
-        """Values that were computed before, with their examples where they belong."""
+        """Values computed beforehand, with the dimension of examples in its place."""
         dims = self.edits.given.items()
         return {
             value: x if dim is None else jnp.moveaxis(x, 0, dim)
@@ -173,10 +173,10 @@ class Sliced:
 
 @dataclass(frozen=True)
 class Rule:
-    """What the derivative of a call becomes.
+    """The edited derivative of a call.
 
-    forward: operands -> results, and what is kept; backward: that, and gradients -> gradients.
-    flows: which operands have a gradient.
+    forward: operands -> (results, residuals); backward: (residuals, gradients) -> gradients.
+    flows: for each operand, whether it has a gradient.
     """
 
     forward: Sliced
@@ -186,7 +186,7 @@ class Rule:
 
 @dataclass
 class _Part:
-    """The smaller program as it runs; `sums` takes those of the part."""
+    """The smaller program under evaluation; `sums` collects the part's sums."""
 
     loss: Sliced
     number: Array
@@ -209,7 +209,7 @@ class _Part:
         ends: Sequence[int | Written],
         late: Sequence[bool] = (),
     ) -> list[Array]:
-        """Results of a program, and the sums that are made in it."""
+        """Results of a program, and the sums over examples inside it."""
         edits, env = self.loss.edits, program.start(args)
         values = program.values
         for value in self.given:
@@ -275,7 +275,7 @@ def _cond(run: _Part, e: Equation, xs: Sequence[Array]) -> list[Array]:
 
 
 def _again(run: _Part, e: Equation, xs: Sequence[Array]) -> list[Array]:
-    """What is computed again, with the sums that are made in it."""
+    """A recomputed region, with the sums inside it."""
     keys: list[Value] = []
 
     def inside(*args: Array) -> tuple[list[Array], list[Array]]:
@@ -293,7 +293,7 @@ def _again(run: _Part, e: Equation, xs: Sequence[Array]) -> list[Array]:
 
 @contextmanager
 def _apart(run: _Part) -> Iterator[dict[Value, Array]]:
-    """Sums that are made inside."""
+    """Collects the sums made inside."""
     around, run.sums = run.sums, {}
     try:
         yield run.sums
@@ -302,7 +302,7 @@ def _apart(run: _Part) -> Iterator[dict[Value, Array]]:
 
 
 def _derived(run: _Part, e: Equation, xs: Sequence[Array]) -> list[Array]:
-    """A call with a derivative of its own."""
+    """A call with a custom derivative."""
     name = e.eqn.primitive.name
     rule: Rule = run.loss.edits.rules[(*e.place, name)]
     program = straight(internals.inlined(e.eqn), (*e.place, name))

@@ -33,7 +33,7 @@ from .loss_in_parts import InParts
 from .loss_parts import Decision, decide, sharing_keys
 from .microbatch import Parts, accumulated, added, parts_of
 
-optax: Any = lazy_loader.load("optax")  # of no use to steps without an optimizer of the planner's
+optax: Any = lazy_loader.load("optax")  # only needed with optimizer=
 REDUCTIONS = ("auto", "mean", "sum")
 
 
@@ -43,7 +43,7 @@ class BuiltStep:
 
     fn: (params, opt_state, batch) -> (params, opt_state, loss or (loss, aux)).
     opt_state_structs: shapes and types of the optimizer's state.
-    reduction: mean or sum; auto where one micro-batch made the question idle.
+    reduction: mean or sum; auto with one micro-batch.
     warnings: what the user should know.
     init: params -> optimizer state; `optimizer.init` of the leaves that have a gradient.
     update: (parameter leaves, gradients, optimizer state, loss) -> (new leaves, new state), of the
@@ -136,7 +136,7 @@ def build_step(
 def _differentiated(
     loss_fn: Any, tree: _Parameters, has_aux: bool, scale: float = 1
 ) -> Callable[[Sequence[Any], Any], tuple[Any, list[Any], list[Any]]]:
-    """(parameter leaves, batch) -> (loss, aux leaves, gradients of the leaves that move)."""
+    """(parameter leaves, batch) -> (loss, aux leaves, gradients, where a leaf has one)."""
 
     def gradient(leaves: Sequence[Any], batch: Any) -> tuple[Any, list[Any], list[Any]]:
         def scaled(moving: list[Any]) -> tuple[Any, list[Any]]:
@@ -191,7 +191,7 @@ def _bad_option(name: str, message: str) -> PlanError:
 def _loss_struct(
     loss_fn: Any, params: Any, batch: Any, has_aux: bool
 ) -> tuple[jax.ShapeDtypeStruct, Any]:
-    """Type of the loss, and the tree of aux."""
+    """Type of the loss, and the tree structure of aux."""
     try:
         found = jax.eval_shape(loss_fn, params, batch)
     except Exception as error:
@@ -225,7 +225,7 @@ def _show(found: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Parameters:
-    """A pytree of parameters, of which some leaves move and the others stay as they are."""
+    """A pytree of parameters, of which some leaves have a gradient and the others are constant."""
 
     tree: Any
     moves: tuple[bool, ...]
@@ -245,7 +245,7 @@ class _Parameters:
         return [leaf for leaf, moves in zip(leaves, self.moves, strict=True) if moves]
 
     def merged(self, moving: Sequence[Any], leaves: Sequence[Any]) -> Any:
-        """The pytree with new leaves that move and the given others."""
+        """The pytree with new values of the leaves that have a gradient."""
         new = iter(moving)
         all_leaves = [next(new) if m else x for x, m in zip(leaves, self.moves, strict=True)]
         return jax.tree.unflatten(self.tree, all_leaves)
@@ -253,7 +253,7 @@ class _Parameters:
 
 @dataclass(frozen=True, slots=True)
 class _Optimizer:
-    """An optimizer that sees the leaves that move; the others are None to it."""
+    """An optimizer of the leaves that have a gradient; the others are None to it."""
 
     rule: Any
     tree: _Parameters
@@ -264,7 +264,7 @@ class _Optimizer:
     def update(
         self, leaves: Sequence[Any], grads: Sequence[Any], state: Any, loss: Any
     ) -> tuple[list[Any], Any]:
-        """New values of the leaves that move, and the new state."""
+        """New values of the leaves that have a gradient, and the new state."""
         seen = self._seen(leaves)
         extra = {}
         if isinstance(self.rule, optax.GradientTransformationExtraArgs):
@@ -308,7 +308,7 @@ class _Optimizer:
         return found
 
     def _plain_state(self, params: Any) -> Any:
-        """What `optimizer.init(params)` gives; None if it fails."""
+        """Result of `optimizer.init(params)`; None if it fails."""
         try:
             return jax.eval_shape(self.rule.init, params)
         except Exception:

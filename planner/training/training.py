@@ -1,4 +1,4 @@
-"""A training question: a loss, its arguments and an optimizer."""
+"""A loss to train, with its arguments and optimizer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .step_call import StepCall, step_for
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained.
+    """A loss to train, with its arguments and optimizer.
 
     args: parameters and batch.
-    has_aux: the loss returns (loss, aux).
+    has_aux: whether the loss returns (loss, aux).
     batch_axis: example dimension of the batch.
-    name: of the loss, for people.
+    name: name of the loss, for messages.
     """
 
     loss_fn: Any
@@ -29,7 +29,7 @@ class Training:
         """The training step on some number of micro-batches.
 
         Raises:
-            PlanError: if the batch or the loss cannot be cut into so many.
+            PlanError: if the batch or the loss cannot be cut into `microbatches` parts.
         """
         return step_for(
             self.loss_fn, self.args, optimizer=self.optimizer, microbatches=microbatches,
