@@ -26,7 +26,7 @@ from planner import Options, PlanError, plan
 from planner.common.request import Request
 from planner.pipeline.divide.dynamic_programme import Division
 from planner.pipeline.search import PipelineSearch
-from planner.pipeline.trials import Found
+from planner.pipeline.trials import PlannedPipeline
 from planner.training.training import Training
 
 GPT_CLUSTER, RESNET_CLUSTER = "64xv100-16gb:8", "32xv100-16gb:8"
@@ -52,7 +52,7 @@ def fixed(
     return _row(found)
 
 
-def _row(found: Found | None) -> dict[str, object]:
+def _row(found: PlannedPipeline | None) -> dict[str, object]:
     if found is None:
         return {"step_s": None, "peak_bytes": None}
     return {"step_s": found.ranked.step_s, "peak_bytes": found.ranked.worst_bytes,

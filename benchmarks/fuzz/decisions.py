@@ -26,7 +26,7 @@ from planner.sharding.problem.program import Program
 from planner.sharding.problem.records import Built, MenuCache
 from planner.sharding.search.context import Candidate
 from planner.sharding.search.mesh_shapes import mesh_of
-from planner.sharding.search.over_meshes import Found, Search
+from planner.sharding.search.over_meshes import SearchOutcome, Search
 from planner.solver.problem import Floats, IntraSolution
 from planner.training.step_call import StepCall
 
@@ -87,7 +87,7 @@ class Chosen:
         cost = self.built.problem.cost(self.choice)
         solution = IntraSolution(self.choice, cost, 0.0, Stop.GAP)
         best = Candidate("search", self.decided, solution)
-        found = Found(best, [best], {}, 0.0, Stop.GAP, {"build": 0.0, "solve": 0.0})
+        found = SearchOutcome(best, [best], {}, 0.0, Stop.GAP, {"build": 0.0, "solve": 0.0})
         machine, options = self.builder.cache.reshard.cluster, Options(emission=emission)
         search = Search(self.program, Request(machine, options))
         one = One(StepCall(lambda: None, (), (), "auto"), 1, (), (), "fuzz")

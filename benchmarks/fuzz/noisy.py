@@ -30,6 +30,8 @@ FROM_ONE = frozenset(("acosh", "digamma", "erf_inv", "erfc", "lgamma", "log1p", 
 # Sums of terms that are added in another order elsewhere: off by so much of their magnitudes' sum.
 SUMS = frozenset(("conv_general_dilated", "cumsum", "dot_general", "reduce_sum",
                   "reduce_window_sum", "scatter-add"))  # fmt: skip
+# Ops whose results may be reduced over devices.
+REDUCED = SUMS | {"add", "add_any", "sub"}
 # Ops that only move elements.
 LAYOUT = frozenset(("broadcast_in_dim", "expand_dims", "reshape", "rev", "slice", "squeeze",
                     "transpose"))  # fmt: skip
@@ -41,6 +43,7 @@ def noise(traced: Traced, arguments: Sequence[Array]) -> list[list[Array]]:
 
     In the first, what cancels nearly in a product of matrices cancels wholly; in the second, a
     product with a bool that was cast to floats selects, as XLA has it: 0 * NaN is then 0.
+    In the third no sum is a negative zero, as an all-reduce of XLA's CPU compiler has it.
     """
 
     def run(seed: Any, *arrays: Any) -> Any:
@@ -83,6 +86,8 @@ class _Noise:
             more = unit * other * jnp.max(jnp.abs(x), axis=-1, keepdims=True)
         if terms is not None:
             more = unit * other * jnp.where(jnp.isfinite(terms), terms, 0)
+        if op in REDUCED:
+            x = jnp.where((self.seed == 2) & (x == 0), (self.seed - 2).astype(x.dtype), x)
         return jnp.where(coarse & (op not in FROM_ONE) & (op != "fft"), x, x * off + more)
 
     def _signs(self, x: Array) -> Array:
