@@ -26,7 +26,7 @@ from planner.sharding.problem.program import Program
 from planner.sharding.problem.records import Built, MenuCache
 from planner.sharding.search.context import Candidate
 from planner.sharding.search.mesh_shapes import mesh_of
-from planner.sharding.search.over_meshes import SearchOutcome, Search
+from planner.sharding.search.over_meshes import Search, SearchOutcome
 from planner.solver.problem import Floats, IntraSolution
 from planner.training.step_call import StepCall
 
