@@ -23,6 +23,7 @@ from .files.plan_file import read
 from .pipeline.check_plan import check_plan
 from .pipeline.one_or_stages import one_or_stages
 from .pipeline.planned import Planned, in_one_program
+from .pipeline.schedule import check_pipelines
 from .result.plan import Plan
 from .sharding.plan_program import One, plan_one
 from .training.step_call import StepCall
@@ -71,6 +72,7 @@ def plan(
         BadProfileError: if the cluster is unknown or its description is malformed.
     """
     start, wanted = time.monotonic(), _options(options, settings)
+    check_pipelines(wanted.schedules)
     request = Request(_machine(cluster), wanted, progress or silent, start)
     name = getattr(fn, "__name__", type(fn).__name__)
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)

@@ -30,7 +30,8 @@ from .divide.dynamic_programme import Division
 from .divide.refusal import refusal
 from .divide.run_costs import RECOMPUTE, Shares
 from .divide.simulated import Ranked
-from .divide.space import INTERLEAVED, check_stages, counts, families, near, sizes, stage_counts
+from .divide.space import check_stages, counts, near, sizes, stage_counts
+from .schedule import INTERLEAVED, families
 from .stage_planner import StagePlanner
 from .trials import WORTH, PlannedPipeline, Trials
 from .whole_program_prices import Prices

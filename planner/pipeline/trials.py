@@ -14,8 +14,8 @@ from .divide.corrected_estimates import Estimates, Known
 from .divide.dynamic_programme import Division
 from .divide.run_costs import Shares
 from .divide.simulated import PipelineShape, Ranked, flights_of, ranked, table_of
-from .divide.space import IN_FLIGHT, INTERLEAVED
 from .divide.stage_price import StagePrice
+from .schedule import IN_FLIGHT, INTERLEAVED
 from .stage_planner import BoundStages, StageError, StageFound, StagePlanner
 
 # A stage that reuses a plan made for less memory is planned anew if the step would be faster by

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...common.options import PIPELINES
 from ...common.units_text import bytes_text, seconds_text
 from ...files.plan_file import Pipeline, PlanFile
 from ...pipeline.file_schedule import priced_of
+from ...pipeline.schedule import PIPELINES
 from ..analysed_plan import AnalysedPlan
 from ..timeline import predicted
 from .arguments import groups

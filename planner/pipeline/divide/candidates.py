@@ -9,12 +9,13 @@ import numpy as np
 
 from costmodel import Cluster
 
+from ..schedule import IN_FLIGHT, INTERLEAVED
 from .by_hand import hand_written
 from .corrected_estimates import Estimates
 from .dynamic_programme import Division, Floats, Machine, divide, estimated, least_most
 from .run_costs import Costs
 from .simulated import flights_of, table_of
-from .space import IN_FLIGHT, INTERLEAVED, sizes
+from .space import sizes
 
 
 @dataclass(frozen=True)

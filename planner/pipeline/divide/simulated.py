@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from costmodel import Cluster
 
-from ..schedule import Kind, Links, Schedule, Simulator, StageCosts, build
+from ..schedule import INTERLEAVED, Kind, Links, Schedule, Simulator, StageCosts, build
 from ..schedule.transform import with_optimizer, with_recomputation
-from .space import INTERLEAVED
 from .stage_price import StagePrice
 
 SCHEDULES = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", INTERLEAVED)

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 from costmodel import Cluster
 
 from ...common.errors import PlanError
 
 MOST_STAGES = 16
-INTERLEAVED = "interleaved"  # the schedule with several chunks on each group of devices
 SMALL = 16  # devices up to which sub-meshes of every size are tried
 FEWEST_COUNT = 4
-# Micro-batches in flight on a stage under a schedule: (stages from it to the last, micro-batches of
-# a step) -> number.
-IN_FLIGHT: dict[str, Callable[[int, int], int]] = {
-    "1f1b": min,
-    "1f1b-eager": lambda left, count: min(2 * left - 1, count),
-    "gpipe": lambda left, count: count,
-}
-ALIKE = {"zb-h1": "1f1b", "zb-h2": "1f1b-eager"}
-
-
-def families(schedules: Sequence[str]) -> tuple[str, ...]:
-    """Schedule families to divide for; GPipe, which holds most and is no faster, only if alone.
-
-    Interleaved 1F1B starts from a division made for another family.
-    """
-    found = dict.fromkeys(ALIKE.get(name, name) for name in schedules if name != INTERLEAVED)
-    return tuple(name for name in found if name != "gpipe" or len(found) == 1)
 
 
 def anchors(cluster: Cluster) -> tuple[int, ...]:

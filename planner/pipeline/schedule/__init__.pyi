@@ -11,7 +11,12 @@ from .placement import looped as looped
 from .placement import v_shape as v_shape
 from .pricing import Priced as Priced
 from .pricing import price as price
+from .registry import IN_FLIGHT as IN_FLIGHT
+from .registry import INTERLEAVED as INTERLEAVED
+from .registry import PIPELINES as PIPELINES
 from .registry import build as build
+from .registry import check_pipelines as check_pipelines
+from .registry import families as families
 from .registry import schedules as schedules
 from .simulate import Simulator as Simulator
 from .simulate import simulate as simulate

@@ -1,10 +1,11 @@
-"""The known schedules by name; to add one, write its file and a line here."""
+"""The known schedules by name; to add one, write its file and a record here."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -19,21 +20,72 @@ from .weight_stashing import stashed
 from .zero_bubble import zero_bubble_h1, zero_bubble_h2
 from .zero_bubble_v import zero_bubble_v
 
-# Each takes (stages, microbatches, *, own options) and returns a schedule for `stages` devices.
-_BUILDERS: Mapping[str, Callable[..., Schedule]] = MappingProxyType(
+InFlight = Callable[[int, int], int]
+INTERLEAVED = "interleaved"  # the schedule with several chunks on each group of devices
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSchedule:
+    """A schedule, and how layers are divided into stages for it.
+
+    build: (stages, micro-batches, own options) -> schedule for `stages` devices.
+    in_flight: micro-batches in flight on a stage, from the number of stages from it to the last
+        and the micro-batches of a step; None where `plan` does not divide for this schedule.
+    divided_as: name of another schedule, whose division `plan` takes for this one.
+    """
+
+    build: Callable[..., Schedule]
+    in_flight: InFlight | None = None
+    divided_as: str = ""
+
+
+_KNOWN: Mapping[str, KnownSchedule] = MappingProxyType(
     {
-        "1f1b": one_f_one_b,
-        "1f1b-eager": one_f_one_b_eager,
-        "1f1b-stashed": stashed,
-        "chimera": chimera,
-        "gpipe": gpipe,
-        "interleaved": interleaved,
-        "token-slices": token_slices,
-        "zb-h1": zero_bubble_h1,
-        "zb-h2": zero_bubble_h2,
-        "zb-v": zero_bubble_v,
+        "1f1b": KnownSchedule(one_f_one_b, min),
+        "1f1b-eager": KnownSchedule(one_f_one_b_eager, lambda left, m: min(2 * left - 1, m)),
+        "1f1b-stashed": KnownSchedule(stashed),
+        "chimera": KnownSchedule(chimera),
+        "gpipe": KnownSchedule(gpipe, lambda left, m: m),
+        INTERLEAVED: KnownSchedule(interleaved),
+        "token-slices": KnownSchedule(token_slices),
+        "zb-h1": KnownSchedule(zero_bubble_h1, divided_as="1f1b"),
+        "zb-h2": KnownSchedule(zero_bubble_h2, divided_as="1f1b-eager"),
+        "zb-v": KnownSchedule(zero_bubble_v),
     }
 )
+_BUILDERS = MappingProxyType({name: known.build for name, known in _KNOWN.items()})
+
+# Rule of the micro-batches in flight, of each schedule for which layers are divided.
+IN_FLIGHT: Mapping[str, InFlight] = MappingProxyType(
+    {name: known.in_flight for name, known in _KNOWN.items() if known.in_flight is not None}
+)
+# Schedules that `plan` chooses from; interleaved stages are those of another schedule, cut again.
+PIPELINES = tuple(
+    name for name, known in _KNOWN.items()
+    if known.in_flight is not None or known.divided_as or name == INTERLEAVED
+)  # fmt: skip
+
+
+def families(names: Sequence[str]) -> tuple[str, ...]:
+    """Schedules for which layers are divided; GPipe, which holds most and is no faster, only alone.
+
+    Interleaved 1F1B starts from a division made for another schedule.
+    """
+    found = dict.fromkeys(_KNOWN[name].divided_as or name for name in names if name != INTERLEAVED)
+    return tuple(name for name in found if name != "gpipe" or len(found) == 1)
+
+
+def check_pipelines(names: Sequence[str]) -> None:
+    """Refuses names of schedules that `plan` cannot choose from.
+
+    Raises:
+        PlanError: if there is one.
+    """
+    if set(names) - {*PIPELINES}:
+        raise PlanError(
+            f"must be some of {', '.join(PIPELINES)}, got {tuple(names)!r}", kind="bad-option",
+            where="Options.schedules", remedy="for example ('1f1b',)",
+        )  # fmt: skip
 
 
 def schedules() -> Mapping[str, Callable[..., Schedule]]:

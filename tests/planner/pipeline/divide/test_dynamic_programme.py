@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner.pipeline.divide.dynamic_programme import Machine, divide
 from planner.pipeline.divide.run_costs import Costs
-from planner.pipeline.divide.space import IN_FLIGHT
+from planner.pipeline.schedule import IN_FLIGHT
 
 PLACES = 5
 SIZES = (1, 2, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.pipeline.schedule import Kind, Links, Schedule, StageCosts, Task, build
 
-# Name -> (stages, micro-batches, options): small enough for the slow simulator.
+# Name -> (stages, micro-batches, options): small enough for the slow simulator. Others: (3, 6, {}).
 CASES: dict[str, tuple[int, int, dict[str, int]]] = {
     "1f1b": (4, 7, {}),
     "1f1b-eager": (4, 9, {}),
@@ -21,7 +21,7 @@ CASES: dict[str, tuple[int, int, dict[str, int]]] = {
 
 def case(name: str) -> Schedule:
     """The small example of a schedule."""
-    stages, microbatches, options = CASES[name]
+    stages, microbatches, options = CASES.get(name, (3, 6, {}))
     return build(name, stages, microbatches, **options)
 
 
