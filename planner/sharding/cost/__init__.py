@@ -1,1 +1,1 @@
-"""What the decisions of a plan cost: time, collectives, memory."""
+"""Costs of the decisions of a plan: time, collectives, memory."""

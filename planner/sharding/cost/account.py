@@ -1,7 +1,6 @@
 """The account of a plan: every collective it runs, its seconds by cause, its memory over time.
 
-It sums what the lowered plan holds, so that its total must equal the objective of the solver; a
-test holds the two against each other.
+It sums the lowered plan, and its total must equal the objective of the solver, which a test checks.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Collective:
 class Account:
     """Predicted time and memory of one step on one device.
 
-    passing_bytes: largest buffer at the peak that exists only while a value changes its state.
+    passing_bytes: largest transient buffer of a reshard at the peak.
     taking_s: of `compute_s`, in which a CPU takes new memory for results.
     ends_bytes: largest buffer that a value has before or after it changes its state then.
     """
@@ -66,7 +65,7 @@ class Account:
 
 
 def held_at(facts: Facts, reshard: Reshard) -> tuple[int, str]:
-    """When a value changes its state, and the buffers of it that the problem's nodes count then.
+    """Moment of a reshard, and which of its buffers the problem's nodes count then.
 
     Returns:
         Moment, and which of the two buffers: "before", "after" or "both".
@@ -80,14 +79,14 @@ def held_at(facts: Facts, reshard: Reshard) -> tuple[int, str]:
     return passage.time, "both" if passage.site.position in facts.tied_in else "before"
 
 
-def _taken_up(facts: Facts, plan: LoweredPlan) -> Iterator[tuple[int, int, int]]:
-    """Moments [start, end) and bytes of partial sums that are counted as waiting, but do not.
+def _not_waiting(facts: Facts, plan: LoweredPlan) -> Iterator[tuple[int, int, int]]:
+    """Moments [start, end) and bytes of partial sums that are counted as waiting, but do not wait.
 
-    The problem's nodes know what makes them, not how they are read, and count them as if they
-    were reduced.
+    The problem's nodes depend on the makers of values, not on their readers, and count these
+    partial sums as if they were reduced.
     """
     flat = plan.flat
-    for v, (j, k) in facts.taken_up.items():
+    for v, (j, k) in facts.overwriters.items():
         i, position = flat.maker[v]
         maker, reader = plan.strategies[i], plan.strategies[j]
         if maker is None or reader is None:
@@ -99,11 +98,11 @@ def _taken_up(facts: Facts, plan: LoweredPlan) -> Iterator[tuple[int, int, int]]
 
 
 def _passing_bytes(change: Change, holds: str, mesh: Mesh) -> tuple[int, int]:
-    """Bytes that exist only while a value changes its state, and the largest state on the way.
+    """Bytes of a reshard's transient buffers, and of its largest state on the way.
 
-    A gather along another dimension than the first writes shard after shard, which is another
-    order of the elements: its result is copied into the buffer that the nodes count. A slice is
-    part of the op that reads it, unless that is a collective.
+    A gather along another dimension than the first writes shard after shard, which is another order
+    of the elements: its result is copied into the buffer that the nodes count. A slice is part of
+    the op that reads it, unless it is a collective.
     """
     steps, type_ = change.steps, change.type
     on_the_way = [
@@ -123,7 +122,7 @@ def _is_strided(step: ReshardStep, type_: TensorType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """What a change of state costs.
+    """Costs of a change of state.
 
     passes, widest: as `_passing_bytes` has them; ends: the larger one of its two states [byte].
     runs: kind, axes, bytes and seconds of its collectives, all runs together.
@@ -150,17 +149,17 @@ def _priced(reshard: ReshardModel, moved: Reshard, holds: str) -> _Priced:
 
 
 def account(decided: Decided) -> Account:
-    """Adds everything up that a plan runs."""
+    """Adds up the collectives, seconds and bytes of a plan."""
     builder, built, choice, plan = decided.builder, decided.built, decided.choice, decided.plan
     reshard, facts, mesh = builder.cache.reshard, builder.facts, plan.mesh
     compute_s = built.compute_s(choice)
     memory = built.live_intervals.memory(choice)
-    for start, end, size in _taken_up(facts, plan):
+    for start, end, size in _not_waiting(facts, plan):
         memory[start:end] -= size
     merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
     communication_s = 0.0
-    priced: dict[tuple[int, float, str], _Priced] = {}  # by the change, which many sites share
-    # what one op moves passes together; ops, and what enters regions, one after the other
+    priced: dict[tuple[int, float, str], _Priced] = {}  # by change, which many sites share
+    # transient buffers of one op coexist; those of ops and region entries follow each other
     passing: dict[int, dict[object, int]] = {}
     widest: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -207,7 +206,7 @@ def memory_on_cpus(memory: NDArray[np.float64], arguments: float) -> NDArray[np.
     """Memory on CPU devices [byte]: arguments + 1.78 (memory - arguments).
 
     Args:
-        memory: of the general model at each moment, arguments included [byte].
-        arguments: held from the start [byte].
+        memory: memory of the general model at each moment, arguments included [byte].
+        arguments: memory of the arguments, held from the start [byte].
     """
     return memory + (CPU_TEMPORARIES - 1.0) * np.maximum(memory - arguments, 0.0)

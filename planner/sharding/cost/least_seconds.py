@@ -1,16 +1,16 @@
-"""No step is faster than its operations, each split as is best for it alone.
+"""Bound of a step: the sum of its operations, each split in its own best way.
 
 One program runs all of its ops, one after the other, on each of D devices:
 
     T  >=  sum over ops of  min over ways to split it n-fold, n a divisor of D, of  t_op
 
-Of a pipeline each op runs on some of them only; all that is asked is that D devices do the work:
+In a pipeline each op runs on some of the devices only; the bound is that of the work of all D:
 
     T  >=  1 / D  *  sum over ops of  min over ways to split it n-fold of  n * t_op
 
 Whatever the mesh or the stages are, each op of the step runs in one of these ways, fused as in the
-whole program: communication, idle time, what is computed again and what memory forces come on top.
-So these are bounds where a search had no time to find a better one.
+whole program; communication, idle time, recomputation and the effects of the memory limit come on
+top. The bounds serve where a search had no time to find a better one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MOST_WAYS = 50_000
 
 
 def least_step_s(facts: Facts, compute: ComputeModel, devices: int) -> float:
-    """Seconds of a step below which no plan in one program comes, on any mesh of so many devices.
+    """Bound of the step over all plans in one program, on any mesh of `devices` devices [s].
 
     Args:
-        facts: of the program.
-        compute: prices of a device.
-        devices: of the mesh.
+        facts: facts of the program.
+        compute: prices of ops on a device.
+        devices: number of devices.
     """
     return _least_s(facts, compute, (devices,), range(len(facts.flat.ops)), apart=False)
 
@@ -42,13 +42,13 @@ def least_step_s(facts: Facts, compute: ComputeModel, devices: int) -> float:
 def least_work_s(
     facts: Facts, compute: ComputeModel, sizes: Collection[int], ops: Collection[int]
 ) -> float:
-    """Device-seconds of a step below which no sharding of it on sub-meshes comes.
+    """Bound of the device-seconds of a step over all shardings on sub-meshes.
 
     Args:
-        facts: of the program.
-        compute: prices of a device.
-        sizes: devices of sub-meshes.
-        ops: those that count, by their number.
+        facts: facts of the program.
+        compute: prices of ops on a device.
+        sizes: devices of the sub-meshes to choose from.
+        ops: flat numbers of the ops to include.
     """
     return _least_s(facts, compute, sizes, ops, apart=True)
 
@@ -61,7 +61,7 @@ def _least_s(
     *,
     apart: bool,
 ) -> float:
-    """Least seconds of ops; `apart`: those of all devices that have a part of one."""
+    """Least seconds of ops; with `apart` device-seconds."""
     known: dict[object, float] = {}
     total = 0.0
     for i in ops:
@@ -82,10 +82,10 @@ def _least_s(
 
 
 def _least(work: OpWork, compute: ComputeModel, sizes: Collection[int], *, apart: bool) -> float:
-    """Seconds of one run of an op, split as is best; see `_least_s`."""
+    """Least seconds of one run of an op; see `_least_s`."""
     rows = _splits(work.spec, sizes)
     if len(rows) > MOST_WAYS:
-        return 0.0  # too many to look at; nothing is claimed of it
+        return 0.0  # too many ways to try: 0 is a valid bound
     names = work.spec.names
     table = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
     ways = {name: table[:, k] for k, name in enumerate(names)}
@@ -94,7 +94,7 @@ def _least(work: OpWork, compute: ComputeModel, sizes: Collection[int], *, apart
 
 
 def _splits(spec: FactorSpec, sizes: Collection[int]) -> list[tuple[int, ...]]:
-    """Parts of every factor; what they make together divides some sub-mesh."""
+    """Parts of every factor, whose product divides the devices of some sub-mesh."""
     allowed = {n for d in sizes for n in range(1, d + 1) if d % n == 0}
     found: list[tuple[int, tuple[int, ...]]] = [(1, ())]
     for name, size in spec.sizes:

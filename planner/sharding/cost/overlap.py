@@ -1,9 +1,9 @@
-"""How much of a plan's communication hides behind its compute.
+"""The part of a plan's communication that overlaps with its compute.
 
-Operations run in the order of the program. Beside them a collective may run between the operation
-that makes its operand and the one that reads its result, inside the body of the loop that both are
-in; all rounds of a body are alike, so that they count as one with the seconds of all. What an
-operation makes is sent at once; what is there from the start as late as still hides it.
+Operations run in program order. A collective may run beside them between the op that makes its
+operand and the op that reads its result, inside the body of the loop that both are in; all rounds
+of a body are equal, so that they count as one with the seconds of all. The result of an op is sent
+at once; a value that exists from the start as late as compute still hides it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..lower import Decided
 
 
 def overlapped_s(decided: Decided, cluster: Cluster) -> float:
-    """Seconds of a step with collectives beside compute; 0 for machines that do not run them so."""
+    """Seconds of a step with collectives beside compute; 0 for machines without overlap."""
     if cluster.has_cpus:
         return 0.0
     return hidden(decided).step_s
 
 
 def hidden(decided: Decided) -> Overlap:
-    """Compute, communication, and the step with one beside the other."""
+    """Compute, communication, and the step with overlap."""
     built, choice, plan = decided.built, decided.choice, decided.plan
     order = _Order.of(plan)
     shares: dict[int, int] = {}
@@ -39,7 +39,7 @@ def hidden(decided: Decided) -> Overlap:
         float(built.work[node][choice[node]]) / shares[node]
         for node in (built.op_node[i] for i in order.ops)
     ]
-    works.append(built.taking_s(choice))  # of the results, at the end
+    works.append(built.taking_s(choice))  # taking memory for the results, at the end
     done = [0.0, *accumulate(works)]
     transfers: list[Transfer] = []
     reshard = decided.builder.cache.reshard
@@ -95,7 +95,7 @@ class _Order:
 
 
 def _transfer(order: _Order, at: Passage, seconds: float, done: Sequence[float]) -> Transfer:
-    """From where to where a change of state may run."""
+    """The window of ops beside which a change of state may run."""
     if at.op < 0:
         ready = order.made.get(at.value, -1)
         needed = order.at(at.time)

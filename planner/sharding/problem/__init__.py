@@ -1,1 +1,1 @@
-"""From a program on a mesh to a problem of arrays, and back."""
+"""Builds the solver's problem of a program on a mesh, and reads choices back."""

@@ -1,9 +1,9 @@
-"""When the buffers behind the nodes of a problem are alive, and memory over time.
+"""Live intervals of the buffers behind the nodes of a problem, and memory over time.
 
 A node of a folded program stands for several buffers, so its use of memory is a number of copies
-over time and not one interval. The solver wants intervals: memory is then watched at chosen
-moments only, and a node whose copies rise and fall between them gets further nodes that follow
-its choice and use the rest,
+over time and not one interval. The solver needs intervals: memory is then watched at chosen
+moments only, and a node whose number of copies changes between them gets follower nodes, which use
+the rest,
 
     copies = 1 1 3 3 1   ->   1 over all five moments,  2 over the middle two.
 """
@@ -20,7 +20,7 @@ from ...solver.problem import Edge, Floats, IntraProblem
 
 Ints = NDArray[np.intp]
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
-PARTS = 3  # of the time line; each is watched where it is worst
+PARTS = 3  # of the time line; each is watched at its peak
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,8 @@ class LiveIntervals:
     node: node that decides the size of each buffer; start, end: its moments [start, end).
     usage: for each node the bytes of one buffer by option.
     horizon: number of moments.
-    held: micro-batches in flight (`in_flight.py`): node, start, end, and bytes by option.
+    held: copies for micro-batches in flight (`in_flight.py`): node, start, end, and bytes by
+        option.
     """
 
     node: Ints
@@ -68,7 +69,7 @@ class LiveIntervals:
         return float(least.max(initial=0.0))
 
     def worst_moments(self) -> tuple[int, ...]:
-        """Moments at which memory peaks, whether everything is whole, split, or between."""
+        """Moments at which memory peaks: with everything replicated, split, or in between."""
         order = [np.argsort(u, kind="stable") for u in self.usage]
         found: set[int] = set()
         for share in QUANTILES:
@@ -91,9 +92,9 @@ class LiveIntervals:
 def watched(
     problem: IntraProblem, live_intervals: LiveIntervals, moments: Sequence[int]
 ) -> tuple[IntraProblem, tuple[int, ...]]:
-    """The problem with memory watched at some moments only, and whom further nodes follow.
+    """The problem with memory watched at some moments, and the nodes that its followers follow.
 
-    These come after its own nodes.
+    Followers come after the problem's own nodes.
     """
     followed: list[int] = []
     costs, usage = list(problem.node_cost), [np.zeros(len(c)) for c in problem.node_cost]

@@ -5,13 +5,13 @@ Nodes of the problem are
     a value node for every argument, port, and value that is read more than once: its states;
     an op node for every op: its strategies.
 
-An edge joins whoever makes a value with whoever reads it and costs the reshard between them;
-so a partial result is reduced where and as it is cheapest. Arguments and results that hold one
-state (donated buffers, parameters carried from step to step) are one node.
+An edge joins the maker of a value with a reader of it and costs the reshard between them; so a
+partial result is reduced where that is cheapest. Arguments and results that share one state
+(donated buffers, parameters carried from step to step) are one node.
 
 Where a program repeats itself, the members of a class (`planner.sharding.problem.repeated_layers`)
-are one node: its cost is that of all members, and so is that of the edges between two classes. What
-of this does not depend on the mesh is in the `Outline`; a mesh prices it.
+are one node: its cost is that of all members, and so is that of the edges between two classes. The
+part of the problem that does not depend on the mesh is the `Outline`; a mesh prices it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .skeleton_builder import outline_of
 class Builder:
     """Builds problems of one flat program on one mesh.
 
-    outline: of its problems; that of one without repeats if None.
+    outline: outline of the program's problems; if None, one without repeats.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class Builder:
         return built.watching(live_intervals.worst_moments()) if outline.folded else built
 
     def _multiplied(self, costs: list[Floats]) -> list[Floats]:
-        """Costs of nodes for all members together."""
+        """Costs of nodes, times the members of each."""
         return [
             self._times(self.cache.vectors, cost, n) if n > 1 else cost
             for cost, n in zip(costs, self.outline.members, strict=True)
         ]
 
     def _times(self, known: dict[object, Floats], array: Floats, count: int) -> Floats:
-        """`count` times an array; one object for equal questions."""
+        """`count` times an array; memoised, one object for equal arguments."""
         if count == 1:
             return array
         key = ("times", id(array), count)
@@ -197,7 +197,7 @@ class Builder:
         self._add(NodeRef(slot.number, -1, menu, ()), self._zeros(len(use)), use)
 
     def _stack(self, slot: Slot) -> None:
-        """What a region reads: first the options without a copy, then those with one."""
+        """Adds the node of a region's operand: options without a copy, then those with one."""
         assert slot.made is not None
         states = self._states_at(slot.made)
         type_ = self.flat.values[self.flat.links[slot.number].source].type
@@ -207,7 +207,7 @@ class Builder:
     def _result(self, slot: Slot) -> None:
         v = slot.number
         states = self.states(v, partial=False)
-        alone = self.traffic.free[v]  # made of literals: no maker counts its bytes
+        alone = self.traffic.free[v]  # computed from literals: no maker counts its bytes
         type_, zeros = self.flat.values[v].type, self._zeros(len(states))
         use = self._state_bytes(type_, states) if alone else zeros
         self._add(NodeRef(-1, v, (), states), self._zeros(len(states)), use)
@@ -264,7 +264,7 @@ class Builder:
         return self._column(ref.menu, end.how, end.position)
 
     def source(self, v: int) -> tuple[int, States]:
-        """Who provides value v: a node and the state of v under each of its options."""
+        """The node that provides value v, and the state of v under each of its options."""
         end = self.outline.end_of(v)
         return end.node, self._states_at(end)
 
@@ -275,7 +275,7 @@ class Builder:
         return self.cache.columns[key]
 
     def _table(self, join: Join, type_: TensorType) -> Floats:
-        """What a join costs, by the options of its two nodes."""
+        """Costs of a join, by the options of its two nodes."""
         edges = self.cache.edges
         if join.how == "same":
             count = len(self.refs[join.u].menu)
@@ -301,7 +301,7 @@ class Builder:
         return self.cache.edges.setdefault(key, table)
 
     def settle(self, built: Built, choice: list[int]) -> None:
-        """Sets the nodes that only count memory to what those around them chose."""
+        """Sets the nodes that only count memory by the choices of their neighbours."""
         for stack, link in built.outline.stacks:
             source, rows = self.source(link.source)
             k, states = choice[built.value_node[link.target]], built.refs[stack].states
@@ -311,7 +311,7 @@ class Builder:
             choice[node] = choice[op]
 
     def _taken(self, node: int, v: int) -> None:
-        """A result that overwrites no argument is a block of memory of its own."""
+        """Adds the seconds of taking memory for a result that overwrites no argument."""
         use = self._state_bytes(self.flat.values[v].type, self.refs[node].states)
         self.costs[node] = self.costs[node] + self.cache.compute.taking_s(use)
 

@@ -30,17 +30,18 @@ class Facts:
     Attributes:
         tied_in: result position -> argument that it shares one state with.
         partial: values that some strategy leaves as partial sums worth keeping.
-        shared: values of ops that get a node of their own: read not just once, or one of several
-            results.
+        shared: values of ops that get a node of their own: read more than once or never, or one of
+            several results.
         in_place: results written into the buffer of their donated argument.
         stack_of: port -> the stacked value whose slices it is.
         read_only: ports that a region only reads: the buffer outside, unless in another state.
         spans: moments [start, end) in which a value's own node is alive.
-        waits: results of ops that are put off until they are read, and may be partial sums: those
-            are not put off, since compilers start a reduction as soon as they can, and wait.
-        taken_up: of these, those read once, by an op that writes over an argument -> that op and
-            the position at which it reads. If it reads the partial sum as it is, nothing waits:
-            the sum is made when the argument is written over, which can be at once.
+        waits: results of ops that run only when they are read, and may be partial sums: the
+            reductions are not delayed, since compilers start a reduction as soon as they can, and
+            wait.
+        overwriters: of these, those read once, by an op that overwrites an argument -> that op and the
+            position at which it reads. If it reads the partial sum itself, nothing waits: the sum
+            is computed when the argument is overwritten, which can be at once.
     """
 
     def __init__(
@@ -68,13 +69,13 @@ class Facts:
             v for op in flat.ops for v in op.outputs
             if self.partial[v] and self.lifetimes.owns[v] and self.lifetimes.made[v] > op.time
         }  # fmt: skip
-        self.taken_up = dict(self._taken_up())
+        self.overwriters = dict(self._overwriters())
 
     def _in_place(self, ties: list[tuple[int, int]]) -> set[int]:
         """Results written into the buffer of their donated argument, dead by then.
 
         The carries of loops that such results leave are written there too; an argument that is
-        returned as it came holds its buffer itself.
+        returned unchanged holds its buffer itself.
         """
         flat = self.flat
         found: set[int] = set()
@@ -89,7 +90,7 @@ class Facts:
         found |= self._added_up()
         return found - set(flat.inputs)
 
-    def _taken_up(self) -> Iterator[tuple[int, tuple[int, int]]]:
+    def _overwriters(self) -> Iterator[tuple[int, tuple[int, int]]]:
         for j, op in enumerate(self.flat.ops):
             if all(v in self.in_place for v in op.outputs):
                 for k, v in enumerate(op.inputs):
@@ -97,7 +98,7 @@ class Facts:
                         yield v, (j, k)
 
     def _added_up(self) -> set[int]:
-        """Sums that a loop carries on, each written over the last: nothing else reads that."""
+        """Sums carried by a loop and written in place: nothing else reads the previous one."""
         ports = set(accumulators(self.flat))
         readers = Counter(v for op in self.flat.ops for v in op.inputs if v in ports)
         return {
@@ -129,21 +130,21 @@ class Facts:
         return made, end
 
     def op_span(self, op: FlatOp) -> Span:
-        """When the results of an op that have no node of their own are alive."""
+        """Moments [start, end) of the results of an op that have no node of their own."""
         inner = [v for v in op.outputs if v not in self.shared]
         at = self.at(op)
         return at, max((self.lifetimes.needed.get(v, at) for v in inner), default=at) + 1
 
     def at(self, op: FlatOp) -> int:
-        """When the op runs."""
+        """Moment at which the op runs."""
         return self.lifetimes.made[op.outputs[0]] if op.outputs else op.time
 
     def is_made(self, op: FlatOp) -> bool:
-        """Whether the op has a node: ops on literals alone have none."""
+        """Whether the op has a node; ops on literals alone have none."""
         return not all(self.traffic.free[v] for v in op.outputs)
 
     def least_peak(self, devices: int) -> float:
-        """Peak [byte] if every buffer could be split over all devices: no plan is below it."""
+        """Bound of a plan's peak [byte]: that of buffers split over all devices."""
         change = np.zeros(self.flat.clock + 2)
         for v, value in enumerate(self.flat.values):
             op = None if v in self.shared else self.flat.made_by(v)
@@ -155,7 +156,7 @@ class Facts:
         return float(np.cumsum(change).max())
 
     def buffers(self, v: int) -> int:
-        """How many buffers of its size a value has: slices of a stack, padded copies; 0 if none."""
+        """Number of buffers of a value's size: slices of a stack, padded copies; 0 if none."""
         elsewhere = v in self.in_place or v in self.read_only or v in self.flat.stacked
         if not self.lifetimes.owns[v] or self.traffic.free[v] or elsewhere:
             return 0
@@ -169,11 +170,11 @@ class Facts:
         return self.specs.of(op)
 
     def groups(self, op: FlatOp) -> Groups:
-        """Operands through which partial sums may pass, together."""
+        """Groups of operands in which an op is linear together, so that partial sums may pass."""
         return self.specs.groups(op)
 
     def passing(self, op: FlatOp) -> tuple[int, ...]:
-        """Groups of which some operand may be a partial sum."""
+        """Groups in which some operand may be a partial sum."""
         if not all(is_float(t) for t in op.node.outputs):
             return ()
         groups = enumerate(self.groups(op))

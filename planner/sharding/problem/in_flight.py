@@ -1,8 +1,8 @@
-"""Micro-batches in flight: further copies of what a loop's body keeps, held while the loop runs.
+"""Micro-batches in flight: further copies of values that a loop's body saves for its backward pass.
 
-A pipeline stage begins a micro-batch before it has finished the last one. What lives from the
-forward to the backward pass of one is then held once more for each further one in flight, in the
-same state, so that it is a follower of the node that decides on the first copy.
+A pipeline stage begins a micro-batch before it has finished the previous one. The values that live
+from the forward to the backward pass are held once more for each further one in flight, in the same
+state, so that these copies follow the node that decides on the first copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .records import Built
 
 @dataclass(frozen=True, slots=True)
 class InFlightBuffers:
-    """What is held more often than the program says.
+    """Values held in more copies than the program has.
 
     values: flat values; copies: of each; start, end: moments [start, end).
     """
@@ -31,10 +31,10 @@ class InFlightBuffers:
 
 
 def with_in_flight(builder: Builder, built: Built, buffers: InFlightBuffers) -> Built:
-    """The problem that a builder has just built, with further copies of some values."""
+    """The built problem with further copies of some values."""
     use: dict[int, Floats] = {}
     for v in buffers.values:
-        if built.outline.ends[v] is not None:  # else it is made of literals alone
+        if built.outline.ends[v] is not None:  # else it is computed from literals alone
             node, states = builder.source(v)
             type_ = builder.flat.values[v].type
             sizes = np.array([float(s.local_bytes(type_, builder.mesh)) for s in states])

@@ -1,4 +1,4 @@
-"""What is searched: a flat program, what its arguments are, and what the user wishes."""
+"""A program to plan: its flat form, the roles of its arguments, and the user's wishes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .skeleton_builder import outline_of
 
 @dataclass(frozen=True)
 class Program:
-    """What is searched: the flat program, and what its arguments are.
+    """A program to plan, with the roles of its arguments.
 
-    in_flight_buffers: what is held more often than the program says, if anything.
-    like: the same with nothing held, which knows what does not depend on that.
+    in_flight_buffers: values held in further copies, if any.
+    like: the same program without such copies, which memoises all that does not depend on them.
     """
 
     facts: Facts
@@ -39,7 +39,7 @@ class Program:
 
     @cached_property
     def kinds(self) -> Kinds:
-        """What the dimensions of the program are."""
+        """Kinds of the program's dimensions."""
         if self.like is not None:
             return self.like.kinds
         specs = [self.facts.spec(op) for op in self.flat.ops]
@@ -47,7 +47,7 @@ class Program:
 
     @cached_property
     def repeats(self) -> Repeats | None:
-        """Repeated blocks, if there are enough of them to plan them as one."""
+        """Repeated blocks, if the program repeats itself enough to plan them as one."""
         if self.like is not None:
             return self.like.repeats
         if len(self.flat.ops) < LEAST_OPS:
@@ -59,11 +59,11 @@ class Program:
 
     @cached_property
     def outline(self) -> Outline:
-        """What its problems have in common on all meshes."""
+        """The part of its problems that is the same on all meshes."""
         return self.like.outline if self.like else outline_of(self.facts, self.repeats)
 
     def holding(self, in_flight: InFlight | None) -> Program:
-        """The same with micro-batches in flight."""
+        """The program with micro-batches in flight."""
         if in_flight is None:
             return self
         return replace(self, in_flight_buffers=in_flight.in_flight_buffers(self.flat), like=self)
@@ -82,10 +82,10 @@ def roles_of(names: Sequence[str], flat: FlatProgram) -> Roles:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Micro-batches that a stage has begun beside the one that its program runs.
+    """Micro-batches in flight besides the one that the program runs.
 
-    loop: node that runs the micro-batches; values: of its body, kept for the backward pass.
-    more: further micro-batches.
+    loop: node that runs the micro-batches; values: values of its body saved for the backward pass.
+    more: number of further micro-batches.
     """
 
     loop: int
@@ -93,7 +93,7 @@ class InFlight:
     more: int
 
     def in_flight_buffers(self, flat: FlatProgram) -> InFlightBuffers | None:
-        """The same said of the flat program."""
+        """The buffers in terms of the flat program."""
         inside = (self.loop, 0)
         times = [op.time for op in flat.ops if op.place[:2] == inside]
         if not times or not self.more:
@@ -109,16 +109,16 @@ def program_of(
     donated: frozenset[int],
     options: Options,
 ) -> Program:
-    """What is searched for a graph.
+    """Prepares a graph for planning.
 
     Args:
-        graph: of the program.
-        ties: (input of the graph, result) that hold one state.
+        graph: the traced program.
+        ties: (input of the graph, result) pairs that share one state.
         donated: inputs of the graph whose buffers may be reused.
-        options: with the user's wishes.
+        options: options with the user's wishes.
 
     Raises:
-        PlanError: if the wishes speak of what the program does not have.
+        PlanError: if a wish names something that the program does not have.
     """
     flat = flatten(graph)
     resolved = wishes_for(options, flat, ties)

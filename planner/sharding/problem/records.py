@@ -24,11 +24,12 @@ AllowState = Callable[[int, Sharding], bool]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a search may choose from; `None` allows everything.
+    """The options that a search may choose from; `None` allows everything.
 
-    op(i, spec, menu): the strategies of the menu that flat op i may use.
-    state(v, sharding): may flat value v (an argument or port) be kept so? Of results -1 - position.
-    values: results of ops that `state` knows of too.
+    op(i, spec, menu): the allowed strategies of the menu for flat op i.
+    state(v, sharding): whether flat value v (an argument or port) may have this state; v is
+        -1 - position for results.
+    values: results of ops that `state` limits too.
     """
 
     op: AllowOp | None = None
@@ -38,7 +39,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class NodeRef:
-    """What a node of the problem stands for: an op or a value, with its options in order."""
+    """The op or value of a node of the problem, with its options in order."""
 
     op: int  # -1 for a value
     value: int  # -1 for an op
@@ -67,7 +68,7 @@ class MenuCache:
         self.splits = Splits(self.mesh)
 
     def parts(self, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Mapping[str, Floats]:
-        """Parts of every factor under each strategy; specs of one menu have the same factors."""
+        """Number of parts of every factor under each strategy."""
         if id(menu) not in self.ways:
             ways = {name: np.ones(len(menu)) for name in spec.names}
             for k, strategy in enumerate(menu):
@@ -80,18 +81,18 @@ class MenuCache:
 
 @dataclass
 class Menus:
-    """The caches of all meshes of one machine, shared by searches over programs that are alike."""
+    """The caches of all meshes of one machine, shared by searches over similar programs."""
 
     known: dict[tuple[Mesh, float], MenuCache] = field(
         default_factory=dict[tuple[Mesh, float], MenuCache]
     )
 
     def on(self, reshard: ReshardModel, compute: ComputeModel) -> MenuCache:
-        """The cache of a mesh for a new program; what does not depend on it is there already.
+        """The cache of a mesh for a new program, with the entries that any program can share.
 
         Args:
-            reshard: prices on the mesh, with the room that its paths may take.
-            compute: prices of the machine's devices.
+            reshard: prices of reshards on the mesh, with the cap on transient buffers.
+            compute: prices of ops on the machine's devices.
         """
         mesh, room_bytes = reshard.mesh, reshard.room_bytes
         if (mesh, room_bytes) not in self.known:
@@ -102,20 +103,20 @@ class Menus:
                     made = replace(held, reshard=reshard, edges=edges)
                     break
             self.known[mesh, room_bytes] = made
-        # factor specs are known by their address, which is theirs as long as their program lives
+        # factor specs are keyed by their id, which is unique as long as their program lives
         return replace(self.known[mesh, room_bytes], forms=dict[int, Hashable]())
 
 
 @dataclass(frozen=True)
 class Built:
-    """A problem and the way back."""
+    """A problem, and the op or value of each of its nodes."""
 
     problem: IntraProblem
     refs: tuple[NodeRef, ...]
     outline: Outline
-    work: tuple[Floats, ...]  # seconds of computing and of taking memory, per node and option
+    work: tuple[Floats, ...]  # seconds of compute and of taking memory, per node and option
     live_intervals: LiveIntervals
-    moments: tuple[int, ...] | None = None  # at which memory is watched; None: at all
+    moments: tuple[int, ...] | None = None  # at which memory is watched; None: all
     followed: tuple[int, ...] = ()  # nodes that the nodes after those of `refs` follow
 
     @property
@@ -139,7 +140,7 @@ class Built:
         return self.outline.waits
 
     def watching(self, moments: tuple[int, ...]) -> Built:
-        """The same with memory watched at these moments only."""
+        """The problem with memory watched at these moments only."""
         count = len(self.work)
         cut = IntraProblem(
             self.problem.node_cost[:count],
@@ -150,10 +151,10 @@ class Built:
         return replace(self, problem=problem, moments=moments, followed=followed)
 
     def compute_s(self, choice: Sequence[int]) -> float:
-        """Seconds of computing, without communication."""
+        """Seconds of compute, without communication."""
         return sum(float(w[k]) for w, k in zip(self.work, choice, strict=False))
 
     def taking_s(self, choice: Sequence[int]) -> float:
-        """Of that the seconds in which memory for results is taken: values cost nothing else."""
+        """The part of `compute_s` that takes memory for results: the costs of value nodes."""
         values = (n for n, ref in enumerate(self.refs) if ref.op < 0)
         return sum(float(self.work[n][choice[n]]) for n in values)

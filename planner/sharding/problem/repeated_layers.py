@@ -1,13 +1,12 @@
-"""Repeated blocks of a program: operations and values that are decided once.
+"""Repeated blocks of a program: ops and values that share one decision.
 
-Layers that are written out in a loop have the same structure. Operations get one class if they
-are of one kind and their surroundings, out to `DEPTH` operations in every direction, look alike;
-so do values. Forward pass, backward pass and optimizer are found alike. In the middle of a program
-a class has a member per layer; the first and last few operations of it stay on their own, because
-their surroundings differ.
+Layers written out by a Python loop have the same structure. Ops get one class if they are of one
+kind and their surroundings, out to `DEPTH` ops in every direction, are equal; so do values. Forward
+pass, backward pass and optimizer are found alike. In the middle of a program a class has a member
+per layer; the first and last few ops of it stay on their own, because their surroundings differ.
 
 The cost of a program does not grow with the number of members of a class, so neither does the
-time to plan it. What is given up: layers cannot be sharded differently from one another.
+time to plan it. In return layers cannot be sharded differently.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ir.analysis import FlatOp, Incidence, Kinds, accumulators, refine
 from .facts import Facts
 
 DEPTH = 6
-# Programs smaller than this are planned as they are, and so are those that hardly repeat.
+# Smaller programs, and those that hardly repeat, are planned op by op.
 LEAST_OPS = 2_000
 MOST_SHARE = 0.6
 RESULTS = 1000  # slots of results come after all slots of operands
@@ -31,7 +30,7 @@ RESULTS = 1000  # slots of results come after all slots of operands
 
 @dataclass(frozen=True)
 class Repeats:
-    """First member of the class of every op and of every value."""
+    """For every op and every value the first member of its class."""
 
     op: tuple[int, ...]
     value: tuple[int, ...]
@@ -44,13 +43,13 @@ class Repeats:
 def repeats_of(
     facts: Facts, kinds: Kinds, mark: Callable[[int], Hashable], depth: int = DEPTH
 ) -> Repeats:
-    """Classes of a program.
+    """Finds the classes of a program's ops and values.
 
     Args:
-        facts: of the program.
-        kinds: what its dimensions are; members of a class agree on it.
-        mark: what else must be equal of two values: roles, the user's wishes.
-        depth: how far surroundings are compared [ops].
+        facts: facts of the program.
+        kinds: kinds of its dimensions, equal for all members of a class.
+        mark: further properties that must be equal: roles, the user's wishes.
+        depth: distance to which surroundings are compared [ops].
     """
     flat, traffic = facts.flat, facts.traffic
     sums, results = set(accumulators(flat)), set(flat.outputs)

@@ -1,4 +1,4 @@
-"""Tables of edge costs: seconds of a reshard between the states of two nodes, remembered."""
+"""Memoised tables of edge costs: seconds of a reshard between the states of two nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .records import MenuCache, States
 def edge_table(
     cache: MenuCache, rows: States, columns: States, type_: TensorType, weight: float
 ) -> Floats:
-    """Seconds from every row's state to every column's, `weight` times; inf where there is no way.
+    """Seconds from every row's state to every column's, times `weight`; inf if there is no path.
 
-    Equal questions get one object; so do tensors that the mesh cannot tell apart.
+    Equal arguments give one object; so do tensors that divide alike on the mesh.
     """
     key = ("edge", cache.reshard.form(type_.shape), type_.nbytes, id(rows), id(columns), weight)
     if key not in cache.edges:
@@ -36,7 +36,7 @@ def edge_table(
 def _index(
     cache: MenuCache, states: States, type_: TensorType, kind: str | None
 ) -> tuple[NDArray[np.intp], str]:
-    """Places of states among all states of the tensor, -1 for those that it cannot have."""
+    """Indices of states among all states of the tensor; -1 for states it cannot have."""
     if kind is None:
         kinds = {reduction_of(state) for state in states} - {"sum"}
         kind = next(iter(sorted(kinds)), "sum")

@@ -1,6 +1,6 @@
-"""A problem in which only some options may be taken: pins, and the rules of hand-written plans.
+"""A problem with only some of the options: pins, and the rules of hand-written plans.
 
-What is left is cut out of the arrays that are there, so that a program is built once per mesh.
+Rows and columns of the built arrays are selected, so that a program is built once per mesh.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Ints = NDArray[np.intp]
 
 @dataclass
 class Cuts:
-    """Parts of arrays; equal questions get one object, as solvers like it."""
+    """Selections of arrays, memoised: solvers compare equal arrays by identity."""
 
     _arrays: dict[Hashable, Floats] = field(default_factory=dict[Hashable, Floats])
     _kept: dict[bytes, Ints] = field(default_factory=dict[bytes, Ints])
-    _held: list[Floats] = field(default_factory=list[Floats])  # their ids stay theirs
+    _held: list[Floats] = field(default_factory=list[Floats])  # keeps their ids unique
 
     def kept(self, options: Sequence[int]) -> Ints:
-        """Places of options, one object for equal ones."""
+        """Indices of options, one object for equal ones."""
         array = np.array(options, dtype=np.intp)
         return self._kept.setdefault(array.tobytes(), array)
 
@@ -51,7 +51,7 @@ class Cuts:
 class Within:
     """A built problem with the options that each of its nodes may take; None: all.
 
-    aside: moments, and bytes that are not to be used then.
+    aside: moment -> bytes reserved then.
     """
 
     built: Built
@@ -65,11 +65,11 @@ class Within:
         return all(k is None or len(k) for k in self.kept)
 
     def watching(self, moments: tuple[int, ...]) -> Within:
-        """The same with memory watched at these moments only."""
+        """The problem with memory watched at these moments only."""
         return replace(self, built=self.built.watching(moments))
 
     def beside(self, aside: Mapping[int, float]) -> Within:
-        """The same with bytes set aside at some moments."""
+        """The problem with bytes reserved at some moments."""
         watched, rows = self.built.moments, tuple(sorted(aside.items()))
         left = replace(self, aside=rows)
         if watched is None or set(aside) <= set(watched):
@@ -77,7 +77,7 @@ class Within:
         return left.watching(tuple(sorted({*watched, *aside})))
 
     def problem(self, limit: float) -> IntraProblem:
-        """What is left, under a limit; what is set aside is used by nodes of one option."""
+        """The restricted problem under a limit; reserved bytes are nodes with one option."""
         found = self._cut(limit)
         if not self.aside:
             return found
@@ -104,7 +104,7 @@ class Within:
         )  # fmt: skip
 
     def lifted(self, found: IntraSolution) -> IntraSolution:
-        """A solution of what is left as one of the whole."""
+        """A solution of the restricted problem as one of the whole."""
         if not found.choice:
             return found
         kept = (*self.kept, *(self.kept[n] for n in self.built.followed))
@@ -113,7 +113,7 @@ class Within:
         return replace(found, choice=choice)
 
     def lowered(self, choice: Sequence[int]) -> tuple[int, ...]:
-        """A choice of the nodes of the whole as one of what is left; empty if it is not there."""
+        """A choice of the whole problem as one of the restricted; empty if not allowed."""
         found: list[int] = []
         for c, k in zip(choice, self.kept, strict=True):
             at = c if k is None else int(np.searchsorted(k, c))
@@ -123,12 +123,12 @@ class Within:
         return self.followed(found)
 
     def followed(self, found: Sequence[int]) -> tuple[int, ...]:
-        """A choice of what is left, with that of the nodes that follow others; none if empty."""
+        """A restricted choice with that of the follower nodes; empty if the choice is."""
         own = found[: len(self.kept)]
         return (*own, *(own[n] for n in self.built.followed)) if len(own) else ()
 
     def least_peak(self) -> float:
-        """The peak when every node takes the option left to it that uses least."""
+        """The peak when every node takes the allowed option that uses least memory."""
         live_intervals = self.built.live_intervals
         usage = tuple(
             self.cuts.part(u, k) for u, k in zip(live_intervals.usage, self.kept, strict=True)
@@ -140,11 +140,11 @@ class Within:
 
 
 def within(built: Built, facts: Facts, limits: Limits, cuts: Cuts) -> Within:
-    """What limits leave; they must treat all members of a class alike."""
+    """Restricts a problem by limits, which must treat all members of a class alike."""
     kept: list[Ints | None] = [None] * len(built.refs)
     if limits.op is not None:
         places: dict[tuple[int, int], Ints | None] = {}
-        held: list[tuple[Strategy, ...]] = []  # so that ids stay theirs
+        held: list[tuple[Strategy, ...]] = []  # keeps their ids unique
         for n, ref in enumerate(built.refs):
             if ref.op < 0:
                 continue
@@ -165,7 +165,7 @@ def within(built: Built, facts: Facts, limits: Limits, cuts: Cuts) -> Within:
 
 
 def like(built: Built, choice: Sequence[int], limits: Limits) -> Limits:
-    """Every op does what it does in a choice; states of values are as free as before."""
+    """Limits that fix the strategy of every op to a choice's, with `limits` on values."""
 
     def allowed(i: int, _spec: FactorSpec, menu: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         node = built.op_node[i]
@@ -176,7 +176,7 @@ def like(built: Built, choice: Sequence[int], limits: Limits) -> Limits:
 
 
 def _places(built: Built, facts: Facts, values: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(node, how limits call it) of every argument, port and result, and of some values of ops."""
+    """(node, its value in `Limits.state`) of arguments, ports, results and `values`."""
     flat = facts.flat
     ports = (
         v for v, value in enumerate(flat.values) if value.kind == "port" and v not in flat.stacked

@@ -1,7 +1,7 @@
-"""What the problems of a program share on all meshes: nodes, edges, live intervals; no costs.
+"""The part of a program's problems that is the same on all meshes: nodes, edges, live intervals.
 
-Members of a class (`planner.sharding.problem.repeated_layers`) are one node, and what joins two
-nodes in the same way is one join with a count, so that a mesh prices classes and not operations.
+Members of a class (`planner.sharding.problem.repeated_layers`) are one node, and equal joins of two
+nodes are one join with a count, so that a mesh prices classes and not ops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Ints = NDArray[np.intp]
 
 
 class End(NamedTuple):
-    """A value as a node has it.
+    """A value as one node provides it.
 
     how: of a value its "states", or these "lifted" by a leading dimension; of an op the "operand"
     or "result" at `position`.
@@ -32,7 +32,7 @@ class End(NamedTuple):
 
 
 class Join(NamedTuple):
-    """How two nodes are joined.
+    """How two nodes are joined by an edge.
 
     how: "reshard" between two ends; "same" option at both; "read" a value as it is or copied, or
     the "slices" of that, by a region.
@@ -47,7 +47,7 @@ class Join(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """What a node stands for.
+    """The op or value that a node stands for.
 
     kind: "op" i; "value" v; "wait" for results of op i; "stack" that link i enters; "result" v.
     number: that i or v.
@@ -63,7 +63,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """Every site at which a value may change its state: parallel arrays in the order of a step.
+    """Every site at which a value may change its state: parallel arrays in program order.
 
     join: its join.
     passage: its number among `FlatProgram.passages`.
@@ -75,9 +75,9 @@ class Sites:
 
 @dataclass(frozen=True)
 class Outline:
-    """Problems of a program without prices.
+    """The problems of a program without prices.
 
-    joins, types, counts: of joins, the type of what is resharded, and how often it happens; a
+    joins, types, counts: for each join the resharded type and the number of its sites; a
         count of 0 is not priced.
     taken: (node, result of the program) for results that overwrite no argument.
     members: ops of every node.
@@ -110,7 +110,7 @@ class Outline:
         return tuple(end for end in numbers if end is not None), of
 
     def end_of(self, v: int) -> End:
-        """The node that provides a value, and as what."""
+        """The node that provides a value, and in which form."""
         end = self.ends[v]
         assert end is not None, "made of literals alone"
         return end

@@ -1,4 +1,4 @@
-"""Walks a program once and notes what its problems have in common: the outline."""
+"""Builds the outline of a program in one walk."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .skeleton import End, Join, Outline, Sites, Slot
 
 
 def outline_of(facts: Facts, repeats: Repeats | None) -> Outline:
-    """The outline of a program.
+    """Builds the outline of a program.
 
     Args:
-        facts: of the program.
-        repeats: its classes; None if every operation is decided on its own.
+        facts: facts of the program.
+        repeats: its classes; None if every op is decided on its own.
     """
     return _Outliner(facts, repeats).run()
 
 
 class _Outliner:
-    """Walks the program once."""
+    """One walk through a program."""
 
     def __init__(self, facts: Facts, repeats: Repeats | None) -> None:
         self.facts, self.flat, self.free = facts, facts.flat, facts.traffic.free
@@ -87,7 +87,7 @@ class _Outliner:
             self.live_intervals.append((node, *span))
 
     def _join(self, join: Join, type_: TensorType, count: int = 1) -> int:
-        """The number of a join that is met so many times more."""
+        """The number of a join, whose count grows by `count`."""
         number = self.joins.setdefault(join, len(self.joins))
         if number == len(self.counts):
             self.types.append(type_)
@@ -138,7 +138,7 @@ class _Outliner:
             self.sites.append((join, passage + position))
 
     def _wait(self, i: int, op: FlatOp, node: int) -> None:
-        """A node that follows the op and holds what of its results are partial sums."""
+        """Adds a node that follows the op and holds its partial results."""
         if node not in self.waits:
             self.waits[node] = self._add(Slot("wait", i, made=End(node)))
         wait = self.waits[node]
@@ -146,11 +146,11 @@ class _Outliner:
         self._live(wait, (op.time, self.facts.at(op)))
 
     def _link(self, number: int, link: Link, passage: int) -> None:
-        """What enters or leaves a region; what a region only reads has a node on the way.
+        """Joins a value that enters or leaves a region; values only read have a node in between.
 
-        The region reads the buffer outside as it is, or a copy in another state that lives until
-        the region ends; the node's options are first those without a copy, then those with one.
-        A loop reads slices of a whole stack.
+        The region reads the buffer outside itself, or a copy in another state that lives until the
+        region ends; the node's options are first those without a copy, then those with one. A loop
+        reads slices of a whole stack.
         """
         node, source = self.value_node[link.target], self._source(link.source)
         target = End(node, "lifted" if link.lift else "states")
@@ -169,7 +169,7 @@ class _Outliner:
         self._join(Join(stack, node, "slices", End(stack), target, 1.0), type_)
 
     def _outputs(self, passage: int) -> None:
-        """Tied results go to their argument's node; others get a node of their own."""
+        """Joins results: tied ones to their argument's node, others to a node of their own."""
         for position, v in enumerate(self.flat.outputs):
             if isinstance(v, Literal):
                 continue

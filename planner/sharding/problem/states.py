@@ -1,4 +1,4 @@
-"""In which state a value is kept under a choice."""
+"""The state of a value under a choice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .skeleton import End
 
 
 def state_at(built: Built, choice: Sequence[int], end: End) -> Sharding:
-    """The state in which a node has a value."""
+    """The state in which a node provides a value."""
     ref, option = built.refs[end.node], choice[end.node]
     if end.how == "operand":
         return ref.menu[option].operands[end.position]
