@@ -1,4 +1,4 @@
-"""Effects of the user's program that cannot be kept once and in order are refused."""
+"""Refuses effects of the user's program that a plan cannot run once and in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..common.errors import PlanError
 
 
 def check_effects(graph: Graph, microbatches: int) -> None:
-    """Whether every effect of a traced step can happen once and in order.
+    """Checks that every effect of a traced step can happen once and in order.
 
     Args:
         graph: the traced step.

@@ -14,14 +14,14 @@ from .search.over_meshes import OR_PARTS, limit_of
 # Micro-batch counts that are tried in turn when a step does not fit.
 MICROBATCHES = range(1, 65)
 TRAINING_ROLES = ("parameter", "optimizer-state", "batch")
-ROUNDED = 1e-2  # share of what is held: padding does not fall evenly
+ROUNDED = 1e-2  # share of the peak: padding does not shrink with the micro-batch
 
 
 def fewest(training: Training, request: Request, cutoff_s: float = float("inf")) -> PlannedProgram:
     """The plan with the fewest micro-batches that fits; its bound and gap are for that count.
 
-    If none is below the cutoff, that is said instead. Each further micro-batch starts every kernel
-    and gathers every split parameter once more.
+    If no plan is below the cutoff, the error names the cutoff. Each further micro-batch launches
+    every kernel once more and all-gathers every split parameter once more.
     """
     refused: PlanError | None = None
     uncut: IndivisibleError | None = None
@@ -51,14 +51,14 @@ def fewest(training: Training, request: Request, cutoff_s: float = float("inf"))
             if error.kind != "does-not-fit":
                 raise
             refused = refused or error
-            if isinstance(error, ShortError) and count > 1:  # one has no sums of gradients
+            if isinstance(error, ShortError) and count > 1:  # 1 has no gradient sums
                 short.append((count, error.needs_bytes))
     assert refused is not None
     raise _whole_only(refused, uncut) if planned == [1] else refused
 
 
 def _whole_only(refused: PlanError, why: PlanError | None) -> PlanError:
-    """A step that does not fit, and why its loss or batch cannot be cut into micro-batches."""
+    """The error of a step that does not fit, with the reason why micro-batches do not help."""
     if why is None:
         return refused
     return PlanError(
@@ -69,10 +69,10 @@ def _whole_only(refused: PlanError, why: PlanError | None) -> PlanError:
 
 
 def least_needed(short: Sequence[tuple[int, float]], count: int) -> float:
-    """Bytes that a step needs at least, from what fewer micro-batches did.
+    """Lower bound of the bytes that a step needs, from the needs with fewer micro-batches.
 
-    What is held at a moment is c + a / m with m micro-batches, so that the most of all moments is
-    convex in 1 / m, and beyond two points lies above the line through them.
+    The memory at a moment is c + a / m with m micro-batches, so that the peak is convex in 1 / m
+    and, beyond two points, above the line through them.
 
     Args:
         short: micro-batches and bytes that they need at least, of two or more smaller numbers.

@@ -1,4 +1,4 @@
-"""Decisions to the lowered plan: every change of state is put at its place here, and once."""
+"""Lowers decisions to a plan in which every change of state has one place."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Decided:
 
 
 def lower(builder: Builder, built: Built, choice: Sequence[int]) -> LoweredPlan:
-    """The plan that a choice of the solver stands for.
+    """Lowers a choice of the solver to a plan.
 
-    What is joined alike changes alike: the states of a join are compared once, and only the sites
-    of joins that change anything are visited.
+    Equal joins change alike: the states of a join are compared once, and only the sites of joins
+    that change anything are visited.
 
     Args:
-        builder: of the problem.
+        builder: builder of the problem.
         built: the problem.
         choice: option of each of its nodes.
     """
@@ -78,12 +78,12 @@ def lower(builder: Builder, built: Built, choice: Sequence[int]) -> LoweredPlan:
 def lower_decisions(
     flat: FlatProgram, decisions: Decisions, reshard: ReshardModel, tied: Ties
 ) -> LoweredPlan:
-    """The plan that decisions stand for, as they are read from a file; no problem is built.
+    """Lowers decisions read from a file to a plan, without a problem.
 
     Args:
         flat: the program.
-        decisions: of its places.
-        reshard: paths between states on the mesh of the decisions.
+        decisions: decisions of the program's places.
+        reshard: paths between states on the decisions' mesh.
         tied: results that share one state with an argument.
 
     Raises:
@@ -103,7 +103,7 @@ def lower_decisions(
                 yield passage, Change(type_, before, after, reshard.path(type_, before, after))
 
     def _after(passage: Passage) -> Sharding | None:
-        """State that the reader asks for; of a result that in which its op leaves it."""
+        """State that the reader needs; of an untied result the state that its op produces."""
         site, op = passage.site, passage.op
         if op >= 0:
             strategy = strategies[op]
@@ -148,7 +148,7 @@ def _reshards(
 
 
 def _cause(flat: FlatProgram, tied: Ties, passage: Passage) -> str:
-    """What a change of state serves."""
+    """Cause of a change of state, in words."""
     value, site = flat.values[passage.value], passage.site
     argument = value.name if value.kind == "argument" else ""
     if passage.op >= 0:

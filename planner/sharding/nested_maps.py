@@ -1,5 +1,5 @@
 # pyright: basic
-"""Programs that divide the devices by themselves: refused while planning, as plans divide them."""
+"""Refuses programs that map over devices themselves, as with `shard_map`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MAPS = {"shard_map": "jax.shard_map or jax.pmap", "xla_pmap": "jax.pmap"}
 
 
 def check_maps(graph: Graph) -> None:
-    """Whether no op of a traced step, or of a body of it, maps over devices by itself.
+    """Checks that no op of a traced step, or of its bodies, maps over devices itself.
 
     Raises:
-        PlanError: if one does, with its place.
+        PlanError: names the place of such an op.
     """
     for node in graph.nodes:
         if node.op in MAPS:
@@ -29,10 +29,10 @@ def check_maps(graph: Graph) -> None:
 
 
 def check_maps_in(jaxpr: Any) -> None:
-    """As `check_maps`, of a jaxpr that is not read as a graph.
+    """As `check_maps`, for a jaxpr.
 
     Raises:
-        PlanError: if an equation maps over devices by itself, with its place.
+        PlanError: names the place of such an equation.
     """
     for eqn in equations(jaxpr):
         if eqn.primitive.name in MAPS:

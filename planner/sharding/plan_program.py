@@ -1,5 +1,5 @@
 # pyright: basic
-"""One program, traced and planned: the search over meshes, rewriting, and the plan file."""
+"""Plans one program: trace, search over meshes, rewrites, and the plan file."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ def with_asked(
     """Options with the program's own shardings as pins, if asked for, and warnings.
 
     Raises:
-        PlanError: if one of them cannot be pinned.
+        PlanError: if a sharding cannot be pinned.
     """
     graph, places, pinned = traced.graph, traced.places, options.shardings == "pin"
     arguments = graph.inputs[len(traced.program.consts) :]
     asked = [Asked("argument", arguments[k].name, place) for k, place in places.inputs.items()]
-    if not pinned:  # else the graph has them
+    if not pinned:  # else the graph contains the requests
         names = traced.out_names
         asked += [Asked("jit", f"result {names[k]}", p) for k, p in places.outputs.items()]
     inside = list(asked_inside(graph))
@@ -147,11 +147,11 @@ def _rewritten(
     request: Request,
     memory: Memory,
 ) -> PlannedProgram:
-    """The plan of the program rewritten by proven rules, where that is faster; else the plan.
+    """The plan of the rewritten program where that is faster; else the given plan.
 
-    Rewrites are searched on the mesh of the plan; what is found is planned as a whole. The whole
-    step is rewritten and not the loss before it is differentiated: a traced loss has lost the
-    derivatives that its author wrote for parts of it.
+    Rewrites are searched on the mesh of the plan, and the result is planned in full. The whole step
+    is rewritten, not the loss before it is differentiated: a traced loss no longer has the custom
+    derivatives of its parts.
     """
     machine, options = request.machine, request.options
     request.say("substitute")
@@ -179,7 +179,7 @@ def _rewritten(
             pass  # none below the cutoff: the quick plan knew less of memory
         else:
             if wall_s(made.best.account, machine) < plain_s * (1 - WORTH):
-                # the hand-written plans beside it stay those of the program as it was written
+                # the baselines stay those of the original program
                 whole = msgspec.structs.replace(
                     other.program, baselines=program.baselines, substitutions=rows,
                     traced_digest=digest(traced.graph),
@@ -194,7 +194,7 @@ def _rewritten(
 
 
 def key_of_one(one: One, traced: Traced, machine: Cluster, options: Options, *more: object) -> str:
-    """The name of a step's plan in the plan store; `more` is what else decides it."""
+    """Key of a step's plan in the plan store; `more`: further parts of the key."""
     parts = (
         traced.text, one.microbatches, one.call.reduction, one.call.warnings,
         traced.warnings, traced.donated, _ties(traced), [i.role for i in traced.graph.inputs],
@@ -216,12 +216,12 @@ def plan_traced(
 
     Args:
         one: the step.
-        traced: its program.
-        request: machine, options, and who hears of progress.
-        begun: when tracing began, for the seconds spent.
-        memory: the plan store; the one that the options ask for if None.
-        cutoff_s: limit below which the step must be.
-        known: plans of the program to begin with.
+        traced: its traced program.
+        request: machine, options, and progress callback.
+        begun: time at which tracing began [s].
+        memory: the plan store; None for that of the options.
+        cutoff_s: upper limit of the step [s].
+        known: plans of the program as starting points.
 
     Raises:
         PlanError: if nothing fits in memory.
@@ -236,13 +236,13 @@ def plan_traced(
 def planned(
     one: One, traced: Traced, search: Search, found: SearchOutcome, traced_s: float
 ) -> PlannedProgram:
-    """What a search found, as a plan.
+    """The plan that a search found.
 
     Args:
         one: the step.
-        traced: its program.
-        search: that was run.
-        found: by it.
+        traced: its traced program.
+        search: the finished search.
+        found: its outcome.
         traced_s: seconds of tracing.
     """
     program, total_s = _file(one, traced, search, found), time.monotonic() - search.request.start
@@ -254,7 +254,7 @@ def planned(
 
 
 def program_for(traced: Traced, options: Options) -> Program:
-    """What is searched for a traced step."""
+    """Prepares a traced step for the search."""
     return program_of(traced.graph, _ties(traced), _donated(traced), options)
 
 
@@ -294,7 +294,7 @@ def _file(one: One, traced: Traced, search: Search, found: SearchOutcome) -> Pro
 
 
 def _idle(best: Candidate, machine: Cluster) -> list[str]:
-    """A warning for every mesh axis along which all devices do the same."""
+    """A warning for every mesh axis that splits nothing."""
     used: set[str] = set()
     for roles in best.decisions.ops.values():
         used.update(a for a, r in zip(best.mesh.names, roles, strict=True) if r)

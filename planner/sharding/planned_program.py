@@ -1,4 +1,4 @@
-"""What a search over one program returns: a record, of which `planner.api` makes a `Plan`."""
+"""Result of the search over one program, from which `planner.api` makes a `Plan`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..files.program_plan import ProgramPlan
 
 @dataclass(frozen=True, slots=True)
 class PlannedProgram:
-    """A planned program.
+    """A program with its plan.
 
-    program: what was decided, and what it is predicted to cost.
-    traced: the program, rewritten if the plan's is.
-    seconds: spent, by pass.
-    cached: it was found in the plan store and not searched.
+    program: decisions and predicted costs.
+    traced: the program, with the plan's rewrites.
+    seconds: time spent, by pass.
+    cached: whether the plan came from the plan store.
     """
 
     program: ProgramPlan
@@ -31,5 +31,5 @@ class PlannedProgram:
 
     @property
     def lower_bound_s(self) -> float:
-        """No plan of the searched space is faster."""
+        """Bound of the step over all plans in the search space [s]."""
         return self.program.lower_bound_s

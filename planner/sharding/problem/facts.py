@@ -39,9 +39,9 @@ class Facts:
         waits: results of ops that run only when they are read, and may be partial sums: the
             reductions are not delayed, since compilers start a reduction as soon as they can, and
             wait.
-        overwriters: of these, those read once, by an op that overwrites an argument -> that op and the
-            position at which it reads. If it reads the partial sum itself, nothing waits: the sum
-            is computed when the argument is overwritten, which can be at once.
+        overwriters: of these, those read once, by an op that overwrites an argument -> that op and
+            the position at which it reads. If it reads the partial sum itself, nothing waits: the
+            sum is computed when the argument is overwritten, which can be at once.
     """
 
     def __init__(

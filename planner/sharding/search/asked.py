@@ -1,6 +1,6 @@
-"""Shardings and memories that a program asks for: named in warnings, or made pins.
+"""Placements that the user's program asks for: named in warnings, or turned into pins.
 
-Of the user's mesh only the sizes count: its axes are the plan's, in their order.
+A user's mesh enters by its sizes only: its axes are the plan's, in their order.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SHOWN = 3  # names in a warning
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A place that a program asks for.
+    """A placement that the program asks for.
 
-    by: what asks: a key of `_TOLD`.
+    by: source of the request: a key of `_TOLD`.
     where: source line, or name of an argument or result.
     """
 
@@ -35,7 +35,7 @@ class Asked:
     place: Placement
 
 
-# What asks: one of it, and several.
+# Sources of requests: singular, and plural.
 _TOLD: Mapping[str, tuple[str, str]] = {
     "argument": ("sharding of an argument", "shardings of arguments"),
     "jit": ("sharding of a jitted function", "shardings of jitted functions"),
@@ -47,7 +47,7 @@ _SAME_AS = {"op": "reshard", "result": "jit"}
 
 
 def asked_inside(graph: Graph) -> Iterator[Asked]:
-    """What the operations of a graph ask for, in their order."""
+    """Requests of the ops of a graph, in program order."""
     for node in graph.nodes:
         for by, place in asks(node):
             yield Asked(_SAME_AS.get(by, by), node.source or node.op, place)
@@ -110,16 +110,16 @@ def _at(one: Asked) -> str:
 def pinned_options(
     options: Options, ranks: Mapping[str, int], asked: Sequence[Asked], size: int
 ) -> Options:
-    """Options in which what is asked for are pins.
+    """Options in which the program's requests are pins.
 
     Args:
-        options: with `shardings="pin"`.
-        ranks: of the arguments, by name.
-        asked: what the program asks for.
-        size: devices of the cluster.
+        options: options with `shardings="pin"`.
+        ranks: rank of each argument, by name.
+        asked: requests of the program.
+        size: number of devices of the cluster.
 
     Raises:
-        PlanError: if something of it cannot be pinned.
+        PlanError: if a request cannot be pinned.
     """
     for one in asked:
         _check_place(one)
@@ -164,7 +164,7 @@ def _check_place(one: Asked) -> None:
 
 
 def _shape(split: Sequence[Asked], size: int) -> tuple[int, ...]:
-    """The one mesh shape of all shardings."""
+    """The mesh shape that all shardings share."""
     shapes = {tuple(n for _, n in one.place.mesh if n > 1): one for one in split}
     first, *others = shapes.items()
     if others:
@@ -186,7 +186,7 @@ def _shape(split: Sequence[Asked], size: int) -> tuple[int, ...]:
 
 
 def as_written(program: ProgramPlan) -> dict[str, Any]:
-    """Options of a plan that is made again from its file: shardings that are pins need its mesh."""
+    """Options that plan a program anew from its file; pinned shardings need the file's mesh."""
     pinned = program.shardings == "pin"
     return {
         "shardings": program.shardings,
@@ -195,5 +195,5 @@ def as_written(program: ProgramPlan) -> dict[str, Any]:
 
 
 def _literally(name: str) -> str:
-    """A pattern that only this name matches."""
+    """A pattern that matches only this name."""
     return glob.escape(name) if any(mark in name for mark in "*?[") else name

@@ -1,7 +1,7 @@
-"""Hand-written plans as limits on the same search.
+"""Hand-written plans, as limits on the same search.
 
-Each is a set of rules on which axis may do what; within the rules the solver completes the plan
-as well as it can, so that a baseline is never priced above what an expert would write.
+Each is a set of rules on which axis may split what; within the rules the solver completes the plan
+as well as it can, so that no expert's version of a baseline is faster than the baseline's price.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Rule = Callable[[int, str], bool]  # (flat op, factor) -> may this axis split it
 
 @dataclass(frozen=True)
 class Recipe:
-    """A baseline on a mesh: what each axis may split, how arguments are kept.
+    """A baseline on a mesh: the factors that each axis may split, and the shardings of arguments.
 
     axis: one rule per mesh axis, for factors of ops.
     state: (flat value, sharding) -> allowed, for arguments and results.
@@ -85,7 +85,7 @@ class Recipes:
         self.keeps = {*roles.parameters, *roles.states}
 
     def limits(self, recipe: Recipe) -> Limits:
-        """The recipe as limits of the search; ops whose factors are judged alike share a menu."""
+        """The recipe as limits of the search; ops with equally judged factors share a menu."""
         known: dict[object, Menu] = {}
 
         def op(i: int, spec: FactorSpec, menu: Menu) -> Menu:
@@ -102,19 +102,19 @@ class Recipes:
         return self.kinds.of_factor(i, factor) == "batch"
 
     def _update(self, i: int) -> bool:
-        """Ops outside forward and backward: none of their factors is of the batch."""
+        """Whether an op is outside forward and backward: none of its factors is of the batch."""
         spec = self.builder.spec(self.flat.ops[i])
         return not any(self._on_batch(i, f) for f in spec.names)
 
     def _data(self, i: int, factor: str) -> bool:
-        """The rule of a data axis with sharded state: batch, and anything in the update."""
+        """Rule of a data axis with sharded state: factors of the batch, and any in the update."""
         return self._on_batch(i, factor) or self._update(i)
 
     def _whole(self, v: int, state: Sharding) -> bool:
         return v not in self.keeps or state.is_replicated
 
     def _split(self, members: set[int]) -> Callable[[int, Sharding], bool]:
-        """Members are split over all axes where some dimension allows it, others are whole."""
+        """Rule that members are split over all axes where a dimension allows it, others whole."""
 
         def allowed(v: int, state: Sharding) -> bool:
             if v not in self.keeps:
@@ -133,11 +133,11 @@ class Recipes:
         return state.is_replicated
 
     def recipes(self, *, every: bool) -> list[Recipe]:
-        """All that apply to this mesh.
+        """The recipes that apply to this mesh.
 
         Args:
-            every: also those that need one axis only; on a mesh of several axes they say nothing
-                that the flat mesh does not.
+            every: whether to include those of a single axis, which on a mesh of several axes repeat
+                those of the flat mesh.
         """
         found: list[Recipe] = []
         axes = tuple(range(len(self.mesh.names)))

@@ -1,4 +1,4 @@
-"""What the searches on all meshes share: records of their scope, effort and outcome."""
+"""Records shared by the searches on all meshes: scope, effort and outcome."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ WORTH = 1e-3
 
 @dataclass(frozen=True)
 class Effort:
-    """How far a search goes.
+    """The effort of a search.
 
-    first: the first solve on a mesh.
-    axes: of meshes that are looked at.
+    first: budget of the first solve on a mesh.
+    axes: greatest number of mesh axes.
     """
 
     first: SolveOptions = field(default_factory=SolveOptions)
@@ -40,15 +40,15 @@ THOROUGH = Effort()
 
 @dataclass
 class Scope:
-    """What the searches on all meshes share, and what they learn.
+    """State shared by the searches on all meshes.
 
-    memory: the plan store, where solved problems are looked up.
-    menus: on the meshes of the cluster.
-    seconds: spent building and solving.
-    late: some search was cut short.
+    memory: the plan store, with solved problems.
+    menus: menus on the meshes of the cluster.
+    seconds: seconds spent building and solving.
+    late: whether the time limit cut some search short.
     least: smallest peaks of meshes on which nothing fits [byte].
     blocked: argument -> mesh on which its pins leave no sharding.
-    beaten: some mesh was left because it has no plan faster than one that there is.
+    beaten: whether a mesh was left because it has no plan faster than a known one.
     """
 
     program: Program
@@ -94,5 +94,5 @@ class Candidate:
 
     @property
     def decisions(self) -> Decisions:
-        """What the choice stands for."""
+        """The decisions of the choice."""
         return self.decided.plan.decisions

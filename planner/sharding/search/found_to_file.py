@@ -1,4 +1,4 @@
-"""What a search found, as the fields of a program's plan."""
+"""The outcome of a search as fields of a program's plan."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def outcome(
     """Fields of `ProgramPlan` that the search decides; the program's own fields are the caller's.
 
     Args:
-        found: by the search.
-        cluster: that was planned for.
-        options: of the search.
-        limit_bytes: that plans were held to.
+        found: outcome of the search.
+        cluster: the cluster planned for.
+        options: options of the search.
+        limit_bytes: memory limit of a device.
     """
     best = found.best
     sums, mesh = best.account, best.mesh

@@ -115,12 +115,12 @@ class MeshSearch:
     def _fitting(
         self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions
     ) -> Candidate | None:
-        """A plan that fits, where transient buffers of the first one exceed the limit.
+        """A plan that fits, if transient buffers of the first plan exceed the limit.
 
-        They are not in the objective. Values go ways on which they pass nothing larger than they
-        are, and what passes is set aside where it is too much; else a little too much is taken off
-        the limit; else no reshard may pass a buffer as large as the largest that was too much,
-        until a plan fits; else all that is too much is taken off.
+        They are not in the objective. First reshards take paths without buffers larger than their
+        ends, and excess bytes are reserved; then, for a small excess, the limit is lowered by it;
+        else reshards may not pass a buffer as large as the largest excessive one, until a plan
+        fits; at last the limit is lowered by the whole excess.
         """
         limit, sums = self.scope.limit, first.account
         excess, near = sums.peak_bytes - limit, (left, first)
@@ -135,7 +135,7 @@ class MeshSearch:
             if under is not None:
                 return min((*fitting, under), key=lambda c: c.account.step_s)
         fitting.extend(self._narrower(name, limits, first, options))
-        if not fitting and excess > limit * SMALL_EXCESS:  # they are not passed, but waited for
+        if not fitting and excess > limit * SMALL_EXCESS:  # partial results wait
             return self._under(name, left, limit - self._step(excess), options)
         return min(fitting, key=lambda c: c.account.step_s, default=None)
 
@@ -147,7 +147,7 @@ class MeshSearch:
         over = first.account.peak_bytes - limit
         for _ in range(NARROWINGS):
             if widest < SHARE_OF_EXCESS * over:
-                return  # it is something else that is too much
+                return  # the excess does not come from transient buffers
             narrowed = self._narrowed(name, limits, widest - 1.0, options)
             if narrowed is None:
                 return
@@ -246,8 +246,8 @@ class MeshSearch:
         transient buffers.
 
         known: plans that fit, also of coarser meshes.
-        cutoff: the mesh is left as soon as its bound shows that it has no step below.
-        gap: that is near enough, where it is above that of the effort.
+        cutoff: step above which the mesh is given up as soon as its bound shows it [s].
+        gap: sufficient gap, where it is above that of the effort.
         """
         wished = self._wished()
         left = self._build(wished)
@@ -276,7 +276,7 @@ class MeshSearch:
         return [found], first.bound
 
     def glimpse(self) -> float:
-        """A quick lower bound for all plans on this mesh [s]; meshes are searched in its order."""
+        """A quick lower bound for all plans on this mesh [s], by which meshes are sorted."""
         left = self._build(self._wished())
         if not left.possible:
             return float("inf")
@@ -323,7 +323,7 @@ class MeshSearch:
 
     @property
     def room_bytes(self) -> float:
-        """Largest transient buffer of a reshard [bytes], where nothing is reserved."""
+        """Largest transient buffer of a reshard [bytes], if no bytes are reserved."""
         return self.builder.cache.reshard.room_bytes
 
     def baselines(self, table: dict[str, Baseline]) -> list[Candidate]:
@@ -355,7 +355,7 @@ class MeshSearch:
         return found
 
     def _pinned(self, limits: Limits) -> Limits:
-        """The user's pins in place of the recipe's own wish for the same values."""
+        """The user's pins, instead of the recipe's shardings of the same values."""
         wishes, given, asked = self.scope.program.wishes, limits.state, self._wished(limits)
 
         def state(v: int, sharding: Sharding) -> bool:
@@ -371,7 +371,7 @@ class MeshSearch:
         if not left.possible:
             return None
         loose = self._solve(left, float("inf"), ROUGH)
-        if not loose.choice:  # not without buffers larger than the memory: it will not fit
+        if not loose.choice:  # no plan without buffers larger than the memory
             builder = self._with_room(float("inf"))
             left = self._build(limits, builder)
             loose = self._solve(left, float("inf"), ROUGH)

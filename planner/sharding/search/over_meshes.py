@@ -39,7 +39,7 @@ def limit_of(options: Options, cluster: Cluster) -> float:
 
 @dataclass
 class SearchOutcome:
-    """Outcome of the search."""
+    """Result of a search over meshes: the best plan, its rivals, baselines and a bound."""
 
     best: Candidate
     candidates: list[Candidate]
@@ -115,7 +115,7 @@ class Search:
         known = (*self.known, *self._hints())
         for searcher in self._in_order(shapes, fine):
             if searcher is None:
-                bounds.append(0.0)  # of a shape that was not looked at only the floor is known
+                bounds.append(0.0)  # a shape that was not searched has only the floor
                 self.scope.late = True
                 continue
             searchers.append(searcher)
@@ -182,7 +182,7 @@ class Search:
             yield self._searcher(shape)
         last = [self._searcher(shape) for shape in sorted(fine, key=lambda s: max(s) / min(s))]
         if len(last) > 1:
-            last = sorted(last, key=lambda searcher: searcher.glimpse())  # the more even if equal
+            last = sorted(last, key=lambda searcher: searcher.glimpse())  # if equal, by evenness
         for n, searcher in enumerate(last):
             yield searcher if not n or time.monotonic() <= self.scope.deadline else None
 
@@ -242,7 +242,7 @@ class Search:
             )  # fmt: skip
         over = least - self.limit
         raise error(
-            f"does not fit: the leanest plan needs {bytes_text(least)} on each device, "
+            f"does not fit: the smallest plan needs {bytes_text(least)} on each device, "
             f"{bytes_text(over)} more than the limit of {bytes_text(self.limit)}",
             kind="does-not-fit", where=self.cluster.name,
             remedy=f"use about {max(2, round(least / self.limit + 0.5))} times the devices, a "

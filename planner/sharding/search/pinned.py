@@ -13,13 +13,13 @@ from ..problem.restricted import Within
 
 
 def wished(wishes: Wishes, flat: FlatProgram, mesh: Mesh, given: Limits | None = None) -> Limits:
-    """What some wishes leave on a mesh.
+    """Turns the user's wishes into limits on a mesh.
 
     Args:
-        wishes: of the user.
+        wishes: wishes of the user.
         flat: the program.
-        mesh: that is searched.
-        given: limits on ops of which nothing is wished.
+        mesh: the mesh to search.
+        given: further limits, which hold for ops without a wish.
     """
     menus = given.op if given else None
     if wishes.inside:
@@ -42,7 +42,7 @@ def _menus(wishes: Wishes, flat: FlatProgram, mesh: Mesh, given: AllowOp | None)
 
 
 def blocked(wishes: Wishes, flat: FlatProgram, left: Within) -> Iterator[str]:
-    """Names of arguments, and source lines, of what no sharding is left for."""
+    """Names of arguments, and source lines of ops, without any sharding left."""
     for ref, kept in zip(left.built.refs, left.kept, strict=True):
         if kept is not None and not len(kept):
             made = flat.ops[ref.op].outputs if ref.op >= 0 else (ref.value,)

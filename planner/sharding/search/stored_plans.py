@@ -18,7 +18,7 @@ def stored_plan(memory: Memory, key: str, graph: str, traced_digest: str) -> Pro
 
     Args:
         memory: the plan store.
-        key: name of the plan in it.
+        key: key of the plan in it.
         graph: text of the traced graph.
         traced_digest: digest of the traced graph, which a rewritten plan names.
     """
@@ -51,12 +51,12 @@ def is_sound(program: ProgramPlan, graph: str) -> bool:
 
 
 def plan_key(name: str, parts: tuple[object, ...], machine: Cluster, options: Options) -> str:
-    """The name of a program's plan in the plan store.
+    """Key of a program's plan in the plan store.
 
     Args:
         name: name of the function.
         parts: the program: its graph as text, the roles, ties and donation of its arguments, and
-            everything else that the plan file says of it.
+            all else that enters the plan file.
         machine: the cluster with its measured tables.
         options: options of the search.
     """
