@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from .helpers_internals import primitive
-from .helpers_ops import INTS, Example, X, Y, indices, normal
+from .op_examples import INTS, Example, X, Y, indices, normal
 
 MODES = ("clip", "fill", "promise_in_bounds")
 

@@ -21,7 +21,7 @@ from ir.table import lookup
 from ir.trace import Binding, trace
 from ir.types import Shape, TensorType
 
-from .helpers_ops import Example
+from .op_examples import Example
 
 Coordinates = Mapping[str, int]
 

@@ -22,8 +22,8 @@ from ir.types import TensorType, dtype_kind
 from tests import helpers_split
 from tests.helpers_internals import has_primitive
 from tests.helpers_layouts import moving
-from tests.helpers_ops import computing
 from tests.helpers_split import Call, assert_same, calls_of, plain_array, simulate, splits_of
+from tests.op_examples import computing
 
 EXAMPLES = {f"{i}-{example.label}": example for i, example in enumerate((*computing(), *moving()))}
 # JAX leaves whatever was in the upper triangle.

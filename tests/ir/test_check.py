@@ -17,7 +17,7 @@ from ir.trace import trace
 from ir.types import TensorType
 from tests.helpers_graphs import example, f32, mlp
 from tests.helpers_layouts import moving
-from tests.helpers_ops import computing
+from tests.op_examples import computing
 
 CALLS = {f"{i}-{call.label}": call for i, call in enumerate((*computing(), *moving()))}
 

@@ -17,7 +17,7 @@ from ir.graph import Graph, Input, Node
 from ir.interpret import interpret, without_meaning
 from ir.trace import trace
 from ir.types import TensorType
-from tests.helpers_ops import batch_spd, normal
+from tests.op_examples import batch_spd, normal
 
 X, W = normal(4, 6), normal(6, 6, seed=1)
 
