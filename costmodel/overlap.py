@@ -1,4 +1,4 @@
-"""A step's seconds when collectives run beside compute: two streams and what waits for what.
+"""Seconds of a step whose collectives run beside compute: two streams with dependencies.
 
     no overlap      sum of compute + sum of communication
     full overlap    bounded from below by each stream alone and by the longest chain of waits

@@ -94,7 +94,7 @@ def parse_cluster(text: str | Path | Cluster, *, host_devices: int = 1) -> Clust
 
     Args:
         text: `[COUNTx]DEVICE[:PER_HOST]`, or a path that ends in .yaml, .yml or .json. A cluster
-            is returned as it is.
+            is returned unchanged.
         host_devices: how many devices plain `host` stands for.
 
     Raises:
@@ -119,7 +119,7 @@ def _from_name(text: str, host_devices: int) -> Cluster:
 
 
 def _profile(device: str, count: int, *, on_host: bool) -> Profile:
-    """The figures of a device: shipped ones, or those that `meshwright profile` measured here.
+    """The figures of a device: shipped, or measured on this machine by `meshwright profile`.
 
     The CPU of this machine is measured with `count` devices busy, as they share its cores; without
     such a measurement the shipped, assumed figures stand. `device.evidence` says which. Other
@@ -296,7 +296,7 @@ def list_clusters() -> tuple[ClusterSummary, ...]:
 
 
 def shipped_clusters() -> tuple[ClusterSummary, ...]:
-    """The same without what was measured here."""
+    """The device without this machine's measurements."""
     return tuple(_summary(load_profile(name)) for name in profile_names())
 
 

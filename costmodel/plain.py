@@ -16,7 +16,7 @@ class PlainLoader(yaml.SafeLoader):
     aliases = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Composes one node, and counts those that are named again."""
+        """Composes one node, and counts references to earlier ones."""
         if self.check_event(yaml.AliasEvent):  # pyright: ignore[reportUnknownMemberType]
             self.aliases += 1
             if self.aliases > MOST_ALIASES:

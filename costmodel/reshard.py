@@ -48,7 +48,7 @@ REDUCING = ("all-reduce", "mask", "reduce-scatter")
 
 
 class _Move(NamedTuple):
-    """A step without its ends: what runs, and the dimensions and partial axes after it."""
+    """A step without its ends: the collective, and the dimensions and partial axes after it."""
 
     kind: StepKind
     axes: tuple[str, ...]
@@ -65,9 +65,9 @@ class _Space:
     states: tuple[Sharding, ...]
     index: dict[Sharding, int]
     # (collective, axes) -> from, to, and per byte of the tensor the bytes that it is measured by
-    # and those that are put in another order
+    # and those put in another order
     moves: Shares
-    leaving: dict[int, tuple[tuple[int, ReshardStep], ...]]  # from -> (to, step), filled when asked
+    leaving: dict[int, tuple[tuple[int, ReshardStep], ...]]  # from -> (to, step), filled on demand
     share: Floats  # of the tensor that a device holds in each state
 
 
@@ -99,7 +99,7 @@ class ReshardModel:
     _numbers: _Numbers = field(default_factory=_Numbers)
 
     def with_room(self, room_bytes: float) -> ReshardModel:
-        """The same with other room; what does not depend on it is shared."""
+        """The model with another cap on transient buffers; tables independent of it are shared."""
         return replace(self, room_bytes=room_bytes, _matrices=_Matrices(), _paths=_Paths())
 
     def group(self, axes: tuple[str, ...]) -> Group:
@@ -119,7 +119,7 @@ class ReshardModel:
         return self._spaces[key]
 
     def form(self, shape: Shape) -> int:
-        """A number for what of a shape matters on this mesh: which axes divide which dimension."""
+        """Bits of a shape that matter on this mesh: which axes divide which dimension."""
         if shape not in self._forms:
             ways = sorted({self.mesh.product(c) for c in _subsets(self.mesh.names)})
             form = tuple(tuple(size > 0 and size % w == 0 for w in ways) for size in shape)
@@ -177,7 +177,7 @@ class ReshardModel:
         if start not in space.index or end not in space.index:
             raise IRError(f"{type_} has no path from {start} to {end} on the mesh {self.mesh}")
         goal = space.index[end]
-        # A* with the exact distance left to go: only states on a cheapest path are looked at
+        # A* with the exact remaining distance: only states on a cheapest path are visited
         left = self.matrix(type_, reduction_of(start))[:, goal]
         order = itertools.count()
         heap: list[tuple[float, int, int, int, float, tuple[ReshardStep, ...]]] = [

@@ -32,7 +32,7 @@ class Turning:
         self.measured = self._compute.moving_s("transpose", np.zeros(1)) is not None
 
     def seconds(self, order_bytes: Floats) -> Floats:
-        """Time to read so many bytes and write them in another order; 0 if it was not measured."""
+        """Seconds to read bytes and write them in another order; 0 if not measured."""
         found = self._compute.moving_s("transpose", 2.0 * order_bytes)
         return np.zeros_like(order_bytes) if found is None else found
 
@@ -44,7 +44,7 @@ def turned(shape: Shape, mesh: Mesh, dim: int, to_dim: int, before: Dims, after:
     the operand for the dimension that it splits, with the result for the one that it joins.
 
     Args:
-        shape: of the whole tensor.
+        shape: shape of the whole tensor.
         mesh: the axes.
         dim: the dimension that loses axes, -1 if none does.
         to_dim: the dimension that gains axes, -1 if none does.
@@ -59,7 +59,7 @@ def turned(shape: Shape, mesh: Mesh, dim: int, to_dim: int, before: Dims, after:
     def held(dims: Dims) -> float:
         return 1.0 / math.prod(mesh.product(axes) for axes in dims)
 
-    if dim == to_dim:  # all of it is summed, or parts change places as they are
+    if dim == to_dim:  # all of it is summed, or parts move unchanged
         return 0.0
     if dim >= 0 and to_dim >= 0:
         return apart(to_dim) * held(before) + apart(dim) * held(after)

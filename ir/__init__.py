@@ -1,4 +1,4 @@
-"""The graph: what a program is, and what can be split of it."""
+"""The graph of a program, and how its values can be split."""
 
 import lazy_loader
 

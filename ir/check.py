@@ -1,4 +1,4 @@
-"""Whether a graph keeps every invariant of `ir`; run after each step that makes one."""
+"""Checks every invariant of a graph; run after each step that makes one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .table import lookup
 from .text import show
 from .types import TensorType, dtype_kind
 
-WINDOW = 2  # lines shown before and after the one that is wrong
+WINDOW = 2  # lines shown before and after the wrong line
 
 # Ops whose result has dimensions that no operand has.
 _CREATORS = ("broadcast_in_dim", "constant", "empty", "empty2", "iota", "random_bits", "tile")
@@ -25,15 +25,15 @@ Types = Sequence[TensorType]
 
 
 def check(graph: Graph, *, after: str) -> Graph:
-    """Returns `graph` unchanged, or says which step broke it and where.
+    """Returns `graph` unchanged, or raises an error that names the step and the place.
 
     Checked are, in bodies too: literals against their types; the number, shapes and element types
     of operands and results against the op's factor spec, signature and attributes; bodies against
-    the operands and results of the loop, branch or region that runs them. Of an unknown op only
-    the literals and bodies are.
+    the operands and results of the loop, branch or region that runs them. Of an unknown op only the
+    literals and bodies are checked.
 
     Args:
-        graph: what to check.
+        graph: the graph to check.
         after: the step that made it, for the error.
 
     Raises:
@@ -53,11 +53,11 @@ def check(graph: Graph, *, after: str) -> Graph:
 
 
 class _Walk:
-    """Goes through a graph in the order of its text form; `line` is where it is, from zero."""
+    """A walk in the order of the text form; `line` is the current line, from zero."""
 
     def __init__(self) -> None:
         self.line = 0
-        self.sound = set[object]()  # what was checked of nodes without bodies: layers repeat it
+        self.sound = set[object]()  # checked nodes without bodies: layers repeat them
 
     def graph(self, graph: Graph) -> None:
         arguments = False
@@ -108,7 +108,7 @@ def _check_node(node: Node, operands: Types) -> None:
 
 
 def _check_sizes(node: Node, operands: Types, spec: FactorSpec) -> None:
-    """Whether the factors of every dimension multiply to its size, and none is lost or made up."""
+    """Checks that the factors of every dimension multiply to its size, in operands and results."""
     sizes, kinds = dict(spec.sizes), dict(spec.kinds)
     tensors = (*spec.operands, *spec.results)
     for dims, type_ in zip(tensors, (*operands, *node.outputs), strict=True):

@@ -9,7 +9,7 @@ LONGEST = 40
 
 
 def differences(planned: Graph, given: Graph) -> str:
-    """The first difference that helps: arguments, then results, then operations."""
+    """The most useful difference: in arguments, else in results, else in operations."""
     return _ends(planned, given) or _operations(planned, given) or "the arguments' roles differ"
 
 

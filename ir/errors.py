@@ -9,9 +9,9 @@ from contextlib import contextmanager
 class IRError(ValueError):
     """A graph, a factor spec or a sharding breaks an invariant of `ir`.
 
-    message: without the place and the remedy.
+    message: the error, without place and remedy.
     where: argument, function or setting; empty where the message says it.
-    remedy: what to do about it.
+    remedy: how to solve the problem.
     """
 
     def __init__(self, message: str, *, where: str = "", remedy: str = "") -> None:
@@ -27,7 +27,7 @@ class TraceError(IRError):
 
 @contextmanager
 def doing(what: str) -> Generator[None]:
-    """Adds what was being done to any error that passes, without rewording it."""
+    """Adds the current activity to any error that passes, without rewording it."""
     try:
         yield
     except Exception as error:

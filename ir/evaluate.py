@@ -35,7 +35,7 @@ def bind(binding: Binding, operands: Sequence[Array], params: Mapping[str, Any])
     if binding.primitive.name == "mulhi":
         return [multiply_high(*operands)]
     primitive = binding.primitive
-    if primitive.name == "fft":  # XLA for CPU runs it in row-major order and does not ask for that
+    if primitive.name == "fft":  # XLA for CPU requires row-major order but does not request it
         (x,) = operands
         return [_row_major(primitive.bind(_row_major(x), **params))]
     found = primitive.bind(*operands, **params)
@@ -47,14 +47,14 @@ def _row_major(x: Array) -> Array:
 
 
 def bind_global(node: Node, binding: Binding, operands: Sequence[Array]) -> list[Array]:
-    """Runs a node with the parameters it was traced with, but for the user's placement."""
+    """Runs a node with its traced parameters, without the user's placement."""
     if node.op in PLACEMENT:
         return list(operands)
     return bind(binding, operands, without_places(binding.params))
 
 
 def without_places(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of a primitive that do not say how its result is sharded."""
+    """Parameters of a primitive without those that place its result."""
     return {key: None if key in OF_RESULTS else value for key, value in params.items()}
 
 
@@ -87,7 +87,7 @@ def _as_traced(
 
 
 class EffectOrder(Protocol):
-    """How the effects of a program are kept in order, op by op and around regions."""
+    """How the effects of a program are kept in order: at ops and around regions."""
 
     @property
     def active(self) -> bool:
@@ -99,11 +99,11 @@ class EffectOrder(Protocol):
         ...
 
     def close(self, node: Node, arrays: Arrays) -> list[Array]:
-        """Arrays that enter or leave a region, with what orders the effects in it."""
+        """Arrays that enter or leave a region, with the tokens that order the effects in it."""
         ...
 
     def open(self, node: Node, arrays: Arrays) -> Arrays:
-        """The arrays without that."""
+        """The arrays without these tokens."""
         ...
 
     def loop(
@@ -141,7 +141,7 @@ class AsTraced:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What is made of every value, of what a branch gives to a value, and of every op."""
+    """Functions applied to every value, to every result of a branch, and to every op."""
 
     value: Change
     port: Change

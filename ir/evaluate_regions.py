@@ -1,5 +1,5 @@
 # pyright: basic
-"""Loops and branches with other bodies: the same region around functions of local arrays."""
+"""Runs loops, branches and checkpoints of a traced program with other bodies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def while_loop(
 def branch(
     index: Array, branches: Sequence[Callable[..., Arrays]], operands: Arrays
 ) -> list[Array]:
-    """The results of the branch with that number, clamped to those there are."""
+    """Results of the branch at an index, which is clamped to the number of branches."""
     functions = [lambda *xs, run=run: tuple(run(*xs)) for run in branches]
     return list(lax.switch(index, functions, *operands))
 
@@ -45,9 +45,9 @@ def remat(
     """The region of `jax.checkpoint` around another body; its policy and barriers stay.
 
     Args:
-        binding: of the region as it was traced.
-        run: the body, on the operands.
-        operands: what enters.
+        binding: binding of the region as traced.
+        run: function of the operands that replaces the body.
+        operands: operands of the region.
         positions: for each operand, which one of the traced region's operands it stands for; None
             for one that the traced region lacks.
     """

@@ -72,7 +72,7 @@ class Node:
         return self.op, self.inputs, self.outputs, repr(self.attrs), self.bodies, self.source
 
     def attr(self, name: str) -> Attr:
-        """The attribute of that name.
+        """The attribute of a name.
 
         Raises:
             IRError: if the node has no such attribute.
@@ -83,7 +83,7 @@ class Node:
         raise IRError(f"{self.op} has no attribute '{name}'; it has {[k for k, _ in self.attrs]}")
 
     def has_attr(self, name: str) -> bool:
-        """Whether it has an attribute of that name."""
+        """Whether the node has an attribute of this name."""
         return name in dict(self.attrs)
 
 
@@ -124,7 +124,7 @@ class Graph:
         return self._hash
 
     def __reduce__(self) -> tuple[type[Graph], tuple[object, ...]]:
-        # Hashes of strings differ between processes, hence `_hash` is made anew.
+        # Hashes of strings differ between processes, so `_hash` is computed anew.
         return Graph, (self.inputs, self.nodes, self.outputs)
 
     def type_of(self, operand: Operand) -> TensorType:
@@ -151,11 +151,11 @@ class Graph:
 
     @cached_property
     def digest(self) -> str:
-        """See `digest`; worked out once."""
+        """The digest of the graph, memoised."""
         return hashlib.sha256(_canonical(self).encode()).hexdigest()
 
     def count_nodes(self) -> int:
-        """Nodes, those inside bodies included."""
+        """Number of nodes, including those inside bodies."""
         return sum(1 + sum(body.count_nodes() for body in node.bodies) for node in self.nodes)
 
 

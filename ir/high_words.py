@@ -1,8 +1,8 @@
 # pyright: basic
-"""High words of products of whole numbers, in plain arithmetic.
+"""High words of integer products, in plain arithmetic.
 
-The primitive of JAX has no form that a program for several devices is exported in: lowering it
-under a mesh fails in every version up to 0.12.
+The JAX primitive cannot be lowered under a mesh in any version up to 0.12, so that programs for
+several devices cannot use it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def multiply_high(x: Array, y: Array) -> Array:
 
 
 def _unsigned(x: Array, y: Array) -> Array:
-    """Schoolbook multiplication in two digits of half a word."""
+    """High word by long multiplication with digits of half a word."""
     half = jnp.iinfo(x.dtype).bits // 2
     low = jnp.asarray((1 << half) - 1, x.dtype)
     x1, x0, y1, y0 = x >> half, x & low, y >> half, y & low

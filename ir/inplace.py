@@ -1,5 +1,5 @@
 # pyright: basic
-"""Objects among the arguments of a function that it updates in place while it is traced."""
+"""Finds objects among a function's arguments that it updates in place while it is traced."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SHOWN = 3  # names in a warning
 
 
 class Watch:
-    """Watches what a function does to the objects among its arguments while it is traced.
+    """Detects in-place changes of the objects among a function's arguments during tracing.
 
-    It gets copies of them, so that what it writes into them, and does not return, is lost.
+    The function gets copies, so that changes that it does not return are lost.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -24,7 +24,7 @@ class Watch:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A line on what is lost, if anything is."""
+        """A warning that names the changed objects; empty if there are none."""
         if not self.lost:
             return ()
         some = ", ".join(self.lost[:SHOWN]) + (", ..." if len(self.lost) > SHOWN else "")
@@ -35,7 +35,7 @@ class Watch:
         )
 
     def on(self, fn: Callable[..., Any], args: Any) -> Callable[..., Any]:
-        """The function, watched if there are objects among its arguments; it returns the same."""
+        """The function, watched if there are objects among its arguments; results are the same."""
         paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(args)[0]]
         plain = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
         if all(isinstance(key, plain) for path in paths for key in path):

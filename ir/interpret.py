@@ -1,4 +1,4 @@
-"""The meaning of a graph, with NumPy: slow, small, and without JAX."""
+"""Evaluates a graph with NumPy: the reference semantics, slow and without JAX."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def interpret(
     """Evaluates a graph.
 
     Args:
-        graph: what to evaluate.
+        graph: the graph to evaluate.
         arguments: one array for each input of the graph, captured constants included.
         constants: arrays captured inside, by their content digest.
 
@@ -32,7 +32,7 @@ def interpret(
         One array per output, of the type that the graph gives it.
 
     Raises:
-        IRError: if an op has no meaning in NumPy, or shapes are not those of the graph.
+        IRError: if NumPy cannot evaluate an op, or shapes differ from the graph's.
     """
     known = constants or {}
     missing = without_meaning(graph, known)
@@ -45,7 +45,7 @@ def interpret(
 
 
 def without_meaning(graph: Graph, constants: Constants | None = None) -> tuple[str, ...]:
-    """Names of the ops that NumPy cannot evaluate, those in bodies included."""
+    """Names of the ops that NumPy cannot evaluate, including those in bodies."""
     known = constants or {}
     found: set[str] = set()
     for node in graph.nodes:
@@ -68,7 +68,7 @@ def apply(node: Node, operands: Sequence[Any]) -> tuple[Array, ...]:
     """Evaluates one node without bodies on arrays.
 
     Raises:
-        IRError: if the op has no meaning in NumPy, or a result has another shape than its type.
+        IRError: if NumPy cannot evaluate the op, or a result's shape differs from its type.
     """
     meaning = lookup(node.op).meaning
     if meaning is None or _is_custom_scatter(node):

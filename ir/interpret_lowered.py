@@ -1,4 +1,4 @@
-"""The meaning of a lowered plan: every device of the mesh runs its part of it, with NumPy."""
+"""Evaluates a lowered plan with NumPy on logical devices: the reference semantics of a plan."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Kept:
     state: Sharding
 
 
-_Entry = _Kept | Array  # what is made of literals alone is whole, and in no state
+_Entry = _Kept | Array  # values computed from literals alone are whole, without a state
 
 
 def interpret_lowered(
@@ -40,7 +40,7 @@ def interpret_lowered(
     """Runs a plan on logical devices.
 
     Args:
-        plan: what is run.
+        plan: the plan to run.
         arguments: whole arrays, one for each input of its graph, captured constants included.
         constants: arrays captured inside, by their content digest.
 
@@ -48,8 +48,8 @@ def interpret_lowered(
         One whole array per output.
 
     Raises:
-        IRError: if an op has no meaning in NumPy, a value comes in another state than its reader
-            asks for, or devices that hold one part of a result differ.
+        IRError: if NumPy cannot evaluate an op, a value has another state than its reader needs, or
+            devices that hold the same part of a result differ.
     """
     graph, known = plan.flat.graph, constants or {}
     missing = without_meaning(graph, known)
@@ -85,7 +85,7 @@ class _Run:
         return _Kept(self.devices.cut(whole, state), type_, state)
 
     def read(self, entry: _Entry, site: Site, wanted: Sharding) -> Shards:
-        """Shards of an entry at a site, where the plan brings it into the state that is wanted."""
+        """Shards of an entry at a site, where the plan reshards it into the wanted state."""
         if not isinstance(entry, _Kept):
             return self.devices.cut(entry, wanted)
         shards, state = entry.shards, entry.state
@@ -98,7 +98,7 @@ class _Run:
         return shards
 
     def body(self, graph: Graph, prefix: Place, inputs: Sequence[_Entry]) -> list[_Entry]:
-        """Runs a body; its results as they are kept."""
+        """Runs a body and returns its results in the states of the plan."""
         values = list(inputs)
         for i, node in enumerate(graph.nodes):
             with doing(f"running node {i} ({node.op}) {node.source}".rstrip()):
@@ -124,13 +124,13 @@ class _At:
         return self.run.plan
 
     def result_state(self, k: int) -> Sharding:
-        """State in which a result is kept."""
+        """State of a result."""
         number = self.graph.values_of(self.place[-1])[k]
         state = self.plan.state(self.place[:-1], number)
         return state or replicated(self.node.outputs[k].rank)
 
     def ports(self, body: int) -> list[Sharding]:
-        """States of what enters a body, after its captured constants."""
+        """States of the inputs of a body, after its captured constants."""
         inputs = self.node.bodies[body].inputs
         heads = captured(self.node.bodies[body])
         return [self._port(body, n, inputs[n].type) for n in range(heads, len(inputs))]
@@ -139,7 +139,7 @@ class _At:
         return self.plan.state((*self.place, body), n) or replicated(type_.rank)
 
     def inside(self, body: int, arguments: Sequence[_Entry | Shards]) -> list[_Entry]:
-        """Runs a body once on what enters it after its captured constants."""
+        """Runs a body once on its inputs after the captured constants."""
         graph, heads = self.node.bodies[body], captured(self.node.bodies[body])
         entries: list[_Entry] = []
         for n, item in enumerate(graph.inputs[:heads]):
@@ -154,7 +154,7 @@ class _At:
         return self.run.read(entry, Site(self.place, "operand", k), state)
 
     def entered(self, k: int, entry: _Entry, state: Sharding) -> _Entry | Shards:
-        """The same; what is made of literals is made inside."""
+        """Shards of an operand, or the operand itself if it comes from literals alone."""
         return self.enter(k, entry, state) if isinstance(entry, _Kept) else entry
 
     def leave(self, body: int, k: int, entry: _Entry, state: Sharding) -> Shards:
@@ -162,7 +162,7 @@ class _At:
         return self.run.read(entry, Site((*self.place, body), "return", k), state)
 
     def publish(self, k: int, shards: Shards, state: Sharding) -> _Kept:
-        """A result, left in a state, as it is kept."""
+        """Stores a result of an op, resharded if the plan says so."""
         kept = _Kept(shards, self.node.outputs[k], state)
         wanted = self.result_state(k)
         return _Kept(self.run.read(kept, Site(self.place, "result", k), wanted), kept.type, wanted)
@@ -231,11 +231,11 @@ def _placed(
     run: _Run, node: Node, types: tuple[TensorType, ...], strategy: Strategy, device: int,
     operands: list[Array],
 ) -> tuple[Array, ...]:  # fmt: skip
-    """The same of an op that asks where its shard lies.
+    """Results, on the shards of one device, of an op that needs the position of its shard.
 
-    The op runs whole on operands that are zero outside of the shard. The terms of a sum that the
-    op itself splits are then right but for what each would add: the operand of a scatter, and the
-    value that a gather fills in.
+    The op runs whole on operands that are zero outside of the shard. A sum split by the op itself
+    is then right except for terms that every device would add: the operand of a scatter, and the
+    fill value of a gather.
     """
     devices, attrs = run.devices, dict(node.attrs)
     whole: list[Array] = []
@@ -261,7 +261,7 @@ def _placed(
 
 
 def _remat(at: _At, entries: list[_Entry]) -> list[_Entry]:
-    """A region without ports: what is kept outside is read inside in the same state."""
+    """Runs a region without ports: values from outside keep their states inside."""
     return at.inside(0, entries)
 
 

@@ -1,8 +1,8 @@
 # pyright: basic
-"""All that depends on the version of JAX: what equations hold, how they run, private imports.
+"""All code that depends on the version of JAX: equations, how they run, private imports.
 
-Other files read equations through this one, so that a graph is the same whichever of the known
-versions traced it, and another version is met here with one error.
+Other files read equations through this one, so that every known version gives the same graph, and
+an unknown one a single error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .errors import TraceError
 from .jax_versions import KNOWN, known
 from .regions import Scan
 
-try:  # what a version may move
+try:  # names that a version may move
     from jax._src import xla_bridge
     from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
     from jax.extend import core as jcore
@@ -26,8 +26,8 @@ try:  # what a version may move
 except ImportError as error:
     raise ImportError(f"JAX {jax.__version__} is installed ({error}), but {known()}") from error
 
-# Calls that only group equations, and those with derivatives of their own; the value is the
-# parameter that holds the body.
+# Calls that only group equations, and those with custom derivatives -> the parameter that holds the
+# body.
 _GROUPS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -40,13 +40,13 @@ _DERIVED = {
     "custom_vjp_call_jaxpr": "fun_jaxpr",
 }
 REMAT = ("remat2", "remat", "checkpoint")
-# Parameters that say nothing where they are None; versions have more or fewer of them.
+# Parameters that have no effect if None; versions have more or fewer of them.
 OPTIONAL = ("sharding", "out_sharding", "mesh", "accuracy", "ctx_mesh")
 
 Array = Any
 
-# A primitive with a derivative of its own that is a function of others, and such as are no more
-# than that: to open them would lose what they recompute.
+# Primitives with custom derivatives that only compose other functions, and some that do more:
+# inlining the latter would lose their recomputation.
 _EXPANDED = "call_hi_primitive"
 _RECOMPUTED = ("OptRemat", "RematTraced")
 _CALLED = ("call_jaxpr", "fun_jaxpr", "jaxpr", "body_jaxpr")
@@ -59,10 +59,10 @@ _HELD = {
 
 
 def check_version(found: str = jax.__version__) -> None:
-    """Refuses a JAX that the tests were not run with.
+    """Refuses a version of JAX that is not tested.
 
     Raises:
-        TraceError: if it is one.
+        TraceError: if the version is not tested.
     """
     numbers = tuple(int(part) for part in found.split(".")[:2])
     if numbers not in KNOWN:
@@ -74,13 +74,13 @@ def _unknown(what: str) -> TraceError:
     return TraceError(f"{what}, but {why}", where="the installed JAX", remedy=remedy)
 
 
-# --- what an equation holds -----------------------------------------------------------------
+# --- parts of an equation ------------------------------------------------------------------
 
 
 def params_of(eqn: Any) -> dict[str, Any]:
-    """Parameters of an equation under the names that all versions have here.
+    """Parameters of an equation under the same names for all versions.
 
-    A scan has `num_consts` and `num_carry`, which JAX 0.11 and later say by two trees.
+    `num_consts` and `num_carry` of a scan are two trees in JAX 0.11 and later.
 
     Raises:
         TraceError: if it is a loop, a branch or a checkpoint of an unknown version.
@@ -99,10 +99,10 @@ def params_of(eqn: Any) -> dict[str, Any]:
 
 
 def shown(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that belong into a graph, where versions say the same in the same words.
+    """The parameters to keep in a graph, in the same form for all versions.
 
     Args:
-        name: of the primitive.
+        name: name of the primitive.
         params: from `params_of`.
     """
     found = {k: v for k, v in params.items() if v is not None or k not in OPTIONAL}
@@ -114,9 +114,9 @@ def shown(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy(policy: Any) -> Any:
-    """A policy of JAX's own as data, which is a record in some versions and a function in others.
+    """JAX's own checkpoint policies as data; a record in some versions, a function in others.
 
-    Others are given back as they are.
+    Other policies are returned unchanged.
     """
     known = jax.checkpoint_policies
     for products, no_batch in (
@@ -134,10 +134,10 @@ def group_of(eqn: Any) -> Any:
 
 
 def inlined(eqn: Any) -> Any:
-    """The jaxpr that means the same as an equation in place of it; None where there is none.
+    """The jaxpr to inline in place of an equation; None if there is none.
 
     Raises:
-        TraceError: if it would lose what the equation recomputes.
+        TraceError: if inlining would lose the equation's recomputation.
     """
     name = eqn.primitive.name
     if name == _EXPANDED:
@@ -147,7 +147,7 @@ def inlined(eqn: Any) -> Any:
 
 
 def _expanded(eqn: Any) -> Any:
-    """What a high-level primitive of JAX 0.11 and later lowers to."""
+    """The lowering of a high-level primitive of JAX 0.11 and later."""
     kind = type(eqn.params["_prim"]).__name__
     if kind in _RECOMPUTED:
         raise TraceError(
@@ -164,7 +164,7 @@ def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
 
 
 def bodies_of(eqn: Any) -> list[Any]:
-    """The jaxprs that an equation runs, the test of a loop left out."""
+    """The jaxprs that an equation runs, without the test of a loop."""
     if eqn.primitive.name == _EXPANDED:
         return [_expanded(eqn)]
     bodies = [eqn.params[key] for key in _CALLED if key in eqn.params]
@@ -181,7 +181,7 @@ function_of = jcore.jaxpr_as_fun
 
 
 def is_jaxpr(value: Any) -> bool:
-    """Whether a parameter is a program."""
+    """Whether a parameter is a jaxpr."""
     return isinstance(value, _JAXPRS)
 
 
@@ -196,7 +196,7 @@ def equations(body: Any) -> Sequence[Any]:
 
 
 def with_consts_as_arguments(closed: Any) -> Any:
-    """The jaxpr that takes what a closed one has captured before its arguments."""
+    """The jaxpr with its captured constants as first arguments."""
     jaxpr = closed.jaxpr
     return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
 
@@ -215,7 +215,7 @@ def run_equation(eqn: Any, operands: Sequence[Array], changed: Mapping[str, Any]
 
 @contextlib.contextmanager
 def under(eqn: Any) -> Generator[None]:
-    """Whatever is traced belongs to the source line of an equation."""
+    """Gives everything traced inside the source line of an equation."""
     source = user_context(eqn.source_info.traceback, name_stack=current_name_stack())
     with source, eqn.ctx.manager:
         yield
@@ -227,7 +227,7 @@ def scan(
     carry: Sequence[Array],
     xs: Sequence[Array],
 ) -> list[Array]:
-    """`step(carry, slices of xs) -> (carry, slices of ys)`, as often as a scan's parameters say."""
+    """`step(carry, slices of xs) -> (carry, slices of ys)`, repeated as a scan's parameters say."""
 
     def body(carry: Sequence[Array], slices: Sequence[Array]) -> Any:
         after, ys = step(carry, slices)
@@ -243,12 +243,12 @@ def scan(
 def run_scan(
     params: Mapping[str, Any], body: Callable[..., Sequence[Array]], operands: Sequence[Array]
 ) -> list[Array]:
-    """A scan with these parameters around another body, which takes and returns what its own does.
+    """Runs a scan with these parameters and another body of the same signature.
 
     Args:
         params: from `params_of`.
         body: (constants, carries, slices of xs) -> (carries, slices of ys), as flat lists.
-        operands: of the scan.
+        operands: operands of the scan.
     """
     wiring = Scan.in_jaxpr(params)
     consts, carry, xs = wiring.operands(operands)
@@ -261,7 +261,7 @@ def run_scan(
 
 @final
 class _Scan:
-    """Stands for the primitive of a scan: runs it with the parameters of `params_of`."""
+    """Replaces the primitive of a scan: runs it with the parameters of `params_of`."""
 
     name = "scan"
     multiple_results = True
@@ -274,7 +274,7 @@ _SCAN = _Scan()
 
 
 def primitive_of(eqn: Any) -> Any:
-    """What `bind` runs with the parameters of `params_of`."""
+    """The primitive to bind with the parameters of `params_of`."""
     return _SCAN if eqn.primitive.name == "scan" else eqn.primitive
 
 
@@ -282,7 +282,7 @@ threefry2x32 = threefry2x32_p
 
 
 def draws_by_counter() -> bool:
-    """Whether Threefry hashes the number of each element, as it does by default."""
+    """Whether Threefry hashes the index of each element, which is the default."""
     return bool(jax.threefry_partitionable.value)
 
 
@@ -304,7 +304,7 @@ def line_of(eqn: Any, code: Any, instruction: int) -> int:
 
 
 def cpu_devices(count: int) -> Sequence[Any]:
-    """So many CPU devices: those of this process, or of a second client.
+    """`count` CPU devices, of this process or of a second client.
 
     Raises:
         TraceError: if this version has no such client.
@@ -319,7 +319,7 @@ def cpu_devices(count: int) -> Sequence[Any]:
 
 @contextlib.contextmanager
 def platform_named(platform: str) -> Generator[None]:
-    """Lets JAX lower for a platform in a process without a client of it.
+    """Lets JAX lower for a platform that has no client in this process.
 
     Raises:
         TraceError: if this version names platforms elsewhere.
@@ -343,7 +343,7 @@ def platform_named(platform: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def without_places() -> Generator[None]:
-    """Leaves the caller's source lines out of lowered programs."""
+    """Omits the caller's source lines from lowered programs."""
     name = "jax_traceback_in_locations_limit"
     before = jax.config.values[name]
     jax.config.update(name, 0)

@@ -1,13 +1,13 @@
-"""The versions of JAX that are read, and what is said of any other."""
+"""The tested versions of JAX."""
 
 from __future__ import annotations
 
-# Those that the tests were run with.
+# Versions that the tests run with.
 KNOWN = ((0, 10), (0, 11), (0, 12))
 
 
 def known() -> str:
-    """Them in words, and what to do where another one is installed."""
+    """The tested versions in words, with the remedy for another one."""
     versions = [".".join(map(str, version)) for version in KNOWN]
     above = f"{KNOWN[-1][0]}.{KNOWN[-1][1] + 1}"
     return (

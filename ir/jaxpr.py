@@ -1,8 +1,8 @@
 # pyright: basic
-"""The jaxpr is walked once: equations become nodes, calls without meaning are inlined.
+"""Reads a jaxpr into a graph: equations become nodes, calls without meaning are inlined.
 
-The graph is plain data. What is needed to run it again, the primitives with their original
-parameters, stays beside it in a `Program`, node by node.
+The graph is plain data. The primitives and their original parameters, which are needed to run it,
+stay beside it in a `Program`, node by node.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def tensor_type(aval: Any) -> TensorType:
-    """The type of a JAX value or abstract value; what has no shape is a token.
+    """The type of a JAX value or abstract value; a token for values without a shape.
 
     Raises:
         TraceError: if the shape is symbolic.
@@ -51,7 +51,7 @@ def tensor_type(aval: Any) -> TensorType:
 
 @functools.cache
 def _type(shape: tuple[int, ...], dtype: Any) -> TensorType:
-    """One object for all values of a type."""
+    """The tensor type, one object for equal types."""
     if not all(isinstance(size, (int, np.integer)) for size in shape):
         raise TraceError(
             f"shape {shape} is not made of whole numbers", remedy="export with fixed sizes"
@@ -62,16 +62,17 @@ def _type(shape: tuple[int, ...], dtype: Any) -> TensorType:
 class _Objects:
     """Numbers for the objects among parameters that are not data, such as functions.
 
-    Two of them are told apart, so that nodes that call different functions differ. `sources` are
-    the lines of the same program.
+    Distinct objects get distinct numbers, so that nodes that call different functions differ.
+    `sources` are the lines of the same program.
     """
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
         self.sources = Sources()
-        self.alive: list[Any] = []  # the number of an object must not pass to a later one
-        # Layers that are written out have equal bodies: each is read once if it is one jaxpr (which
-        # is kept alive), and equal graphs are one object, of which the digest, say, is made once.
+        self.alive: list[Any] = []  # keeps ids of objects unique
+        # Written-out layers have equal bodies: each is read once if it is the same jaxpr (which is
+        # kept alive), and equal graphs are one object, so that its digest, for one, is computed
+        # once.
         self.read: dict[int, tuple[Any, Program]] = {}
         self.graphs: dict[Graph, Graph] = {}
 
@@ -109,9 +110,9 @@ def read_jaxpr(
     Args:
         jaxpr: an open jaxpr.
         consts: values of its `constvars`; they become the first inputs.
-        inputs: what its `invars` are.
-        objects: those met so far, for a body.
-        results: shardings that are asked of its results.
+        inputs: the graph inputs for its `invars`.
+        objects: objects of the enclosing program, for a body.
+        results: requested shardings of its results.
     """
     heads = [
         Input(f"const{i}", tensor_type(const_aval(c)), "constant", _content(c))
@@ -142,7 +143,7 @@ def const_aval(const: Any) -> Any:
 
 
 def _content(const: Any) -> str:
-    """Hash of a constant's type and content; of an abstract constant, only a word."""
+    """Hash of a constant's type and content; a fixed word for an abstract constant."""
     if isinstance(const, jax.ShapeDtypeStruct):
         return "abstract"
     content = hashlib.sha256(str(tensor_type(const_aval(const))).encode())
@@ -178,8 +179,8 @@ def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tupl
 def _one_answer(given: dict[str, Any]) -> dict[str, Any]:
     """Parameters of a batched `while` as JAX lowers it.
 
-    It goes on while any test holds, and only where it holds. Its body tests too, and so takes
-    the constants of the test before its own.
+    The loop continues while any test holds, and changes only entries whose test holds. Its body
+    runs the test too, so that it takes the test's constants before its own.
     """
     test, step = given["cond_jaxpr"], given["body_jaxpr"]
     tests, steps = given["cond_nconsts"], given["body_nconsts"]
@@ -219,7 +220,7 @@ _PLAIN = (bool, int, float, complex)
 
 
 def _plain(value: Any) -> Any:
-    """The Python number of a number; JAX's typed scalars are subclasses of these."""
+    """A number as a plain Python number; JAX's typed scalars are subclasses of these."""
     kinds: tuple[Any, ...] = _PLAIN
     return next(kind(value) for kind in kinds if isinstance(value, kind))
 
@@ -239,7 +240,7 @@ def _inline(
 def _asked(
     values: tuple[Operand, ...], shardings: Sequence[Any], by: str, walk: _Walk, source: str
 ) -> tuple[Operand, ...]:
-    """Values with what is asked of their places, by a jitted function or an operation."""
+    """Values with the placements requested by a jitted function or an op."""
     found = list(values)
     for k, sharding in enumerate(shardings):
         value, place = values[k], placement(sharding)
@@ -252,7 +253,7 @@ def _asked(
 
 
 def _of_results(eqn: Any) -> tuple[Any, ...]:
-    """What an equation that computes something asks of the place of its result."""
+    """The placements that an op requests for its results."""
     if eqn.primitive.name in PLACEMENTS:
         return ()
     given = (eqn.params.get(key) for key in OF_RESULTS)
@@ -316,11 +317,11 @@ class _Encoder:
         return self._many(value) if isinstance(value, (tuple, list, dict)) else self._object(value)
 
     def place(self, key: str, value: Any) -> Attr:
-        """A parameter that asks for the place of a result, or is a tuple of such."""
+        """A parameter with the requested placement of a result, or a tuple of such."""
         if type(value) is tuple:
             return tuple([self.place(key, item) for item in value])
         if key == "dst_sharding" and not is_explicit(value):
-            return "auto"  # the value goes back to the compiler
+            return "auto"  # the compiler places the value
         found = placement(value)
         return self(value) if found is None else found.attr
 

@@ -1,4 +1,4 @@
-"""Which inputs the results of a graph depend on, through the bodies of its regions."""
+"""Inputs on which the results of a graph depend, through the bodies of its regions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _inside(node: Node, b: int, used: Set[int]) -> set[int]:
 
 
 def _of_scan(node: Node, used: Set[int]) -> set[int]:
-    """Carries that are wanted want others in turn."""
+    """Carries that the needed carries depend on are needed as well."""
     _, carries, _ = Scan.of(node).operands(range(len(node.inputs)))
     while True:
         read = _inside(node, 0, used)

@@ -1,4 +1,4 @@
-"""Shards of a tensor on the logical devices of a mesh, with NumPy: cut, changed, put together."""
+"""Shards of a tensor on the logical devices of a mesh, with NumPy: cut, reshard, join."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LogicalDevices:
         return np.arange(self.mesh.num_devices).reshape(self.mesh.sizes)
 
     def rank(self, device: int, axes: tuple[str, ...]) -> int:
-        """Number of a device among those along some axes, the first axis outermost."""
+        """Index of a device along some axes, the first axis outermost."""
         at = dict(zip(self.mesh.names, np.unravel_index(device, self.mesh.sizes), strict=True))
         found = 0
         for axis in axes:
@@ -41,7 +41,7 @@ class LogicalDevices:
         return found
 
     def group(self, device: int, axes: tuple[str, ...]) -> list[int]:
-        """Devices that differ from one along some axes only, by their rank."""
+        """Devices that differ from one only along some axes, in order of their index."""
         at = np.unravel_index(device, self.mesh.sizes)
         names = self.mesh.names
         free = [slice(None) if axis in axes else k for axis, k in zip(names, at, strict=True)]
@@ -58,13 +58,13 @@ class LogicalDevices:
         return tuple(found)
 
     def cut(self, whole: Array, state: Sharding) -> Shards:
-        """Shards of a value; of a partial sum the first device has it, the others zeros."""
+        """Cuts a value into shards; the first device holds a partial sum, the others zeros."""
         summed = tuple(axis for axis, kind in state.partial if kind == "sum")
         parts = [whole[self.part(d, state, whole.shape)] for d in range(self.mesh.num_devices)]
         return tuple(np.zeros_like(x) if self.rank(d, summed) else x for d, x in enumerate(parts))
 
     def join(self, shards: Shards, state: Sharding, shape: Shape) -> Array:
-        """The value of shards.
+        """Joins shards into the value.
 
         Raises:
             IRError: if devices that hold the same part differ, or the value is partial.
@@ -105,7 +105,7 @@ class LogicalDevices:
         return x[(slice(None),) * dim + (slice(first, first + size),)]
 
     def _holder(self, device: int, step: ReshardStep) -> int:
-        """The device that holds what a device gets when the axes of a dimension change order."""
+        """The source device of a shard when the axes of a dimension change order."""
         wanted = self.rank(device, step.after.dims[step.dim])
         before = step.before.dims[step.dim]
         members: Sequence[int] = self.group(device, before)

@@ -1,7 +1,7 @@
 """The lowered plan: a program with every strategy and every change of state at its place.
 
-It is what a plan means: `ir.interpret_lowered` runs it on logical devices, emission writes it, and
-costs add it up. Its text form is in `ir.lowered_text`.
+It defines the meaning of a plan: `ir.interpret_lowered` runs it on logical devices, emission writes
+it, and costs sum it. Its text form is in `ir.lowered_text`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ReshardStep:
     axes: mesh axes over which it runs.
     dim: dimension that loses axes, -1 where none does.
     to_dim: dimension that gains axes, -1 where none does.
-    reduction: of all-reduce, reduce-scatter and mask; else empty.
+    reduction: reduction of an all-reduce, reduce-scatter or mask; else empty.
     before, after: states of the value.
     """
 
@@ -51,9 +51,9 @@ class ReshardStep:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A value of one type from one state to another.
+    """A reshard of a value of some type between two states.
 
-    steps: of the cheapest path, in order; none where the states are equal.
+    steps: steps of the cheapest path, in order; empty if the states are equal.
     """
 
     type: TensorType
@@ -67,8 +67,8 @@ class Reshard:
     """A value that changes its state at a site.
 
     passage: value, site, runs in one call, moment.
-    change: what happens to it; one object where many sites change alike.
-    cause: argument, or op and source line, that it serves.
+    change: the reshard's steps; one object where many sites change alike.
+    cause: the argument, or the op and source line, that needs the new state.
     """
 
     passage: Passage
@@ -83,14 +83,14 @@ class Reshard:
 
 @dataclass(frozen=True)
 class LoweredPlan:
-    """One program on one mesh, with nothing left to decide.
+    """A program on a mesh with all decisions made.
 
     flat: the program, with its graph.
-    strategies: of each flat op; None for what is made of literals alone, in any state.
-    states: in which each flat value is kept; None for what is made of literals alone.
+    strategies: strategy of each flat op; None for ops on literals alone.
+    states: state of each flat value; None for values computed from literals alone.
     results: states of the results of the program, () for literals.
     reshards: those of ops, then those at the borders of regions, then those of results, each in
-        program order; sites without one leave the value as it is.
+        program order; a value keeps its state at all other sites.
     """
 
     flat: FlatProgram
@@ -102,7 +102,7 @@ class LoweredPlan:
 
     @cached_property
     def decisions(self) -> Decisions:
-        """What was decided, by places: what a plan file holds."""
+        """The decisions by places, in the form of a plan file."""
         pairs = zip(self.flat.ops, self.strategies, strict=True)
         ops = {op.place: strategy.roles for op, strategy in pairs if strategy is not None}
         named = ((key, self.states[v]) for key, v in self.flat.names.items())
@@ -126,7 +126,7 @@ class LoweredPlan:
         return {op.place: i for i, op in enumerate(self.flat.ops)}
 
     def state(self, body: Place, number: int) -> Sharding | None:
-        """State in which a value of a body is kept; None for what is made of literals alone."""
+        """State of a value of a body; None for values computed from literals alone."""
         v = self.flat.names.get((body, number))
         return None if v is None else self.states[v]
 
@@ -142,7 +142,7 @@ def kept_states(
     """State of each flat value, by the states of values of bodies; None for values without one."""
     states: list[Sharding | None] = [None] * len(flat.values)
     for key, v in flat.names.items():
-        if states[v] is None:  # of the names of one value in several bodies the outermost
+        if states[v] is None:  # the outermost of a value's names in several bodies
             states[v] = named.get(key)
     for v in flat.forced:  # which branch is taken has no name in any body
         if states[v] is None and flat.values[v].kind == "port":

@@ -1,4 +1,4 @@
-"""The text form of a lowered plan: that of its graph, with notes of what each device does.
+"""The text form of a lowered plan: the text of its graph, with notes on states and reshards.
 
     @ mesh x=2
     %0: f32[8,16] = input "x" batch
@@ -44,7 +44,7 @@ def show_plan(plan: LoweredPlan) -> str:
 
 @dataclass(frozen=True)
 class _Notes:
-    """What is noted at each place; a value is named where it is first met."""
+    """Notes of a plan by place; a value's state is noted before its first use."""
 
     plan: LoweredPlan
     named: set[int] = field(default_factory=set[int])
@@ -140,7 +140,7 @@ _KINDS = (
 
 @dataclass
 class _Read:
-    """What the notes of a text say."""
+    """The notes of a text, read."""
 
     mesh: Mesh | None = None
     named: dict[tuple[Place, int], Sharding] = field(
@@ -155,7 +155,7 @@ class _Read:
     results: dict[int, Sharding] = field(default_factory=dict[int, Sharding])
 
     def note(self, line: int, text: str, body: Place, nodes: int) -> None:
-        """Takes a note."""
+        """Reads one note."""
         try:
             if not self._taken(line, text, body, nodes):
                 raise IRError(
@@ -216,10 +216,10 @@ def _steps(state: Sharding, text: str) -> tuple[ReshardStep, ...]:
 
 
 def parse_plan(text: str) -> LoweredPlan:
-    """The plan of a text as `show_plan` writes it; evaluates nothing.
+    """Reads the text of `show_plan`; evaluates nothing.
 
     Raises:
-        IRError: with the number of the line, what was found there and what was expected.
+        IRError: with the number of the line, the text found there and the text expected.
     """
     read = _Read()
     graph = parse_annotated(text, read.note)

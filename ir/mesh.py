@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from .errors import IRError
 
-_NAME = re.compile(r"\w+")  # what the text forms of meshes and shardings can hold
+_NAME = re.compile(r"\w+")  # the names that the text forms of meshes and shardings allow
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Mesh:
         raise IRError(f"the mesh has no axis '{name}'; it has {', '.join(self.names) or 'none'}")
 
     def product(self, names: tuple[str, ...]) -> int:
-        """Product of the sizes of some axes; remembered, since searches ask all the time."""
+        """Product of the sizes of some axes; memoised, since searches need it often."""
         if names not in self._products:
             self._products[names] = math.prod(self.size(name) for name in names)
         return self._products[names]

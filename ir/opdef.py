@@ -1,4 +1,4 @@
-"""What the planner knows of an operation: one record per primitive."""
+"""The planner's knowledge of an operation: one record per primitive."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class OpDef:
 
     factors: (operand types, result types, attributes) -> factor spec.
     family: elementwise | contraction | reduction | layout | index | convolution | random |
-        linalg | control | collective | effect (something outside the program happens, once and in
-        program order) | opaque (nothing is known of it); only elementwise, layout and cheap ops
+        linalg | control | collective | effect (acts outside the program, once and in program order)
+            | opaque (unknown); only elementwise, layout and cheap ops
         are fused.
     flops: floating-point operations of the whole op; None counts one per result element.
     linear: groups of operand positions; a partial sum in exactly the operands of one group
@@ -35,7 +35,7 @@ class OpDef:
     local: (local operand types, local result types, attributes) -> attributes of the same
         primitive on one device's shards; None if attributes do not depend on shapes.
     offset: factors along which the op must know where its shard starts (iota, gather, ...):
-        emission treats them by hand.
+        emission has code for each of them.
     meaning: the value with NumPy; None where only JAX can tell.
     """
 

@@ -8,7 +8,7 @@ other sign, or rounded on its own, so that for terms a + b = s
                                    numbers go: inf * c - inf * c is NaN
 
 but for the rounding that every sum in another order has. Whole numbers wrap, so that any product
-is exact. A sum may overflow in one order and not in another; that much is not asked.
+is exact. A sum may overflow in one order and not in another; this is accepted.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .types import TensorType, dtype_kind
 
 Groups = tuple[tuple[int, ...], ...]
 
-_FLOATS: Any = ml_dtypes  # whose types are not written down in full
+_FLOATS: Any = ml_dtypes  # its type stubs are incomplete
 # The divisor or the other factor of these is applied to every term.
 _SCALED = ("div", "mul")
-_FACTORS = (2.0**-32, 2.0**32)  # that take no term out of a type with the exponents of float32
+_FACTORS = (2.0**-32, 2.0**32)  # that keep terms within the exponents of float32
 _LEAST_EXPONENT = 100
 # Products with values that may be infinite, and solutions, which divide.
 _NEVER = ("contraction", "convolution")
@@ -38,10 +38,10 @@ _DIVIDING = ("triangular_solve",)
 
 
 def passing_groups(node: Node, operands: Types) -> Groups:
-    """The groups of `OpDef.linear`, those through which partial sums must not pass left empty.
+    """The groups of `OpDef.linear`; empty where partial sums must not pass.
 
     Args:
-        node: the op; what its operands are is read from `operands`, but for literals.
+        node: the op; its operands are read from `operands`, except for literals.
         operands: their types.
     """
     record = lookup(node.op)
@@ -54,7 +54,7 @@ def passing_groups(node: Node, operands: Types) -> Groups:
 
 
 def factor_marks(node: Node) -> tuple[bool, ...]:
-    """Which operands are factors that terms may have: what two ops of equal types may differ in."""
+    """For each operand, whether it is a harmless factor of terms; types do not imply it."""
     return tuple(map(_is_harmless, node.inputs)) if node.op in _SCALED else ()
 
 

@@ -1,6 +1,6 @@
-"""What a program asks for the place of a value: a sharding over a mesh, a memory, a device.
+"""Placements that a program requests for a value: a sharding over a mesh, a memory, a device.
 
-JAX's objects are read by their form, as plain data that can stand in a graph.
+JAX's objects are read by their attributes, into plain data that a graph can hold.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any, cast
 from .graph import Attr, Node
 from .types import TensorType
 
-# Operations that only ask for the place of a value, and the attribute that says which.
+# Operations that only request a placement of a value, and the attribute that holds it.
 PLACEMENTS = {"device_put": "devices", "reshard": "dst_sharding", "sharding_constraint": "sharding"}
-# The same as parameters of operations that compute something.
+# The attribute of operations that also compute something.
 OF_RESULTS = ("out_sharding", "sharding")
 ASKED = "sharding_constraint"
-ANY = "*"  # a dimension that may be split as the planner likes
+ANY = "*"  # a dimension that the planner may split freely
 Entry = tuple[str, ...] | str  # the axes that split a dimension, or `ANY`
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a value is asked to be; what is empty is left open.
+    """The requested placement of a value; empty fields request nothing.
 
     mesh: axes of the user's mesh and their sizes.
-    dims: of each dimension the axes that split it; those that are not named are whole.
-    partial: axes over which it waits for a reduction.
-    memory: kind of memory other than that of the device.
-    device: one that alone shall hold it.
+    dims: for each dimension the axes that split it; unnamed ones are replicated.
+    partial: axes over which it is a partial result.
+    memory: kind of memory, if not the device's default.
+    device: the only device to hold it.
     """
 
     mesh: tuple[tuple[str, int], ...] = ()
@@ -60,21 +60,21 @@ _FIELDS = ("mesh", "dims", "partial", "memory", "device")
 
 
 def asked(place: Placement, value: int, type_: TensorType, by: str, source: str) -> Node:
-    """A node that asks for the place of a value.
+    """A node that requests the placement of a value.
 
     Args:
-        place: where it is asked to be.
-        value: its number.
-        type_: its type.
-        by: who asks: `jit`, of a function inside the program; `result`, of the program itself;
-            `op`, an operation of its result.
+        place: the requested placement.
+        value: number of the value.
+        type_: type of the value.
+        by: source of the request: `jit`, a function inside the program; `result`, the program
+            itself; `op`, the operation that computes the value.
         source: the user's source line.
     """
     return Node(ASKED, (value,), (type_,), (("by", by), ("sharding", place.attr)), (), source)
 
 
 def asks(node: Node) -> Iterator[tuple[str, Placement]]:
-    """Who asks for a place of a node's results, and where; empty for most nodes."""
+    """Requested placements of a node's results, each with its source; empty for most nodes."""
     if node.op in PLACEMENTS and node.has_attr(PLACEMENTS[node.op]):
         by = node.attr("by") if node.has_attr("by") else node.op
         attr = node.attr(PLACEMENTS[node.op])
@@ -111,7 +111,7 @@ def _are_words(value: Attr) -> bool:
 
 
 def placement(value: Any) -> Placement | None:
-    """What a JAX sharding, memory or device asks for; None if nothing, or it is none of these."""
+    """The request of a JAX sharding, memory or device; None for anything else, or no request."""
     if hasattr(value, "spec") and hasattr(value, "mesh"):
         return _named(value)
     if hasattr(value, "device_set") and hasattr(value, "memory_kind"):
@@ -126,13 +126,13 @@ def placement(value: Any) -> Placement | None:
 
 
 def is_explicit(value: Any) -> bool:
-    """Whether a sharding is over a mesh of which the types of values say how they are split."""
+    """Whether a sharding is over a mesh with explicit axes, where types include shardings."""
     kinds = getattr(getattr(value, "mesh", None), "axis_types", None) or ()
     return any(getattr(kind, "name", "") == "Explicit" for kind in kinds)
 
 
 def _of_memory(value: Any) -> Placement | None:
-    """What a memory asks for, such as `jax.memory.Space.Host`; that of the device is the usual."""
+    """The request of a memory such as `jax.memory.Space.Host`; None for the device's own."""
     kind = type(value).__name__
     if kind == "TransferToMemoryKind":
         name = str(value.memory_kind)
@@ -166,7 +166,7 @@ def _entry(entry: Any, wide: set[str]) -> Entry:
 
 
 def _memory(sharding: Any) -> str:
-    """Its kind of memory, if that is not the one that its devices use by default."""
+    """A sharding's kind of memory; empty for the default of its devices."""
     kind = getattr(sharding, "memory_kind", None)
     if kind in (None, "device"):
         return ""

@@ -1,4 +1,4 @@
-"""A graph with what runs each node: primitives, their parameters, and captured arrays."""
+"""A graph with the JAX primitive and parameters of each node, and captured arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .graph import Graph, Node, Operand
 
 @dataclass(frozen=True)
 class Binding:
-    """What one node runs: the JAX primitive, its parameters, and programs for its bodies.
+    """The JAX primitive of a node, its parameters, and programs for its bodies.
 
     path: number of its equation, after number and name of each inlined call around it.
     """
@@ -23,7 +23,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Call:
-    """A call with a derivative of its own, which the graph holds inlined.
+    """A call with a custom derivative, which the graph has inlined.
 
     path: as of the bindings inside.
     operands, results: values of the graph; None where nothing reads them.
@@ -45,7 +45,7 @@ class Program:
 
 
 def prune(program: Program) -> Program:
-    """Drops nodes whose results nobody uses and that have no effect."""
+    """Drops nodes without used results or effects."""
     graph = program.graph
     wanted = {o for o in graph.outputs if isinstance(o, int)}
     keep: list[int] = []

@@ -1,4 +1,4 @@
-"""How loops and branches are wired: what enters each input of a body, and what the results are.
+"""Wiring of loops and branches: which operands enter each body, and which results leave.
 
     op      operands                                          a body takes             results
     scan    constants, carries, xs                            these, xs in slices      carries, ys
@@ -6,7 +6,7 @@
     cond    index of the branch, operands                     the operands             its results
     remat   operands                                          the operands             its results
 
-Before all these a body takes the constants that it has captured.
+A body takes its captured constants before all these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .graph import Graph, Node
 T = TypeVar("T")
 
 REGIONS = ("scan", "while", "cond", "remat")
-# Iterations that a `while` of unknown length is priced with; the plan warns of it.
+# Iterations assumed in the price of a `while` of unknown length; the plan warns of it.
 ASSUMED_ITERATIONS = 8
 
 
@@ -43,12 +43,12 @@ class Scan:
         return cls(params["num_consts"], params["num_carry"])
 
     def operands(self, values: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
-        """Constants, carries and xs among the operands, or among what the body takes."""
+        """Constants, carries and xs among the operands, or among the inputs of the body."""
         first, last = self.constants, self.constants + self.carries
         return values[:first], values[first:last], values[last:]
 
     def results(self, values: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
-        """Carries and ys among the results, or among what the body returns."""
+        """Carries and ys among the results, or among the results of the body."""
         return values[: self.carries], values[self.carries :]
 
 
@@ -81,7 +81,7 @@ def _number(node: Node, name: str) -> int:
 
 
 def body_number(node: Node, name: str) -> int:
-    """Which of the node's bodies an attribute names, as in `cond_jaxpr = "body 1"`."""
+    """Index of the body that an attribute names, as in `cond_jaxpr = "body 1"`."""
     return int(str(node.attr(name)).removeprefix("body "))
 
 
@@ -109,7 +109,7 @@ def iterations(node: Node) -> range:
 
 
 def runs_of(node: Node) -> float:
-    """How often one call runs the bodies of a node, those of a `cond` together."""
+    """Runs of a node's bodies in one call; for a `cond`, of all bodies together."""
     if node.op == "scan":
         return float(max(_number(node, "length"), 0))
     return float(ASSUMED_ITERATIONS) if node.op == "while" else 1.0

@@ -1,7 +1,7 @@
-"""Result shapes that factors leave open, from operand shapes and attributes.
+"""Result shapes that factors leave undetermined, from operand shapes and attributes.
 
-A factor spec ties dimensions of equal size together. It says nothing of a whole dimension that
-changes its size, as in a slice, and nothing of dimensions of size zero and one.
+A factor spec relates dimensions of equal size. It does not determine a whole dimension that changes
+its size, as in a slice, nor dimensions of size zero and one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ShapeRule = Callable[[Sequence[Shape], Attributes], Sequence[Shape]]
 def expected_shapes(
     op: str, operands: Sequence[Shape], results: Sequence[Shape], attrs: Attributes
 ) -> Sequence[Shape]:
-    """Shapes that the results of an op should have; those given where no rule tells.
+    """Shapes that the results of an op should have; the given ones where no rule determines them.
 
     Raises:
-        IRError: if the operands do not go together.
+        IRError: if the operands do not fit each other.
     """
     if lookup(op).factors is pointwise:
         return [_common(operands)] * len(results)
@@ -36,7 +36,7 @@ def expected_shapes(
 
 
 def _common(operands: Sequence[Shape]) -> Shape:
-    """The one shape of all operands of rank above 0, in which dimensions of size 1 repeat."""
+    """The common shape of all operands of rank above 0; dimensions of size 1 broadcast."""
     full = [shape for shape in operands if shape]
     if len({len(shape) for shape in full}) > 1:
         raise IRError(f"its operands have the shapes {_list(full)}, expected one rank or scalars")

@@ -44,11 +44,11 @@ class Sharding:
         return Sharding(self.dims)
 
     def stacked(self) -> Sharding:
-        """Of a stack of such values, along a dimension before all others that stays whole."""
+        """Sharding of a stack of such values; the new first dimension is whole."""
         return Sharding(((), *self.dims), self.partial)
 
     def sliced(self) -> Sharding:
-        """Of a slice along the first dimension."""
+        """Sharding of a slice along the first dimension."""
         return Sharding(self.dims[1:], self.partial)
 
     def local_shape(self, shape: Shape, mesh: Mesh) -> Shape:
@@ -81,7 +81,7 @@ class Sharding:
 
 
 def split(size: int, ways: int, axes: tuple[str, ...]) -> int:
-    """`size / ways`, or one clear error."""
+    """`size / ways`, or an error if that is not whole."""
     if size % ways:
         raise IRError(
             f"a dimension of size {size} does not divide {ways} ways over "
@@ -99,7 +99,7 @@ _FORM = re.compile(rf"\[((?:{_DIM}(?:,{_DIM})*)?)\]((?:\+(?:sum|max|min)\(\w+\))
 
 
 def parse_sharding(text: str) -> Sharding:
-    """Reads what `str(Sharding)` writes, such as `[x*y,-]+sum(z)`.
+    """Parses the text of `str(Sharding)`, such as `[x*y,-]+sum(z)`.
 
     Raises:
         IRError: if the text has another form.

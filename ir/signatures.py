@@ -1,4 +1,4 @@
-"""What factors do not say of an op: how many operands it has, and of which element types.
+"""Number and element types of an op's operands and results, which factors do not determine.
 
 A signature such as `"T T -> bool"` names the element type of each operand and result:
 

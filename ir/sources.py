@@ -10,7 +10,7 @@ from .jax_internals import frames_of, line_of
 
 
 def _folders(*libraries: str) -> tuple[str, ...]:
-    """Where the files of these libraries lie, of those that are installed."""
+    """Folders of these libraries, as far as they are installed."""
     specs = [importlib.util.find_spec(name) for name in libraries]
     places = [place for spec in specs if spec for place in spec.submodule_search_locations or ()]
     return tuple(place + os.sep for place in places)
@@ -22,11 +22,11 @@ _LIBRARIES = _folders("jax", "jaxlib", "optax", "flax", "equinox")
 class Sources:
     """Files and lines of the frames of one traced program, each looked up once.
 
-    Equations have a stack each, but these are made of few frames.
+    Every equation has a stack; the stacks share few frames.
     """
 
     def __init__(self) -> None:
-        # (code, instruction) by the code's address, with the code, so that it stays its own
+        # (code, instruction) by the code's id, which holding the code keeps unique
         self._known: dict[tuple[int, int], tuple[str, Any]] = {}
 
     def of(self, eqn: Any) -> str:

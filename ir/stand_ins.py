@@ -1,4 +1,4 @@
-"""What runs nodes that no equation of a jaxpr made: they are bound as primitives are."""
+"""Stand-ins for primitives, for nodes that do not come from an equation of a jaxpr."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .placements import ASKED
 
 
 class CapturedArray:
-    """Stands for a primitive: binds to an array captured inside an inlined call."""
+    """Replaces a primitive: binds to an array captured inside an inlined call."""
 
     name = "constant"
     multiple_results = False
@@ -21,7 +21,7 @@ class CapturedArray:
 
 
 class AskedPlace:
-    """Stands for a primitive: a value that a jitted function asks to have somewhere."""
+    """Replaces a primitive: a placement that a jitted function requests for a value."""
 
     name = ASKED
     multiple_results = False

@@ -1,4 +1,4 @@
-"""`meshwright pipeline`."""
+"""`meshwright pipeline`: plans a pipeline from a layer profile."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def _page(found: Outcome, width: int | None) -> Text:
 
 
 def _layers(nodes: tuple[int, ...]) -> str:
-    """Indices, runs of them as first-last."""
+    """Layer indices in words, consecutive ones as first-last."""
     runs: list[list[int]] = []
     for v in nodes:
         if runs and v == runs[-1][1] + 1:

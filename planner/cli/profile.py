@@ -1,4 +1,4 @@
-"""`meshwright profile`: measures the machine at hand, and carries measurements between machines."""
+"""`meshwright profile`: measures this machine, and carries measurements between machines."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _measured(
 
 
 def _keep(run: Measured) -> None:
-    """Stores a measurement; where that fails now, it is written beside and not lost."""
+    """Stores a measurement; if that fails, writes it to a file so that it is not lost."""
     try:
         store_profile(run.profile, run.devices, run.samples)
     except ProfileError as error:
@@ -134,7 +134,7 @@ def _keep(run: Measured) -> None:
 
 
 def _merged(path: Path) -> tuple[int, Profile]:
-    """Takes an exported profile in; its rows win over those stored."""
+    """Imports an exported profile, whose rows replace stored ones."""
     profile = load_profile(path)
     known = {name for name, _, _ in stored_profiles()}
     if profile.name != "host" and profile.name in profile_aliases():
@@ -196,6 +196,6 @@ def _text(
 
 
 def _spread(samples: tuple[Sample, ...]) -> str:
-    """Median over all timings of the distance between the quartiles, as a share of the median."""
+    """Median over all timings of the interquartile range over the median."""
     shares = sorted((s.high_s - s.low_s) / s.median_s for s in samples)
     return f"{shares[len(shares) // 2]:.0%}" if shares else ""

@@ -1,4 +1,4 @@
-"""What a plan says: analysis, explanation, what-if, timeline, reports, exports."""
+"""Views of a plan: analysis, explanation, what-if, timeline, reports, exports."""
 
 import lazy_loader
 

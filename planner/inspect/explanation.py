@@ -25,7 +25,7 @@ class Alternative:
     added_s, added_bytes: per step and at the peak, more than with the plan's own option solved
         alike; 0 s where the solver does not tell the two apart, less only where the plan is not
         the best that there is. None where the option does not fit or is not possible.
-    gap: of that solution to its bound.
+    gap: gap of that solution.
     because: its collectives that differ most from those with the plan's own option.
     """
 
@@ -55,7 +55,7 @@ def _more_s(added_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why one tensor or op is as it is.
+    """The choice for one tensor or op, with its alternatives and the constraint that forced it.
 
     forced: the user's wishes that leave no choice, or less; alternatives may break them.
     factors: the op's factor spec; empty for a tensor.
@@ -63,7 +63,7 @@ class Explanation:
     unsolved: further options that were not looked at.
     better_s: by which a step is faster than the plan with the same option and everything else
         solved anew as for the alternatives, which are held against that; 0 where it is not.
-    gap: of the plan to its bound.
+    gap: gap of the plan.
     """
 
     name: str

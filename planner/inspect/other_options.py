@@ -25,7 +25,7 @@ EXACT = 1e-9  # relative: sums of the same costs in another order
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A choice of every node, its cost [s] and a bound [s] for all with the same option."""
+    """A choice of every node, its cost [s], and a bound [s] of all choices with its option."""
 
     choice: tuple[int, ...]
     cost: float
@@ -41,7 +41,7 @@ class Instead:
     """Solves a problem with one option of one node fixed.
 
     Args:
-        problem: of the plan, which is one choice of it.
+        problem: problem of the plan.
         choice: that choice.
         wished: costs of the nodes that the user's wishes limit.
     """
@@ -53,7 +53,7 @@ class Instead:
         self.options = SolveOptions(time_limit_s=SECONDS_EACH, budget=replace(DEFAULT, exact=False))
 
     def base(self, node: int) -> Solved:
-        """The plan, or what is better with the option that it has, solved as the others are."""
+        """The best found with the plan's own option, solved like the others."""
         k, own = self.choice[node], self.problem.cost(self.choice)
         answer = solve(self._fixed(node, k), self.options, Tables())
         if answer.choice and answer.cost < own * (1 - self.options.tolerance):
@@ -61,7 +61,7 @@ class Instead:
         return Solved(self.choice, own, min(answer.bound, own))
 
     def other(self, node: int, k: int, base: Solved) -> Solved | None:
-        """The best found with another option; None if it does not fit or is not possible."""
+        """The best found with another option; None if none fits."""
         fixed = self._fixed(node, k)
         answer = solve(fixed, self.options, Tables())
         found = [self._near(base.choice, answer.choice, node)] if answer.choice else []

@@ -1,4 +1,4 @@
-"""The predicted step of a plan: what one device does, one thing after another, and its memory.
+"""The predicted step of a plan on one device: ops and collectives in order, and memory.
 
 A loop's body is shown once, with the time of all its rounds: order inside a round is true, the
 place of a round in time is not. Times add up to those of `account`.
@@ -24,9 +24,9 @@ class Event:
     """Work of one device, all rounds of a loop together.
 
     lane: compute or collective.
-    what: name of the op or kind of the collective; `new memory` where results take it anew.
-    cause: the op and its source line, or what the collective serves.
-    axes: of a collective.
+    what: name of the op or kind of the collective; `new memory` where results take memory.
+    cause: the op and its source line, or the cause of the collective.
+    axes: mesh axes of a collective.
     sent_bytes: by the device in all rounds, ring convention.
     count: how often it runs in a step.
     moment: place in the order in which operations run.
@@ -102,7 +102,7 @@ def predicted(analysed: AnalysedPlan) -> Predicted:
 def _memory(
     sums: Account, starts: dict[int, float], end_s: float
 ) -> tuple[tuple[float, float], ...]:
-    """Bytes over time: of moments that begin together the fullest counts."""
+    """Bytes over time; of moments with equal start the largest."""
     found: dict[float, float] = {}
     at = 0.0
     for moment, held in enumerate(sums.memory.tolist()):

@@ -1,4 +1,4 @@
-"""What if: the program of a plan with other devices, memory, links or pins."""
+"""Plans the program of a plan with other devices, memory, links or pins."""
 
 from __future__ import annotations
 

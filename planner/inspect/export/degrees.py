@@ -1,4 +1,4 @@
-"""A plan in the words of other frameworks: how parallel in which way, and what is left unsaid.
+"""A plan in the terms of other frameworks: degrees of parallelism, and what they leave out.
 
 Other frameworks give every mesh axis one meaning for the whole model. Each axis is named here for
 what it splits most of the products' time; how much of it is otherwise is said in the notes.
@@ -30,10 +30,10 @@ class Degrees:
     sequence_parallel: activations between the products are split along the sequence over tensor
         axes, as Megatron's sequence parallelism does.
     batch: examples of a step; 0 if the program has no batch.
-    dtype: of most products.
+    dtype: element type of most products.
     recompute: none, selective (no product is done again) or full.
     pipeline: number of stages.
-    notes: what these words do not say.
+    notes: decisions that the degrees do not express.
     """
 
     meaning: Mapping[str, str]
@@ -111,7 +111,7 @@ def _products(analysed: AnalysedPlan) -> Iterator[tuple[int, float]]:
 
 
 def _seconds(analysed: AnalysedPlan) -> dict[str, dict[str, float]]:
-    """Mesh axis -> what it splits -> seconds of the products in which it does."""
+    """Mesh axis -> use -> seconds of the products that it splits in this way."""
     found: dict[str, dict[str, float]] = {axis: {} for axis, _ in analysed.program.mesh}
     features = _features(analysed)
     for i, spent in _products(analysed):
@@ -143,7 +143,7 @@ def _features(analysed: AnalysedPlan) -> set[object]:
 
 
 def _zero(analysed: AnalysedPlan, data: set[str]) -> tuple[int, list[str]]:
-    """Stage of ZeRO over the data axes, and what it does not say."""
+    """Stage of ZeRO over the data axes, and notes on what differs from it."""
     notes: list[str] = []
     share = {role: _split_share(analysed, role, data) for role in ("parameter", "optimizer-state")}
     for role, (split, total) in share.items():
@@ -171,7 +171,7 @@ def _split_share(analysed: AnalysedPlan, role: str, data: set[str]) -> tuple[flo
 
 
 def _scatters(collectives: tuple[Collective, ...], data: set[str]) -> bool:
-    """Whether sums over the data axes end scattered rather than whole."""
+    """Whether sums over the data axes end as a reduce-scatter rather than an all-reduce."""
     sent = {"reduce-scatter": 0.0, "all-reduce": 0.0}
     for c in collectives:
         if c.kind in sent and set(c.axes) <= data:

@@ -69,7 +69,7 @@ def _config(state: Sharding, analysed: AnalysedPlan) -> list[str]:
 
 
 def _device(state: Sharding, part: tuple[int, ...], analysed: AnalysedPlan) -> int:
-    """The first device that holds a part, innermost dimension first; others hold the same."""
+    """The first device that holds a part, innermost dimension first; others hold copies."""
     mesh = analysed.decisions.mesh
     place = dict.fromkeys(mesh.names, 0)
     for axes, index in zip(reversed(state.dims), part, strict=False):

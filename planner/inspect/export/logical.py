@@ -53,7 +53,7 @@ def logical(analysed: AnalysedPlan) -> Logical:
 
 
 def _once(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of one array's dimensions, which must differ: of equal ones the later get a number."""
+    """Names of an array's dimensions, made distinct by numbers."""
     found: list[str] = []
     for name in names:
         count = sum(other == name or other.startswith(f"{name}.") for other in found)

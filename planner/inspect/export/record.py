@@ -31,7 +31,7 @@ class Exported:
 
     main: content of the file that the user named.
     beside: (suffix, content) of files beside it, such as `.py`.
-    notes: what the format cannot say of this plan.
+    notes: decisions of the plan that the format cannot express.
     """
 
     main: bytes
@@ -50,7 +50,7 @@ class Format:
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON that people can read, the same bytes for equal values."""
+    """Indented JSON; equal values give equal bytes."""
     return (json.dumps(value, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode()
 
 

@@ -23,7 +23,7 @@ TIME_LIMIT_S = 20.0  # for each number of devices
 
 
 def scaling(subject: Subject) -> Exported:
-    """Plans the program again for each placement; the batch stays as it is."""
+    """Plans the program for each placement, with the same batch."""
     analysed = subject.analysed
     rows: list[dict[str, Any]] = []
     for placement, cluster in placements(analysed.cluster):
@@ -75,7 +75,7 @@ def placements(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
 
 
 def _with(cluster: Cluster, count: int, per_host: int) -> Cluster | None:
-    """So many devices, so many on each host; None if they do not fill the hosts."""
+    """A machine with these devices on each host; None if they do not fill the hosts."""
     if count % per_host or count // per_host > cluster.num_hosts:
         return None
     wide = cluster.domain > cluster.devices_per_host  # a switch that spans hosts

@@ -1,4 +1,4 @@
-"""`schedule`: what every device does, in order, for runtimes that are told (such as JaxPP).
+"""`schedule`: the tasks of every device in order, for runtimes that execute a list (JaxPP).
 
 Devices of a stage run one program. A task is a piece of computing between two collectives, or a
 collective with the groups of devices that take part. A pipeline's stages are tables of

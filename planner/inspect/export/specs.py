@@ -43,7 +43,7 @@ def parameters(analysed: AnalysedPlan) -> dict[str, tuple[int, Sharding]]:
 
 
 def patterns(shardings: Mapping[str, Sharding]) -> list[tuple[str, Sharding]]:
-    """Regular expressions over whole paths; layers that are alike share one.
+    """Regular expressions over whole paths; equal layers share one.
 
     The first that matches holds. A number becomes `[0-9]+` where all paths that differ only in
     numbers are sharded alike.

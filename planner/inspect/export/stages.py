@@ -1,4 +1,4 @@
-"""Plans in stages for other runtimes: what the formats can say of them."""
+"""Plans in stages for other runtimes: the parts that their formats can express."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def export_stages(
 
 
 def _schedule(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
-    """Tasks of every stage in order with their costs: what `meshwright simulate` reads."""
+    """Tasks of every stage in order, with costs, as `meshwright simulate` reads them."""
     del programs
     data = msgspec.to_builtins(schedule_file(file))
     return Exported(json_bytes(data), (), ("one device of the schedule is the devices of a stage",))

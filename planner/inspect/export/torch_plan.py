@@ -75,7 +75,7 @@ def _placements(
 
 
 def _styles(analysed: AnalysedPlan) -> dict[str, dict[str, str]]:
-    """Parameter path -> mesh axis -> colwise or rowwise, by what the first product does with it.
+    """Parameter path -> mesh axis -> colwise or rowwise, by the weight's first product.
 
     A product that splits a dimension of the parameter which is in its result is colwise; one that
     splits a dimension which is summed over is rowwise.

@@ -1,4 +1,4 @@
-"""Writes an export: the file the user named, and what belongs beside it."""
+"""Writes an export: the file that the user names, and files that belong to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .registry import FORMATS
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written, the named file first, and what the format cannot say."""
+    """The written files, the named one first, and notes on what the format cannot express."""
 
     format: str
     files: tuple[Path, ...]

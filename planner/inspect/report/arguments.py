@@ -1,4 +1,4 @@
-"""Arguments in groups: those of all layers that are alike are one row."""
+"""Arguments in groups: equal arguments of all layers are one row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"(?<![^/._])\d+(?![^/._])")
 class Group:
     """Arguments that differ only in a number in their names.
 
-    name: with `*` for the number; node: of the problem, for the first of them.
+    name: with `*` for the layer's number; node: the first member's node in the problem.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Group:
 
 
 def groups(analysed: AnalysedPlan, names: Mapping[str, str] = {}) -> tuple[Group, ...]:
-    """Groups of arguments, the largest first; `names` are told instead of a program's own."""
+    """Groups of arguments, the largest first; `names` replace the program's own."""
     found: dict[tuple[str, str, str, str], list[tuple[float, int, str, str]]] = {}
     for own, type_, role, sharding, local, size, node in _each(analysed):
         name = names.get(own, own)

@@ -1,4 +1,4 @@
-"""The mesh as a picture: every device in its place, hosts set off from one another."""
+"""The mesh as a picture: every device in the grid, with gaps between hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH = 400.0
 
 
 def draw_mesh(mesh: Mesh, cluster: Cluster) -> Markup | None:
-    """Rows are the first axis, columns all others; None if there are too many devices to draw."""
+    """Draws rows along the first axis; None if there are too many devices to draw."""
     if mesh.num_devices > MOST_DEVICES:
         return None
     rows = mesh.sizes[0] if len(mesh.sizes) > 1 else 1

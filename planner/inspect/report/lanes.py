@@ -16,7 +16,7 @@ FINEST = 0.6  # shorter spans of one label are drawn together
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From `start_s` on for `seconds`; `kind` chooses the colour, `label` says what."""
+    """From `start_s` on for `seconds`; `kind` chooses the colour, `label` is its text."""
 
     start_s: float
     seconds: float
@@ -62,7 +62,7 @@ def lanes_of_schedule(timeline: Timeline) -> tuple[Lane, ...]:
 
 
 def draw_lanes(lanes: Iterable[Lane], end_s: float) -> Markup:
-    """Lanes one below the other with a common axis of time."""
+    """Lanes below each other with a common time axis."""
     rows = [_lane(lane, end_s) for lane in lanes]
     axis = el(
         "div",

@@ -24,7 +24,7 @@ MOST_ROWS = 40
 class Row:
     """An operation of the picture.
 
-    roles: what each mesh axis splits, in words.
+    roles: factors that each mesh axis splits, in words.
     result: type and sharding of its first result.
     arguments: the program's arguments that it reads, with their shardings.
     before, after: collectives around it.
@@ -54,7 +54,7 @@ class Block:
 
 
 def repeated_block(analysed: AnalysedPlan, step: Predicted) -> Block:
-    """The first repeat of what repeats most; the whole program if nothing does."""
+    """The first repeat of the most repeated layer; the whole program if nothing repeats."""
     flat = analysed.flat
     members, times = _members(flat)
     events: dict[int, list[Event]] = {}
@@ -77,7 +77,7 @@ def is_heavy(op: FlatOp) -> bool:
     return lookup(op.node.op).family in HEAVY or op.node.op.startswith(HEAVY_OPS)
 
 
-# --- what repeats --------------------------------------------------------------------------------
+# --- repeats -------------------------------------------------------------------------------------
 
 
 def _members(flat: FlatProgram) -> tuple[list[int], int]:

@@ -64,7 +64,7 @@ def table(
     """An accessible table in a frame that scrolls sideways.
 
     Args:
-        caption: says what it shows.
+        caption: text of the caption.
         head: names of the columns.
         rows: cells, the first names its row.
         numeric: one letter for each column, `n` for those that align right.

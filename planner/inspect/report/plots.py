@@ -63,7 +63,7 @@ def _thinned(points: Iterable[tuple[float, float]], across: float) -> list[tuple
 
 
 def draw_pareto(program: ProgramPlan) -> Markup | None:
-    """Step time against memory: this plan, hand-written ones, other meshes."""
+    """Plots step time against memory: this plan, hand-written plans, other meshes."""
     this = ("this plan", program.step_s, program.peak_bytes)
     others = [(name, b.step_s, b.peak_bytes) for name, b in sorted(program.baselines.items())]
     others += [(f"mesh {c.mesh}", c.step_s, c.peak_bytes) for c in program.candidates]
@@ -116,7 +116,7 @@ def _dot(
 
 
 def _labels(points: Sequence[tuple[str, tuple[float, float]]]) -> list[Markup]:
-    """Names beside their dots, where they have room; the others are in the table."""
+    """Names beside their dots where there is space; the table has the others."""
     taken = [(x - 7, y - 7, x + 7, y + 7) for _, (x, y) in points]
     found: list[Markup] = []
     for name, (x, y) in points:
@@ -142,7 +142,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def pareto(points: Iterable[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
-    """Points that no other one beats in time and memory, fastest first."""
+    """Points without another one of less time and memory, fastest first."""
     front: list[tuple[str, float, float]] = []
     for point in sorted(points, key=lambda p: (p[1], p[2])):
         if not front or point[2] < front[-1][2]:

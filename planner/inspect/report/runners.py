@@ -1,4 +1,4 @@
-"""Runners-up of the largest arguments, with everything else left as it is."""
+"""Runners-up of the largest arguments, with all other choices fixed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 12
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """An argument's second choice and what it would add."""
+    """An argument's second choice and its extra cost."""
 
     name: str
     chosen: str

@@ -1,4 +1,4 @@
-"""A pipeline schedule as one HTML file: a Gantt chart, memory of each device, what decides."""
+"""A pipeline schedule as one HTML file: Gantt chart, memory of each device, critical path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def schedule_html(priced: Priced, name: str, memory_bytes: Sequence[float]) -> s
 
     Args:
         priced: the schedule with its simulation.
-        name: of the file.
+        name: name of the file.
         memory_bytes: limit of each device; empty for none.
     """
     timeline = priced.timeline
@@ -110,7 +110,7 @@ def others(priced: Priced, planned: Collection[str] = ()) -> Markup:
 
     Args:
         priced: a schedule with those beside it.
-        planned: those that a plan may have, if that is to be told.
+        planned: names of schedules that a plan may use, to mark them; None for no mark.
     """
     if not priced.beside:
         return el("p", "No published schedule takes these stages and devices.")

@@ -44,7 +44,7 @@ def tiles(analysed: AnalysedPlan) -> list[tuple[str, str, str]]:
 
 
 def warnings(analysed: AnalysedPlan, step: Predicted) -> Markup:
-    """What the plan warns of, and whether this version prices it as the file says."""
+    """The plan's warnings, and whether this version prices it as the file states."""
     lines = list(analysed.program.warnings)
     f, now = analysed.program, step.account
     if not (_near(now.step_s, f.step_s) and _near(now.peak_bytes, f.peak_bytes)):
@@ -147,7 +147,7 @@ def layer(analysed: AnalysedPlan, step: Predicted) -> Markup:
 
 
 def timeline(analysed: AnalysedPlan, step: Predicted) -> Markup:
-    """What runs when, and memory over the same time."""
+    """The timeline, and memory over the same time."""
     about = (
         "One step as predicted, in program order; every device does the same. Operations run one "
         "after another, and a loop is shown once with the time of all its rounds. Point at a bar "
