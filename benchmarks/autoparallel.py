@@ -5,18 +5,18 @@
     python -m venv VENV && VENV/bin/pip install torch==2.13.0 pulp numpy filecheck
     python -m benchmarks.autoparallel --checkout CHECKOUT --python VENV/bin/python [--only llama-8b]
 
-AutoParallel (BSD-3-Clause) is a planner for PyTorch; nothing of it is carried here, and this is no
-part of the tests. Both plan one step of the same model, batch and sequence for the same number of
-H100s, each in a process of its own, one after the other: ours with mesh and all left open, ours on
-AutoParallel's mesh, and ours on that mesh with AutoParallel's placements of parameters and batch as
-pins. In the last, optimizer state follows its parameter, and what runs between the arguments is
-completed as well as our search can: AutoParallel's own choices there cost, by our model, no less
-than (1 - gap) of that step.
+AutoParallel (BSD-3-Clause) is a planner for PyTorch; no part of it is copied here, and no test
+needs it. Both planners plan one step of the same model, batch and sequence for the same number of
+H100s, each in its own process, one after the other: ours with mesh and shardings free, ours on
+AutoParallel's mesh, and ours on that mesh with AutoParallel's shardings of parameters and batch as
+pins. In the last, optimizer state follows its parameter, and the ops between the arguments are
+sharded by our search: by our model AutoParallel's own shardings there cost no less than (1 - gap)
+of that step.
 
-Not alike: AutoParallel plans forward and backward with f32 parameters, flash attention and
+Differences: AutoParallel plans forward and backward with f32 parameters, flash attention and
 recomputation by op; our step has the loss, clipping and AdamW as well, bf16 parameters, attention
-as written in examples/llama.py and recomputation by layer. So times of planning compare, and steps
-compare where one cost model prices them.
+as written in examples/llama.py and recomputation by layer. Planning times therefore compare
+directly, step times only where one cost model prices them.
 """
 
 from __future__ import annotations

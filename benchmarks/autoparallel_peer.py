@@ -36,7 +36,7 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 HOST = 8  # devices of an H100 host
-EVERY_S = 0.25  # between two looks at the memory of this process and of the solver it starts
+EVERY_S = 0.25  # between two samples of the memory of this process and of the solver that it starts
 flash = torch.ops.aten._scaled_dot_product_flash_attention
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks contest [--tenth | --both] [--only A,B] [--data DIR]
 
 DIR holds files such as asplos-2025-iopddl-A.json.gz from github.com/google/iopddl (Apache-2.0); the
-smallest one, B, is carried in benchmarks/data/iopddl. Every instance is solved by a process of its
+smallest one, B, is in benchmarks/data/iopddl. Every instance is solved by a process of its
 own, at its own time limit, a tenth of it, or both. Wall time counts the solver alone, process CPU
 time also imports and reading.
 

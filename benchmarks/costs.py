@@ -3,13 +3,13 @@
     python -m benchmarks costs
 
 A point is left out of its series and predicted from the others; `>= 1 MiB` and `>= 8 MiB` are the
-bytes of the whole tensor of a collective. Knots are then twice as far apart as in use, so that the
-error in use is smaller.
+bytes of the whole tensor of a collective. Knots are then twice as far apart as normally, so that
+the error in use is smaller.
 
-Two more rows say how much of the error is in the timings. `on smooth series` leaves out collectives
-with a doubling of the size nearby that no link explains: a shorter time, or one more than twice as
-long. `against its transpose` is how much the times of two products of the same work differ, m and n
-changed over: there the choice of a kernel decides, and not the size.
+Two more rows show the share of the timings in the error. `on smooth series` leaves out collectives
+with an implausible doubling of the size nearby: a shorter time, or one more than twice as long.
+`against its transpose` is the difference of the times of two products of equal work with m and n
+exchanged: it comes from the choice of a kernel, not from the size.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m benchmarks extraction [--data DIR] [--limit SECONDS]
 
 DIR holds e-graphs of the extraction gym (github.com/egraphs-good/extraction-gym, MIT), `.json` or
-`.json.gz`; TENSAT's with measured costs are carried in benchmarks/data/egraphs. The costs are
+`.json.gz`; TENSAT's with measured costs are in benchmarks/data/egraphs. The costs are
 milliseconds. An empty bound is 0; `-` is an e-graph too wide for a tree decomposition. CPU time of
 one process, reading not counted.
 """

@@ -1,13 +1,13 @@
 # pyright: basic
-"""False rules made without the prover, and what the prover says of them.
+"""False rules made without the prover, and the prover's verdicts on them.
 
     python -m benchmarks false-rules [--count 1000] [--seed 0] [--quick]
 
-True rules (the catalogue's, the axioms', the published ones, and rules over replicas and partial
-sums) with something wrong in them: an axis, a degree, a window, a collective, an operand. Both
-sides are computed on logical devices by NumPy; a rule counts if its source takes the inputs and
-the target gives something else. A second count is of rules whose target does not take them. A
-verdict is wrong if it accepts the rule by a condition that these inputs meet.
+True rules (of the catalogue, axioms, published ones, and rules over replicas and partial sums) with
+one error: an axis, a degree, a window, a collective, an operand. NumPy computes both sides on
+logical devices; a rule counts if its source accepts the inputs and the target gives another result.
+Rules whose target does not accept them are counted apart. A verdict is wrong if it accepts the rule
+under a condition that these inputs meet.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@
 Six examples with small batches and many weights, so that plans differ, on 2 and 4 host devices,
 each under at least eight different plans: the search's own, and others forced through pins and
 mesh shapes.
-Prices come from `meshwright profile` where it has measured so many devices, else they are measured
-first. All plans of an example are timed in turns and the fastest of their runs counts. With
-`--shared` both are processor seconds over the cores and not wall time, for a machine that others
-use at the same time; waiting for each other is then not counted. Rows, plans and compiled programs
-are kept in a folder, so that a run may be stopped and continued. Only prices and times need a quiet
-machine: with one folder `--prepare`, which plans and compiles and times nothing, then in quiet
-`meshwright profile --quick --devices 2 --devices 4`, then the benchmark without `--prepare`, which
-prices the kept plans by what was measured last.
+Prices come from `meshwright profile` where it has measured this number of devices, else they are
+measured first. All plans of an example are timed in turns and the fastest of their runs counts.
+With `--shared` both times are processor seconds over the cores instead of wall time, for a machine
+in use by others; time spent waiting is then not counted. Rows, plans and compiled programs are kept
+in a folder, so that a run may be stopped and continued. Only prices and times need a quiet machine:
+with one folder `--prepare`, which plans and compiles but times nothing, then in quiet `meshwright
+profile --quick --devices 2 --devices 4`, then the benchmark without `--prepare`, which prices the
+kept plans by the latest measurements.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Rewrites and shardings chosen together, beside one after the other, on eight H100.
+"""Rewrites and shardings chosen together, compared with one after the other, on eight H100.
 
     python -m benchmarks joint
 
-Forward programs, tokens split over the devices before and after, weights on every device, bf16,
-costs of the planner's own tables, ops not fused. Microseconds. `adapters`: weights with low-rank
-adapters that are added to them where they are used, W + U V, as a program would be written that
-merges them; sizes of Gemma-7B's MLP (3072, 24576) and Llama-3-8B's (4096, 14336).
+Forward programs in bf16, with tokens split over the devices before and after and weights on every
+device; costs are those of the planner's tables, without fusion, in microseconds. `adapters`:
+weights with low-rank adapters added where they are used, W + U V, as written in programs that merge
+them; sizes of Gemma-7B's MLP (3072, 24576) and Llama-3-8B's (4096, 14336).
 
-Then what the exact choice gives inside `plan()`: predicted milliseconds of a decoder layer with
-adapters, float32, as written, with the search for rewrites alone, and with the exact choice.
+The second table is the effect of the exact choice in `plan()`: predicted milliseconds of a decoder
+layer with adapters, float32, as written, with the search for rewrites alone, and with the exact
+choice.
 """
 
 from __future__ import annotations

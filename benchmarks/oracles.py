@@ -1,5 +1,5 @@
 # pyright: basic
-"""What Alpa's tests expect of its plans beside ours; costs are Alpa's, without a unit."""
+"""Expectations of Alpa's tests compared with our plans; costs are Alpa's, without a unit."""
 
 from __future__ import annotations
 

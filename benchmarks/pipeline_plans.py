@@ -6,7 +6,7 @@
 GPT-39B on 64 V100s in hosts of eight: Alpa's plan is 16 stages of 4 devices, three layers each,
 tensor parallel inside, 1,024 micro-batches (alpa-projects/alpa, benchmark/alpa/suite_auto_gpt.py);
 Megatron-LM's is its own rule, tensor parallel over a host and as many stages as there are hosts
-(Narayanan et al., SC 2021, section 3), micro-batches as they fit. Both are priced as they are, on
+(Narayanan et al., SC 2021, section 3), with micro-batches that fit. Both are priced unchanged, on
 16 GB of memory. Wide-ResNet on 32: stages of equal layers, and of equal numbers of operations,
 beside ours. `planned_s` are seconds of this process.
 """

@@ -4,9 +4,9 @@
     python -m benchmarks pipeline-steps [--quick]
 
 Every example is planned in two and in four stages and run under three schedules. A device computes
-on one thread, as devices of one process share its cores. Each task is first timed alone, everything
-else waiting; the simulator then runs the schedule with these times, and the step is run as it is
-meant to be, tasks of different stages side by side. `serial_s` is the sum of all tasks: the step
+on one thread, as devices of one process share its cores. Each task is first timed alone; the
+simulator then runs the schedule with these times, and the step itself runs tasks of different
+stages side by side. `serial_s` is the sum of all tasks: the step
 cannot be shorter than that over the number of cores, so that `expected_s` is the larger of the two.
 `overlap` is read off the profiler's trace of a step: the share of the time in which any stage
 computes that two or more do.

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Which stages of a pipeline are at work at the same time, from the profiler's trace of a step."""
+"""Overlap of the stages of a pipeline, from the profiler's trace of a step."""
 
 from __future__ import annotations
 

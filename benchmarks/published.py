@@ -1,11 +1,11 @@
-"""Predicted beside published: step times, out-of-memory crosses and memory tables of others.
+"""Predicted beside published: step times, out-of-memory failures and memory tables.
 
     python -m benchmarks published
 
 Cases are in benchmarks/data, each file with its source. A step is the formula-level estimate of
-benchmarks/transformer_step.py from hand-written degrees, pipelines on the schedule simulator; the
-planner is not asked. Where a source leaves a setting out, the best of those that fit is priced, as
-its authors would have tuned it. No constant was fitted to any of these cases: products and
+benchmarks/transformer_step.py from hand-written degrees, pipelines on the schedule simulator,
+without the planner. Where a source omits a setting, the best of those that fit is priced, as its
+authors would have tuned it. No constant was fitted to any of these cases: products and
 collectives come from the shipped tables, other constants carry their own sources.
 """
 

@@ -45,7 +45,7 @@ def zero_gb(stage: int, devices: int, billions: float) -> float:
 
 
 def largest_billions(stage: int, devices: int, limit_gb: float) -> float:
-    """Parameters [10^9] whose states fill so many GB."""
+    """Parameters [10^9] whose states fill this many GB."""
     return limit_gb / zero_gb(stage, devices if stage else 1, 1.0)
 
 

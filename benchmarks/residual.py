@@ -1,4 +1,4 @@
-"""How well the fits predict measurements that they have not seen."""
+"""Error of the fits' predictions for measurements outside of the fit."""
 
 from __future__ import annotations
 

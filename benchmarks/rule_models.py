@@ -48,7 +48,7 @@ def lora() -> Any:
 
 
 def delta_tuning() -> Any:
-    """A frozen weight and what is learnt on top of it, each applied (Guo et al. 2021)."""
+    """A frozen weight and a learnt difference, each applied (Guo et al. 2021)."""
     return (
         lambda p, x: jnp.mean(jnp.tanh(x @ p["w"] + x @ p["delta"]) ** 2),
         {"w": _a(16, 16), "delta": _a(16, 16)}, _a(8, 16),

@@ -1,12 +1,12 @@
 # pyright: basic
-"""Where each rule of the catalogue fires in real traced models, and that results stay the same.
+"""Places where each rule of the catalogue applies in traced models, with equal results.
 
     python -m benchmarks rule-places [--quick] [--only NAME,NAME]
 
 Every rule of one device is applied at all of its places, one rule at a time, in training steps of
-the small examples, of TASO's models and of the families in `rule_models`; the step is then run
-beside the one as written on random numbers (TASO's models only count places, but for those of a
-few ops). Rules that split values over devices are strategies of the planner: `meshwright rules
+the small examples, of TASO's models and of the families in `rule_models`; the step then runs beside
+the original on random numbers (TASO's models only count places, except those of a few ops). Rules
+that split values over devices are strategies of the planner: `meshwright rules
 verify` proves them and `tests/substitutions/derive.py` derives the parallelisms from them.
 """
 

@@ -1,9 +1,9 @@
-"""Verdicts on the published rule sets, and on every rule that differs from an accepted one.
+"""Verdicts on the published rule sets, and on mutants of every accepted rule.
 
-Counterexamples (of false rules, and those that show why a condition is needed) are run in JAX. A
-mutant changes one axis, degree, operand or op of an accepted rule. None that has a numeric
-counterexample may be accepted; accepted ones are tried again on many more instances. Then rules
-are generated, over all terms of each op set up to a size.
+Counterexamples (of false rules, and those that show the need of a condition) run in JAX. A mutant
+changes one axis, degree, operand or op of an accepted rule. No mutant with a numeric counterexample
+may be accepted; accepted mutants are tested on many more instances. Then rules are generated, over
+all terms of each op set up to a size.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python -m benchmarks scale [--quick] [--only llama-70b] [--limit 300]
 
 Every row is a fresh process. `cpu s` is its processor time with imports, `wall s` its wall time,
-which is what `--limit` (60 s) limits: give more where other work shares the machine. `ops` counts
-operations of the flat program, `decided` those that are decided apart.
+which `--limit` (60 s) limits: give more where other work shares the machine. `ops` counts
+operations of the flat program, `decided` those with a decision of their own.
 """
 
 from __future__ import annotations

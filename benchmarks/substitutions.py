@@ -11,7 +11,7 @@ CPU are priced by what `meshwright profile` measured, or it is measured first. W
 are processor seconds over the cores, for a machine that others use at the same time. `products`
 are those of the program as traced, as XLA compiles it, and of the rewritten one as traced: where
 the second is smaller than the first, XLA joins products by itself. Results are compared with those
-of the model run operation by operation: `jit differs` is by how much plain `jax.jit` does, `most
+of the model run operation by operation: `jit differs` is the difference of plain `jax.jit`, `most
 differs` the most of all runs. With jaxlib 0.10.2 `jax.jit` itself is wrong on CPUs for some sums of
 products (github.com/jax-ml/jax/issues/39103); XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type=
 turns off what does it.

@@ -1,5 +1,5 @@
 # pyright: basic
-"""The models that TASO was measured on, in JAX as one would write them, at sizes for a CPU.
+"""The models of TASO's measurements, in JAX as commonly written, at sizes for a CPU.
 
 Sources: Zoph and Le 2017 (NASCell), Xie et al. 2017 (ResNeXt-50, 32x4d), Zoph et al. 2018 (NasNet-A
 normal cells), Devlin et al. 2019 (BERT); TASO, SOSP 2019, section 8, for the choice. Beside them

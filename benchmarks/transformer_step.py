@@ -4,7 +4,7 @@ A formula-level estimate by the cost model alone; nothing of the planner runs he
 priced by `ComputeModel`, collectives by `CollectiveModel`, overlap by `overlapped`; (interleaved)
 1F1B is run by the schedule simulator. To choose between many degrees its closed form is enough:
 
-    step = M * t_last + (sum of the other stages' t) / v + what is left of gradients + optimizer
+    step = M * t_last + (sum of the other stages' t) / v + exposed gradient sums + optimizer
 
 with M micro-batches, v chunks per stage and t the seconds of one micro-batch, forward and backward.
 """

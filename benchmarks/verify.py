@@ -7,11 +7,11 @@
 Each example is planned for eight H100, once freely and once within each hand-written plan, and
 compiled; nothing is run, and no GPU is needed (`pip install 'meshwright[gpu-aot]'`). Bytes on the
 wire are those that each device sends in one call, memory is that of one device. Examples have
-their published sizes and small ones; `--quick` uses small ones only. What was planned and compiled
-is kept in a folder, so that a run may be stopped and continued: what is there is not compiled
-again, only predicted anew; where this version predicts other collectives than those that were
-compiled, the same plan is compiled again. With `--kept-only` nothing is compiled: what is not there
-is left out. Plans are kept apart from rows, so that another compiler checks the same ones.
+published sizes and small ones; `--quick` uses small ones only. Plans and compiled programs are kept
+in a folder, so that a run may be stopped and continued: a kept program is not compiled anew, only
+predicted anew, unless this version predicts other collectives for it. With `--kept-only` nothing is
+compiled, and examples without a kept program are left out. Plans are kept apart from rows, so that
+another compiler checks the same ones.
 """
 
 from __future__ import annotations
