@@ -27,8 +27,8 @@ class Transfer:
     seconds: alone on the link.
     ready: position of the work that makes its operand; -1 if it is there from the start.
     needed: position of the first work that reads its result; the number of works if none does.
-    early: it may start so many works before `needed` at the earliest; None for no limit. A limit
-        stands for the memory that a prefetched result occupies.
+    early: number of works before `needed` at which it may start at the earliest; None for no limit.
+        A limit stands for the memory that a prefetched result occupies.
     """
 
     seconds: float

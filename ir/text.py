@@ -40,7 +40,7 @@ def show(graph: Graph) -> str:
     """The text form of a graph.
 
     Raises:
-        IRError: if the graph holds what has no text form, such as an attribute that is a list.
+        IRError: if something in the graph has no text form, such as an attribute that is a list.
     """
     return annotated(graph, lambda _place, _event: ())
 
@@ -49,7 +49,7 @@ def annotated(graph: Graph, notes: Notes) -> str:
     """The text form with notes, which are lines that begin with `@`.
 
     Args:
-        graph: what is written.
+        graph: the graph to write.
         notes: lines (place, event), without the mark. Events of a body are "inputs", after its
             inputs, and "return", before it; of a node "before", "after", and "end", after its
             bodies.

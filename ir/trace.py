@@ -365,7 +365,7 @@ def _roles(
     starts: list[int],
     given: Sequence[str],
 ) -> list[str]:
-    """Role of each leaf: given, or by the argument's name, or by what is carried along."""
+    """Role of each leaf: given, or from the argument's name, or from its use as a carry."""
     roles: list[str] = []
     for i, (name, tree) in enumerate(zip(_argument_names(fn, len(args)), trees, strict=True)):
         name = name.lower()

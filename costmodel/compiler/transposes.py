@@ -27,7 +27,7 @@ _NONE = list[int](), list[int]()
 
 @dataclass
 class _Orders:
-    """Orders of values as far as they are known, and the op that laid each out."""
+    """Known memory orders of values, and the op that set each."""
 
     flat: FlatProgram
     free: Sequence[bool]

@@ -1,4 +1,4 @@
-"""Analyses of programs: what is true of a graph on every mesh."""
+"""Analyses of programs: facts about a graph that hold on every mesh."""
 
 import lazy_loader
 

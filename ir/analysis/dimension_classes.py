@@ -69,7 +69,7 @@ class Classes:
         return self.parent[self._dim[value] + dim]
 
     def of_factor(self, op: int, factor: str) -> int:
-        """The class of a factor; -1 for what is none of the op's."""
+        """The class of a factor; -1 for names that are no factor of the op."""
         number = self._names[op].get(factor)
         return -1 if number is None else self.parent[self._factor[op] + number]
 
@@ -83,7 +83,7 @@ def _joints(spec: FactorSpec) -> Iterator[Joint]:
     names = _numbered(spec)
     for position, dims in enumerate((*spec.operands, *spec.results)):
         for d, dim in enumerate(dims):
-            if dim:  # of a compound only the major factor: what is split of it comes first
+            if dim:  # of a compound only the major factor, which is split first
                 yield position, d, names[dim[0]]
 
 

@@ -1,4 +1,4 @@
-"""Union-find by path halving over numbered members: `parent[n]` is nearer to who stands for n.
+"""Union-find by path halving over numbers: `parent[n]` is nearer to the representative of n.
 
 Source: Tarjan and van Leeuwen, Worst-case analysis of set union algorithms, Journal of the ACM
 31(2), 1984.

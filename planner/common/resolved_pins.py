@@ -145,7 +145,7 @@ def wishes_for(options: Options, flat: FlatProgram, ties: Iterable[tuple[int, in
     Args:
         options: with pins and forbidden dimensions.
         flat: the program.
-        ties: (input, result) that hold one state: what is asked of the one holds for the other.
+        ties: (input, result) that hold one state: a pin of the one holds for the other.
 
     Raises:
         PlanError: if the wishes speak of what the program does not have.

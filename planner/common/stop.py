@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-PROVED = 1e-3  # relative: the gap of what is called proved optimal
+PROVED = 1e-3  # relative: the gap up to which a plan counts as proved optimal
 
 
 class Stop(enum.Enum):

@@ -1,4 +1,4 @@
-"""The border of the public surface: what is wrong with a call leaves it as a `PlanError`.
+"""The border of the public surface: every error of a call leaves it as a `PlanError`.
 
 The packages below have errors of their own, which may not know of the planner. They leave as
 classes that derive from both, so that `except PlanError` and `except TraceError` catch them.

@@ -60,7 +60,7 @@ class Explanation:
     forced: the user's wishes that leave no choice, or less; alternatives may break them.
     factors: the op's factor spec; empty for a tensor.
     alternatives: the cheapest first.
-    unsolved: further options that were not looked at.
+    unsolved: further options that were not solved.
     better_s: by which a step is faster than the plan with the same option and everything else
         solved anew as for the alternatives, which are held against that; 0 where it is not.
     gap: gap of the plan.

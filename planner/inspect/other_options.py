@@ -2,7 +2,7 @@
 
 Two solutions of one problem differ in more than the option that was fixed: what costs the same is
 decided one way here and another way there. What of a solution is not connected with the option is
-therefore left as it is in the base, so that what remains is the option's own doing.
+therefore kept from the base, so that all remaining differences are due to the option.
 """
 
 from __future__ import annotations

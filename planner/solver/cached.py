@@ -1,4 +1,4 @@
-"""Solved problems in the plan store; what is read is held against the problem."""
+"""Solved problems in the plan store; entries are checked against the problem on reading."""
 
 from __future__ import annotations
 

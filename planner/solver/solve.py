@@ -7,7 +7,7 @@ exactly.
    if much went, back to 2 with the multipliers found.
    Kernel search on wide problems (`search/kernel_search.py`): the options of any rounding form a
    restricted problem, which is solved anew as multipliers improve.
-4. The 0/1 programme, if what is left is small: it finds the optimum or proves it.
+4. The 0/1 programme, if the remaining problem is small: it finds the optimum or proves it.
 5. Branch and bound over the nodes that use much memory (`search/branch_and_bound.py`), where the
    number of rounds is limited.
 6. Large neighbourhoods of the best choice, solved exactly, larger and larger, and of other choices

@@ -1,1 +1,1 @@
-"""The file in which plans are kept between runs, and the names of what is kept."""
+"""The file in which plans are kept between runs, and the keys of its entries."""

@@ -22,7 +22,7 @@ from ..errors import PlanError
 APPLICATION = 0x4D574748  # SQLite's mark of whose file it is: "MWGH"
 STORE_VERSION = 1
 LIMIT_BYTES = 256 << 20
-# A writer holds the file for milliseconds; who waits longer goes on without it.
+# A writer holds the file for milliseconds; a process that waits longer goes on without it.
 BUSY_S = 5.0
 
 _TABLES = (

@@ -52,7 +52,7 @@ def code_digest() -> str:
 
 
 def key_of(*parts: object) -> str:
-    """A name for what is computed from some plain records, shardings and clusters."""
+    """Key of a result computed from plain records, shardings and clusters."""
     data = msgspec.json.encode(parts, enc_hook=_plain, order="deterministic")
     return hashlib.sha256(code_digest().encode() + data).hexdigest()
 

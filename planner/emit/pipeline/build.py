@@ -41,7 +41,7 @@ def build_pipeline(
     """A pipeline with a stage between any two cuts.
 
     Args:
-        loss: what is trained.
+        loss: the loss to train.
         cuts: first slot of every stage, and the number of slots at the end.
         schedule: with as many stages and micro-batches.
         groups: devices of each device of the schedule.

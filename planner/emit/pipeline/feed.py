@@ -110,7 +110,7 @@ class Whole:
     def extended(
         self, leaves: Sequence[Any], devices: Devices, sums: Sequence[Array] = ()
     ) -> list[Any]:
-        """The extended batch for one group of devices, its own leaves as they are.
+        """The extended batch for one group of devices, with its own leaves unchanged.
 
         Args:
             leaves: of the batch.

@@ -35,7 +35,7 @@ class Pipeline:
     """A training step in stages: (params, opt_state, batch) -> (params, opt_state, loss).
 
     chunks: programs of every chunk of the schedule.
-    order: tasks as they are started.
+    order: tasks in the order of their starts.
     where: places of the parameters; state_where of the leaves of the optimizer's state.
     seeds: by chunk, gradient of what is minimised with respect to the loss of a micro-batch.
     """
@@ -57,7 +57,7 @@ class Pipeline:
     unread: dict[int, Any]  # parameter that no stage reads -> makes its gradient, zero
     goals: dict[tuple[Any, ...], Any]  # (chunk, takes or sender, value) -> sharding on arrival
     stored: tuple[dict[tuple[int, int], Any], ...]  # of params and state: (leaf, piece) -> sharding
-    whole: Whole | None = None  # what is computed from the whole batch
+    whole: Whole | None = None  # values computed from the whole batch
 
     @public
     @unmeshed

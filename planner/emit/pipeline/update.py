@@ -316,7 +316,7 @@ def update_of(
 
 
 def _forms(program: Program, written: Written) -> dict[int, Any]:
-    """Type of the inputs and outputs; pieces of one value are told apart by their numbers."""
+    """Type of the inputs and outputs; pieces of one value differ by their numbers."""
     ends = zip(range(len(program.graph.inputs)), written.inputs, strict=True)
     found = {ref: (program.graph.types[v], n) for v, refs in ends for n, ref in enumerate(refs)}
     for o, refs in zip(program.graph.outputs, written.outputs, strict=True):

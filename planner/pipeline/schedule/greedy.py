@@ -3,8 +3,8 @@
 Whenever a device is free it takes the first of its ready tasks: a backward before a forward, the
 chunk nearest the end of the model before others, an early micro-batch before a late one, and a
 weight gradient only where nothing else is ready. Under a memory limit a micro-batch enters only if
-every device on its route has room for it until its backward there is done; so what has entered can
-always finish.
+every device on its route has room for it until its backward there is done; so a micro-batch that
+entered can always finish.
 """
 
 from __future__ import annotations

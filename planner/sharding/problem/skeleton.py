@@ -34,7 +34,7 @@ class End(NamedTuple):
 class Join(NamedTuple):
     """How two nodes are joined by an edge.
 
-    how: "reshard" between two ends; "same" option at both; "read" a value as it is or copied, or
+    how: "reshard" between two ends; "same" option at both; "read" a value itself or a copy, or
     the "slices" of that, by a region.
     """
 

@@ -14,7 +14,7 @@ from ir import Graph, Literal, Node, TensorType, lookup, runs_of
 
 @dataclass
 class Estimator:
-    """Adds up products, convolutions, lookups, and what is written for them to read.
+    """Adds up products, convolutions, lookups, and the operands that are written for them.
 
     Elementwise chains between them are taken to be free, as they move along with a rewrite. The
     estimate knows nothing of communication.

@@ -59,7 +59,7 @@ class Part:
         )
 
     def _item(self, k: int, form: ClassNode, ready: set[int]) -> Item:
-        """An op; what is made of literals alone is no operand."""
+        """An op; values computed from literals alone are no operands."""
         inputs = tuple(a if isinstance(a, Literal) else 0 for a in form.args)
         node = replace(form.node, inputs=inputs, source="")
         types = tuple(a.type if isinstance(a, Literal) else self.types[a] for a in form.args)

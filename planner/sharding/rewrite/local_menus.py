@@ -1,4 +1,4 @@
-"""A rewritten program planned as the program before it, but for what is near a change."""
+"""Plans a rewritten program like the original program, with new choices only near the change."""
 
 from __future__ import annotations
 
