@@ -18,12 +18,12 @@ from substitutions import (
     RowVerdict,
     RuleError,
     Verdict,
+    Worth,
     catalogue_of,
     generate,
     judge_all,
     judge_row,
     read_each,
-    worth_of_row,
 )
 from substitutions.generate import OP_SETS
 
@@ -49,9 +49,7 @@ def list_command(as_json: AsJson = False) -> Answer:
     rows = [(family, row) for family, members in CATALOGUE.items() for row in members]
     data = {"rules": [_listed(family, row) for family, row in rows]}
     head = ("rule", "family", "worth", "from", "to")
-    cells = [
-        (row.name, family, str(worth_of_row(row.name)), row.left, row.right) for family, row in rows
-    ]
+    cells = [(row.name, family, str(row.worth or ""), row.left, row.right) for family, row in rows]
     return Answer(data, lambda width: table(head, cells, width))
 
 
@@ -63,7 +61,7 @@ def _listed(family: str, row: Row) -> dict[str, Any]:
         "to": row.right,
         "parallel": row.parallel,
         "any_axis": row.generic,
-        "worth": worth_of_row(row.name).to_dict(),
+        "worth": _worth(row.worth),
     }
 
 
@@ -85,7 +83,7 @@ def verify_command(as_json: AsJson = False) -> Answer:
                 "name": item.name,
                 "verdict": item.verdict,
                 "conditions": list(item.conditions),
-                "worth": _worth(item),
+                "worth": _worth(item.worth()),
                 "instances": len(item.rules),
                 "seconds": item.seconds,
             }
@@ -98,9 +96,8 @@ def verify_command(as_json: AsJson = False) -> Answer:
     return Answer(data, lambda width: _verified(found, data, width), 1 if rejected else 0)
 
 
-def _worth(item: RowVerdict | Verdict) -> dict[str, str | None] | None:
-    found = item.worth()
-    return None if found is None else found.to_dict()
+def _worth(worth: Worth | None) -> dict[str, str | None] | None:
+    return None if worth is None else worth.to_dict()
 
 
 def _verified(found: Sequence[RowVerdict], data: dict[str, Any], width: int | None) -> Text:
@@ -200,7 +197,7 @@ def _row(index: int, item: Verdict) -> dict[str, Any]:
         "index": index,
         "name": item.name,
         "verdict": item.verdict,
-        "worth": _worth(item),
+        "worth": _worth(item.worth()),
         "condition": item.condition or None,
         "counterexample": item.counterexample,
         "reason": item.reason or None,

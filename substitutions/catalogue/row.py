@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..rule import Rule
 from ..text import rule_of_text
+from ..worth import Worth
 
 DEGREES = {"k": 2, "m": 3}
 LARGEST_RANK = 4
@@ -22,6 +23,12 @@ class Row:
 
     ranks: dimensions of variables that are no matrices; for a generic row, how many fewer than
         the others they have.
+    worth: that of its weakest rule, as `judge_row(row).worth()` derives it; None in a row that is
+        only judged.
+    searched: whether `plan` tries it in programs of one device. False for rules that change nothing
+        that a plan is priced by: those that only move elementwise work, casts and transposes
+        inside one fusion, which the compiler does by itself, and a searched rule read the other
+        way round (`merge-rows` is `merge-projections`).
     """
 
     name: str
@@ -30,6 +37,8 @@ class Row:
     ranks: tuple[tuple[str, int], ...] = ()
     parallel: bool = False
     generic: bool = False
+    worth: Worth | None = None
+    searched: bool = False
 
     def rules(self) -> Iterator[Rule]:
         """A rule for every rank and choice of axes."""

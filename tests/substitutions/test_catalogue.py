@@ -22,6 +22,17 @@ def test_every_row_is_proved(name: str) -> None:
     assert found.verdict != "fixed-degree", found
 
 
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_has_a_worth(name: str) -> None:
+    row = ROWS[name]
+    assert row.worth is not None, f"add to the row of {name}: worth={judge_row(row).worth()!r}"
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_only_rows_of_one_device_are_searched(name: str) -> None:
+    assert not (ROWS[name].searched and ROWS[name].parallel)
+
+
 @pytest.mark.parametrize("name", list(ROWS)[::4])
 def test_more_numbers_do_not_refute_a_row(name: str) -> None:
     first = next(ROWS[name].rules())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from substitutions import CATALOGUE, VERDICTS
+from substitutions import CATALOGUE, VERDICTS, Row
 from tests.planner.cli.runner import Run
 from tests.substitutions.published import FLEXFLOW, FOLDER, TASO, rules
 
@@ -47,6 +47,14 @@ def test_list_has_the_whole_catalogue(run: Run) -> None:
     assert {row["worth"]["floats"] for row in rows} == {"exact", "reassociated", "bounded"}
     assert len(set(names)) == len(names) == sum(map(len, CATALOGUE.values()))
     assert "row-parallel" in run("rules", "list").out
+
+
+def test_list_has_rows_without_a_worth(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (Row("relu-once", "relu(relu(x))", "relu(x)"),)
+    monkeypatch.setattr("planner.cli.rules.CATALOGUE", {"new": rows})
+    (row,) = run("rules", "list", "--json").answer["rules"]
+    assert row["worth"] is None
+    assert "relu-once" in run("rules", "list").out
 
 
 def test_verify_proves_the_catalogue(run: Run) -> None:
