@@ -14,7 +14,7 @@ class Budget:
 
     Memory multipliers (`bound/memory_multipliers.py`):
     sweeps: passes of messages in each step.
-    steps: steps on one level of fixing.
+    steps: steps on one level of fixing, and of each subproblem and kernel.
     stale_steps: steps in a row that hardly raise the bound, before something else is tried.
     large_stale_steps: the same of problems above `large_columns` without memory limits.
     careful: whether a step that lowers the bound is taken back: better choices, later bounds.
@@ -47,13 +47,11 @@ class Budget:
         reduced.
     subproblem_columns: largest subproblem that is solved as a 0/1 programme.
     subproblem_nodes, subproblem_work: as `exact_nodes`, `exact_work`.
-    subproblem_steps, subproblem_stale_steps: as `steps`, `stale_steps`.
 
     Kernel search (`search/kernel_search.py`) of problems above `wide_columns`:
     reading_steps: steps between two samplings of options.
     unproductive_searches: unproductive searches in a row, after which sampling stops.
     kernel_columns, kernel_rounds: `exact_columns`, `rounds` of the search of these options.
-    kernel_steps, kernel_stale_steps: as `steps`, `stale_steps`, of these options.
     """
 
     sweeps: int = 3
@@ -88,8 +86,6 @@ class Budget:
     subproblem_columns: float = 12e3
     subproblem_nodes: float = 100
     subproblem_work: float = 3e5
-    subproblem_steps: int = 40
-    subproblem_stale_steps: int = 10
     whole_columns: float = 1e6
 
     wide_columns: float = 3e5
@@ -97,8 +93,6 @@ class Budget:
     unproductive_searches: int = 2
     kernel_columns: float = 12e3
     kernel_rounds: int = 10
-    kernel_steps: int = 80
-    kernel_stale_steps: int = 10
 
     def kernel(self) -> Budget:
         """The budget of a search of the kernel."""

@@ -52,7 +52,6 @@ from .search.restarts import (
 LARGE_LITTLE = 0.02  # share of the gap, of large problems without memory limits
 GOOD = 1e-3  # a gap that is worth a share of the rounds only
 MUCH, HALF = 0.8, 0.5  # the share of a problem that is left when much of it went, of wide ones
-WIDE = 300_000  # columns
 SMALL, SHRUNK = 100_000, 0.3  # columns; multipliers of more are left for a share of them
 BATCH, STEPS = (
     6,
@@ -272,7 +271,8 @@ class _Search(Incumbent):
             return False
         size = columns(multipliers.flat)
         many = size > self.budget.fixing_columns
-        if many and self._left(multipliers) > (HALF if size > WIDE else MUCH) * size:
+        share = HALF if size > self.budget.wide_columns else MUCH
+        if many and self._left(multipliers) > share * size:
             return False
         flat, held = cheap_enough(
             multipliers.messages, multipliers.best, self.margin(multipliers.best.bound)

@@ -64,13 +64,13 @@ class Highs:
         self._asks: float = np.inf  # that branch and bound has left
         for event in ("cbSimplexInterrupt", "cbIpmInterrupt"):
             getattr(self.solver, event).subscribe(self._ask)
-        self.solver.cbMipInterrupt.subscribe(self._ask_branching)
+        self.solver.cbMipInterrupt.subscribe(self.ask_branching)
 
     def _ask(self, event: Any) -> None:
         if self._stop:
             event.interrupt()
 
-    def _ask_branching(self, event: Any) -> None:
+    def ask_branching(self, event: Any) -> None:
         self._asks -= 1
         if self._stop or self._asks < 0:
             event.interrupt()

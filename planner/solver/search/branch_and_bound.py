@@ -161,13 +161,13 @@ class Branches:
     def _climb(self, multipliers: Multipliers, levels: tuple[Reduced, ...]) -> None:
         """Runs steps of the multipliers until they bring little or much can be left out."""
         size = columns(multipliers.flat)
-        for _ in range(self.budget.subproblem_steps):
+        for _ in range(self.budget.steps):
             self.work += SWEPT * size
             if multipliers.step():
                 assert multipliers.choice is not None
                 self._found(levels, multipliers.choice)
             left = self.wanted() - multipliers.best.bound
-            if left <= 0.0 or multipliers.stale >= self.budget.subproblem_stale_steps or self.late:
+            if left <= 0.0 or multipliers.stale >= self.budget.stale_steps or self.late:
                 break
             if columns(multipliers.flat, multipliers.best.slack <= left) < SHRUNK * size:
                 break

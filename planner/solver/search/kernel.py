@@ -87,11 +87,11 @@ class Kernel:
         found = Multipliers(
             below.flat, carried_over(multipliers, below.flat), ceiling, budget=budget
         )
-        for _ in range(budget.kernel_steps):
+        for _ in range(budget.steps):
             if found.step():
                 assert found.choice is not None
                 offer(below.lift(found.choice))
-            if found.stale >= budget.kernel_stale_steps:
+            if found.stale >= budget.stale_steps:
                 break
         return found
 

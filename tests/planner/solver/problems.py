@@ -112,11 +112,11 @@ def all_costs(problem: IntraProblem) -> Floats:
     return total
 
 
-def large(seed: int, nodes: int = 300, options: int = 8) -> IntraProblem:
-    """A chain with random chords and a limit that binds: too large to solve exactly."""
+def large(seed: int, nodes: int = 300, options: int = 8, chords: int | None = None) -> IntraProblem:
+    """A chain with random chords, as many as nodes if None, and a limit that binds."""
     rng = np.random.default_rng(seed)
-    chords = [(int(a), int(b)) for a, b in rng.integers(0, nodes, (nodes, 2)) if a != b]
-    pairs = [*pairs_of("chain", nodes, rng), *chords]
+    ends = rng.integers(0, nodes, (nodes if chords is None else chords, 2))
+    pairs = [*pairs_of("chain", nodes, rng), *((int(a), int(b)) for a, b in ends if a != b)]
     free = IntraProblem(
         tuple(rng.random(options) for _ in range(nodes)),
         tuple(Edge(u, v, rng.random((options, options))) for u, v in pairs),
