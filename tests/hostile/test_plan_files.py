@@ -219,7 +219,7 @@ def test_arguments_and_results_have_one_state_each(refused: Any, raw: dict[str, 
     assert "cannot be kept" in refused(
         inputs=[f"{s.replace('y', '-')}+sum(y)" for s in raw["inputs"]]
     )
-    assert "at once" in refused(inputs=["[-,-]" if s.count(",") else "[-]" for s in raw["inputs"]])
+    assert "its peak is" in refused(inputs=["[-,-]" if s.count(",") else "[-]" for s in raw["inputs"]])
 
 
 def test_donation_and_ties_are_of_arguments(refused: Any, raw: dict[str, Any]) -> None:
@@ -246,7 +246,7 @@ def test_the_stage_is_that_of_the_program(refused: Any, whole: dict[str, Any]) -
         {"params": ["w"]}, {"layers": [1, 2]},
     ):  # fmt: skip
         assert "its stage is" in refused(stages=[stage | changed])
-    assert "at once" in refused(stages=[stage | {"peak_bytes": 1.0}])
+    assert "its peak is" in refused(stages=[stage | {"peak_bytes": 1.0}])
     pipeline = {
         key: program[key]
         for key in ("name", "cluster", "step_s", "lower_bound_s", "limit_bytes", "microbatches",

@@ -174,7 +174,7 @@ def test_figures_that_contradict_each_other_are_refused(saved: Path) -> None:
     for keys, words in (
         ({"step_s": 2 * step_s}, "its parts take"),
         ({"communication_s": 1.0, "step_s": program["compute_s"] + 1.0}, "communication takes"),
-        ({"peak_bytes": 1.0}, "at once"),
+        ({"peak_bytes": 1.0}, "its peak is"),
         ({"lower_bound_s": 2 * step_s}, "below its bound"),
         ({"lower_bound_s": 0.5 * step_s, "stop": "OPTIMAL"}, "not proved"),
         ({"decided_ops": 1000}, "decides 1000 of"),
