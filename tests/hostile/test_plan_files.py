@@ -219,7 +219,7 @@ def test_arguments_and_results_have_one_state_each(refused: Any, raw: dict[str, 
     assert "cannot be kept" in refused(
         inputs=[f"{s.replace('y', '-')}+sum(y)" for s in raw["inputs"]]
     )
-    assert "its peak is" in refused(inputs=["[-,-]" if s.count(",") else "[-]" for s in raw["inputs"]])
+    assert "at once" in refused(inputs=["[-,-]" if s.count(",") else "[-]" for s in raw["inputs"]])
 
 
 def test_donation_and_ties_are_of_arguments(refused: Any, raw: dict[str, Any]) -> None:
