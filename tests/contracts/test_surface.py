@@ -12,7 +12,7 @@ import pytest
 import planner
 from planner import ArgumentError, PlanError
 
-PUBLIC = {name: getattr(planner, name) for name in planner.__all__ if name != "VERSION"}
+PUBLIC = {name: getattr(planner, name) for name in dir(planner) if name != "VERSION"}
 ERRORS = [v for v in PUBLIC.values() if inspect.isclass(v) and issubclass(v, BaseException)]
 RECORDS = [v for v in PUBLIC.values() if hasattr(v, "__dataclass_fields__")]
 CALLS: dict[str, Any] = {
