@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import meshwright
 import planner
 from planner import ArgumentError, PlanError
 
@@ -31,6 +32,12 @@ PROPERTIES = [
     for name, member in vars(record).items()
     if isinstance(member, (property, cached_property)) and not name.startswith("_")
 ]
+
+
+def test_both_packages_show_the_same_names() -> None:
+    assert {name: getattr(meshwright, name) for name in dir(meshwright)} == {
+        name: getattr(planner, name) for name in dir(planner)
+    }
 
 
 def test_the_surface_is_what_this_file_takes_it_for() -> None:

@@ -46,8 +46,9 @@ def test_help_and_wrong_usage_load_no_numerical_library(words: tuple[str, ...]) 
     assert not found.intersection(HEAVY)
 
 
-def test_importing_the_planner_loads_no_numerical_library() -> None:
-    script = "import planner, sys; print(','.join(sys.modules))"
+@pytest.mark.parametrize("name", ["meshwright", "planner"])
+def test_importing_the_packages_loads_no_numerical_library(name: str) -> None:
+    script = f"import {name}, sys; print(','.join(sys.modules))"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not set(run.stdout.strip().split(",")).intersection(HEAVY)
 
