@@ -216,7 +216,8 @@ def _kept(closed: Any, inputs: list[Input]) -> list[Input]:
         raise TraceError(
             f"hold {len(inputs)} arrays, the traced function takes {len(closed.jaxpr.invars)}",
             where="the arguments", remedy="bind static arguments of a jitted function beforehand, "
-            "for instance with functools.partial",
+            "for instance with functools.partial, and pass what an outer function traces as an "
+            "argument",
         )  # fmt: skip
     return inputs
 

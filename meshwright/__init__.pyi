@@ -1,5 +1,6 @@
-from planner.api import load as load
-from planner.api import plan as plan
+from planner.api.parallelize import parallelize as parallelize
+from planner.api.plan import load as load
+from planner.api.plan import plan as plan
 from planner.common.errors import ArgumentError as ArgumentError
 from planner.common.errors import BadProfileError as BadProfileError
 from planner.common.errors import BadRuleError as BadRuleError

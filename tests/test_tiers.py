@@ -57,7 +57,9 @@ JAX_EDGES = (
 JAX_INTERNALS = ("ir/jax_internals.py", "tests/helpers_internals.py")
 # Other files of the planner that take the user's function.
 PLANNER_FRONT: tuple[str, ...] = (
-    "planner/api.py",
+    "planner/api/call_parts.py",
+    "planner/api/parallelize.py",
+    "planner/api/plan.py",
     "planner/cli/platforms.py",
     "planner/inspect/export/loaders/jax_shardings.py",  # copied beside an export
     "planner/pipeline/one_or_stages.py",
@@ -80,7 +82,9 @@ BASIC: tuple[str, ...] = (
     "ir/jaxpr.py",
     "ir/threefry.py",
     "ir/trace.py",
-    "planner/api.py",
+    "planner/api/call_parts.py",
+    "planner/api/parallelize.py",
+    "planner/api/plan.py",
     "planner/cli/platforms.py",
     "planner/emit/compilers.py",
     "planner/emit/constraints.py",

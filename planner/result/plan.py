@@ -35,6 +35,7 @@ from ..pipeline.stage_planner import BoundStages
 from ..sharding.lower import lower_decisions
 from .bind import bound_program, placed, specs_like
 from .bind_stages import bound_stages, compiled_stages
+from .enough_devices import check_enough
 from .plan_view import PlanView
 
 
@@ -217,16 +218,8 @@ class Plan(PlanView):
             PlanError: if there are too few.
         """
         here = jax.devices() if devices is None else devices
-        need = sum(self.file.groups)
-        if len(here) < need:
-            flag = f"--xla_force_host_platform_device_count={need}"
-            mesh = f" ({self.mesh})" if not self.file.in_stages else ""
-            raise PlanError(
-                f"the plan needs {need} devices{mesh}, there are {len(here)}",
-                kind="too-few-devices", where=self.where,
-                remedy=f"plan for the devices there are, start more processes, or on a CPU set "
-                f"XLA_FLAGS={flag} before JAX starts",
-            )  # fmt: skip
+        mesh = f" ({self.mesh})" if not self.file.in_stages else ""
+        check_enough(len(here), sum(self.file.groups), f"the plan{mesh}", self.where)
         return here
 
     def _mesh(self, devices: Sequence[Any] | None) -> jax.sharding.Mesh:

@@ -1,4 +1,4 @@
-"""Result of the search over one program, from which `planner.api` makes a `Plan`."""
+"""Result of the search over one program, from which `planner.api.plan` makes a `Plan`."""
 
 from __future__ import annotations
 

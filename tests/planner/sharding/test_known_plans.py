@@ -14,8 +14,7 @@ import pytest
 
 from examples.gpt import ADAMW, GPT, Block
 from ir.analysis.dimension_classes import Classes
-from planner import Plan
-from planner.api import plan
+from planner import Plan, plan
 from planner.sharding.search.context import Candidate
 from planner.sharding.search.over_meshes import Search, SearchOutcome
 

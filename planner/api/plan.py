@@ -14,20 +14,20 @@ import jax
 
 from costmodel import Cluster, parse_cluster
 
-from .common.errors import PlanError
-from .common.garbage_collection import seldom_collected
-from .common.options import Options
-from .common.request import Request, silent
-from .common.surface import public
-from .files.plan_file import read
-from .pipeline.check_plan import check_plan
-from .pipeline.one_or_stages import one_or_stages
-from .pipeline.planned import Planned, in_one_program
-from .pipeline.schedule import check_pipelines
-from .result.plan import Plan
-from .sharding.plan_program import One, plan_one
-from .training.step_call import StepCall
-from .training.training import Training
+from ..common.errors import PlanError
+from ..common.garbage_collection import seldom_collected
+from ..common.options import Options
+from ..common.request import Request, silent
+from ..common.surface import public
+from ..files.plan_file import read
+from ..pipeline.check_plan import check_plan
+from ..pipeline.one_or_stages import one_or_stages
+from ..pipeline.planned import Planned, in_one_program
+from ..pipeline.schedule import check_pipelines
+from ..result.plan import Plan
+from ..sharding.plan_program import One, plan_one
+from ..training.step_call import StepCall
+from ..training.training import Training
 
 
 @public
@@ -71,9 +71,9 @@ def plan(
         NotTracedError: if the function cannot be traced.
         BadProfileError: if the cluster is unknown or its description is malformed.
     """
-    start, wanted = time.monotonic(), _options(options, settings)
+    start, wanted = time.monotonic(), options_of(options, settings)
     check_pipelines(wanted.schedules)
-    request = Request(_machine(cluster), wanted, progress or silent, start)
+    request = Request(machine_of(cluster), wanted, progress or silent, start)
     name = getattr(fn, "__name__", type(fn).__name__)
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     if optimizer is not None:
@@ -105,7 +105,12 @@ def _plan_of(found: Planned) -> Plan:
     return Plan(found.file, found.bound, found.seconds, cached=found.cached)
 
 
-def _options(options: Options | None, settings: dict[str, Any]) -> Options:
+def options_of(options: Options | None, settings: dict[str, Any]) -> Options:
+    """The options with some fields replaced.
+
+    Raises:
+        PlanError: if there is no such field, or its value is wrong.
+    """
     known = set(Options.__dataclass_fields__)
     if unknown := sorted(set(settings) - known):
         near = difflib.get_close_matches(unknown[0], known, n=1)
@@ -131,7 +136,13 @@ def _training_only(options: Options) -> dict[str, Any]:
     }
 
 
-def _machine(cluster: str | Path | Cluster) -> Cluster:
+def machine_of(cluster: str | Path | Cluster) -> Cluster:
+    """The cluster of that name or file; `host` has the devices present.
+
+    Raises:
+        PlanError: if it is of another type.
+        ProfileError: if the text or the file does not describe a cluster.
+    """
     if not isinstance(cluster, str | Path | Cluster):
         raise PlanError(
             f"a cluster cannot be a {type(cluster).__name__}", kind="bad-argument", where="cluster",

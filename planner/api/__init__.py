@@ -1,0 +1,1 @@
+"""The front of the compiler: `plan`, `load`, `parallelize`."""
