@@ -136,7 +136,7 @@ class Maker:
             entry.array, partner.array = lax.optimization_barrier((entry.array, partner.array))
 
     def keep(self, x: Array, type_: TensorType, state: Sharding, site: Site) -> Kept:
-        """A result that is left in a state, as it is kept."""
+        """Reshards a result as the plan says at this place and keeps it for its readers."""
         steps, count = self._move(site)
         kept = steps[-1].after if steps else state
         return Kept(self.mover.move(x, type_, steps, count), type_, kept)

@@ -98,7 +98,7 @@ class Budget:
         """The budget of a search of the kernel."""
         return replace(
             self, exact_columns=self.kernel_columns, rounds=self.kernel_rounds,
-            wide_columns=NO_LIMIT,
+            wide_columns=NO_LIMIT, whole_columns=NO_LIMIT,
         )  # fmt: skip
 
     def most_split_work(self, closed: float, *, wide: bool) -> float:
