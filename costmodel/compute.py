@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from typing import Final, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from profiles import Device, GemmTable, OpTable, load_profile
+from profiles import Device, OpTable, load_profile
 
 from .cluster import Cluster
-from .fit import Curve, fit_curve, full_grid, monotone_grid
+from .fit import Curve, fit_curve
+from .products import ProductFit, table_fit
 
 Floats = NDArray[np.float64]
 
@@ -30,8 +30,8 @@ CONV_EFFICIENCY: Final = 0.8
 # that stand for them; assumed.
 TRANSCENDENTAL_FLOPS: Final = 24.0
 
-# Devices whose table covers a full grid: the efficiency of the others is taken from the nearer one.
-REFERENCES: Final = ("b200", "h100")
+# Devices whose tables cover a grid: the efficiency of the others is taken from the nearest one.
+REFERENCES: Final = ("a100", "b200", "h100")
 
 # The largest block of memory that the C library keeps between steps at most; larger ones are taken
 # from the operating system anew each time. Source: mallopt(3), M_MMAP_THRESHOLD, on 64 bits.
@@ -45,13 +45,20 @@ _CARRIED: Final = {
     "float8_e4m3": "float8_e4m3fn",
     "float8_e4m3b11fnuz": "float8_e4m3fn",
     "float8_e4m3fnuz": "float8_e4m3fn",
-    "float8_e5m2fnuz": "float8_e5m2",
+    "float8_e5m2": "float8_e4m3fn",
+    "float8_e5m2fnuz": "float8_e4m3fn",
     "float8_e3m4": "float8_e4m3fn",
     "uint8": "int8",
     "int4": "int8",
     "uint4": "int8",
     "int2": "int8",
     "uint2": "int8",
+}
+# Types of equal width, which matrix units compute at one rate where their peaks are equal.
+_TWINS: Final = {
+    "bfloat16": "float16",
+    "float16": "bfloat16",
+    "int8": "float8_e4m3fn",
 }
 _BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float4_e2m1fn": 0.5}
 
@@ -77,14 +84,15 @@ class ComputeModel:
     """Prices work on one device of a cluster; pure, and never falling in any size.
 
     A matrix product is looked up in the measured table of its dtype. Where the device has no
-    such table, the efficiency curve is that of the measured device (H100 or B200) with the
-    nearest peak, on the problem with every dimension scaled by the cube root of the ratio of
-    peaks. That moves the knee of the curve to where the slower device reaches it:
+    such table, the efficiency curve is that of the measured device with the nearest peak, on the
+    problem with every dimension scaled by the cube root of the ratio of peaks. That moves the knee
+    of the curve to where the slower device reaches it:
     t(m, n, k) = t_ref(s m, s n, s k) with s = (peak_ref / peak)^(1/3).
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._tables = _fits(cluster.gemm) if cluster.gemm else {}
+        self._gemm = cluster.gemm
+        self._fits: dict[str, ProductFit | None] = {}
         self._ops = _op_curves(cluster.ops) if cluster.ops else {}
         # A measured bandwidth is that of the largest copy, not of one that stays in a cache: what
         # a step touches once comes from memory, though each array alone would fit the cache.
@@ -104,9 +112,10 @@ class ComputeModel:
     ) -> Floats:
         """Time of `[batch, m, k] @ [batch, k, n]`, launch included, broadcast over the sizes.
 
-        Never below the time to read the operands and write the result once, nor below a launch;
-        0 where a size is 0. On float32 operands it is the tensorfloat32 path of devices that
-        have one, as XLA takes by default.
+        Never below the time to read the operands and write the result once, nor below a launch; 0
+        where a size is 0. On float32 operands it is the tensorfloat32 path of devices that have
+        one, as XLA takes by default. A product with a side that would be padded is computed on the
+        vector unit where that is faster.
 
         Raises:
             ValueError: if a size is negative or `dtype` is not a dtype name.
@@ -116,18 +125,33 @@ class ComputeModel:
             raise ValueError(f"gemm_s: sizes must be at least 0, got {batch}, {m}, {n}, {k}")
         b, rows, columns, depth = (np.maximum(size, 1.0) for size in sizes)
         elements = b * (rows * depth + depth * columns + rows * columns)
-        busy = np.maximum(self._table_s(b, rows, columns, depth, dtype), self.launch_s)
-        found = np.maximum(busy, elements * item_bytes(dtype) / self._memory_rate)
+        busy = self._table_s(b, rows, columns, depth, dtype)
+        moved = elements * item_bytes(dtype) / self._memory_rate
+        found = np.maximum(np.maximum(busy, self.launch_s), moved)
         return np.where(np.prod(np.stack(sizes), axis=0) > 0.0, found, 0.0)
 
     def _table_s(self, b: Floats, m: Floats, n: Floats, k: Floats, dtype: str) -> Floats:
-        carried = _CARRIED.get(dtype, dtype)
-        if (table := self._tables.get(carried)) is not None:
-            return table(b, m, n, k)
+        carried, scale = _CARRIED.get(dtype, dtype), 1.0
         peak = self.peak_flops(dtype, tensor=True)
-        reference, reference_peak = _reference(carried, peak)
-        scale = (reference_peak / peak) ** (1.0 / 3.0)
-        return reference(b, m * scale, n * scale, k * scale)
+        fit = self._fit(carried) or self._fit(self._twin(carried))
+        if fit is None:
+            fit, reference_peak = _reference(carried, peak)
+            scale = (reference_peak / peak) ** (1.0 / 3.0)
+        found = fit(b, m * scale, n * scale, k * scale)
+        padded = np.any([x < least for x, least in zip((m, n, k), fit.least, strict=True)], axis=0)
+        flops = 2.0 * b * m * n * k
+        vector = self.launch_s + np.maximum(self.flops_s(flops, dtype), flops / peak)
+        return np.where(padded, np.minimum(found, vector), found)
+
+    def _fit(self, dtype: str) -> ProductFit | None:
+        if dtype not in self._fits:
+            self._fits[dtype] = table_fit(self._gemm, dtype) if self._gemm else None
+        return self._fits[dtype]
+
+    def _twin(self, dtype: str) -> str:
+        """The type of equal width and rate, or the type itself."""
+        twin = _TWINS.get(dtype, dtype)
+        return twin if self.device.peak(twin) == self.device.peak(dtype) else dtype
 
     def peak_flops(self, dtype: str, *, tensor: bool) -> float:
         """Peak of the unit that computes `dtype`: its own, or the widest fallback that exists.
@@ -212,83 +236,6 @@ class ComputeModel:
         return float(np.max(curve.size / curve.seconds))
 
 
-@final
-class _Grid:
-    """Timings on a full grid of (batch, m, n, k): straight along each axis inside.
-
-    Outside, the nearest time of the grid is scaled by the flops, so the border's efficiency goes
-    on, down to a side of `TILE` and to the shortest time of the grid.
-    """
-
-    # Sides below this, or below the smallest measured one, still fill a tile of the matrix unit.
-    TILE = 64.0
-
-    def __init__(self, axes: list[Floats], seconds: Floats) -> None:
-        self._axes = axes
-        self._s = np.exp(monotone_grid(np.log(seconds)))
-
-    def __call__(self, b: Floats, m: Floats, n: Floats, k: Floats) -> Floats:
-        least = [min(self.TILE, float(axis[0])) for axis in self._axes[1:]]
-        asked = [b, *(np.maximum(x, tile) for x, tile in zip((m, n, k), least, strict=True))]
-        inside = [np.clip(x, axis[0], axis[-1]) for x, axis in zip(asked, self._axes, strict=True)]
-        outside = np.ones(b.shape)
-        for x, y in zip(asked, inside, strict=True):
-            outside = outside * (x / y)
-        scaled = _multilinear(self._axes, self._s, inside) * outside
-        # Starting a product does not get cheaper with its flops: the shortest time is the floor.
-        return np.maximum(scaled, self._s.flat[0])
-
-
-def _multilinear(axes: list[Floats], values: Floats, at: list[Floats]) -> Floats:
-    """Interpolates `values` linearly between the points of a grid, one axis after another."""
-    corners = np.zeros(at[0].shape)
-    lows: list[tuple[NDArray[np.intp], NDArray[np.intp]]] = []
-    weights: list[Floats] = []
-    for axis, x in zip(axes, at, strict=True):
-        low = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, max(len(axis) - 2, 0))
-        high = np.minimum(low + 1, len(axis) - 1)
-        width = np.where(high > low, axis[high] - axis[low], 1.0)
-        lows.append((low, high))
-        weights.append(np.where(high > low, (x - axis[low]) / width, 0.0))
-    for corner in itertools.product((0, 1), repeat=len(axes)):
-        weight = np.ones(at[0].shape)
-        for side, w in zip(corner, weights, strict=True):
-            weight = weight * (w if side else 1.0 - w)
-        index = tuple(lows[i][side] for i, side in enumerate(corner))
-        corners = corners + weight * values[index]
-    return corners
-
-
-@final
-class _ByFlops:
-    """Timings that fill no grid (cubes only): a curve over the number of flops."""
-
-    def __init__(self, curve: Curve) -> None:
-        self._curve = curve
-
-    def __call__(self, b: Floats, m: Floats, n: Floats, k: Floats) -> Floats:
-        return self._curve(2.0 * b * m * n * k)
-
-
-_Fit = _Grid | _ByFlops
-
-
-@functools.lru_cache(maxsize=32)
-def _fits(table: GemmTable) -> dict[str, _Fit]:
-    """A fit for each dtype of a table; XLA's table calls the tensorfloat32 path float32."""
-    fits: dict[str, _Fit] = {}
-    for dtype in sorted({row.dtype for row in table.rows}):
-        rows = [row for row in table.rows if row.dtype == dtype]
-        keys = np.array([(row.batch, row.m, row.n, row.k) for row in rows], dtype=np.float64)
-        seconds = np.array([row.seconds for row in rows])
-        grid = full_grid(keys, seconds)
-        if grid is not None:
-            fits[dtype] = _Grid(*grid)
-        else:
-            fits[dtype] = _ByFlops(fit_curve(2.0 * np.prod(keys, axis=1), seconds))
-    return fits
-
-
 # What the time of each op is a curve over: its flops, or the bytes it moves.
 _BY_FLOPS: Final = ("convolution", "elementwise", "transcendental")
 _BY_BYTES: Final = ("gather", "reduce", "scatter", "transpose")
@@ -310,16 +257,18 @@ def _op_curves(table: OpTable) -> dict[str, Curve]:
 
 
 @functools.lru_cache(maxsize=256)
-def _reference(dtype: str, peak: float) -> tuple[_Fit, float]:
+def _reference(dtype: str, peak: float) -> tuple[ProductFit, float]:
     """The measured fit with the nearest peak, and that peak: of the dtype, else of bfloat16."""
     found: dict[str, list[tuple[float, str, float]]] = {dtype: [], "bfloat16": []}
-    fits = {name: _fits(table) for name in REFERENCES if (table := load_profile(name).gemm)}
-    for name, of_dtype in fits.items():
-        device = load_profile(name).device
+    tables = {name: table for name in REFERENCES if (table := load_profile(name).gemm)}
+    for name, table in tables.items():
+        device, timed = load_profile(name).device, {row.dtype for row in table.rows}
         for wanted, candidates in found.items():
             unit = "tensorfloat32" if wanted == "float32" else wanted
-            if wanted in of_dtype and (rate := device.peak(unit)):
+            if wanted in timed and (rate := device.peak(unit)):
                 candidates.append((abs(math.log(rate / peak)), name, rate))
     wanted = dtype if found[dtype] else "bfloat16"
     _, name, rate = min(found[wanted])
-    return fits[name][wanted], rate
+    fit = table_fit(tables[name], wanted)
+    assert fit is not None
+    return fit, rate

@@ -10,9 +10,20 @@ from .program_plan import ProgramPlan
 
 
 def summary_of(
-    file: PlanFile, seconds: Mapping[str, float], *, cached: bool = False
+    file: PlanFile,
+    seconds: Mapping[str, float],
+    glance: Mapping[str, Any],
+    *,
+    cached: bool = False,
 ) -> dict[str, Any]:
-    """The contract of `meshwright plan --json`."""
+    """The contract of `meshwright plan --json`.
+
+    Args:
+        file: the plan.
+        seconds: spent on planning, by pass.
+        glance: figures of the plan of one program; empty for a plan in several stages.
+        cached: the plan was found in the plan store.
+    """
     whole = file.whole
     return {
         "step_s": whole.step_s, "peak_bytes": file.peak_bytes, "fits": file.fits,
@@ -37,7 +48,7 @@ def summary_of(
         "substitutions": [{"rule": r, "count": n} for r, n in file.substitutions.items()],
         "warnings": list(whole.warnings), "seconds": dict(seconds),
         **(_of_stages(whole) if isinstance(whole, Pipeline) else _of_program(whole)),
-        "cluster": whole.cluster.get("name", ""), "name": whole.name,
+        "at_a_glance": dict(glance), "cluster": whole.cluster.get("name", ""), "name": whole.name,
         "limit_bytes": whole.limit_bytes, "cached": cached,
     }  # fmt: skip
 

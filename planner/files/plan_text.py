@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ir import Sharding
 
@@ -19,6 +19,7 @@ def show_plan(
     file: PlanFile,
     seconds: Mapping[str, float],
     inputs: Mapping[str, Sharding],
+    glance: Sequence[str] = (),
     *,
     cached: bool = False,
 ) -> str:
@@ -28,10 +29,11 @@ def show_plan(
         file: the plan.
         seconds: spent on planning, by pass.
         inputs: name of every argument -> its sharding; empty for a plan in several stages.
+        glance: lines after the first one, about the plan of one program.
         cached: the plan was found in the plan store.
     """
     if file.pipeline is None:
-        lines = _program(file.programs[0], inputs)
+        lines = _program(file.programs[0], inputs, glance)
     else:
         lines = _stages(file, file.pipeline)
     lines += [f"  warning: {text}" for text in file.whole.warnings]
@@ -70,12 +72,15 @@ def _stages(file: PlanFile, pipeline: Pipeline) -> list[str]:
     return lines
 
 
-def _program(program: ProgramPlan, inputs: Mapping[str, Sharding]) -> list[str]:
+def _program(
+    program: ProgramPlan, inputs: Mapping[str, Sharding], glance: Sequence[str]
+) -> list[str]:
     """A plan of one program: mesh, prediction, proof, other plans, collectives, shardings."""
     name = program.cluster.get("name", "cluster")
     gap = (program.step_s - program.lower_bound_s) / program.step_s if program.step_s else 0.0
     lines = [
         f"Plan for {program.name} on {name}",
+        *glance,
         f"  mesh         {' x '.join(f'{a}={n}' for a, n in program.mesh)}   "
         f"(from: {program.origin})",
         f"  step         {seconds_text(program.step_s)} predicted = "

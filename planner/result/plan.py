@@ -27,6 +27,7 @@ from ..emit.serialize import serialized
 from ..files.plan_file import one_stage, write
 from ..files.plan_summary import summary_of
 from ..files.plan_text import show_plan
+from ..inspect.at_a_glance import at_a_glance
 from ..inspect.export import Written, export_plan
 from ..inspect.perfetto import trace_json
 from ..inspect.report import report_html
@@ -57,11 +58,16 @@ class Plan(PlanView):
 
     def summary(self) -> dict[str, Any]:
         """The contract of `meshwright plan --json`."""
-        return summary_of(self.file, self.seconds, cached=self.cached)
+        glance = {} if self.file.in_stages else at_a_glance(self.analysed).record()
+        return summary_of(self.file, self.seconds, glance, cached=self.cached)
 
     def __str__(self) -> str:
-        inputs = self.input_shardings() if not self.file.in_stages else {}
-        return show_plan(self.file, self.seconds, inputs, cached=self.cached)
+        if self.file.in_stages:
+            return show_plan(self.file, self.seconds, {}, cached=self.cached)
+        glance = at_a_glance(self.analysed).lines()
+        return show_plan(
+            self.file, self.seconds, self.input_shardings(), glance, cached=self.cached
+        )
 
     @cached_property
     def stage_plans(self) -> tuple[Plan, ...]:

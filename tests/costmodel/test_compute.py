@@ -43,7 +43,35 @@ def test_a_larger_product_never_takes_less(
     assert 0.0 < less <= more * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("device", ["h100", "b200"])
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(DEVICES),
+    st.sampled_from((128, 16384, 2**21)),
+    st.tuples(*[st.integers(1, 31)] * 3),
+)
+def test_small_products_are_never_dearer_than_the_vector_unit(
+    device: str, batch: int, sides: tuple[int, int, int]
+) -> None:
+    m, n, k = sides
+    priced = model(device)
+    elements = batch * (m * k + k * n + m * n)
+    flops = 2.0 * batch * m * n * k
+    vector_s = max(
+        float(priced.flops_s(flops, "float32")), flops / priced.peak_flops("float32", tensor=True)
+    )
+    most_s = max(priced.launch_s + vector_s, float(priced.memory_s(4 * elements)))
+    assert float(priced.gemm_s(batch, m, n, k, "float32")) <= most_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("device", ["a100", "h100", "h200", "b200", "gb200"])
+def test_a_batch_is_priced_as_rows(device: str) -> None:
+    m, n, k = 512, 1024, 2048
+    batched = model(device).gemm_s(np.array([2, 8, 64]), m, n, k, "bfloat16")
+    rows = model(device).gemm_s(1, m * np.array([2, 8, 64]), n, k, "bfloat16")
+    np.testing.assert_allclose(batched, rows, rtol=0.05)  # memory may bind the batch
+
+
+@pytest.mark.parametrize("device", ["a100", "h100", "h200", "b200", "gb200"])
 def test_the_measured_grid_is_met(device: str) -> None:
     table = load_profile(device).gemm
     assert table is not None

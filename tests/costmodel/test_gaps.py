@@ -16,8 +16,9 @@ def test_shipped_tables_lack_nothing(name: str) -> None:
 def test_a_table_with_a_hole_is_named() -> None:
     whole = parse_cluster("8xh100")
     assert whole.gemm is not None
-    kept = tuple(row for row in whole.gemm.rows if row != whole.gemm.rows[5])
+    left_out = next(row for row in whole.gemm.rows if row.dtype == "float32")
+    kept = tuple(row for row in whole.gemm.rows if row != left_out)
     cluster = replace(whole, gemm=msgspec.structs.replace(whole.gemm, rows=kept))
     (line,) = missing_sizes(cluster)
-    assert whole.gemm.rows[5].dtype in line
+    assert left_out.dtype in line
     assert "374 of the 375 sizes" in line

@@ -10,6 +10,7 @@ from ...common.stop import Stop
 from ...common.units_text import bytes_text, seconds_text
 from ...files.plan_file import StageRow
 from ..analysed_plan import AnalysedPlan
+from ..at_a_glance import at_a_glance
 from ..timeline import Predicted
 from .arguments import Group
 from .draw_layer import draw_block
@@ -30,14 +31,27 @@ def tiles(analysed: AnalysedPlan) -> list[tuple[str, str, str]]:
     gap = max(0.0, (f.step_s - f.lower_bound_s) / f.step_s) if f.step_s else 0.0
     share = f.peak_bytes / f.limit_bytes if f.limit_bytes else 0.0
     mesh = " x ".join(f"{axis}={size}" for axis, size in f.mesh)
-    return [
-        ("Step time, predicted", seconds_text(f.step_s),
+    parts = f" in {f.microbatches} micro-batches" if f.microbatches > 1 else ""
+    glance = at_a_glance(analysed)
+    found = [
+        ("Step time, predicted", seconds_text(f.step_s) + parts,
          f"{seconds_text(f.compute_s)} compute, {seconds_text(f.communication_s)} communication"),
-        ("Peak memory of a device", bytes_text(f.peak_bytes),
-         f"{share:.0%} of {bytes_text(f.limit_bytes)}"),
+        ("Mesh", mesh, f"{glance.layout}; found by: {f.origin}"),
+    ]  # fmt: skip
+    if glance.other:
+        found.append((
+            "Against hand-written plans", f"{glance.times_as_fast:.2f} times as fast",
+            f"as {glance.other}, the fastest that fits",
+        ))  # fmt: skip
+    speed, *rest = glance.rates() or ["unknown"]
+    first, *others = glance.parts() or ["nothing"]
+    return [
+        *found,
         ("Gap to the lower bound", f"{gap:.2%}", Stop[f.stop].value),
-        ("Mesh", mesh, f"found by: {f.origin}"),
-        ("Micro-batches", str(f.microbatches), "schedule: none"),
+        ("Speed", speed, ", ".join(rest)),
+        ("The step consists of", first, ", ".join(others)),
+        ("Peak memory of a device", bytes_text(f.peak_bytes),
+         f"{share:.0%} of {bytes_text(f.limit_bytes)}, {bytes_text(glance.memory_left)} left"),
         ("Collectives", f"{sum(c.count for c in f.collectives):.0f}",
          f"{bytes_text(sum(c.bytes for c in f.collectives))} sent by each device"),
     ]  # fmt: skip

@@ -28,7 +28,7 @@ a{color:var(--accent)}
 a:focus-visible,.scroll:focus-visible,summary:focus-visible{outline:3px solid var(--accent);
 outline-offset:2px}
 nav ul{display:flex;flex-wrap:wrap;gap:4px 16px;padding:0;margin:14px 0 0;list-style:none}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:12px;
 margin:18px 0 0;padding:0}
 .tile{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
 .tile dt{color:var(--soft);font-size:.85rem}

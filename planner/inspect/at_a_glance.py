@@ -1,0 +1,186 @@
+"""What a plan is, in a few figures: nearest known layout, speed, what limits it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from costmodel import ComputeModel
+from ir import flops_of, lookup
+from ir.analysis import operand_types
+
+from ..files.program_plan import BaselineRow, ProgramPlan
+from .analysed_plan import AnalysedPlan
+
+# Share of the bytes of a role that an axis splits, from which on the axis counts as splitting it:
+# norms and biases often stay whole.
+MOST = 0.5
+MOST_PARTS = 3  # of a step that are named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """The first lines of a plan's page.
+
+    layout: what each group of mesh axes does, in the words of well-known plans.
+    other: name of the fastest hand-written plan that fits, empty if none was priced.
+    times_as_fast: its seconds over the seconds of this plan; 0 if there is none.
+    peak_share: matrix products at the device's peak rate, as a share of the step.
+    examples_per_s: size of the batch over the step; 0 if no argument is a batch.
+    tokens_per_s: the same of batch times sequence; 0 if no batch argument has a sequence of ids.
+    limits: what the step consists of, most first: (text, share of the step).
+    memory_left: bytes that the limit leaves on each device.
+    """
+
+    layout: str
+    other: str
+    times_as_fast: float
+    peak_share: float
+    examples_per_s: float
+    tokens_per_s: float
+    limits: tuple[tuple[str, float], ...]
+    memory_left: float
+
+    def lines(self) -> list[str]:
+        """For the terminal."""
+        found = [f"  layout       {self.layout}"] if self.layout else []
+        if self.other:
+            found.append(
+                f"  faster       {self.times_as_fast:.2f} times as fast as {self.other}, the "
+                "fastest hand-written plan that fits"
+            )
+        for name, texts in (("speed", self.rates()), ("consists of", self.parts())):
+            if texts:
+                found.append(f"  {name:<12} {', '.join(texts)}")
+        return found
+
+    def rates(self) -> list[str]:
+        """Examples, tokens, and the use of the devices' arithmetic."""
+        counted = ((self.examples_per_s, "examples"), (self.tokens_per_s, "tokens"))
+        found = [f"{rate:,.{0 if rate >= 100 else 1}f} {unit}/s" for rate, unit in counted if rate]
+        if self.peak_share:
+            found.append(f"{self.peak_share:.0%} of the devices' peak rate in matrix products")
+        return found
+
+    def parts(self) -> list[str]:
+        """What takes most of the step."""
+        return [f"{text} {share:.0%}" for text, share in self.limits[:MOST_PARTS]]
+
+    def record(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def at_a_glance(analysed: AnalysedPlan) -> Glance:
+    """The glance of the plan of one program.
+
+    Args:
+        analysed: the plan with its graph and decisions.
+    """
+    program = analysed.program
+    examples, tokens = _batch(analysed)
+    other, seconds = _fastest(program.baselines)
+    step = program.step_s
+    return Glance(
+        layout=_layout(analysed),
+        other=other,
+        times_as_fast=seconds / step if other and step else 0.0,
+        peak_share=_at_peak_s(analysed) / step if step else 0.0,
+        examples_per_s=examples / step if step else 0.0,
+        tokens_per_s=tokens / step if step else 0.0,
+        limits=_limits(program),
+        memory_left=max(program.limit_bytes - program.peak_bytes, 0.0),
+    )
+
+
+def _fastest(baselines: dict[str, BaselineRow]) -> tuple[str, float]:
+    fitting = [(row.step_s, name) for name, row in baselines.items() if row.fits]
+    seconds, name = min(fitting, default=(0.0, ""))
+    return name, seconds
+
+
+def _limits(program: ProgramPlan) -> tuple[tuple[str, float], ...]:
+    """Compute and each kind of collective over the same axes, as shares of the step."""
+    spent: dict[str, float] = defaultdict(float)
+    spent["compute"] = program.compute_s
+    for row in program.collectives:
+        spent[f"{row.kind} over {'*'.join(row.axes)}"] += row.seconds
+    order = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    return tuple((text, s / program.step_s) for text, s in order if program.step_s and s)
+
+
+def _products(analysed: AnalysedPlan) -> list[tuple[int, float]]:
+    """Matrix products: flat number and flops of all rounds of each."""
+    flat = analysed.flat
+    return [
+        (i, op.weight * flops_of(lookup(op.node.op), op.node, operand_types(flat, op)))
+        for i, op in enumerate(flat.ops)
+        if op.node.op in ("dot_general", "conv_general_dilated")
+    ]
+
+
+def _at_peak_s(analysed: AnalysedPlan) -> float:
+    """Seconds of all matrix products at the peak rate of all devices."""
+    flat, compute = analysed.flat, ComputeModel(analysed.cluster)
+    total = 0.0
+    for i, flops in _products(analysed):
+        dtype = operand_types(flat, flat.ops[i])[0].dtype
+        total += flops / compute.peak_flops(dtype, tensor=True)
+    return total / analysed.cluster.num_devices
+
+
+def _batch(analysed: AnalysedPlan) -> tuple[int, int]:
+    """Examples of a step, and tokens, where an argument [batch, sequence] of whole numbers is."""
+    types = [item.type for item in analysed.graph.inputs if item.role == "batch"]
+    ids = [t for t in types if len(t.shape) == 2 and t.dtype.startswith(("int", "uint"))]
+    examples = max((t.shape[0] for t in types if t.shape), default=0)
+    return examples, max((math.prod(t.shape) for t in ids), default=0)
+
+
+def _layout(analysed: AnalysedPlan) -> str:
+    """What the mesh axes split, in the words of well-known plans."""
+    mesh = analysed.decisions.mesh
+    groups: dict[str, list[str]] = defaultdict(list)
+    for position, (axis, size) in enumerate(mesh.axes):
+        if size > 1:
+            groups[_known(analysed, position, axis)].append(axis)
+    return "; ".join(
+        f"{name} over {mesh.product(tuple(axes))} devices ({'*'.join(axes)})"
+        for name, axes in groups.items()
+    )
+
+
+def _known(analysed: AnalysedPlan, position: int, axis: str) -> str:
+    """The well-known plan in which an axis splits what this one splits."""
+    split = _most_split(analysed, position)
+    stored = {role: _stores(analysed, axis, role) for role in ("parameter", "optimizer-state")}
+    if split == "batch":
+        if stored["parameter"]:
+            return "fully sharded data parallel"
+        return "ZeRO data parallel" if stored["optimizer-state"] else "data parallel"
+    names = {"sequence": "sequence parallel", "experts": "expert parallel", "": "mostly unsplit"}
+    return names.get(split, "tensor parallel")
+
+
+def _most_split(analysed: AnalysedPlan, position: int) -> str:
+    """The kind of dimension that one mesh axis splits in most of the flops of products.
+
+    Returns:
+        batch, sequence, experts, `other`, or nothing if most are not split.
+    """
+    flat, kinds = analysed.flat, analysed.kinds
+    spent: dict[str, float] = defaultdict(float)
+    for i, flops in _products(analysed):
+        factor = analysed.decisions.ops[flat.ops[i].place][position]
+        spent[(kinds.of_factor(i, factor) or "other") if factor else ""] += flops
+    return max(spent, key=lambda kind: (spent[kind], kind), default="")
+
+
+def _stores(analysed: AnalysedPlan, axis: str, role: str) -> bool:
+    """Whether an axis splits most of the bytes of the arguments of a role."""
+    pairs = zip(analysed.graph.inputs, analysed.decisions.inputs, strict=True)
+    rows = [(s, float(item.type.nbytes)) for item, s in pairs if item.role == role]
+    total = sum(nbytes for _, nbytes in rows)
+    return total > 0.0 and sum(b for s, b in rows if axis in s.axes) >= MOST * total
