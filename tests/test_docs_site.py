@@ -39,7 +39,7 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     named = set(re.findall(r"heading: planner\.(\w+)", text))
-    surface = (ROOT / "planner" / "__init__.pyi").read_text(encoding="utf-8")
+    surface = (ROOT / "meshwright" / "__init__.pyi").read_text(encoding="utf-8")
     public = set(re.findall(r"import \w+ as (\w+)", surface)) - {"PipelinePlan", "VERSION"}
     assert named == public
     for place in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE):
