@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ir import Sharding
 
+from ..common.layer_names import common_name, without_numbers
 from ..common.stop import Stop
 from ..common.units_text import bytes_text, printable, seconds_text
 from .plan_file import Pipeline, PlanFile
@@ -158,10 +159,17 @@ def _collectives(program: ProgramPlan) -> list[str]:
 
 
 def _arguments(inputs: Mapping[str, Sharding]) -> list[str]:
-    split = {n: s for n, s in inputs.items() if not s.is_replicated}
+    """Arguments that are split; equal ones of repeated layers are one row."""
+    split = {n: str(s) for n, s in inputs.items() if not s.is_replicated}
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, sharding in split.items():
+        alike.setdefault((without_numbers(name), sharding), []).append(name)
+    rows = [(common_name(names), len(names), s) for (_, s), names in alike.items()]
     lines = [f"  {len(split)} of {len(inputs)} arguments are split"]
-    width = max((len(n) for n in list(split)[:MOST_ARGUMENTS]), default=0)
-    lines += [f"    {n:<{width}}  {s}" for n, s in list(split.items())[:MOST_ARGUMENTS]]
-    if len(split) > MOST_ARGUMENTS:
-        lines.append(f"    and {len(split) - MOST_ARGUMENTS} more")
+    shown = rows[:MOST_ARGUMENTS]
+    width = max((len(name) for name, *_ in shown), default=0)
+    for name, count, sharding in shown:
+        lines.append(f"    {name:<{width}}  {f'{count} x' if count > 1 else '':>6}  {sharding}")
+    if len(rows) > MOST_ARGUMENTS:
+        lines.append(f"    and {sum(count for _, count, _ in rows[MOST_ARGUMENTS:])} more")
     return lines

@@ -70,7 +70,7 @@ class Glance:
 
     def record(self) -> dict[str, Any]:
         """For `--json`."""
-        return asdict(self)
+        return asdict(self) | {"limits": [list(part) for part in self.limits]}
 
 
 def at_a_glance(analysed: AnalysedPlan) -> Glance:

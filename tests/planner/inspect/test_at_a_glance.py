@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -62,3 +64,9 @@ def test_the_page_and_the_summary_say_it() -> None:
     glance = at_a_glance(found.analysed)
     assert all(line in str(found) for line in glance.lines())
     assert found.summary()["at_a_glance"] == glance.record()
+
+
+def test_equal_layers_are_one_row() -> None:
+    text = str(planned("fsdp"))
+    assert f"of {LAYERS + 1} arguments are split" in text
+    assert re.search(r"^    params/\*\s+2 x  \[x,-\]$", text, re.MULTILINE)
