@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,6 @@ from rich.text import Text
 import planner
 
 from .. import result
-from ..common.pins import AXES
 from ..common.units_text import bytes_text, seconds_text
 from .answer import Answer, progress
 from .formats import has_format
@@ -33,11 +31,9 @@ def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Ans
 
     Exit status: 0 if both are plans of one program, 1 if not, 2 if one cannot be read.
     """
-    axes: dict[str, str] = {}
     if has_format(b, result.by_hand.FORMAT):
         first = planner.load(a)
         wanted = result.by_hand.read_shardings(b)
-        axes = axis_names(dict(wanted.mesh))
         with progress(as_json=as_json) as say:
             say("price the shardings")
             second = planner.by_hand(first, wanted.arguments, mesh=dict(wanted.mesh))
@@ -47,38 +43,22 @@ def compare_command(a: FirstPath, b: SecondPath, as_json: AsJson = False) -> Ans
     names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
     return Answer(
         found.summary(),
-        lambda width: comparison_page(found, names, width, axes),
+        lambda width: comparison_page(found, names, width),
         0 if found.same_program else 1,
     )
 
 
-def axis_names(mesh: dict[str, int]) -> dict[str, str]:
-    """Mesh axis of the planner -> its name in the hand-written shardings."""
-    split = [axis for axis, size in mesh.items() if size > 1]
-    return dict(zip(AXES, split, strict=False))
-
-
-def comparison_page(
-    found: planner.Comparison,
-    names: tuple[str, str],
-    width: int | None,
-    axes: Mapping[str, str] | None = None,
-) -> Text:
+def comparison_page(found: planner.Comparison, names: tuple[str, str], width: int | None) -> Text:
     """Two plans side by side.
 
     Args:
         found: the comparison.
         names: of the plans.
         width: of the terminal.
-        axes: the second plan's mesh axes -> what they are called there.
     """
-
-    def theirs(text: str) -> str:
-        return re.sub(r"\b[a-z](?==)", lambda m: (axes or {}).get(m[0], m[0]), text)
-
     head = ("", *names, "b / a")
     parts = [Text(found.verdict(names), style="bold")]
-    parts.append(table(head, _rows(found, theirs), width))
+    parts.append(table(head, _rows(found), width))
     if found.collectives:
         rows = [
             (row.kind, _total(row.a), _total(row.b), _ratio(row.a.seconds, row.b.seconds))
@@ -93,8 +73,8 @@ def comparison_page(
         ]  # fmt: skip
         parts.append(table(("what makes the difference", *names, "b - a"), rows, width))
     if found.arguments:
-        rows = [(name, a, theirs(b)) for name, a, b in _alike(found.arguments)]
-        parts.append(table(("arguments sharded differently", *names), rows, width))
+        head = ("arguments sharded differently", *names)
+        parts.append(table(head, _alike(found.arguments), width))
     else:
         parts.append(Text("all arguments that both have are sharded alike"))
     if not found.same_program:
@@ -131,9 +111,7 @@ def _signed(seconds: float) -> str:
     return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
 
 
-def _rows(
-    found: planner.Comparison, theirs: Callable[[str], str]
-) -> list[tuple[str, str, str, str]]:
+def _rows(found: planner.Comparison) -> list[tuple[str, str, str, str]]:
     a, b = found.a, found.b
 
     def row(
@@ -147,7 +125,7 @@ def _rows(
     return [
         row("program", a.name, b.name),
         row("cluster", a.cluster, b.cluster),
-        row("mesh", _mesh(a), theirs(_mesh(b))),
+        row("mesh", _mesh(a), _mesh(b)),
         row("found by", a.origin, b.origin),
         row("micro-batches", str(a.microbatches), str(b.microbatches)),
         seconds("step", a.step_s, b.step_s),

@@ -74,7 +74,11 @@ ForbidTexts = Annotated[
 ]
 MeshText = Annotated[
     str | None,
-    typer.Option(metavar="SHAPE", help="Shape of the mesh, such as 2x4; searched if not given."),
+    typer.Option(
+        metavar="SHAPE",
+        help="Shape of the mesh, such as 2x4, or data=2,tensor=4 with names of its axes; searched "
+        "if not given.",
+    ),
 ]
 ShardingsText = Annotated[
     str | None,

@@ -16,6 +16,7 @@ from ..common.errors import PlanError
 from .failure import profile_message
 
 _MESH = re.compile(r"[1-9]\d{0,6}(x[1-9]\d{0,6})*")
+_NAMED_MESH = re.compile(r"[A-Za-z]\w*=[1-9]\d{0,6}(,[A-Za-z]\w*=[1-9]\d{0,6})*", re.ASCII)
 
 
 def _bad(flag: str, message: str, remedy: str) -> PlanError:
@@ -37,10 +38,16 @@ def time_limit_s(seconds: float) -> float:
     return seconds
 
 
-def mesh_shape(text: str) -> tuple[int, ...]:
-    """Sizes of `2x4`."""
+def mesh_shape(text: str) -> tuple[int, ...] | tuple[tuple[str, int], ...]:
+    """Sizes of `2x4`, or names and sizes of `data=2,tensor=4`."""
+    if _NAMED_MESH.fullmatch(text):
+        pairs = (pair.split("=") for pair in text.split(","))
+        return tuple((name, int(size)) for name, size in pairs)
     if not _MESH.fullmatch(text):
-        raise _bad("--mesh", f"'{text}' is not a shape", "write sizes joined by x, such as 2x4")
+        raise _bad(
+            "--mesh", f"'{text}' is not a shape",
+            "write sizes joined by x, such as 2x4, or names and sizes, such as data=2,tensor=4",
+        )  # fmt: skip
     return tuple(int(size) for size in text.split("x"))
 
 

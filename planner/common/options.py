@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from substitutions import WORTHS
 
 from .errors import PlanError
+from .mesh_setting import Named, Sizes, read_mesh, sizes_of, spec_text, wide_names
 from .pins import Pin
 from .surface import public_methods
 
@@ -23,8 +24,10 @@ class Options:
     time_limit_s: time limit of the solver [s]; tracing and pricing take more.
     memory_bytes: memory limit of one device [bytes]; nine tenths of the cluster's if None.
     pins: pairs of (pattern of argument names, dimensions) such as ("params/*/w1", "[-,8]"); each
-        dimension is `-` (whole), `*` (free), a number of parts, or mesh axes (`x`, `x*y`).
-    mesh: mesh shape, such as (2, 4); searched if None.
+        dimension is `-` (whole), `*` (free), a number of parts, or mesh axes (`x`, `x*y`). A
+        `PartitionSpec` or `NamedSharding` may stand for the text; a mapping for the pairs.
+    mesh: mesh shape, such as (2, 4), with names of its axes if it is a mapping such as
+        {"data": 2, "tensor": 4} or a `jax.sharding.Mesh`; searched if None.
     forbidden: pairs of (pattern, dimension); these dimensions stay whole.
     microbatches: number of micro-batches, with `optimizer=`; chosen if None.
     loss_reduction: reduction of the loss over micro-batches: mean, sum, or auto.
@@ -47,8 +50,8 @@ class Options:
 
     time_limit_s: float = 60.0
     memory_bytes: int | None = None
-    pins: tuple[tuple[str, str], ...] = ()
-    mesh: tuple[int, ...] | None = None
+    pins: Any = ()  # kept as pairs of texts
+    mesh: Any = None  # kept as sizes, or as pairs of a name and a size
     forbidden: tuple[tuple[str, int], ...] = ()
     microbatches: int | None = None
     loss_reduction: str = "auto"
@@ -85,11 +88,19 @@ class Options:
         if self.baseline is not None and not self.baselines:
             raise _bad("baseline", f"is {self.baseline!r}, but baselines is False")
         if self.mesh is not None:
-            object.__setattr__(self, "mesh", _shape(self.mesh))
-        object.__setattr__(self, "pins", _pairs("pins", self.pins, str))
+            object.__setattr__(self, "mesh", _mesh(self.mesh))
+        object.__setattr__(self, "pins", _pins(self.pins, self.mesh))
         object.__setattr__(self, "forbidden", _pairs("forbidden", self.forbidden, int))
-        for pattern, spec in self.pins:
-            Pin.parse(pattern, spec)
+
+    @property
+    def shape(self) -> Sizes | None:
+        """Sizes of the plan's axes, if they are given."""
+        return None if self.mesh is None else sizes_of(self.mesh)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What the plan's axes are called, the outermost first."""
+        return wide_names(self.mesh)
 
 
 def _check_number(name: str, value: object, *, whole: bool = True, finite: bool = True) -> None:
@@ -112,12 +123,32 @@ def _check_flag(name: str, value: object) -> None:
         raise _bad(name, f"must be True or False, got {value!r}")
 
 
-def _shape(value: object) -> tuple[int, ...]:
-    sizes = tuple(cast("Sequence[object]", value)) if isinstance(value, Sequence) else ()
-    whole = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool)]
-    if not whole or len(whole) != len(sizes) or min(whole) < 1:
-        raise _bad("mesh", f"must be whole numbers from 1, got {value!r}")
-    return tuple(whole)
+def _mesh(value: object) -> Sizes | Named:
+    try:
+        return read_mesh(value)
+    except ValueError as error:
+        raise _bad("mesh", str(error)) from None
+
+
+def _pins(value: object, mesh: Sizes | Named | None) -> tuple[tuple[str, str], ...]:
+    """Pins as texts, without axes of size 1."""
+    pairs = value
+    if isinstance(value, Mapping):
+        pairs = tuple(cast("Mapping[str, object]", value).items())
+    ones = {axis[0] for axis in mesh or () if not isinstance(axis, int) and axis[1] == 1}
+    found: list[tuple[str, str]] = []
+    for pattern, spec in _pairs("pins", pairs, object):
+        if hasattr(spec, "mesh") and read_mesh(spec.mesh) != mesh:
+            where = f"the sharding of '{pattern}' is over {dict(spec.mesh.shape)}"
+            raise _bad("pins", f"{where}, which is not mesh={mesh!r}")
+        try:
+            text = spec_text(spec)
+        except ValueError as error:
+            told = f"must be pairs of a pattern and a sharding, got {value!r}: {error}"
+            raise _bad("pins", told) from None
+        pin = Pin.parse(pattern, text)
+        found.append((pattern, str(pin.without(ones)) if ones.intersection(pin.axes) else text))
+    return tuple(found)
 
 
 def _pairs(name: str, value: object, kind: type) -> tuple[tuple[str, Any], ...]:
@@ -125,10 +156,11 @@ def _pairs(name: str, value: object, kind: type) -> tuple[tuple[str, Any], ...]:
     pairs = cast("Sequence[object]", value) if _is_row(value) else None
     found = [tuple(cast("Sequence[Any]", pair)) for pair in pairs or () if _is_row(pair)]
     right = [
-        len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is kind for pair in found
+        len(pair) == 2 and isinstance(pair[0], str) and (kind is object or type(pair[1]) is kind)
+        for pair in found
     ]
     if pairs is None or len(found) != len(pairs) or not all(right):
-        what = "a sharding" if kind is str else "a dimension"
+        what = "a sharding" if kind is object else "a dimension"
         raise _bad(name, f"must be pairs of a pattern and {what}, got {value!r}")
     return tuple((pair[0], pair[1]) for pair in found)
 
@@ -151,7 +183,7 @@ _EXAMPLES = {
     "shardings": "'pin' to follow what the program is written with, or 'warn'",
     "cache": "True to look plans up in the plan store",
     "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",
-    "mesh": "sizes whose product is the number of devices, such as (2, 4)",
+    "mesh": "sizes whose product is the number of devices, such as (2, 4) or {'data': 8}",
     "pins": "pairs such as (('params/*', '[-,8]'),)",
     "forbidden": "pairs such as (('params/*', 0),)",
 }

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ir import Mesh, Sharding
 
 from .errors import PlanError
 
-AXES = "xyzw"
-
-
+REST = "..."  # all further dimensions are whole
 _DIM = re.compile(r"^(-|\*|[1-9]\d*|[A-Za-z]\w*(\*[A-Za-z]\w*)*)$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A wish for the sharding of all arguments whose name matches a pattern."""
+    """A wish for the sharding of all arguments whose name matches a pattern.
+
+    dims: a wish for each dimension; the last may be `REST`.
+    """
 
     pattern: str
     dims: tuple[str, ...]
@@ -33,7 +35,8 @@ class Pin:
         text = spec.strip()
         inner = text[1:-1] if text.startswith("[") and text.endswith("]") else None
         dims = tuple(d.strip() for d in inner.split(",")) if inner else ()
-        if inner is None or any(not _DIM.match(d) for d in dims):
+        wishes = dims[:-1] if dims[-1:] == (REST,) else dims
+        if inner is None or any(not _DIM.match(d) for d in wishes):
             raise PlanError(
                 f"'{spec}' is not a sharding", kind="bad-pin", where=f"pin '{pattern}'",
                 remedy="write one entry per dimension, such as '[-,8]', '[x,*]' or '[x*y,-]'",
@@ -45,9 +48,33 @@ class Pin:
 
     def allows(self, state: Sharding, mesh: Mesh) -> bool:
         """Whether a state is what the pin asks for."""
-        return len(self.dims) == len(state.dims) and all(
-            _fits(w, axes, mesh) for w, axes in zip(self.dims, state.dims, strict=True)
+        dims = self.of_rank(len(state.dims))
+        return len(dims) == len(state.dims) and all(
+            _fits(w, axes, mesh) for w, axes in zip(dims, state.dims, strict=True)
         )
+
+    def of_rank(self, rank: int) -> tuple[str, ...]:
+        """The wishes for an array of that rank, one for each dimension if there are as many."""
+        if self.dims[-1:] != (REST,):
+            return self.dims
+        return (*self.dims[:-1], *["-"] * (rank - len(self.dims) + 1))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes that it names."""
+        return tuple(axis for dim in self.dims if dim[0].isalpha() for axis in dim.split("*"))
+
+    def without(self, axes: Collection[str]) -> Pin:
+        """The pin without some axes, over which nothing can be split."""
+        kept = [
+            "*".join(axis for axis in dim.split("*") if axis not in axes) or "-"
+            if dim[0].isalpha() else dim
+            for dim in self.dims
+        ]  # fmt: skip
+        return Pin(self.pattern, tuple(kept))
+
+    def __str__(self) -> str:
+        return f"[{','.join(self.dims)}]"
 
 
 def is_called(name: str, pattern: str) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ir import Mesh, Placement, Sharding, asks
 from ir.analysis import FlatProgram
 
 from .errors import PlanError
+from .mesh_setting import names_of
 from .options import Options
-from .pins import AXES, Pin, is_called
+from .pins import Pin, is_called
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def wishes(options: Options, names: Mapping[int, str], ranks: Mapping[int, int])
     """
     pins = tuple(Pin.parse(*pin) for pin in options.pins)
     for pin in pins:
-        _check_pin(pin, names, ranks)
+        _check_pin(pin, names, ranks, options)
     for pattern, dim in options.forbidden:
         most = max(ranks[v] for v in _called(pattern, names))
         if not -most <= dim < most:
@@ -112,26 +113,30 @@ def _called(pattern: str, names: Mapping[int, str]) -> list[int]:
     return found
 
 
-def _check_pin(pin: Pin, names: Mapping[int, str], ranks: Mapping[int, int]) -> None:
+def _check_pin(
+    pin: Pin, names: Mapping[int, str], ranks: Mapping[int, int], options: Options
+) -> None:
     for v in _called(pin.pattern, names):
-        if ranks[v] != len(pin.dims):
+        dims = pin.of_rank(ranks[v])
+        if ranks[v] != len(dims):
             raise PlanError(
-                f"has {len(pin.dims)} dimensions, the argument '{names[v]}' has {ranks[v]}",
+                f"has {len(dims)} dimensions, the argument '{names[v]}' has {ranks[v]}",
                 kind="bad-pin", where=f"pin '{pin.pattern}'", remedy="write one entry each",
             )  # fmt: skip
-    axes = {axis for dim in pin.dims if dim[0].isalpha() for axis in dim.split("*")}
-    if unknown := sorted(axes - {*AXES}):
+    known = options.axes
+    if unknown := [axis for axis in pin.axes if axis not in known]:
+        own = "" if options.mesh and names_of(options.mesh) else " unless mesh= names them"
         raise PlanError(
             f"there is no mesh axis '{unknown[0]}'", kind="bad-pin", where=f"pin '{pin.pattern}'",
-            remedy=f"axes are called {', '.join(AXES)}, the outermost first; a number of parts "
-            "leaves the axes open",
+            remedy=f"axes are called {', '.join(known)}{own}, the outermost first; a number of "
+            "parts leaves the axes open",
         )  # fmt: skip
 
 
-def pin_dims(place: Placement, rank: int) -> tuple[str, ...]:
+def pin_dims(place: Placement, rank: int, axes: Sequence[str]) -> tuple[str, ...]:
     """Dimensions of a pin in the plan's axes."""
     wide = [name for name, n in place.mesh if n > 1]
-    letters = dict(zip(wide, AXES, strict=False))
+    letters = dict(zip(wide, axes, strict=False))
     dims = [
         entry if isinstance(entry, str) else "*".join(letters[a] for a in entry) or "-"
         for entry in place.dims[:rank]
@@ -159,7 +164,7 @@ def wishes_for(options: Options, flat: FlatProgram, ties: Iterable[tuple[int, in
     for op in flat.ops:
         for v, (by, place) in zip(op.outputs, asks(op.node), strict=False):
             if place.mesh:
-                dims = pin_dims(place, flat.values[v].type.rank)
+                dims = pin_dims(place, flat.values[v].type.rank, options.axes)
                 inside[v] = Inside(Pin(str(place), dims), op.node.source or op.node.op)
                 ends.update([v] if by == "result" else [])
     kept = {result: flat.inputs[argument] for argument, result in ties}

@@ -132,7 +132,10 @@ def wishes_of(program: ProgramPlan, flat: FlatProgram) -> Wishes:
     Raises:
         PlanError: if they speak of what its program does not have.
     """
-    asked = Options(pins=program.pins, forbidden=program.forbidden, shardings=program.shardings)
+    asked = Options(
+        pins=program.pins, forbidden=program.forbidden, shardings=program.shardings,
+        mesh=program.mesh,
+    )  # fmt: skip
     return wishes_for(asked, flat, program.ties)
 
 

@@ -52,7 +52,8 @@ def what_if(
     limit = memory_bytes or max(1, int(analysed.program.limit_bytes))
     options = Options(
         time_limit_s=TIME_LIMIT_S, memory_bytes=limit, pins=(*analysed.program.pins, *pins),
-        forbidden=analysed.program.forbidden, baselines=False, **as_written(analysed.program),
+        forbidden=analysed.program.forbidden, baselines=False,
+        **as_written(analysed.program, cluster.num_devices),
     )  # fmt: skip
     return replanned(analysed, cluster, options)
 

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta, structs
 
 from ..common.errors import PlanError
+from ..common.mesh_setting import AXES, Named
 from ..common.options import Options
-from ..common.pins import AXES
 from ..common.surface import public
 from ..files.plan_file import one_stage
 from ..files.program_plan import ProgramPlan
@@ -95,10 +95,10 @@ def by_hand(plan: Plan, shardings: Mapping[str, Any], *, mesh: Mapping[str, int]
     order = _axes(mesh, plan.mesh.num_devices)
     specs = {name: _spec(name, spec, order) for name, spec in shardings.items()}
     kept = _kept(analysed, specs)
-    sizes = tuple(size for size in mesh.values() if size > 1) or (1,)
+    axes = tuple(mesh.items())
     limit = max(1, int(plan.program.limit_bytes))
     try:
-        program = _priced(analysed, sizes, tuple(_pins(analysed, kept)), limit)
+        program = _priced(analysed, axes, tuple(_pins(analysed, kept)), limit)
     except PlanError as error:
         if error.kind != "bad-pin":
             raise
@@ -109,11 +109,11 @@ def by_hand(plan: Plan, shardings: Mapping[str, Any], *, mesh: Mapping[str, int]
 
 
 def _priced(
-    analysed: AnalysedPlan, sizes: tuple[int, ...], pins: tuple[tuple[str, str], ...], limit: int
+    analysed: AnalysedPlan, mesh: Named, pins: tuple[tuple[str, str], ...], limit: int
 ) -> ProgramPlan:
     """The plan within the memory limit if there is one, else without a limit."""
     settings: dict[str, Any] = {
-        "mesh": sizes, "pins": pins, "baselines": False, "time_limit_s": TIME_LIMIT_S,
+        "mesh": mesh, "pins": pins, "baselines": False, "time_limit_s": TIME_LIMIT_S,
     }  # fmt: skip
     try:
         program = replanned(analysed, analysed.cluster, Options(**settings, memory_bytes=limit))
@@ -132,7 +132,7 @@ def _bad(where: str, message: str, remedy: str) -> PlanError:
 
 
 def _axes(mesh: Mapping[str, int], devices: int) -> dict[str, str]:
-    """The expert's names of mesh axes -> the planner's; axes of size 1 have none."""
+    """Names of mesh axes -> the same; of axes of size 1 the empty name."""
     if any(isinstance(n, bool) or n < 1 for n in mesh.values()):
         raise _bad("mesh", f"sizes must be whole numbers from 1, got {dict(mesh)}", "correct them")
     if math.prod(mesh.values()) != devices:
@@ -146,8 +146,7 @@ def _axes(mesh: Mapping[str, int], devices: int) -> dict[str, str]:
             "mesh", f"has {len(split)} axes, at most {len(AXES)} can be priced",
             "join axes that are always used together",
         )  # fmt: skip
-    names = dict(zip(split, AXES, strict=False))
-    return {axis: names.get(axis, "") for axis in mesh}
+    return {axis: axis if size > 1 else "" for axis, size in mesh.items()}
 
 
 def _spec(name: str, spec: Any, order: Mapping[str, str]) -> tuple[str, ...]:

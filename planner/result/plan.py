@@ -39,6 +39,8 @@ from .bind_stages import bound_stages, compiled_stages
 from .enough_devices import check_enough
 from .plan_view import PlanView
 
+Devices = Sequence[Any] | jax.sharding.Mesh  # a mesh stands for its devices in their order
+
 
 @public_methods
 @dataclass(frozen=True)
@@ -217,27 +219,29 @@ class Plan(PlanView):
             raise self._in_stages()
         return bound
 
-    def _here(self, devices: Sequence[Any] | None) -> Sequence[Any]:
+    def _here(self, devices: Devices | None) -> Sequence[Any]:
         """The devices to run on.
 
         Raises:
             PlanError: if there are too few.
         """
+        if isinstance(devices, jax.sharding.Mesh):
+            devices = list(devices.devices.flat)
         here = jax.devices() if devices is None else devices
         mesh = f" ({self.mesh})" if not self.file.in_stages else ""
         check_enough(len(here), sum(self.file.groups), f"the plan{mesh}", self.where)
         return here
 
-    def _mesh(self, devices: Sequence[Any] | None) -> jax.sharding.Mesh:
+    def _mesh(self, devices: Devices | None) -> jax.sharding.Mesh:
         """The mesh of the one program over real devices.
 
         Raises:
             PlanError: if there are too few.
         """
-        self._here(devices)
-        return build_mesh(self.mesh, devices)
+        here = self._here(devices)
+        return build_mesh(self.mesh, None if devices is None else here)
 
-    def compile(self, *, devices: Sequence[Any] | None = None) -> Any:
+    def compile(self, *, devices: Devices | None = None) -> Any:
         """A callable with the signature of the function, on the devices present.
 
         With `optimizer=`: (params, opt_state, batch) -> (params, opt_state, loss).
@@ -250,7 +254,10 @@ class Plan(PlanView):
             if devices is None:
                 here = sorted(here, key=lambda device: (device.process_index, device.id))
             return compiled_stages(self.file, bound, here, self.where)
-        return compile_plan(bound, self._lowered, devices=devices, emission=self.program.emission)
+        return compile_plan(
+            bound, self._lowered, devices=None if devices is None else here,
+            emission=self.program.emission,
+        )  # fmt: skip
 
     @cached_property
     def _lowered(self) -> LoweredPlan:
@@ -268,6 +275,21 @@ class Plan(PlanView):
         return args
 
     @property
+    def specs(self) -> Any:
+        """`in_shardings`: PartitionSpecs of the arguments, in the names of the plan's mesh."""
+        return self.in_shardings
+
+    @property
+    def shardings(self) -> Any:
+        """NamedShardings of the arguments of the one program, over the devices present.
+
+        Raises:
+            PlanError: if there are too few, or no function is bound.
+        """
+        mesh = self._mesh(None)
+        return jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.specs)
+
+    @property
     def out_shardings(self) -> Any:
         """PartitionSpecs of the results of the one program, as a pytree."""
         traced = self._one()
@@ -277,9 +299,7 @@ class Plan(PlanView):
     def _specs_like(self, tree: Any, what: str, argnum: int | None) -> Any:
         return specs_like(self._one(), self.in_shardings, tree, what, argnum, self.where)
 
-    def shard(
-        self, tree: Any, *, argnum: int | None = None, devices: Sequence[Any] | None = None
-    ) -> Any:
+    def shard(self, tree: Any, *, argnum: int | None = None, devices: Devices | None = None) -> Any:
         """Places the arrays of one argument with the plan's shardings.
 
         Args:
@@ -304,7 +324,7 @@ class Plan(PlanView):
         init_fn: Callable[..., Any],
         *args: Any,
         argnum: int | None = None,
-        devices: Sequence[Any] | None = None,
+        devices: Devices | None = None,
     ) -> Any:
         """Runs `init_fn(*args)` with a result that is created sharded, never whole on one device.
 

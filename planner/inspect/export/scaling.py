@@ -34,7 +34,7 @@ def scaling(subject: Subject) -> Exported:
         options = Options(
             time_limit_s=TIME_LIMIT_S, memory_bytes=max(1, int(analysed.program.limit_bytes)),
             pins=analysed.program.pins, forbidden=analysed.program.forbidden, baselines=False,
-            **as_written(analysed.program),
+            **as_written(analysed.program, cluster.num_devices),
         )  # fmt: skip
         try:
             program = replanned(analysed, cluster, options)

@@ -14,8 +14,8 @@ from typing import Any
 from ir import Graph, Placement, asks, live_inputs
 
 from ...common.errors import PlanError
+from ...common.mesh_setting import AXES
 from ...common.options import Options
-from ...common.pins import AXES
 from ...common.resolved_pins import pin_dims
 from ...files.program_plan import ProgramPlan
 
@@ -127,17 +127,18 @@ def pinned_options(
     if not split:
         return replace(options, shardings="warn")
     shape = _shape(split, size)
-    if options.mesh not in (None, shape):
+    if options.shape not in (None, shape):
         raise PlanError(
             f"the mesh {options.mesh} was asked for, and the program is written for {shape} "
             f"({_at(split[0])})", kind="bad-option", where="Options.mesh",
             remedy="leave mesh out, or plan with shardings='warn'",
         )  # fmt: skip
+    axes = options.axes
     pins = [
-        (_literally(one.where), f"[{','.join(pin_dims(one.place, ranks[one.where]))}]")
+        (_literally(one.where), f"[{','.join(pin_dims(one.place, ranks[one.where], axes))}]")
         for one in split if one.by == "argument"
     ]  # fmt: skip
-    return replace(options, pins=(*options.pins, *pins), mesh=shape)
+    return replace(options, pins=(*options.pins, *pins), mesh=options.mesh or shape)
 
 
 def _check_place(one: Asked) -> None:
@@ -185,13 +186,15 @@ def _shape(split: Sequence[Asked], size: int) -> tuple[int, ...]:
     return shape
 
 
-def as_written(program: ProgramPlan) -> dict[str, Any]:
-    """Options that plan a program anew from its file; pinned shardings need the file's mesh."""
-    pinned = program.shardings == "pin"
-    return {
-        "shardings": program.shardings,
-        "mesh": tuple(n for _, n in program.mesh) if pinned else None,
-    }
+def as_written(program: ProgramPlan, devices: int) -> dict[str, Any]:
+    """Options that plan a program anew from its file, on a number of devices.
+
+    Pinned shardings need the file's mesh; one that the user has named is kept where it fits.
+    """
+    own = any(name not in AXES for name, _ in program.mesh)
+    fits = math.prod(size for _, size in program.mesh) == devices
+    kept = (own and fits) or program.shardings == "pin"
+    return {"shardings": program.shardings, "mesh": program.mesh if kept else None}
 
 
 def _literally(name: str) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from costmodel import Cluster
 from ir import Mesh
 
-from ...common.pins import AXES
+from ...common.mesh_setting import AXES
 
 MOST_AXES = 3
 
 
-def mesh_of(shape: tuple[int, ...]) -> Mesh:
-    """A mesh with the planner's axis names, x outermost."""
-    return Mesh(tuple(zip(AXES, shape, strict=False)))
+def mesh_of(shape: tuple[int, ...], names: Sequence[str] = AXES) -> Mesh:
+    """A mesh with the names of some axes, those of the planner if none are given."""
+    return Mesh(tuple(zip(names, shape, strict=False)))
 
 
 def mesh_shapes(cluster: Cluster) -> tuple[tuple[int, ...], ...]:

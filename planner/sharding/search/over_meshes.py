@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from costmodel import Cluster, CollectiveModel, ComputeModel
 
 from ...common.errors import PlanError, ShortError
+from ...common.mesh_setting import AXES
 from ...common.options import Options
 from ...common.request import Request
 from ...common.stop import PROVED, Stop
@@ -85,17 +87,19 @@ class Search:
         Raises:
             PlanError: if the user's shape has another number of devices.
         """
-        if self.options.mesh is None:
+        shape = self.options.shape
+        if shape is None:
             axes = self.scope.effort.axes
             return tuple(s for s in mesh_shapes(self.cluster) if len(s) <= axes)
-        mesh = mesh_of(self.options.mesh)
-        if mesh.num_devices != self.cluster.num_devices or len(mesh.axes) != len(self.options.mesh):
+        total = math.prod(shape)
+        if total != self.cluster.num_devices or len(shape) > len(AXES):
             raise PlanError(
-                f"mesh {self.options.mesh} has {mesh.num_devices} devices in at most 4 axes, the "
-                f"cluster {self.cluster.num_devices}", kind="bad-option", where="Options.mesh",
+                f"mesh {self.options.mesh} has {total} devices in {len(shape)} axes, the cluster "
+                f"{self.cluster.num_devices} devices and a plan at most {len(AXES)} axes",
+                kind="bad-option", where="Options.mesh",
                 remedy=f"use one of {', '.join(map(str, mesh_shapes(self.cluster)))}",
             )  # fmt: skip
-        return (self.options.mesh,)
+        return (shape,)
 
     def run(self) -> SearchOutcome:
         """Solves every shape and baseline.
@@ -159,7 +163,7 @@ class Search:
     def _hints(self) -> list[Candidate]:
         """Plans on coarser meshes than the requested one, as starting points."""
         found: list[Candidate] = []
-        for shape in coarser(self.options.mesh or ()):
+        for shape in coarser(self.options.shape or ()):
             scope = replace(
                 self.scope, least=[], blocked={}
             )  # an option that fails on a coarse mesh may fit on a finer one
@@ -188,7 +192,7 @@ class Search:
 
     def _searcher(self, shape: tuple[int, ...]) -> MeshSearch:
         self.request.say(f"mesh {'x'.join(map(str, shape))}")
-        return MeshSearch(self.scope, mesh_of(shape))
+        return MeshSearch(self.scope, mesh_of(shape, self.options.axes))
 
     def _on_coarsest(self, best: Candidate, searchers: Sequence[MeshSearch]) -> Candidate:
         """The plan re-expressed on the coarsest mesh that can represent it."""

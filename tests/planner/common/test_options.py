@@ -23,7 +23,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "microbatches": {"zero": 0, "negative": -4, "float": 2.0, "bool": True, "text": "2"},
     "mesh": {"empty": (), "zero": (0, 8), "negative": (-2, -4), "text": "2x4", "number": 8,
              "floats": (2.0, 4.0), "letters": ("a",), "bools": (True, True)},
-    "pins": {"text": "x=[8,-]", "no spec": (("x",),), "map": {"x": "[8]"}, "number": 3,
+    "pins": {"text": "x=[8,-]", "no spec": (("x",),), "map": {"x": 8}, "number": 3,
              "dims": (("x", ("x", None)),), "three": (("x", "[8]", "[8]"),)},
     "forbidden": {"text": "x=1", "word": (("x", "1"),), "bool": (("x", True),), "bare": ("x", 1)},
     "loss_reduction": {"word": "max", "none": None},
@@ -144,3 +144,21 @@ def test_forbidden_dimension_may_be_out_of_range_for_some() -> None:
     found = resolved(forbidden=(("params/*", 1),))
     assert found.allows(2, parse_sharding("[x]"), MESH)
     assert not found.allows(0, parse_sharding("[-,x]"), MESH)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_pin_may_leave_dimensions_out(rank: int) -> None:
+    pin = Pin.parse("w", "[x*y,-,...]")
+    whole = pin.of_rank(rank)
+    assert whole == ("x*y", "-", "-")[: max(rank, 2)]
+    assert pin.axes == ("x", "y")
+    assert Pin.parse("w", "[...]").of_rank(rank) == ("-",) * rank
+    assert str(pin) == "[x*y,-,...]"
+    assert str(pin.without({"x"})) == "[y,-,...]"
+    assert str(pin.without({"x", "y"})) == "[-,-,...]"
+
+
+@pytest.mark.parametrize("spec", ["[...,-]", "[-,....]", "[..., ...]", "..."])
+def test_the_rest_is_at_the_end(spec: str) -> None:
+    with pytest.raises(PlanError, match="is not a sharding"):
+        Pin.parse("w", spec)

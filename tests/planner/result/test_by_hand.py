@@ -59,8 +59,8 @@ def test_experts_are_not_faster_than_the_bound(name: str) -> None:
         assert followers
         assert set(followers) == {state}
     if name == "tensor":
-        assert str(held["params/up"]) == "[-,y]"
-        assert str(held["params/down"]) == "[y,-]"
+        assert str(held["params/up"]) == "[-,t]"
+        assert str(held["params/down"]) == "[t,-]"
 
 
 def test_what_does_not_fit_is_priced_and_said() -> None:

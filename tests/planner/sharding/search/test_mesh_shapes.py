@@ -7,7 +7,7 @@ import math
 import pytest
 
 from costmodel import parse_cluster
-from planner.common.pins import AXES
+from planner.common.mesh_setting import AXES
 from planner.sharding.search.mesh_shapes import MOST_AXES, mesh_of, mesh_shapes
 
 CLUSTERS = ("1xh100", "2xh100", "6xhost", "7xhost", "8xh100", "12xhost", "16xh100:8", "64xh100:8",
