@@ -70,10 +70,14 @@ def test_host_means_the_devices_present(run: Run) -> None:
     assert ran.answer["stages"][0]["devices"] == [0, 8]
 
 
-def test_mesh_and_microbatches_are_obeyed(run: Run) -> None:
-    shape = ("--mesh", "2x4", "--microbatches", "2", "--no-baselines", "--json")
+@pytest.mark.parametrize(
+    ("mesh", "axes"),
+    [("2x4", {"x": 2, "y": 4}), ("tensor=2,data=4", {"tensor": 2, "data": 4})],
+)
+def test_mesh_and_microbatches_are_obeyed(mesh: str, axes: dict[str, int], run: Run) -> None:
+    shape = ("--mesh", mesh, "--microbatches", "2", "--no-baselines", "--json")
     answer = run("plan", "step.py:adam", "-c", "8xh100", *shape).answer
-    assert answer["mesh"] == {"x": 2, "y": 4}
+    assert list(answer["mesh"].items()) == list(axes.items())
     assert answer["microbatches"] == 2
 
 
