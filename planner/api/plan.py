@@ -16,10 +16,13 @@ from costmodel import Cluster, parse_cluster
 
 from ..common.errors import PlanError
 from ..common.garbage_collection import seldom_collected
+from ..common.log import LOGGER
 from ..common.options import Options
-from ..common.request import Request, silent
+from ..common.request import Request, heard
 from ..common.surface import public
+from ..common.units_text import printable
 from ..files.plan_file import read
+from ..files.plan_text import plan_line
 from ..pipeline.check_plan import check_plan
 from ..pipeline.one_or_stages import one_or_stages
 from ..pipeline.planned import Planned, in_one_program
@@ -73,8 +76,9 @@ def plan(
     """
     start, wanted = time.monotonic(), options_of(options, settings)
     check_pipelines(wanted.schedules)
-    request = Request(machine_of(cluster), wanted, progress or silent, start)
+    request = Request(machine_of(cluster), wanted, heard(progress), start)
     name = getattr(fn, "__name__", type(fn).__name__)
+    LOGGER.info("planning %s on %s", name, request.machine.name)
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     if optimizer is not None:
         owned = {"donate_argnums": donate, "roles": roles}
@@ -97,11 +101,17 @@ def load(path: str | Path) -> Plan:
     """
     file = read(path)
     check_plan(file, str(path))
+    LOGGER.info("read %s: %s", path, plan_line(file))
     return Plan(file, where=str(path))
 
 
 def _plan_of(found: Planned) -> Plan:
     """The user's plan of a search's result."""
+    begin = "from the plan store" if found.cached else "planned"
+    spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.seconds.items())
+    LOGGER.info("%s: %s (%s)", begin, plan_line(found.file), spent)
+    for warning in found.file.whole.warnings:
+        LOGGER.warning("%s", printable(warning))
     return Plan(found.file, found.bound, found.seconds, cached=found.cached)
 
 

@@ -8,11 +8,25 @@ from dataclasses import dataclass, field
 
 from costmodel import Cluster
 
+from .log import LOGGER
 from .options import Options
 
 
-def silent(_: str) -> None:
-    """Progress that nobody hears."""
+def logged(line: str) -> None:
+    """Progress that only the log hears."""
+    LOGGER.debug(line)
+
+
+def heard(progress: Callable[[str], None] | None) -> Callable[[str], None]:
+    """Progress that the log hears, and a receiver if there is one."""
+    if progress is None:
+        return logged
+
+    def say(line: str) -> None:
+        logged(line)
+        progress(line)
+
+    return say
 
 
 @dataclass(frozen=True)
@@ -25,5 +39,5 @@ class Request:
 
     machine: Cluster
     options: Options
-    say: Callable[[str], None] = silent
+    say: Callable[[str], None] = logged
     start: float = field(default_factory=time.monotonic)

@@ -56,7 +56,7 @@ def build_mesh(mesh: Mesh, devices: Sequence[Any] | None = None) -> jax.sharding
     return jax.sharding.Mesh(grid, mesh.names)
 
 
-@dataclass(frozen=True, eq=False)  # by identity: JAX keeps functions by their hash
+@dataclass(frozen=True, eq=False, repr=False)  # by identity: JAX keeps functions by their hash
 class CompiledPlan:
     """A planned function; call it, or lower it, with the arguments of the original.
 

@@ -45,6 +45,18 @@ def show_plan(
     return "\n".join(map(printable, lines))
 
 
+def plan_line(file: PlanFile) -> str:
+    """The plan in one line: program, cluster, mesh or stages, step, memory and gap."""
+    whole, (first, *others) = file.whole, file.members
+    mesh = ",".join(f"{axis}={n}" for axis, n in first.mesh)
+    form = f"{1 + len(others)} stages" if file.in_stages else mesh
+    return printable(
+        f"{whole.name} on {whole.cluster.get('name', 'cluster')}, {form}: "
+        f"step {seconds_text(whole.step_s)}, {bytes_text(file.peak_bytes)} of "
+        f"{bytes_text(whole.limit_bytes)} per device, gap {file.gap:.2%}"
+    )
+
+
 def _stages(file: PlanFile, pipeline: Pipeline) -> list[str]:
     """A plan in stages: schedule, prediction, stages, other plans, rules."""
     lines = [

@@ -18,6 +18,7 @@ from ir.analysis import flatten
 from ir.trace import Traced
 
 from ..common.errors import PlanError
+from ..common.log import LOGGER
 from ..common.surface import public_methods
 from ..common.write_files import write_files
 from ..emit.compilers import devices_for
@@ -26,7 +27,7 @@ from ..emit.local_op import partition_spec
 from ..emit.serialize import serialized
 from ..files.plan_file import one_stage, write
 from ..files.plan_summary import summary_of
-from ..files.plan_text import show_plan
+from ..files.plan_text import plan_line, show_plan
 from ..inspect.at_a_glance import at_a_glance
 from ..inspect.export import Written, export_plan
 from ..inspect.perfetto import trace_json
@@ -62,6 +63,9 @@ class Plan(PlanView):
         """The contract of `meshwright plan --json`."""
         glance = {} if self.file.in_stages else at_a_glance(self.analysed).record()
         return summary_of(self.file, self.seconds, glance, cached=self.cached)
+
+    def __repr__(self) -> str:
+        return f"<Plan of {plan_line(self.file)}>"
 
     def __str__(self) -> str:
         if self.file.in_stages:
@@ -201,6 +205,7 @@ class Plan(PlanView):
             bound = bound_program(self.analysed, fn, args, settings)
         else:
             bound = bound_stages(self.file, self.where, fn, args, settings)
+        LOGGER.info("bound: %s", plan_line(self.file))
         return Plan(self.file, bound, self.seconds, self.where)
 
     def _need(self) -> Traced | BoundStages:
@@ -250,6 +255,7 @@ class Plan(PlanView):
             PlanError: if there are fewer devices than the plan needs, or no function is bound.
         """
         bound, here = self._need(), self._here(devices)
+        LOGGER.info("emitting %s for %d devices", self.file.whole.name, sum(self.file.groups))
         if isinstance(bound, BoundStages):
             if devices is None:
                 here = sorted(here, key=lambda device: (device.process_index, device.id))

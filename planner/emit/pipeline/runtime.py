@@ -30,7 +30,7 @@ from .update import Update
 Array = Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pipeline:
     """A training step in stages: (params, opt_state, batch) -> (params, opt_state, loss).
 

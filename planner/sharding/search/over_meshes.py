@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from costmodel import Cluster, CollectiveModel, ComputeModel
 
 from ...common.errors import PlanError, ShortError
+from ...common.log import LOGGER
 from ...common.mesh_setting import AXES
 from ...common.options import Options
 from ...common.request import Request
@@ -133,6 +134,7 @@ class Search:
             found.extend(best)
             bounds.extend([bound] if last else [])
             best_s = min([best_s, *(c.account.step_s for c in best)])
+            LOGGER.debug("mesh %s: best step %.3g s, bound %.3g s", searcher.mesh, best_s, bound)
         for searcher in searchers if self.options.baselines else ():
             few = len(searcher.mesh.axes) <= 2 or time.monotonic() < self.scope.deadline
             if searcher.mesh.sizes in fine and few:
