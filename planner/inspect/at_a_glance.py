@@ -48,7 +48,7 @@ class Glance:
         found = [f"  layout       {self.layout}"] if self.layout else []
         if self.other:
             found.append(
-                f"  faster       {self.times_as_fast:.2f} times as fast as {self.other}, the "
+                f"  compared     {self.times_as_fast:.2f} times as fast as {self.other}, the "
                 "fastest hand-written plan that fits"
             )
         for name, texts in (("speed", self.rates()), ("consists of", self.parts())):
