@@ -36,7 +36,7 @@ from typing import Any
 from benchmarks.__main__ import machine
 from benchmarks.models import SIZES, target
 from planner import PlanError, plan
-from planner.common.pins import AXES
+from planner.common.mesh_setting import AXES
 
 # model -> (AutoParallel's mesh, sequences in a step: two for each outer device, as its example has)
 ROWS = {"llama-8b": ((8, 8), 16), "llama-70b": ((32, 8), 64)}

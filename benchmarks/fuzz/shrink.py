@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from planner.common.pins import AXES
+from planner.common.mesh_setting import AXES
 
 from .case import Case, Outcome, bits, run, told
 from .decisions import Told, on_axes
