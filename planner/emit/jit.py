@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,18 +26,24 @@ from .local_op import partition_spec
 from .run import Written
 
 EMISSIONS = ("shard_map", "constraints")
+Devices = Sequence[Any] | jax.sharding.Mesh
 
 
-def build_mesh(mesh: Mesh, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
+def build_mesh(mesh: Mesh, devices: Devices | None = None) -> jax.sharding.Mesh:
     """The mesh over real devices, host by host in row-major order.
 
     Args:
         mesh: axes and sizes.
-        devices: devices to use in that order; all there are if None.
+        devices: devices to use in that order; all there are if None. A mesh of JAX with these axes
+            is taken with its axes of size 1; of another one only the devices are.
 
     Raises:
         IRError: if there are fewer devices than the mesh needs.
     """
+    if isinstance(devices, jax.sharding.Mesh):
+        if _wide(devices.shape.items()) == _wide(mesh.axes) and {*mesh.names} <= {*devices.shape}:
+            return jax.sharding.Mesh(devices.devices, devices.axis_names)  # in Auto mode
+        devices = list(devices.devices.flat)
     if devices is None:
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     need = mesh.num_devices
@@ -54,6 +60,10 @@ def build_mesh(mesh: Mesh, devices: Sequence[Any] | None = None) -> jax.sharding
         )  # fmt: skip
     grid = np.array(list(devices)[:need], dtype=object).reshape(mesh.sizes)
     return jax.sharding.Mesh(grid, mesh.names)
+
+
+def _wide(axes: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    return [(name, size) for name, size in axes if size > 1]
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # by identity: JAX keeps functions by their hash
@@ -136,7 +146,7 @@ def compile_plan(
     traced: Traced,
     plan: LoweredPlan,
     *,
-    devices: Sequence[Any] | None = None,
+    devices: Devices | None = None,
     emission: str = "shard_map",
 ) -> CompiledPlan:
     """The plan as a jitted function.

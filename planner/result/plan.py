@@ -22,7 +22,7 @@ from ..common.log import LOGGER
 from ..common.surface import public_methods
 from ..common.write_files import write_files
 from ..emit.compilers import devices_for
-from ..emit.jit import build_mesh, compile_plan
+from ..emit.jit import Devices, build_mesh, compile_plan
 from ..emit.local_op import partition_spec
 from ..emit.serialize import serialized
 from ..files.plan_file import one_stage, write
@@ -39,8 +39,6 @@ from .bind import bound_program, placed, specs_like
 from .bind_stages import bound_stages, compiled_stages
 from .enough_devices import check_enough
 from .plan_view import PlanView
-
-Devices = Sequence[Any] | jax.sharding.Mesh  # a mesh stands for its devices in their order
 
 
 @public_methods
@@ -243,8 +241,8 @@ class Plan(PlanView):
         Raises:
             PlanError: if there are too few.
         """
-        here = self._here(devices)
-        return build_mesh(self.mesh, None if devices is None else here)
+        self._here(devices)
+        return build_mesh(self.mesh, devices)
 
     def compile(self, *, devices: Devices | None = None) -> Any:
         """A callable with the signature of the function, on the devices present.
@@ -260,10 +258,7 @@ class Plan(PlanView):
             if devices is None:
                 here = sorted(here, key=lambda device: (device.process_index, device.id))
             return compiled_stages(self.file, bound, here, self.where)
-        return compile_plan(
-            bound, self._lowered, devices=None if devices is None else here,
-            emission=self.program.emission,
-        )  # fmt: skip
+        return compile_plan(bound, self._lowered, devices=devices, emission=self.program.emission)
 
     @cached_property
     def _lowered(self) -> LoweredPlan:

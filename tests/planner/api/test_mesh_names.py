@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ir import Sharding
 from meshwright import Options, PlanError, load, plan
@@ -116,12 +116,31 @@ def test_a_mesh_of_jax() -> None:
     assert found.specs[0]["up"] == P(None, "tensor")
     turned = jax.sharding.Mesh(mesh.devices[::-1].copy(), mesh.axis_names)
     compiled = found.compile(devices=turned)
-    assert list(compiled.mesh.devices.flat) == list(turned.devices.flat)
+    assert compiled.mesh == jax.sharding.Mesh(turned.devices, mesh.axis_names)
     for context in (mesh, turned, found.compile().mesh):
         with jax.set_mesh(context):
             assert_runs(found.compile())
             assert_runs(compiled)
+    other = found.compile(devices=jax.make_mesh((4, 2), ("data", "tensor")))
+    assert other.mesh.shape_tuple == (("data", 2), ("tensor", 4))
     assert planned(mesh=mesh.abstract_mesh).mesh == found.mesh
+
+
+def test_results_within_a_mesh_that_is_set() -> None:
+    auto = jax.make_mesh((2, 4), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    pins = {"params/up": P("data", "tensor")}
+    made = planned(mesh=auto, pins=pins).compile(devices=auto)
+    expected = step(PARAMS, X)[0]["up"]
+    with jax.set_mesh(auto):
+        params, loss = made(PARAMS, X)
+        assert params["up"].sharding == NamedSharding(auto, pins["params/up"])
+        both = params["up"] - loss, jax.jit(lambda x: made(PARAMS, x)[0]["up"] - loss)(X)
+    for found in both:
+        np.testing.assert_allclose(found, expected - loss, rtol=1e-5, atol=1e-6)
+    explicit = jax.make_mesh((2, 4), ("data", "tensor"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(explicit):
+        up = jax.sharding.reshard(made(PARAMS, X)[0]["up"], P("data"))
+        np.testing.assert_allclose(up * 2, expected * 2, rtol=1e-5, atol=1e-6)
 
 
 def test_a_training_step_of_the_planner() -> None:
