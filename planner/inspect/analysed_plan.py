@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, ReshardModel
 from ir import Graph, IRError, parse
-from ir.analysis import Decisions, FlatProgram, Kinds, flatten
+from ir.analysis import Decisions, FlatProgram, Kinds, Specs, flatten
 
 from ..common.errors import PlanError
 from ..common.pins import is_called
@@ -21,7 +21,7 @@ from ..sharding.cost.account import Account, account
 from ..sharding.lower import Decided
 from ..sharding.problem.build import Builder
 from ..sharding.problem.facts import Facts
-from ..sharding.problem.program import Program, roles_of
+from ..sharding.problem.program import Program, kinds_of, roles_of
 from ..sharding.problem.records import Built, MenuCache
 from ..sharding.problem.restricted import Cuts, within
 from ..sharding.search.pinned import wished
@@ -81,7 +81,8 @@ class AnalysedPlan:
     @cached_property
     def kinds(self) -> Kinds:
         """Kinds of dimensions: batch, sequence, experts."""
-        return self.searched(self._wishes).kinds
+        roles = roles_of(self.program.roles, self.flat)
+        return kinds_of(self.flat, Specs(self.flat), roles)
 
     @cached_property
     def built(self) -> Built:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ir import Graph
-from ir.analysis import Classes, FlatProgram, Kinds, flatten
+from ir.analysis import Classes, FlatProgram, Kinds, Specs, flatten
 
 from ...common.options import Options
 from ...common.resolved_pins import Wishes, wishes_for
@@ -42,8 +42,7 @@ class Program:
         """Kinds of the program's dimensions."""
         if self.like is not None:
             return self.like.kinds
-        specs = [self.facts.spec(op) for op in self.flat.ops]
-        return Kinds(Classes(self.flat, specs), specs, self.roles.batch, self.roles.parameters)
+        return kinds_of(self.flat, self.facts.specs, self.roles)
 
     @cached_property
     def repeats(self) -> Repeats | None:
@@ -67,6 +66,12 @@ class Program:
         if in_flight is None:
             return self
         return replace(self, in_flight_buffers=in_flight.in_flight_buffers(self.flat), like=self)
+
+
+def kinds_of(flat: FlatProgram, specs: Specs, roles: Roles) -> Kinds:
+    """Kinds of the dimensions of a program: batch, sequence, experts."""
+    each = [specs.of(op) for op in flat.ops]
+    return Kinds(Classes(flat, each), each, roles.batch, roles.parameters)
 
 
 def roles_of(names: Sequence[str], flat: FlatProgram) -> Roles:
