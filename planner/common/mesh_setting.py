@@ -36,11 +36,16 @@ def read_mesh(value: object) -> Sizes | Named:
     if not whole or len(whole) != len(sizes):
         raise ValueError(f"must be whole numbers from 1, or names with them, got {value!r}")
     for name in names:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not is_name(name):
             raise ValueError(f"the axis {name!r} must be named with letters, digits and '_'")
         if names.count(name) > 1:
             raise ValueError(f"the axis '{name}' occurs twice in {value!r}")
     return tuple(zip(names, whole, strict=True)) if names else tuple(whole)
+
+
+def is_name(value: object) -> bool:
+    """Whether an axis of a plan can be called so."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def sizes_of(mesh: Sizes | Named) -> Sizes:

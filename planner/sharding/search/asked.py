@@ -1,6 +1,6 @@
 """Placements that the user's program asks for: named in warnings, or turned into pins.
 
-A user's mesh enters by its sizes only: its axes are the plan's, in their order.
+The axes of a user's mesh are the plan's, in their order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ir import Graph, Placement, asks, live_inputs
 
 from ...common.errors import PlanError
-from ...common.mesh_setting import AXES
+from ...common.mesh_setting import AXES, Named, is_name
 from ...common.options import Options
 from ...common.resolved_pins import pin_dims
 from ...files.program_plan import ProgramPlan
@@ -127,7 +127,8 @@ def pinned_options(
     if not split:
         return replace(options, shardings="warn")
     shape = _shape(split, size)
-    if options.shape not in (None, shape):
+    options = replace(options, mesh=options.mesh or _named(split) or shape)
+    if options.shape != shape:
         raise PlanError(
             f"the mesh {options.mesh} was asked for, and the program is written for {shape} "
             f"({_at(split[0])})", kind="bad-option", where="Options.mesh",
@@ -138,7 +139,7 @@ def pinned_options(
         (_literally(one.where), f"[{','.join(pin_dims(one.place, ranks[one.where], axes))}]")
         for one in split if one.by == "argument"
     ]  # fmt: skip
-    return replace(options, pins=(*options.pins, *pins), mesh=options.mesh or shape)
+    return replace(options, pins=(*options.pins, *pins))
 
 
 def _check_place(one: Asked) -> None:
@@ -184,6 +185,15 @@ def _shape(split: Sequence[Asked], size: int) -> tuple[int, ...]:
             "shardings='warn'",
         )  # fmt: skip
     return shape
+
+
+def _named(split: Sequence[Asked]) -> Named | None:
+    """The axes of the mesh that all shardings share, if they have names that a plan can use."""
+    meshes = {tuple((axis, n) for axis, n in one.place.mesh if n > 1) for one in split}
+    if len(meshes) > 1:
+        return None
+    (mesh,) = meshes
+    return mesh if all(is_name(axis) for axis, _ in mesh) else None
 
 
 def as_written(program: ProgramPlan, devices: int) -> dict[str, Any]:

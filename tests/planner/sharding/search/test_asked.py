@@ -92,24 +92,28 @@ SHARDED = jax.ShapeDtypeStruct(W.shape, W.dtype, sharding=on(None, "model"))
 CASES = {
     "constraint": Case(
         with_constraint, r"1 sharding constraint is not .* \[data,model\] on data=4,model=2 at "
-        r"test_asked.py:\d+: the planner .* shardings='pin'", ("[x,y]",)
+        r"test_asked.py:\d+: the planner .* shardings='pin'", ("[data,model]",)
     ),
-    "scan": Case(in_a_scan, "2 sharding constraints are not", ("[-,x*y]", "[?,x]")),
-    "branch": Case(in_a_branch, "1 sharding constraint is not", ("[x,-]",)),
-    "gradient": Case(with_a_gradient, "2 sharding constraints are not", ("[y,x]",) * 2),
-    "inner jit": Case(of_a_jit, "2 shardings of jitted functions are not", ("[x,-]", "[-,x]")),
+    "scan": Case(in_a_scan, "2 sharding constraints are not", ("[-,data*model]", "[?,data]")),
+    "branch": Case(in_a_branch, "1 sharding constraint is not", ("[data,-]",)),
+    "gradient": Case(with_a_gradient, "2 sharding constraints are not", ("[model,data]",) * 2),
+    "inner jit": Case(
+        of_a_jit, "2 shardings of jitted functions are not", ("[data,-]", "[-,data]")
+    ),
     "outer jit": Case(
         GIVEN, r"1 sharding of an argument is not .* at w:|1 sharding of a jitted function is "
-        "not .* at result out:", ("[x,-]",), ("", "[-,y]"), ("[x,-]",)
+        "not .* at result out:", ("[data,-]",), ("", "[-,model]"), ("[data,-]",)
     ),
-    "explicit": Case(explicit, "2 reshards and explicit shardings are not", ("[x,y]", "[-,y]")),
-    "device_put": Case(put, "1 device_put is not", ("[x,-]",)),
+    "explicit": Case(
+        explicit, "2 reshards and explicit shardings are not", ("[data,model]", "[-,model]")
+    ),
+    "device_put": Case(put, "1 device_put is not", ("[data,-]",)),
     "arguments": Case(
         product, r"2 shardings of arguments are not .* \[data\] on data=4,model=2 at x:",
-        (), ("[x,-]", "[-,y]"), (), (jax.device_put(X, on("data")), SHARDED)
+        (), ("[data,-]", "[-,model]"), (), (jax.device_put(X, on("data")), SHARDED)
     ),
     "explicit arguments": Case(
-        lambda x, w: jnp.sin(x) @ w, "1 sharding of an argument is not", (), ("[x,-]", ""), (),
+        lambda x, w: jnp.sin(x) @ w, "1 sharding of an argument is not", (), ("[data,-]", ""), (),
         (jax.device_put(X, on("data", mesh=EXPLICIT)), W)
     ),
 }  # fmt: skip
@@ -143,7 +147,7 @@ def test_pins_are_kept_and_the_values_are_the_same(case: Case) -> None:
     emission = "constraints" if case.fn in (in_a_scan, explicit) else "shard_map"
     found = planned(case, shardings="pin", emission=emission)
     assert found.warnings == ()
-    assert found.mesh.sizes == (4, 2)
+    assert found.mesh.axes == (("data", 4), ("model", 2))
     states = [str(state) for state in inside(found)]
     assert len(states) == len(case.inside)
     for asked, state in (
@@ -182,9 +186,20 @@ def test_a_pinned_plan_is_saved_bound_explained_and_refused_elsewhere(tmp_path: 
     with pytest.raises(PlanError, match="pins on a mesh of 8 devices"):
         again.what_if(devices=4)
     text = (tmp_path / "plan.json").read_text()
-    (tmp_path / "plan.json").write_text(text.replace('"[x,-]"', '"[-,x]"'))
+    (tmp_path / "plan.json").write_text(text.replace('"[data,-]"', '"[-,data]"'))
     with pytest.raises(PlanError):
         load(tmp_path / "plan.json")
+
+
+def test_axes_without_one_usable_name_are_called_by_letters() -> None:
+    turned = jax.make_mesh((4, 2), ("rows", "columns"), axis_types=(AxisType.Auto,) * 2)
+    dashed = jax.make_mesh((4, 2), ("data-parallel", "model"), axis_types=(AxisType.Auto,) * 2)
+    for first, second, axis in ((AUTO, turned, "rows"), (dashed, dashed, "data-parallel")):
+        w = jax.device_put(W, on(first.axis_names[1], mesh=first))
+        x = jax.device_put(X, on(axis, mesh=second))
+        found = plan(product, x, w, cluster=slow_machine(), shardings="pin", baselines=False)
+        assert found.mesh.axes == (("x", 4), ("y", 2))
+        assert [str(state) for state in found.decisions.inputs] == ["[x,-]", "[y,-]"]
 
 
 def other_order(x: Any) -> Any:
@@ -213,7 +228,7 @@ REFUSED = {
     "mesh": (six_parts, X, {"mesh": (2, 4)}, r"mesh \(2, 4\) was asked for, .* for \(4, 2\)"),
     "pin": (
         lambda x: x * 2.0, jax.device_put(X, on("data")), {"pins": (("x", "[-,-]"),)},
-        r"no sharding of 'x' satisfies 'x=-,-' and 'x=x,-'",
+        r"no sharding of 'x' satisfies 'x=-,-' and 'x=data,-'",
     ),
 }  # fmt: skip
 
@@ -263,16 +278,16 @@ def test_a_training_step_is_pinned_by_its_parameters_and_a_tied_result_by_its_ar
         mean_loss, params, BATCH, cluster=slow_machine(), optimizer=optax.adam(1e-3),
         shardings="pin", baselines=False,
     )  # fmt: skip
-    assert str(found.input_shardings()["params/w1"]) == "[-,y]"
-    assert str(found.decisions.outputs[1]) == "[-,y]"  # the new w1
+    assert str(found.input_shardings()["params/w1"]) == "[-,model]"
+    assert str(found.decisions.outputs[1]) == "[-,model]"  # the new w1
 
     def update(params: Any, x: Any) -> Any:
         return {"w": params["w"] - x.T @ x @ params["w"]}
 
     stepped = jax.jit(update, out_shardings={"w": on("model")}, donate_argnums=0)
     kept = plan(stepped, {"w": W}, X, cluster=slow_machine(), shardings="pin")
-    assert str(kept.input_shardings()["params/w"]) == "[y,-]"
-    assert str(kept.decisions.outputs[0]) == "[y,-]"
+    assert str(kept.input_shardings()["params/w"]) == "[model,-]"
+    assert str(kept.decisions.outputs[0]) == "[model,-]"
 
 
 def test_stages_tell_what_they_do_not_follow() -> None:
