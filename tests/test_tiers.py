@@ -61,6 +61,7 @@ PLANNER_FRONT: tuple[str, ...] = (
     "planner/api/parallelize.py",
     "planner/api/plan.py",
     "planner/cli/platforms.py",
+    "planner/inspect/export/loaders/jax_module.py",  # copied into an export
     "planner/inspect/export/loaders/jax_shardings.py",  # copied beside an export
     "planner/pipeline/one_or_stages.py",
     "planner/result/bind.py",
@@ -110,6 +111,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/slices.py",
     "planner/emit/steps.py",
     "planner/emit/values.py",
+    "planner/inspect/export/loaders/jax_module.py",
     "planner/inspect/export/loaders/jax_shardings.py",
     "planner/inspect/export/loaders/torch_plan.py",
     "planner/pipeline/cut/equations.py",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from .deepspeed import deepspeed
 from .flexflow import flexflow
+from .jax_module import jax_module
 from .maxtext import maxtext
 from .megatron import megatron
 from .record import Format
@@ -19,6 +20,7 @@ from .traffic import traffic
 _ALL = (
     Format("deepspeed", "DeepSpeed's ds_config.json", False, deepspeed),
     Format("flexflow", "FlexFlow's strategy file", False, flexflow),
+    Format("jax", "a Python module to keep, which needs JAX alone", False, jax_module),
     Format("maxtext", "MaxText's settings (YAML)", False, maxtext),
     Format("megatron", "Megatron-LM's arguments (JSON)", False, megatron),
     Format("scaling", "best step for each number of devices (JSON)", False, scaling),

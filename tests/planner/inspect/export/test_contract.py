@@ -19,6 +19,8 @@ PLAIN = [name for name, f in FORMATS.items() if not f.needs_function and name !=
 def test_a_loaded_plan_exports_the_same_bytes_each_time(
     name: str, kind: str, tmp_path: Path
 ) -> None:
+    if name == "jax" and kind in ("layered", "trained"):
+        pytest.skip("its program is not the user's own: test_jax_module.py")
     PLANS[kind]().save(tmp_path / "plan.json")
     found = load(tmp_path / "plan.json")
     first = found.export(name, tmp_path / "a.out")
@@ -29,7 +31,7 @@ def test_a_loaded_plan_exports_the_same_bytes_each_time(
         assert a.read_bytes() == b.read_bytes()
         assert a.read_bytes().endswith(b"\n")
     assert first.notes == again.notes
-    if name not in ("flexflow", "maxtext"):
+    if name not in ("flexflow", "jax", "maxtext"):
         json.loads((tmp_path / "a.out").read_text(encoding="utf-8"))
 
 
