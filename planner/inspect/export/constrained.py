@@ -1,7 +1,7 @@
 """Results of a program that need a sharding constraint for XLA to choose the plan's collectives.
 
-These are the results of products, which shardings propagate from, every value that changes its
-state, and all that is read or made by an op at which one does. The rest follows by propagation.
+These are what products read and make, which shardings propagate from, every value that changes its
+state, and what is read or made by an op at which one does. The rest follows by propagation.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _wanted(plan: LoweredPlan) -> set[int]:
     found: set[int] = set()
     for op in plan.flat.ops:
         if op.node.op in _PRODUCTS:
-            found.update(op.outputs)
+            found.update((*op.reads, *op.outputs))
     for reshard in plan.reshards:
         passage = reshard.passage
         found.add(passage.value)

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from examples import gpt, llama, vit
+from examples import gpt, llama, lstm, vit
 from ir import Sharding
 from ir.trace import Traced
 from planner import Plan, PlanError, plan
@@ -49,6 +49,7 @@ EXAMPLES = {
     "gpt-scanned": (gpt.small_scanned, "gpt", "small_scanned", {"mesh": (2, 4)}),
     "gpt-written-out": (gpt.small, "gpt", "small", {}),
     "llama": (llama.small, "llama", "small", {"mesh": (2, 2, 2)}),
+    "lstm": (lstm.small, "lstm", "small", {}),
     "vit": (vit.small, "vit", "small", {}),
 }
 
