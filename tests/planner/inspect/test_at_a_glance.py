@@ -1,3 +1,4 @@
+# pyright: basic
 """The first lines of a plan's page: known layouts, rates and parts of the step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# pyright: basic
 """A plan that was found and runs faster with collectives beside compute is named."""
 
 from __future__ import annotations
