@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ir import REGIONS, Graph, LoweredPlan, Sharding, TensorType
+from ir import REGIONS, Graph, Literal, LoweredPlan, Sharding, TensorType
 from ir.analysis import Place
 
 _PRODUCTS = ("conv_general_dilated", "dot_general", "ragged_dot_general")
@@ -84,7 +84,11 @@ def _wanted(plan: LoweredPlan) -> set[int]:
 
 
 def _results(graph: Graph, place: Place) -> Iterator[tuple[Place, int, str, TensorType, str]]:
-    """Body, number, primitive, type and source line of every result and input of a body."""
+    """Body, number, primitive, type and source line of every result and input of a body.
+
+    What is made of literals alone is left out: JAX may fold it.
+    """
+    fixed: set[int] = set()
     for i, node in enumerate(graph.nodes):
         if node.op in REGIONS:
             for b, body in enumerate(node.bodies):
@@ -92,6 +96,11 @@ def _results(graph: Graph, place: Place) -> Iterator[tuple[Place, int, str, Tens
                     if item.role != "constant":
                         yield (*place, i, b), number, f"{node.op} input", item.type, node.source
                 yield from _results(body, (*place, i, b))
+        elif node.op != "constant" and all(
+            isinstance(x, Literal) or x in fixed for x in node.inputs
+        ):
+            fixed.update(graph.values_of(i))
+            continue
         for number, type_ in zip(graph.values_of(i), node.outputs, strict=True):
             yield place, number, node.op, type_, node.source
 

@@ -160,6 +160,7 @@ def _evaluate(closed: Any, constrain: Any, *args: Any) -> list[Any]:
     jaxpr, consts = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
     variables = (*jaxpr.constvars, *jaxpr.invars)
     env: dict[Any, Any] = dict(zip(variables, (*consts, *args), strict=True))
+    fixed = set[Any]()  # made of literals alone: not counted, as JAX may fold it
 
     def read(atom: Any) -> Any:
         return atom.val if hasattr(atom, "val") else env[atom]  # a literal
@@ -181,7 +182,12 @@ def _evaluate(closed: Any, constrain: Any, *args: Any) -> list[Any]:
             with eqn.ctx.manager:
                 found = eqn.primitive.bind(*functions, *inputs, **params)
             outputs = found if eqn.primitive.multiple_results else [found]
-            outputs = [constrain(name, x) for x in outputs]
+            if name in _BODIES or not all(
+                hasattr(atom, "val") or atom in fixed for atom in eqn.invars
+            ):
+                outputs = [constrain(name, x) for x in outputs]
+            else:
+                fixed.update(eqn.outvars)
         env.update(zip(eqn.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
