@@ -19,6 +19,41 @@ from .problem import Floats, IntraProblem
 Ints = NDArray[np.int64]
 
 
+class Pool:
+    """An array that grows at its end; what it holds stays at its place.
+
+    Problems that are made of each other share one: they differ in few of their tables, which are
+    most of their memory.
+
+    Args:
+        arrays: what it holds at first, one after the other.
+    """
+
+    SPARE = 1.25  # of the size; memory that is not used is not taken
+
+    def __init__(self, *arrays: Floats) -> None:
+        self.size = sum(a.size for a in arrays)
+        if len(arrays) == 1:
+            self._array = arrays[0].ravel()
+        else:
+            self._array = np.empty(int(self.SPARE * self.size))
+            np.concatenate([np.zeros(0), *map(np.ravel, arrays)], out=self.filled)
+
+    @property
+    def filled(self) -> Floats:
+        return self._array[: self.size]
+
+    def grow(self, count: int) -> Floats:
+        """The next entries, zeros, to be filled."""
+        start, self.size = self.size, self.size + count
+        if self.size > len(self._array):
+            before = self._array[:start]
+            self._array = np.empty(int(self.SPARE * self.size))
+            self._array[:start] = before
+        self._array[start : self.size] = 0.0
+        return self._array[start : self.size]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Flat:
     """Arrays over n nodes, L options, m edges, k stretches of use, T moments.
@@ -27,6 +62,7 @@ class Flat:
     cost: [L].
     ends: [m, 2], first end < second end, each pair once.
     table: [m], where the costs of an edge begin in `pool`, row by row; edges may share them.
+    tables: what `pool` holds; some of it may belong to other problems.
     owner, begin, end: [k], node and moments of a stretch, [begin, end); sorted by node.
     use_at: [k], where the use of each option of the owner begins in `use`.
     limit: [T], what is left at each moment.
@@ -37,7 +73,7 @@ class Flat:
     cost: Floats
     ends: Ints
     table: Ints
-    pool: Floats
+    tables: Pool
     owner: Ints
     begin: Ints
     end: Ints
@@ -50,6 +86,10 @@ class Flat:
     @property
     def size(self) -> int:
         return len(self.first) - 1
+
+    @property
+    def pool(self) -> Floats:
+        return self.tables.filled
 
     @property
     def sizes(self) -> Ints:
@@ -87,8 +127,8 @@ def ranges(starts: Ints, counts: Ints) -> Ints:
     return np.arange(total) + np.repeat(starts - (ends - counts), counts)
 
 
-def pooled(arrays: Sequence[Floats]) -> tuple[Ints, Floats]:
-    """Where each array begins, and the arrays one after the other; one object is held once."""
+def pooled(arrays: Sequence[Floats]) -> tuple[Ints, Pool]:
+    """Where each array begins among all of them; one object is held once."""
     place: dict[int, int] = {}
     at = np.empty(len(arrays), dtype=np.int64)
     parts: list[Floats] = []
@@ -97,10 +137,10 @@ def pooled(arrays: Sequence[Floats]) -> tuple[Ints, Floats]:
         known = place.get(id(array))
         if known is None:
             known = place[id(array)] = filled
-            parts.append(array.ravel())
+            parts.append(array)
             filled += array.size
         at[n] = known
-    return at, np.concatenate(parts) if parts else np.zeros(0)
+    return at, Pool(*parts)
 
 
 def flatten_problem(problem: IntraProblem) -> Flat:
@@ -130,7 +170,7 @@ def flatten_problem(problem: IntraProblem) -> Flat:
     return Flat(
         first, np.concatenate(costs) if costs else np.zeros(0),
         np.array(ends, dtype=np.int64).reshape(-1, 2), table, pool,
-        owner, begin, end, use_at, use,
+        owner, begin, end, use_at, use.filled,
         np.full(len(moment), problem.limit * (1 + 1e-12)), moment,
         0.0 if problem.limit >= 0 else np.inf,  # no memory is too much
     )  # fmt: skip

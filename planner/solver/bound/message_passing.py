@@ -31,7 +31,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..arrays import Flat, Ints, ranges
+from ..arrays import Flat, Ints, Pool, ranges
 from ..problem import Floats
 from ..reduce.arc_consistency import incidence
 from .message_kernels import Cells, bound_of, levelled, pass_over, rounded, slack_of, turn
@@ -170,7 +170,7 @@ class Messages:
             table, cost, pool,
         )  # fmt: skip
         constant = flat.constant + total
-        return replace(flat, cost=cost, table=table, pool=pool, constant=constant)
+        return replace(flat, cost=cost, table=table, tables=Pool(pool), constant=constant)
 
     def round(self, limit: Floats | None = None, wrong: Floats | None = None) -> Ints:
         """A choice: nodes in order, each the best that fits, given the earlier ones.

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..arrays import Flat, Ints
+from ..arrays import Flat, Ints, Pool
 from ..numba_jit import compiled
 from ..problem import Floats
 from .message_passing import Lower, Messages
@@ -42,7 +42,7 @@ def cheap_enough(messages: Messages, lower: Lower, margin: float) -> tuple[Flat,
         flat.first, flat.ends, flat.table, flat.pool, messages.into, messages.message,
         messages.mass, table, pool, margin,
     )  # fmt: skip
-    return replace(flat, table=table, pool=pool), held
+    return replace(flat, table=table, tables=Pool(pool)), held
 
 
 @compiled

@@ -92,8 +92,6 @@ def eliminate_series(flat: Flat) -> tuple[Flat, Removed] | None:
     cost, constant = flat.cost.copy(), flat.constant
     pairs: list[tuple[int, int]] = []
     tables: list[int] = []
-    parts: list[Floats] = []
-    filled = len(flat.pool)
     known: dict[tuple[object, ...], tuple[int, Floats]] = {}
     for v in gone[degree[gone] == 0].tolist():
         constant += float(flat.cost[flat.first[v] : flat.first[v + 1]].min())
@@ -103,10 +101,9 @@ def eliminate_series(flat: Flat) -> tuple[Flat, Removed] | None:
         key = (own.tobytes(), *((table, turned, size) for _, table, turned, size in sides))
         if key not in known:
             found = _joined(flat, own, sides)
-            known[key] = (filled, found)
+            known[key] = (flat.tables.size, found)
             if len(sides) == 2:
-                parts.append(found.ravel())
-                filled += found.size
+                flat.tables.grow(found.size)[:] = found.ravel()
         place, found = known[key]
         a = sides[0][0]
         if len(sides) == 1:
@@ -120,7 +117,6 @@ def eliminate_series(flat: Flat) -> tuple[Flat, Removed] | None:
         constant=constant,
         ends=np.concatenate((flat.ends, np.array(pairs, dtype=np.int64).reshape(-1, 2))),
         table=np.concatenate((flat.table, np.array(tables, dtype=np.int64))),
-        pool=np.concatenate((flat.pool, *parts)),
     )
     return without(changed, kept), Removed(flat, kept, gone)
 

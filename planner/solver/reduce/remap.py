@@ -19,13 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import Flat, Ints, ranges
+from ..arrays import Flat, Ints, Pool, ranges
 from ..numba_jit import compiled
 from ..problem import Floats
 from .memory_rows import settle, stretches
 
 NONE = -1
 BLOCK = 16  # rows that are turned at a time
+LIVE = 0.5  # the share of a pool that a problem must use to stay in it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,11 +101,11 @@ def remap(flat: Flat, by: Remap) -> Flat:
     base = np.append(first[:-1], first[-1])[by.follows]
     counts = by.counts
     _add_nodes(flat.first, flat.cost, by.at, by.option, base, counts, cost)
-    ends, table, pool = _edges(flat, by, base, cost)
+    ends, table, tables = _edges(flat, by, base, cost)
     memory = stretches(flat, by.follows, by.at, by.option, by.sizes)
     settled = settle(memory, flat.limit, flat.moment)
     return Flat(
-        first, cost[:-1], ends, table, pool, *settled, flat.constant + float(cost[-1]),
+        first, cost[:-1], ends, table, tables, *settled, flat.constant + float(cost[-1]),
     )  # fmt: skip
 
 
@@ -120,8 +121,11 @@ def _add_nodes(
 # --- edges -------------------------------------------------------------------------------------
 
 
-def _edges(flat: Flat, by: Remap, base: Ints, cost: Floats) -> tuple[Ints, Ints, Floats]:
-    """New edges with their tables; what is no edge any more is added to `cost`."""
+def _edges(flat: Flat, by: Remap, base: Ints, cost: Floats) -> tuple[Ints, Ints, Pool]:
+    """New edges with their tables; what is no edge any more is added to `cost`.
+
+    Tables that stay as they are stay where they are, if they are a good share of all.
+    """
     u, v = flat.ends[:, 0], flat.ends[:, 1]
     a, b = by.follows[u], by.follows[v]
     pair = (a != b) & (a != NONE) & (b != NONE)
@@ -137,22 +141,38 @@ def _edges(flat: Flat, by: Remap, base: Ints, cost: Floats) -> tuple[Ints, Ints,
     begins = np.flatnonzero(fresh)
     ends = np.stack((low[begins], high[begins]), axis=1)
     group = np.append(begins, len(members))
-    kind = _kinds(flat, by, members, a, b, group)
-    wide = by.sizes[ends[:, 0]] * by.sizes[ends[:, 1]]
-    firsts = np.unique(kind, return_index=True)[1] if len(kind) else np.zeros(0, dtype=np.int64)
-    place = np.zeros(len(firsts) + 1, dtype=np.int64)
-    np.cumsum(wide[firsts], out=place[1:])
-    pool = np.zeros(int(place[-1]))
-    _add_pairs(
-        firsts, place, group, members, u, v, a, b, flat.table, flat.pool, sizes, by.at, by.option,
-        counts, pool,
-    )  # fmt: skip
-    return ends, place[:-1][kind], pool
-
-
-def _kinds(flat: Flat, by: Remap, members: Ints, a: Ints, b: Ints, group: Ints) -> Ints:
-    """A number for each new edge; equal numbers, equal tables."""
     through = _signatures(flat, by)
+    kind = _kinds(flat, through, members, a, b, group)
+    wide = by.sizes[ends[:, 0]] * by.sizes[ends[:, 1]]
+    firsts = np.unique(kind, return_index=True)[1]
+    only = members[group[firsts]]
+    same = (group[firsts + 1] - group[firsts] == 1) & (a[only] < b[only])
+    same &= (through[u[only]] < 0) & (through[v[only]] < 0)
+    tables = flat.tables
+    if wide[firsts[same]].sum() < LIVE * tables.size:
+        same[:], tables = False, Pool()
+    place = flat.table[only]
+    made = wide[firsts[~same]]
+    place[~same] = tables.size + np.cumsum(made) - made
+    pool, out = flat.pool, tables.grow(int(made.sum()))
+    _add_pairs(
+        firsts[~same], np.cumsum(made) - made, group, members, u, v, a, b, flat.table, pool,
+        sizes, by.at, by.option, counts, out,
+    )  # fmt: skip
+    return ends, place[kind], tables
+
+
+def _kinds(flat: Flat, through: Ints, members: Ints, a: Ints, b: Ints, group: Ints) -> Ints:
+    """A number for each new edge; equal numbers, equal tables.
+
+    Args:
+        flat: the problem.
+        through: numbers of the options that nodes take, see `_signatures`.
+        members: old edges that become part of a new one, new edge by new edge.
+        a: new node of the first end of each old edge.
+        b: that of the second end.
+        group: where each new edge begins in `members`.
+    """
     u, v = flat.ends[members, 0], flat.ends[members, 1]
     keys = np.stack(
         (flat.table[members], through[u], through[v], (a[members] > b[members]).astype(np.int64)),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from planner.solver.arrays import Flat, Ints, flatten_problem
+from planner.solver.arrays import Flat, Ints, Pool, flatten_problem
 from planner.solver.exact.bucket_elimination import Tables
 from planner.solver.exact.components import components, decide_apart
 from planner.solver.problem import Edge, Floats, IntraProblem
@@ -95,8 +95,8 @@ def functional(seed: int) -> Flat:
         keep[np.arange(rows), to] = True
         pool[at : at + rows * columns][~keep.ravel()] = np.inf
     return Flat(
-        flat.first, np.where(np.isfinite(flat.cost), flat.cost, 1.0), flat.ends, flat.table, pool,
-        flat.owner, flat.begin, flat.end, flat.use_at, flat.use, flat.limit, flat.moment,
+        flat.first, np.where(np.isfinite(flat.cost), flat.cost, 1.0), flat.ends, flat.table,
+        Pool(pool), flat.owner, flat.begin, flat.end, flat.use_at, flat.use, flat.limit, flat.moment,
         flat.constant,
     )  # fmt: skip
 
