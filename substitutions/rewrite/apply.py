@@ -94,7 +94,7 @@ def _graphs(
 
 def _places(net: Net, wanted: Sequence[Pattern], path: tuple[str, ...]) -> Iterator[Place]:
     """Places in one graph, as if it were the program itself."""
-    index = index_of(net)
+    index = index_of(net, net.items)
     for pattern in wanted:
         counts: dict[int, int] = {}
         for total, found in enumerate(matches(net, pattern, index, may_begin)):
@@ -178,8 +178,9 @@ def _here(draft: Draft, places: Sequence[Place], sound: Sound | None) -> tuple[D
 def _chosen(net: Net, pattern: Pattern, wanted: set[tuple[int, int]]) -> list[Match]:
     counts: dict[int, int] = {}
     chosen: list[Match] = []
-    for total, found in enumerate(matches(net, pattern, index_of(net), may_begin)):
-        if total >= MOST_PLACES or len(chosen) == len(wanted):
+    index = index_of(net, {root for root, _ in wanted if root in net.items})
+    for found in matches(net, pattern, index, may_begin):
+        if len(chosen) == len(wanted):
             break
         root = found.roots[0][0]
         number = counts.get(root, 0)

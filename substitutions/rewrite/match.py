@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ir import Literal, TensorType
@@ -49,11 +49,11 @@ class Match:
         return [v.source for t, v in self.views.items() if not t.kind and not v.only_shape]
 
 
-def index_of(net: Net) -> dict[str, list[int]]:
-    """Items of a net by their op."""
+def index_of(net: Net, members: Iterable[int]) -> dict[str, list[int]]:
+    """Some items of a net by their op."""
     index: dict[str, list[int]] = {}
-    for n, item in net.items.items():
-        index.setdefault(item.node.op, []).append(n)
+    for n in members:
+        index.setdefault(net.items[n].node.op, []).append(n)
     return index
 
 
@@ -68,7 +68,7 @@ def matches(
     Args:
         net: the program.
         pattern: the rule.
-        index: items by their op.
+        index: items that the first output may be of, by their op.
         begins: whether a rule (by name) may be applied where its first output has a type.
     """
     at = Matcher(net, pattern.term_ranks, pattern.moves, _READERS, _MAKERS)

@@ -96,8 +96,8 @@ def functional(seed: int) -> Flat:
         pool[at : at + rows * columns][~keep.ravel()] = np.inf
     return Flat(
         flat.first, np.where(np.isfinite(flat.cost), flat.cost, 1.0), flat.ends, flat.table,
-        Pool(pool), flat.owner, flat.begin, flat.end, flat.use_at, flat.use, flat.limit, flat.moment,
-        flat.constant,
+        Pool(pool), flat.owner, flat.begin, flat.end, flat.use_at, flat.use, flat.limit,
+        flat.moment, flat.constant,
     )  # fmt: skip
 
 
