@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .carried import Flat, roles_of, ties
 from .errors import TraceError, doing
 from .graph import Graph, Input
 from .inplace import Watch as Watch
@@ -116,16 +117,18 @@ def trace(
     if jitted is fn:
         _watch_inside(watch, fn, args, structs)
     closed = traced.jaxpr
-    arg_trees = [jax.tree.structure(arg) for arg in args]
-    starts = np.cumsum([0] + [tree.num_leaves for tree in arg_trees]).tolist()
+    starts = np.cumsum([0] + [jax.tree.structure(arg).num_leaves for arg in args]).tolist()
     donated = _donated(donate_argnums, traced, starts)
     out_leaves, out_tree = jax.tree.flatten(traced.out_info)
     out_names = tuple(
         jax.tree_util.keystr(path, simple=True, separator="/") or "out"
         for path, _ in jax.tree_util.tree_flatten_with_path(traced.out_info)[0]
     )
-    tied = _ties(args, traced.out_info, leaves, out_leaves, donated, starts)
-    leaf_roles = _roles(fn, args, arg_trees, {a for a, _ in tied}, starts, roles)
+    found = traced.out_info
+    parts = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+    given = Flat(args, leaves, names)
+    tied = ties(given, Flat(parts, out_leaves, out_names), donated)
+    leaf_roles = roles_of(_argument_names(fn, len(args)), given, {a for a, _ in tied}, roles)
     inputs = [
         Input(name, tensor_type(leaf), role)
         for name, leaf, role in zip(names, leaves, leaf_roles, strict=True)
@@ -158,7 +161,7 @@ def _is_jitted(fn: Any) -> bool:
             f"is wrapped by {kind.__module__}.{kind.__qualname__}, which takes apart and updates "
             "its arguments by itself", where=f"function '{_name(fn)}'",
             remedy="plan the function inside it: arguments are pytrees of arrays, and what it "
-            "updates it returns",
+            "updates it returns; or put `meshwright.parallelize` in its place",
         )  # fmt: skip
     return False
 
@@ -313,74 +316,3 @@ def _struct(name: str, leaf: Any, warnings: list[str]) -> jax.ShapeDtypeStruct:
     # A Python number takes the type of what it meets, and so does an array made of one.
     weak = bool(getattr(leaf, "weak_type", False))
     return jax.ShapeDtypeStruct(tuple(leaf.shape), dtype, weak_type=weak)
-
-
-# --- state that comes in and goes out ---------------------------------------------------------
-
-
-def _ties(
-    args: tuple[Any, ...],
-    out: Any,
-    leaves: list[Any],
-    out_leaves: list[Any],
-    donated: tuple[int, ...],
-    starts: list[int],
-) -> tuple[tuple[int, int], ...]:
-    """Pairs (argument leaf, result leaf) that carry one state from step to step.
-
-    Whole arguments are matched with whole results of the same tree and types first, in order;
-    donated leaves that are left are matched by type, as JAX does.
-    """
-    parts = list(out) if isinstance(out, (tuple, list)) else [out]
-    out_starts = np.cumsum([0] + [jax.tree.structure(p).num_leaves for p in parts]).tolist()
-    ties: dict[int, int] = {}
-    for i, arg in enumerate(args):
-        tree = jax.tree.structure(arg)
-        if tree.num_leaves == 0 or (tree.num_leaves == 1 and starts[i] not in donated):
-            continue
-        for j, part in enumerate(parts):
-            span = range(out_starts[j], out_starts[j + 1])
-            if jax.tree.structure(part) != tree or set(span) & set(ties.values()):
-                continue
-            pairs = list(zip(range(starts[i], starts[i + 1]), span, strict=True))
-            if all(tensor_type(leaves[a]) == tensor_type(out_leaves[b]) for a, b in pairs):
-                ties.update(pairs)
-                break
-    free = [b for b in range(len(out_leaves)) if b not in set(ties.values())]
-    for a in donated:
-        if a not in ties:
-            match = next(
-                (b for b in free if tensor_type(out_leaves[b]) == tensor_type(leaves[a])), None
-            )
-            if match is not None:
-                ties[a] = match
-                free.remove(match)
-    return tuple(sorted(ties.items()))
-
-
-def _roles(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    trees: list[Any],
-    tied: set[int],
-    starts: list[int],
-    given: Sequence[str],
-) -> list[str]:
-    """Role of each leaf: given, or from the argument's name, or from its use as a carry."""
-    roles: list[str] = []
-    for i, (name, tree) in enumerate(zip(_argument_names(fn, len(args)), trees, strict=True)):
-        name = name.lower()
-        if i < len(given):
-            role = given[i]
-        elif "opt" in name or "moment" in name:
-            role = "optimizer-state"
-        elif any(word in name for word in ("param", "weight", "variable", "model")):
-            role = "parameter"
-        elif tree.num_leaves and all(j in tied for j in range(starts[i], starts[i + 1])):
-            role = "optimizer-state" if "parameter" in roles else "parameter"
-        elif tree.num_leaves > 0:
-            role = "batch"
-        else:
-            role = "argument"
-        roles.extend([role] * tree.num_leaves)
-    return roles

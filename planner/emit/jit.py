@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 
@@ -90,9 +91,10 @@ class CompiledPlan:
     @public
     @unmeshed
     def __call__(self, *args: Any) -> Any:
+        carried = {argument for argument, _ in self._traced.tied}
         leaves = [
-            _placed(leaf, sharding)
-            for leaf, sharding in zip(self._flat(args), self._flat_in, strict=True)
+            _placed(leaf, sharding, carried=n in carried)
+            for n, (leaf, sharding) in enumerate(zip(self._flat(args), self._flat_in, strict=True))
         ]
         try:
             results = self._jitted(*leaves)
@@ -133,12 +135,23 @@ class CompiledPlan:
         return leaves
 
 
-def _placed(leaf: Any, sharding: NamedSharding) -> Any:
-    """The argument where the plan wants it; an array that lies otherwise is moved first."""
+def _placed(leaf: Any, sharding: NamedSharding, *, carried: bool) -> Any:
+    """The argument where the plan wants it; an array that lies otherwise is moved first.
+
+    Arrays on no mesh are moved too, and so are numbers and NumPy's arrays that state begins with:
+    JAX would compile the function for them, and again for the arrays that come back.
+    """
     check_untyped(leaf, sharding.mesh)
-    if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array) or not leaf.committed:
+    if carried and isinstance(leaf, (bool, int, float, complex)):
+        leaf = jnp.asarray(leaf)
+    movable = (jax.Array, np.ndarray, np.generic) if carried else jax.Array
+    if isinstance(leaf, Tracer) or not isinstance(leaf, movable):
         return leaf  # under another jit the caller's program decides where it lies
-    placed = leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    if not getattr(leaf, "committed", False) and not sharding.is_fully_addressable:
+        return leaf  # every process has the same
+    there: Any = getattr(leaf, "sharding", None)
+    on_mesh = isinstance(there, NamedSharding) and there.mesh == sharding.mesh
+    placed = on_mesh and there.is_equivalent_to(sharding, leaf.ndim)
     return leaf if placed else jax.device_put(leaf, sharding)
 
 
@@ -178,8 +191,9 @@ def compile_plan(
 
     def planned_step(*leaves: Any) -> Any:
         _check_types(traced, leaves)
-        return program(*consts, *leaves)
+        return tuple(map(_weakened, program(*consts, *leaves), weak))
 
+    weak = [bool(getattr(aval, "weak_type", False)) for aval in traced.closed.out_avals]
     args = ins[len(consts) :]
     jitted = jax.jit(
         planned_step, in_shardings=args, out_shardings=outs, donate_argnums=traced.donated
@@ -187,6 +201,15 @@ def compile_plan(
     positional, _ = jax.tree.unflatten(traced.in_tree, args)
     results = jax.tree.unflatten(traced.out_tree, outs)
     return CompiledPlan(mesh, positional, results, jitted, traced, args, local)
+
+
+def _weakened(value: Any, weak: bool) -> Any:
+    """The result as the function gives it; one made of Python numbers takes the type it meets."""
+    if not weak:
+        return value
+    return lax.convert_element_type_p.bind(
+        value, new_dtype=value.dtype, weak_type=True, sharding=None
+    )
 
 
 def _on_shards(

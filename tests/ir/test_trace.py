@@ -209,6 +209,35 @@ def test_a_donated_array_is_tied_to_a_result_of_its_type() -> None:
     assert trace(fn, MATRIX, X).tied == ()
 
 
+def test_of_arguments_alike_the_donated_one_is_tied() -> None:
+    def accumulate(params: Any, sums: Any, x: Any) -> Any:
+        return jax.tree.map(lambda p, s: s + p * x.sum(), params, sums), x.sum()
+
+    assert trace(accumulate, PARAMS, PARAMS, X).tied == ((0, 0), (1, 1))
+    assert trace(accumulate, PARAMS, PARAMS, X, donate_argnums=1).tied == ((2, 0), (3, 1))
+
+
+def test_a_result_with_the_name_of_an_argument_is_its_state() -> None:
+    def step(params: Any, x: Any) -> Any:
+        return {"params": {"w": params["w"] * 2}, "x": x.sum(), "b": params["b"]}
+
+    traced = trace(step, PARAMS, X)  # b is another name, x of another shape
+    assert traced.out_names == ("b", "params/w", "x")
+    assert traced.tied == ((1, 1),)
+
+
+def test_a_part_of_an_argument_may_be_state_of_the_optimizer() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        params, opt_state, _ = sgd(state["params"], state["opt_state"], batch)
+        return {"params": params, "opt_state": opt_state}
+
+    state = {"params": PARAMS, "opt_state": PARAMS}
+    graph = trace(step, state, BATCH).graph
+    assert [item.role for item in graph.inputs] == STEP[2:4] + STEP[:2] + STEP[4:]
+    graph = trace(step, state, BATCH, roles=("parameter",)).graph
+    assert [item.role for item in graph.inputs] == ["parameter"] * 4 + STEP[4:]
+
+
 @pytest.mark.parametrize("target", sorted(SMALL))
 def test_examples_carry_their_parameters_and_optimizer_state(target: str) -> None:
     traced = example(target)

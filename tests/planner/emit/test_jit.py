@@ -46,6 +46,34 @@ def plan_of_step(**options):
     return traced, decisions
 
 
+def test_a_loop_is_compiled_once_wherever_its_state_begins() -> None:
+    traced, decisions = plan_of_step()
+    on_no_mesh = jax.tree.map(jnp.asarray, STATE)
+    for state in (STATE, on_no_mesh, jax.device_put(STATE, jax.devices()[3])):
+        planned = compile_plan(traced, lowered(traced, decisions))
+        for count in (4, 5, 6):
+            state, _ = planned(state, BATCH)
+            assert state["count"] == count
+        assert planned.jitted._cache_size() == 1
+
+
+def test_results_of_numbers_stay_weakly_typed() -> None:
+    def counting(count, x):
+        return count + 1, x * count, jnp.full((8,), 2.0)
+
+    args = 3, np.ones(8, np.float32)
+    traced = trace(counting, *args)
+    places = [Sharding(((),) * item.type.rank) for item in traced.graph.inputs]
+    outs = [Sharding(((),) * traced.graph.type_of(o).rank) for o in traced.graph.outputs]
+    decisions = decisions_by(
+        traced.graph, LINE, places, outs, lambda types, op, menu: menu[0], lambda raw: raw
+    )
+    found = compile_plan(traced, lowered(traced, decisions))(*args)
+    for mine, theirs in zip(found, jax.jit(counting)(*args), strict=True):
+        assert (mine.dtype, mine.weak_type) == (theirs.dtype, theirs.weak_type)
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def test_same_signature_and_trees() -> None:
     traced, decisions = plan_of_step()
     planned = compile_plan(traced, lowered(traced, decisions))
