@@ -47,9 +47,15 @@ DOORS = (
 )
 
 # The only places of the five packages that may import JAX or a library built on it.
-JAX_FAMILY = frozenset({"flax", "jax", "jaxlib", "optax"})
+JAX_FAMILY = frozenset({"equinox", "flax", "haiku", "jax", "jaxlib", "optax"})
 JAX_EDGES = (
-    *("ir/evaluate.py", "ir/evaluate_regions.py", "ir/high_words.py", "ir/inplace.py"),
+    *(
+        "ir/carried.py",
+        "ir/evaluate.py",
+        "ir/evaluate_regions.py",
+        "ir/high_words.py",
+        "ir/inplace.py",
+    ),
     *("ir/jax_internals.py", "ir/jaxpr.py", "ir/threefry.py", "ir/trace.py"),
     *("planner/emit/", "planner/pipeline/cut/", "planner/training/", "profiles/measure"),
 )
@@ -58,6 +64,10 @@ JAX_INTERNALS = ("ir/jax_internals.py", "tests/helpers_internals.py")
 # Other files of the planner that take the user's function.
 PLANNER_FRONT: tuple[str, ...] = (
     "planner/api/call_parts.py",
+    "planner/api/frameworks/arrays.py",
+    "planner/api/frameworks/equinox.py",
+    "planner/api/frameworks/nnx.py",
+    "planner/api/frameworks/opened.py",
     "planner/api/parallelize.py",
     "planner/api/plan.py",
     "planner/cli/platforms.py",
@@ -75,6 +85,7 @@ MAX_LINES = 400
 # Files of the packages at the edge of an untyped library, checked by pyright in its basic mode.
 # Examples, benchmarks and tests talk to JAX all the time and may choose for themselves.
 BASIC: tuple[str, ...] = (
+    "ir/carried.py",
     "ir/evaluate.py",
     "ir/evaluate_regions.py",
     "ir/high_words.py",
@@ -84,6 +95,10 @@ BASIC: tuple[str, ...] = (
     "ir/threefry.py",
     "ir/trace.py",
     "planner/api/call_parts.py",
+    "planner/api/frameworks/arrays.py",
+    "planner/api/frameworks/equinox.py",
+    "planner/api/frameworks/nnx.py",
+    "planner/api/frameworks/opened.py",
     "planner/api/parallelize.py",
     "planner/api/plan.py",
     "planner/cli/platforms.py",

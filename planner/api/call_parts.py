@@ -70,21 +70,26 @@ class Call:
         """Positions among the traced arguments of those that are marked."""
         return tuple(n for n, slot in enumerate(self.slots) if slot in which)
 
+    def arguments(self, traced: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments as the function takes them, with these traced ones."""
+        given = dict([*self.static, *zip(self.slots, traced, strict=True)])
+        numbers = sorted(slot for slot in given if isinstance(slot, int))
+        names = {slot: given[slot] for slot in given if isinstance(slot, str)}
+        return tuple(given[n] for n in numbers), names
+
     def function(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function of the traced arguments alone, all by position."""
         if not self.static and all(isinstance(slot, int) for slot in self.slots):
             return fn
 
         def call(*traced: Any) -> Any:
-            given = dict([*self.static, *zip(self.slots, traced, strict=True)])
-            numbers = sorted(slot for slot in given if isinstance(slot, int))
-            names = {slot: given[slot] for slot in given if isinstance(slot, str)}
-            return fn(*(given[n] for n in numbers), **names)
+            args, kwargs = self.arguments(traced)
+            return fn(*args, **kwargs)
 
         call.__wrapped__ = fn  # JAX's messages name its file and line
         call.__name__ = getattr(fn, "__name__", type(fn).__name__)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        names = _names(fn, self.slots)
+        names = names_of_slots(fn, self.slots)
         call.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
         return call
 
@@ -97,7 +102,7 @@ def call_of(static: Marked, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ca
     """
     given = [*enumerate(args), *sorted(kwargs.items())]
     for slot, value in given:
-        if slot in static and not _is_hashable(value):
+        if slot in static and not is_hashable(value):
             raise ArgumentError(
                 f"the static argument {slot!r} is of type {type(value).__name__}, which has no "
                 "hash", kind="bad-argument", where="a parallelized function",
@@ -118,7 +123,7 @@ def _parameters(fn: Callable[..., Any]) -> Sequence[inspect.Parameter]:
         return ()
 
 
-def _names(fn: Callable[..., Any], slots: Sequence[int | str]) -> list[str]:
+def names_of_slots(fn: Callable[..., Any], slots: Sequence[int | str]) -> list[str]:
     """A name for each traced argument: its parameter's, numbered where that takes several."""
     named: dict[int, str] = {}
     for parameter in _parameters(fn):
@@ -145,7 +150,8 @@ def _kind(leaf: Any) -> Hashable:
     return found.shape, found.dtype, bool(getattr(found, "weak_type", False))
 
 
-def _is_hashable(value: object) -> bool:
+def is_hashable(value: object) -> bool:
+    """Whether a value can be a key of a dict."""
     try:
         hash(value)
     except TypeError:

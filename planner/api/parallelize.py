@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
 from types import MethodType
@@ -14,12 +15,14 @@ import jax
 from jax.core import Tracer, eval_context
 
 from costmodel import Cluster
+from ir.trace import structs_of
 
 from ..common.errors import ArgumentError, NotTracedError, PlanError
 from ..common.surface import public
 from ..result.enough_devices import check_enough
 from ..result.plan import Plan
-from .call_parts import Argnames, Argnums, Call, Marked, call_of, marked
+from .call_parts import Argnames, Argnums, Marked, call_of, marked
+from .frameworks import Opened, opened
 from .plan import load, machine_of, options_of
 from .plan import plan as plan_function
 
@@ -71,7 +74,9 @@ def parallelize(
     """Makes a function that is planned at its first call, in place of `jax.jit`.
 
     Each combination of shapes, types and static values is planned once. Arguments are moved to
-    where the plan wants them; results stay where it leaves them, and fit the next call.
+    where the plan wants them; results stay where it leaves them, and fit the next call. Modules of
+    Flax NNX are updated in place as under `nnx.jit`; beside modules of Equinox all that is no array
+    is static, as under `equinox.filter_jit`.
 
     Args:
         fn: the function; a decorator is returned without it.
@@ -206,8 +211,8 @@ class Parallelized(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if _PLANNING.get():
             return self._fn(*args, **kwargs)
-        call = call_of(self._static, args, kwargs)
-        return self._step(call)(*call.traced)
+        with self._opened(args, kwargs) as call:
+            return call.closed(self._step(call)(*call.traced))
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         return self if owner is None else MethodType(self, owner)
@@ -240,14 +245,34 @@ class Parallelized(Generic[P, R]):
         Raises:
             PlanError: if they cannot be planned.
         """
-        return self._plan(call_of(self._static, args, kwargs))
+        with self._opened(args, kwargs) as call:
+            return self._plan(call)
+
+    def structs_for(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Positional arguments of a call as shapes with the plan's shardings: targets of Orbax.
+
+        Args:
+            args: arguments of a call, with arrays or `jax.ShapeDtypeStruct`.
+            kwargs: keyword arguments of the call.
+
+        Raises:
+            PlanError: if they cannot be planned, or there are too few devices.
+        """
+        with self._opened(args, kwargs) as call:
+            places = self._plan(call).shardings
+            shapes = jax.tree.map(_struct, call.traced, places)
+            return call.arguments(shapes)[0]
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(fn).lower`, of the planned program; shapes suffice."""
-        call = call_of(self._static, args, kwargs)
-        return self._step(call).lower(*call.traced)
+        with self._opened(args, kwargs) as call:
+            return self._step(call).lower(*call.traced)
 
-    def _step(self, call: Call) -> Any:
+    def _opened(self, args: Any, kwargs: Any) -> AbstractContextManager[Opened]:
+        """A call taken apart, while the context lasts."""
+        return opened(call_of(self._static, args, kwargs), self._donated, self)
+
+    def _step(self, call: Opened) -> Any:
         """The compiled plan of a call."""
         key = call.key()
         if key not in self._steps:
@@ -257,15 +282,14 @@ class Parallelized(Generic[P, R]):
                 self._steps[key] = self._plan(call).compile()
         return self._steps[key]
 
-    def _plan(self, call: Call) -> Plan:
+    def _plan(self, call: Opened) -> Plan:
         key = call.key()
         if key not in self._plans:
             args = jax.tree.map(_untraced, call.traced)
-            donated = call.marked(self._donated)
             inside = _PLANNING.set(True)
             try:
                 with eval_context():
-                    found = self._source.plan_of(call.function(self._fn), args, donated)
+                    found = self._source.plan_of(call.function(self._fn), args, call.donated)
             except NotTracedError as error:
                 if error.__cause__ is None:
                     raise
@@ -277,6 +301,12 @@ class Parallelized(Generic[P, R]):
                 _PLANNING.reset(inside)
             raise raised  # what the user's function raised
         return self._plans[key]
+
+
+def _struct(leaf: Any, place: Any) -> Any:
+    """Shape and type of a leaf with a sharding."""
+    kind = structs_of("", leaf)
+    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=place)
 
 
 def _untraced(leaf: Any) -> Any:

@@ -103,6 +103,21 @@ def test_each_combination_is_planned_once() -> None:
     assert (told(half, 1)[0], told(half, True)[0]) == (5, 3)
 
 
+def test_a_counter_that_begins_as_a_number_is_planned_and_compiled_once() -> None:
+    def count(state: Any, x: Any) -> Any:
+        return {"n": state["n"] + 1, "sum": state["sum"] + x}, x * state["n"]
+
+    counting, traced = counted(count)
+    mine, state = quick(counting), {"n": 0, "sum": Y}
+    for n in range(3):
+        state, y = mine(state, X)
+        assert (state["n"], y.dtype) == (n + 1, X.dtype)
+    assert jnp.asarray(state["n"]).weak_type
+    assert len(traced) == 1
+    (compiled,) = mine._steps.values()
+    assert compiled.jitted._cache_size() == 1
+
+
 def test_results_fit_the_next_call_and_donated_arguments_are_gone() -> None:
     mine = quick(step, **MARKS)
     params, _ = mine(weights(), X)

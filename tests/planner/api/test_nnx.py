@@ -1,0 +1,190 @@
+# pyright: basic
+"""`parallelize` stands in for `nnx.jit`: modules are taken apart, and updated in place."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding
+
+from meshwright import parallelize
+from tests.planner.programs import array, slow_machine
+
+nnx = pytest.importorskip("flax.nnx", reason="needs Flax: pip install 'meshwright[flax]'")
+MACHINE = slow_machine(8)
+quick: Any = functools.partial(parallelize, cluster=MACHINE, baselines=False)
+X, Y = array(16, 8), array(16, 8, seed=1)
+
+
+class Model(nnx.Module):
+    """A module with parameters, statistics, and random draws."""
+
+    def __init__(self, seed: int = 0) -> None:
+        rngs = nnx.Rngs(seed)
+        self.up = nnx.Linear(8, 16, use_bias=False, rngs=rngs)
+        self.norm = nnx.BatchNorm(16, rngs=rngs)
+        self.dropout = nnx.Dropout(0.2, rngs=rngs)
+        self.down = nnx.Linear(16, 8, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.down(self.dropout(nnx.relu(self.norm(self.up(x)))))
+
+
+def train(model: Any, optimizer: Any, x: Any, y: Any) -> Any:
+    def loss_of(model: Any) -> Any:
+        return jnp.mean((model(x) - y) ** 2)
+
+    loss, slope = nnx.value_and_grad(loss_of)(model)
+    optimizer.update(model, slope)
+    return loss
+
+
+def made() -> Any:
+    model = Model()
+    return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+
+
+def values(*nodes: Any) -> dict[Any, np.ndarray]:
+    """The numbers in modules, by path."""
+    state = nnx.to_flat_state(nnx.state(nodes))
+    raw = {path: leaf.get_value() for path, leaf in state}
+    typed = jax.dtypes.prng_key
+    return {
+        path: np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, typed) else x)
+        for path, x in raw.items()
+    }
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    mine, theirs = values(*found), values(*expected)
+    assert mine.keys() == theirs.keys()
+    for path in mine:
+        np.testing.assert_allclose(mine[path], theirs[path], 1e-4, 1e-5, err_msg=str(path))
+
+
+@pytest.mark.parametrize("donated", [None, (0, 1)])
+def test_a_training_loop(donated: Any, caplog: pytest.LogCaptureFixture) -> None:
+    mine, theirs = quick(train, donate_argnums=donated), nnx.jit(train)
+    here, there = made(), made()
+    for n in range(3):
+        with jax.log_compiles():
+            loss = mine(*here, X, Y * n)
+        np.testing.assert_allclose(loss, theirs(*there, X, Y * n), rtol=1e-5)
+    assert sum("Compiling jit(planned_step)" in text for text in caplog.messages) == 1
+    assert_same(here, there)
+    assert repr(mine) == "<parallelized train, 1 plans>"
+    kernel = here[0].up.kernel.get_value().sharding
+    places = mine.plan.in_shardings[0]
+    assert kernel.spec == dict(zip(places.names, places.leaves, strict=True))["up/kernel"]
+    roles = {item.name: item.role for item in mine.plan.graph.inputs}
+    assert roles["model/up/kernel"] == "parameter"
+    assert roles["optimizer/opt_state/0/mu/up/kernel"] == "optimizer-state"
+
+
+def test_only_what_changes_comes_back() -> None:
+    def scale(model: Any, x: Any) -> Any:
+        model.up.kernel[...] = model.up.kernel * 2
+        return (x @ model.up.kernel).sum()
+
+    def total(model: Any, x: Any) -> Any:
+        return model.up(x).sum()
+
+    model = Model()
+    kernel, bias = model.up.kernel.get_value(), model.down.bias.get_value()
+    found = quick(scale)
+    np.testing.assert_allclose(found(model, X), (X @ kernel).sum() * 2, rtol=1e-4)
+    np.testing.assert_allclose(model.up.kernel.get_value(), kernel * 2, rtol=1e-6)
+    assert model.down.bias.get_value() is bias
+    assert found.plan.bound.out_names == ("model/up/kernel", "out")
+    (tie,) = found.plan.bound.tied
+    assert found.plan.graph.inputs[tie[0]].name == "model/up/kernel"
+    plain = quick(total)
+    plain(model, X)
+    assert plain.plan.bound.out_names == ("out",)
+
+
+def test_shared_and_nested_modules_and_keyword_arguments() -> None:
+    def step(models: Any, *, again: Any, times: int) -> Any:
+        models["one"].up.kernel[...] = models["one"].up.kernel + times
+        return again.up.kernel.sum()  # it is the same module
+
+    for wrap in (quick(step, static_argnames="times"), nnx.jit(step, static_argnames="times")):
+        model = Model()
+        before = model.up.kernel.sum()
+        found = wrap({"one": model, "x": X}, again=model, times=3)
+        np.testing.assert_allclose(found, before + 3 * 8 * 16, rtol=1e-5)
+        np.testing.assert_allclose(model.up.kernel.sum(), found, rtol=1e-5)
+
+
+def test_modules_as_results() -> None:
+    @quick(static_argnums=0)
+    def create(seed: int) -> Any:
+        return Model(seed), {"seed": seed}
+
+    @quick
+    def moved(model: Any, x: Any) -> Any:
+        model.sums = nnx.Cache(x.sum(0))  # a variable that was not there
+        return model
+
+    (model, rest), again = create(3), create(3)[0]
+    assert rest["seed"] == 3
+    assert model is not again
+    assert_same([model], [Model(3)])
+    assert moved(model, X) is model
+    np.testing.assert_allclose(model.sums.get_value(), X.sum(0), rtol=1e-5)
+    assert moved(model, Y) is model  # other variables, another plan
+    np.testing.assert_allclose(model.sums.get_value(), Y.sum(0), rtol=1e-5)
+    assert len(moved._plans) == 2
+
+
+def test_within_other_functions() -> None:
+    here, there = made(), made()
+    inner = quick(train)
+    loss = nnx.jit(lambda model, optimizer, x: inner(model, optimizer, x, Y))(*here, X)
+    np.testing.assert_allclose(loss, nnx.jit(train)(*there, X, Y), rtol=1e-5)
+    assert_same(here, there)
+    loss = quick(lambda model, optimizer: inner(model, optimizer, X, Y))(*here)
+    np.testing.assert_allclose(loss, nnx.jit(train)(*there, X, Y), rtol=1e-5)
+    assert_same(here, there)
+    loss = quick(nnx.jit(train))(*here, X, Y)
+    np.testing.assert_allclose(loss, nnx.jit(train)(*there, X, Y), rtol=1e-5)
+    assert_same(here, there)
+
+
+def test_what_fails_changes_nothing() -> None:
+    def failing(model: Any) -> Any:
+        model.up.kernel[...] = model.up.kernel * 2
+        raise ZeroDivisionError
+
+    model = Model()
+    with pytest.raises(ZeroDivisionError):
+        quick(failing)(model)
+    assert_same([model], [Model()])
+
+
+def test_planned_ahead_and_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    ahead: Any = quick(train)
+    shapes: Any = nnx.eval_shape(made)
+    ahead.plan_for(*shapes, jax.ShapeDtypeStruct(X.shape, X.dtype), Y).save(path)
+    assert_same(here := made(), made())
+    mine = parallelize(train, plan=path)
+    np.testing.assert_allclose(mine(*here, X, Y), nnx.jit(train)(*made(), X, Y), rtol=1e-5)
+    model, optimizer, x, _ = ahead.structs_for(*shapes, X, Y)
+    for (name, found), (_, node) in zip(
+        nnx.to_flat_state(nnx.state((model, optimizer))),
+        nnx.to_flat_state(nnx.state(here)), strict=True,
+    ):  # fmt: skip
+        struct, there = found.get_value(), node.get_value()
+        assert isinstance(struct.sharding, NamedSharding)
+        assert struct.shape == there.shape
+        if "key" not in name:  # which does not change
+            assert struct.sharding.is_equivalent_to(there.sharding, there.ndim), name
+    assert x.sharding.spec == ahead.plan.in_shardings[2]
