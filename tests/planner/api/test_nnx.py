@@ -172,12 +172,13 @@ def test_what_fails_changes_nothing() -> None:
 def test_planned_ahead_and_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     ahead: Any = quick(train)
-    shapes: Any = nnx.eval_shape(made)
+    shapes: list[Any] = list(nnx.eval_shape(made))
     ahead.plan_for(*shapes, jax.ShapeDtypeStruct(X.shape, X.dtype), Y).save(path)
     assert_same(here := made(), made())
-    mine = parallelize(train, plan=path)
+    mine: Any = parallelize(train, plan=path)
     np.testing.assert_allclose(mine(*here, X, Y), nnx.jit(train)(*made(), X, Y), rtol=1e-5)
-    model, optimizer, x, _ = ahead.structs_for(*shapes, X, Y)
+    structs: Any = ahead.structs_for(*shapes, X, Y)
+    model, optimizer, x, _ = structs
     for (name, found), (_, node) in zip(
         nnx.to_flat_state(nnx.state((model, optimizer))),
         nnx.to_flat_state(nnx.state(here)), strict=True,
