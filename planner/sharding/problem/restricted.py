@@ -26,6 +26,7 @@ class Cuts:
 
     _arrays: dict[Hashable, Floats] = field(default_factory=dict[Hashable, Floats])
     _kept: dict[bytes, Ints] = field(default_factory=dict[bytes, Ints])
+    _some: dict[int, bool] = field(default_factory=dict[int, bool])
     _held: list[Floats] = field(default_factory=list[Floats])  # keeps their ids unique
 
     def kept(self, options: Sequence[int]) -> Ints:
@@ -35,16 +36,21 @@ class Cuts:
 
     def part(self, array: Floats, *kept: Ints | None) -> Floats:
         """Rows (and columns) of an array; None keeps all."""
-        if all(k is None for k in kept):
-            return array
-        key = (id(array), *(id(k) for k in kept))
+        key = (id(array), *map(id, kept))
         if key not in self._arrays:
             found = array
             for axis, k in enumerate(kept):
                 found = found if k is None else np.take(found, k, axis=axis)
-            self._arrays[key] = np.ascontiguousarray(found)
+            self._arrays[key] = found
             self._held.append(array)
         return self._arrays[key]
+
+    def costs(self, array: Floats) -> bool:
+        """Whether an array has an entry that is not zero."""
+        if id(array) not in self._some:
+            self._some[id(array)] = bool(array.any())
+            self._held.append(array)
+        return self._some[id(array)]
 
 
 @dataclass(frozen=True)
@@ -91,14 +97,14 @@ class Within:
         )
 
     def _cut(self, limit: float) -> IntraProblem:
-        whole, part = self.built.problem, self.cuts.part
+        whole, part, costs = self.built.problem, self.cuts.part, self.cuts.costs
         kept = (*self.kept, *(self.kept[n] for n in self.built.followed))
         if all(k is None for k in kept):
             return replace(whole, limit=limit)
-        edges = (Edge(e.u, e.v, part(e.cost, kept[e.u], kept[e.v])) for e in whole.edges)
+        edges = ((e.u, e.v, part(e.cost, kept[e.u], kept[e.v])) for e in whole.edges)
         return IntraProblem(
             tuple(part(c, k) for c, k in zip(whole.node_cost, kept, strict=True)),
-            tuple(e for e in edges if e.cost.any()),
+            tuple(Edge(u, v, cost) for u, v, cost in edges if costs(cost)),
             tuple(part(u, k) for u, k in zip(whole.usage, kept, strict=True)),
             whole.intervals, limit,
         )  # fmt: skip

@@ -28,54 +28,84 @@ def undominated(flat: Flat) -> np.ndarray:
     held = np.ones(len(flat.cost), dtype=np.bool_)
     at, edge = incidence(flat)
     stretch = np.searchsorted(flat.owner, np.arange(flat.size + 1))
+    into, best = _partners(flat)
     _sift(
-        flat.first, flat.cost, flat.ends, flat.table, flat.pool, at, edge,
+        flat.first, flat.cost, flat.ends, flat.table, flat.pool, at, edge, into, best,
         stretch, flat.use_at, flat.use, held, MOST_WORK,
     )  # fmt: skip
     return held
 
 
+def _partners(flat: Flat) -> tuple[Ints, Ints]:
+    """The best partner of each option on each edge, table by table.
+
+    Returns:
+        [m, 2], where those of the options of both ends of an edge begin; and the partners.
+    """
+    _, once, kind = np.unique(flat.table, return_index=True, return_inverse=True)
+    wide = flat.sizes[flat.ends[once]]
+    begin = np.cumsum(wide).reshape(-1, 2) - wide
+    best = np.zeros(int(wide.sum()), dtype=np.int64)
+    _best(flat.table[once], wide, begin, flat.pool, best)
+    return begin[kind], best
+
+
+@compiled
+def _best(table: Ints, wide: Ints, begin: Ints, pool: Floats, best: Ints) -> None:
+    least = np.empty(wide.max() if len(wide) else 0)  # of each column
+    for t in range(len(table)):
+        rows, columns = wide[t]
+        row, column = begin[t]
+        least[:columns] = np.inf
+        for r in range(rows):
+            low = np.inf
+            for c in range(columns):
+                cell = pool[table[t] + r * columns + c]
+                if cell < low:
+                    low = cell
+                    best[row + r] = c
+                if cell < least[c]:
+                    least[c] = cell
+                    best[column + c] = r
+
+
 @compiled
 def _sift(  # noqa: C901
     first: Ints, cost: Floats, ends: Ints, table: Ints, pool: Floats, at: Ints, edge: Ints,
-    stretch: Ints, use_at: Ints, use: Floats, held: np.ndarray, work: int,
+    into: Ints, best: Ints, stretch: Ints, use_at: Ints, use: Floats, held: np.ndarray, work: int,
 ) -> None:  # fmt: skip
     widest = 0
     degree = 0
     for v in range(len(first) - 1):
         widest = max(widest, first[v + 1] - first[v])
         degree = max(degree, at[v + 1] - at[v])
-    best = np.zeros((widest, degree), dtype=np.int64)  # of each option on each edge
-    least = np.zeros(widest)  # of each option on one edge
+    least = np.zeros((degree, widest))  # of each option on each edge
     least_cost = np.zeros(widest)  # of each option with its best partners
+    step = np.zeros(degree, dtype=np.int64)  # from option to option in the table of each edge
+    stride = np.zeros(degree, dtype=np.int64)  # from partner to partner
+    cell = np.zeros(degree, dtype=np.int64)  # of the best partner of an option
     for v in range(len(first) - 1):
-        size = first[v + 1] - first[v]
+        size, edges = first[v + 1] - first[v], at[v + 1] - at[v]
         if work <= 0:
             break
-        for n in range(at[v], at[v + 1]):
-            e = edge[n]
-            is_first = ends[e, 0] == v
+        least_cost[:size] = cost[first[v] : first[v + 1]]
+        for n in range(edges):
+            e = edge[at[v] + n]
             columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
-            rows = first[ends[e, 0] + 1] - first[ends[e, 0]]
-            least[:size] = np.inf
-            best[:size, n - at[v]] = 0
-            for r in range(rows):  # in the order of the table
-                for c in range(columns):
-                    i, j = (r, c) if is_first else (c, r)
-                    if pool[table[e] + r * columns + c] < least[i]:
-                        least[i] = pool[table[e] + r * columns + c]
-                        best[i, n - at[v]] = j
-        for i in range(size):
-            least_cost[i] = cost[first[v] + i]
-            for n in range(at[v], at[v + 1]):
-                e = edge[n]
-                columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
-                step, stride = (columns, 1) if ends[e, 0] == v else (1, columns)
-                least_cost[i] += pool[table[e] + i * step + best[i, n - at[v]] * stride]
+            step[n], stride[n] = (columns, 1) if ends[e, 0] == v else (1, columns)
+            own = into[e, 0 if ends[e, 0] == v else 1]
+            for i in range(size):
+                least[n, i] = pool[table[e] + i * step[n] + best[own + i] * stride[n]]
+                least_cost[i] += least[n, i]
         # who is cheap at best replaces most of the others: it is looked at first, and only who is
         # cheaper at best can replace at all
         order = np.argsort(least_cost[:size], kind="mergesort")
         for i in range(size):
+            for n in range(edges):
+                e = edge[at[v] + n]
+                own = into[e, 0 if ends[e, 0] == v else 1]
+                cell[n] = table[e] + best[own + i] * stride[n]
+            hopeless = -ROUNDING * abs(least_cost[i])
             for place in range(size):
                 j = order[place]
                 if least_cost[j] > least_cost[i]:
@@ -89,30 +119,21 @@ def _sift(  # noqa: C901
                     continue
                 # a look at i's best partners alone settles most pairs
                 most = cost[first[v] + i] - cost[first[v] + j]
-                for n in range(at[v], at[v + 1]):
-                    e = edge[n]
-                    columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
-                    step, stride = (columns, 1) if ends[e, 0] == v else (1, columns)
-                    k = best[i, n - at[v]] * stride
-                    most += pool[table[e] + i * step + k] - pool[table[e] + j * step + k]
+                for n in range(edges):
+                    most += least[n, i] - pool[cell[n] + j * step[n]]
                 if not most >= 0.0:
                     continue
                 # then all partners, edge by edge, as long as those after may make up for it
                 margin = cost[first[v] + i] - cost[first[v] + j]
-                hopeless = -ROUNDING * abs(least_cost[i])
-                for n in range(at[v], at[v + 1]):
-                    e = edge[n]
-                    is_first = ends[e, 0] == v
-                    w = ends[e, 1] if is_first else ends[e, 0]
-                    columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
-                    step, stride = (columns, 1) if is_first else (1, columns)
-                    k = best[i, n - at[v]] * stride
-                    most -= pool[table[e] + i * step + k] - pool[table[e] + j * step + k]
+                for n in range(edges):
+                    e = edge[at[v] + n]
+                    w = ends[e, 0] + ends[e, 1] - v
+                    most -= least[n, i] - pool[cell[n] + j * step[n]]
+                    mine, other = table[e] + i * step[n], table[e] + j * step[n]
                     worst = np.inf
                     for k in range(first[w + 1] - first[w]):
-                        mine = pool[table[e] + i * step + k * stride]
-                        if mine < np.inf:
-                            more = mine - pool[table[e] + j * step + k * stride]
+                        if pool[mine + k * stride[n]] < np.inf:
+                            more = pool[mine + k * stride[n]] - pool[other + k * stride[n]]
                             if more < worst:
                                 worst = more
                                 if most + worst < hopeless:

@@ -142,9 +142,8 @@ def _edges(flat: Flat, by: Remap, base: Ints, cost: Floats) -> tuple[Ints, Ints,
     ends = np.stack((low[begins], high[begins]), axis=1)
     group = np.append(begins, len(members))
     through = _signatures(flat, by)
-    kind = _kinds(flat, through, members, a, b, group)
+    firsts, kind = _kinds(flat, through, members, a, b, group)
     wide = by.sizes[ends[:, 0]] * by.sizes[ends[:, 1]]
-    firsts = np.unique(kind, return_index=True)[1]
     only = members[group[firsts]]
     same = (group[firsts + 1] - group[firsts] == 1) & (a[only] < b[only])
     same &= (through[u[only]] < 0) & (through[v[only]] < 0)
@@ -162,8 +161,10 @@ def _edges(flat: Flat, by: Remap, base: Ints, cost: Floats) -> tuple[Ints, Ints,
     return ends, place[kind], tables
 
 
-def _kinds(flat: Flat, through: Ints, members: Ints, a: Ints, b: Ints, group: Ints) -> Ints:
-    """A number for each new edge; equal numbers, equal tables.
+def _kinds(
+    flat: Flat, through: Ints, members: Ints, a: Ints, b: Ints, group: Ints
+) -> tuple[Ints, Ints]:
+    """The first new edge of each kind, and the kind of each; equal kinds, equal tables.
 
     Args:
         flat: the problem.
@@ -174,11 +175,11 @@ def _kinds(flat: Flat, through: Ints, members: Ints, a: Ints, b: Ints, group: In
         group: where each new edge begins in `members`.
     """
     u, v = flat.ends[members, 0], flat.ends[members, 1]
-    keys = np.stack(
-        (flat.table[members], through[u], through[v], (a[members] > b[members]).astype(np.int64)),
-        axis=1,
-    )
-    single = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+    few = through - through.min(initial=0)
+    ways = (few[u] * (few.max(initial=0) + 1) + few[v]) * 2 + (a[members] > b[members])
+    way = np.unique(ways, return_inverse=True)[1]
+    tables = flat.table[members] * (len(way) + 1) + way
+    single = np.unique(tables, return_inverse=True)[1]
     width = np.diff(group)
     kind = single[group[:-1]] if len(width) else single
     top = int(single.max(initial=-1)) + 1
@@ -186,7 +187,8 @@ def _kinds(flat: Flat, through: Ints, members: Ints, a: Ints, b: Ints, group: In
     for e in np.flatnonzero(width > 1).tolist():
         key = np.sort(single[group[e] : group[e + 1]]).tobytes()
         kind[e] = known.setdefault(key, top + len(known))
-    return np.unique(kind, return_inverse=True)[1].reshape(-1)
+    _, firsts, kind = np.unique(kind, return_index=True, return_inverse=True)
+    return firsts, kind
 
 
 def _signatures(flat: Flat, by: Remap) -> Ints:
