@@ -30,12 +30,14 @@ BENCHES = (
     "rules",
     "scale",
     "schedules",
+    "start",
     "substitutions",
     "verify",
 )
 WITH_VALUE = (  # of single benches
-    "--checkout", "--count", "--data", "--first", "--jobs", "--keep", "--limit", "--minutes",
-    "--only", "--programs", "--python", "--rewrites", "--seed", "--training",
+    "--before", "--checkout", "--count", "--data", "--first", "--jobs", "--keep", "--limit",
+    "--minutes", "--only", "--programs", "--python", "--repeat", "--rewrites", "--seed",
+    "--training",
 )  # fmt: skip
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 
