@@ -36,7 +36,7 @@ class Pool:
         if len(arrays) == 1:
             self._array = arrays[0].ravel()
         else:
-            self._array = np.empty(int(self.SPARE * self.size))
+            self._array = np.zeros(int(self.SPARE * self.size))
             np.concatenate([np.zeros(0), *map(np.ravel, arrays)], out=self.filled)
 
     @property
@@ -48,9 +48,8 @@ class Pool:
         start, self.size = self.size, self.size + count
         if self.size > len(self._array):
             before = self._array[:start]
-            self._array = np.empty(int(self.SPARE * self.size))
+            self._array = np.zeros(int(self.SPARE * self.size))
             self._array[:start] = before
-        self._array[start : self.size] = 0.0
         return self._array[start : self.size]
 
 

@@ -30,6 +30,7 @@ from ..problem import Edge, Floats
 # Problems up to this size are tried as a whole, with tables up to that one.
 MOST_NODES, MOST_ENTRIES = 3_000, 300_000
 MOST_NEIGHBOURS = 30
+AT_ONCE = 2**18  # cells that are added up in one go
 Scope = tuple[int, ...]
 _Content = dict[tuple[tuple[int, ...], bytes], int]
 
@@ -101,26 +102,23 @@ class Tables:
         self, factors: tuple[tuple[int, tuple[int, ...]], ...], sizes: tuple[int, ...]
     ) -> Floats:
         rest = sizes[1:]
-        best: Floats | None = None
-        ordered = [(self.arrays[table], positions) for table, positions in factors]
-        for k in range(sizes[0]):
-            total: Floats = np.zeros((1,) * len(rest))
-            for array, positions in ordered:
-                total = total + _slice(array, positions, k, len(rest))
-            if total.shape != rest:
-                total = np.broadcast_to(total, rest)
-            best = total.copy() if best is None else np.minimum(best, total, out=best)
-        assert best is not None
+        stride = max(1, AT_ONCE // max(1, math.prod(rest)))
+        parts = [_spread(self.arrays[table], places, len(sizes)) for table, places in factors]
+        best: Floats = np.full(rest, np.inf)
+        for k in range(0, sizes[0], stride):
+            total: Floats = np.zeros((1,) * len(sizes))
+            for array in parts:
+                total = total + (array[k : k + stride] if len(array) > 1 else array)
+            np.minimum(best, total.min(axis=0), out=best)
         return best
 
 
-def _slice(array: Floats, positions: tuple[int, ...], k: int, rank: int) -> Floats:
-    """The part of a factor with variable 0 at k, with unit dimensions for absent variables."""
+def _spread(array: Floats, positions: tuple[int, ...], rank: int) -> Floats:
+    """A factor over all variables, with unit dimensions for absent ones."""
     shape = [1] * rank
-    picked = array[tuple(k if p == 0 else slice(None) for p in positions)]
-    for p, size in zip([p for p in positions if p != 0], picked.shape, strict=True):
-        shape[p - 1] = size
-    return picked.reshape(shape)
+    for p, size in zip(positions, array.shape, strict=True):
+        shape[p] = size
+    return array.reshape(shape)
 
 
 def order(
@@ -136,7 +134,7 @@ def order(
     left = {v: set(neighbours) for v, neighbours in joined.items()}
 
     def entries(v: int) -> int:
-        return math.prod(sizes[w] for w in left[v])
+        return math.prod([sizes[w] for w in left[v]])
 
     found: list[int] = []
     heap = [(entries(v), v) for v in left]
