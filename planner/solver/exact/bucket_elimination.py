@@ -115,10 +115,8 @@ class Tables:
 
 def _spread(array: Floats, positions: tuple[int, ...], rank: int) -> Floats:
     """A factor over all variables, with unit dimensions for absent ones."""
-    shape = [1] * rank
-    for p, size in zip(positions, array.shape, strict=True):
-        shape[p] = size
-    return array.reshape(shape)
+    axes = sorted(range(len(positions)), key=positions.__getitem__)
+    return np.expand_dims(array.transpose(axes), [p for p in range(rank) if p not in positions])
 
 
 def order(
