@@ -8,6 +8,7 @@ an unknown one a single error.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, final
 
@@ -106,11 +107,21 @@ def shown(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
         params: from `params_of`.
     """
     found = {k: v for k, v in params.items() if v is not None or k not in OPTIONAL}
+    if name == "pallas_call":
+        return {"kernel": _kernel(params)}
     if name in REMAT:
         found["policy"] = _policy(params["policy"])
     if name == "top_k" and found.get("is_stable") is True:
         del found["is_stable"]  # before JAX 0.11 all were
     return found
+
+
+def _kernel(params: Mapping[str, Any]) -> str:
+    """Hash of a Pallas kernel, which works on references and runs as it is."""
+    blocks = getattr(params.get("grid_mapping"), "block_mappings", ())
+    maps = [str(getattr(block, "index_map_jaxpr", "")) for block in blocks]
+    text = "\n".join(maps + [f"{key}={value}" for key, value in sorted(params.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _policy(policy: Any) -> Any:

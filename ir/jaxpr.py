@@ -352,7 +352,7 @@ class _Encoder:
             if isinstance(value, np.ndarray) and value.size <= 64:
                 return self(value.tolist())
             return f"<{tensor_type(value)} {_content(value)}>"
-        if hasattr(value, "shape") and hasattr(value, "dtype"):
+        if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type):
             return str(tensor_type(value))
         if isinstance(value, (np.dtype, type)) or hasattr(value, "itemsize"):
             return self._type_name(value)

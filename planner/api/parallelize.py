@@ -258,9 +258,10 @@ class Parallelized(Generic[P, R]):
         Raises:
             PlanError: if they cannot be planned, or there are too few devices.
         """
-        with self._opened(args, kwargs) as call:
+        with self._opened(args, kwargs) as given:
+            call = given.with_traced(jax.tree.map(_strong, given.traced))
             places = self._plan(call).shardings
-            shapes = jax.tree.map(_struct, call.traced, places)
+            shapes = jax.tree.map(_with_sharding, call.traced, places)
             return call.arguments(shapes)[0]
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
@@ -303,10 +304,14 @@ class Parallelized(Generic[P, R]):
         return self._plans[key]
 
 
-def _struct(leaf: Any, place: Any) -> Any:
-    """Shape and type of a leaf with a sharding."""
+def _strong(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape and type of a leaf as it comes from a checkpoint, where numbers are arrays too."""
     kind = structs_of("", leaf)
-    return jax.ShapeDtypeStruct(kind.shape, kind.dtype, sharding=place)
+    return jax.ShapeDtypeStruct(kind.shape, kind.dtype)
+
+
+def _with_sharding(leaf: jax.ShapeDtypeStruct, place: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
 
 
 def _untraced(leaf: Any) -> Any:

@@ -41,6 +41,10 @@ class Opened:
         """The traced arguments, pytrees of arrays or of `jax.ShapeDtypeStruct`."""
         return self.call.traced
 
+    def with_traced(self, traced: tuple[Any, ...]) -> Opened:
+        """The same call with other traced arguments."""
+        return replace(self, call=replace(self.call, traced=traced))
+
     def key(self) -> Hashable:
         """What a plan is made for."""
         return self.call.key(), self.parts
