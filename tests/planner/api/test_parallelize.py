@@ -260,6 +260,22 @@ def test_a_training_loop_of_optax() -> None:
     assert_same(here, there)
 
 
+def test_gradients_that_optax_accumulates() -> None:
+    optimizer = optax.MultiSteps(optax.adam(1e-2), every_k_schedule=2)
+
+    def train(params: Any, state: Any, x: Any) -> Any:
+        slope = jax.grad(lambda p: step(p, x)[1]["sum"])(params)
+        updates, state = optimizer.update(slope, state, params)
+        return optax.apply_updates(params, updates), state
+
+    mine, theirs = quick(train), jax.jit(train)
+    here = there = (weights(), optimizer.init(weights()))
+    for n in range(4):
+        here, there = mine(*here, X * n), theirs(*there, X * n)
+    assert_same(here, there)
+    assert len(mine._plans) == 1
+
+
 class OwnError(Exception):
     """An error of the user's code."""
 
