@@ -6,7 +6,7 @@ as well as it can, so that no expert's version of a baseline is faster than the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ir import FactorSpec, Sharding, Strategy
@@ -29,8 +29,10 @@ class Baseline:
     mesh: str = ""
 
 
+BATCH = "batch"
 Menu = tuple[Strategy, ...]
-Rule = Callable[[int, str], bool]  # (flat op, factor) -> may this axis split it?
+# (kind of a factor, whether its op is outside forward and backward) -> may this axis split it?
+Rule = Callable[[str, bool], bool]
 
 
 @dataclass(frozen=True)
@@ -49,30 +51,42 @@ class Recipe:
 
 
 def _filtered(
-    menu: Menu,
-    names: tuple[str, ...],
-    allowed: tuple[tuple[bool, ...], ...],
-    batch: tuple[bool, ...],
-    data: tuple[int, ...],
+    menu: Menu, kinds: Mapping[str, str], rules: tuple[Rule, ...], data: tuple[int, ...]
 ) -> Menu:
-    """Strategies within the rules that split the batch over as many data axes as they can."""
+    """Strategies within the rules that split the batch over as many data axes as they can.
+
+    Args:
+        menu: strategies of an op.
+        kinds: kind of each of its factors.
+        rules: one per axis.
+        data: axes that split the batch.
+    """
     if len(menu) == 1:
         return menu
-    position = {name: n for n, name in enumerate(names)}
+    update = BATCH not in kinds.values()  # no factor is of the batch
+    allowed = [{name for name, kind in kinds.items() if rule(kind, update)} for rule in rules]
 
     def legal(strategy: Strategy) -> bool:
         return all(
-            role not in position or ok[position[role]]
-            for role, ok in zip(strategy.roles, allowed, strict=True)
+            role in names or role not in kinds
+            for role, names in zip(strategy.roles, allowed, strict=True)
         )
 
     def count(strategy: Strategy) -> int:
-        roles = (strategy.roles[a] for a in data)
-        return sum(role in position and batch[position[role]] for role in roles)
+        return sum(kinds.get(strategy.roles[a]) == BATCH for a in data)
 
     kept = [s for s in menu if legal(s)]
     most = max(map(count, kept), default=0)
     return tuple(s for s in kept if count(s) == most or any(r[:1] == "@" for r in s.roles))
+
+
+def _on_batch(kind: str, _update: bool) -> bool:
+    return kind == BATCH
+
+
+def _data(kind: str, update: bool) -> bool:
+    """Rule of a data axis with sharded state: factors of the batch, and any in the update."""
+    return kind == BATCH or update
 
 
 class Recipes:
@@ -89,26 +103,14 @@ class Recipes:
         known: dict[object, Menu] = {}
 
         def op(i: int, spec: FactorSpec, menu: Menu) -> Menu:
-            allowed = tuple(tuple(rule(i, f) for f in spec.names) for rule in recipe.axis)
-            batch = tuple(self._on_batch(i, f) for f in spec.names)
-            key = (id(menu), allowed, batch)
+            kinds = self.kinds.of_op(i)
+            key = (id(menu), kinds)
             if key not in known:
-                known[key] = _filtered(menu, spec.names, allowed, batch, recipe.data)
+                named = dict(zip(spec.names, kinds, strict=True))
+                known[key] = _filtered(menu, named, recipe.axis, recipe.data)
             return known[key]
 
         return Limits(op, recipe.state)
-
-    def _on_batch(self, i: int, factor: str) -> bool:
-        return self.kinds.of_factor(i, factor) == "batch"
-
-    def _update(self, i: int) -> bool:
-        """Whether an op is outside forward and backward: none of its factors is of the batch."""
-        spec = self.builder.spec(self.flat.ops[i])
-        return not any(self._on_batch(i, f) for f in spec.names)
-
-    def _data(self, i: int, factor: str) -> bool:
-        """Rule of a data axis with sharded state: factors of the batch, and any in the update."""
-        return self._on_batch(i, factor) or self._update(i)
 
     def _whole(self, v: int, state: Sharding) -> bool:
         return v not in self.keeps or state.is_replicated
@@ -152,8 +154,8 @@ class Recipes:
         return found
 
     def _data_parallel(self, axes: tuple[int, ...]) -> list[Recipe]:
-        data: tuple[Rule, ...] = (self._on_batch,) * len(axes)
-        free: tuple[Rule, ...] = (self._data,) * len(axes)
+        data: tuple[Rule, ...] = (_on_batch,) * len(axes)
+        free: tuple[Rule, ...] = (_data,) * len(axes)
         found = [Recipe("data-parallel", data, self._whole, axes)]
         if self.roles.states:
             split = self._split(set(self.roles.states))
@@ -173,8 +175,8 @@ class Recipes:
         if not self.kinds.experts:
             return []
 
-        def rule(i: int, factor: str) -> bool:
-            return self.kinds.of_factor(i, factor) == "experts" or self._data(i, factor)
+        def rule(kind: str, update: bool) -> bool:
+            return kind == "experts" or _data(kind, update)
 
         def state(v: int, sharding: Sharding) -> bool:
             if v not in self.keeps:
@@ -200,19 +202,17 @@ class Recipes:
     def _tensor_parallel(self, tensor: int) -> list[Recipe]:
         name = self.mesh.names[tensor]
 
-        def with_sequence(i: int, factor: str) -> bool:
-            return not self._on_batch(i, factor)
+        def with_sequence(kind: str, _update: bool) -> bool:
+            return kind != BATCH
 
-        def without(i: int, factor: str) -> bool:
-            return self.kinds.of_factor(i, factor) not in ("batch", "sequence")
+        def without(kind: str, _update: bool) -> bool:
+            return kind not in (BATCH, "sequence")
 
         def state(v: int, sharding: Sharding) -> bool:
             return v not in self.keeps or set(sharding.axes) <= {name}
 
         def rules(rule: Rule) -> tuple[Rule, ...]:
-            return tuple(
-                rule if a == tensor else self._on_batch for a in range(len(self.mesh.names))
-            )
+            return tuple(rule if a == tensor else _on_batch for a in range(len(self.mesh.names)))
 
         data = tuple(a for a in range(len(self.mesh.names)) if a != tensor)
         recipes = [Recipe("megatron", rules(without), state, data)]
@@ -235,5 +235,5 @@ class Recipes:
             largest = max(fitting, key=lambda d: (shape[d], -d))
             return set(sharding.dims[largest]) == full
 
-        anything: Rule = lambda _i, _f: True  # noqa: E731
+        anything: Rule = lambda _kind, _update: True  # noqa: E731
         return Recipe("largest-dimension", (anything,) * len(self.mesh.names), state)
