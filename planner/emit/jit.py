@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -91,11 +92,8 @@ class CompiledPlan:
     @public
     @unmeshed
     def __call__(self, *args: Any) -> Any:
-        carried = {argument for argument, _ in self._traced.tied}
-        leaves = [
-            _placed(leaf, sharding, carried=n in carried)
-            for n, (leaf, sharding) in enumerate(zip(self._flat(args), self._flat_in, strict=True))
-        ]
+        places = zip(self._flat(args), self._flat_in, self._carried, strict=True)
+        leaves = [_placed(leaf, sharding, carried=state) for leaf, sharding, state in places]
         try:
             results = self._jitted(*leaves)
         except TypeError:
@@ -124,6 +122,12 @@ class CompiledPlan:
         """Lowers it for the shapes that it was planned with."""
         return self._jitted.lower(*self._traced.args_info)
 
+    @cached_property
+    def _carried(self) -> tuple[bool, ...]:
+        """Whether each flat argument comes back as a result."""
+        tied = {argument for argument, _ in self._traced.tied}
+        return tuple(n in tied for n in range(len(self._flat_in)))
+
     def _flat(self, args: tuple[Any, ...]) -> list[Any]:
         leaves, tree = jax.tree.flatten((args, {}))
         if tree != self._traced.in_tree:
@@ -141,6 +145,8 @@ def _placed(leaf: Any, sharding: NamedSharding, *, carried: bool) -> Any:
     Arrays on no mesh are moved too, and so are numbers and NumPy's arrays that state begins with:
     JAX would compile the function for them, and again for the arrays that come back.
     """
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.sharding == sharding:
+        return leaf
     check_untyped(leaf, sharding.mesh)
     if carried and isinstance(leaf, (bool, int, float, complex)):
         leaf = jnp.asarray(leaf)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
@@ -49,11 +50,12 @@ class Equinox:
         """
         found, parts = [], []
         for item in items:
-            keyed, structure = jax.tree_util.tree_flatten_with_path(item)
-            kept = [(path, leaf) for path, leaf in keyed if isinstance(leaf, ARRAYS)]
-            names = tuple(jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in kept)
-            found.append(Arrays(names, [leaf for _, leaf in kept]))
-            parts.append((structure, tuple(_static(path, leaf) for path, leaf in keyed)))
+            leaves, structure = jax.tree.flatten(item)
+            arrays = tuple(n for n, leaf in enumerate(leaves) if isinstance(leaf, ARRAYS))
+            names = _names(structure)
+            found.append(Arrays(tuple(names[n] for n in arrays), (leaves[n] for n in arrays)))
+            static = map(_static, names, leaves)
+            parts.append((structure, tuple(static)))
         return tuple(found), tuple(parts)
 
     def together(self, items: tuple[Any, ...], parts: Any, *, inner: bool) -> tuple[Any, ...]:
@@ -70,7 +72,15 @@ class Equinox:
         return self.together(items, parts, inner=False)
 
 
-def _static(path: Any, leaf: Any) -> tuple[type, Any] | None:
+@functools.lru_cache(maxsize=256)
+def _names(structure: Any) -> tuple[str, ...]:
+    """Path of each leaf of a tree."""
+    tree = jax.tree.unflatten(structure, range(structure.num_leaves))
+    keyed, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in keyed)
+
+
+def _static(name: str, leaf: Any) -> tuple[type, Any] | None:
     """Type and value of a leaf that is no array: 1, 1.0 and True are equal, but not the same.
 
     Raises:
@@ -79,7 +89,6 @@ def _static(path: Any, leaf: Any) -> tuple[type, Any] | None:
     if isinstance(leaf, ARRAYS):
         return None
     if not is_hashable(leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
         raise ArgumentError(
             f"'{name}' is of type {type(leaf).__name__}, which has no hash and is no array",
             kind="bad-argument", where="a parallelized function",

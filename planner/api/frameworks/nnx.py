@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
@@ -33,16 +34,20 @@ class NNX:
         return self.nnx.update_context(self.tag)
 
     def is_module(self, node: Any) -> bool:
-        return isinstance(node, (self.nnx.Pytree, self.nnx.Variable))
+        return _is_module(type(node), self.nnx)
+
+    def stops(self, node: Any) -> bool:
+        """Whether nothing below a node is taken apart: `nnx.State` is a pytree of copies."""
+        return self.is_module(node) or isinstance(node, self.nnx.State)
 
     def holds(self, tree: Any) -> bool:
         """Whether there is a module in a tree."""
-        return any(map(self.is_module, jax.tree.leaves(tree, is_leaf=self.is_module)))
+        return any(map(self.is_module, jax.tree.leaves(tree, is_leaf=self.stops)))
 
     def modules_of(self, tree: Any) -> Any:
         """The tree with its modules alone."""
         return jax.tree.map(
-            lambda node: node if self.is_module(node) else None, tree, is_leaf=self.is_module
+            lambda node: node if self.is_module(node) else None, tree, is_leaf=self.stops
         )
 
     def apart(self, items: tuple[Any, ...]) -> tuple[tuple[Any, ...], Hashable]:
@@ -53,12 +58,12 @@ class NNX:
             if not self.is_module(node):
                 return node
             definition, state = context.split(node)
-            keyed, structure = jax.tree_util.tree_flatten_with_path(state)
+            leaves, structure = jax.tree.flatten(state)
             parts.append((definition, structure))
-            return Arrays(tuple(_name(path) for path, _ in keyed), [leaf for _, leaf in keyed])
+            return Arrays(_names(structure), leaves)
 
         with self.nnx.split_context(self.tag) as context:
-            found = jax.tree.map(arrays, items, is_leaf=self.is_module)
+            found = jax.tree.map(arrays, items, is_leaf=self.stops)
         return found, tuple(parts)
 
     def together(self, items: tuple[Any, ...], parts: Any, *, inner: bool) -> tuple[Any, ...]:
@@ -84,7 +89,16 @@ def _together(items: tuple[Any, ...], parts: Any, context: Any) -> tuple[Any, ..
     return jax.tree.map(module, items, is_leaf=lambda node: isinstance(node, Arrays))
 
 
-def _name(path: Any) -> str:
-    """Path of a variable in its module; every variable has one value."""
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    return name.removesuffix("/value")
+@functools.lru_cache(maxsize=4096)  # Flax computes it slowly
+def _is_module(kind: type, nnx: Any) -> bool:
+    """Whether nodes of a type are modules or variables."""
+    return issubclass(kind, (nnx.Pytree, nnx.Variable))
+
+
+@functools.lru_cache(maxsize=256)
+def _names(structure: Any) -> tuple[str, ...]:
+    """Path of each variable of a state in its module; every variable has one value."""
+    state = jax.tree.unflatten(structure, range(structure.num_leaves))
+    keyed, _ = jax.tree_util.tree_flatten_with_path(state)
+    names = (jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in keyed)
+    return tuple(name.removesuffix("/value") for name in names)

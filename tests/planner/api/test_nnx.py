@@ -144,6 +144,73 @@ def test_modules_as_results() -> None:
     assert len(moved._plans) == 2
 
 
+def test_states_are_values_as_under_jit() -> None:
+    def step(definition: Any, state: Any, x: Any) -> Any:
+        model = nnx.merge(definition, state)
+        model.up.kernel[...] = model.up.kernel * 2
+        return nnx.state(model), model.up(x)
+
+    definition, state = nnx.split(Model())
+    kernel = state["up"]["kernel"].get_value()
+    mine = quick(step)
+    found, y = mine(definition, state, X)
+    np.testing.assert_allclose(y, X @ kernel * 2, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["up"]["kernel"].get_value(), kernel * 2, rtol=1e-6)
+    assert state["up"]["kernel"].get_value() is kernel
+    _, y = mine(definition, found, X)
+    np.testing.assert_allclose(y, X @ kernel * 4, rtol=1e-4, atol=1e-5)
+    assert len(mine._plans) == 1
+
+
+class Deep(nnx.Module):
+    """Layers in a loop, recomputed in the backward pass."""
+
+    def __init__(self) -> None:
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def layers(key: Any) -> Any:
+            return nnx.Linear(8, 8, rngs=nnx.Rngs(key))
+
+        self.layers = layers(jax.random.split(jax.random.key(0), 3))
+
+    def __call__(self, x: Any) -> Any:
+        @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        def run(x: Any, layer: Any) -> Any:
+            return x + nnx.remat(lambda layer, x: nnx.relu(layer(x)))(layer, x)
+
+        return run(x, self.layers)
+
+
+def test_transformations_inside() -> None:
+    def pair() -> Any:
+        model = Deep()
+        return model, nnx.Optimizer(model, optax.sgd(1e-2), wrt=nnx.Param)
+
+    mine, theirs, here, there = quick(train), nnx.jit(train), pair(), pair()
+    for _ in range(2):
+        np.testing.assert_allclose(mine(*here, X, Y), theirs(*there, X, Y), rtol=1e-5)
+    assert_same(here, there)
+
+
+def test_adapters_alone_come_back() -> None:
+    base = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+    model = nnx.LoRA(8, 2, 8, base_module=base, rngs=nnx.Rngs(1))
+    optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.LoRAParam)
+
+    def tune(model: Any, optimizer: Any, x: Any) -> Any:
+        of = nnx.DiffState(0, nnx.LoRAParam)
+        loss, slope = nnx.value_and_grad(lambda m: (m(x) ** 2).mean(), argnums=of)(model)
+        optimizer.update(model, slope)
+        return loss
+
+    mine = quick(tune)
+    losses = [float(mine(model, optimizer, X)) for _ in range(3)]
+    assert losses[2] < losses[1]
+    names = mine.plan.bound.out_names
+    assert [n for n in names if n.startswith("model/")] == ["model/lora_a", "model/lora_b"]
+    tied = {mine.plan.graph.inputs[a].name: names[b] for a, b in mine.plan.bound.tied}
+    assert tied == {name: name for name in names[:-1]}
+
+
 def test_within_other_functions() -> None:
     here, there = made(), made()
     inner = quick(train)
