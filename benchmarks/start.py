@@ -51,7 +51,7 @@ PUBLISHED = (
     ("examples/recommender.py:dlrm", "8xh100"),
     ("examples/encoder_decoder.py:t5_base", "8xh100"),
 )
-UNIT = 1e6 if sys.platform == "darwin" else 1e3  # of `ru_maxrss`, in a megabyte
+RSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of `ru_maxrss`
 
 
 def one(target: str, cluster: str) -> dict[str, float]:
@@ -70,7 +70,10 @@ def one(target: str, cluster: str) -> dict[str, float]:
 
 
 def measured(checkout: Path, arguments: list[str]) -> dict[str, Any]:
-    """A Python process in a checkout: its processor seconds, peak megabytes, and what it found."""
+    """A Python process in a checkout: its processor seconds, peak megabytes, and what it found.
+
+    Linux counts the memory of this process, from which it is started, as its own.
+    """
     settings = {"PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | settings
     with subprocess.Popen(
@@ -81,7 +84,10 @@ def measured(checkout: Path, arguments: list[str]) -> dict[str, Any]:
         lines = process.stdout.read().splitlines()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    found = {"process_s": used.ru_utime + used.ru_stime, "peak_mb": used.ru_maxrss / UNIT}
+    found = {
+        "process_s": used.ru_utime + used.ru_stime,
+        "peak_mb": used.ru_maxrss * RSS_BYTES / 1e6,
+    }
     if lines and lines[-1].startswith('{"target_s"'):
         found |= json.loads(lines[-1])
     return found
