@@ -26,6 +26,7 @@ from .cost.overlap import overlapped_s
 from .nested_maps import check_maps
 from .planned_program import PlannedProgram
 from .problem.program import InFlight, Program, program_of
+from .problem.records import Menus
 from .rewrite.estimate import Estimator
 from .rewrite.joint_extraction import searched
 from .rewrite.price import Pricer, wall_s
@@ -101,10 +102,11 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
         key = key_of_one(one, traced, request.machine, options, cutoff_s)
         program = stored_plan(memory, key, traced.text, digest(traced.graph))
     if program is None:
-        plan, found = plan_traced(one, traced, request, begun, memory, cutoff_s)
+        menus = Menus()
+        plan, found = plan_traced(one, traced, request, begun, memory, cutoff_s, menus=menus)
         near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
         if options.substitutions and options.baseline is None and near:
-            plan = _rewritten(one, plan, found.best, traced, request, memory)
+            plan = _rewritten(one, plan, found.best, traced, request, memory, menus)
         store_plan(memory, key, plan.program)
         return plan
     if program.substitutions:
@@ -148,6 +150,7 @@ def _rewritten(
     traced: Traced,
     request: Request,
     memory: Memory,
+    menus: Menus,
 ) -> PlannedProgram:
     """The plan of the rewritten program where that is faster; else the given plan.
 
@@ -175,7 +178,7 @@ def _rewritten(
         try:
             other, made = plan_traced(
                 one, after, again, begun, memory, program.step_s * (1 - WORTH),
-                pricer.known(found.draft),
+                pricer.known(found.draft), menus,
             )  # fmt: skip
         except PlanError:
             pass  # none below the cutoff: the quick plan knew less of memory
@@ -213,6 +216,7 @@ def plan_traced(
     memory: Memory | None = None,
     cutoff_s: float = float("inf"),
     known: Sequence[Candidate] = (),
+    menus: Menus | None = None,
 ) -> tuple[PlannedProgram, SearchOutcome]:
     """Plans a traced step.
 
@@ -224,13 +228,14 @@ def plan_traced(
         memory: the plan store; None for that of the options.
         cutoff_s: upper limit of the step [s].
         known: plans of the program as starting points.
+        menus: menus of other searches on the same cluster.
 
     Raises:
         PlanError: if nothing fits in memory.
     """
     program = program_for(traced, request.options).holding(one.in_flight)
     traced_s = time.monotonic() - begun
-    search = Search(program, request, memory, cutoff_s=cutoff_s, known=known)
+    search = Search(program, request, memory, cutoff_s=cutoff_s, known=known, menus=menus)
     found = search.run()
     return planned(one, traced, search, found, traced_s), found
 
