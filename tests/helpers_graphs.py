@@ -32,7 +32,8 @@ def example(target: str) -> Traced:
         kept.append((fn, options))
         return args
 
-    args = jax.eval_shape(arguments)
+    with jax.disable_jit():  # its options for the compiler are allowed outside of a trace only
+        args = jax.eval_shape(arguments)
     fn, options = kept[0]
     return trace(fn, *args, **options)
 
