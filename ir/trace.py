@@ -296,7 +296,7 @@ def _struct(name: str, leaf: Any, warnings: list[str]) -> jax.ShapeDtypeStruct:
             f"is a {type(leaf).__name__}, expected an array or jax.ShapeDtypeStruct",
             where=f"argument '{name}'",
             remedy="bind settings beforehand, for instance with functools.partial, and take what "
-            "is no array out of models, as equinox.partition does",
+            "is no array out of models, as equinox.partition and meshwright.parallelize do",
         )
     dtype = leaf.dtype
     if not jax.numpy.issubdtype(dtype, jax.dtypes.extended):

@@ -158,3 +158,24 @@ def test_planned_ahead_and_from_a_file(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert (struct.shape, struct.dtype) == (leaf.shape, leaf.dtype)
         assert struct.sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
+
+
+def test_a_checkpoint_goes_on_with_fewer_devices(tmp_path: Path) -> None:
+    orbax = pytest.importorskip("orbax.checkpoint", reason="needs Orbax; `make .venv` installs it")
+    key = jax.random.key(0)
+    *here, _ = quick(step)(*made(), OPTIMIZER, X, key=key)
+    fewer: Any = quick(step, cluster=slow_machine(4))
+    structs: Any = fewer.structs_for(*eqx.filter_eval_shape(made), OPTIMIZER, X, key=key)[:3]
+    with orbax.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", eqx.filter(here, eqx.is_array))
+        checkpointer.wait_until_finished()
+        shapes, static = eqx.partition(list(structs), lambda x: isinstance(x, jax.ShapeDtypeStruct))
+        restored = eqx.combine(checkpointer.restore(tmp_path / "state", shapes), static)
+    weight = restored[0].mlp.layers[0].weight
+    assert len(weight.sharding.device_set) == 4
+    *found, loss = fewer(*restored, OPTIMIZER, X, key=key)
+    *there, _ = eqx.filter_jit(step)(*made(), OPTIMIZER, X, key=key)
+    *there, expected = eqx.filter_jit(step)(*there, OPTIMIZER, X, key=key)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert_same(found, there)
+    assert len(fewer._plans) == 1

@@ -256,3 +256,21 @@ def test_planned_ahead_and_from_a_file(tmp_path: Path) -> None:
         if "key" not in name:  # which does not change
             assert struct.sharding.is_equivalent_to(there.sharding, there.ndim), name
     assert x.sharding.spec == ahead.plan.in_shardings[2]
+
+
+def test_a_checkpoint_goes_on_with_fewer_devices(tmp_path: Path) -> None:
+    orbax = pytest.importorskip("orbax.checkpoint", reason="needs Orbax; `make .venv` installs it")
+    here, there = made(), made()
+    quick(train)(*here, X, Y)
+    fewer: Any = quick(train, cluster=slow_machine(4))
+    structs: Any = fewer.structs_for(*nnx.eval_shape(made), X, Y)[:2]
+    with orbax.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", nnx.to_pure_dict(nnx.state(here)))
+        checkpointer.wait_until_finished()
+        shapes = nnx.to_pure_dict(nnx.state(structs))
+        nnx.update(structs, checkpointer.restore(tmp_path / "state", shapes))
+    assert len(structs[0].up.kernel.get_value().sharding.device_set) == 4
+    expected = [nnx.jit(train)(*there, X, Y * n) for n in (1, 2)]
+    np.testing.assert_allclose(fewer(*structs, X, Y * 2), expected[1], rtol=1e-5)
+    assert_same(structs, there)
+    assert len(fewer._plans) == 1
