@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -37,24 +37,38 @@ class Flat:
         return [(t, range(*ends)) for t, ends in zip(trees, pairwise(starts), strict=True)]
 
 
-def ties(args: Flat, results: Flat, donated: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def operands(jaxpr: Any) -> frozenset[tuple[int, int]]:
+    """Pairs (argument leaf, result leaf) with one operation between them, or none."""
+    places = {id(var): n for n, var in enumerate(jaxpr.invars)}
+    made = {id(var): eqn.invars for eqn in jaxpr.eqns for var in eqn.outvars}
+    sources = (made.get(id(var), [var]) for var in jaxpr.outvars)
+    return frozenset(
+        (places[id(var)], b) for b, found in enumerate(sources) for var in found
+        if id(var) in places
+    )  # fmt: skip
+
+
+def ties(
+    args: Flat, results: Flat, donated: Sequence[int], near: frozenset[tuple[int, int]]
+) -> tuple[tuple[int, int], ...]:
     """Pairs (argument leaf, result leaf) that carry one state from step to step.
 
-    Whole arguments are matched with whole results of the same tree and types first, in order and
-    donated ones before others; then results that have the name of an argument; donated leaves that
-    are left are matched by type, as JAX does.
+    Whole arguments are matched with whole results of the same tree and types first: donated ones
+    before others, those that are operands of their results before others, and in order. Then come
+    results that have the name of an argument; donated leaves that are left are matched by type, as
+    JAX does.
 
     Args:
         args: the arguments.
         results: the results.
         donated: positions of donated leaves.
+        near: the `operands` of the function.
     """
     found: dict[int, int] = {}
     taken: set[int] = set()
 
-    def tie(pairs: Iterable[tuple[int, int]]) -> bool:
+    def tie(new: list[tuple[int, int]]) -> bool:
         """Whether these pairs are of the same types and new; they are kept if so."""
-        new = list(pairs)
         fit = all(
             a not in found and b not in taken
             and tensor_type(args.types[a]) == tensor_type(results.types[b])
@@ -65,10 +79,13 @@ def ties(args: Flat, results: Flat, donated: Sequence[int]) -> tuple[tuple[int, 
             taken.update(b for _, b in new)
         return fit
 
-    for tree, span in sorted(args.spans(), key=lambda each: not set(each[1]) <= set(donated)):
-        if len(span) > 1 or (span and span[0] in donated):
-            alike = (other for form, other in results.spans() if form == tree)
-            any(tie(zip(span, other, strict=True)) for other in alike)
+    alike = [
+        list(zip(span, other, strict=True))
+        for tree, span in args.spans() if len(span) > 1 or (span and span[0] in donated)
+        for form, other in results.spans() if form == tree
+    ]  # fmt: skip
+    for pairs in sorted(alike, key=lambda p: (-(p[0][0] in donated), -len(near.intersection(p)))):
+        tie(pairs)
     named = {name: b for b, name in enumerate(results.names)}
     for a, name in enumerate(args.names):
         if name in named:

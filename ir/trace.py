@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .carried import Flat, roles_of, ties
+from .carried import Flat, operands, roles_of, ties
 from .errors import TraceError, doing
 from .graph import Graph, Input
 from .inplace import Watch as Watch
@@ -127,7 +127,7 @@ def trace(
     found = traced.out_info
     parts = tuple(found) if isinstance(found, (tuple, list)) else (found,)
     given = Flat(args, leaves, names)
-    tied = ties(given, Flat(parts, out_leaves, out_names), donated)
+    tied = ties(given, Flat(parts, out_leaves, out_names), donated, operands(closed.jaxpr))
     leaf_roles = roles_of(_argument_names(fn, len(args)), given, {a for a, _ in tied}, roles)
     inputs = [
         Input(name, tensor_type(leaf), role)

@@ -209,12 +209,18 @@ def test_a_donated_array_is_tied_to_a_result_of_its_type() -> None:
     assert trace(fn, MATRIX, X).tied == ()
 
 
-def test_of_arguments_alike_the_donated_one_is_tied() -> None:
+def test_of_arguments_alike_the_donated_one_is_tied_or_that_which_is_added_to() -> None:
     def accumulate(params: Any, sums: Any, x: Any) -> Any:
         return jax.tree.map(lambda p, s: s + p * x.sum(), params, sums), x.sum()
 
-    assert trace(accumulate, PARAMS, PARAMS, X).tied == ((0, 0), (1, 1))
-    assert trace(accumulate, PARAMS, PARAMS, X, donate_argnums=1).tied == ((2, 0), (3, 1))
+    assert trace(accumulate, PARAMS, PARAMS, X).tied == ((2, 0), (3, 1))
+    assert trace(accumulate, PARAMS, PARAMS, X, donate_argnums=0).tied == ((0, 0), (1, 1))
+
+    def swapped(params: Any, mean: Any, x: Any) -> Any:
+        mean = jax.tree.map(lambda m, p: 0.9 * m + 0.1 * p * x.sum(), mean, params)
+        return mean, jax.tree.map(lambda p: p - x.sum(), params)
+
+    assert trace(swapped, PARAMS, PARAMS, X).tied == ((0, 2), (1, 3), (2, 0), (3, 1))
 
 
 def test_a_result_with_the_name_of_an_argument_is_its_state() -> None:
