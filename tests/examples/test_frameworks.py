@@ -108,6 +108,7 @@ def test_every_script_is_tested() -> None:
         assert {path.stem for path in (FOLDER / kind).glob("*.py")} == {*SCRIPTS}
 
 
+@pytest.mark.slow
 def test_training_goes_on_with_another_number_of_devices(tmp_path: Path) -> None:
     """Three steps on eight devices, two more on four."""
     pytest.importorskip("orbax.checkpoint", reason="needs Orbax; `make .venv` installs it")
