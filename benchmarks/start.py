@@ -5,8 +5,8 @@
 
 Every figure is of a process of its own, its children included, and the least of `--repeat` runs.
 `--before DIR` measures another checkout in turn with this one. Compiled Python files and Numba's
-cache are there, as from the second command on. `target s` is what the target's own file and
-function take, which for small examples is mostly XLA compiling their initial values; `plan s` is
+cache are there, as from the second command on. `target_s` is what the target's own file and
+function take, which for small examples is mostly XLA compiling their initial values; `plan_s` is
 the rest but Python and JAX: to import Meshwright and plan.
 """
 
