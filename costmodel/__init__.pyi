@@ -15,6 +15,7 @@ from .group import group_for as group_for
 from .opcost import VIEWS as VIEWS
 from .opcost import OpWork as OpWork
 from .opcost import op_seconds as op_seconds
+from .overlap import INTERFERENCE as INTERFERENCE
 from .overlap import Overlap as Overlap
 from .overlap import Transfer as Transfer
 from .overlap import overlapped as overlapped

@@ -52,6 +52,11 @@ class Budget:
     reading_steps: steps between two samplings of options.
     unproductive_searches: unproductive searches in a row, after which sampling stops.
     kernel_columns, kernel_rounds: `exact_columns`, `rounds` of the search of these options.
+
+    Windows of overlap (`windows.py`):
+    window_solves: problems without windows that are solved, more of small ones:
+    window_columns: columns of all of them together.
+    window_gap: gap at which the search does not split.
     """
 
     sweeps: int = 3
@@ -94,6 +99,10 @@ class Budget:
     kernel_columns: float = 12e3
     kernel_rounds: int = 10
 
+    window_solves: int = 12
+    window_columns: float = 2e5
+    window_gap: float = 3e-3
+
     def kernel(self) -> Budget:
         """The budget of a search of the kernel."""
         return replace(
@@ -113,7 +122,7 @@ class Budget:
 
 
 # The choice and its cost matter, a proof does not.
-QUICK = Budget(steps=144, exact=False)
+QUICK = Budget(steps=144, exact=False, window_solves=4, window_columns=0.0)
 # A plan in seconds: every limit but the time limit is counted work, so that equal inputs give equal
 # plans.
 DEFAULT = Budget()
@@ -122,5 +131,5 @@ THOROUGH = Budget(
     stale_steps=25, large_columns=NO_LIMIT, careful=True, steps_share=0.15,
     fixing_columns=NO_LIMIT, exact_columns=60e3, exact_nodes=NO_LIMIT, exact_work=NO_LIMIT,
     exact_share=0.3, rounds=NO_LIMIT, round_s=5.0, round_work=NO_LIMIT, split_work=0.0,
-    wide_columns=NO_LIMIT,
+    wide_columns=NO_LIMIT, window_solves=60, window_gap=0.0,
 )  # fmt: skip

@@ -65,10 +65,14 @@ def _name(problem: IntraProblem, options: SolveOptions) -> str:
         return numbers[id(array)]
 
     nodes = [number(array) for array in problem.node_cost]
-    edges = [(e.u, e.v, number(e.cost)) for e in problem.edges]
+    edges = [
+        (e.u, e.v, number(e.cost), -1 if e.hidden is None else number(e.hidden), e.window)
+        for e in problem.edges
+    ]
+    work = [(x.node, x.window, number(x.seconds)) for x in problem.work]
     usage = [number(array) for array in problem.usage]
     kept = {**asdict(options), "cutoff": repr(options.cutoff)}
-    parts = nodes, edges, usage, problem.intervals, repr(problem.limit), sorted(kept.items())
+    parts = nodes, edges, work, usage, problem.intervals, repr(problem.limit), sorted(kept.items())
     return key_of("solution", parts, arrays)
 
 

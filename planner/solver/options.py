@@ -34,4 +34,4 @@ ROUGH = SolveOptions(tolerance=1e-3, budget=QUICK)
 # For solves under a tightened limit, whose bound is known.
 REFINED = SolveOptions(tolerance=1e-3, budget=replace(QUICK, steps=320))
 # For a quick bound, which orders several problems.
-GLIMPSE = SolveOptions(budget=replace(QUICK, steps=8))
+GLIMPSE = SolveOptions(budget=replace(QUICK, steps=8, window_solves=1))

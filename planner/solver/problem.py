@@ -18,20 +18,39 @@ ROUNDING = 1e-9  # relative: costs may be summed in another order
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """Cost [s] of a pair of choices: row = choice of `u`, column = choice of `v`."""
+    """Cost [s] of a pair of choices: row = choice of `u`, column = choice of `v`.
+
+    hidden: further seconds of each pair, which cost nothing beside enough work of `window`.
+    """
 
     u: int
     v: int
     cost: Floats
+    hidden: Floats | None = None
+    window: int = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """Seconds of each option of a node beside which the hidden seconds of a window may run."""
+
+    node: int
+    window: int
+    seconds: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class IntraProblem:
-    """Node and edge costs, memory over time, and a limit on it.
+    """Node and edge costs, windows of overlap, memory over time, and a limit on it.
 
-    min  sum_v node_cost[v][k_v]  +  sum_e e.cost[k_u, k_v]   over the choice k
+    min  sum_v node_cost[v][k_v]  +  sum_e e.cost[k_u, k_v]
+         +  sum_w max(0, sum_{e in w} e.hidden[k_u, k_v] - sum_{x in w} x.seconds[k_v])
+    over the choice k
 
     subject to, at every moment t:  sum over v with start_v <= t < end_v of usage[v][k_v] <= limit.
+
+    A window w is a part of the step in which communication may run beside work: what is longer
+    than all of its work costs the difference.
 
     Costs in seconds (or unit-less in contest instances), usage and limit in bytes. Equal arrays
     may be one object; solvers use that to do equal work once.
@@ -42,6 +61,7 @@ class IntraProblem:
     usage: tuple[Floats, ...]
     intervals: tuple[tuple[int, int], ...]
     limit: float
+    work: tuple[Work, ...] = ()
 
     @property
     def size(self) -> int:
@@ -50,7 +70,20 @@ class IntraProblem:
     def cost(self, choice: Sequence[int]) -> float:
         """Objective of a choice."""
         nodes = sum(float(c[k]) for c, k in zip(self.node_cost, choice, strict=True))
-        return nodes + sum(float(e.cost[choice[e.u], choice[e.v]]) for e in self.edges)
+        edges = sum(float(e.cost[choice[e.u], choice[e.v]]) for e in self.edges)
+        return nodes + edges + sum(max(0.0, over) for over in self.excess(choice).values())
+
+    def excess(self, choice: Sequence[int]) -> dict[int, float]:
+        """Window -> hidden seconds less the seconds of its work; windows without any are absent."""
+        found: dict[int, float] = {}
+        for e in self.edges:
+            if e.hidden is not None:
+                hidden = float(e.hidden[choice[e.u], choice[e.v]])
+                found[e.window] = found.get(e.window, 0.0) + hidden
+        for x in self.work:
+            if x.window in found:
+                found[x.window] -= float(x.seconds[choice[x.node]])
+        return found
 
     def least_cost(self) -> float:
         """No choice costs less: every node and every edge at its least, less what rounding adds."""

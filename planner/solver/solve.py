@@ -48,6 +48,7 @@ from .search.restarts import (
     projected,
     some_option_each,
 )
+from .windows import solve_windows
 
 LARGE_LITTLE = 0.02  # share of the gap, of large problems without memory limits
 GOOD = 1e-3  # a gap that is worth a share of the rounds only
@@ -82,6 +83,10 @@ def solve(
     options = options or SolveOptions()
     if not problem.size:
         return IntraSolution((), 0.0, 0.0, Stop.OPTIMAL)
+    if problem.work:
+        return solve_windows(
+            problem, options, lambda mixed, limits: solve(mixed, limits, tables, watch, reductions)
+        )
     warm()
     search = _Search(options, tables or Tables(), watch)
     stop = None

@@ -6,14 +6,15 @@ It sums the lowered plan, and its total must equal the objective of the solver, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel import ReshardModel, full_bytes, wire_bytes
+from costmodel import INTERFERENCE, ReshardModel, full_bytes, wire_bytes
 from ir import Change, LoweredPlan, Mesh, Reshard, ReshardStep, TensorType
+from ir.analysis import Place
 
 from ...common.surface import public_methods
 from ..lower import Decided
@@ -32,6 +33,7 @@ class Collective:
 
     bytes: sent by each device in all `count` runs [byte], ring convention.
     seconds: of all runs, predicted.
+    exposed_s: the part of `seconds` in which compute waits or is slowed down.
     """
 
     kind: str
@@ -41,12 +43,36 @@ class Collective:
     count: float
     seconds: float
     cause: str
+    exposed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSeconds:
+    """Seconds of a window of the step, all rounds of its loop together.
+
+    body: place of its loop or branch; () for the program.
+    ops: number of its ops.
+    communication_s: of its collectives; hideable_s: the part beside which there is an op to run.
+    exposed_s: the part in which compute waits or is slowed down.
+    """
+
+    body: Place
+    ops: int
+    compute_s: float
+    communication_s: float
+    hideable_s: float
+    exposed_s: float
 
 
 @dataclass(frozen=True)
 class Account:
     """Predicted time and memory of one step on one device.
 
+    step_s: compute_s + exposed_s.
+    communication_s: of all collectives.
+    exposed_s: the part of it in which compute waits or is slowed down.
+    exposed: the same of each reshard of the lowered plan [s].
+    windows: the windows of overlap; none where communication and compute take turns.
     passing_bytes: largest transient buffer of a reshard at the peak.
     taking_s: of `compute_s`, in which a CPU takes new memory for results.
     ends_bytes: largest buffer that a value has before or after it changes its state then.
@@ -55,7 +81,10 @@ class Account:
     step_s: float
     compute_s: float
     communication_s: float
+    exposed_s: float
     collectives: tuple[Collective, ...]
+    exposed: tuple[float, ...]
+    windows: tuple[WindowSeconds, ...]
     peak_bytes: float
     argument_bytes: float
     memory: NDArray[np.float64]
@@ -133,6 +162,10 @@ class _Priced:
     ends: int
     runs: tuple[tuple[str, tuple[str, ...], float, float], ...]
 
+    @property
+    def seconds(self) -> float:
+        return sum(run[-1] for run in self.runs)
+
 
 def _priced(reshard: ReshardModel, moved: Reshard, holds: str) -> _Priced:
     change, weight, mesh = moved.change, moved.weight, reshard.mesh
@@ -157,35 +190,39 @@ def account(decided: Decided) -> Account:
     for start, end, size in _not_waiting(facts, plan):
         memory[start:end] -= size
     merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
-    communication_s = 0.0
     priced: dict[tuple[int, float, str], _Priced] = {}  # by change, which many sites share
     # transient buffers of one op coexist; those of ops and region entries follow each other
     passing: dict[int, dict[object, int]] = {}
     widest: dict[int, int] = {}
     ends: dict[int, int] = {}
+    rows: list[_Priced] = []
     for n, moved in enumerate(plan.reshards):
         (time, holds), op = held_at(facts, moved), moved.passage.op
         key = id(moved.change), moved.weight, holds
         each = priced.get(key)
         if each is None:
             each = priced[key] = _priced(reshard, moved, holds)
+        rows.append(each)
         if 0 <= time < len(memory):
             here = passing.setdefault(time, {})
             together = op if op >= 0 else ("apart", n)
             here[together] = here.get(together, 0) + each.passes
             widest[time] = max(widest.get(time, 0), each.widest)
             ends[time] = max(ends.get(time, 0), each.ends)
+    exposed, windows = _overlapped(decided, [row.seconds for row in rows])
+    for moved, each, exposed_s in zip(plan.reshards, rows, exposed, strict=True):
+        share = exposed_s / each.seconds if each.seconds > 0.0 else 0.0
         for kind, axes, sent, seconds in each.runs:
-            row = merged.setdefault((kind, axes, moved.cause), [0.0, 0.0, 0.0])
+            row = merged.setdefault((kind, axes, moved.cause), [0.0, 0.0, 0.0, 0.0])
             row[0] += sent
             row[1] += moved.weight
             row[2] += seconds
-            communication_s += seconds
+            row[3] += seconds * share
     for moment, here in passing.items():
         memory[moment] += max(here.values())
     collectives = tuple(
-        Collective(kind, axes, mesh.product(axes), sent, count, seconds, cause)
-        for (kind, axes, cause), (sent, count, seconds) in merged.items()
+        Collective(kind, axes, mesh.product(axes), sent, count, seconds, cause, exposed_s)
+        for (kind, axes, cause), (sent, count, seconds, exposed_s) in merged.items()
     )
     ordered = tuple(sorted(collectives, key=lambda c: (-c.seconds, c.kind, c.axes, c.cause)))
     arguments = sum(
@@ -195,11 +232,57 @@ def account(decided: Decided) -> Account:
     if reshard.cluster.has_cpus:
         memory = memory_on_cpus(memory, arguments)
     peak = float(memory.max()) if len(memory) else arguments
+    exposed_s = sum(exposed)
     return Account(
-        compute_s + communication_s, compute_s, communication_s, ordered, peak, arguments, memory,
+        compute_s + exposed_s, compute_s, sum(row.seconds for row in rows), exposed_s, ordered,
+        tuple(exposed), windows, peak, arguments, memory,
         widest.get(int(memory.argmax()), 0) if len(memory) else 0, built.taking_s(choice),
         ends.get(int(memory.argmax()), 0) if len(memory) else 0,
     )  # fmt: skip
+
+
+def _overlapped(
+    decided: Decided, seconds: Sequence[float]
+) -> tuple[list[float], tuple[WindowSeconds, ...]]:
+    """Exposed seconds of each reshard of a plan, and the windows of its step.
+
+    Of a collective of n seconds, h = min(n, i L) may run beside the L seconds of compute that
+    neither lead to it nor follow from it, which it slows down by the factor i of interference. A
+    window hides as much as it has compute C,
+
+        exposed = sum n - min(C, sum h / i)
+
+    and each of its collectives has its share of that.
+
+    Args:
+        decided: the plan.
+        seconds: of each of its reshards, all runs together.
+    """
+    built = decided.built
+    if built.beside_s is None:
+        return list(seconds), ()
+    windows, numbers = built.outline.windows, built.outline.passage_numbers
+    at, saved = list[int](), list[float]()
+    total, hideable, short = (np.zeros(windows.count) for _ in range(3))
+    for moved, spent in zip(decided.plan.reshards, seconds, strict=True):
+        number = numbers[moved.passage]
+        hidden = min(spent, INTERFERENCE * float(built.beside_s[number]) * moved.weight)
+        at.append(int(windows.passage[number]))
+        saved.append(hidden / INTERFERENCE)
+        total[at[-1]] += spent
+        hideable[at[-1]] += hidden
+        short[at[-1]] += saved[-1]
+    compute = np.zeros(windows.count)
+    for work in built.problem.work:
+        compute[work.window] += work.seconds[decided.choice[work.node]]
+    share = np.divide(np.minimum(compute, short), short, out=np.zeros_like(short), where=short > 0)
+    exposed = [n - s * float(share[w]) for n, s, w in zip(seconds, saved, at, strict=True)]
+    left = np.bincount(at, exposed, windows.count) if at else np.zeros(windows.count)
+    ops = np.bincount(windows.op[list(built.outline.op_node)], minlength=windows.count)
+    rows = zip(windows.body, ops, compute, total, hideable, left, strict=True)
+    return exposed, tuple(
+        WindowSeconds(body, int(count), *(float(s) for s in sums)) for body, count, *sums in rows
+    )
 
 
 def memory_on_cpus(memory: NDArray[np.float64], arguments: float) -> NDArray[np.float64]:

@@ -128,7 +128,9 @@ def watched(
             apart = same.setdefault(size, np.where(np.eye(size, dtype=bool), 0.0, np.inf))
             edges.append(Edge(node, len(costs) - 1, apart))
             followed.append(node)
-    found = IntraProblem(tuple(costs), tuple(edges), tuple(usage), tuple(intervals), problem.limit)
+    found = IntraProblem(
+        tuple(costs), tuple(edges), tuple(usage), tuple(intervals), problem.limit, problem.work
+    )
     return found, tuple(followed)
 
 

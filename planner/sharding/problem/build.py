@@ -16,13 +16,16 @@ part of the problem that does not depend on the mesh is the `Outline`; a mesh pr
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 import numpy as np
 
-from costmodel import OpWork, op_seconds, sharded_dims
+from costmodel import INTERFERENCE, OpWork, op_seconds, sharded_dims
 from ir import FactorSpec, Strategy, TensorType, form_of, lookup, strategies, value_states
 from ir.analysis import FlatOp, operand_types
 
-from ...solver.problem import Edge, Floats, IntraProblem
+from ...solver.problem import Edge, Floats, IntraProblem, Work
 from .buffers import LiveIntervals
 from .facts import Facts
 from .records import Built, MenuCache, NodeRef, States
@@ -35,6 +38,7 @@ class Builder:
     """Builds problems of one flat program on one mesh.
 
     outline: outline of the program's problems; if None, one without repeats.
+    overlap: whether collectives may run beside compute; on CPUs they do not.
     """
 
     def __init__(
@@ -43,11 +47,14 @@ class Builder:
         cache: MenuCache,
         limit_bytes: float,
         outline: Outline | None = None,
+        *,
+        overlap: bool = True,
     ) -> None:
         self.facts, self.flat, self.traffic = facts, facts.flat, facts.traffic
         self.cache, self.mesh, self.limit_bytes = cache, cache.mesh, limit_bytes
         self.tied_in = facts.tied_in
         self.outline = outline or outline_of(facts, None)
+        self.overlap = overlap and not cache.reshard.cluster.has_cpus
 
     def spec(self, op: FlatOp) -> FactorSpec:
         return self.facts.spec(op)
@@ -83,21 +90,34 @@ class Builder:
         self.use: list[Floats] = []
         for slot in outline.slots:
             self._node(slot)
-        tables: dict[tuple[int, int, int], tuple[Floats, int]] = {}
-        for join, type_, count in zip(outline.joins, outline.types, outline.counts, strict=True):
+        work = self._multiplied(self.costs)
+        beside_s = self._beside_s() if self.overlap else None
+        tables: dict[tuple[int, ...], tuple[Floats, Floats | None, int]] = {}
+        sites = self._sites(beside_s)
+        for k, (join, type_, count) in enumerate(
+            zip(outline.joins, outline.types, outline.counts, strict=True)
+        ):
             table = self._table(join, type_) if count else _NONE
-            if table.any():
-                place = (join.u, join.v, id(table))
-                tables[place] = table, tables.get(place, (table, 0))[1] + count
+            if not table.any():
+                continue
+            for window, longest_s, times in sites.get(k, ((-1, 0.0, count),)):
+                cost, hidden = self._shown_and_hidden(table, longest_s * join.weight)
+                place = (join.u, join.v, id(cost), id(hidden), window if hidden is not None else -1)
+                times += tables.get(place, (cost, hidden, 0))[2]
+                tables[place] = cost, hidden, times
         if self.cache.compute.device.fresh_bytes_per_s:
             for node, v in outline.taken:
                 self._taken(node, v)
-        work = self._multiplied(self.costs)
+            work = self._multiplied(self.costs)
         costs = list(work)
         edges: list[Edge] = []
-        for (u, v, _), (table, count) in tables.items():
+        for (u, v, *_, window), (table, hidden, count) in tables.items():
             many = self._times(self.cache.edges, table, count)
-            if u == v:
+            if hidden is not None:
+                edges.append(
+                    Edge(u, v, many, self._times(self.cache.edges, hidden, count), window)
+                )
+            elif u == v:
                 costs[u] = costs[u] + np.diagonal(many)
             else:
                 edges.append(Edge(u, v, many))
@@ -111,10 +131,69 @@ class Builder:
             for n, first, last in rows:
                 spans[n] = (int(first), int(last))
         problem = IntraProblem(
-            tuple(costs), tuple(edges), tuple(self.use), tuple(spans), self.limit_bytes
-        )
-        built = Built(problem, tuple(self.refs), outline, tuple(work), live_intervals)
+            tuple(costs), tuple(edges), tuple(self.use), tuple(spans), self.limit_bytes,
+            tuple(self._work(work)) if any(e.hidden is not None for e in edges) else (),
+        )  # fmt: skip
+        built = Built(problem, tuple(self.refs), outline, tuple(work), live_intervals, beside_s)
         return built.watching(live_intervals.worst_moments()) if outline.folded else built
+
+    def _beside_s(self) -> Floats:
+        """Seconds of compute beside which a collective may run, of each passage and run."""
+        least_s = np.zeros(len(self.costs))
+        for n, (cost, ref) in enumerate(zip(self.costs, self.refs, strict=True)):
+            weight = self.flat.ops[ref.op].weight if ref.op >= 0 else 0.0
+            if weight > 0.0 and len(cost):
+                least_s[n] = float(cost.min()) / weight
+        return self.outline.windows.beside_s(least_s)
+
+    def _sites(self, beside_s: Floats | None) -> dict[int, list[tuple[int, float, int]]]:
+        """Join -> (window, seconds beside which it may run, number of such sites)."""
+        found: dict[int, list[tuple[int, float, int]]] = {}
+        if beside_s is None:
+            return found
+        sites, window = self.outline.sites, self.outline.windows.passage
+        rows = np.stack((sites.join, window[sites.passage], beside_s[sites.passage]), axis=1)
+        each, counts = np.unique(rows, axis=0, return_counts=True)
+        for (join, window, longest_s), count in zip(each.tolist(), counts.tolist(), strict=True):
+            found.setdefault(int(join), []).append((int(window), longest_s, count))
+        return found
+
+    def _shown_and_hidden(self, table: Floats, longest_s: float) -> tuple[Floats, Floats | None]:
+        """Seconds of reshards that cost in any case, and those that enough compute hides.
+
+        Of n seconds, h = min(n, i L) run beside L seconds of compute, which they slow down by the
+        factor i of interference: n - h + (1 - 1/i) h is paid, h/i is hidden.
+
+        Args:
+            table: seconds of all runs; infinite where there is no way.
+            longest_s: L of all runs.
+        """
+        if longest_s <= 0.0:
+            return table, None
+        finite = np.isfinite(table)
+        most = float(table[finite].max(initial=0.0))
+        length = longest_s if longest_s * INTERFERENCE < most else np.inf
+        key = ("hidden", id(table), length)
+        if key not in self.cache.edges:
+            known = np.where(finite, table, 0.0)
+            hidden = np.minimum(known, length * INTERFERENCE) / INTERFERENCE
+            self.cache.edges[key] = hidden
+            self.cache.edges[("shown", id(table), length)] = table - hidden
+            self.cache.edges[("keep", id(table))] = table
+        return self.cache.edges[("shown", id(table), length)], self.cache.edges[key]
+
+    def _work(self, seconds: list[Floats]) -> Iterator[Work]:
+        """Compute of each node in each window that its ops are in."""
+        windows, members = self.outline.windows, self.outline.members
+        places = Counter(
+            (node, int(windows.op[i])) for i, node in self.outline.op_node.items()
+        )  # fmt: skip
+        for (node, window), count in sorted(places.items()):
+            share = seconds[node]
+            if count < members[node]:
+                share = share * (count / members[node])
+            if share.any():
+                yield Work(node, window, share)
 
     def _multiplied(self, costs: list[Floats]) -> list[Floats]:
         """Costs of nodes, times the members of each."""

@@ -59,4 +59,6 @@ def _with_followers(
         costs.append(np.zeros(size))
         usage.append(use)
         intervals.append((start, end))
-    return IntraProblem(tuple(costs), tuple(edges), tuple(usage), tuple(intervals), problem.limit)
+    return IntraProblem(
+        tuple(costs), tuple(edges), tuple(usage), tuple(intervals), problem.limit, problem.work
+    )

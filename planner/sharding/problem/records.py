@@ -116,6 +116,8 @@ class Built:
     outline: Outline
     work: tuple[Floats, ...]  # seconds of compute and of taking memory, per node and option
     live_intervals: LiveIntervals
+    # seconds of compute beside which a collective may run, of each passage and run; None: none
+    beside_s: Floats | None = None
     moments: tuple[int, ...] | None = None  # at which memory is watched; None: all
     followed: tuple[int, ...] = ()  # nodes that the nodes after those of `refs` follow
 
@@ -145,7 +147,7 @@ class Built:
         cut = IntraProblem(
             self.problem.node_cost[:count],
             tuple(e for e in self.problem.edges if e.u < count and e.v < count),
-            self.live_intervals.usage, ((0, 0),) * count, self.problem.limit,
+            self.live_intervals.usage, ((0, 0),) * count, self.problem.limit, self.problem.work,
         )  # fmt: skip
         problem, followed = watched(cut, self.live_intervals, moments)
         return replace(self, problem=problem, moments=moments, followed=followed)

@@ -97,17 +97,28 @@ class Within:
         )
 
     def _cut(self, limit: float) -> IntraProblem:
-        whole, part, costs = self.built.problem, self.cuts.part, self.cuts.costs
+        whole, part = self.built.problem, self.cuts.part
         kept = (*self.kept, *(self.kept[n] for n in self.built.followed))
         if all(k is None for k in kept):
             return replace(whole, limit=limit)
-        edges = ((e.u, e.v, part(e.cost, kept[e.u], kept[e.v])) for e in whole.edges)
         return IntraProblem(
             tuple(part(c, k) for c, k in zip(whole.node_cost, kept, strict=True)),
-            tuple(Edge(u, v, cost) for u, v, cost in edges if costs(cost)),
+            tuple(self._edges(kept)),
             tuple(part(u, k) for u, k in zip(whole.usage, kept, strict=True)),
             whole.intervals, limit,
+            tuple(replace(x, seconds=part(x.seconds, kept[x.node])) for x in whole.work),
         )  # fmt: skip
+
+    def _edges(self, kept: Sequence[Ints | None]) -> Iterator[Edge]:
+        """The edges that cost anything."""
+        part = self.cuts.part
+        for e in self.built.problem.edges:
+            cost, hidden = part(e.cost, kept[e.u], kept[e.v]), e.hidden
+            if hidden is not None:
+                hidden = part(hidden, kept[e.u], kept[e.v])
+            costs = self.cuts.costs
+            if costs(cost) or (hidden is not None and costs(hidden)):
+                yield Edge(e.u, e.v, cost, hidden, e.window)
 
     def lifted(self, found: IntraSolution) -> IntraSolution:
         """A solution of the restricted problem as one of the whole."""

@@ -14,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ir import TensorType
-from ir.analysis import Link
+from ir.analysis import Link, Passage
+
+from .facts import Facts
+from .windows import Windows, windows_of
 
 Ints = NDArray[np.intp]
 
@@ -77,6 +80,7 @@ class Sites:
 class Outline:
     """The problems of a program without prices.
 
+    facts: facts of the program.
     joins, types, counts: for each join the resharded type and the number of its sites; a
         count of 0 is not priced.
     taken: (node, result of the program) for results that overwrite no argument.
@@ -84,6 +88,7 @@ class Outline:
     node, start, end: buffers, as in `LiveIntervals`.
     """
 
+    facts: Facts
     folded: bool
     slots: tuple[Slot, ...]
     op_node: dict[int, int]
@@ -108,6 +113,16 @@ class Outline:
         numbers: dict[End | None, int] = {None: 0}
         of = tuple([numbers.setdefault(end, len(numbers)) for end in self.ends])
         return tuple(end for end in numbers if end is not None), of
+
+    @cached_property
+    def windows(self) -> Windows:
+        """Where communication may run beside compute."""
+        return windows_of(self.facts, self.op_node)
+
+    @cached_property
+    def passage_numbers(self) -> dict[Passage, int]:
+        """Number of each passage of the program."""
+        return {passage: n for n, passage in enumerate(self.facts.flat.passages)}
 
     def end_of(self, v: int) -> End:
         """The node that provides a value, and in which form."""

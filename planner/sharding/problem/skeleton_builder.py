@@ -71,7 +71,7 @@ class _Outliner:
         node, start, end = np.array(self.live_intervals, dtype=np.intp).reshape(-1, 3).T
         join, passage = np.array(self.sites, dtype=np.intp).reshape(-1, 2).T
         return Outline(
-            self.folded, tuple(self.slots), self.op_node, self.value_node, self.out_node,
+            self.facts, self.folded, tuple(self.slots), self.op_node, self.value_node, self.out_node,
             tuple(self.ends), tuple(self.joins), tuple(self.types), tuple(self.counts),
             tuple(self.taken), tuple(self.stacks),
             tuple((node, op) for op, node in self.waits.items()), tuple(members.tolist()),
@@ -165,7 +165,8 @@ class _Outliner:
         stack, type_ = self.results[key], self.flat.values[link.source].type
         self._live(stack, (link.time, self.flat.values[link.target].region_end + 1))
         self.stacks.append((stack, link))
-        self._join(Join(source.node, stack, "read", source, target, link.weight), type_)
+        read = self._join(Join(source.node, stack, "read", source, target, link.weight), type_)
+        self.sites.append((read, passage))
         self._join(Join(stack, node, "slices", End(stack), target, 1.0), type_)
 
     def _outputs(self, passage: int) -> None:

@@ -54,7 +54,10 @@ class MeshSearch:
 
     def _builder(self, cache: MenuCache) -> Builder:
         program = self.scope.program
-        return Builder(program.facts, cache, self.scope.limit, program.outline)
+        return Builder(
+            program.facts, cache, self.scope.limit, program.outline,
+            overlap=self.scope.request.options.overlap,
+        )  # fmt: skip
 
     def _with_room(self, room_bytes: float) -> Builder:
         """A builder with a cap on transient buffers [bytes]; menus and states are shared."""

@@ -44,9 +44,16 @@ def _costs(problem: IntraProblem, columns: Columns, count: int) -> Floats:
     total = np.zeros(count)
     for cost, column in zip(problem.node_cost, columns, strict=True):
         total += cost[column]
+    over: dict[int, Floats] = {}
     for edge in problem.edges:
         total += edge.cost[columns[edge.u], columns[edge.v]]
-    return total
+        if edge.hidden is not None:
+            hidden = edge.hidden[columns[edge.u], columns[edge.v]]
+            over[edge.window] = over.get(edge.window, 0.0) + hidden
+    for work in problem.work:
+        if work.window in over:
+            over[work.window] = over[work.window] - work.seconds[columns[work.node]]
+    return total + sum(np.maximum(each, 0.0) for each in over.values())
 
 
 def _peaks(problem: IntraProblem, columns: Columns, count: int) -> Floats:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.solver.problem import Edge, Floats, IntraProblem
+from planner.solver.problem import Edge, Floats, IntraProblem, Work
 
 SHAPES = ("chain", "tree", "cycle", "grid", "random", "apart")
 LIMITS = ("loose", "middling", "tight", "least", "short")
@@ -79,6 +79,28 @@ def instance(
     if not memory or not n:
         return free
     return replace(free, limit=_limit(free, str(rng.choice(LIMITS))))
+
+
+def with_windows(problem: IntraProblem, seed: int) -> IntraProblem:
+    """The instance with one to three windows, in which nodes work and edges have hidden seconds."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 4))
+    finite = [float(c[np.isfinite(c)].max(initial=0.0)) for c in problem.node_cost]
+    scale = max([*finite, 1e-9])
+
+    def hidden(edge: Edge) -> Edge:
+        if rng.random() < 0.3:
+            return edge
+        shape = edge.cost.shape
+        seconds = rng.random(shape) * (rng.random(shape) < 0.6) * scale
+        return replace(edge, hidden=seconds, window=int(rng.integers(count)))
+
+    work = tuple(
+        Work(v, int(rng.integers(count)), rng.random(len(cost)) * scale * rng.choice([0.3, 1.0]))
+        for v, cost in enumerate(problem.node_cost)
+        if rng.random() < 0.7
+    )
+    return replace(problem, edges=tuple(map(hidden, problem.edges)), work=work)
 
 
 def _limit(problem: IntraProblem, kind: str) -> float:

@@ -1,0 +1,75 @@
+"""Windows of overlap, held against brute force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.common.stop import Stop
+from planner.solver.budget import THOROUGH
+from planner.solver.problem import Edge, IntraProblem, Work
+from planner.solver.solve import SolveOptions, solve
+from planner.solver.windows import Mixing
+from tests.planner.solver.brute_force import brute_force
+from tests.planner.solver.problems import instance, with_windows
+
+PROOF = SolveOptions(tolerance=0.0)
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_bound_is_below_the_optimum_and_the_choice_above(block: int) -> None:
+    gaps: list[float] = []
+    for seed in range(40 * block, 40 * (block + 1)):
+        problem = with_windows(instance(seed, most=600), seed)
+        best, found = brute_force(problem), solve(problem, PROOF)
+        if not best.choice:
+            assert found.stop is Stop.INFEASIBLE, seed
+            continue
+        assert problem.is_feasible(found.choice), seed
+        assert found.cost == problem.cost(found.choice), seed
+        assert found.bound <= best.cost * (1 + 1e-9) + 1e-12, seed
+        assert found.cost >= best.cost * (1 - 1e-9) - 1e-12, seed
+        if found.stop is Stop.OPTIMAL:
+            assert found.cost <= best.cost * (1 + 1e-6) + 1e-12, seed
+        gaps.append(found.cost / best.cost - 1.0 if best.cost > 0.0 else 0.0)
+    assert np.median(gaps) <= 1e-9
+    assert np.mean(gaps) <= 0.02
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mixed_problems_are_bounds_at_any_multipliers(seed: int) -> None:
+    problem = with_windows(instance(seed, most=600), seed)
+    rng, windows = np.random.default_rng(seed), {e.window for e in problem.edges}
+    mixed = Mixing(problem).at({w: float(rng.random()) for w in windows})
+    assert brute_force(mixed).cost <= brute_force(problem).cost + 1e-12
+
+
+def test_all_communication_hides_behind_enough_work() -> None:
+    edge = Edge(0, 1, np.zeros((2, 2)), np.array([[3.0, 2.0], [2.0, 1.0]]), 0)
+    work = tuple(Work(v, 0, np.array([2.0, 1.0])) for v in (0, 1))
+    costs = (np.array([2.0, 1.0]),) * 2
+    problem = IntraProblem(costs, (edge,), (np.zeros(2),) * 2, ((0, 0),) * 2, np.inf, work)
+    found = solve(problem, PROOF)
+    assert (found.choice, found.cost, found.stop) == ((1, 1), 2.0, Stop.OPTIMAL)
+    assert problem.excess((0, 0)) == {0: -1.0}
+    dear = replace(edge, hidden=np.array([[3.0, 2.0], [2.0, 9.0]]))
+    found = solve(replace(problem, edges=(dear,)), PROOF)
+    assert found.cost == 3.0
+
+
+def test_windows_are_split_where_neither_side_is_good() -> None:
+    # (work, communication) = (10, 0) or (0, 10), or both 6: no multiplier proves more than 5
+    cost = np.array([10.0, 0.0, 6.0])
+    hidden = np.where(np.eye(3, dtype=bool), np.array([0.0, 10.0, 6.0])[:, None], 0.0)
+    edge = Edge(0, 1, np.where(np.eye(3, dtype=bool), 0.0, np.inf), hidden, 0)
+    problem = IntraProblem(
+        (cost, np.zeros(3)), (edge,), (np.zeros(3),) * 2, ((0, 0),) * 2, np.inf,
+        (Work(0, 0, cost),),
+    )  # fmt: skip
+    found = solve(problem, PROOF)
+    assert found.cost == 6.0
+    assert found.bound <= 6.0
+    thorough = solve(problem, replace(PROOF, budget=THOROUGH))
+    assert thorough.bound >= found.bound
