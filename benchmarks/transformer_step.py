@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from benchmarks.pipeline_run import cut, run_s
+from benchmarks.two_streams import Transfer, overlapped
 from costmodel import (
     Cluster,
     CollectiveModel,
     ComputeModel,
     Group,
-    Transfer,
     group_for,
-    overlapped,
 )
 from profiles import CollectiveKind
 

@@ -1,5 +1,6 @@
 from .cluster import Cluster as Cluster
 from .cluster import Part as Part
+from .collectives import INTERFERENCE as INTERFERENCE
 from .collectives import KINDS as KINDS
 from .collectives import CollectiveModel as CollectiveModel
 from .collectives import wire_bytes as wire_bytes
@@ -15,10 +16,6 @@ from .group import group_for as group_for
 from .opcost import VIEWS as VIEWS
 from .opcost import OpWork as OpWork
 from .opcost import op_seconds as op_seconds
-from .overlap import INTERFERENCE as INTERFERENCE
-from .overlap import Overlap as Overlap
-from .overlap import Transfer as Transfer
-from .overlap import overlapped as overlapped
 from .parse import ClusterSummary as ClusterSummary
 from .parse import is_device_name as is_device_name
 from .parse import list_clusters as list_clusters

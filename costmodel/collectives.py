@@ -40,6 +40,10 @@ LINK_EFFICIENCY: Final = 0.78
 # The same for networks between hosts; assumed, as no table spans hosts.
 NETWORK_EFFICIENCY: Final = 0.9
 
+# While a collective runs, compute beside it takes so much longer, as both want the same memory
+# and processors. Galvatron's profile of 8 A100 (overlap_coefficient.json, Apache-2.0).
+INTERFERENCE: Final = 1.1256
+
 
 def wire_fraction(kind: CollectiveKind, n: int) -> float:
     """Bytes that each device sends, as a share of `full_bytes`, by the ring convention.

@@ -131,6 +131,7 @@ def _rows(found: planner.Comparison) -> list[tuple[str, str, str, str]]:
         seconds("step", a.step_s, b.step_s),
         seconds("compute", a.compute_s, b.compute_s),
         seconds("communication", a.communication_s, b.communication_s),
+        seconds("exposed communication", a.exposed_s, b.exposed_s),
         row("memory", bytes_text(a.peak_bytes), bytes_text(b.peak_bytes),
             (a.peak_bytes, b.peak_bytes)),
         row("memory limit", bytes_text(a.limit_bytes), bytes_text(b.limit_bytes)),

@@ -38,8 +38,8 @@ class Options:
         forbidden, mesh or baseline are given.
     schedules: pipeline schedules to choose from.
     emission: "shard_map" (explicit collectives) or "constraints" (XLA's partitioner).
-    overlap: whether the step with collectives beside compute is predicted too. The choice and the
-        bound are for the sum of both.
+    overlap: whether collectives may run beside compute; if not, a step is the sum of both. On CPU
+        devices it is in any case.
     substitutions: whether proven rules rewrite the program where its plan becomes faster. A name
         ("exact", "reassociated", "bounded", "unbounded") is the least accuracy of a rule in
         floats; True means "bounded".
@@ -178,7 +178,7 @@ _EXAMPLES = {
     "loss_reduction": "what the loss does over examples",
     "emission": "'shard_map' unless the compiler shall choose the collectives",
     "baselines": "False to skip the hand-written plans",
-    "overlap": "False to leave the step with collectives beside compute out",
+    "overlap": "False to plan for collectives and compute one after the other",
     "substitutions": "False to plan the program as it is written, or 'exact'",
     "shardings": "'pin' to follow what the program is written with, or 'warn'",
     "cache": "True to look plans up in the plan store",

@@ -87,12 +87,16 @@ def _check_figures(program: ProgramPlan) -> None:
     """Whether the sums are those of their parts, and the bound and the reason to stop agree."""
     step_s = program.step_s
     pairs = [
-        ("a step", step_s, program.compute_s + program.communication_s),
+        ("a step", step_s, program.compute_s + program.exposed_s),
         ("communication", program.communication_s, sum(row.seconds for row in program.collectives)),
+        ("exposed communication", program.exposed_s, sum(c.exposed_s for c in program.collectives)),
     ]
     for what, said, found in pairs:
         if abs(said - found) > ROUNDING * max(said, found):
             raise IRError(f"it says that {what} takes {said} s, its parts take {found} s")
+    for row in program.collectives:
+        if row.exposed_s > row.seconds * (1 + ROUNDING):
+            raise IRError(f"of a collective of {row.seconds} s it exposes {row.exposed_s} s")
     gap_s = step_s - program.lower_bound_s
     if gap_s < -ROUNDING * step_s:
         raise IRError(f"its step of {step_s} s is below its bound of {program.lower_bound_s} s")

@@ -42,7 +42,8 @@ def summary_of(
         },
         "collectives": [
             {"kind": c.kind, "axes": list(c.axes), "group_size": c.group_size,
-             "bytes": c.bytes, "count": c.count, "seconds": c.seconds, "cause": c.cause}
+             "bytes": c.bytes, "count": c.count, "seconds": c.seconds, "cause": c.cause,
+             "exposed_s": c.exposed_s}
             for c in file.collectives
         ],
         "substitutions": [{"rule": r, "count": n} for r, n in file.substitutions.items()],
@@ -56,7 +57,7 @@ def summary_of(
 def _of_program(program: ProgramPlan) -> dict[str, Any]:
     return {
         "compute_s": program.compute_s, "communication_s": program.communication_s,
-        "overlapped_s": program.overlapped_s, "origin": program.origin,
+        "exposed_s": program.exposed_s, "origin": program.origin,
         "operations": len(program.ops), "decided_operations": program.decided_ops,
     }  # fmt: skip
 

@@ -97,9 +97,7 @@ def _program(
         f"  mesh         {' x '.join(f'{a}={n}' for a, n in program.mesh)}   "
         f"(from: {program.origin})",
         f"  step         {seconds_text(program.step_s)} predicted = "
-        f"{seconds_text(program.compute_s)} compute + {seconds_text(program.communication_s)} "
-        "communication",
-        *_overlapped(program),
+        f"{seconds_text(program.compute_s)} compute + {_communication(program)}",
         f"  memory       {bytes_text(program.peak_bytes)} peak per device of "
         f"{bytes_text(program.limit_bytes)} (arguments {bytes_text(program.argument_bytes)})",
         f"  lower bound  {seconds_text(program.lower_bound_s)}, gap {max(gap, 0.0):.2%}: "
@@ -117,14 +115,13 @@ def _program(
     return lines + _baselines(program) + _collectives(program) + _arguments(inputs)
 
 
-def _overlapped(program: ProgramPlan) -> list[str]:
-    if not program.overlapped_s or not program.communication_s:
-        return []
-    hidden = 1.0 - (program.overlapped_s - program.compute_s) / program.communication_s
-    return [
-        f"               {seconds_text(program.overlapped_s)} if collectives run beside compute "
-        f"({max(hidden, 0.0):.0%} of communication hidden)"
-    ]
+def _communication(program: ProgramPlan) -> str:
+    """Communication, and how much of it runs beside compute."""
+    hidden = program.communication_s - program.exposed_s
+    text = f"{seconds_text(program.exposed_s)} communication"
+    if hidden <= 0.0:
+        return text
+    return f"{text}, of {seconds_text(program.communication_s)} that run beside it"
 
 
 def rewrites_text(program: ProgramPlan) -> str:

@@ -43,6 +43,7 @@ class CollectiveRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count: Annotated[float, Meta(ge=0.0, le=1e15)]
     seconds: Seconds
     cause: str
+    exposed_s: Seconds  # the part of `seconds` in which compute waits or is slowed down
 
 
 class OpRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -80,7 +81,8 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_s: Seconds
     compute_s: Seconds
     communication_s: Seconds
-    overlapped_s: Seconds  # with collectives beside compute; 0 if not predicted
+    exposed_s: Seconds  # the part of communication in which compute waits or is slowed down
+    overlap: bool  # whether collectives may run beside compute
     peak_bytes: Bytes
     argument_bytes: Bytes
     limit_bytes: Bytes

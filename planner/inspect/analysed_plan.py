@@ -72,7 +72,7 @@ class AnalysedPlan:
         heads = sum(role == "constant" for role in self.program.roles)
         donated = frozenset(heads + a for a in self.program.donated)
         facts = Facts(self.flat, self.program.ties, donated)
-        return Builder(facts, cache, self.program.limit_bytes)
+        return Builder(facts, cache, self.program.limit_bytes, overlap=self.program.overlap)
 
     def searched(self, wishes: Wishes) -> Program:
         """The program, to be searched with wishes."""
@@ -268,9 +268,11 @@ class AnalysedPlan:
         problem, choice = self.built.problem, self.choice
         cost = problem.node_cost[node].copy()
         for edge in problem.edges:
-            if edge.u == node and edge.v != node:
+            if edge.u == node == edge.v:
+                cost += np.diagonal(edge.cost)
+            elif edge.u == node:
                 cost += edge.cost[:, choice[edge.v]]
-            elif edge.v == node and edge.u != node:
+            elif edge.v == node:
                 cost += edge.cost[choice[edge.u]]
         return cost
 

@@ -102,11 +102,11 @@ def _fastest(baselines: dict[str, BaselineRow]) -> tuple[str, float]:
 
 
 def _limits(program: ProgramPlan) -> tuple[tuple[str, float], ...]:
-    """Compute and each kind of collective over the same axes, as shares of the step."""
+    """Compute, and exposed collectives by kind and axes, as shares of the step."""
     spent: dict[str, float] = defaultdict(float)
     spent["compute"] = program.compute_s
     for row in program.collectives:
-        spent[f"{row.kind} over {'*'.join(row.axes)}"] += row.seconds
+        spent[f"{row.kind} over {'*'.join(row.axes)}"] += row.exposed_s
     order = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
     return tuple((text, s / program.step_s) for text, s in order if program.step_s and s)
 

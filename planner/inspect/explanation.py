@@ -133,7 +133,8 @@ class Overview:
         sums = self.account
         return {
             "step_s": sums.step_s, "compute_s": sums.compute_s,
-            "communication_s": sums.communication_s, "peak_bytes": sums.peak_bytes,
+            "communication_s": sums.communication_s, "exposed_s": sums.exposed_s,
+            "windows": [asdict(w) for w in sums.windows], "peak_bytes": sums.peak_bytes,
             "limit_bytes": self.program.limit_bytes,
             "collectives": [asdict(c) for c in sums.collectives],
         }  # fmt: skip
@@ -144,7 +145,8 @@ class Overview:
         room = f"{bytes_text(free)} are free" if free >= 0 else f"{bytes_text(-free)} too much"
         lines = [
             f"step {seconds_text(sums.step_s)}: {seconds_text(sums.compute_s)} compute, "
-            f"{seconds_text(sums.communication_s)} communication",
+            f"{seconds_text(sums.exposed_s)} exposed of {seconds_text(sums.communication_s)} "
+            "communication",
             f"memory {bytes_text(sums.peak_bytes)} of {bytes_text(program.limit_bytes)}: {room}",
             f"bound {seconds_text(program.lower_bound_s)}: no plan that was searched for is faster"
             f"; {Stop[program.stop].value}",
@@ -153,7 +155,7 @@ class Overview:
         ]
         lines += [
             f"  {seconds_text(c.seconds):>8}  {c.kind} over {'*'.join(c.axes)}, {c.count:.0f} x, "
-            f"for {c.cause}"
+            f"for {c.cause}; {seconds_text(c.exposed_s)} exposed"
             for c in sums.collectives[:MOST_COLLECTIVES]
         ]
         rest = sums.collectives[MOST_COLLECTIVES:]

@@ -1,7 +1,9 @@
 """The predicted step of a plan on one device: ops and collectives in order, and memory.
 
 A loop's body is shown once, with the time of all its rounds: order inside a round is true, the
-place of a round in time is not. Times add up to those of `account`.
+place of a round in time is not. Compute and the exposed seconds of collectives follow each other
+and add up to the step of `account`; the other seconds of a collective are beside the compute before
+its reader or after its maker.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ class Event:
     cause: the op and its source line, or the cause of the collective.
     axes: mesh axes of a collective.
     sent_bytes: by the device in all rounds, ring convention.
+    exposed_s: of a collective, in which compute waits or is slowed down.
     count: how often it runs in a step.
     moment: place in the order in which operations run.
     op: number of the flat op, -1 if none.
@@ -39,6 +42,7 @@ class Event:
     axes: tuple[str, ...]
     start_s: float
     seconds: float
+    exposed_s: float
     sent_bytes: float
     count: float
     moment: int
@@ -53,7 +57,8 @@ class Event:
 class Predicted:
     """One step of one device.
 
-    events: one after the other.
+    events: in the order in which they begin to cost time.
+    end_s: seconds of the step.
     memory: (second, bytes held from then on), in order.
     account: the sums.
     """
@@ -61,21 +66,24 @@ class Predicted:
     events: tuple[Event, ...]
     memory: tuple[tuple[float, float], ...]
     account: Account
-
-    @property
-    def end_s(self) -> float:
-        return self.events[-1].end_s if self.events else 0.0
+    end_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """An event without its start."""
+    """An event without its start.
+
+    exposed_s: seconds for which it holds up what follows.
+    early: whether the other seconds are before these, else after them.
+    """
 
     lane: str
     what: str
     cause: str
     axes: tuple[str, ...]
     seconds: float
+    exposed_s: float
+    early: bool
     sent_bytes: float
     count: float
     moment: int
@@ -84,19 +92,22 @@ class _Piece:
 
 def predicted(analysed: AnalysedPlan) -> Predicted:
     """Lays out the step of a plan."""
-    sums = analysed.account
+    sums, pieces = analysed.account, list(_pieces(analysed))
+    end_s = sum(piece.exposed_s for piece in pieces)
     now, events, starts = 0.0, list[Event](), dict[int, float]()
-    for piece in _pieces(analysed):
+    for piece in pieces:
         starts.setdefault(piece.moment, now)
         if piece.seconds > 0.0:
+            start = now - (piece.seconds - piece.exposed_s) if piece.early else now
+            start = max(0.0, min(start, end_s - piece.seconds))
             events.append(
                 Event(
-                    piece.lane, piece.what, piece.cause, piece.axes, now, piece.seconds,
-                    piece.sent_bytes, piece.count, piece.moment, piece.op,
+                    piece.lane, piece.what, piece.cause, piece.axes, start, piece.seconds,
+                    piece.exposed_s, piece.sent_bytes, piece.count, piece.moment, piece.op,
                 )
             )  # fmt: skip
-            now += piece.seconds
-    return Predicted(tuple(events), _memory(sums, starts, now), sums)
+            now += piece.exposed_s
+    return Predicted(tuple(events), _memory(sums, starts, now), sums, now)
 
 
 def _memory(
@@ -114,29 +125,33 @@ def _memory(
 
 
 def _pieces(analysed: AnalysedPlan) -> Iterator[_Piece]:
-    before: dict[int, list[Reshard]] = {}
-    after: dict[int, list[Reshard]] = {}
-    ends: dict[int, list[Reshard]] = {}
-    for moved in analysed.decided.plan.reshards:
+    before: dict[int, list[tuple[Reshard, float]]] = {}
+    after: dict[int, list[tuple[Reshard, float]]] = {}
+    ends: dict[int, list[tuple[Reshard, float]]] = {}
+    reshards = analysed.decided.plan.reshards
+    for moved, exposed_s in zip(reshards, analysed.account.exposed, strict=True):
         at = moved.passage
         if at.op < 0:
-            ends.setdefault(at.time, []).append(moved)
+            ends.setdefault(at.time, []).append((moved, exposed_s))
         else:
-            (after if at.site.at == "result" else before).setdefault(at.op, []).append(moved)
+            side = after if at.site.at == "result" else before
+            side.setdefault(at.op, []).append((moved, exposed_s))
     running: dict[int, list[int]] = {}
     for i in sorted(analysed.built.op_node):
         running.setdefault(analysed.builder.facts.at(analysed.flat.ops[i]), []).append(i)
     for moment in range(analysed.flat.clock + 1):
         for moved in ends.get(moment, ()):
-            yield from _collectives(analysed, moved)
+            yield from _collectives(analysed, *moved)
         for i in running.get(moment, ()):
             for moved in before.get(i, ()):
-                yield from _collectives(analysed, moved)
+                yield from _collectives(analysed, *moved)
             yield _compute(analysed, i)
             for moved in after.get(i, ()):
-                yield from _collectives(analysed, moved)
+                yield from _collectives(analysed, *moved)
     seconds = analysed.built.taking_s(analysed.choice)
-    yield _Piece(COMPUTE, TAKING, "results", (), seconds, 0.0, 1.0, analysed.flat.clock, -1)
+    yield _Piece(
+        COMPUTE, TAKING, "results", (), seconds, seconds, False, 0.0, 1.0, analysed.flat.clock, -1
+    )
 
 
 def _compute(analysed: AnalysedPlan, i: int) -> _Piece:
@@ -144,19 +159,23 @@ def _compute(analysed: AnalysedPlan, i: int) -> _Piece:
     at = analysed.builder.facts.at(op)
     seconds = float(analysed.built.work[node][analysed.choice[node]])
     label = f"{op.node.op} {op.node.source}".strip()
-    return _Piece(COMPUTE, op.node.op, label, (), seconds, 0.0, op.weight, at, i)
+    return _Piece(COMPUTE, op.node.op, label, (), seconds, seconds, False, 0.0, op.weight, at, i)
 
 
-def _collectives(analysed: AnalysedPlan, moved: Reshard) -> Iterator[_Piece]:
+def _collectives(analysed: AnalysedPlan, moved: Reshard, exposed_s: float) -> Iterator[_Piece]:
+    """The collectives of a reshard, which share its exposed seconds."""
     reshard, mesh = analysed.builder.cache.reshard, analysed.decisions.mesh
     type_, weight = moved.change.type, moved.weight
     time, _ = held_at(analysed.builder.facts, moved)
+    early = moved.passage.site.at != "result"
+    total = sum(reshard.step_s(s, type_) for s in moved.change.steps if s.collective) * weight
     for step in moved.change.steps:
         kind = step.collective
         if kind is not None:
             seconds = reshard.step_s(step, type_) * weight
             sent = wire_bytes(kind, mesh.product(step.axes), full_bytes(step, type_, mesh)) * weight
             yield _Piece(
-                COLLECTIVE, kind, moved.cause, step.axes, seconds, sent, weight, time,
+                COLLECTIVE, kind, moved.cause, step.axes, seconds,
+                exposed_s * seconds / total if total > 0.0 else 0.0, early, sent, weight, time,
                 moved.passage.op,
             )  # fmt: skip

@@ -35,6 +35,7 @@ class ComparedPlan:
     step_s: float
     compute_s: float
     communication_s: float
+    exposed_s: float
     peak_bytes: float
     limit_bytes: float
     lower_bound_s: float
@@ -102,7 +103,7 @@ class Comparison:
             f"{abs(ratio):.1%} {'slower' if ratio > 0 else 'faster'} than"
         )  # fmt: skip
         parts = [
-            f"{_more(b.communication_s - a.communication_s, a.step_s)} communication",
+            f"{_more(b.exposed_s - a.exposed_s, a.step_s)} exposed communication",
             f"{_more(b.compute_s - a.compute_s, a.step_s)} compute",
         ]
         memory = b.peak_bytes - a.peak_bytes
@@ -177,6 +178,7 @@ def _side(plan: Plan) -> ComparedPlan:
         step_s=whole.step_s,
         compute_s=program.compute_s,
         communication_s=program.communication_s,
+        exposed_s=program.exposed_s,
         peak_bytes=file.peak_bytes,
         limit_bytes=whole.limit_bytes,
         lower_bound_s=whole.lower_bound_s,

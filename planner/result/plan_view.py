@@ -112,7 +112,9 @@ class PlanView:
     def collectives(self) -> tuple[Collective, ...]:
         """Every collective of one call on one device of each stage, the slowest first."""
         return tuple(
-            Collective(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
+            Collective(
+                c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause, c.exposed_s
+            )
             for c in self.file.collectives
         )
 

@@ -8,9 +8,8 @@ import msgspec
 
 from ..common.stop import PROVED, Stop
 from ..files.plan_file import one_stage
-from ..files.program_plan import CollectiveRow
 from ..sharding.cost.account import memory_on_cpus
-from ..sharding.cost.overlap import overlapped_s
+from ..sharding.search.found_to_file import collective_rows
 from .plan import Plan
 
 
@@ -22,19 +21,13 @@ def reprice(plan: Plan) -> Plan:
     """
     analysed, program = plan.analysed, plan.program
     sums = analysed.account
-    overlapped = overlapped_s(analysed.decided, plan.cluster)
-    collectives = tuple(
-        CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
-        for c in sums.collectives
-    )
     least_s = min(program.lower_bound_s, sums.step_s)
     proved = sums.step_s - least_s <= PROVED * sums.step_s
     stop = Stop.GAP.name if program.stop == Stop.OPTIMAL.name and not proved else program.stop
     again = msgspec.structs.replace(
         program, step_s=sums.step_s, compute_s=sums.compute_s, communication_s=sums.communication_s,
-        peak_bytes=sums.peak_bytes, argument_bytes=sums.argument_bytes, collectives=collectives,
-        overlapped_s=overlapped if program.overlapped_s else 0.0,
-        lower_bound_s=least_s, stop=stop,
+        peak_bytes=sums.peak_bytes, argument_bytes=sums.argument_bytes, collectives=collective_rows(sums),
+        exposed_s=sums.exposed_s, lower_bound_s=least_s, stop=stop,
     )  # fmt: skip
     return replace(plan, file=one_stage(again, len(analysed.graph.nodes)))
 

@@ -18,11 +18,9 @@ from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.request import Request
 from ..common.store.keys import Memory, memory_of
-from ..common.units_text import seconds_text
 from ..files.program_plan import ProgramPlan, SubstitutionRow
 from ..training.step_call import StepCall
 from .check_effects import check_effects
-from .cost.overlap import overlapped_s
 from .nested_maps import check_maps
 from .planned_program import PlannedProgram
 from .problem.program import InFlight, Program, program_of
@@ -282,7 +280,6 @@ def _file(one: One, traced: Traced, search: Search, found: SearchOutcome) -> Pro
         *traced.warnings, *one.call.warnings,
         *dict.fromkeys(search.scope.program.flat.warnings),
         *_idle(found.best, machine), *missing_sizes(machine),
-        *(_faster_overlapped(found, machine, search.limit) if options.overlap else ()),
     )  # fmt: skip
     return ProgramPlan(
         name=one.name,
@@ -299,26 +296,6 @@ def _file(one: One, traced: Traced, search: Search, found: SearchOutcome) -> Pro
         warnings=warnings,
         **outcome(found, machine, options, search.limit),
     )
-
-
-def _faster_overlapped(found: SearchOutcome, machine: Cluster, limit_bytes: float) -> list[str]:
-    """A warning if a plan that was found runs faster than the best once collectives overlap."""
-    best_s = overlapped_s(found.best.decided, machine)
-    rivals: list[tuple[float, str, str]] = []
-    for c in found.candidates:
-        promising = c.account.compute_s < best_s * (1.0 - WORTH)
-        if promising and c.account.peak_bytes <= limit_bytes:
-            rivals.append((overlapped_s(c.decided, machine), c.name, str(c.mesh)))
-    step_s, name, mesh = min(rivals, default=(best_s, "", ""))
-    if step_s >= best_s * (1.0 - WORTH):
-        return []
-    plan = "another plan of the search" if name == "search" else f"the hand-written plan '{name}'"
-    how = f"mesh={mesh}" if name == "search" else f"Options(baseline={name!r})"
-    return [
-        f"if collectives run beside compute, {plan} on {mesh} is predicted faster: "
-        f"{seconds_text(step_s)} against {seconds_text(best_s)}; plans are chosen with "
-        f"communication and compute one after the other, {how} takes that one"
-    ]
 
 
 def _idle(best: Candidate, machine: Cluster) -> list[str]:

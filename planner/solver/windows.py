@@ -17,14 +17,14 @@ Where the best choice of neither side is good in a window, a bound remains below
 search then splits: in a part in which H_w <= C_w holds any m_w >= 0 gives a bound, in one in which
 H_w >= C_w holds any m_w <= 1.
 
-Sources: Kelley, The cutting-plane method for solving convex programs, J. SIAM 8(4), 1960; Geoffrion,
-Lagrangean relaxation for integer programming, Math. Programming Study 2, 1974.
+Sources: Kelley, The cutting-plane method for solving convex programs, J. SIAM 8(4), 1960;
+Geoffrion, Lagrangean relaxation for integer programming, Math. Programming Study 2, 1974.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np

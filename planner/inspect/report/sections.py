@@ -35,7 +35,8 @@ def tiles(analysed: AnalysedPlan) -> list[tuple[str, str, str]]:
     glance = at_a_glance(analysed)
     found = [
         ("Step time, predicted", seconds_text(f.step_s) + parts,
-         f"{seconds_text(f.compute_s)} compute, {seconds_text(f.communication_s)} communication"),
+         f"{seconds_text(f.compute_s)} compute, {seconds_text(f.exposed_s)} communication not "
+         "beside it"),
         ("Mesh", mesh, f"{glance.layout}; found by: {f.origin}"),
     ]  # fmt: skip
     if glance.other:
@@ -164,19 +165,12 @@ def timeline(analysed: AnalysedPlan, step: Predicted) -> Markup:
     """The timeline, and memory over the same time."""
     about = (
         "One step as predicted, in program order; every device does the same. Operations run one "
-        "after another, and a loop is shown once with the time of all its rounds. Point at a bar "
-        "to read what it is."
+        "after another, collectives beside them as far as that is predicted, and a loop is shown "
+        "once with the time of all its rounds. Point at a bar to read what it is."
     )
-    hidden = step.end_s - analysed.program.step_s
-    note = (
-        el("p", f"{seconds_text(hidden)} of communication is predicted to run beside compute, so "
-           "the step is shorter than the sum shown here.")
-        if hidden > 1e-6 * max(step.end_s, 1e-30)
-        else None
-    )  # fmt: skip
     return join(
         [
-            el("p", about), note, draw_lanes(lanes_of_step(step), step.end_s),
+            el("p", about), draw_lanes(lanes_of_step(step), step.end_s),
             el("h3", "Memory over time"),
             draw_memory(
                 step.memory, step.end_s, analysed.program.limit_bytes,

@@ -112,15 +112,13 @@ def price_of(best: Candidate, phases: Phases, body: Graph, count: int) -> StageP
             each[i] = float(best.built.work[node][choice[node]]) / members[node]
             totals[phase] += each[i]
     totals["once"] += best.built.taking_s(choice)
-    reshard = best.builder.cache.reshard
     plan, inside = best.decided.plan, (phases.loop, 0)
-    for moved in plan.reshards:
+    for moved, seconds in zip(plan.reshards, best.account.exposed, strict=True):
         time, _ = held_at(best.builder.facts, moved)
         at = max(bisect_right(starts, time) - 1, 0)
-        seconds = sum(reshard.step_s(step, moved.change.type) for step in moved.change.steps)
         phase = names[at] if moved.weight >= count or count == 1 else "once"
-        totals[phase] += seconds * moved.weight
-        each[at] += seconds * moved.weight * (phase != "once")
+        totals[phase] += seconds
+        each[at] += seconds * (phase != "once")
     saved, takes, static = (
         _bytes(values, body.types, plan, inside)
         for values in (phases.saved, phases.takes, phases.sums)

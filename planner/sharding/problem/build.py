@@ -17,7 +17,8 @@ part of the problem that does not depend on the mesh is the `Outline`; a mesh pr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,6 +33,30 @@ from .records import Built, MenuCache, NodeRef, States
 from .reshard_tables import edge_table
 from .skeleton import End, Join, Outline, Slot
 from .skeleton_builder import outline_of
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Costs of a pair of nodes: seconds, those that may be hidden, and in which window.
+
+    Records of the same arrays are equal.
+    """
+
+    u: int
+    v: int
+    seconds: Floats
+    hidden: Floats | None
+    window: int
+
+    @property
+    def _key(self) -> tuple[int, ...]:
+        return self.u, self.v, id(self.seconds), id(self.hidden), self.window
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tables) and self._key == other._key
 
 
 class Builder:
@@ -90,37 +115,13 @@ class Builder:
         self.use: list[Floats] = []
         for slot in outline.slots:
             self._node(slot)
-        work = self._multiplied(self.costs)
         beside_s = self._beside_s() if self.overlap else None
-        tables: dict[tuple[int, ...], tuple[Floats, Floats | None, int]] = {}
-        sites = self._sites(beside_s)
-        for k, (join, type_, count) in enumerate(
-            zip(outline.joins, outline.types, outline.counts, strict=True)
-        ):
-            table = self._table(join, type_) if count else _NONE
-            if not table.any():
-                continue
-            for window, longest_s, times in sites.get(k, ((-1, 0.0, count),)):
-                cost, hidden = self._shown_and_hidden(table, longest_s * join.weight)
-                place = (join.u, join.v, id(cost), id(hidden), window if hidden is not None else -1)
-                times += tables.get(place, (cost, hidden, 0))[2]
-                tables[place] = cost, hidden, times
+        tables = self._tables(beside_s)
         if self.cache.compute.device.fresh_bytes_per_s:
             for node, v in outline.taken:
                 self._taken(node, v)
-            work = self._multiplied(self.costs)
-        costs = list(work)
-        edges: list[Edge] = []
-        for (u, v, *_, window), (table, hidden, count) in tables.items():
-            many = self._times(self.cache.edges, table, count)
-            if hidden is not None:
-                edges.append(
-                    Edge(u, v, many, self._times(self.cache.edges, hidden, count), window)
-                )
-            elif u == v:
-                costs[u] = costs[u] + np.diagonal(many)
-            else:
-                edges.append(Edge(u, v, many))
+        work = self._multiplied(self.costs)
+        costs, edges = self._edges(work, tables)
         horizon = int(outline.end.max(initial=0))
         live_intervals = LiveIntervals(
             outline.node, outline.start, outline.end, tuple(self.use), horizon
@@ -136,6 +137,37 @@ class Builder:
         )  # fmt: skip
         built = Built(problem, tuple(self.refs), outline, tuple(work), live_intervals, beside_s)
         return built.watching(live_intervals.worst_moments()) if outline.folded else built
+
+    def _tables(self, beside_s: Floats | None) -> dict[Tables, int]:
+        """The tables of costs, and how often each one counts."""
+        outline, sites = self.outline, self._sites(beside_s)
+        found: dict[Tables, int] = {}
+        joins = zip(outline.joins, outline.types, outline.counts, strict=True)
+        for k, (join, type_, count) in enumerate(joins):
+            table = self._table(join, type_) if count else _NONE
+            if not table.any():
+                continue
+            for window, longest_s, times in sites.get(k, ((-1, 0.0, count),)):
+                cost, hidden = self._shown_and_hidden(table, longest_s * join.weight)
+                key = Tables(join.u, join.v, cost, hidden, window if hidden is not None else -1)
+                found[key] = found.get(key, 0) + times
+        return found
+
+    def _edges(
+        self, work: Sequence[Floats], tables: Mapping[Tables, int]
+    ) -> tuple[list[Floats], list[Edge]]:
+        """Costs of nodes, to which those of joins of a node with itself are added, and edges."""
+        costs, edges = list(work), list[Edge]()
+        for t, count in tables.items():
+            many = self._times(self.cache.edges, t.seconds, count)
+            if t.hidden is not None:
+                more = self._times(self.cache.edges, t.hidden, count)
+                edges.append(Edge(t.u, t.v, many, more, t.window))
+            elif t.u == t.v:
+                costs[t.u] = costs[t.u] + np.diagonal(many)
+            else:
+                edges.append(Edge(t.u, t.v, many))
+        return costs, edges
 
     def _beside_s(self) -> Floats:
         """Seconds of compute beside which a collective may run, of each passage and run."""

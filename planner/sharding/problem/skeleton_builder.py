@@ -71,7 +71,8 @@ class _Outliner:
         node, start, end = np.array(self.live_intervals, dtype=np.intp).reshape(-1, 3).T
         join, passage = np.array(self.sites, dtype=np.intp).reshape(-1, 2).T
         return Outline(
-            self.facts, self.folded, tuple(self.slots), self.op_node, self.value_node, self.out_node,
+            self.facts, self.folded, tuple(self.slots), self.op_node, self.value_node,
+            self.out_node,
             tuple(self.ends), tuple(self.joins), tuple(self.types), tuple(self.counts),
             tuple(self.taken), tuple(self.stacks),
             tuple((node, op) for op, node in self.waits.items()), tuple(members.tolist()),

@@ -241,7 +241,7 @@ class _Reader:
                 self.body(place).scalars.append(v)
 
     def _divided(self, body: _Body) -> list[int]:
-        """Window of each unit of a body, from 0: what the scalars that it returns need, the rest."""
+        """Window of each unit of a body, from 0: what each scalar result needs, then the rest."""
         needs = {body.needed(v) for v in body.scalars}
         window, count = [-1] * len(body.units), 0
         for units in (*sorted(needs, key=lambda n: (len(n), sorted(n))), range(len(body.units))):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from costmodel import Cluster
 
 from ...common.options import Options
 from ...files.program_plan import BaselineRow, CandidateRow, CollectiveRow, rows_of
-from ..cost.overlap import overlapped_s
+from ..cost.account import Account
 from .context import Candidate
 from .over_meshes import SearchOutcome
 
@@ -35,7 +36,8 @@ def outcome(
         "step_s": sums.step_s,
         "compute_s": sums.compute_s,
         "communication_s": sums.communication_s,
-        "overlapped_s": overlapped_s(best.decided, cluster) if options.overlap else 0.0,
+        "exposed_s": sums.exposed_s,
+        "overlap": best.builder.overlap,
         "peak_bytes": sums.peak_bytes,
         "argument_bytes": sums.argument_bytes,
         "limit_bytes": limit_bytes,
@@ -53,14 +55,16 @@ def outcome(
             name: BaselineRow(b.step_s, b.peak_bytes, b.fits, b.mesh)
             for name, b in sorted(found.baselines.items())
         },
-        "collectives": tuple(
-            CollectiveRow(c.kind, c.axes, c.group_size, c.bytes, c.count, c.seconds, c.cause)
-            for c in sums.collectives
-        ),
+        "collectives": collective_rows(sums),
         "ops": ops,
         "values": values,
         "candidates": _candidates(found, best),
     }
+
+
+def collective_rows(sums: Account) -> tuple[CollectiveRow, ...]:
+    """The collectives of an account as rows of a plan file."""
+    return tuple(CollectiveRow(**asdict(c)) for c in sums.collectives)
 
 
 def _candidates(found: SearchOutcome, best: Candidate) -> tuple[CandidateRow, ...]:

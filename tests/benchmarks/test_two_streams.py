@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel import Transfer, overlapped
+from benchmarks.two_streams import Transfer, overlapped
 
 seconds = st.floats(0.0, 10.0)
 

@@ -13,11 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-# While a collective runs, compute beside it takes so much longer, as both want the same memory
-# and processors. Galvatron's profile of 8 A100 (overlap_coefficient.json, Apache-2.0).
-INTERFERENCE: Final = 1.1256
+from costmodel import INTERFERENCE
 
 
 @dataclass(frozen=True, slots=True)
