@@ -232,9 +232,9 @@ def account(decided: Decided) -> Account:
     if reshard.cluster.has_cpus:
         memory = memory_on_cpus(memory, arguments)
     peak = float(memory.max()) if len(memory) else arguments
-    exposed_s = sum(exposed)
+    exposed_s, communication_s = sum(exposed, 0.0), sum((row.seconds for row in rows), 0.0)
     return Account(
-        compute_s + exposed_s, compute_s, sum(row.seconds for row in rows), exposed_s, ordered,
+        compute_s + exposed_s, compute_s, communication_s, exposed_s, ordered,
         tuple(exposed), windows, peak, arguments, memory,
         widest.get(int(memory.argmax()), 0) if len(memory) else 0, built.taking_s(choice),
         ends.get(int(memory.argmax()), 0) if len(memory) else 0,

@@ -110,7 +110,7 @@ class _Body:
         count = len(self.units)
         order = np.argsort(-np.array(self.size), kind="stable")
         total = np.cumsum(np.array(self.size)[order])
-        needed = int(np.searchsorted(total, MOST * total[-1])) + 1 if count else 0
+        needed = int(np.searchsorted(total, MOST * float(total[-1]))) + 1 if count else 0
         self.large = np.sort(order[:needed])
         bits = [0] * count
         for n, unit in enumerate(self.large.tolist()):

@@ -173,7 +173,8 @@ def test_figures_that_contradict_each_other_are_refused(saved: Path) -> None:
     step_s = program["step_s"]
     for keys, words in (
         ({"step_s": 2 * step_s}, "its parts take"),
-        ({"communication_s": 1.0, "step_s": program["compute_s"] + 1.0}, "communication takes"),
+        ({"communication_s": 1.0}, "that communication takes"),
+        ({"exposed_s": 1.0, "step_s": program["compute_s"] + 1.0}, "exposed communication takes"),
         ({"peak_bytes": 1.0}, "its peak is"),
         ({"lower_bound_s": 2 * step_s}, "below its bound"),
         ({"lower_bound_s": 0.5 * step_s, "stop": "OPTIMAL"}, "not proved"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planner.solver import incumbent, solve
+from planner.solver import incumbent, solve, windows
 from planner.solver.bound.message_passing import Messages
 from planner.solver.budget import Budget
 from planner.solver.exact import ilp
@@ -44,7 +44,7 @@ class CountedWork:
         warm()
         self.work, self.seconds = 0.0, 0.0
         clock = SimpleNamespace(monotonic=self._now)
-        for module in (solve, incumbent, ilp, branch_and_bound, kernel_search):
+        for module in (solve, windows, incumbent, ilp, branch_and_bound, kernel_search):
             patch.setattr(module, "time", clock)
         sweep, ask, run = Messages.sweep, Highs.ask_branching, Highs.run
 

@@ -12,7 +12,7 @@ import pytest
 from planner.solver.budget import DEFAULT, NO_LIMIT, QUICK, THOROUGH, Budget
 from planner.solver.problem import IntraProblem
 from tests.planner.solver.counted_work import CountedWork
-from tests.planner.solver.problems import large
+from tests.planner.solver.problems import large, with_windows
 
 TENTH, TENFOLD = 0.1, 10.0
 WORSE = 1e-4  # relative: costs and bounds that differ
@@ -29,6 +29,7 @@ class Witness:
     problem: arguments of `large`.
     memory: whether there is a memory limit.
     edges: whether costs depend on pairs.
+    windows: whether there are windows of overlap.
     moments: whether there are several moments; else options that use more memory cost less.
     factor: how far this limit is off; a switch is turned over.
     worse: `cost`, `bound` or `work`.
@@ -43,12 +44,14 @@ class Witness:
     memory: bool = True
     edges: bool = True
     moments: bool = True
+    windows: bool = False
     limit_s: float = UNTIMED_S
 
     def instance(self) -> IntraProblem:
         found = large(*self.problem)
         found = found if self.memory else replace(found, limit=math.inf)
         found = found if self.edges else replace(found, edges=())
+        found = with_windows(found, self.problem[0]) if self.windows else found
         return found if self.moments else knapsack(found)
 
 
@@ -160,6 +163,17 @@ WITNESSES = {
     "kernel_rounds": Witness(
         preset=DEFAULT, problem=(1, 30, 4, 5), worse="cost",
         base={"kernel_columns": 0, **KERNEL_ONLY},
+    ),
+    "window_solves": Witness(
+        preset=DEFAULT, problem=(1, 40, 6, 20), worse="cost", windows=True,
+        base={"window_columns": 0.0},
+    ),
+    "window_columns": Witness(
+        preset=DEFAULT, problem=(1, 40, 6, 20), worse="bound", windows=True,
+        base={"window_solves": 1},
+    ),
+    "window_gap": Witness(
+        preset=DEFAULT, problem=(1, 40, 6, 20), worse="cost", factor=TENFOLD, windows=True,
     ),
 }  # fmt: skip
 

@@ -38,7 +38,10 @@ def adds_up(found: Space, choice: tuple[int, ...]) -> None:
     problem = found.built.problem
     sums = found.account(choice)
     assert sums.step_s == pytest.approx(problem.cost(choice), rel=1e-9, abs=1e-18)
-    assert sums.step_s == sums.compute_s + sums.communication_s
+    assert sums.step_s == sums.compute_s + sums.exposed_s
+    assert sums.exposed_s <= sums.communication_s * (1 + 1e-9)
+    parts = sum(c.exposed_s for c in sums.collectives)
+    assert parts == pytest.approx(sums.exposed_s, rel=1e-9, abs=1e-18)
     spent = sum(c.seconds for c in sums.collectives)
     assert spent == pytest.approx(sums.communication_s, rel=1e-9, abs=1e-18)
     assert np.all(sums.memory >= problem.memory(choice) * (1 - 1e-12))
@@ -77,7 +80,7 @@ def test_account_of_a_training_step(microbatches: int) -> None:
 def test_plan_says_what_its_account_says() -> None:
     p = plan(mean_loss, PARAMS, BATCH, optimizer=optax.adam(1e-3), cluster=slow_machine(),
              baselines=False)  # fmt: skip
-    assert p.step_s == pytest.approx(p.program.compute_s + p.program.communication_s)
+    assert p.step_s == pytest.approx(p.program.compute_s + p.program.exposed_s)
     assert p.program.communication_s == pytest.approx(sum(c.seconds for c in p.collectives))
     assert p.peak_bytes >= p.program.argument_bytes
     assert f"{p.program.argument_bytes:.0f} B" in str(p) or "arguments" in str(p)
