@@ -27,7 +27,8 @@ def reprice(plan: Plan) -> Plan:
     again = msgspec.structs.replace(
         program, step_s=sums.step_s, compute_s=sums.compute_s, communication_s=sums.communication_s,
         peak_bytes=sums.peak_bytes, argument_bytes=sums.argument_bytes,
-        collectives=collective_rows(sums), exposed_s=sums.exposed_s, lower_bound_s=least_s, stop=stop,
+        collectives=collective_rows(sums), exposed_s=sums.exposed_s, lower_bound_s=least_s,
+        stop=stop,
     )  # fmt: skip
     return replace(plan, file=one_stage(again, len(analysed.graph.nodes)))
 

@@ -85,7 +85,7 @@ def test_the_plan_itself_is_accepted_and_right(whole: dict[str, Any], tmp_path: 
 # --- numbers -----------------------------------------------------------------------------------
 
 NUMBERS = ("step_s", "compute_s", "communication_s", "peak_bytes", "argument_bytes", "limit_bytes",
-           "lower_bound_s", "overlapped_s")  # fmt: skip
+           "lower_bound_s", "exposed_s")  # fmt: skip
 
 
 @pytest.mark.parametrize("key", NUMBERS)
@@ -258,7 +258,7 @@ def test_the_stage_is_that_of_the_program(refused: Any, whole: dict[str, Any]) -
 
 def test_collectives_are_of_the_mesh(refused: Any) -> None:
     row = {"kind": "all-reduce", "axes": ["x"], "group_size": 2, "bytes": 1.0, "count": 1.0,
-           "seconds": 1.0, "cause": ""}  # fmt: skip
+           "seconds": 1.0, "cause": "", "exposed_s": 1.0}  # fmt: skip
     assert "no axis 'q'" in refused(collectives=[row | {"axes": ["q"]}])
     assert "members" in refused(collectives=[row | {"group_size": 8}])
     assert "bytes" in refused(collectives=[row | {"bytes": -1.0}])

@@ -72,7 +72,7 @@ def _empty(name: str) -> Any:
     if name == "mesh":
         return [("x", 1)]
     known = {"stop": "GAP", "emission": "shard_map", "loss_reduction": "auto", "microbatches": 1,
-             "shardings": "warn"}  # fmt: skip
+             "shardings": "warn", "overlap": True}  # fmt: skip
     texts = ("planner", "jax", "graph_digest", "graph", "origin", "schedule", "traced_digest")
     numbers = ("decided_ops",)
     if name in known:

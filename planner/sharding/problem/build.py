@@ -16,47 +16,22 @@ part of the problem that does not depend on the mesh is the `Outline`; a mesh pr
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from costmodel import INTERFERENCE, OpWork, op_seconds, sharded_dims
+from costmodel import OpWork, op_seconds, sharded_dims
 from ir import FactorSpec, Strategy, TensorType, form_of, lookup, strategies, value_states
 from ir.analysis import FlatOp, operand_types
 
-from ...solver.problem import Edge, Floats, IntraProblem, Work
+from ...solver.problem import Edge, Floats, IntraProblem
 from .buffers import LiveIntervals
 from .facts import Facts
+from .overlap_tables import Tables, shown_and_hidden, sites_of, work_of
 from .records import Built, MenuCache, NodeRef, States
 from .reshard_tables import edge_table
 from .skeleton import End, Join, Outline, Slot
 from .skeleton_builder import outline_of
-
-
-@dataclass(frozen=True, eq=False)
-class Tables:
-    """Costs of a pair of nodes: seconds, those that may be hidden, and in which window.
-
-    Records of the same arrays are equal.
-    """
-
-    u: int
-    v: int
-    seconds: Floats
-    hidden: Floats | None
-    window: int
-
-    @property
-    def _key(self) -> tuple[int, ...]:
-        return self.u, self.v, id(self.seconds), id(self.hidden), self.window
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tables) and self._key == other._key
 
 
 class Builder:
@@ -133,14 +108,14 @@ class Builder:
                 spans[n] = (int(first), int(last))
         problem = IntraProblem(
             tuple(costs), tuple(edges), tuple(self.use), tuple(spans), self.limit_bytes,
-            tuple(self._work(work)) if any(e.hidden is not None for e in edges) else (),
+            tuple(work_of(outline, work)) if any(e.hidden is not None for e in edges) else (),
         )  # fmt: skip
         built = Built(problem, tuple(self.refs), outline, tuple(work), live_intervals, beside_s)
         return built.watching(live_intervals.worst_moments()) if outline.folded else built
 
     def _tables(self, beside_s: Floats | None) -> dict[Tables, int]:
         """The tables of costs, and how often each one counts."""
-        outline, sites = self.outline, self._sites(beside_s)
+        outline, sites = self.outline, sites_of(self.outline, beside_s)
         found: dict[Tables, int] = {}
         joins = zip(outline.joins, outline.types, outline.counts, strict=True)
         for k, (join, type_, count) in enumerate(joins):
@@ -148,7 +123,7 @@ class Builder:
             if not table.any():
                 continue
             for window, longest_s, times in sites.get(k, ((-1, 0.0, count),)):
-                cost, hidden = self._shown_and_hidden(table, longest_s * join.weight)
+                cost, hidden = shown_and_hidden(self.cache, table, longest_s * join.weight)
                 key = Tables(join.u, join.v, cost, hidden, window if hidden is not None else -1)
                 found[key] = found.get(key, 0) + times
         return found
@@ -177,55 +152,6 @@ class Builder:
             if weight > 0.0 and len(cost):
                 least_s[n] = float(cost.min()) / weight
         return self.outline.windows.beside_s(least_s)
-
-    def _sites(self, beside_s: Floats | None) -> dict[int, list[tuple[int, float, int]]]:
-        """Join -> (window, seconds beside which it may run, number of such sites)."""
-        found: dict[int, list[tuple[int, float, int]]] = {}
-        if beside_s is None:
-            return found
-        sites, window = self.outline.sites, self.outline.windows.passage
-        rows = np.stack((sites.join, window[sites.passage], beside_s[sites.passage]), axis=1)
-        each, counts = np.unique(rows, axis=0, return_counts=True)
-        for (join, window, longest_s), count in zip(each.tolist(), counts.tolist(), strict=True):
-            found.setdefault(int(join), []).append((int(window), longest_s, count))
-        return found
-
-    def _shown_and_hidden(self, table: Floats, longest_s: float) -> tuple[Floats, Floats | None]:
-        """Seconds of reshards that cost in any case, and those that enough compute hides.
-
-        Of n seconds, h = min(n, i L) run beside L seconds of compute, which they slow down by the
-        factor i of interference: n - h + (1 - 1/i) h is paid, h/i is hidden.
-
-        Args:
-            table: seconds of all runs; infinite where there is no way.
-            longest_s: L of all runs.
-        """
-        if longest_s <= 0.0:
-            return table, None
-        finite = np.isfinite(table)
-        most = float(table[finite].max(initial=0.0))
-        length = longest_s if longest_s * INTERFERENCE < most else np.inf
-        key = ("hidden", id(table), length)
-        if key not in self.cache.edges:
-            known = np.where(finite, table, 0.0)
-            hidden = np.minimum(known, length * INTERFERENCE) / INTERFERENCE
-            self.cache.edges[key] = hidden
-            self.cache.edges[("shown", id(table), length)] = table - hidden
-            self.cache.edges[("keep", id(table))] = table
-        return self.cache.edges[("shown", id(table), length)], self.cache.edges[key]
-
-    def _work(self, seconds: list[Floats]) -> Iterator[Work]:
-        """Compute of each node in each window that its ops are in."""
-        windows, members = self.outline.windows, self.outline.members
-        places = Counter(
-            (node, int(windows.op[i])) for i, node in self.outline.op_node.items()
-        )  # fmt: skip
-        for (node, window), count in sorted(places.items()):
-            share = seconds[node]
-            if count < members[node]:
-                share = share * (count / members[node])
-            if share.any():
-                yield Work(node, window, share)
 
     def _multiplied(self, costs: list[Floats]) -> list[Floats]:
         """Costs of nodes, times the members of each."""

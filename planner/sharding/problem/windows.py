@@ -202,6 +202,7 @@ class _Reader:
 
     def read(self) -> Windows:
         flat = self.flat
+        self.body(())  # also where there is no op
         units: list[tuple[int, Place, int, Sequence[int], Sequence[int]]] = [
             (op.time, self.body_place(op.place[:-1]), i, op.reads, op.outputs)
             for i, op in enumerate(flat.ops)

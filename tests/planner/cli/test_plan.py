@@ -38,7 +38,7 @@ def test_json_keeps_its_contract(run: Run) -> None:
     assert answer["collectives"]
     for row in answer["collectives"]:
         assert row.keys() == {
-            "kind", "axes", "group_size", "bytes", "count", "seconds", "cause"
+            "kind", "axes", "group_size", "bytes", "count", "seconds", "cause", "exposed_s"
         }  # fmt: skip
     for row in answer["baselines"].values():
         assert row.keys() >= {"step_s", "peak_bytes", "fits"}

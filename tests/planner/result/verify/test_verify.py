@@ -204,7 +204,7 @@ def written(before: str, after: str, count: float = 1.0) -> list[Written]:
 
 def planned(kind: CollectiveKind, count: float = 1.0) -> list[Collective]:
     sent = wire_bytes(kind, 8, FULL) * count
-    return [Collective(kind, ("x",), 8, sent, count, 0.0, "a test")]
+    return [Collective(kind, ("x",), 8, sent, count, 0.0, "a test", 0.0)]
 
 
 def compiled(kind: str, size: int, count: float = 1.0, **more) -> HloInstruction:
@@ -238,7 +238,7 @@ def test_sixteen_bits_are_sent_in_thirty_two_by_cpus() -> None:
     """Exactly twice the bytes are explained, for 16-bit numbers and that compiler only."""
     half, sent = TensorType(TYPE.shape, "bfloat16"), wire_bytes("all-gather", 8, FULL / 2)
     put = [dataclasses.replace(GATHER[0], type=half)]
-    said = [Collective("all-gather", ("x",), 8, sent, 1.0, 0.0, "a test")]
+    said = [Collective("all-gather", ("x",), 8, sent, 1.0, 0.0, "a test", 0.0)]
     found = [compiled("all-gather", FULL)]  # 32 bits
     (cpu,) = compare_collectives(said, put, MESH, found, widens=True)
     (gpu,) = compare_collectives(said, put, MESH, found)
@@ -249,7 +249,7 @@ def test_sixteen_bits_are_sent_in_thirty_two_by_cpus() -> None:
 def test_of_sums_in_thirty_two_bits_only_some_are_marked() -> None:
     half, sent = TensorType(TYPE.shape, "bfloat16"), wire_bytes("all-reduce", 8, FULL / 2)
     put = [dataclasses.replace(REDUCE[0], type=half, count=2.0)]
-    said = [Collective("all-reduce", ("x",), 8, 2 * sent, 2.0, 0.0, "a test")]
+    said = [Collective("all-reduce", ("x",), 8, 2 * sent, 2.0, 0.0, "a test", 0.0)]
     marked, plain = (compiled("all-reduce", FULL, promoted=known) for known in (True, False))
     (row,) = compare_collectives(said, put, MESH, [marked, plain], widens=True)
     assert row.unexplained_bytes == 0.0

@@ -251,6 +251,7 @@ def test_partial_sums_that_are_added_as_they_are_do_not_wait() -> None:
     found = plan(
         train, tables, jax.eval_shape(optimizer.init, tables), struct(64, 4, dtype=jnp.int32),
         cluster="8xh100", mesh=(8,), baseline="data-parallel", donate_argnums=(0, 1),
+        overlap=False,
     )  # fmt: skip
     one = 4096 * 256 * 4
     assert found.program.argument_bytes > 8 * one

@@ -101,16 +101,16 @@ def test_an_unchanged_program_has_one_form_for_each_value() -> None:
 @pytest.fixture(scope="module")
 def both():
     fn, args = layer()
-    chosen = plan(fn, *args, cluster="8xh100")
+    chosen = plan(fn, *args, cluster="8xh100", overlap=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(together, "BUDGET", JointBudget(nodes=0))
-        searched = plan(fn, *args, cluster="8xh100")
+        searched = plan(fn, *args, cluster="8xh100", overlap=False)
     return chosen, searched
 
 
 def test_choosing_together_finds_what_the_search_does_not(both) -> None:
     chosen, searched = both
-    plain = plan(*layer()[:1], *layer()[1], cluster="8xh100", substitutions=False)
+    plain = plan(*layer()[:1], *layer()[1], cluster="8xh100", substitutions=False, overlap=False)
     assert chosen.step_s < searched.step_s * 0.99
     assert searched.step_s <= plain.step_s
     assert plain.substitutions == {}
