@@ -21,6 +21,7 @@ BENCHES = (
     "host-steps",
     "joint",
     "oracles",
+    "overlap",
     "pipeline-plans",
     "pipeline-steps",
     "pipelines",
