@@ -1,0 +1,99 @@
+"""Windows of overlap: which ops they hold, and beside which ops a collective may run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+
+from ir.analysis import FlatProgram
+from planner import plan
+from planner.sharding.problem.windows import GRAIN, Windows, windows_of
+from tests.planner.programs import CASES, struct
+from tests.planner.spaces import Space, space
+
+# Programs without loops, branches and checkpoints.
+FLAT = ("einsums", "gathers", "layouts", "prime_sizes", "sorts", "transforms")
+
+
+def windows(found: Space) -> Windows:
+    return windows_of(found.builder.facts, found.built.op_node)
+
+
+def dependences(flat: FlatProgram) -> nx.DiGraph:
+    """Ops, and values as ("value", v), in the order in which they need each other."""
+    graph = nx.DiGraph()
+    for i, op in enumerate(flat.ops):
+        graph.add_node(i)
+        graph.add_edges_from((("value", v), i) for v in op.reads)
+        graph.add_edges_from((i, ("value", v)) for v in op.outputs)
+    return graph
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_a_collective_runs_beside_what_it_has_no_dependence_with(name: str) -> None:
+    found = space(CASES[name].fn, *CASES[name].args)
+    flat, divided, graph = found.flat, windows(found), dependences(found.flat)
+    node = found.built.op_node
+    counted = divided.ops[divided.whole[0]] if flat.ops else ()
+    large = {int(n) for n, count in zip(divided.nodes, counted, strict=True) if count}
+    least_s = np.zeros(found.built.problem.size)
+    least_s[sorted(large)] = np.random.default_rng(0).random(len(large))
+    beside_s = divided.beside_s(least_s)
+    for n, passage in enumerate(flat.passages):
+        end: Any = passage.op if passage.site.at == "operand" else ("value", passage.value)
+        begin = ("value", passage.value)
+        before = nx.ancestors(graph, begin) if begin in graph else set()
+        after = nx.descendants(graph, end) | {end} if end in graph else set()
+        rest = sum(least_s[node[i]] for i in node if i not in before and i not in after)
+        assert beside_s[n] <= rest * (1 + 1e-9) + 1e-12
+        assert beside_s[n] * GRAIN >= rest * (1 - 1e-6) - 1e-9
+
+
+def test_a_loss_divides_a_step_and_a_loop_has_a_window_of_its_own() -> None:
+    def step(w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            y, _ = jax.lax.scan(lambda y, w: (jnp.tanh(y @ w), None), x, w)
+            return jnp.sum(y)
+
+        value, gradient = jax.value_and_grad(loss)(w)
+        return value, w - 0.1 * gradient
+
+    found = space(step, struct(4, 64, 64), struct(8, 64))
+    divided, flat = windows(found), found.flat
+    bodies = [divided.body[w] for w in range(divided.count)]
+    assert bodies.count(()) == 2  # what the loss needs, and the rest
+    assert len(bodies) == 4  # forward and backward loop besides
+    update = [i for i, op in enumerate(flat.ops) if op.place and op.node.op == "sub"]
+    loss = [i for i, op in enumerate(flat.ops) if op.node.op == "reduce_sum"]
+    assert {int(divided.op[i]) for i in update}.isdisjoint({int(divided.op[i]) for i in loss})
+
+
+def test_communication_is_hidden_where_compute_allows_it() -> None:
+    """Two products that do not need each other, and one that needs what was gathered."""
+
+    def both(x: Any, a: Any, b: Any) -> Any:
+        return x @ a, x @ b
+
+    def chain(x: Any, a: Any, b: Any) -> Any:
+        return jnp.tanh(jnp.tanh(x @ a) @ b)
+
+    args = (struct(4096, 4096), struct(4096, 4096), struct(4096, 4096))
+    settings: dict[str, Any] = {
+        "cluster": "8xh100", "mesh": (8,), "baselines": False, "substitutions": False,
+        "pins": (("x", "[x,-]"), ("a", "[-,x]"), ("b", "[-,x]")),
+    }  # fmt: skip
+    apart, joined = (plan(fn, *args, **settings).program for fn in (both, chain))
+    for program in (apart, joined):
+        assert program.step_s == pytest.approx(program.compute_s + program.exposed_s)
+        assert 0.0 < program.exposed_s <= program.communication_s
+    assert apart.exposed_s < apart.communication_s
+    summed = plan(both, *args, overlap=False, **settings).program
+    assert summed.exposed_s == summed.communication_s
+    assert apart.step_s < summed.step_s
+    host = plan(both, *args, **{**settings, "cluster": "8xhost"}).program
+    assert (host.exposed_s, host.overlap) == (host.communication_s, False)
