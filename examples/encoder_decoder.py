@@ -11,10 +11,6 @@ import optax
 OPTIMIZER = optax.adafactor(1e-2, min_dim_size_to_factor=32, weight_decay_rate=1e-4)
 
 
-def arrays(init, x):
-    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0})(x)  # runs once
-
-
 class T5(namedtuple("T5", "vocab source goal hidden heads ffn layers batch dtype")):
     def init(self, key):
         n, m, f, h, d = self.layers, self.hidden, self.ffn, self.heads, self.hidden // self.heads
@@ -70,7 +66,7 @@ class T5(namedtuple("T5", "vocab source goal hidden heads ffn layers batch dtype
         losses = optax.softmax_cross_entropy(logits, jax.nn.one_hot(goal, self.vocab))
         return jnp.mean(losses, where=goal != 0)
 
-    def target(self, make=arrays):
+    def target(self, make=lambda init, x: jax.jit(init)(x)):
         def train_step(params, opt_state, batch):
             loss, grads = jax.value_and_grad(self.loss)(params, batch)
             updates, opt_state = OPTIMIZER.update(grads, opt_state, params)

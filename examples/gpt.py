@@ -11,10 +11,6 @@ import optax
 ADAMW = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4, weight_decay=0.1))
 
 
-def arrays(init, x):
-    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0})(x)  # runs once
-
-
 class GPT(namedtuple("GPT", "vocab seq hidden heads layers batch dtype scan")):
     def init(self, key):
         n, m, h, d = self.layers, self.hidden, self.heads, self.hidden // self.heads
@@ -57,7 +53,7 @@ class GPT(namedtuple("GPT", "vocab seq hidden heads layers batch dtype scan")):
         logits = (self.norm(x, params["norm"]) @ params["tok"].T).astype(jnp.float32)
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean()
 
-    def target(self, make=arrays, optimizer=ADAMW):
+    def target(self, make=lambda init, x: jax.jit(init)(x), optimizer=ADAMW):
         def train_step(params, opt_state, batch):
             loss, grads = jax.value_and_grad(self.loss)(params, batch)
             updates, opt_state = optimizer.update(grads, opt_state, params)

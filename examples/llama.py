@@ -12,10 +12,6 @@ WIDE = partial(jax.tree.map, lambda leaf: leaf.astype(jnp.float32))  # for momen
 ADAMW = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4, b2=0.95, weight_decay=0.1))
 
 
-def arrays(init, x):
-    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0})(x)  # runs once
-
-
 class Llama(namedtuple("Llama", "vocab seq hidden heads kv_heads ffn layers batch dtype")):
     def init(self, key):
         n, m, h, g, f = self.layers, self.hidden, self.heads, self.kv_heads, self.ffn
@@ -63,7 +59,7 @@ class Llama(namedtuple("Llama", "vocab seq hidden heads kv_heads ffn layers batc
         picked = jnp.take_along_axis(logits, batch["labels"][..., None], axis=-1)[..., 0]
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)
 
-    def target(self, make=arrays):
+    def target(self, make=lambda init, x: jax.jit(init)(x)):
         def train_step(params, opt_state, batch):
             loss, grads = jax.value_and_grad(self.loss)(params, batch)
             updates, opt_state = ADAMW.update(WIDE(grads), opt_state, params)

@@ -11,10 +11,6 @@ import optax
 OPTIMIZER = optax.chain(optax.clip(1.0), optax.adam(1e-3))
 
 
-def arrays(init, x):
-    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0})(x)  # runs once
-
-
 class LSTM(namedtuple("LSTM", "vocab seq hidden layers batch dtype")):
     def init(self, key):
         m, uniform = self.hidden, jax.nn.initializers.variance_scaling(1.0, "fan_in", "uniform")
@@ -56,7 +52,7 @@ class LSTM(namedtuple("LSTM", "vocab seq hidden layers batch dtype")):
         mask = jnp.arange(self.seq) < batch["lengths"][:, None]
         return jnp.sum(jnp.where(mask, losses, 0)) / jnp.sum(mask)
 
-    def target(self, make=arrays):
+    def target(self, make=lambda init, x: jax.jit(init)(x)):
         def train_step(params, opt_state, batch):
             loss, grads = jax.value_and_grad(self.loss)(params, batch)
             updates, opt_state = OPTIMIZER.update(grads, opt_state, params)

@@ -11,10 +11,6 @@ import optax
 OPTIMIZER = optax.adafactor(1e-3, min_dim_size_to_factor=32)
 
 
-def arrays(init, x):
-    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0})(x)  # runs once
-
-
 class MoE(namedtuple("MoE", "vocab seq hidden heads experts ffn group layers batch dtype")):
     def init(self, key):
         m, h, e, f = self.hidden, self.heads, self.experts, self.ffn
@@ -69,7 +65,7 @@ class MoE(namedtuple("MoE", "vocab seq hidden heads experts ffn group layers bat
         targets = jax.nn.one_hot(batch["labels"], self.vocab)
         return optax.softmax_cross_entropy(logits, targets).mean() + 0.01 * total
 
-    def target(self, make=arrays):
+    def target(self, make=lambda init, x: jax.jit(init)(x)):
         def train_step(params, opt_state, batch):
             loss, grads = jax.value_and_grad(self.loss)(params, batch)
             updates, opt_state = OPTIMIZER.update(grads, opt_state, params)

@@ -11,10 +11,6 @@ import optax
 OPTIMIZER = optax.sgd(0.05, momentum=0.9)
 
 
-def arrays(init, x):
-    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0})(x)  # runs once
-
-
 class DLRM(namedtuple("DLRM", "tables rows dim dense bottom top batch dtype")):
     def init(self, key):
         table_key, mlp_key, data_key = jax.random.split(key, 3)
@@ -52,7 +48,7 @@ class DLRM(namedtuple("DLRM", "tables rows dim dense bottom top batch dtype")):
         clicks = batch["clicks"].astype(jnp.float32)
         return optax.sigmoid_binary_cross_entropy(logits, clicks).mean()
 
-    def target(self, make=arrays):
+    def target(self, make=lambda init, x: jax.jit(init)(x)):
         def train_step(params, opt_state, batch):
             loss, grads = jax.value_and_grad(self.loss)(params, batch)
             updates, opt_state = OPTIMIZER.update(grads, opt_state, params)

@@ -12,10 +12,6 @@ OPTIMIZER = optax.adam(2e-4)
 CONV = partial(jax.lax.conv_general_dilated, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def arrays(init, x):
-    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0})(x)  # runs once
-
-
 class UNet(namedtuple("UNet", "image channels widths depth groups batch dtype")):
     def init(self, key):
         c, keys, more = self.channels, iter(jax.random.split(key, 200)), range(self.depth - 1)
@@ -70,7 +66,7 @@ class UNet(namedtuple("UNet", "image channels widths depth groups batch dtype"))
         x = CONV(jax.nn.silu(self.norm(x, params["norm"])), params["out"], (1, 1), "SAME")
         return jnp.mean(jnp.square(x.astype(jnp.float32) - noise))
 
-    def target(self, make=arrays):
+    def target(self, make=lambda init, x: jax.jit(init)(x)):
         def train_step(params, opt_state, batch):
             loss, grads = jax.value_and_grad(self.loss)(params, batch)
             updates, opt_state = OPTIMIZER.update(grads, opt_state, params)

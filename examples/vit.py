@@ -11,10 +11,6 @@ import optax
 OPTIMIZER = optax.adam(optax.warmup_cosine_decay_schedule(1e-5, 1e-3, 100, 10_000))
 
 
-def arrays(init, x):
-    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0})(x)  # runs once
-
-
 class ViT(namedtuple("ViT", "image patch hidden heads layers classes batch dtype")):
     def init(self, key):
         m, h, patch = self.hidden, self.heads, self.patch
@@ -69,7 +65,7 @@ class ViT(namedtuple("ViT", "image patch hidden heads layers classes batch dtype
         picked = jax.nn.one_hot(batch["labels"], self.classes) * jax.nn.log_softmax(logits)
         return -picked.sum(axis=-1).mean()
 
-    def target(self, make=arrays):
+    def target(self, make=lambda init, x: jax.jit(init)(x)):
         def train_step(params, opt_state, batch):
             loss, grads = jax.value_and_grad(self.loss)(params, batch)
             updates, opt_state = OPTIMIZER.update(grads, opt_state, params)

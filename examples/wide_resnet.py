@@ -11,10 +11,6 @@ import optax
 OPTIMIZER = optax.sgd(0.1, momentum=0.9, nesterov=True)
 
 
-def arrays(init, x):
-    return jax.jit(init, compiler_options={"xla_backend_optimization_level": 0})(x)  # runs once
-
-
 class WideResNet(namedtuple("WideResNet", "image blocks channels width classes batch dtype")):
     def init(self, key):
         keys = iter(jax.random.split(key, 4 * sum(self.blocks) + 4))
@@ -64,7 +60,7 @@ class WideResNet(namedtuple("WideResNet", "image blocks channels width classes b
         targets = optax.smooth_labels(jax.nn.one_hot(batch["labels"], self.classes), 0.1)
         return optax.softmax_cross_entropy(logits, targets).mean()
 
-    def target(self, make=arrays):
+    def target(self, make=lambda init, x: jax.jit(init)(x)):
         def train_step(params, opt_state, batch):
             loss, grads = jax.value_and_grad(self.loss)(params, batch)
             updates, opt_state = OPTIMIZER.update(grads, opt_state, params)

@@ -103,7 +103,8 @@ def test_summary_has_the_contract_s_keys_and_is_json() -> None:
     }  # fmt: skip
     assert set(found["seconds"]) == {"trace", "substitute", "build", "solve", "inter", "total"}
     for row in found["collectives"]:
-        assert set(row) == {"kind", "axes", "group_size", "bytes", "count", "seconds", "cause"}
+        assert set(row) == {"kind", "axes", "group_size", "bytes", "count", "seconds", "cause",
+                            "exposed_s"}  # fmt: skip
     for row in found["baselines"].values():
         assert set(row) >= {"step_s", "peak_bytes", "fits"}
 
