@@ -1,3 +1,4 @@
+# pyright: basic
 """Windows of overlap: which ops they hold, and beside which ops a collective may run."""
 
 from __future__ import annotations
@@ -95,5 +96,5 @@ def test_communication_is_hidden_where_compute_allows_it() -> None:
     summed = plan(both, *args, overlap=False, **settings).program
     assert summed.exposed_s == summed.communication_s
     assert apart.step_s < summed.step_s
-    host = plan(both, *args, **{**settings, "cluster": "8xhost"}).program
+    host = plan(both, *args, **(settings | {"cluster": "8xhost"})).program
     assert (host.exposed_s, host.overlap) == (host.communication_s, False)
