@@ -56,7 +56,6 @@ class Budget:
     Windows of overlap (`windows.py`):
     window_solves: problems without windows that are solved, more of small ones:
     window_columns: columns of all of them together.
-    window_gap: gap at which the search does not split.
     """
 
     sweeps: int = 3
@@ -101,7 +100,6 @@ class Budget:
 
     window_solves: int = 12
     window_columns: float = 2e5
-    window_gap: float = 3e-3
 
     def kernel(self) -> Budget:
         """The budget of a search of the kernel."""
@@ -131,5 +129,5 @@ THOROUGH = Budget(
     stale_steps=25, large_columns=NO_LIMIT, careful=True, steps_share=0.15,
     fixing_columns=NO_LIMIT, exact_columns=60e3, exact_nodes=NO_LIMIT, exact_work=NO_LIMIT,
     exact_share=0.3, rounds=NO_LIMIT, round_s=5.0, round_work=NO_LIMIT, split_work=0.0,
-    wide_columns=NO_LIMIT, window_solves=60, window_gap=0.0,
+    wide_columns=NO_LIMIT, window_solves=60,
 )  # fmt: skip

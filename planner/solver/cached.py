@@ -66,7 +66,7 @@ def _name(problem: IntraProblem, options: SolveOptions) -> str:
 
     nodes = [number(array) for array in problem.node_cost]
     edges = [
-        (e.u, e.v, number(e.cost), -1 if e.hidden is None else number(e.hidden), e.window)
+        (e.u, e.v, number(e.cost), None if e.hidden is None else repr(e.hidden))
         for e in problem.edges
     ]
     work = [(x.node, x.window, number(x.seconds)) for x in problem.work]

@@ -18,6 +18,7 @@ class SolveOptions:
     interruptible: whether Ctrl-C ends the search with the best choice so far.
     cutoff: cost below which choices are wanted [s]; the search ends when the bound reaches it.
     start: a known choice, used where memory is not limited.
+    multipliers: of windows of overlap, (window, multiplier) to begin with; 0 for others.
     """
 
     time_limit_s: float = 60.0
@@ -27,6 +28,7 @@ class SolveOptions:
     interruptible: bool = False
     cutoff: float = float("inf")
     start: tuple[int, ...] = ()
+    multipliers: tuple[tuple[int, float], ...] = ()
 
 
 # For baselines: a fair price without a proof.

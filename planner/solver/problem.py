@@ -16,18 +16,30 @@ Point = tuple[float, float, float]  # seconds since the start, cost, bound
 ROUNDING = 1e-9  # relative: costs may be summed in another order
 
 
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Seconds of a pair of choices besides its cost, which enough work of a window hides.
+
+    hidden = min(rate * cost, most), 0 where the cost is infinite
+    """
+
+    window: int
+    rate: float
+    most: float
+
+    def of(self, cost: Floats) -> Floats:
+        """Hidden seconds of pairs with these costs [s]."""
+        return np.minimum(self.rate * np.where(np.isfinite(cost), cost, 0.0), self.most)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """Cost [s] of a pair of choices: row = choice of `u`, column = choice of `v`.
-
-    hidden: further seconds of each pair, which cost nothing beside enough work of `window`.
-    """
+    """Cost [s] of a pair of choices: row = choice of `u`, column = choice of `v`."""
 
     u: int
     v: int
     cost: Floats
-    hidden: Floats | None = None
-    window: int = -1
+    hidden: Hidden | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +56,7 @@ class IntraProblem:
     """Node and edge costs, windows of overlap, memory over time, and a limit on it.
 
     min  sum_v node_cost[v][k_v]  +  sum_e e.cost[k_u, k_v]
-         +  sum_w max(0, sum_{e in w} e.hidden[k_u, k_v] - sum_{x in w} x.seconds[k_v])
+         +  sum_w max(0, sum_{e in w} hidden_e[k_u, k_v] - sum_{x in w} x.seconds[k_v])
     over the choice k
 
     subject to, at every moment t:  sum over v with start_v <= t < end_v of usage[v][k_v] <= limit.
@@ -78,8 +90,8 @@ class IntraProblem:
         found: dict[int, float] = {}
         for e in self.edges:
             if e.hidden is not None:
-                hidden = float(e.hidden[choice[e.u], choice[e.v]])
-                found[e.window] = found.get(e.window, 0.0) + hidden
+                hidden = float(e.hidden.of(e.cost[choice[e.u], choice[e.v]]))
+                found[e.hidden.window] = found.get(e.hidden.window, 0.0) + hidden
         for x in self.work:
             if x.window in found:
                 found[x.window] -= float(x.seconds[choice[x.node]])
@@ -122,7 +134,8 @@ class IntraSolution:
     """A choice with its cost, a proven lower bound and the reason to stop.
 
     `choice` is empty when nothing feasible was found; `bound` holds for every feasible choice.
-    `trace` tells how cost and bound changed over time; it and `seconds` are not compared.
+    `trace` tells how cost and bound changed over time; it and `seconds` are not compared, nor are
+    the `multipliers` of windows at the bound.
     """
 
     choice: tuple[int, ...]
@@ -131,6 +144,7 @@ class IntraSolution:
     stop: Stop
     trace: tuple[Point, ...] = field(default=(), compare=False)
     seconds: float = field(default=0.0, compare=False)
+    multipliers: tuple[tuple[int, float], ...] = field(default=(), compare=False)
 
     @property
     def gap(self) -> float:

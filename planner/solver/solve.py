@@ -83,7 +83,7 @@ def solve(
     options = options or SolveOptions()
     if not problem.size:
         return IntraSolution((), 0.0, 0.0, Stop.OPTIMAL)
-    if problem.work:
+    if any(edge.hidden is not None for edge in problem.edges):
         return solve_windows(
             problem, options, lambda mixed, limits: solve(mixed, limits, tables, watch, reductions)
         )

@@ -16,8 +16,6 @@ part of the problem that does not depend on the mesh is the `Outline`; a mesh pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
 from costmodel import OpWork, op_seconds, sharded_dims
@@ -27,7 +25,7 @@ from ir.analysis import FlatOp, operand_types
 from ...solver.problem import Edge, Floats, IntraProblem
 from .buffers import LiveIntervals
 from .facts import Facts
-from .overlap_tables import Tables, shown_and_hidden, sites_of, work_of
+from .overlap_tables import hidden_beside, longest_hidden_s, shown, sites_of, work_of
 from .records import Built, MenuCache, NodeRef, States
 from .reshard_tables import edge_table
 from .skeleton import End, Join, Outline, Slot
@@ -91,12 +89,12 @@ class Builder:
         for slot in outline.slots:
             self._node(slot)
         beside_s = self._beside_s() if self.overlap else None
-        tables = self._tables(beside_s)
+        own, edges = self._edges(beside_s)
         if self.cache.compute.device.fresh_bytes_per_s:
             for node, v in outline.taken:
                 self._taken(node, v)
         work = self._multiplied(self.costs)
-        costs, edges = self._edges(work, tables)
+        costs = [c + own[n] if n in own else c for n, c in enumerate(work)]
         horizon = int(outline.end.max(initial=0))
         live_intervals = LiveIntervals(
             outline.node, outline.start, outline.end, tuple(self.use), horizon
@@ -113,36 +111,41 @@ class Builder:
         built = Built(problem, tuple(self.refs), outline, tuple(work), live_intervals, beside_s)
         return built.watching(live_intervals.worst_moments()) if outline.folded else built
 
-    def _tables(self, beside_s: Floats | None) -> dict[Tables, int]:
-        """The tables of costs, and how often each one counts."""
+    def _edges(self, beside_s: Floats | None) -> tuple[dict[int, Floats], list[Edge]]:
+        """Costs of joins of a node with itself, and edges."""
         outline, sites = self.outline, sites_of(self.outline, beside_s)
-        found: dict[Tables, int] = {}
+        tables: dict[int, Floats] = {}
+        counts: dict[tuple[int, int, int, int, float], int] = {}
         joins = zip(outline.joins, outline.types, outline.counts, strict=True)
         for k, (join, type_, count) in enumerate(joins):
             table = self._table(join, type_) if count else _NONE
             if not table.any():
                 continue
-            for window, longest_s, times in sites.get(k, ((-1, 0.0, count),)):
-                cost, hidden = shown_and_hidden(self.cache, table, longest_s * join.weight)
-                key = Tables(join.u, join.v, cost, hidden, window if hidden is not None else -1)
-                found[key] = found.get(key, 0) + times
-        return found
-
-    def _edges(
-        self, work: Sequence[Floats], tables: Mapping[Tables, int]
-    ) -> tuple[list[Floats], list[Edge]]:
-        """Costs of nodes, to which those of joins of a node with itself are added, and edges."""
-        costs, edges = list(work), list[Edge]()
-        for t, count in tables.items():
-            many = self._times(self.cache.edges, t.seconds, count)
-            if t.hidden is not None:
-                more = self._times(self.cache.edges, t.hidden, count)
-                edges.append(Edge(t.u, t.v, many, more, t.window))
-            elif t.u == t.v:
-                costs[t.u] = costs[t.u] + np.diagonal(many)
+            tables[id(table)] = table
+            for window, beside, times in sites.get(k, ((-1, 0.0, count),)):
+                longest_s = longest_hidden_s(table, beside * join.weight) if beside > 0.0 else 0.0
+                key = join.u, join.v, id(table), window if beside > 0.0 else -1, longest_s
+                counts[key] = counts.get(key, 0) + times
+        own, edges = dict[int, Floats](), list[Edge]()
+        for (u, v, table, window, longest_s), count in counts.items():
+            cost = self._shown(tables[table], longest_s, count)
+            if window >= 0:
+                edges.append(Edge(u, v, cost, hidden_beside(window, longest_s * count)))
+            elif u == v:
+                own[u] = own.get(u, 0.0) + np.diagonal(cost)
             else:
-                edges.append(Edge(t.u, t.v, many))
-        return costs, edges
+                edges.append(Edge(u, v, cost))
+        return own, edges
+
+    def _shown(self, table: Floats, longest_s: float, count: int) -> Floats:
+        """`count` times the seconds that cost in any case; one object for equal arguments."""
+        if longest_s <= 0.0:
+            return self._times(self.cache.edges, table, count)
+        key = ("shown", id(table), longest_s, count)
+        if key not in self.cache.edges:
+            self.cache.edges[key] = shown(table, longest_s) * count
+            self.cache.edges[("keep", id(table))] = table
+        return self.cache.edges[key]
 
     def _beside_s(self) -> Floats:
         """Seconds of compute beside which a collective may run, of each passage and run."""

@@ -4,39 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel import INTERFERENCE
 
-from ...solver.problem import Floats, Work
-from .records import MenuCache
+from ...solver.problem import Floats, Hidden, Work
 from .skeleton import Outline
-
-
-@dataclass(frozen=True, eq=False)
-class Tables:
-    """Costs of a pair of nodes: seconds, those that may be hidden, and in which window.
-
-    Records of the same arrays are equal.
-    """
-
-    u: int
-    v: int
-    seconds: Floats
-    hidden: Floats | None
-    window: int
-
-    @property
-    def _key(self) -> tuple[int, ...]:
-        return self.u, self.v, id(self.seconds), id(self.hidden), self.window
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tables) and self._key == other._key
 
 
 def sites_of(outline: Outline, beside_s: Floats | None) -> dict[int, list[tuple[int, float, int]]]:
@@ -57,32 +31,42 @@ def sites_of(outline: Outline, beside_s: Floats | None) -> dict[int, list[tuple[
     return found
 
 
-def shown_and_hidden(
-    cache: MenuCache, table: Floats, longest_s: float
-) -> tuple[Floats, Floats | None]:
-    """Seconds of reshards that cost in any case, and those that enough compute hides.
-
-    Of n seconds, h = min(n, i L) run beside L seconds of compute, which they slow down by the
-    factor i of interference: n - h + (1 - 1/i) h is paid, h/i is hidden.
+def longest_hidden_s(table: Floats, longest_s: float) -> float:
+    """Seconds L beside which reshards may run; infinite if none of them is longer.
 
     Args:
-        cache: cache of the mesh.
         table: seconds of all runs; infinite where there is no way.
         longest_s: L of all runs.
     """
+    most = float(np.where(np.isfinite(table), table, 0.0).max(initial=0.0))
+    return longest_s if longest_s * INTERFERENCE < most else np.inf
+
+
+def hidden_beside(window: int, longest_s: float) -> Hidden:
+    """Hidden seconds of an edge, by those that cost in any case.
+
+    Of n seconds, h = min(n, i L) run beside L seconds of compute, which they slow down by the
+    factor i of interference: n - h/i is paid, h/i is hidden. With h = n that is 1/(i - 1) times
+    what is paid.
+
+    Args:
+        window: window of the edge.
+        longest_s: L of all runs.
+    """
+    return Hidden(window, 1.0 / (INTERFERENCE - 1.0), longest_s)
+
+
+def shown(table: Floats, longest_s: float) -> Floats:
+    """Seconds of reshards that cost in any case: n - h/i; see `hidden_beside`.
+
+    Args:
+        table: n, seconds of all runs; infinite where there is no way.
+        longest_s: L of all runs.
+    """
     if longest_s <= 0.0:
-        return table, None
-    finite = np.isfinite(table)
-    most = float(table[finite].max(initial=0.0))
-    length = longest_s if longest_s * INTERFERENCE < most else np.inf
-    key = ("hidden", id(table), length)
-    if key not in cache.edges:
-        known = np.where(finite, table, 0.0)
-        hidden = np.minimum(known, length * INTERFERENCE) / INTERFERENCE
-        cache.edges[key] = hidden
-        cache.edges[("shown", id(table), length)] = table - hidden
-        cache.edges[("keep", id(table))] = table
-    return cache.edges[("shown", id(table), length)], cache.edges[key]
+        return table
+    finite = np.where(np.isfinite(table), table, 0.0)
+    return table - np.minimum(finite / INTERFERENCE, longest_s)
 
 
 def work_of(outline: Outline, seconds: Sequence[Floats]) -> Iterator[Work]:

@@ -111,14 +111,10 @@ class Within:
 
     def _edges(self, kept: Sequence[Ints | None]) -> Iterator[Edge]:
         """The edges that cost anything."""
-        part = self.cuts.part
         for e in self.built.problem.edges:
-            cost, hidden = part(e.cost, kept[e.u], kept[e.v]), e.hidden
-            if hidden is not None:
-                hidden = part(hidden, kept[e.u], kept[e.v])
-            costs = self.cuts.costs
-            if costs(cost) or (hidden is not None and costs(hidden)):
-                yield Edge(e.u, e.v, cost, hidden, e.window)
+            cost = self.cuts.part(e.cost, kept[e.u], kept[e.v])
+            if self.cuts.costs(cost):
+                yield Edge(e.u, e.v, cost, e.hidden)
 
     def lifted(self, found: IntraSolution) -> IntraSolution:
         """A solution of the restricted problem as one of the whole."""

@@ -49,6 +49,7 @@ class Scope:
     least: smallest peaks of meshes on which nothing fits [byte].
     blocked: argument -> mesh on which its pins leave no sharding.
     beaten: whether a mesh was left because it has no plan faster than a known one.
+    multipliers: of windows of overlap, on the last mesh.
     """
 
     program: Program
@@ -65,6 +66,7 @@ class Scope:
     least: list[float] = field(default_factory=list[float])
     blocked: dict[str, str] = field(default_factory=dict[str, str])
     beaten: bool = False
+    multipliers: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)

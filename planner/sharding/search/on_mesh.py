@@ -260,8 +260,12 @@ class MeshSearch:
         start = self._start(left, known)
         first = self.scope.effort.first
         tolerance = max(first.tolerance, gap)
-        first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance)
+        multipliers = self.scope.multipliers
+        first = replace(
+            first, cutoff=cutoff, start=start, tolerance=tolerance, multipliers=multipliers
+        )
         first = self._solve(left, self.scope.limit, first)
+        self.scope.multipliers = first.multipliers or multipliers
         self.reductions.forget()
         self.scope.late |= first.stop is Stop.TIME_LIMIT
         if float("inf") > cutoff <= first.bound:
@@ -273,7 +277,7 @@ class MeshSearch:
         found = self._of("search", left.built, first)
         if found.account.peak_bytes > self.scope.limit:
             self.scope.least.append(left.least_peak())
-            options = replace(REFINED, cutoff=cutoff)
+            options = replace(REFINED, cutoff=cutoff, multipliers=self.scope.multipliers)
             fitting = self._fitting("search", wished, left, found, options)
             return ([fitting] if fitting is not None else []), first.bound
         return [found], first.bound
@@ -284,7 +288,8 @@ class MeshSearch:
         if not left.possible:
             return float("inf")
         start = time.monotonic()
-        bound = self._answer(left.problem(self.scope.limit), GLIMPSE).bound
+        options = replace(GLIMPSE, multipliers=self.scope.multipliers)
+        bound = self._answer(left.problem(self.scope.limit), options).bound
         self.scope.seconds["solve"] += time.monotonic() - start
         return bound
 

@@ -48,8 +48,8 @@ def _costs(problem: IntraProblem, columns: Columns, count: int) -> Floats:
     for edge in problem.edges:
         total += edge.cost[columns[edge.u], columns[edge.v]]
         if edge.hidden is not None:
-            hidden = edge.hidden[columns[edge.u], columns[edge.v]]
-            over[edge.window] = over.get(edge.window, 0.0) + hidden
+            hidden = edge.hidden.of(edge.cost[columns[edge.u], columns[edge.v]])
+            over[edge.hidden.window] = over.get(edge.hidden.window, 0.0) + hidden
     for work in problem.work:
         if work.window in over:
             over[work.window] = over[work.window] - work.seconds[columns[work.node]]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.solver.problem import Edge, Floats, IntraProblem, Work
+from planner.solver.problem import Edge, Floats, Hidden, IntraProblem, Work
 
 SHAPES = ("chain", "tree", "cycle", "grid", "random", "apart")
 LIMITS = ("loose", "middling", "tight", "least", "short")
@@ -91,9 +91,8 @@ def with_windows(problem: IntraProblem, seed: int) -> IntraProblem:
     def hidden(edge: Edge) -> Edge:
         if rng.random() < 0.3:
             return edge
-        shape = edge.cost.shape
-        seconds = rng.random(shape) * (rng.random(shape) < 0.6) * scale
-        return replace(edge, hidden=seconds, window=int(rng.integers(count)))
+        rate, most = float(rng.choice([0.5, 2.0, 8.0])), float(rng.choice([0.3, 3.0, np.inf]))
+        return replace(edge, hidden=Hidden(int(rng.integers(count)), rate, most * scale))
 
     work = tuple(
         Work(v, int(rng.integers(count)), rng.random(len(cost)) * scale * rng.choice([0.3, 1.0]))

@@ -172,9 +172,6 @@ WITNESSES = {
         preset=DEFAULT, problem=(1, 40, 6, 20), worse="bound", windows=True,
         base={"window_solves": 1},
     ),
-    "window_gap": Witness(
-        preset=DEFAULT, problem=(1, 40, 6, 20), worse="cost", factor=TENFOLD, windows=True,
-    ),
 }  # fmt: skip
 
 # Limits without a witness, and why they stay.

@@ -9,7 +9,7 @@ import pytest
 
 from planner.common.stop import Stop
 from planner.solver.budget import QUICK, THOROUGH
-from planner.solver.problem import Edge, IntraProblem, Work
+from planner.solver.problem import Edge, Hidden, IntraProblem, Work
 from planner.solver.solve import SolveOptions, solve
 from planner.solver.windows import Mixing
 from tests.planner.solver.brute_force import brute_force
@@ -41,36 +41,36 @@ def test_bound_is_below_the_optimum_and_the_choice_above(block: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_mixed_problems_are_bounds_at_any_multipliers(seed: int) -> None:
     problem = with_windows(instance(seed, most=600), seed)
-    rng, windows = np.random.default_rng(seed), {e.window for e in problem.edges}
-    mixed = Mixing(problem).at({w: float(rng.random()) for w in windows})
+    rng, windows = np.random.default_rng(seed), [x.window for x in problem.work]
+    mixed = Mixing(problem).at({w: float(rng.random()) for w in sorted(windows)})
     assert brute_force(mixed).cost <= brute_force(problem).cost + 1e-12
 
 
 def test_all_communication_hides_behind_enough_work() -> None:
-    edge = Edge(0, 1, np.zeros((2, 2)), np.array([[3.0, 2.0], [2.0, 1.0]]), 0)
+    edge = Edge(0, 1, np.array([[0.3, 0.2], [0.2, 0.1]]), Hidden(0, 10.0, np.inf))
     work = tuple(Work(v, 0, np.array([2.0, 1.0])) for v in (0, 1))
     costs = (np.array([2.0, 1.0]),) * 2
     problem = IntraProblem(costs, (edge,), (np.zeros(2),) * 2, ((0, 0),) * 2, np.inf, work)
     found = solve(problem, PROOF)
-    assert (found.choice, found.cost, found.stop) == ((1, 1), 2.0, Stop.OPTIMAL)
-    assert problem.excess((0, 0)) == {0: -1.0}
-    dear = replace(edge, hidden=np.array([[3.0, 2.0], [2.0, 9.0]]))
-    found = solve(replace(problem, edges=(dear,)), PROOF)
-    assert found.cost == 3.0
+    assert (found.choice, found.stop) == ((1, 1), Stop.OPTIMAL)
+    assert found.cost == pytest.approx(2.1)
+    assert problem.excess((0, 0)) == {0: pytest.approx(-1.0)}
+    short = replace(edge, hidden=Hidden(0, 10.0, 0.5))
+    assert replace(problem, edges=(short,)).excess((0, 0)) == {0: pytest.approx(-3.5)}
 
 
 def test_no_multiplier_proves_what_no_mixture_reaches() -> None:
     # (work, communication) = (10, 0), (0, 10) or (6, 6): half of each of the first two is 5
-    cost = np.array([10.0, 0.0, 6.0])
-    hidden = np.where(np.eye(3, dtype=bool), np.array([0.0, 10.0, 6.0])[:, None], 0.0)
-    edge = Edge(0, 1, np.where(np.eye(3, dtype=bool), 0.0, np.inf), hidden, 0)
+    cost, same = np.array([10.0, 0.0, 6.0]), np.eye(3, dtype=bool)
+    sent = np.array([0.0, 10.0, 6.0])
+    edge = Edge(0, 1, np.where(same, 1e-6 * sent[:, None], np.inf), Hidden(0, 1e6, np.inf))
     problem = IntraProblem(
         (cost, np.zeros(3)), (edge,), (np.zeros(3),) * 2, ((0, 0),) * 2, np.inf,
         (Work(0, 0, cost),),
     )  # fmt: skip
     found = solve(problem, PROOF)
-    assert found.bound == pytest.approx(5.0)
-    assert found.cost <= 10.0
+    assert found.bound == pytest.approx(5.0, rel=1e-3)
+    assert found.cost <= 10.0 * (1 + 1e-3)
     assert found.stop is Stop.GAP
 
 
