@@ -118,10 +118,10 @@ def _program(
 def _communication(program: ProgramPlan) -> str:
     """Communication, and how much of it runs beside compute."""
     hidden = program.communication_s - program.exposed_s
-    text = f"{seconds_text(program.exposed_s)} communication"
     if hidden <= 0.0:
-        return text
-    return f"{text}, of {seconds_text(program.communication_s)} that run beside it"
+        return f"{seconds_text(program.communication_s)} communication"
+    total = seconds_text(program.communication_s)
+    return f"{seconds_text(program.exposed_s)} exposed of {total} communication"
 
 
 def rewrites_text(program: ProgramPlan) -> str:

@@ -267,14 +267,25 @@ class AnalysedPlan:
         """Cost of each option of a node with all other choices fixed [s]."""
         problem, choice = self.built.problem, self.choice
         cost = problem.node_cost[node].copy()
+        over: dict[int, Floats] = {
+            w: np.full(len(cost), seconds) for w, seconds in problem.excess(choice).items()
+        }
         for edge in problem.edges:
+            if node not in (edge.u, edge.v):
+                continue
             if edge.u == node == edge.v:
-                cost += np.diagonal(edge.cost)
-            elif edge.u == node:
-                cost += edge.cost[:, choice[edge.v]]
-            elif edge.v == node:
-                cost += edge.cost[choice[edge.u]]
-        return cost
+                mine = np.diagonal(edge.cost)
+            else:
+                mine = edge.cost[:, choice[edge.v]] if edge.u == node else edge.cost[choice[edge.u]]
+            cost += mine
+            if edge.hidden is not None:
+                hidden = edge.hidden.of(mine)
+                over[edge.hidden.window] += hidden - hidden[choice[node]]
+        for work in problem.work:
+            if work.node == node and work.window in over:
+                over[work.window] -= work.seconds - work.seconds[choice[node]]
+        was = sum(max(0.0, seconds) for seconds in problem.excess(choice).values())
+        return cost + sum((np.maximum(each, 0.0) for each in over.values()), np.zeros(1)) - was
 
     @cached_property
     def _instead(self) -> Instead:

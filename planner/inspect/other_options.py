@@ -67,6 +67,7 @@ class Instead:
         found = [self._near(base.choice, answer.choice, node)] if answer.choice else []
         step = [*base.choice]
         step[node] = k
+        found.extend((tuple(step), answer.choice) if answer.choice else (tuple(step),))
         if np.isfinite(fixed.cost(step)):  # else there is nothing to descend from
             flat = flatten_problem(fixed)
             found.append(tuple(Descent(flat).improve(np.array(step)).tolist()))

@@ -8,8 +8,8 @@ its reader or after its maker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from costmodel import full_bytes, wire_bytes
 from ir import Reshard
@@ -93,13 +93,11 @@ class _Piece:
 def predicted(analysed: AnalysedPlan) -> Predicted:
     """Lays out the step of a plan."""
     sums, pieces = analysed.account, list(_pieces(analysed))
-    end_s = sum(piece.exposed_s for piece in pieces)
     now, events, starts = 0.0, list[Event](), dict[int, float]()
     for piece in pieces:
         starts.setdefault(piece.moment, now)
         if piece.seconds > 0.0:
             start = now - (piece.seconds - piece.exposed_s) if piece.early else now
-            start = max(0.0, min(start, end_s - piece.seconds))
             events.append(
                 Event(
                     piece.lane, piece.what, piece.cause, piece.axes, start, piece.seconds,
@@ -107,7 +105,18 @@ def predicted(analysed: AnalysedPlan) -> Predicted:
                 )
             )  # fmt: skip
             now += piece.exposed_s
-    return Predicted(tuple(events), _memory(sums, starts, now), sums, now)
+    return Predicted(tuple(_queued(events, now)), _memory(sums, starts, now), sums, now)
+
+
+def _queued(events: Sequence[Event], end_s: float) -> list[Event]:
+    """The events with collectives one after another, none later than it was where that is so."""
+    found, free = list(events), end_s
+    for n in reversed(range(len(found))):
+        event = found[n]
+        if event.lane == COLLECTIVE:
+            free = max(0.0, min(event.start_s, free - event.seconds))
+            found[n] = replace(event, start_s=free)
+    return found
 
 
 def _memory(

@@ -114,6 +114,7 @@ def _priced(
     """The plan within the memory limit if there is one, else without a limit."""
     settings: dict[str, Any] = {
         "mesh": mesh, "pins": pins, "baselines": False, "time_limit_s": TIME_LIMIT_S,
+        "overlap": analysed.program.overlap,
     }  # fmt: skip
     try:
         program = replanned(analysed, analysed.cluster, Options(**settings, memory_bytes=limit))

@@ -121,7 +121,8 @@ class _Windows:
         self.left = max(options.budget.window_solves, more)
         self.planes: list[_Plane] = []
         self.choice: tuple[int, ...] = ()
-        self.cost, self.bound = np.inf, -np.inf
+        self.cost: float = np.inf
+        self.bound: float = -np.inf
         known = dict(options.multipliers)
         # those of the bound
         self.multipliers = tuple(min(max(known.get(w, 0.0), 0.0), 1.0) for w in self.windows)

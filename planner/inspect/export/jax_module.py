@@ -69,7 +69,7 @@ def _docstring(analysed: AnalysedPlan) -> str:
     args = jax.device_put(args, in_shardings(make_mesh(), *args))
     results = step(*args)
 
-Predicted, not measured: {seconds_text(program.step_s)} a step, of which {seconds_text(program.exposed_s)} communication not beside compute;
+Predicted, not measured: {seconds_text(program.step_s)} a step, of which {seconds_text(program.exposed_s)} exposed communication;
 {peak} of {limit} on each device; at most {gap:.2%} slower than any other plan.
 The plan needs no compiler options; it recomputes what the function itself does.
 Digest of the planned program: {program.graph_digest[:16]}

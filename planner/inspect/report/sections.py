@@ -35,8 +35,8 @@ def tiles(analysed: AnalysedPlan) -> list[tuple[str, str, str]]:
     glance = at_a_glance(analysed)
     found = [
         ("Step time, predicted", seconds_text(f.step_s) + parts,
-         f"{seconds_text(f.compute_s)} compute, {seconds_text(f.exposed_s)} communication not "
-         "beside it"),
+         f"{seconds_text(f.compute_s)} compute, {seconds_text(f.exposed_s)} exposed of "
+         f"{seconds_text(f.communication_s)} communication"),
         ("Mesh", mesh, f"{glance.layout}; found by: {f.origin}"),
     ]  # fmt: skip
     if glance.other:

@@ -24,7 +24,7 @@ ADD = ("add", "add_any")
 class StagePrice:
     """Costs of a stage on each of its devices.
 
-    forward_s, input_gradient_s, weight_gradient_s: of one micro-batch, collectives included.
+    forward_s, input_gradient_s, weight_gradient_s: of one micro-batch, with exposed collectives.
     once_s: once a step: sums of gradients, optimizer update, all-gathers of parameters.
     held_bytes: peak memory with one micro-batch in flight.
     static_bytes: the part of it for parameters, optimizer state and accumulated gradients.

@@ -15,7 +15,7 @@ top. The bounds serve where a search had no time to find a better one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -62,8 +62,34 @@ def _least_s(
     apart: bool,
 ) -> float:
     """Least seconds of ops; with `apart` device-seconds."""
-    known: dict[object, float] = {}
-    total = 0.0
+    seconds = _each_s(facts, compute, sizes, ops, {}, apart=apart)
+    return sum(s * facts.flat.ops[i].weight for i, s in seconds)
+
+
+def least_each_s(
+    facts: Facts, compute: ComputeModel, devices: int, ops: Collection[int]
+) -> dict[int, float]:
+    """Least seconds of one run of each op, split in its own best way over the devices.
+
+    Args:
+        facts: facts of the program.
+        compute: prices of ops on a device.
+        devices: number of devices.
+        ops: flat numbers of the ops.
+    """
+    return dict(_each_s(facts, compute, (devices,), ops, {}, apart=False))
+
+
+def _each_s(
+    facts: Facts,
+    compute: ComputeModel,
+    sizes: Collection[int],
+    ops: Collection[int],
+    known: dict[object, float],
+    *,
+    apart: bool,
+) -> Iterator[tuple[int, float]]:
+    """Op and least seconds of one run of it; with `apart` device-seconds."""
     for i in ops:
         op = facts.flat.ops[i]
         if not facts.is_made(op):
@@ -77,8 +103,7 @@ def _least_s(
                 op.node, lookup(op.node.op), types, facts.spec(op), reads, writes, launches
             )
             known[key] = _least(work, compute, sizes, apart=apart)
-        total += known[key] * op.weight
-    return total
+        yield i, known[key]
 
 
 def _least(work: OpWork, compute: ComputeModel, sizes: Collection[int], *, apart: bool) -> float:

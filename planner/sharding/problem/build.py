@@ -23,6 +23,7 @@ from ir import FactorSpec, Strategy, TensorType, form_of, lookup, strategies, va
 from ir.analysis import FlatOp, operand_types
 
 from ...solver.problem import Edge, Floats, IntraProblem
+from ..cost.least_seconds import least_each_s
 from .buffers import LiveIntervals
 from .facts import Facts
 from .overlap_tables import hidden_beside, longest_hidden_s, shown, sites_of, work_of
@@ -149,12 +150,14 @@ class Builder:
 
     def _beside_s(self) -> Floats:
         """Seconds of compute beside which a collective may run, of each passage and run."""
+        windows = self.outline.windows
+        of_op = {self.outline.slots[n].number: n for n in map(int, windows.nodes)}
+        compute, devices = self.cache.compute, self.mesh.num_devices
         least_s = np.zeros(len(self.costs))
-        for n, (cost, ref) in enumerate(zip(self.costs, self.refs, strict=True)):
-            weight = self.flat.ops[ref.op].weight if ref.op >= 0 else 0.0
-            if weight > 0.0 and len(cost):
-                least_s[n] = float(cost.min()) / weight
-        return self.outline.windows.beside_s(least_s)
+        # the same on every mesh, so that a plan costs the same on all that can represent it
+        for i, seconds in least_each_s(self.facts, compute, devices, of_op).items():
+            least_s[of_op[i]] = seconds
+        return windows.beside_s(least_s)
 
     def _multiplied(self, costs: list[Floats]) -> list[Floats]:
         """Costs of nodes, times the members of each."""

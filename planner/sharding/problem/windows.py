@@ -45,7 +45,7 @@ class Windows:
     passage: number of a passage -> window.
     before, after: number of a passage -> row of `ops`: what leads to it, what follows from it.
     whole: number of a passage -> row of `ops`: all of its body.
-    nodes: nodes of the problem that stand for ops.
+    nodes: nodes of the problem that stand for large ops.
     ops: [rows, nodes], how many ops of each node; row 0 is empty.
     """
 
@@ -165,14 +165,14 @@ class _Reader:
     def __init__(self, facts: Facts, op_node: dict[int, int]) -> None:
         self.facts, self.flat = facts, facts.flat
         flat = self.flat
-        self.nodes, column = np.unique(list(op_node.values()), return_inverse=True)
+        self.op_node = op_node
+        self.nodes: Ints = np.zeros(0, dtype=np.intp)
         self.column = np.full(len(flat.ops), -1, dtype=np.intp)
-        self.column[list(op_node)] = column
         self.places: dict[Place, Place] = {}
         self.bodies: dict[Place, _Body] = {}
         self.regions: dict[Place, int] = {}
         self.rows: dict[tuple[Place, int], int] = {((), 0): 0}
-        self.table: list[NDArray[np.float32]] = [np.zeros(len(self.nodes), dtype=np.float32)]
+        self.table: list[NDArray[np.float32]] = []
 
     def body_place(self, prefix: Place) -> Place:
         """The loop body, branch or program that ops at a place belong to; checkpoints are part."""
@@ -192,7 +192,7 @@ class _Reader:
 
     def _size(self, i: int, op: FlatOp) -> float:
         """Work of an op as a whole, in units of arithmetic."""
-        if self.column[i] < 0:
+        if i not in self.op_node:
             return 0.0
         traffic, types = self.facts.traffic, operand_types(self.flat, op)
         moved = sum(types[k].nbytes for k in traffic.reads[i])
@@ -224,8 +224,21 @@ class _Reader:
         self.regions = {place: at[k] for place, k in self.regions.items()}
         for body in self.bodies.values():
             body.close()
+        self._number()
         self._scalars()
         return self._windows({p: self._divided(body) for p, body in self.bodies.items()})
+
+    def _number(self) -> None:
+        """Columns of the table: the nodes of large ops."""
+        large = [
+            body.units[unit]
+            for body in self.bodies.values()
+            for unit in map(int, body.large)
+            if body.units[unit] in self.op_node
+        ]
+        nodes = np.array([self.op_node[op] for op in large], dtype=np.intp)
+        self.nodes, self.column[large] = np.unique(nodes, return_inverse=True)
+        self.table.append(np.zeros(len(self.nodes), dtype=np.float32))
 
     def _scalars(self) -> None:
         """Notes the scalars that each body returns."""

@@ -204,7 +204,8 @@ def as_written(program: ProgramPlan, devices: int) -> dict[str, Any]:
     own = any(name not in AXES for name, _ in program.mesh)
     fits = math.prod(size for _, size in program.mesh) == devices
     kept = (own and fits) or program.shardings == "pin"
-    return {"shardings": program.shardings, "mesh": program.mesh if kept else None}
+    mesh = program.mesh if kept else None
+    return {"shardings": program.shardings, "mesh": mesh, "overlap": program.overlap}
 
 
 def _literally(name: str) -> str:

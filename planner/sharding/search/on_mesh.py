@@ -30,8 +30,7 @@ from .pinned import blocked, wished
 
 # Transient reshard buffers are not in the objective. If they exceed the limit, their bytes are
 # reserved at those moments, up to ASIDES times. If no plan fits then, the limit is tightened for a
-# small excess, up to TIGHTENINGS times; else the size of transient buffers is capped, up to
-# NARROWINGS times.
+# small excess, up to TIGHTENINGS times; else transient buffers are capped, up to NARROWINGS times.
 TIGHTENINGS, ASIDES, NARROWINGS = 3, 4, 4
 WATCHED = 3  # moments added at a time, in programs that watch only some
 SMALL_EXCESS, SHARE_OF_EXCESS = 0.1, 0.5
@@ -260,12 +259,10 @@ class MeshSearch:
         start = self._start(left, known)
         first = self.scope.effort.first
         tolerance = max(first.tolerance, gap)
-        multipliers = self.scope.multipliers
-        first = replace(
-            first, cutoff=cutoff, start=start, tolerance=tolerance, multipliers=multipliers
-        )
+        begin = self.scope.multipliers
+        first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance, multipliers=begin)
         first = self._solve(left, self.scope.limit, first)
-        self.scope.multipliers = first.multipliers or multipliers
+        self.scope.multipliers = first.multipliers or begin
         self.reductions.forget()
         self.scope.late |= first.stop is Stop.TIME_LIMIT
         if float("inf") > cutoff <= first.bound:

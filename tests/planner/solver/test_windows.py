@@ -69,7 +69,7 @@ def test_no_multiplier_proves_what_no_mixture_reaches() -> None:
         (Work(0, 0, cost),),
     )  # fmt: skip
     found = solve(problem, PROOF)
-    assert found.bound == pytest.approx(5.0, rel=1e-3)
+    assert 4.5 < found.bound <= 5.0 * (1 + 1e-3)
     assert found.cost <= 10.0 * (1 + 1e-3)
     assert found.stop is Stop.GAP
 

@@ -98,3 +98,19 @@ def test_communication_is_hidden_where_compute_allows_it() -> None:
     assert apart.step_s < summed.step_s
     host = plan(both, *args, cluster="8xhost", **settings).program
     assert (host.exposed_s, host.overlap) == (host.communication_s, False)
+
+
+def test_a_plan_costs_the_same_on_every_mesh_that_can_represent_it() -> None:
+    def step(x: Any, a: Any) -> Any:
+        return jnp.tanh(x), a @ a
+
+    # 8 does not divide 5012, 4 and 2 do: a finer mesh has more options for some ops
+    args = (struct(5012, 5012), struct(4096, 4096))
+    settings: Any = {"cluster": "8xh100", "baselines": False, "substitutions": False}
+    coarse, fine, finest = (
+        plan(step, *args, mesh=m, **settings) for m in ((8,), (2, 4), (2, 2, 2))
+    )
+    assert fine.lower_bound_s <= coarse.step_s * (1 + 1e-9)
+    assert finest.lower_bound_s <= fine.step_s * (1 + 1e-9)
+    best = plan(step, *args, **settings)
+    assert best.step_s <= min(coarse.step_s, fine.step_s, finest.step_s) * (1 + 1e-3)
