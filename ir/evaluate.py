@@ -17,7 +17,6 @@ from .errors import doing
 from .evaluate_regions import branch, remat, scan, while_loop
 from .graph import Literal, Node
 from .high_words import multiply_high
-from .placements import OF_RESULTS
 from .regions import REGIONS, Scan, While
 from .trace import Binding, Program
 from .types import TensorType
@@ -50,12 +49,7 @@ def bind_global(node: Node, binding: Binding, operands: Sequence[Array]) -> list
     """Runs a node with its traced parameters, without the user's placement."""
     if node.op in PLACEMENT:
         return list(operands)
-    return bind(binding, operands, without_places(binding.params))
-
-
-def without_places(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of a primitive without those that place its result."""
-    return {key: None if key in OF_RESULTS else value for key, value in params.items()}
+    return bind(binding, operands, binding.params)
 
 
 def literal(operand: Literal) -> Array:

@@ -290,7 +290,8 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     bodies = tuple(encode.bodies)
     graphs = tuple(program.graph for program in bodies)
     walk.nodes.append(Node(name, operands, types, attrs, graphs, source))
-    walk.bindings.append(Binding(internals.primitive_of(eqn), params, bodies, walk.path))
+    kept = {key: None if key in OF_RESULTS else value for key, value in params.items()}
+    walk.bindings.append(Binding(internals.primitive_of(eqn), kept, bodies, walk.path))
     return tuple(range(start, start + len(types)))
 
 

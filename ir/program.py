@@ -12,6 +12,7 @@ from .graph import Graph, Node, Operand
 class Binding:
     """The JAX primitive of a node, its parameters, and programs for its bodies.
 
+    params: without those that place results, which the plan places.
     path: number of its equation, after number and name of each inlined call around it.
     """
 

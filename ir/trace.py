@@ -135,8 +135,10 @@ def trace(
     ]
     kept = _kept(closed, inputs)
     asked = _asked(jitted, structs) if jitted is fn else ((), ())
+    over_meshes = [s if (p := placement(s)) and p.mesh else None for s in asked[1]]
     with doing(f"reading the jaxpr of '{_name(fn)}'"):
-        program = read_jaxpr(closed.jaxpr, closed.consts, kept, results=asked[1] if pinned else ())
+        results = over_meshes if pinned else ()
+        program = read_jaxpr(closed.jaxpr, closed.consts, kept, results=results)
     places = Places(
         _placements(map(_sharding, jax.tree.leaves(args))) | _placements(asked[0]),
         _placements(asked[1]),

@@ -84,8 +84,8 @@ ShardingsText = Annotated[
     str | None,
     typer.Option(
         metavar="WHAT",
-        help="What becomes of shardings that the program is written with: warn (the default), or "
-        "pin.",
+        help="What becomes of shardings that the program is written with: pin (the default), or "
+        "warn.",
     ),
 ]
 Microbatches = Annotated[

@@ -45,7 +45,8 @@ class Options:
         floats; True means "bounded".
     cache: whether plans and solved problems are read from and written to the user's plan store.
     shardings: treatment of the program's own shardings (constraints, those of jitted functions and
-        of arrays, explicit ones): "warn" chooses freely, "pin" pins them on a mesh of their shape.
+        of arrays, explicit ones): "pin" pins them on a mesh of their shape, "warn" chooses freely
+        and counts them in a warning.
     """
 
     time_limit_s: float = 60.0
@@ -63,7 +64,7 @@ class Options:
     overlap: bool = True
     substitutions: bool | str = True
     cache: bool = False
-    shardings: str = "warn"
+    shardings: str = "pin"
 
     def __post_init__(self) -> None:
         _check_number("time_limit_s", self.time_limit_s, whole=False, finite=False)
@@ -180,7 +181,7 @@ _EXAMPLES = {
     "baselines": "False to skip the hand-written plans",
     "overlap": "False to plan for collectives and compute one after the other",
     "substitutions": "False to plan the program as it is written, or 'exact'",
-    "shardings": "'pin' to follow what the program is written with, or 'warn'",
+    "shardings": "'warn' to plan without what the program is written with, or 'pin'",
     "cache": "True to look plans up in the plan store",
     "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",
     "mesh": "sizes whose product is the number of devices, such as (2, 4) or {'data': 8}",

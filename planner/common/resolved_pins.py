@@ -133,15 +133,52 @@ def _check_pin(
         )  # fmt: skip
 
 
-def pin_dims(place: Placement, rank: int, axes: Sequence[str]) -> tuple[str, ...]:
-    """Dimensions of a pin in the plan's axes."""
-    wide = [name for name, n in place.mesh if n > 1]
-    letters = dict(zip(wide, axes, strict=False))
+def pin_dims(
+    place: Placement, rank: int, axes: Sequence[str], sizes: Sequence[int]
+) -> tuple[str, ...]:
+    """Dimensions of a pin in the plan's axes.
+
+    Args:
+        place: the requested placement; each axis of its mesh is one or more axes of the plan.
+        rank: rank of the value.
+        axes: names of the plan's axes, the outermost first.
+        sizes: sizes of the plan's axes.
+
+    Raises:
+        PlanError: if the axes of the placement are not made of the plan's.
+    """
+    runs = _runs(place, [*zip(axes, sizes, strict=False)])
     dims = [
-        entry if isinstance(entry, str) else "*".join(letters[a] for a in entry) or "-"
+        entry if isinstance(entry, str) else "*".join(x for a in entry for x in runs[a]) or "-"
         for entry in place.dims[:rank]
     ]
     return (*dims, *["-"] * (rank - len(dims)))
+
+
+def _runs(place: Placement, parts: Sequence[tuple[str, int]]) -> Mapping[str, tuple[str, ...]]:
+    """The plan's axes that make up each axis of a placement's mesh."""
+    runs: dict[str, tuple[str, ...]] = {}
+    start = 0
+    for name, size in place.mesh:
+        end, found = start, 1
+        while found < size and end < len(parts):
+            found, end = found * parts[end][1], end + 1
+        if found != size:
+            mesh = ",".join(f"{axis}={n}" for axis, n in parts)
+            raise PlanError(
+                f"asks for {place}, and axis '{name}' is not made of whole axes of the plan's mesh "
+                f"{mesh}", kind="bad-pin", where="shardings", remedy="plan with shardings='warn'",
+            )  # fmt: skip
+        runs[name] = tuple(axis for axis, _ in parts[start:end])
+        start = end
+    if unknown := {a for entry in place.dims if not isinstance(entry, str) for a in entry} - {
+        *runs
+    }:
+        raise PlanError(
+            f"asks for {place}, whose mesh has no axis '{min(unknown)}'", kind="bad-pin",
+            where="shardings", remedy="plan with shardings='warn'",
+        )  # fmt: skip
+    return runs
 
 
 def wishes_for(options: Options, flat: FlatProgram, ties: Iterable[tuple[int, int]]) -> Wishes:
@@ -164,7 +201,7 @@ def wishes_for(options: Options, flat: FlatProgram, ties: Iterable[tuple[int, in
     for op in flat.ops:
         for v, (by, place) in zip(op.outputs, asks(op.node), strict=False):
             if place.mesh:
-                dims = pin_dims(place, flat.values[v].type.rank, options.axes)
+                dims = pin_dims(place, flat.values[v].type.rank, options.axes, options.shape or ())
                 inside[v] = Inside(Pin(str(place), dims), op.node.source or op.node.op)
                 ends.update([v] if by == "result" else [])
     kept = {result: flat.inputs[argument] for argument, result in ties}

@@ -11,7 +11,6 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from ir import IRError, Mesh, Node, Sharding, Strategy, TensorType, lookup
-from ir.evaluate import without_places
 from ir.trace import Binding
 
 Array = Any
@@ -56,7 +55,7 @@ class LocalOp:
     @property
     def params(self) -> dict[str, Any]:
         """Parameters of the primitive for the local shards."""
-        params = without_places(self.binding.params)
+        params = dict(self.binding.params)
         local = lookup(self.node.op).local
         if local is not None and not self.is_whole:
             params |= local(self.local_operands, self.local_results, dict(self.node.attrs))

@@ -10,7 +10,6 @@ from typing import Any
 from jax import lax
 
 from ir import Mesh, ReshardStep, Sharding, TensorType
-from ir.evaluate import PLACEMENT
 
 from .index import gather, scatter
 from .local_op import LocalOp
@@ -101,8 +100,6 @@ class Mover:
 def run_op(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
     """Results of an op in the states that its strategy leaves them in."""
     name = op.node.op
-    if name in PLACEMENT:
-        return list(operands)
     if name in INSIDE:
         operands = [mover.apart(operands[0]), *operands[1:]]
     results = _run(op, operands, mover)

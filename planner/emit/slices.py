@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.core import eval_jaxpr
 
-from ir.evaluate import bind
+from ir.evaluate import PLACEMENT, bind
 from ir.trace import Binding
 
 Array = Any
@@ -28,7 +28,12 @@ Params = Mapping[str, Any]
 def bind_inside(
     name: str, binding: Binding, operands: Sequence[Array], params: Params
 ) -> list[Array]:
-    """Runs a primitive as `bind` does, with all places inside of what they are places of."""
+    """Runs a primitive as `bind` does, with all places inside of what they are places of.
+
+    The user's placements change nothing: the plan places every value.
+    """
+    if name in PLACEMENT:
+        return list(operands)
     function = INSIDE.get(name)
     return function(binding, operands, params) if function else bind(binding, operands, params)
 

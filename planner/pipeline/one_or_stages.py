@@ -20,7 +20,7 @@ from ..common.request import Request
 from ..files.plan_file import Pipeline, StageCost, StageRow, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
 from ..sharding.fewest_microbatches import fewest
-from ..sharding.plan_program import with_asked
+from ..sharding.plan_program import asks_for_shardings, with_asked
 from ..training.step_call import params_and_batch
 from ..training.training import Training
 from .planned import Planned, in_one_program
@@ -41,14 +41,18 @@ def one_or_stages(training: Training, request: Request) -> Planned:
     Raises:
         PlanError: if neither fits, or the pipeline that was asked for is not possible.
     """
-    search, options = PipelineSearch(training, request), request.options
+    options = request.options
+    search = PipelineSearch(  # stages have no shardings of the program: it is one program then
+        training, replace(request, options=replace(options, shardings="warn"))
+    )
     if isinstance(options.pipeline, int):
         params_and_batch(training.args)
-        if ignored := _ignored(options):
+        if ignored := _ignored(options) or _pinned_inside(training, options):
             raise PlanError(
                 f"{ignored} applies to a single program, and each stage of a pipeline has its own",
                 kind="bad-option", where=f"Options.{ignored}",
-                remedy=f"leave {ignored} out, or plan with pipeline='off'",
+                remedy=f"{_LEFT_OUT.get(ignored, f'leave {ignored} out')}, or plan with "
+                "pipeline='off'",
             )  # fmt: skip
         found = search.run(options.pipeline)
         if found is None:
@@ -57,25 +61,38 @@ def one_or_stages(training: Training, request: Request) -> Planned:
     if options.pipeline == "off" or _ignored(options):
         return in_one_program(fewest(training, request))
     if request.machine.num_devices <= request.machine.island:
-        return _one_if_it_fits(search)
+        return _one_if_it_fits(search, request)
+    if _pinned_inside(training, options):
+        return in_one_program(fewest(training, request))
     return _faster(search)
+
+
+_LEFT_OUT = {"shardings": "plan with shardings='warn'"}
 
 
 def _ignored(options: Options) -> str:
     """Name of a given option that only applies to one program; empty if there is none."""
     given = {
         "pins": options.pins, "mesh": options.mesh, "forbidden": options.forbidden,
-        "baseline": options.baseline, "shardings": options.shardings == "pin",
+        "baseline": options.baseline,
     }  # fmt: skip
     return next((name for name, value in given.items() if value), "")
 
 
-def _one_if_it_fits(search: PipelineSearch) -> Planned:
+def _pinned_inside(training: Training, options: Options) -> str:
+    """The name of the option `shardings` if it makes pins of what the loss is written with."""
+    if options.shardings != "pin":
+        return ""
+    traced = trace(training.loss_fn, *training.args)
+    return "shardings" if asks_for_shardings(traced) else ""
+
+
+def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
     """Plans one program, or a pipeline if it does not fit: all devices share a fast network."""
     try:
-        return in_one_program(fewest(search.training, search.request))
+        return in_one_program(fewest(search.training, request))
     except PlanError as error:
-        if error.kind != "does-not-fit":
+        if error.kind != "does-not-fit" or _pinned_inside(search.training, request.options):
             raise
         found, why = _tried(search)
         if found is None:

@@ -123,22 +123,39 @@ def with_asked(
     Raises:
         PlanError: if a sharding cannot be pinned.
     """
-    graph, places, pinned = traced.graph, traced.places, options.shardings == "pin"
+    graph, names = traced.graph, traced.out_names
     arguments = graph.inputs[len(traced.program.consts) :]
-    asked = [Asked("argument", arguments[k].name, place) for k, place in places.inputs.items()]
-    if not pinned:  # else the graph contains the requests
-        names = traced.out_names
-        asked += [Asked("jit", f"result {names[k]}", p) for k, p in places.outputs.items()]
-    inside = list(asked_inside(graph))
-    notes = (*not_followed([*asked, *inside], pinned=pinned), *unused(graph))
+    asked = [*_of_arguments(traced), *asked_inside(graph)]
+    pinned = options.shardings == "pin" and any(one.place.mesh for one in asked)
+    asked += [
+        Asked("jit", f"result {names[k]}", place)
+        for k, place in traced.places.outputs.items()
+        if not (pinned and place.mesh)  # else the graph contains it
+    ]
+    notes = (*not_followed(asked, pinned=pinned), *unused(graph))
     if not pinned:
-        return options, notes
+        return replace(options, shardings="warn"), notes
     ranks = {item.name: item.type.rank for item in arguments}
-    options = pinned_options(options, ranks, [*asked, *inside], machine.num_devices)
-    if options.substitutions and any(one.place.mesh for one in inside):
+    options = pinned_options(options, ranks, asked, machine.num_devices)
+    if options.substitutions and any(one.place.mesh for one in asked_inside(graph)):
         options = replace(options, substitutions=False)
         notes = (*notes, "the program is not rewritten: shardings inside it are pins")
     return options, notes
+
+
+def asks_for_shardings(traced: Traced) -> bool:
+    """Whether the program is written with shardings over a mesh, of arguments or of values."""
+    asked = (*_of_arguments(traced), *asked_inside(traced.graph))
+    return any(one.place.mesh for one in asked) or any(
+        place.mesh for place in traced.places.outputs.values()
+    )
+
+
+def _of_arguments(traced: Traced) -> list[Asked]:
+    arguments = traced.graph.inputs[len(traced.program.consts) :]
+    return [
+        Asked("argument", arguments[k].name, place) for k, place in traced.places.inputs.items()
+    ]
 
 
 def _rewritten(

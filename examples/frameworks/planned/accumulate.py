@@ -36,7 +36,7 @@ def accumulate(params, grads, images, labels):
     return jax.tree.map(jnp.add, grads, slope), loss
 
 
-@meshwright.parallelize(cluster="host", shardings="pin")
+@meshwright.parallelize(cluster="host")
 def apply(params, opt_state, grads, count):
     grads = jax.tree.map(lambda g: g / count, grads)
     updates, opt_state = optimizer.update(grads, opt_state, params)

@@ -40,7 +40,7 @@ def make_step(model, opt_state, optimizer, tokens, labels, key):
     return eqx.apply_updates(model, updates), opt_state, loss
 
 
-@meshwright.parallelize(cluster="host", shardings="pin")
+@meshwright.parallelize(cluster="host")
 def accuracy(model, tokens, labels):
     return jnp.mean(jax.vmap(model)(tokens).argmax(-1) == labels)
 

@@ -35,7 +35,7 @@ def train_step(model, optimizer, metrics, batch):
     optimizer.update(model, grads)
 
 
-@meshwright.parallelize(cluster="host", shardings="pin")
+@meshwright.parallelize(cluster="host")
 def eval_step(model, batch):
     return loss_fn(model, batch)[0]
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import glob
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ir import Graph, Placement, asks, live_inputs
@@ -66,11 +68,8 @@ def not_followed(asked: Sequence[Asked], *, pinned: bool) -> tuple[str, ...]:
     for by, names in _TOLD.items():
         split = [one for one in asked if one.by == by and (one.place.mesh or one.place.device)]
         if split and not pinned:
-            pins = "; shardings='pin' makes pins of them" if split[0].place.mesh else ""
-            lines.append(
-                f"{_counted(names, split)} not followed, the first {_at(split[0])}: the planner "
-                f"chooses by itself{pins}"
-            )
+            why = "shardings='warn'" if split[0].place.mesh else "a plan uses the whole mesh"
+            lines.append(f"{_counted(names, split)} not followed, the first {_at(split[0])}: {why}")
     away = [one for one in asked if one.place.memory]
     if away:
         lines.append(
@@ -115,7 +114,7 @@ def pinned_options(
     Args:
         options: options with `shardings="pin"`.
         ranks: rank of each argument, by name.
-        asked: requests of the program.
+        asked: requests of the program, at least one over a mesh.
         size: number of devices of the cluster.
 
     Raises:
@@ -124,8 +123,6 @@ def pinned_options(
     for one in asked:
         _check_place(one)
     split = [one for one in asked if one.place.mesh]
-    if not split:
-        return replace(options, shardings="warn")
     shape = _shape(split, size)
     options = replace(options, mesh=options.mesh or _named(split) or shape)
     if options.shape != shape:
@@ -136,7 +133,7 @@ def pinned_options(
         )  # fmt: skip
     axes = options.axes
     pins = [
-        (_literally(one.where), f"[{','.join(pin_dims(one.place, ranks[one.where], axes))}]")
+        (_literally(one.where), f"[{','.join(pin_dims(one.place, ranks[one.where], axes, shape))}]")
         for one in split if one.by == "argument"
     ]  # fmt: skip
     return replace(options, pins=(*options.pins, *pins))
@@ -166,25 +163,26 @@ def _check_place(one: Asked) -> None:
 
 
 def _shape(split: Sequence[Asked], size: int) -> tuple[int, ...]:
-    """The mesh shape that all shardings share."""
+    """The mesh shape whose axes make up those of all shardings."""
     shapes = {tuple(n for _, n in one.place.mesh if n > 1): one for one in split}
-    first, *others = shapes.items()
-    if others:
+    for shape, one in shapes.items():
+        if math.prod(shape) != size:
+            raise PlanError(
+                f"{_at(one)} is over {math.prod(shape)} devices, the cluster has {size}",
+                kind="bad-pin", where="shardings", remedy="write shardings for the mesh that is "
+                "planned for, or plan with shardings='warn'",
+            )  # fmt: skip
+    inner = sorted({n for shape in shapes for n in accumulate(shape, operator.mul)} - {1})
+    finest = [b // a for a, b in pairwise([1, *inner])]
+    if any(b % a for a, b in pairwise(inner)) or len(finest) > len(AXES):
+        first, second, *_ = [*shapes.items(), ("", split[-1])]
         raise PlanError(
-            f"shardings are over meshes of several shapes, {first[0]} ({_at(first[1])}) and "
-            f"{others[0][0]} ({_at(others[0][1])})", kind="bad-pin", where="shardings",
+            f"shardings are over meshes of shapes that are no cuts of one of at most {len(AXES)} "
+            f"axes, {first[0]} ({_at(first[1])}) and {second[0]} ({_at(second[1])})",
+            kind="bad-pin", where="shardings",
             remedy="write all for one mesh, or plan with shardings='warn'",
         )  # fmt: skip
-    shape, one = first
-    total = math.prod(shape)
-    if total != size or len(shape) > len(AXES):
-        raise PlanError(
-            f"{_at(one)} is over {total} devices in {len(shape)} axes, the cluster has {size} "
-            f"devices and a plan at most {len(AXES)} axes", kind="bad-pin", where="shardings",
-            remedy="write shardings for the mesh that is planned for, or plan with "
-            "shardings='warn'",
-        )  # fmt: skip
-    return shape
+    return tuple(finest)
 
 
 def _named(split: Sequence[Asked]) -> Named | None:

@@ -92,7 +92,7 @@ SHARDED = jax.ShapeDtypeStruct(W.shape, W.dtype, sharding=on(None, "model"))
 CASES = {
     "constraint": Case(
         with_constraint, r"1 sharding constraint is not .* \[data,model\] on data=4,model=2 at "
-        r"test_asked.py:\d+: the planner .* shardings='pin'", ("[data,model]",)
+        r"test_asked.py:\d+: shardings='warn'", ("[data,model]",)
     ),
     "scan": Case(in_a_scan, "2 sharding constraints are not", ("[-,data*model]", "[?,data]")),
     "branch": Case(in_a_branch, "1 sharding constraint is not", ("[data,-]",)),
@@ -135,7 +135,7 @@ def planned(case: Case, **settings: Any) -> Plan:
 
 @each_case
 def test_a_warning_counts_what_is_not_followed_and_names_the_first(case: Case) -> None:
-    _, found = with_asked(Options(), trace(case.fn, *case.args), slow_machine())
+    _, found = with_asked(Options(shardings="warn"), trace(case.fn, *case.args), slow_machine())
     wanted = case.warning.split("|1")
     for text in (wanted[0], *(f"1{rest}" for rest in wanted[1:])):
         assert [line for line in found if re.match(text, line)], found
@@ -145,7 +145,7 @@ def test_a_warning_counts_what_is_not_followed_and_names_the_first(case: Case) -
 @each_case
 def test_pins_are_kept_and_the_values_are_the_same(case: Case) -> None:
     emission = "constraints" if case.fn in (in_a_scan, explicit) else "shard_map"
-    found = planned(case, shardings="pin", emission=emission)
+    found = planned(case, emission=emission)
     assert found.warnings == ()
     assert found.mesh.axes == (("data", 4), ("model", 2))
     states = [str(state) for state in inside(found)]
@@ -177,7 +177,7 @@ def inside(found: Plan) -> Iterator[Sharding]:
 
 
 def test_a_pinned_plan_is_saved_bound_explained_and_refused_elsewhere(tmp_path: Path) -> None:
-    found = plan(GIVEN, X, W, cluster=slow_machine(), shardings="pin")
+    found = plan(GIVEN, X, W, cluster=slow_machine())
     found.save(tmp_path / "plan.json")
     again = load(tmp_path / "plan.json").bind(GIVEN, X, W)
     np.testing.assert_allclose(again.compile()(X, W), GIVEN(X, W), rtol=1e-5)
@@ -197,7 +197,7 @@ def test_axes_without_one_usable_name_are_called_by_letters() -> None:
     for first, second, axis in ((AUTO, turned, "rows"), (dashed, dashed, "data-parallel")):
         w = jax.device_put(W, on(first.axis_names[1], mesh=first))
         x = jax.device_put(X, on(axis, mesh=second))
-        found = plan(product, x, w, cluster=slow_machine(), shardings="pin", baselines=False)
+        found = plan(product, x, w, cluster=slow_machine(), baselines=False)
         assert found.mesh.axes == (("x", 4), ("y", 2))
         assert [str(state) for state in found.decisions.inputs] == ["[x,-]", "[y,-]"]
 
@@ -210,9 +210,13 @@ def on_one_device(x: Any) -> Any:
     return jax.device_put(x, jax.devices()[1]) + 1.0
 
 
+def six(*shape: int) -> Any:
+    return jax.sharding.AbstractMesh(shape, ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+
+
 def two_meshes(x: Any) -> Any:
-    flat = jax.make_mesh((8,), ("all",), axis_types=(AxisType.Auto,))
-    return constrained(constrained(x, on("data")) + 1.0, on("all", mesh=flat)) + 1.0
+    x = constrained(x, on("a", mesh=six(3, 2)))
+    return constrained(x + 1.0, on("a", mesh=six(2, 3))) + 1.0
 
 
 def six_parts(x: Any) -> Any:
@@ -221,10 +225,16 @@ def six_parts(x: Any) -> Any:
 
 REFUSED = {
     "order": (other_order, X, {}, r"\.py:\d+: asks for \[model\*data\].* order of the mesh"),
-    "device": (on_one_device, X, {}, r"\.py:\d+: asks for device .* uses the whole mesh"),
-    "meshes": (two_meshes, X, {}, r"meshes of several shapes, \(4, 2\) .* and \(8,\) .*asked"),
+    "device": (
+        on_one_device, jax.device_put(X, on("data")), {},
+        r"\.py:\d+: asks for device .* uses the whole mesh",
+    ),
+    "meshes": (
+        two_meshes, array(12, 6), {"cluster": slow_machine(6)},
+        r"no cuts of one .* \(3, 2\) .* and \(2, 3\) .*asked",
+    ),
     "sizes": (six_parts, array(16, 6), {}, r"no sharding of 'test_asked.py:\d+' satisfies"),
-    "devices": (six_parts, X, {"cluster": slow_machine(4)}, "over 8 devices .* cluster has 4"),
+    "devices": (six_parts, X, {"cluster": slow_machine(4)}, "over 8 devices, the cluster has 4"),
     "mesh": (six_parts, X, {"mesh": (2, 4)}, r"mesh \(2, 4\) was asked for, .* for \(4, 2\)"),
     "pin": (
         lambda x: x * 2.0, jax.device_put(X, on("data")), {"pins": (("x", "[-,-]"),)},
@@ -236,7 +246,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_pinned_is_one_error_that_says_where(name: str) -> None:
     fn, x, more, message = REFUSED[name]
-    settings = {"cluster": slow_machine(), "shardings": "pin"} | more
+    settings = {"cluster": slow_machine()} | more
     with pytest.raises(PlanError, match=message) as found:
         plan(fn, x, **settings)
     assert found.value.kind in ("bad-pin", "bad-option")
@@ -266,7 +276,7 @@ def test_memories_are_named_however_they_are_asked_for() -> None:
                 rf"1 value is asked to be in memory '{memory}', the first at test_a", line
             )
     given = jax.device_put(X, on("data", memory="pinned_host"))
-    found = plan(product, given, W, cluster=slow_machine(), shardings="pin")
+    found = plan(product, given, W, cluster=slow_machine())
     (line,) = found.warnings
     assert re.match("1 value is asked to be in memory 'pinned_host', the first at x", line)
 
@@ -276,7 +286,7 @@ def test_a_training_step_is_pinned_by_its_parameters_and_a_tied_result_by_its_ar
     params["w1"] = jax.ShapeDtypeStruct((16, 32), "float32", sharding=on(None, "model"))
     found = plan(
         mean_loss, params, BATCH, cluster=slow_machine(), optimizer=optax.adam(1e-3),
-        shardings="pin", baselines=False,
+        baselines=False,
     )  # fmt: skip
     assert str(found.input_shardings()["params/w1"]) == "[-,model]"
     assert str(found.decisions.outputs[1]) == "[-,model]"  # the new w1
@@ -285,9 +295,29 @@ def test_a_training_step_is_pinned_by_its_parameters_and_a_tied_result_by_its_ar
         return {"w": params["w"] - x.T @ x @ params["w"]}
 
     stepped = jax.jit(update, out_shardings={"w": on("model")}, donate_argnums=0)
-    kept = plan(stepped, {"w": W}, X, cluster=slow_machine(), shardings="pin")
+    kept = plan(stepped, {"w": W}, X, cluster=slow_machine())
     assert str(kept.input_shardings()["params/w"]) == "[model,-]"
     assert str(kept.decisions.outputs[0]) == "[model,-]"
+
+
+def test_axes_of_one_mesh_are_made_of_those_of_another() -> None:
+    flat = jax.make_mesh((8,), ("all",), axis_types=(AxisType.Auto,))
+    turned = jax.make_mesh((2, 4), ("model", "data"), axis_types=(AxisType.Auto,) * 2)
+    x, w = jax.device_put(X, on("all", mesh=flat)), jax.device_put(W, on("data", mesh=turned))
+
+    def fn(x: Any, w: Any) -> Any:
+        return constrained(jnp.tanh(x @ w), on("data", "model"))
+
+    found = plan(fn, x, w, cluster=slow_machine(), baselines=False)
+    assert found.mesh.axes == (("x", 2), ("y", 2), ("z", 2))
+    assert [str(state) for state in found.decisions.inputs] == ["[x*y*z,-]", "[y*z,-]"]
+    assert [str(state) for state in inside(found)] == ["[x*y,z]"]
+    np.testing.assert_allclose(found.compile()(x, w), fn(X, W), rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_for_one_device_only_is_named() -> None:
+    (line,) = plan(on_one_device, X, cluster=slow_machine()).warnings
+    assert re.match(r"1 device_put is not followed, .*: a plan uses the whole mesh", line)
 
 
 def test_stages_tell_what_they_do_not_follow() -> None:
@@ -298,10 +328,11 @@ def test_stages_tell_what_they_do_not_follow() -> None:
 
     params, x = [array(16, 16, seed=k) for k in range(4)], array(8, 16)
     settings: Any = {"cluster": slow_machine(), "optimizer": optax.sgd(0.1), "baselines": False}
-    found = plan(loss, params, x, pipeline=2, microbatches=2, **settings)
+    free = settings | {"shardings": "warn"}
+    found = plan(loss, params, x, pipeline=2, microbatches=2, **free)
     assert [w for w in found.warnings if w.startswith("4 sharding constraints are not followed")]
     with pytest.raises(PlanError, match="shardings applies to a single program"):
-        plan(loss, params, x, pipeline=2, shardings="pin", **settings)
+        plan(loss, params, x, pipeline=2, **settings)
 
 
 def test_arguments_without_effect_are_named() -> None:
