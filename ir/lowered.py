@@ -121,6 +121,11 @@ class LoweredPlan:
         return {reshard.passage.site: reshard for reshard in self.reshards}
 
     @cached_property
+    def numbers(self) -> dict[Site, int]:
+        """The number of the reshard of each site that has one."""
+        return {reshard.passage.site: n for n, reshard in enumerate(self.reshards)}
+
+    @cached_property
     def op_at(self) -> dict[Place, int]:
         """Flat op of each place."""
         return {op.place: i for i, op in enumerate(self.flat.ops)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from costmodel import KINDS, wire_fraction
@@ -38,6 +38,11 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 # XLA sums 16-bit numbers in 32 bits where the hardware has no such sum, and says so in this name.
 _PROMOTED = re.compile(r"to_apply=%?[\w.\-]*promoted")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
+
+
+def like(kind: str) -> CollectiveKind:
+    """The kind of ours that sends as many bytes as one of the compiler's."""
+    return _LIKE[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +104,18 @@ def collective_instructions(
     text: str, *, devices: int = 0, unknown_trips: int = 1
 ) -> tuple[HloInstruction, ...]:
     """Every collective of a compiled program with its runs; arguments as `count_collectives`."""
-    bodies, entry = _computations(text)
+    bodies, entry = computations(text)
     runs = _runs(bodies, entry, unknown_trips)
     found: list[HloInstruction] = []
     for name, lines in bodies.items():
         for line in lines:
-            item = _collective(line, devices, runs.get(name, 0.0))
+            item = collective_of(line, devices, runs.get(name, 0.0))
             if item is not None and item.collective.group_size > 1 and item.collective.count:
                 found.append(item)
     return tuple(found)
 
 
-def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+def computations(text: str) -> tuple[dict[str, list[str]], str]:
     """Lines of each computation, and the name of the entry."""
     bodies: dict[str, list[str]] = {}
     current, entry = "", ""
@@ -144,11 +149,16 @@ def _runs(bodies: dict[str, list[str]], entry: str, unknown_trips: int) -> dict[
     return runs
 
 
+def trips_of(line: str, unknown_trips: int) -> float:
+    """Iterations of the loop of a line, if the compiler knows them."""
+    trips = _TRIPS.search(line)
+    return float(trips.group(1)) if trips else float(unknown_trips)
+
+
 def _called(line: str, unknown_trips: int) -> Iterator[tuple[str, float]]:
     loop = _WHILE.search(line)
     if loop is not None:
-        trips = _TRIPS.search(line)
-        yield loop.group(1), float(trips.group(1)) if trips else unknown_trips
+        yield loop.group(1), trips_of(line, unknown_trips)
     for match in _CALLEES.finditer(line):
         yield match.group(1), 1.0
     for match in _CALLED.finditer(line):
@@ -164,12 +174,16 @@ def _names(text: str) -> list[str]:
     return [name.strip().lstrip("%") for name in text.split(",")]
 
 
-def _collective(line: str, devices: int, runs: float) -> HloInstruction | None:
+def collective_of(line: str, devices: int, runs: float) -> HloInstruction | None:
+    """The collective that a line runs or starts; None where it has none."""
     match = _COLLECTIVE.match(line)
     if match is None:
         return None
     kind, group = match.group("kind"), group_size(line, devices)
-    sizes = [_bytes(*tensor) for tensor in _results(match)]
+    sizes = [
+        tensor_bytes(dtype, (int(size.lstrip("<=")) for size in sizes.split(",") if size))
+        for dtype, sizes in _results(match)
+    ]
     total = sum(sizes)
     op_name = _OP_NAME.search(line)
     return HloInstruction(
@@ -191,10 +205,15 @@ def _results(match: re.Match[str]) -> list[tuple[str, str]]:
     return tensors[len(tensors) // 2 :]
 
 
-def _bytes(dtype: str, dims: str) -> int:
+def tensors_of(text: str) -> list[tuple[str, str]]:
+    """Element types and sizes, separated by commas, of the tensors in a type."""
+    return _TENSOR.findall(text)
+
+
+def tensor_bytes(dtype: str, sizes: Iterable[int]) -> int:
+    """Bytes of a tensor; those of less than a byte take a whole one."""
     bits = _BITS.get(dtype)
     if bits is None:
         digits = re.search(r"\d+", dtype)
         bits = int(digits.group()) if digits else 0
-    count = math.prod(int(size.lstrip("<=")) for size in dims.split(",") if size)
-    return count * max(bits, 8 if bits else 0) // 8
+    return math.prod(sizes) * max(bits, 8 if bits else 0) // 8

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jax import lax
 
 from ir import Mesh, ReshardStep, Sharding, TensorType
@@ -61,8 +63,8 @@ class Mover:
         self.slices: dict[int, Array] = {}
 
     def move(
-        self, x: Array, type_: TensorType, steps: Iterable[ReshardStep], count: float,
-        again: int = 0,
+        self, x: Array, type_: TensorType, steps: Sequence[ReshardStep], count: float,
+        name: str = "", again: int = 0,
     ) -> Array:  # fmt: skip
         """The local shard after some steps.
 
@@ -71,13 +73,16 @@ class Mover:
             type_: of the whole value.
             steps: in order.
             count: how often one call runs them.
+            name: what profilers and the compiled text call them; "reshard7" is number 7 of the
+                lowered plan's.
             again: gathers of the same value before.
         """
-        for step in steps:
-            self.written.append(Written(step, type_, count))
-            x = run_step(x, step, self.mesh, again)
-            if step.kind in ("slice", "reduce-scatter"):  # XLA for CPU makes one of the other
-                self.slices[id(x)] = x
+        with jax.named_scope(name) if name and steps else nullcontext():
+            for step in steps:
+                self.written.append(Written(step, type_, count))
+                x = run_step(x, step, self.mesh, again)
+                if step.kind in ("slice", "reduce-scatter"):  # XLA for CPU makes one of the other
+                    self.slices[id(x)] = x
         return x
 
     def from_first(self, x: Array) -> Array:

@@ -64,7 +64,7 @@ class Free:
 
 
 Entry = Kept | Free | Literal
-Move = tuple[Sequence[ReshardStep], float]  # steps, and how often one call runs them
+Move = tuple[Sequence[ReshardStep], float, str]  # steps, runs in one call, name
 
 
 @dataclass
@@ -90,12 +90,14 @@ class Maker:
         self, entries: Sequence[Entry], states: Sequence[Sharding], count: float
     ) -> list[Array]:
         """The same of an op without sites in the plan, which runs `count` times on whole values."""
-        moves = [(to_whole(e.state) if isinstance(e, Kept) else (), count) for e in entries]
+        moves = [(to_whole(e.state) if isinstance(e, Kept) else (), count, "") for e in entries]
         return self._read_all(entries, states, moves)
 
     def _move(self, site: Site) -> Move:
         found = self.plan.at.get(site)
-        return ((), 1.0) if found is None else (found.change.steps, found.weight)
+        if found is None:
+            return (), 1.0, ""
+        return found.change.steps, found.weight, f"reshard{self.plan.numbers[site]}"
 
     def _read_all(
         self, entries: Sequence[Entry], states: Sequence[Sharding], moves: Sequence[Move]
@@ -109,7 +111,7 @@ class Maker:
         alone does not help, XLA removes it before it looks for equal operations.
         """
         pairs = zip(entries, moves, strict=True)
-        again = [self._count_gather(entry, steps, entries) for entry, (steps, _) in pairs]
+        again = [self._count_gather(entry, steps, entries) for entry, (steps, *_) in pairs]
         return [
             self.mover.move(entry.array, entry.type, *move, before)
             if isinstance(entry, Kept)
@@ -137,9 +139,9 @@ class Maker:
 
     def keep(self, x: Array, type_: TensorType, state: Sharding, site: Site) -> Kept:
         """Reshards a result as the plan says at this place and keeps it for its readers."""
-        steps, count = self._move(site)
+        steps, *how = self._move(site)
         kept = steps[-1].after if steps else state
-        return Kept(self.mover.move(x, type_, steps, count), type_, kept)
+        return Kept(self.mover.move(x, type_, steps, *how), type_, kept)
 
     def _make(self, free: Free | Literal, state: Sharding) -> Array:
         if isinstance(free, Literal):

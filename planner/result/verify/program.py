@@ -23,6 +23,7 @@ from ...emit.hlo import collective_instructions
 from ..plan import Plan
 from ..reprice import predicted_peak_bytes
 from .collectives import Row, compare_collectives
+from .scheduled import Overlap, scheduled_overlap
 
 # Share of the predicted bytes on the wire that may be unexplained, and bytes that always may: what
 # a few scalars need.
@@ -41,6 +42,8 @@ class Verification:
     predicted_peak_bytes, predicted_argument_bytes: of the plan, under this compiler.
     compiled: text and memory of the program.
     limit_bytes: of a device, 0 where the program was not compiled for it.
+    overlap: exposed seconds of the plan and of the compiler's schedule; None where collectives do
+        not run beside compute.
     """
 
     ok: bool
@@ -50,6 +53,7 @@ class Verification:
     predicted_argument_bytes: float
     compiled: Compiled
     limit_bytes: float
+    overlap: Overlap | None
 
     @property
     def unexplained_bytes(self) -> float:
@@ -78,7 +82,9 @@ class Verification:
                 "compiled_temporary_bytes": m.temporary_bytes,
                 "compiled_alias_bytes": m.alias_bytes,
             },
-            "unexplained_bytes": self.unexplained_bytes, "notes": list(m.notes),
+            "overlap": None if self.overlap is None else self.overlap.summary(),
+            "unexplained_bytes": self.unexplained_bytes,
+            "notes": [*m.notes, *(() if self.overlap is None else self.overlap.notes)],
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -100,6 +106,7 @@ class Verification:
         ]
         if self.limit_bytes and m.peak_bytes > self.limit_bytes:
             lines.append(f"  does not fit: a device has {bytes_text(self.limit_bytes)}")
+        lines += [] if self.overlap is None else self.overlap.lines()
         return "\n".join([*lines, *(f"  note: {note}" for note in m.notes)])
 
 
@@ -147,6 +154,7 @@ def verify_program(plan: Plan, *, compiler: str | None = None) -> Verification:
     return Verification(
         unexplained <= allowed and fits, chosen, rows, peak, plan.program.argument_bytes, compiled,
         limit,
+        None if chosen == "host" else scheduled_overlap(plan, compiled.text, ASSUMED_ITERATIONS),
     )  # fmt: skip
 
 

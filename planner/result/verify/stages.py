@@ -86,6 +86,6 @@ def verify_stages(plan: Plan, *, compiler: str | None = None) -> StagesVerificat
         collectives=tuple(row for member in members for row in found[member].collectives),
         predicted_peak_bytes=max(stage.predicted_peak_bytes for stage in found),
         predicted_argument_bytes=max(stage.predicted_argument_bytes for stage in found),
-        compiled=fullest.compiled, limit_bytes=fullest.limit_bytes, stages=tuple(found),
-        members=members, transfers=tuple(transfers(plan.file)),
+        compiled=fullest.compiled, limit_bytes=fullest.limit_bytes, overlap=fullest.overlap,
+        stages=tuple(found), members=members, transfers=tuple(transfers(plan.file)),
     )  # fmt: skip

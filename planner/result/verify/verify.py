@@ -10,7 +10,7 @@ from .stages import verify_stages
 
 @public
 def verify(plan: Plan, *, compiler: str | None = None) -> Verification:
-    """Compiles a plan and compares its collectives and memory with the prediction.
+    """Compiles a plan and compares its collectives, memory and overlap with the prediction.
 
     Nothing is run or allocated, and the devices need not be present. In a plan in stages every
     distinct stage is compiled.

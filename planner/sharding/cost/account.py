@@ -71,7 +71,8 @@ class Account:
     step_s: compute_s + exposed_s.
     communication_s: of all collectives.
     exposed_s: the part of it in which compute waits or is slowed down.
-    exposed: the same of each reshard of the lowered plan [s].
+    seconds, exposed: of each reshard of the lowered plan [s].
+    window_of: its window; empty where there are no windows.
     windows: the windows of overlap; none where communication and compute take turns.
     passing_bytes: largest transient buffer of a reshard at the peak.
     taking_s: of `compute_s`, in which a CPU takes new memory for results.
@@ -83,7 +84,9 @@ class Account:
     communication_s: float
     exposed_s: float
     collectives: tuple[Collective, ...]
+    seconds: tuple[float, ...]
     exposed: tuple[float, ...]
+    window_of: tuple[int, ...]
     windows: tuple[WindowSeconds, ...]
     peak_bytes: float
     argument_bytes: float
@@ -209,7 +212,7 @@ def account(decided: Decided) -> Account:
             here[together] = here.get(together, 0) + each.passes
             widest[time] = max(widest.get(time, 0), each.widest)
             ends[time] = max(ends.get(time, 0), each.ends)
-    exposed, windows = _overlapped(decided, [row.seconds for row in rows])
+    exposed, window_of, windows = _overlapped(decided, [row.seconds for row in rows])
     for moved, each, exposed_s in zip(plan.reshards, rows, exposed, strict=True):
         share = exposed_s / each.seconds if each.seconds > 0.0 else 0.0
         for kind, axes, sent, seconds in each.runs:
@@ -235,7 +238,8 @@ def account(decided: Decided) -> Account:
     exposed_s, communication_s = sum(exposed, 0.0), sum((row.seconds for row in rows), 0.0)
     return Account(
         compute_s + exposed_s, compute_s, communication_s, exposed_s, ordered,
-        tuple(exposed), windows, peak, arguments, memory,
+        tuple(row.seconds for row in rows), tuple(exposed), window_of, windows, peak, arguments,
+        memory,
         widest.get(int(memory.argmax()), 0) if len(memory) else 0, built.taking_s(choice),
         ends.get(int(memory.argmax()), 0) if len(memory) else 0,
     )  # fmt: skip
@@ -243,8 +247,8 @@ def account(decided: Decided) -> Account:
 
 def _overlapped(
     decided: Decided, seconds: Sequence[float]
-) -> tuple[list[float], tuple[WindowSeconds, ...]]:
-    """Exposed seconds of each reshard of a plan, and the windows of its step.
+) -> tuple[list[float], tuple[int, ...], tuple[WindowSeconds, ...]]:
+    """Exposed seconds and window of each reshard of a plan, and the windows of its step.
 
     Of a collective of n seconds, h = min(n, i L) may run beside the L seconds of compute that
     neither lead to it nor follow from it, which it slows down by the factor i of interference. A
@@ -260,7 +264,7 @@ def _overlapped(
     """
     built = decided.built
     if built.beside_s is None:
-        return list(seconds), ()
+        return list(seconds), (), ()
     windows, numbers = built.outline.windows, built.outline.passage_numbers
     at, saved = list[int](), list[float]()
     total, hideable, short = (np.zeros(windows.count) for _ in range(3))
@@ -280,8 +284,13 @@ def _overlapped(
     left = np.bincount(at, exposed, windows.count) if at else np.zeros(windows.count)
     ops = np.bincount(windows.op[list(built.outline.op_node)], minlength=windows.count)
     rows = zip(windows.body, ops, compute, total, hideable, left, strict=True)
-    return exposed, tuple(
-        WindowSeconds(body, int(count), *(float(s) for s in sums)) for body, count, *sums in rows
+    return (
+        exposed,
+        tuple(at),
+        tuple(
+            WindowSeconds(body, int(count), *(float(s) for s in sums))
+            for body, count, *sums in rows
+        ),
     )
 
 
