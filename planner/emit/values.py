@@ -139,9 +139,9 @@ class Maker:
 
     def keep(self, x: Array, type_: TensorType, state: Sharding, site: Site) -> Kept:
         """Reshards a result as the plan says at this place and keeps it for its readers."""
-        steps, *how = self._move(site)
+        steps, count, name = self._move(site)
         kept = steps[-1].after if steps else state
-        return Kept(self.mover.move(x, type_, steps, *how), type_, kept)
+        return Kept(self.mover.move(x, type_, steps, count, name), type_, kept)
 
     def _make(self, free: Free | Literal, state: Sharding) -> Array:
         if isinstance(free, Literal):
