@@ -25,7 +25,7 @@ from ..sharding.problem.program import Program, kinds_of, roles_of
 from ..sharding.problem.records import Built, MenuCache
 from ..sharding.problem.restricted import Cuts, within
 from ..sharding.search.pinned import wished
-from ..solver.problem import Floats
+from ..solver.problem import Edge, Floats
 from .cost_changes import changes
 from .explanation import MOST_SHOWN, Alternative, Explanation, Matches, Overview
 from .other_options import Instead, Solved
@@ -273,13 +273,9 @@ class AnalysedPlan:
         for edge in problem.edges:
             if node not in (edge.u, edge.v):
                 continue
-            if edge.u == node == edge.v:
-                mine = np.diagonal(edge.cost)
-            else:
-                mine = edge.cost[:, choice[edge.v]] if edge.u == node else edge.cost[choice[edge.u]]
-            cost += mine
+            cost += _of_node(edge.cost, edge, node, choice)
             if edge.hidden is not None:
-                hidden = edge.hidden.of(mine)
+                hidden = _of_node(edge.hidden.seconds, edge, node, choice)
                 over[edge.hidden.window] += hidden - hidden[choice[node]]
         for work in problem.work:
             if work.node == node and work.window in over:
@@ -318,6 +314,13 @@ class AnalysedPlan:
         added_s, extra = other.cost - base.cost, found.peak_bytes - sums.peak_bytes
         added_s = added_s if abs(added_s) > least_s else 0.0
         return Alternative(text, added_s, extra, other.gap, because)
+
+
+def _of_node(table: Floats, edge: Edge, node: int, choice: Sequence[int]) -> Floats:
+    """Entries of an edge's table for each option of one of its nodes, the other end as chosen."""
+    if edge.u == edge.v:
+        return np.diagonal(table)
+    return table[:, choice[edge.v]] if edge.u == node else table[choice[edge.u]]
 
 
 def _any(names: Sequence[str], pattern: str) -> bool:

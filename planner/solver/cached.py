@@ -65,14 +65,25 @@ def _name(problem: IntraProblem, options: SolveOptions) -> str:
         return numbers[id(array)]
 
     nodes = [number(array) for array in problem.node_cost]
-    edges = [
-        (e.u, e.v, number(e.cost), None if e.hidden is None else repr(e.hidden))
-        for e in problem.edges
+    edges = [(e.u, e.v, number(e.cost)) for e in problem.edges]
+    hidden = [
+        (n, e.hidden.window, number(e.hidden.seconds))
+        for n, e in enumerate(problem.edges)
+        if e.hidden is not None
     ]
     work = [(x.node, x.window, number(x.seconds)) for x in problem.work]
     usage = [number(array) for array in problem.usage]
     kept = {**asdict(options), "cutoff": repr(options.cutoff)}
-    parts = nodes, edges, work, usage, problem.intervals, repr(problem.limit), sorted(kept.items())
+    parts = (
+        nodes,
+        edges,
+        hidden,
+        work,
+        usage,
+        problem.intervals,
+        repr(problem.limit),
+        sorted(kept.items()),
+    )
     return key_of("solution", parts, arrays)
 
 

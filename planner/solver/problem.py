@@ -16,20 +16,15 @@ Point = tuple[float, float, float]  # seconds since the start, cost, bound
 ROUNDING = 1e-9  # relative: costs may be summed in another order
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Hidden:
-    """Seconds of a pair of choices besides its cost, which enough work of a window hides.
+    """Seconds of pairs of choices besides their cost, which enough work of a window hides.
 
-    hidden = min(rate * cost, most), 0 where the cost is infinite
+    seconds: finite, as the costs of the edge are ordered [s].
     """
 
     window: int
-    rate: float
-    most: float
-
-    def of(self, cost: Floats) -> Floats:
-        """Hidden seconds of pairs with these costs [s]."""
-        return np.minimum(self.rate * np.where(np.isfinite(cost), cost, 0.0), self.most)
+    seconds: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +85,7 @@ class IntraProblem:
         found: dict[int, float] = {}
         for e in self.edges:
             if e.hidden is not None:
-                hidden = float(e.hidden.of(e.cost[choice[e.u], choice[e.v]]))
+                hidden = float(e.hidden.seconds[choice[e.u], choice[e.v]])
                 found[e.hidden.window] = found.get(e.hidden.window, 0.0) + hidden
         for x in self.work:
             if x.window in found:

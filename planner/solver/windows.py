@@ -81,9 +81,9 @@ class Mixing:
     def _more(self, cost: Floats, hidden: Hidden, share: float) -> Floats:
         if share == 0.0:
             return cost
-        key = "more", id(cost), hidden.rate, hidden.most, share
+        key = "more", id(cost), id(hidden.seconds), share
         if key not in self._arrays:
-            self._arrays[key] = cost + share * hidden.of(cost)
+            self._arrays[key] = cost + share * hidden.seconds
         return self._arrays[key]
 
 

@@ -22,11 +22,11 @@ from costmodel import OpWork, op_seconds, sharded_dims
 from ir import FactorSpec, Strategy, TensorType, form_of, lookup, strategies, value_states
 from ir.analysis import FlatOp, operand_types
 
-from ...solver.problem import Edge, Floats, IntraProblem
+from ...solver.problem import Edge, Floats, Hidden, IntraProblem
 from ..cost.least_seconds import least_each_s
 from .buffers import LiveIntervals
 from .facts import Facts
-from .overlap_tables import hidden_beside, longest_hidden_s, shown, sites_of, work_of
+from .overlap_tables import Lengths, lengths_of, sites_of, split_table, work_of
 from .records import Built, MenuCache, NodeRef, States
 from .reshard_tables import edge_table
 from .skeleton import End, Join, Outline, Slot
@@ -116,37 +116,37 @@ class Builder:
         """Costs of joins of a node with itself, and edges."""
         outline, sites = self.outline, sites_of(self.outline, beside_s)
         tables: dict[int, Floats] = {}
-        counts: dict[tuple[int, int, int, int, float], int] = {}
+        found: dict[tuple[int, int, int, int], list[tuple[float, int]]] = {}
         joins = zip(outline.joins, outline.types, outline.counts, strict=True)
         for k, (join, type_, count) in enumerate(joins):
             table = self._table(join, type_) if count else _NONE
             if not table.any():
                 continue
             tables[id(table)] = table
-            for window, beside, times in sites.get(k, ((-1, 0.0, count),)):
-                longest_s = longest_hidden_s(table, beside * join.weight) if beside > 0.0 else 0.0
-                key = join.u, join.v, id(table), window if beside > 0.0 else -1, longest_s
-                counts[key] = counts.get(key, 0) + times
+            for window, longest_s, times in sites.get(k, ((-1, 0.0, count),)):
+                key = join.u, join.v, id(table), window if longest_s > 0.0 else -1
+                found.setdefault(key, []).append((longest_s * join.weight, times))
         own, edges = dict[int, Floats](), list[Edge]()
-        for (u, v, table, window, longest_s), count in counts.items():
-            cost = self._shown(tables[table], longest_s, count)
+        for (u, v, number, window), each in found.items():
+            table = tables[number]
             if window >= 0:
-                edges.append(Edge(u, v, cost, hidden_beside(window, longest_s * count)))
-            elif u == v:
+                cost, hidden = self._split(table, lengths_of(table, each))
+                edges.append(Edge(u, v, cost, Hidden(window, hidden)))
+                continue
+            cost = self._times(self.cache.edges, table, sum(times for _, times in each))
+            if u == v:
                 own[u] = own.get(u, 0.0) + np.diagonal(cost)
             else:
                 edges.append(Edge(u, v, cost))
         return own, edges
 
-    def _shown(self, table: Floats, longest_s: float, count: int) -> Floats:
-        """`count` times the seconds that cost in any case; one object for equal arguments."""
-        if longest_s <= 0.0:
-            return self._times(self.cache.edges, table, count)
-        key = ("shown", id(table), longest_s, count)
-        if key not in self.cache.edges:
-            self.cache.edges[key] = shown(table, longest_s) * count
-            self.cache.edges[("keep", id(table))] = table
-        return self.cache.edges[key]
+    def _split(self, table: Floats, lengths: Lengths) -> tuple[Floats, Floats]:
+        """The paid and the hidden seconds of a table; one object for equal arguments."""
+        edges, key = self.cache.edges, (id(table), lengths)
+        if ("paid", *key) not in edges:
+            edges["paid", *key], edges["hidden", *key] = split_table(table, lengths)
+            edges["keep", id(table)] = table
+        return edges["paid", *key], edges["hidden", *key]
 
     def _beside_s(self) -> Floats:
         """Seconds of compute beside which a collective may run, of each passage and run."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from costmodel import INTERFERENCE
 
-from ...solver.problem import Floats, Hidden, Work
+from ...solver.problem import Floats, Work
 from .skeleton import Outline
+
+# Sites by the seconds L of compute beside which a reshard may run there: (L, number of sites).
+Lengths = tuple[tuple[float, int], ...]
 
 
 def sites_of(outline: Outline, beside_s: Floats | None) -> dict[int, list[tuple[int, float, int]]]:
@@ -31,42 +34,39 @@ def sites_of(outline: Outline, beside_s: Floats | None) -> dict[int, list[tuple[
     return found
 
 
-def longest_hidden_s(table: Floats, longest_s: float) -> float:
-    """Seconds L beside which reshards may run; infinite if none of them is longer.
+def split_table(table: Floats, lengths: Lengths) -> tuple[Floats, Floats]:
+    """Seconds of a reshard at several sites of a window: those paid in any case, and the hidden.
 
-    Args:
-        table: seconds of all runs; infinite where there is no way.
-        longest_s: L of all runs.
-    """
-    most = float(np.where(np.isfinite(table), table, 0.0).max(initial=0.0))
-    return longest_s if longest_s * INTERFERENCE < most else np.inf
-
-
-def hidden_beside(window: int, longest_s: float) -> Hidden:
-    """Hidden seconds of an edge, by those that cost in any case.
-
-    Of n seconds, h = min(n, i L) run beside L seconds of compute, which they slow down by the
-    factor i of interference: n - h/i is paid, h/i is hidden. With h = n that is 1/(i - 1) times
-    what is paid.
-
-    Args:
-        window: window of the edge.
-        longest_s: L of all runs.
-    """
-    return Hidden(window, 1.0 / (INTERFERENCE - 1.0), longest_s)
-
-
-def shown(table: Floats, longest_s: float) -> Floats:
-    """Seconds of reshards that cost in any case: n - h/i; see `hidden_beside`.
+    Of n seconds at a site, h = min(n, i L) run beside L seconds of compute, which they slow down
+    by the factor i of interference: n - h/i is paid, h/i is hidden where the window has as much
+    compute. Summed over sites, h is a piecewise linear function of n.
 
     Args:
         table: n, seconds of all runs; infinite where there is no way.
-        longest_s: L of all runs.
+        lengths: of all runs, the shortest first.
     """
-    if longest_s <= 0.0:
-        return table
     finite = np.where(np.isfinite(table), table, 0.0)
-    return table - np.minimum(finite / INTERFERENCE, longest_s)
+    most, times = float(finite.max()), np.array([0, *(count for _, count in lengths)])
+    # h grows with n at all sites up to the first of the knots, and at fewer from each to the next
+    knots = np.array([0.0, *(min(INTERFERENCE * longest_s, most) for longest_s, _ in lengths)])
+    growing = times.sum() - np.cumsum(times)[:-1]
+    heights = np.concatenate(([0.0], np.cumsum(growing * np.diff(knots))))
+    hidden = np.interp(finite, knots, heights) / INTERFERENCE
+    return table * times.sum() - hidden, hidden
+
+
+def lengths_of(table: Floats, sites: Iterable[tuple[float, int]]) -> Lengths:
+    """Sites of a reshard by length, the shortest first; lengths that none exceeds are infinite.
+
+    Args:
+        table: seconds of all runs; infinite where there is no way.
+        sites: (L of all runs, number of such sites).
+    """
+    most = float(np.where(np.isfinite(table), table, 0.0).max(initial=0.0))
+    found = Counter[float]()
+    for longest_s, times in sites:
+        found[longest_s if longest_s * INTERFERENCE < most else np.inf] += times
+    return tuple(sorted(found.items()))
 
 
 def work_of(outline: Outline, seconds: Sequence[Floats]) -> Iterator[Work]:

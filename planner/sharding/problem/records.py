@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -151,6 +151,12 @@ class Built:
         )  # fmt: skip
         problem, followed = watched(cut, self.live_intervals, moments)
         return replace(self, problem=problem, moments=moments, followed=followed)
+
+    def watching_also(self, moments: Iterable[int]) -> Built:
+        """The problem with memory watched at these moments too, where only some are watched."""
+        if self.moments is None or set(moments) <= set(self.moments):
+            return self
+        return self.watching(tuple(sorted({*self.moments, *moments})))
 
     def compute_s(self, choice: Sequence[int]) -> float:
         """Seconds of compute, without communication."""

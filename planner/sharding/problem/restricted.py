@@ -5,7 +5,7 @@ Rows and columns of the built arrays are selected, so that a program is built on
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -70,17 +70,13 @@ class Within:
         """Whether every node has an option."""
         return all(k is None or len(k) for k in self.kept)
 
-    def watching(self, moments: tuple[int, ...]) -> Within:
-        """The problem with memory watched at these moments only."""
-        return replace(self, built=self.built.watching(moments))
+    def watching_also(self, moments: Iterable[int]) -> Within:
+        """The problem with memory watched at these moments too."""
+        return replace(self, built=self.built.watching_also(moments))
 
     def beside(self, aside: Mapping[int, float]) -> Within:
         """The problem with bytes reserved at some moments."""
-        watched, rows = self.built.moments, tuple(sorted(aside.items()))
-        left = replace(self, aside=rows)
-        if watched is None or set(aside) <= set(watched):
-            return left
-        return left.watching(tuple(sorted({*watched, *aside})))
+        return replace(self.watching_also(aside), aside=tuple(sorted(aside.items())))
 
     def problem(self, limit: float) -> IntraProblem:
         """The restricted problem under a limit; reserved bytes are nodes with one option."""
@@ -112,9 +108,12 @@ class Within:
     def _edges(self, kept: Sequence[Ints | None]) -> Iterator[Edge]:
         """The edges that cost anything."""
         for e in self.built.problem.edges:
-            cost = self.cuts.part(e.cost, kept[e.u], kept[e.v])
+            cost, hidden = self.cuts.part(e.cost, kept[e.u], kept[e.v]), e.hidden
             if self.cuts.costs(cost):
-                yield Edge(e.u, e.v, cost, e.hidden)
+                if hidden is not None:
+                    seconds = self.cuts.part(hidden.seconds, kept[e.u], kept[e.v])
+                    hidden = replace(hidden, seconds=seconds)
+                yield Edge(e.u, e.v, cost, hidden)
 
     def lifted(self, found: IntraSolution) -> IntraSolution:
         """A solution of the restricted problem as one of the whole."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +133,11 @@ class _Body:
                 mask |= self.after(v, unit)
             self.follows[unit] = mask
 
+    @cached_property
+    def large_ops(self) -> Ints:
+        """Flat number of each of the largest ops."""
+        return np.array([self.units[unit] for unit in self.large.tolist()], dtype=np.intp)
+
     @property
     def everything(self) -> int:
         return (1 << len(self.large)) - 1
@@ -188,7 +194,9 @@ class _Reader:
         return self.places[prefix]
 
     def body(self, place: Place) -> _Body:
-        return self.bodies.setdefault(place, _Body(place))
+        if place not in self.bodies:
+            self.bodies[place] = _Body(place)
+        return self.bodies[place]
 
     def _size(self, i: int, op: FlatOp) -> float:
         """Work of an op as a whole, in units of arithmetic."""
@@ -317,8 +325,7 @@ class _Reader:
             return 0
         key = body.place, mask
         if key not in self.rows:
-            units = body.large[_members(mask, len(body.large))]
-            columns = self.column[np.array(body.units, dtype=np.intp)[units]]
+            columns = self.column[body.large_ops[_members(mask, len(body.large))]]
             counted = np.bincount(columns[columns >= 0], minlength=len(self.nodes))
             self.rows[key] = len(self.table)
             self.table.append(counted.astype(np.float32))

@@ -50,6 +50,7 @@ class Scope:
     blocked: argument -> mesh on which its pins leave no sharding.
     beaten: whether a mesh was left because it has no plan faster than a known one.
     multipliers: of windows of overlap, on the last mesh.
+    moments: at which plans found so far exceeded the limit, though memory was not watched then.
     """
 
     program: Program
@@ -67,6 +68,7 @@ class Scope:
     blocked: dict[str, str] = field(default_factory=dict[str, str])
     beaten: bool = False
     multipliers: tuple[tuple[int, float], ...] = ()
+    moments: set[int] = field(default_factory=set[int])
 
 
 @dataclass(frozen=True)

@@ -78,27 +78,31 @@ class MeshSearch:
         if room_bytes not in self.built:
             built, buffers = builder.build(), self.scope.program.in_flight_buffers
             self.built[room_bytes] = with_in_flight(builder, built, buffers) if buffers else built
-        left = within(self.built[room_bytes], builder.facts, limits, self.cuts)
+        built = self.built[room_bytes] = self.built[room_bytes].watching_also(self.scope.moments)
+        left = within(built, builder.facts, limits, self.cuts)
         self.scope.seconds["build"] += time.monotonic() - start
         return left
 
     def _solve(self, left: Within, limit: float, options: SolveOptions) -> IntraSolution:
         """Solves under a memory limit; moments that exceed it are watched from then on."""
-        start = time.monotonic()
+        start, bound = time.monotonic(), 0.0
         while True:
             limit_s = max(self.scope.deadline - time.monotonic(), 1.0)
-            answer = self._answer(left.problem(limit), replace(options, time_limit_s=limit_s))
-            answer, built = left.lifted(answer), left.built
+            options, built = replace(options, time_limit_s=limit_s), left.built
+            answer = left.lifted(self._answer(left.problem(limit), options))
+            bound = max(bound, answer.bound)  # fewer moments allow more plans
             if built.moments is None or not answer.choice:
                 break
             memory = built.live_intervals.memory(answer.choice)
             worst = int(np.argmax(memory))
             if memory[worst] <= limit * (1 + 1e-9) or worst in built.moments:
                 break
-            left = left.watching(tuple(sorted((*built.moments, worst))))
-            options = replace(options, start=left.followed(options.start))
+            self.scope.moments.add(worst)
+            left = left.watching_also({worst})
+            known = answer.multipliers or options.multipliers
+            options = replace(options, start=left.followed(options.start), multipliers=known)
         self.scope.seconds["solve"] += time.monotonic() - start
-        return answer
+        return replace(answer, bound=min(bound, answer.cost))
 
     def _answer(self, problem: IntraProblem, options: SolveOptions) -> IntraSolution:
         return solved(
@@ -214,13 +218,9 @@ class MeshSearch:
         return max(over * 1.05, over + LEAST_STEP * self.scope.limit)
 
     def _under(
-        self,
-        name: str,
-        left: Within,
-        given: float,
-        options: SolveOptions,
+        self, name: str, left: Within, given: float, options: SolveOptions,
         builder: Builder | None = None,
-    ) -> Candidate | None:
+    ) -> Candidate | None:  # fmt: skip
         """A plan that fits, found under a limit that is tightened step by step."""
         for _ in range(TIGHTENINGS):
             solution = self._solve(left, given, options)

@@ -118,9 +118,9 @@ class Search:
         shapes = self.shapes()
         fine = finest(shapes)
         known = (*self.known, *self._hints())
-        for searcher in self._in_order(shapes, fine):
-            if searcher is None:
-                bounds.append(0.0)  # a shape that was not searched has only the floor
+        for searcher, least_s in self._in_order(shapes, fine):
+            if bounds and time.monotonic() > self.scope.deadline:
+                bounds.append(least_s)
                 self.scope.late = True
                 continue
             searchers.append(searcher)
@@ -132,7 +132,7 @@ class Search:
             gap = 0.0 if last else COARSE_GAP
             best, bound = searcher.best((*known, *self._fitting(found)), cutoff * (1 - WORTH), gap)
             found.extend(best)
-            bounds.extend([bound] if last else [])
+            bounds.extend([max(bound, least_s)] if last else [])
             best_s = min([best_s, *(c.account.step_s for c in best)])
             LOGGER.debug("mesh %s: best step %.3g s, bound %.3g s", searcher.mesh, best_s, bound)
         for searcher in searchers if self.options.baselines else ():
@@ -178,19 +178,19 @@ class Search:
 
     def _in_order(
         self, shapes: Sequence[tuple[int, ...]], fine: Collection[tuple[int, ...]]
-    ) -> Iterator[MeshSearch | None]:
+    ) -> Iterator[tuple[MeshSearch, float]]:
         """Coarse meshes, whose plans start the search on finer ones, then the finest.
 
         The finest are in order of their quick bounds, so that the first soon excludes the others.
-        None stands for a mesh for which no time is left.
+
+        Returns:
+            Meshes, each with a quick lower bound of its plans [s]: 0 where there is no other.
         """
         for shape in sorted((s for s in shapes if s not in fine), key=len):
-            yield self._searcher(shape)
-        last = [self._searcher(shape) for shape in sorted(fine, key=lambda s: max(s) / min(s))]
-        if len(last) > 1:
-            last = sorted(last, key=lambda searcher: searcher.glimpse())  # if equal, by evenness
-        for n, searcher in enumerate(last):
-            yield searcher if not n or time.monotonic() <= self.scope.deadline else None
+            yield self._searcher(shape), 0.0
+        even = [self._searcher(shape) for shape in sorted(fine, key=lambda s: max(s) / min(s))]
+        last = [(searcher, searcher.glimpse() if len(even) > 1 else 0.0) for searcher in even]
+        yield from sorted(last, key=lambda pair: pair[1])
 
     def _searcher(self, shape: tuple[int, ...]) -> MeshSearch:
         self.request.say(f"mesh {'x'.join(map(str, shape))}")

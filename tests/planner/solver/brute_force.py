@@ -48,7 +48,7 @@ def _costs(problem: IntraProblem, columns: Columns, count: int) -> Floats:
     for edge in problem.edges:
         total += edge.cost[columns[edge.u], columns[edge.v]]
         if edge.hidden is not None:
-            hidden = edge.hidden.of(edge.cost[columns[edge.u], columns[edge.v]])
+            hidden = edge.hidden.seconds[columns[edge.u], columns[edge.v]]
             over[edge.hidden.window] = over.get(edge.hidden.window, 0.0) + hidden
     for work in problem.work:
         if work.window in over:

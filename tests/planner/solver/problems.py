@@ -92,7 +92,9 @@ def with_windows(problem: IntraProblem, seed: int) -> IntraProblem:
         if rng.random() < 0.3:
             return edge
         rate, most = float(rng.choice([0.5, 2.0, 8.0])), float(rng.choice([0.3, 3.0, np.inf]))
-        return replace(edge, hidden=Hidden(int(rng.integers(count)), rate, most * scale))
+        finite = np.where(np.isfinite(edge.cost), edge.cost, 0.0)
+        seconds = np.minimum(rate * finite, most * scale)
+        return replace(edge, hidden=Hidden(int(rng.integers(count)), seconds))
 
     work = tuple(
         Work(v, int(rng.integers(count)), rng.random(len(cost)) * scale * rng.choice([0.3, 1.0]))

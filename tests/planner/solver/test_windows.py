@@ -47,7 +47,8 @@ def test_mixed_problems_are_bounds_at_any_multipliers(seed: int) -> None:
 
 
 def test_all_communication_hides_behind_enough_work() -> None:
-    edge = Edge(0, 1, np.array([[0.3, 0.2], [0.2, 0.1]]), Hidden(0, 10.0, np.inf))
+    cost = np.array([[0.3, 0.2], [0.2, 0.1]])
+    edge = Edge(0, 1, cost, Hidden(0, 10.0 * cost))
     work = tuple(Work(v, 0, np.array([2.0, 1.0])) for v in (0, 1))
     costs = (np.array([2.0, 1.0]),) * 2
     problem = IntraProblem(costs, (edge,), (np.zeros(2),) * 2, ((0, 0),) * 2, np.inf, work)
@@ -55,7 +56,7 @@ def test_all_communication_hides_behind_enough_work() -> None:
     assert (found.choice, found.stop) == ((1, 1), Stop.OPTIMAL)
     assert found.cost == pytest.approx(2.1)
     assert problem.excess((0, 0)) == {0: pytest.approx(-1.0)}
-    short = replace(edge, hidden=Hidden(0, 10.0, 0.5))
+    short = replace(edge, hidden=Hidden(0, np.minimum(10.0 * cost, 0.5)))
     assert replace(problem, edges=(short,)).excess((0, 0)) == {0: pytest.approx(-3.5)}
 
 
@@ -63,7 +64,8 @@ def test_no_multiplier_proves_what_no_mixture_reaches() -> None:
     # (work, communication) = (10, 0), (0, 10) or (6, 6): half of each of the first two is 5
     cost, same = np.array([10.0, 0.0, 6.0]), np.eye(3, dtype=bool)
     sent = np.array([0.0, 10.0, 6.0])
-    edge = Edge(0, 1, np.where(same, 1e-6 * sent[:, None], np.inf), Hidden(0, 1e6, np.inf))
+    hidden = Hidden(0, np.where(same, sent[:, None], 0.0))
+    edge = Edge(0, 1, np.where(same, 1e-6 * sent[:, None], np.inf), hidden)
     problem = IntraProblem(
         (cost, np.zeros(3)), (edge,), (np.zeros(3),) * 2, ((0, 0),) * 2, np.inf,
         (Work(0, 0, cost),),

@@ -81,7 +81,7 @@ def test_a_choice_to_begin_with_is_one_of_the_moments_that_are_watched_later_too
     choice = small.draw(rng)
     start = left.lowered(choice)
     assert left.problem(float("inf")).cost(start) == small.built.problem.cost(choice)
-    later = left.watching(tuple(range(held.live_intervals.horizon)))
+    later = left.watching_also(range(held.live_intervals.horizon))
     more = later.followed(start)
     assert len(more) > len(start)
     assert later.problem(float("inf")).cost(more) == small.built.problem.cost(choice)

@@ -1,0 +1,32 @@
+"""Tables of paid and hidden seconds, held against the sum over sites."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from costmodel import INTERFERENCE
+from planner.sharding.problem.overlap_tables import lengths_of, split_table
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_paid_and_hidden_seconds_are_sums_over_sites(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.random((6, 7)) * (rng.random((6, 7)) < 0.8)
+    table[rng.random(table.shape) < 0.2] = np.inf
+    sites = [
+        (float(rng.choice([0.1, rng.random(), 2.0])), int(rng.integers(1, 5)))
+        for _ in range(int(rng.integers(1, 12)))
+    ]
+    paid, hidden = split_table(table, lengths_of(table, sites))
+    finite = np.where(np.isfinite(table), table, 0.0)
+    saved = sum(k * np.minimum(finite / INTERFERENCE, longest_s) for longest_s, k in sites)
+    np.testing.assert_allclose(hidden, saved, rtol=1e-9, atol=1e-12)
+    expected = np.where(np.isfinite(table), sum(k for _, k in sites) * finite - saved, np.inf)
+    np.testing.assert_allclose(paid, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_lengths_that_no_reshard_exceeds_are_one() -> None:
+    table = np.array([[0.0, 1.0], [np.inf, 0.5]])
+    sites = [(0.2, 1), (0.95, 2), (3.0, 4), (0.2, 5)]
+    assert lengths_of(table, sites) == ((0.2, 6), (np.inf, 6))

@@ -1,0 +1,45 @@
+# pyright: basic
+"""A search whose time is over before it has seen all meshes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import pytest
+
+from planner import plan
+from planner.common.stop import Stop
+from planner.sharding.search.context import Candidate
+from planner.sharding.search.on_mesh import MeshSearch
+from tests.planner.programs import mean_loss, struct
+
+PARAMS = {"b1": struct(4096), "w1": struct(4096, 4096), "w2": struct(4096, 4096)}
+BATCH = {"x": struct(64, 4096), "y": struct(64, 4096)}
+
+
+def test_meshes_that_are_not_reached_have_their_quick_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    best, glimpse = MeshSearch.best, MeshSearch.glimpse
+    quick: list[float] = []
+
+    def timed_best(self: MeshSearch, *args: Any) -> tuple[list[Candidate], float]:
+        found = best(self, *args)
+        if quick:  # one of the finest
+            self.scope.deadline = 0.0
+        return found
+
+    def noted(self: MeshSearch) -> float:
+        quick.append(glimpse(self))
+        return quick[-1]
+
+    monkeypatch.setattr(MeshSearch, "best", timed_best)
+    monkeypatch.setattr(MeshSearch, "glimpse", noted)
+    late = plan(jax.grad(mean_loss), PARAMS, BATCH, cluster="32xh100", substitutions=False)
+    assert len(quick) == 2
+    assert late.stop is Stop.TIME_LIMIT
+    assert late.program.lower_bound_s >= min(quick) > 0.0
+    monkeypatch.undo()
+    whole = plan(jax.grad(mean_loss), PARAMS, BATCH, cluster="32xh100", substitutions=False)
+    assert late.program.lower_bound_s <= whole.step_s * (1 + 1e-9)
