@@ -99,6 +99,7 @@ class ComputeModel:
         self._memory_rate = cluster.device.memory_bandwidth_bytes_per_s * (
             1.0 if cluster.device.evidence == "measured" else MEMORY_EFFICIENCY
         )
+        self.cluster: Final = cluster
         self.device: Final[Device] = cluster.device
         self.launch_s: Final = cluster.device.kernel_launch_s
         self.transcendental_flops: Final = (

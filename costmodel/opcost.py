@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ir import FactorSpec, Node, OpDef, TensorType, flops_of
+from ir import SHARD_MAP, FactorSpec, Node, OpDef, TensorType, flops_of, lookup
 
 from .compute import ComputeModel
+from .mapped import mapped_s
 
 Floats = NDArray[np.float64]
 
@@ -53,6 +54,8 @@ def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) 
     local = {name: size / ways[name] for name, size in work.spec.sizes}
     if work.node.op == "dot_general":
         return _product_s(work, local, compute)
+    if work.node.op == SHARD_MAP:
+        return np.full(count, mapped_s(work.node, compute.cluster, _on_shards(compute)))
     moved = _traffic(work, local, count)
     if work.node.op == "conv_general_dilated":
         return np.maximum(_convolution_s(work, local, compute), compute.memory_s(moved))
@@ -64,6 +67,19 @@ def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) 
         flops = flops * compute.transcendental_flops
     arithmetic = compute.flops_s(flops, _dtype(work))
     return np.maximum(arithmetic, compute.memory_s(moved)) + work.launches * compute.launch_s
+
+
+def _on_shards(compute: ComputeModel) -> Callable[[Node, Sequence[TensorType]], float]:
+    """Seconds of an op on whole operands, which starts a kernel of its own."""
+
+    def seconds(node: Node, operands: Sequence[TensorType]) -> float:
+        record, types = lookup(node.op), tuple(operands)
+        spec = record.factors(types, node.outputs, dict(node.attrs))
+        reads, writes = tuple(range(len(types))), tuple(range(len(node.outputs)))
+        work = OpWork(node, record, types, spec, reads, writes, 1)
+        return float(op_seconds(work, {name: np.ones(1) for name in spec.names}, compute)[0])
+
+    return seconds
 
 
 def _measured_as(op: str) -> str:

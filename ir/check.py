@@ -9,6 +9,7 @@ from .errors import IRError
 from .factors import FactorSpec
 from .graph import Attr, Graph, Literal, Node, Operand
 from .ops.build import whole_number
+from .ops.mapped import SHARD_MAP, mapped_axes, mapped_shape
 from .regions import Scan, While, captured
 from .shapes import expected_shapes
 from .signatures import check_signature
@@ -241,7 +242,21 @@ def _check_remat(node: Node, operands: Types) -> None:
     _agree(node, "its body returns", returns, node.outputs)
 
 
+def _check_mapped(node: Node, operands: Types) -> None:
+    axes, (takes, returns) = mapped_axes(node.attr("mesh")), _body(node, node.attr("jaxpr"))
+    for key, whole, found in (("in_specs", operands, takes), ("out_specs", node.outputs, returns)):
+        specs = node.attr(key)
+        if not isinstance(specs, tuple) or len(specs) != len(whole):
+            raise IRError(f"{node.op}: its {key} are {specs!r}, expected one for each array")
+        shards = [
+            TensorType(mapped_shape(type_.shape, spec, axes), type_.dtype)
+            for type_, spec in zip(whole, specs, strict=True)
+        ]
+        _agree(node, f"its body has, by its {key},", found, shards)
+
+
 _REGIONS = {
+    SHARD_MAP: _check_mapped,
     "cond": _check_cond,
     "remat": _check_remat,
     "scan": _check_scan,

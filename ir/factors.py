@@ -10,6 +10,7 @@ A suffix on a factor, at any of its places, gives its kind:
     +      sum      splitting it leaves a partial sum in every result that lacks it
     >      max      the same with maximum,  <  min: with minimum
     ~      window   neighbours exchange a halo
+    =      mapped   takes exactly the mesh axis of its name
     !      whole    cannot be split
 
 `1` is a dimension of size one, or one that is broadcast.
@@ -32,11 +33,12 @@ from .types import Shape
 
 KINDS: Mapping[str, str] = {
     "": "plain", "+": "sum", ">": "max", "<": "min", "~": "window", "!": "whole",
+    "=": "mapped",
 }  # fmt: skip
 # How the results of an op that splits such a factor are reduced.
 REDUCED: Mapping[str, str] = {"sum": "sum", "single": "sum", "max": "max", "min": "min"}
 _SUFFIX = {kind: mark for mark, kind in KINDS.items()}
-_TOKEN = re.compile(r"\(|\)|[A-Za-z_]\w*[+><~!]?|1")
+_TOKEN = re.compile(r"\(|\)|[A-Za-z_]\w*[+><~!=]?|1")
 
 Dim = tuple[str, ...]  # factors of one dimension, major first; () is a unit dimension
 
@@ -142,7 +144,7 @@ def _parse_tensor(part: str, kinds: dict[str, str]) -> tuple[Dim, ...]:
         elif token == "1":
             dims.append(())
         else:
-            name = token.rstrip("+><~!")
+            name = token.rstrip("+><~!=")
             if kind := KINDS[token[len(name) :]]:
                 kinds[name] = kind if kind != "plain" else kinds.get(name, "plain")
             if group is None:

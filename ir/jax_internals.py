@@ -109,6 +109,8 @@ def shown(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     found = {k: v for k, v in params.items() if v is not None or k not in OPTIONAL}
     if name == "pallas_call":
         return {"kernel": _kernel(params)}
+    if name == "shard_map":
+        return _mapped(params)
     if name in REMAT:
         found["policy"] = _policy(params["policy"])
     if name == "top_k" and found.get("is_stable") is True:
@@ -124,6 +126,28 @@ def _kernel(params: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _mapped(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Mesh, specs and body of a `shard_map`, as data; axes that it leaves to the compiler.
+
+    Raises:
+        TraceError: if it has other parameters than in the known versions.
+    """
+    if missing := {"mesh", "in_specs", "out_specs", "jaxpr", "newly_manual_axes"} - {*params}:
+        raise _unknown(f"JAX {jax.__version__} has a shard_map without {', '.join(missing)}")
+
+    def entries(spec: Any) -> tuple[tuple[str, ...], ...]:
+        found = ((entry,) if isinstance(entry, str) else entry or () for entry in spec)
+        return tuple(tuple(map(str, entry)) for entry in found)
+
+    axes = tuple((str(name), int(size)) for name, size in params["mesh"].shape.items())
+    left = sorted({name for name, size in axes if size > 1} - {*params["newly_manual_axes"]})
+    return {
+        "auto": tuple(left), "in_specs": tuple(map(entries, params["in_specs"])),
+        "jaxpr": params["jaxpr"], "mesh": axes,
+        "out_specs": tuple(map(entries, params["out_specs"])),
+    }  # fmt: skip
+
+
 def _policy(policy: Any) -> Any:
     """JAX's own checkpoint policies as data; a record in some versions, a function in others.
 
@@ -137,6 +161,11 @@ def _policy(policy: Any) -> Any:
         if policy == products:
             return (("only_if_no_batch_dims", no_batch),)
     return policy
+
+
+def acts(eqn: Any) -> bool:
+    """Whether an equation acts outside the program, which reading a mesh axis does not."""
+    return any(type(effect).__name__ != "NamedAxisEffect" for effect in eqn.effects)
 
 
 def group_of(eqn: Any) -> Any:

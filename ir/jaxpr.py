@@ -281,7 +281,7 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
         for key, value in sorted(told.items())
         if placed or key not in OF_RESULTS
     )
-    if eqn.effects:
+    if internals.acts(eqn):
         attrs += (("effect", True),)
     types = tuple(tensor_type(var.aval) for var in eqn.outvars)
     name = "remat" if name in REMAT else name

@@ -59,7 +59,7 @@ def strategies(
     pass_groups: tuple[tuple[int, ...], ...] = (),
     splits: Splits | None = None,
 ) -> tuple[Strategy, ...]:
-    """All legal strategies, the unsplit one first; never empty.
+    """All legal strategies, the unsplit one first; empty only if a mapped factor has no axis.
 
     Args:
         spec: factors of the op.
@@ -85,6 +85,10 @@ def _roles(
 ) -> list[tuple[str, ...]]:
     if (single := single_factor(spec)) is not None:
         return [(single,) if ways > 1 else ("",) for ways in mesh.sizes]
+    mapped = [name for name, kind in spec.kinds if kind == "mapped"]
+    if mapped:
+        missing = {*mapped} - {*mesh.names}
+        return [() if missing else (name,) if name in mapped else ("",) for name in mesh.names]
     splittable = [
         name for name, size in spec.sizes if spec.kind(name) not in ("whole", "window") and size > 1
     ]

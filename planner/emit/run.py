@@ -11,10 +11,11 @@ from typing import Any
 import jax
 from jax import lax
 
-from ir import Mesh, ReshardStep, Sharding, TensorType
+from ir import SHARD_MAP, Mesh, ReshardStep, Sharding, TensorType
 
 from .index import gather, scatter
 from .local_op import LocalOp
+from .mapped import shard_map
 from .positions import iota, random_bits
 from .slices import INSIDE, bind_inside
 from .steps import run_step, take, to_whole
@@ -114,6 +115,8 @@ def run_op(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
 
 
 def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
+    if op.node.op == SHARD_MAP:
+        return shard_map(op, operands)
     by_hand = None if op.is_whole else BY_HAND.get(op.node.op)
     if by_hand is None:
         return bind_inside(op.node.op, op.binding, operands, op.params)

@@ -1,35 +1,66 @@
 # pyright: basic
-"""Refuses programs that map over devices themselves, as with `shard_map`."""
+"""Refuses programs that map over devices in ways that no plan can keep."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ir import Graph
+from ir import SHARD_MAP, Graph, Node
 from ir.jax_internals import equations, is_jaxpr
 from ir.trace import Sources
 
 from ..common.errors import PlanError
 
 # Primitives that run their body once on each device of a mesh of their own.
-MAPS = {"shard_map": "jax.shard_map or jax.pmap", "xla_pmap": "jax.pmap"}
+MAPS = {SHARD_MAP: "jax.shard_map or jax.pmap", "xla_pmap": "jax.pmap"}
 
 
-def check_maps(graph: Graph) -> None:
-    """Checks that no op of a traced step, or of its bodies, maps over devices itself.
+def check_maps(graph: Graph, emission: str) -> None:
+    """Checks that each `shard_map` of a traced step, or of its bodies, can be an op of a plan.
 
     Raises:
-        PlanError: names the place of such an op.
+        PlanError: names the place of one that cannot.
     """
     for node in graph.nodes:
-        if node.op in MAPS:
+        if node.op == SHARD_MAP:
+            _check_map(node, emission)
+        elif node.op in MAPS:
             raise _refusal(node.op, node.source)
-        for body in node.bodies:
-            check_maps(body)
+        else:
+            for body in node.bodies:
+                check_maps(body, emission)
+
+
+def _check_map(node: Node, emission: str) -> None:
+    why = ""
+    if emission != "shard_map":
+        why = f"is inside of a plan that is emitted as '{emission}'"
+    elif auto := node.attr("auto"):
+        names = ", ".join(map(str, auto)) if isinstance(auto, tuple) else str(auto)
+        why = f"leaves the axes {names} of its mesh to the compiler"
+    elif _holds_map(node.bodies[0]):
+        why = "contains another one"
+    elif _acts(node):
+        why = "prints or calls back"
+    if why:
+        raise PlanError(
+            f"a jax.shard_map {why}, which no plan can keep", kind="nested-map",
+            where=node.source or "the function",
+            remedy="map over all axes of one mesh at once, without callbacks, and plan with "
+            "emission='shard_map'",
+        )  # fmt: skip
+
+
+def _holds_map(graph: Graph) -> bool:
+    return any(n.op in MAPS or any(map(_holds_map, n.bodies)) for n in graph.nodes)
+
+
+def _acts(node: Node) -> bool:
+    return node.has_attr("effect") or any(_acts(n) for body in node.bodies for n in body.nodes)
 
 
 def check_maps_in(jaxpr: Any) -> None:
-    """As `check_maps`, for a jaxpr.
+    """Checks that no equation of a loss that is cut into stages maps over devices itself.
 
     Raises:
         PlanError: names the place of such an equation.
@@ -45,9 +76,9 @@ def check_maps_in(jaxpr: Any) -> None:
 
 def _refusal(op: str, source: str) -> PlanError:
     return PlanError(
-        f"the planned function uses {MAPS[op]}, which divides the devices by itself and cannot "
-        "run inside of a plan, which divides them too",
+        f"the planned function uses {MAPS[op]}, which is over all devices of one program and "
+        "cannot be in a stage of a pipeline",
         kind="nested-map", where=source or "the function",
-        remedy="write the mapped part as an ordinary function of whole arrays, or plan the "
-        "function without it",
+        remedy="plan with pipeline='off', or write the mapped part as an ordinary function of "
+        "whole arrays",
     )  # fmt: skip

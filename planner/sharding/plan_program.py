@@ -32,7 +32,14 @@ from .rewrite.replay import replayed
 from .rewrite.retrace import retraced
 from .rewrite.search import MOST_SAVED, WORTH, RewriteSearch
 from .rewrite.searched_rules import rules_for
-from .search.asked import Asked, asked_inside, not_followed, pinned_options, unused
+from .search.asked import (
+    Asked,
+    asked_inside,
+    mapped_inside,
+    not_followed,
+    pinned_options,
+    unused,
+)
 from .search.context import Candidate
 from .search.found_to_file import outcome
 from .search.over_meshes import Search, SearchOutcome
@@ -84,7 +91,7 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
             f"the traced program is not well-formed: {error}", where=f"function '{one.name}'",
             remedy="report it with the function, it is a defect",
         ) from error  # fmt: skip
-    check_maps(traced.graph)
+    check_maps(traced.graph, request.options.emission)
     check_effects(traced.graph, one.microbatches)
     if not traced.graph.inputs and not traced.graph.nodes:
         raise PlanError(
@@ -133,13 +140,18 @@ def with_asked(
         if not (pinned and place.mesh)  # else the graph contains it
     ]
     notes = (*not_followed(asked, pinned=pinned), *unused(graph))
+    mapped = [*mapped_inside(graph)]
     if not pinned:
-        return replace(options, shardings="warn"), notes
+        options, asked = replace(options, shardings="warn"), []
+    if not pinned and not mapped:
+        return options, notes
     ranks = {item.name: item.type.rank for item in arguments}
-    options = pinned_options(options, ranks, asked, machine.num_devices)
-    if options.substitutions and any(one.place.mesh for one in asked_inside(graph)):
+    options = pinned_options(options, ranks, [*asked, *mapped], machine.num_devices)
+    inside = pinned and any(one.place.mesh for one in asked_inside(graph))
+    if options.substitutions and (inside or mapped):
         options = replace(options, substitutions=False)
-        notes = (*notes, "the program is not rewritten: shardings inside it are pins")
+        why = "shardings inside it are pins" if inside else "it has a shard_map"
+        notes = (*notes, f"the program is not rewritten: {why}")
     return options, notes
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ir import Graph, Placement, asks, live_inputs
+from ir import SHARD_MAP, Graph, Placement, asks, live_inputs, mapped_axes
 
 from ...common.errors import PlanError
-from ...common.mesh_setting import AXES, Named, is_name
+from ...common.mesh_setting import AXES, Named, is_name, names_of
 from ...common.options import Options
 from ...common.resolved_pins import pin_dims
 from ...files.program_plan import ProgramPlan
@@ -53,8 +53,19 @@ def asked_inside(graph: Graph) -> Iterator[Asked]:
     for node in graph.nodes:
         for by, place in asks(node):
             yield Asked(_SAME_AS.get(by, by), node.source or node.op, place)
-        for body in node.bodies:
+        for body in node.bodies if node.op != SHARD_MAP else ():
             yield from asked_inside(body)
+
+
+def mapped_inside(graph: Graph) -> Iterator[Asked]:
+    """The meshes that a `shard_map` of a graph maps over, in program order."""
+    for node in graph.nodes:
+        if node.op != SHARD_MAP:
+            for body in node.bodies:
+                yield from mapped_inside(body)
+        elif any(size > 1 for size in mapped_axes(node.attr("mesh")).values()):
+            mesh = tuple(mapped_axes(node.attr("mesh")).items())
+            yield Asked(SHARD_MAP, node.source or node.op, Placement(mesh))
 
 
 def not_followed(asked: Sequence[Asked], *, pinned: bool) -> tuple[str, ...]:
@@ -123,15 +134,24 @@ def pinned_options(
     for one in asked:
         _check_place(one)
     split = [one for one in asked if one.place.mesh]
-    shape = _shape(split, size)
-    options = replace(options, mesh=options.mesh or _named(split) or shape)
-    if options.shape != shape:
+    shape, mapped = _shape(split, size), [one for one in split if one.by == SHARD_MAP]
+    if options.shape not in (None, shape):
         raise PlanError(
             f"the mesh {options.mesh} was asked for, and the program is written for {shape} "
             f"({_at(split[0])})", kind="bad-option", where="Options.mesh",
-            remedy="leave mesh out, or plan with shardings='warn'",
+            remedy="leave mesh out" if mapped else "leave mesh out, or plan with shardings='warn'",
         )  # fmt: skip
+    if options.mesh is None or (mapped and not names_of(options.mesh)):
+        options = replace(options, mesh=_named(split) or shape)
     axes = options.axes
+    for one in mapped:
+        if (names := tuple(name for name, n in one.place.mesh if n > 1)) != axes[: len(shape)]:
+            raise PlanError(
+                f"maps over the axes {', '.join(names)}, those of the plan are "
+                f"{', '.join(axes[: len(shape)])}", kind="bad-option", where=one.where,
+                remedy="write the program for one mesh, whose axes are named with letters, digits "
+                "and '_', and leave mesh out",
+            )  # fmt: skip
     pins = [
         (_literally(one.where), f"[{','.join(pin_dims(one.place, ranks[one.where], axes, shape))}]")
         for one in split if one.by == "argument"

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from costmodel import Cluster, CollectiveModel, ComputeModel
+from ir import SHARD_MAP
 
 from ...common.errors import PlanError, ShortError
 from ...common.log import LOGGER
@@ -165,6 +166,8 @@ class Search:
     def _hints(self) -> list[Candidate]:
         """Plans on coarser meshes than the requested one, as starting points."""
         found: list[Candidate] = []
+        if any(op.node.op == SHARD_MAP for op in self.scope.program.flat.ops):
+            return found  # on others its axes are missing
         for shape in coarser(self.options.shape or ()):
             scope = replace(
                 self.scope, least=[], blocked={}

@@ -122,7 +122,7 @@ def with_reference(x: Any) -> Any:
 
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "reference": (with_reference, "carry arrays as values instead of references"),
-    "pmap": (lambda x: jax.pmap(jnp.sin)(x[:8]), r"uses jax\.shard_map or jax\.pmap"),
+    "pmap": (lambda x: jax.pmap(jnp.sin)(x[:8]), "maps over the axes .*_pmap_axis_name"),
     "branch of Python": (lambda x: x if x.sum() > 0 else -x, "Attempted boolean conversion"),
 }
 

@@ -1,0 +1,72 @@
+# pyright: basic
+"""The user's `shard_map` inside of a plan's: its body runs on the shards that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+from ir import Node, TensorType, mapped_axes
+from ir.analysis import Place
+from ir.evaluate import AsTraced, Hooks, Scope, bind_global
+from ir.trace import Binding
+
+from .local_op import LocalOp
+
+Array = Any
+
+
+def shard_map(op: LocalOp, operands: Sequence[Array]) -> list[Array]:
+    """Runs the body of a `shard_map` on local shards; the plan's axes have the names of its mesh.
+
+    An axis of size 1 is none of the plan's: the body runs under `jax.vmap` over it.
+    """
+    body = op.binding.bodies[0]
+    scope = Scope(body, (), Hooks(_unchanged, _unchanged, _on_shards), AsTraced())
+
+    def run(*shards: Array) -> tuple[Array, ...]:
+        return tuple(scope.run([*body.consts, *shards]))
+
+    for name, size in mapped_axes(op.node.attr("mesh")).items():
+        if size == 1:
+            run = _over_one(run, name)
+    return list(run(*operands))
+
+
+def _over_one(run: Callable[..., tuple[Array, ...]], name: str) -> Callable[..., tuple[Array, ...]]:
+    """The function under an axis of size 1."""
+    mapped = jax.vmap(run, in_axes=None, out_axes=0, axis_name=name, axis_size=1)
+    return lambda *shards: tuple(lax.squeeze(x, (0,)) for x in mapped(*shards))
+
+
+def _unchanged(x: Array, prefix: Place, number: int) -> Array:
+    del prefix, number
+    return x
+
+
+def _on_shards(
+    place: Place, node: Node, binding: Binding, types: Sequence[TensorType],
+    operands: Sequence[Array],
+) -> list[Array]:  # fmt: skip
+    """Runs an op of the body; what only says over which axes a value varies has no effect."""
+    del place, types
+    if node.op in _VARYING:
+        return list(operands)
+    if node.op == "psum_invariant":
+        params = binding.params
+        return [lax.psum(x, params["axes"]) for x in operands]
+    if node.op == "all_gather_invariant":
+        (x,), params = operands, binding.params
+        return [
+            lax.all_gather(
+                x, params["axis_name"], axis=params["all_gather_dimension"], tiled=params["tiled"]
+            )
+        ]
+    return bind_global(node, binding, operands)
+
+
+# Ops that change which axes a value is said to vary over, and not the value.
+_VARYING = ("pvary", "pcast", "reduced_vary_cast", "vary_unreduced_cast")

@@ -1,0 +1,175 @@
+# pyright: basic
+"""The user's `shard_map` in a plan: it keeps its specs, and all around it is planned."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec
+
+from costmodel import CollectiveModel, group_for, parse_cluster
+from ir import FactorSpec, Mesh, lookup, strategies
+from ir.trace import trace
+from planner import PlanError, load, plan
+from tests.planner.programs import array, slow_machine
+
+P = PartitionSpec
+MESH = jax.make_mesh((2, 1, 4), ("data", "model", "seq"), axis_types=(AxisType.Auto,) * 3)
+ROWS = P("data", "seq")
+
+
+def block(q: Any, k: Any, v: Any, mask: Any, kept: Any) -> Any:
+    """One block of keys and values, added to what softmax has kept (Milakov and Gimelshein)."""
+    total, weight, most = kept
+    scores = jnp.where(mask, jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1]), -1e9)
+    higher = jnp.maximum(most, scores.max(-1))
+    found, old = jnp.exp(scores - higher[..., None]), jnp.exp(most - higher)
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", found, v)
+    return total * old.swapaxes(1, 2)[..., None] + mixed, weight * old + found.sum(-1), higher
+
+
+@partial(jax.shard_map, mesh=MESH, in_specs=(ROWS, ROWS, ROWS), out_specs=ROWS, check_vma=False)
+def ring_attention(q: Any, k: Any, v: Any) -> Any:
+    """Causal attention whose keys and values go round (Liu et al. 2023, arXiv:2310.01889)."""
+    count, here = lax.axis_size("seq"), lax.axis_index("seq")
+    batch, length, heads, _ = q.shape
+    places = jnp.arange(length)
+
+    def step(carry: Any, n: Any) -> Any:
+        kept, k, v = carry
+        keys = (here - n) % count * length + places
+        mask = (here * length + places)[:, None] >= keys[None, :]
+        kept = block(q, k, v, mask, kept)
+        turn = [(i, (i + 1) % count) for i in range(count)]
+        return (kept, lax.ppermute(k, "seq", turn), lax.ppermute(v, "seq", turn)), None
+
+    start = (
+        jnp.zeros_like(q),
+        jnp.zeros((batch, heads, length)),
+        jnp.full((batch, heads, length), -jnp.inf),
+    )
+    ((total, weight, _), _, _), _ = lax.scan(step, (start, k, v), jnp.arange(count))
+    return total / weight.swapaxes(1, 2)[..., None]
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="xla")
+
+
+def loss(attend: Any, params: Any, x: Any) -> Any:
+    q, k, v = (jnp.einsum("btd,dhk->bthk", x, params[name]) for name in "qkv")
+    return jnp.mean(jnp.einsum("bthk,hkd->btd", attend(q, k, v), params["o"]) ** 2)
+
+
+def layer(attend: Any) -> Any:
+    return jax.value_and_grad(partial(loss, attend))
+
+
+PARAMS = {name: array(16, 4, 4, seed=n) for n, name in enumerate("qkv")} | {"o": array(4, 4, 16)}
+X = array(4, 32, 16, seed=5)
+
+
+def equal(want: Any, got: Any) -> None:
+    for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-4)
+
+
+def test_ring_attention_is_trained_as_one_device_would(tmp_path: Any) -> None:
+    found = plan(layer(ring_attention), PARAMS, X, cluster=slow_machine(), baselines=False)
+    assert found.mesh.axes == (("data", 2), ("seq", 4))
+    assert found.warnings == ("the program is not rewritten: it has a shard_map",)
+    want = layer(attention)(PARAMS, X)
+    equal(want, found.compile()(PARAMS, X))
+    found.save(tmp_path / "plan.json")
+    bound = load(tmp_path / "plan.json").bind(layer(ring_attention), PARAMS, X)
+    equal(want, bound.compile()(PARAMS, X))
+
+
+def summed(x: Any, w: Any) -> Any:
+    def body(x: Any, w: Any) -> Any:
+        part = lax.psum(x * w + lax.axis_index("model"), ("seq", "model"))
+        return part, lax.all_gather(part, "data", tiled=True)
+
+    mapped = jax.shard_map(
+        body, mesh=MESH, in_specs=(ROWS, P(None, "seq")), out_specs=(P("data"), P()),
+        check_vma=False,
+    )  # fmt: skip
+    split, whole = mapped(jnp.sin(x), w)
+    return split.sum() + (whole**2).sum()
+
+
+@pytest.mark.parametrize("settings", [{}, {"shardings": "warn"}, {"mesh": (2, 4)}])
+def test_axes_of_size_one_several_results_and_any_setting_of_shardings(settings: Any) -> None:
+    x, w = array(8, 16), array(1, 16, seed=1)
+    fn = jax.value_and_grad(summed, argnums=(0, 1))
+    found = plan(fn, x, w, cluster=slow_machine(), **settings)
+    assert found.mesh.axes == (("data", 2), ("seq", 4))
+    equal(jax.jit(fn)(x, w), found.compile()(x, w))
+
+
+def factors() -> FactorSpec:
+    (node,) = (n for n in trace(ring_attention, *[array(4, 32, 4, 4)] * 3).graph.nodes)
+    types = tuple(trace(ring_attention, *[array(4, 32, 4, 4)] * 3).graph.types[:3])
+    return lookup(node.op).factors(types, node.outputs, dict(node.attrs))
+
+
+def test_the_only_strategy_is_its_specs() -> None:
+    (only,) = strategies(factors(), Mesh((("data", 2), ("seq", 4))))
+    assert only.roles == ("data", "seq")
+    assert {str(s) for s in (*only.operands, *only.results)} == {"[data,seq,-,-]"}
+    assert strategies(factors(), Mesh((("x", 2), ("y", 4)))) == ()
+
+
+def test_collectives_inside_are_priced() -> None:
+    def shifted(x: Any) -> Any:
+        turn = [(i, (i + 1) % 4) for i in range(4)]
+        body = lambda x: lax.ppermute(x, "seq", turn)  # noqa: E731
+        return jax.shard_map(body, mesh=MESH, in_specs=P("data", "seq"), out_specs=ROWS)(x)
+
+    machine = parse_cluster("8xh100")
+    x = jax.ShapeDtypeStruct((4096, 4096), "float32")
+    found = plan(shifted, x, cluster="8xh100", baselines=False)
+    permute_s = CollectiveModel(machine).seconds(
+        "collective-permute", group_for(machine, (2, 4), (1,)), 4096 * 4096 * 4 / 8
+    )
+    assert found.step_s >= permute_s > 1e-6
+
+
+def partly(x: Any) -> Any:
+    return jax.shard_map(
+        lambda x: x * 2.0, mesh=MESH, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}
+    )(x)
+
+
+def printing(x: Any) -> Any:
+    def body(x: Any) -> Any:
+        jax.debug.print("{}", x.sum())
+        return x
+
+    return jax.shard_map(body, mesh=MESH, in_specs=P("data"), out_specs=P("data"))(x)
+
+
+def plain(x: Any) -> Any:
+    return jax.shard_map(jnp.sin, mesh=MESH, in_specs=P("data"), out_specs=P("data"))(x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "settings", "message"),
+    [
+        (partly, {}, r"py:\d+: a jax.shard_map leaves the axes seq of its mesh to the compiler"),
+        (printing, {}, r"py:\d+: a jax.shard_map prints or calls back"),
+        (plain, {"emission": "constraints"}, r"a jax.shard_map .* emitted as 'constraints'"),
+        (plain, {"cluster": slow_machine(4)}, "over 8 devices, the cluster has 4"),
+        (plain, {"mesh": {"a": 2, "b": 4}}, r"py:\d+: maps over the axes data, seq, .* are a, b"),
+        (plain, {"mesh": (8,)}, r"mesh \(8,\) was asked for, and the program is written for \(2"),
+    ],
+)  # fmt: skip
+def test_what_no_plan_can_keep_is_refused(fn: Any, settings: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        plan(fn, array(8, 8), **{"cluster": slow_machine(), **settings})
