@@ -111,6 +111,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/jit.py",
     "planner/emit/local.py",
     "planner/emit/local_op.py",
+    "planner/emit/mapped.py",
     "planner/emit/pipeline/build.py",
     "planner/emit/pipeline/feed.py",
     "planner/emit/pipeline/holdings.py",
