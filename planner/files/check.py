@@ -94,6 +94,9 @@ def _check_figures(program: ProgramPlan) -> None:
     for what, said, found in pairs:
         if abs(said - found) > ROUNDING * max(said, found):
             raise IRError(f"it says that {what} takes {said} s, its parts take {found} s")
+    hidden_s = program.communication_s - program.exposed_s
+    if not program.overlap and hidden_s > ROUNDING * program.communication_s:
+        raise IRError(f"nothing runs beside compute, but {hidden_s} s of communication are hidden")
     for row in program.collectives:
         if row.exposed_s > row.seconds * (1 + ROUNDING):
             raise IRError(f"of a collective of {row.seconds} s it exposes {row.exposed_s} s")

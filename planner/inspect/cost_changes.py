@@ -19,12 +19,15 @@ class Costly(Protocol):
     @property
     def cause(self) -> str: ...
     @property
-    def seconds(self) -> float: ...
+    def exposed_s(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A collective of one cause in both plans, all its runs in a step."""
+    """A collective of one cause in two plans.
+
+    a_s, b_s: exposed seconds of all its runs in a step of each plan.
+    """
 
     kind: str
     cause: str
@@ -42,11 +45,11 @@ class Change:
 
 
 def changes(a: Iterable[Costly], b: Iterable[Costly], most: int) -> tuple[Change, ...]:
-    """The collectives whose seconds differ most, the largest difference first."""
+    """The collectives whose exposed seconds differ most, the largest difference first."""
     sums: dict[tuple[str, str], list[float]] = {}
     for side, rows in enumerate((a, b)):
         for row in rows:
-            sums.setdefault((row.kind, row.cause), [0.0, 0.0])[side] += row.seconds
+            sums.setdefault((row.kind, row.cause), [0.0, 0.0])[side] += row.exposed_s
     found = [Change(kind, cause, *pair) for (kind, cause), pair in sums.items()]
     found.sort(key=lambda c: (-abs(c.added_s), c.kind, c.cause))
     least = LEAST_SHARE * abs(found[0].added_s) if found else 0.0

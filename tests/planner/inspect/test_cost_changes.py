@@ -14,7 +14,7 @@ from planner.inspect.cost_changes import LEAST_SHARE, changes
 class Row:
     kind: str
     cause: str
-    seconds: float
+    exposed_s: float
 
 
 ROWS = st.lists(
@@ -33,7 +33,7 @@ def test_changes_are_the_largest_and_add_up(a: list[Row], b: list[Row], most: in
     assert found == every[:most]
     sizes = [abs(c.added_s) for c in every]
     assert sizes == sorted(sizes, reverse=True)
-    total = sum(r.seconds for r in b) - sum(r.seconds for r in a)
+    total = sum(r.exposed_s for r in b) - sum(r.exposed_s for r in a)
     left_out = 6 * LEAST_SHARE * max(sizes, default=0.0)
     assert abs(sum(c.added_s for c in every) - total) <= left_out + 1e-9
     assert all(size > 0 for size in sizes)
