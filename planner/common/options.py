@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -21,7 +22,8 @@ from .surface import public_methods
 class Options:
     """Settings of a search; the same options and inputs give the same plan.
 
-    time_limit_s: time limit of the solver [s]; tracing and pricing take more.
+    time_limit_s: time limit of the solver [s]; tracing and pricing take more. Without one, searches
+        end by counted work, and the plan does not depend on the machine and its load.
     memory_bytes: memory limit of one device [bytes]; nine tenths of the cluster's if None.
     pins: pairs of (pattern of argument names, dimensions) such as ("params/*/w1", "[-,8]"); each
         dimension is `-` (whole), `*` (free), a number of parts, or mesh axes (`x`, `x*y`). A
@@ -49,7 +51,7 @@ class Options:
         and counts them in a warning.
     """
 
-    time_limit_s: float = 60.0
+    time_limit_s: float = math.inf
     memory_bytes: int | None = None
     pins: Any = ()  # kept as pairs of texts
     mesh: Any = None  # kept as sizes, or as pairs of a name and a size

@@ -18,8 +18,10 @@ from ..solver.budget import DEFAULT
 from ..solver.exact.bucket_elimination import Tables
 from ..solver.problem import Floats, IntraProblem
 from ..solver.solve import SolveOptions, solve
+from ..solver.work import Work
 
-SECONDS_EACH = 10.0
+WORK_EACH = 3e9  # columns passed over
+TOLERANCE = 1e-4  # relative gap at which a solve ends
 EXACT = 1e-9  # relative: sums of the same costs in another order
 
 
@@ -50,20 +52,23 @@ class Instead:
         self, problem: IntraProblem, choice: Sequence[int], wished: Mapping[int, Floats]
     ) -> None:
         self.problem, self.choice, self.wished = problem, tuple(choice), wished
-        self.options = SolveOptions(time_limit_s=SECONDS_EACH, budget=replace(DEFAULT, exact=False))
+
+    def _options(self) -> SolveOptions:
+        budget = replace(DEFAULT, exact=False)
+        return SolveOptions(budget=budget, tolerance=TOLERANCE, work=Work(WORK_EACH))
 
     def base(self, node: int) -> Solved:
         """The best found with the plan's own option, solved like the others."""
         k, own = self.choice[node], self.problem.cost(self.choice)
-        answer = solve(self._fixed(node, k), self.options, Tables())
-        if answer.choice and answer.cost < own * (1 - self.options.tolerance):
+        answer = solve(self._fixed(node, k), self._options(), Tables())
+        if answer.choice and answer.cost < own * (1 - TOLERANCE):
             return Solved(answer.choice, answer.cost, answer.bound)
         return Solved(self.choice, own, min(answer.bound, own))
 
     def other(self, node: int, k: int, base: Solved) -> Solved | None:
         """The best found with another option; None if none fits."""
         fixed = self._fixed(node, k)
-        answer = solve(fixed, self.options, Tables())
+        answer = solve(fixed, self._options(), Tables())
         found = [self._near(base.choice, answer.choice, node)] if answer.choice else []
         step = [*base.choice]
         step[node] = k
@@ -79,7 +84,7 @@ class Instead:
 
     def resolution_s(self, other: Solved, base: Solved) -> float:
         """Resolution of the solver [s]: smaller differences of two solutions mean nothing."""
-        return (EXACT + min(other.gap + base.gap, self.options.tolerance)) * base.cost
+        return (EXACT + min(other.gap + base.gap, TOLERANCE)) * base.cost
 
     def _fixed(self, node: int, k: int) -> IntraProblem:
         only = np.full(len(self.problem.node_cost[node]), np.inf)

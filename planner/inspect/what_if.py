@@ -16,8 +16,6 @@ from ..sharding.search.asked import as_written
 from .analysed_plan import AnalysedPlan
 from .replan import replanned
 
-TIME_LIMIT_S = 60.0
-
 
 def what_if(
     analysed: AnalysedPlan,
@@ -51,7 +49,7 @@ def what_if(
         cluster = _faster(cluster, bandwidth)
     limit = memory_bytes or max(1, int(analysed.program.limit_bytes))
     options = Options(
-        time_limit_s=TIME_LIMIT_S, memory_bytes=limit, pins=(*analysed.program.pins, *pins),
+        memory_bytes=limit, pins=(*analysed.program.pins, *pins),
         forbidden=analysed.program.forbidden, baselines=False,
         **as_written(analysed.program, cluster.num_devices),
     )  # fmt: skip

@@ -38,6 +38,7 @@ from .whole_program_prices import Prices
 
 # Divisions whose stages are planned: in all, after the first that fits, and the greatest estimate
 # over the best simulated step.
+TIME_LIMIT_S = 60.0  # of processor time
 MOST_TRIALS, TRIALS = 24, 4
 HOPE = 1.0
 # A hand-written pipeline is priced if this share of its estimate is below the best step, at most
@@ -116,7 +117,8 @@ class PipelineSearch:
         grid = counts(self.batch, self.options.microbatches)
         self.prices = Prices.begun(self.trials, self.machine, grid, asked)
         self.prices.spread(lambda found: self._fastest(found, stages))
-        self.deadline = time.process_time() + self.options.time_limit_s  # time for prices excluded
+        limit_s = min(self.options.time_limit_s, TIME_LIMIT_S)
+        self.deadline = time.process_time() + limit_s  # time for prices excluded
         best: PlannedPipeline | None = None
         self.looked_at.update(self.prices.counts)
         while True:

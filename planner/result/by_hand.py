@@ -22,7 +22,6 @@ from ..inspect.analysed_plan import AnalysedPlan
 from ..inspect.replan import replanned
 from .plan import Plan
 
-TIME_LIMIT_S = 60.0
 # A limit that every plan keeps: a plan that does not fit is priced with it.
 ANY_BYTES = 10**18
 FORMAT = "meshwright-shardings"
@@ -113,7 +112,7 @@ def _priced(
 ) -> ProgramPlan:
     """The plan within the memory limit if there is one, else without a limit."""
     settings: dict[str, Any] = {
-        "mesh": mesh, "pins": pins, "baselines": False, "time_limit_s": TIME_LIMIT_S,
+        "mesh": mesh, "pins": pins, "baselines": False,
         "overlap": analysed.program.overlap,
     }  # fmt: skip
     try:

@@ -12,6 +12,7 @@ from ..common.stop import Stop
 from ..common.store.keys import Memory, key_of
 from .problem import Floats, IntraProblem, IntraSolution
 from .solve import SolveOptions
+from .work import Work
 
 # What a limit of time cut short is searched again.
 FINAL = (Stop.OPTIMAL, Stop.GAP, Stop.INFEASIBLE)
@@ -22,6 +23,7 @@ class _Solution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost: float
     bound: float
     stop: str
+    work: float
 
 
 def solved(
@@ -36,7 +38,7 @@ def solved(
     Args:
         memory: the store.
         problem: arrays.
-        options: of the solver; the time that is left is not part of the name.
+        options: of the solver; the time and the work that are left are not part of the name.
         limit_s: of the whole search.
         solve: finds the solution.
     """
@@ -44,11 +46,16 @@ def solved(
         return solve()
     key = _name(problem, replace(options, time_limit_s=limit_s))
     row = memory.get("solution", key, _Solution)
-    if row is not None and row.stop in Stop.__members__ and _solves(row, problem):
+    work = options.work
+    left = row is None or work.done + row.work <= work.limit
+    if row is not None and left and row.stop in Stop.__members__ and _solves(row, problem):
+        work.done += row.work
         return IntraSolution(row.choice, row.cost, row.bound, Stop[row.stop])
+    before = work.done
     found = solve()
-    if found.stop in FINAL:
-        row = _Solution(found.choice, found.cost, found.bound, found.stop.name)
+    if found.stop in FINAL and not work.exhausted:
+        done = work.done - before
+        row = _Solution(found.choice, found.cost, found.bound, found.stop.name, done)
         memory.put("solution", key, row)
     return found
 
@@ -73,7 +80,8 @@ def _name(problem: IntraProblem, options: SolveOptions) -> str:
     ]
     work = [(x.node, x.window, number(x.seconds)) for x in problem.work]
     usage = [number(array) for array in problem.usage]
-    kept = {**asdict(options), "cutoff": repr(options.cutoff)}
+    plain = asdict(replace(options, work=Work()))
+    kept = {**plain, "cutoff": repr(options.cutoff), "time_limit_s": repr(options.time_limit_s)}
     parts = (
         nodes,
         edges,

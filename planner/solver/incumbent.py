@@ -30,6 +30,7 @@ class Incumbent:
         self.options, self.watch = options, watch
         self.begin = time.monotonic()
         self.deadline = self.begin + options.time_limit_s
+        self.most_work = options.work.limit_of_next
         self.original: Flat
         self.best: Ints | None = None
         self.cost, self.bound = np.inf, -np.inf
@@ -40,8 +41,13 @@ class Incumbent:
         self.whole = False
 
     @property
-    def late(self) -> bool:
+    def out_of_time(self) -> bool:
         return time.monotonic() > self.deadline
+
+    @property
+    def late(self) -> bool:
+        """Whether the time or the work is used up."""
+        return self.options.work.done > self.most_work or self.out_of_time
 
     @property
     def settled(self) -> bool:
@@ -100,7 +106,7 @@ class Incumbent:
         trace, seconds = tuple(self.trace), time.monotonic() - self.begin
         if self.infeasible:
             return IntraSolution((), np.inf, np.inf, Stop.INFEASIBLE, trace, seconds)
-        left_open = stop or (Stop.TIME_LIMIT if self.late else Stop.GAP)
+        left_open = stop or (Stop.TIME_LIMIT if self.out_of_time else Stop.GAP)
         known = self.bound if self.close else max(self.bound, problem.least_cost())
         if self.best is None:
             return IntraSolution((), np.inf, known, left_open, trace, seconds)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from .budget import DEFAULT, QUICK, Budget
+from .budget import DEFAULT, NO_LIMIT, QUICK, Budget
+from .work import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveOptions:
     """Tolerance and limits of a search; the same options give the same answer.
 
-    time_limit_s: time limit [s].
+    time_limit_s: time limit [s]; with one, the answer depends on the machine.
     budget: limits of the effort, in counted work.
     tolerance: relative gap at which the search ends; 0 for a proof.
     seed: seed of the neighbourhoods.
@@ -19,9 +20,10 @@ class SolveOptions:
     cutoff: cost below which choices are wanted [s]; the search ends when the bound reaches it.
     start: a known choice, used where memory is not limited.
     multipliers: of windows of overlap, (window, multiplier) to begin with; 0 for others.
+    work: work of this and other searches together.
     """
 
-    time_limit_s: float = 60.0
+    time_limit_s: float = NO_LIMIT
     budget: Budget = DEFAULT
     tolerance: float = 1e-4
     seed: int = 0
@@ -29,6 +31,7 @@ class SolveOptions:
     cutoff: float = float("inf")
     start: tuple[int, ...] = ()
     multipliers: tuple[tuple[int, float], ...] = ()
+    work: Work = field(default_factory=Work, compare=False, repr=False)
 
 
 # For baselines: a fair price without a proof.

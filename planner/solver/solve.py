@@ -48,6 +48,7 @@ from .search.restarts import (
     projected,
     some_option_each,
 )
+from .search.subproblems import SWEPT
 from .windows import solve_windows
 
 LARGE_LITTLE = 0.02  # share of the gap, of large problems without memory limits
@@ -179,6 +180,7 @@ class _Search(Incumbent):
         messages = Messages(flat, single=wide)
         multipliers = Multipliers(flat, first, self.wanted, budget=budget, messages=messages)
         steps, most_stale = budget.steps, budget.stale_steps
+        step_work = SWEPT * columns(flat)
         if self.best is None and multipliers.round():  # something, however little time is left
             assert multipliers.choice is not None
             self.offer(multipliers.choice)
@@ -187,6 +189,7 @@ class _Search(Incumbent):
             most_stale, multipliers.little = budget.large_stale_steps, LARGE_LITTLE
         while not self.settled and steps > 0 and multipliers.stale < most_stale:
             steps -= 1
+            self.options.work.done += step_work
             if multipliers.step():
                 assert multipliers.choice is not None
                 self.offer(multipliers.choice)
@@ -306,6 +309,7 @@ class _Search(Incumbent):
         if self.best is not None:
             nodes, work, left = budget.exact_nodes, budget.exact_work, budget.exact_share * left
         found = solve_ilp(flat, time_limit_s=left, cutoff=self.wanted, nodes=nodes, work=work)
+        self.options.work.done += found.work
         if found.choice is not None:
             self.offer(found.choice)
         if found.stop is Stop.INFEASIBLE:
@@ -334,7 +338,7 @@ class _Search(Incumbent):
         start = projected(self.best, self.levels, multipliers)
         seed = self.options.seed + self.rounds
         around = Neighbours(multipliers.flat, start, multipliers.best.slack, seed, self.budget)
-        gap, worked = self.cost - multipliers.best.bound, 0
+        gap, worked, programmes = self.cost - multipliers.best.bound, 0, 0.0
         while not self.settled:
             for _ in range(BATCH):
                 if self.settled:
@@ -346,11 +350,13 @@ class _Search(Incumbent):
                 left = self.deadline - time.monotonic()
                 if around.stuck:
                     around = elsewhere(multipliers, around, self.options.seed + self.rounds)
-                    worked = 0
+                    worked, programmes = 0, 0.0
                 left = min(left, self.budget.round_s)
                 proved = around.improve(self.cost - self.wanted, left)
                 self.work += around.work - worked
                 worked = around.work
+                self.options.work.done += around.programmes_work - programmes
+                programmes = around.programmes_work
                 self.offer(around.choice)
                 if proved and around.cost <= self.cost:
                     self.raise_bound(self.wanted)
@@ -379,7 +385,9 @@ class _Search(Incumbent):
             if gap <= (WIDE_GAP if wide else NO_GAP) * abs(self.cost) or branches.work > most:
                 self.done = branches.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
                 break
+            before_split = branches.work + branches.programmes_work
             branches.split()
+            self.options.work.done += branches.work + branches.programmes_work - before_split
             self.raise_bound(branches.bound)
         if wide and not self.settled and branches.work > 0.0:
             kernel_search.search()

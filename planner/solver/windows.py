@@ -184,6 +184,8 @@ class _Windows:
             self.stop = Stop.INTERRUPTED
         elif time.monotonic() > self.deadline:
             self.stop = Stop.TIME_LIMIT
+        elif options.work.exhausted:
+            self.left = 0
         if found.choice:
             excess = self.problem.excess(found.choice)
             over = tuple(excess.get(w, 0.0) for w in self.windows)

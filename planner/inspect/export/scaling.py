@@ -19,7 +19,6 @@ from ..replan import replanned
 from .record import Exported, Subject, json_bytes
 
 FORMAT = "meshwright-scaling"
-TIME_LIMIT_S = 20.0  # for each number of devices
 
 
 def scaling(subject: Subject) -> Exported:
@@ -32,7 +31,7 @@ def scaling(subject: Subject) -> Exported:
             "devices": cluster.num_devices, "placement": placement, "hosts": cluster.num_hosts,
         }  # fmt: skip
         options = Options(
-            time_limit_s=TIME_LIMIT_S, memory_bytes=max(1, int(analysed.program.limit_bytes)),
+            memory_bytes=max(1, int(analysed.program.limit_bytes)),
             pins=analysed.program.pins, forbidden=analysed.program.forbidden, baselines=False,
             **as_written(analysed.program, cluster.num_devices),
         )  # fmt: skip

@@ -88,7 +88,8 @@ class MeshSearch:
         start, bound = time.monotonic(), 0.0
         while True:
             limit_s = max(self.scope.deadline - time.monotonic(), 1.0)
-            options, built = replace(options, time_limit_s=limit_s), left.built
+            options = replace(options, time_limit_s=limit_s, work=self.scope.work)
+            built = left.built
             answer = left.lifted(self._answer(left.problem(limit), options))
             bound = max(bound, answer.bound)  # fewer moments allow more plans
             if built.moments is None or not answer.choice:
@@ -285,7 +286,7 @@ class MeshSearch:
         if not left.possible:
             return float("inf")
         start = time.monotonic()
-        options = replace(GLIMPSE, multipliers=self.scope.multipliers)
+        options = replace(GLIMPSE, multipliers=self.scope.multipliers, work=self.scope.work)
         bound = self._answer(left.problem(self.scope.limit), options).bound
         self.scope.seconds["solve"] += time.monotonic() - start
         return bound

@@ -120,9 +120,9 @@ class Search:
         fine = finest(shapes)
         known = (*self.known, *self._hints())
         for searcher, least_s in self._in_order(shapes, fine):
-            if bounds and time.monotonic() > self.scope.deadline:
+            if bounds and self.scope.ending:
                 bounds.append(least_s)
-                self.scope.late = True
+                self.scope.late |= self.scope.out_of_time
                 continue
             searchers.append(searcher)
             last = searcher.mesh.sizes in fine
@@ -137,7 +137,7 @@ class Search:
             best_s = min([best_s, *(c.account.step_s for c in best)])
             LOGGER.debug("mesh %s: best step %.3g s, bound %.3g s", searcher.mesh, best_s, bound)
         for searcher in searchers if self.options.baselines else ():
-            few = len(searcher.mesh.axes) <= 2 or time.monotonic() < self.scope.deadline
+            few = len(searcher.mesh.axes) <= 2 or not self.scope.ending
             if searcher.mesh.sizes in fine and few:
                 found.extend(searcher.baselines(baselines))
         if self.options.baseline is not None:

@@ -62,6 +62,7 @@ class Highs:
         self._stop = False
         self._ran = False
         self._asks: float = np.inf  # that branch and bound has left
+        self.asked = 0  # how often it asked so far
         for event in ("cbSimplexInterrupt", "cbIpmInterrupt"):
             getattr(self.solver, event).subscribe(self._ask)
         self.solver.cbMipInterrupt.subscribe(self.ask_branching)
@@ -72,6 +73,7 @@ class Highs:
 
     def ask_branching(self, event: Any) -> None:
         self._asks -= 1
+        self.asked += 1
         if self._stop or self._asks < 0:
             event.interrupt()
 
@@ -108,7 +110,7 @@ class Highs:
         thread = threading.Thread(target=self.solver.run, daemon=True)
         thread.start()
         try:
-            thread.join(left + GRACE_S)
+            thread.join(left + GRACE_S if left < threading.TIMEOUT_MAX - GRACE_S else None)
         finally:
             self._stop = True
             thread.join()

@@ -21,7 +21,7 @@ Source: Zheng et al., Alpa, OSDI 2022, section 4.2, with marginal rows.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from ..bound.memory_multipliers import worst
 from ..bound.message_passing import Messages
 from ..problem import Floats
 from ..reduce.arc_consistency import consistent
+from ..work import PROGRAMME
 from .highs import Highs
 
 TOP_COST = 1000.0  # the largest cost of a single option or pair, as the solver sees it
@@ -43,11 +44,15 @@ SPREAD = 1e-6  # a relaxed solution may break a memory row by so much of the lim
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """What the programme says: a choice if one was found, and a bound on all of them."""
+    """What the programme says: a choice if one was found, and a bound on all of them.
+
+    work: columns passed over, see `planner/solver/work.py`.
+    """
 
     choice: Ints | None
     bound: float
     stop: Stop
+    work: float = 0.0
 
 
 def _levelled(flat: Flat) -> Flat:
@@ -91,15 +96,15 @@ def solve_ilp(
     programme = _Programme(flat)
     bound = programme.relax(deadline, cutoff)
     if programme.answer is not None:
-        return Exact(programme.answer, bound, Stop.OPTIMAL)
+        return Exact(programme.answer, bound, Stop.OPTIMAL, programme.work)
     if bound >= cutoff:
-        return Exact(None, bound, Stop.INFEASIBLE)
+        return Exact(None, bound, Stop.INFEASIBLE, programme.work)
     programme.make_integral(cutoff, nodes)
     asks = max(FEWEST_ASKS, work / max(programme.highs.columns, 1))
     while True:
         found = programme.branch(bound, cutoff, deadline, asks)
         if found is not None:
-            return found
+            return replace(found, work=programme.work)
 
 
 def _trivial(flat: Flat) -> Exact:
@@ -116,6 +121,11 @@ class _Programme:
         self.rows_at: set[int] = set()  # moments that have a memory row
         self.answer: Ints | None = None
         self.highs = self._write()
+
+    @property
+    def work(self) -> float:
+        """Columns passed over so far."""
+        return PROGRAMME * self.highs.columns * (1.0 + self.highs.asked)
 
     def _write(self) -> Highs:
         """Columns: options node by node, then pairs edge by edge."""

@@ -63,6 +63,7 @@ class Branches:
         self.closed = np.inf  # least bound of the subproblems that are split no further
         self.count = 0
         self.work = 0.0  # columns times passes so far
+        self.programmes_work = 0.0  # the same of the 0/1 programmes
         self._push(Subproblem(multipliers.best.bound, multipliers, ()))
 
     @property
@@ -180,6 +181,7 @@ class Branches:
             cutoff=self.wanted(), nodes=self.budget.subproblem_nodes,
             work=self.budget.subproblem_work,
         )  # fmt: skip
+        self.programmes_work += found.work
         if found.choice is not None:
             self._found(subproblem.levels, found.choice)
         bound = max(subproblem.bound, found.bound)

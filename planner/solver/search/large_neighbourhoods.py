@@ -55,6 +55,7 @@ class Neighbours:
         self.columns = [budget.round_columns] * len(self.kinds)
         self.turn = 0
         self.work = 0  # columns of the programmes so far
+        self.programmes_work = 0.0  # columns passed over in solving them
         self.freed = 0  # nodes since the choice was last improved
         self.also = np.zeros(0, dtype=np.int64)  # options to hold beside those near the bound
 
@@ -85,6 +86,7 @@ class Neighbours:
             small.flat, time_limit_s=time_limit_s, cutoff=self.cost - least,
             nodes=self.budget.round_nodes, work=self.budget.round_work,
         )  # fmt: skip
+        self.programmes_work += found.work
         easy = found.stop in (Stop.OPTIMAL, Stop.INFEASIBLE)
         self._resize(kind, easy=easy)
         if found.choice is None:
