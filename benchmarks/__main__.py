@@ -30,6 +30,7 @@ BENCHES = (
     "rule-places",
     "rules",
     "scale",
+    "scheduled",
     "schedules",
     "start",
     "substitutions",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding
 from ir import IRError, LoweredPlan, Mesh
 from ir.trace import Traced
 
+from ..common.compiler_options import GPU_PLATFORMS
 from ..common.errors import ArgumentError
 from ..common.surface import public
 from .constraints import constrained_program
@@ -167,6 +168,7 @@ def compile_plan(
     *,
     devices: Devices | None = None,
     emission: str = "shard_map",
+    gpu_options: Mapping[str, bool] | None = None,
 ) -> CompiledPlan:
     """The plan as a jitted function.
 
@@ -176,6 +178,7 @@ def compile_plan(
         devices: devices in row-major order of the mesh; all there are if None.
         emission: "shard_map" writes every collective of the plan; "constraints" annotates the
             program and leaves them to XLA's partitioner.
+        gpu_options: options of XLA's compiler, where the devices are GPUs.
 
     Raises:
         IRError: if the plan is not of this function, or there are too few devices.
@@ -201,9 +204,11 @@ def compile_plan(
 
     weak = [bool(getattr(aval, "weak_type", False)) for aval in traced.closed.out_avals]
     args = ins[len(consts) :]
+    on_gpus = mesh.devices.flat[0].platform in GPU_PLATFORMS
     jitted = jax.jit(
-        planned_step, in_shardings=args, out_shardings=outs, donate_argnums=traced.donated
-    )
+        planned_step, in_shardings=args, out_shardings=outs, donate_argnums=traced.donated,
+        compiler_options=dict(gpu_options or {}) if on_gpus else None,
+    )  # fmt: skip
     positional, _ = jax.tree.unflatten(traced.in_tree, args)
     results = jax.tree.unflatten(traced.out_tree, outs)
     return CompiledPlan(mesh, positional, results, jitted, traced, args, local)

@@ -17,6 +17,7 @@ from ir import LoweredPlan, Sharding
 from ir.analysis import flatten
 from ir.trace import Traced
 
+from ..common.compiler_options import compiler_options
 from ..common.errors import PlanError
 from ..common.log import LOGGER
 from ..common.surface import public_methods
@@ -258,7 +259,19 @@ class Plan(PlanView):
             if devices is None:
                 here = sorted(here, key=lambda device: (device.process_index, device.id))
             return compiled_stages(self.file, bound, here, self.where)
-        return compile_plan(bound, self._lowered, devices=devices, emission=self.program.emission)
+        return compile_plan(
+            bound, self._lowered, devices=devices, emission=self.program.emission,
+            gpu_options=self.compiler_options,
+        )  # fmt: skip
+
+    @property
+    def compiler_options(self) -> dict[str, bool]:
+        """Options of XLA's compiler that `compile` sets for GPUs; none for other devices.
+
+        A step of your own is compiled with the same ones by `jax.jit(..., compiler_options=...)`.
+        """
+        overlap = all(program.overlap for program in self.file.programs)
+        return compiler_options(overlap=overlap and not self.cluster.has_cpus)
 
     @cached_property
     def _lowered(self) -> LoweredPlan:

@@ -11,6 +11,7 @@ from hashlib import sha256
 from ir import Sharding
 from ir.analysis import flatten
 
+from ...common.compiler_options import compiler_options
 from ...common.errors import PlanError
 from ...common.units_text import bytes_text, printable, seconds_text
 from ...sharding.lower import lower_decisions
@@ -90,6 +91,7 @@ def _tables(analysed: AnalysedPlan) -> Iterator[str]:
         f"MESH = {{{mesh}}}\n"
         f"ARGUMENTS = {_tuple([_text(name) for name in arguments])}  # those that hold arrays\n"
         f"DONATED = {_tuple([str(n) for n in whole])}  # positions of arguments\n"
+        f"{_gpu_options(analysed)}"
         f"FINGERPRINT = {_text(sha256(found.encode()).hexdigest()[:16])}  # of the arguments"
     )
     yield "# Path in the arguments -> sharding; the first pattern that matches holds.\n" + _list(
@@ -106,6 +108,15 @@ def _tables(analysed: AnalysedPlan) -> Iterator[str]:
         "# the program runs, sharding. Above each the lines of code. Layers of a scan count once.\n"
         + _list("CONSTRAINTS", list(_constraints(constrained(plan))))
     )
+
+
+def _gpu_options(analysed: AnalysedPlan) -> str:
+    overlap = analysed.program.overlap and not analysed.cluster.has_cpus
+    options = compiler_options(overlap=overlap)
+    if not options:
+        return "GPU_OPTIONS = {}\n"
+    rows = "".join(f"    {_text(name)}: {value},\n" for name, value in options.items())
+    return f"GPU_OPTIONS = {{  # of XLA's compiler\n{rows}}}\n"
 
 
 def _donated(analysed: AnalysedPlan, heads: int, argument: str) -> bool:

@@ -42,6 +42,7 @@ class Verification:
     predicted_peak_bytes, predicted_argument_bytes: of the plan, under this compiler.
     compiled: text and memory of the program.
     limit_bytes: of a device, 0 where the program was not compiled for it.
+    compiler_options: that the plan sets for this compiler.
     overlap: exposed seconds of the plan and of the compiler's schedule; None where collectives do
         not run beside compute.
     """
@@ -53,6 +54,7 @@ class Verification:
     predicted_argument_bytes: float
     compiled: Compiled
     limit_bytes: float
+    compiler_options: dict[str, bool]
     overlap: Overlap | None
 
     @property
@@ -64,7 +66,7 @@ class Verification:
         """The contract of `meshwright verify --json`."""
         m = self.compiled
         return {
-            "ok": self.ok, "compiler": self.compiler,
+            "ok": self.ok, "compiler": self.compiler, "compiler_options": self.compiler_options,
             "collectives": [
                 {"kind": row.kind, "group_size": row.group_size,
                  "predicted_bytes": row.predicted_bytes, "compiled_bytes": row.compiled_bytes,
@@ -154,6 +156,7 @@ def verify_program(plan: Plan, *, compiler: str | None = None) -> Verification:
     return Verification(
         unexplained <= allowed and fits, chosen, rows, peak, plan.program.argument_bytes, compiled,
         limit,
+        {} if chosen == "host" else plan.compiler_options,
         None if chosen == "host" else scheduled_overlap(plan, compiled.text, ASSUMED_ITERATIONS),
     )  # fmt: skip
 

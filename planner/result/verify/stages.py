@@ -42,7 +42,8 @@ class StagesVerification(Verification):
         rows = [row | {"stage": s} for s, m in enumerate(self.members)
                 for row in found[m]["collectives"]]  # fmt: skip
         return {
-            "ok": self.ok, "compiler": self.compiler, "collectives": rows,
+            "ok": self.ok, "compiler": self.compiler, "compiler_options": self.compiler_options,
+            "collectives": rows,
             "memory": {key: max(memory[key] for memory in peaks) for key in peaks[0]},
             "unexplained_bytes": self.unexplained_bytes, "stages": found,
             "members": list(self.members), "transfers": list(self.transfers),
@@ -86,6 +87,7 @@ def verify_stages(plan: Plan, *, compiler: str | None = None) -> StagesVerificat
         collectives=tuple(row for member in members for row in found[member].collectives),
         predicted_peak_bytes=max(stage.predicted_peak_bytes for stage in found),
         predicted_argument_bytes=max(stage.predicted_argument_bytes for stage in found),
-        compiled=fullest.compiled, limit_bytes=fullest.limit_bytes, overlap=fullest.overlap,
+        compiled=fullest.compiled, limit_bytes=fullest.limit_bytes,
+        compiler_options=fullest.compiler_options, overlap=fullest.overlap,
         stages=tuple(found), members=members, transfers=tuple(transfers(plan.file)),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 MESH: dict[str, int] = {}
 ARGUMENTS: tuple[str, ...] = ()
 DONATED: tuple[int, ...] = ()
+GPU_OPTIONS: dict[str, Any] = {}
 FINGERPRINT: str = ""
 RULES: list[tuple[str, P]] = []
 RESULTS: list[int | P] = []
@@ -86,6 +87,7 @@ def shard(fn: Any, *args: Any, mesh: Mesh | None = None) -> Any:
         in_shardings=ins,
         out_shardings=jax.tree.unflatten(tree, outs),
         donate_argnums=DONATED,
+        compiler_options=GPU_OPTIONS if mesh.devices.flat[0].platform == "gpu" else None,
     )
 
 
