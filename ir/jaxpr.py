@@ -21,6 +21,7 @@ import numpy as np
 from . import jax_internals as internals
 from .errors import TraceError
 from .graph import Attr, Graph, Input, Literal, Node, Operand
+from .iota_lookups import LOOKUPS, Known, batched
 from .jax_internals import REMAT, function_of, group_of, inlined, opened, params_of, struct_of
 from .placements import OF_RESULTS, PLACEMENTS, asked, is_explicit, placement
 from .program import Binding, Call, Program, prune
@@ -96,6 +97,7 @@ class _Walk:
     objects: _Objects
     path: tuple[int | str, ...] = ()
     calls: list[Call] = field(default_factory=list[Call])
+    consts: Sequence[Any] = ()  # values of the first inputs
 
 
 def read_jaxpr(
@@ -119,7 +121,7 @@ def read_jaxpr(
         for i, c in enumerate(consts)
     ]
     all_inputs = (*heads, *inputs)
-    walk = _Walk([item.type for item in all_inputs], [], [], objects or _Objects())
+    walk = _Walk([item.type for item in all_inputs], [], [], objects or _Objects(), consts=consts)
     env: dict[Any, Operand] = {}
     for var, value in zip((*jaxpr.constvars, *jaxpr.invars), range(len(all_inputs)), strict=True):
         env[var] = value
@@ -274,6 +276,8 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     if name == "while" and params["cond_jaxpr"].out_avals[0].shape:
         operands = (*operands[: params["cond_nconsts"]], *operands)
         params = _one_answer(params)
+    if name in LOOKUPS:
+        operands, params = _batched(name, operands, params, walk, source)
     encode = _Encoder(walk.objects)
     told, placed = internals.shown(name, params), PLACEMENTS.get(name)
     attrs = tuple(
@@ -293,6 +297,28 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     kept = {key: None if key in OF_RESULTS else value for key, value in params.items()}
     walk.bindings.append(Binding(internals.primitive_of(eqn), kept, bodies, walk.path))
     return tuple(range(start, start + len(types)))
+
+
+def _batched(
+    name: str, operands: tuple[Operand, ...], params: dict[str, Any], walk: _Walk, source: str
+) -> tuple[tuple[Operand, ...], dict[str, Any]]:
+    """Operands and parameters of a lookup whose counting indices are batch dimensions."""
+    known = Known(walk.types, walk.nodes, walk.consts)
+    found = batched(name, params["dimension_numbers"], operands, known)
+    if found is None:
+        return operands, params
+    array, _, *updates = operands
+    columns, indices = found.columns, found.columns[0]
+    if len(columns) > 1:
+        first = walk.types[columns[0]] if isinstance(columns[0], int) else columns[0].type
+        at, indices = first.rank - 1, len(walk.types)
+        walk.types.append(TensorType((*first.shape[:-1], len(columns)), first.dtype))
+        walk.nodes.append(
+            Node("concatenate", columns, (walk.types[-1],), (("dimension", at),), (), source)
+        )
+        walk.bindings.append(Binding(jax.lax.concatenate_p, {"dimension": at}))
+    changed = {"dimension_numbers": found.numbers, "indices_are_sorted": False}
+    return (array, indices, *updates), params | changed | {"unique_indices": False}
 
 
 class _Encoder:
