@@ -90,6 +90,7 @@ BASIC: tuple[str, ...] = (
     "ir/evaluate_regions.py",
     "ir/high_words.py",
     "ir/inplace.py",
+    "ir/iota_lookups.py",
     "ir/jax_internals.py",
     "ir/jaxpr.py",
     "ir/threefry.py",

@@ -17,7 +17,7 @@ from ir.trace import trace
 from planner import plan
 from tests.planner.programs import array, slow_machine
 
-X, ROWS = array(8, 5, 6), np.array([4, -1, 0, 2, 3, -5, 1, 7], np.int32)  # one is out of range
+X, AT = array(8, 5, 6), np.array([4, -1, 0, 2, 3, -5, 1, 7], np.int32)  # one is out of range
 LOGITS, TOKENS = array(8, 4, 16, seed=1), np.arange(32, dtype=np.int32).reshape(8, 4) % 19
 
 
@@ -60,9 +60,9 @@ def multiplied(x: Any, i: Any) -> Any:
 CASES = {
     fn.__name__: (fn, x, i, batch)
     for fn, x, i, batch in (
-        (read, X, ROWS, (0,)), (read_with_numpy, X, ROWS, (0,)), (read_turned, X, ROWS, (1,)),
-        (read_filled, X, ROWS, (0,)), (of_a_grid, LOGITS, TOKENS, (0, 1)), (two_left, X, ROWS, (0,)),
-        (differentiated, X, ROWS, (0,)), (written, X, ROWS, (0,)), (multiplied, X, ROWS, (0,)),
+        (read, X, AT, (0,)), (read_with_numpy, X, AT, (0,)), (read_turned, X, AT, (1,)),
+        (read_filled, X, AT, (0,)), (of_a_grid, LOGITS, TOKENS, (0, 1)), (two_left, X, AT, (0,)),
+        (differentiated, X, AT, (0,)), (written, X, AT, (0,)), (multiplied, X, AT, (0,)),
     )
 }  # fmt: skip
 
@@ -115,12 +115,12 @@ def only_by_arguments(x: Any, i: Any) -> Any:
 
 @pytest.mark.parametrize("fn", [other_values, fewer, nothing_left, only_by_arguments])
 def test_other_indices_stay_as_they_are(fn: Any) -> None:
-    assert batch_dims(fn, X, ROWS) == {()}
+    assert batch_dims(fn, X, AT) == {()}
 
 
 def test_one_dimension_of_the_indices_is_a_batch_once() -> None:
     square = array(8, 8, 5)
     fn = lambda x, i: x[jnp.arange(8), jnp.arange(8), i]  # noqa: E731
-    assert batch_dims(fn, square, ROWS) == {(0,)}
-    found = plan(fn, square, ROWS, cluster=slow_machine(), baselines=False)
-    np.testing.assert_allclose(found.compile()(square, ROWS), jax.jit(fn)(square, ROWS), rtol=1e-5)
+    assert batch_dims(fn, square, AT) == {(0,)}
+    found = plan(fn, square, AT, cluster=slow_machine(), baselines=False)
+    np.testing.assert_allclose(found.compile()(square, AT), jax.jit(fn)(square, AT), rtol=1e-5)
