@@ -20,6 +20,7 @@ from .regions import Scan
 
 try:  # names that a version may move
     from jax._src import xla_bridge
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn_attention
     from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
     from jax.extend import core as jcore
     from jax.extend.random import threefry2x32_p
@@ -319,6 +320,8 @@ def primitive_of(eqn: Any) -> Any:
 
 
 threefry2x32 = threefry2x32_p
+attention_forward = cudnn_attention._dot_product_attention_fwd_p
+attention_backward = cudnn_attention._dot_product_attention_bwd_p
 
 
 def draws_by_counter() -> bool:
@@ -355,6 +358,11 @@ def cpu_devices(count: int) -> Sequence[Any]:
     if not hasattr(xla_client, "make_cpu_client"):
         raise _unknown(f"JAX {jax.__version__} has no xla_client.make_cpu_client")
     return xla_client.make_cpu_client(num_devices=count).devices()
+
+
+def has_cuda() -> bool:
+    """Whether JAX runs on NVIDIA GPUs in this process."""
+    return "cuda" in xla_bridge.get_backend().platform_version
 
 
 @contextlib.contextmanager

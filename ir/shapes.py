@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from .errors import IRError
 from .opdef import Attributes
+from .ops.attention_math import HEADS_FIRST, has_bias_gradient
 from .ops.build import fields, ints, pairs, whole_number
 from .ops.elementwise import pointwise
 from .table import lookup
@@ -205,6 +206,20 @@ def _rows(rule: ShapeRule, ops: str) -> dict[str, ShapeRule]:
     return dict.fromkeys(ops.split(), rule)
 
 
+def _attention_forward(operands: Sequence[Shape], attrs: Attributes) -> Sequence[Shape]:
+    query, _, value, *_ = operands
+    first, second = query[1:3]
+    heads_and_queries = (first, second) if attrs["layout"] == HEADS_FIRST else (second, first)
+    offsets = operands[6]
+    segments = offsets[1] - 1 if len(offsets) == 2 else 1
+    found = [(*query[:3], value[3]), (query[0] * segments, *heads_and_queries)]
+    return found if attrs["is_training"] else found[:1]
+
+
+def _attention_backward(operands: Sequence[Shape], attrs: Attributes) -> Sequence[Shape]:
+    return operands[: 4 if has_bias_gradient(attrs) else 3]
+
+
 _RULES: Mapping[str, ShapeRule] = {
     **_rows(_same, "cholesky copy cumlogsumexp cummax cummin cumprod cumsum dynamic_update_slice"),
     **_rows(_same, "name random_clone reshard rev sharding_constraint stop_gradient"),
@@ -215,6 +230,8 @@ _RULES: Mapping[str, ShapeRule] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": _concatenate,
     "dot_general": _dot,
+    "dot_product_attention_bwd_wrapper": _attention_backward,
+    "dot_product_attention_fwd_wrapper": _attention_forward,
     "dynamic_slice": _given("slice_sizes"),
     "gather": _gather,
     "iota": _given("shape"),

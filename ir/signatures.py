@@ -44,6 +44,8 @@ _BY_SIGNATURE: Mapping[str, str] = {
     """,
     "_ _ -> _": "conv_general_dilated dot_general",
     "_ _ _* -> _": "ragged_dot_general",
+    "T T T _ _ _ _ _ _ _ -> T float32*": "dot_product_attention_fwd_wrapper",
+    "T T T _ _ _ _ _ _ _ float32 T T -> T T T _*": "dot_product_attention_bwd_wrapper",
     "T _ -> T": "gather pow random_fold_in",
     "T _ T -> T": "scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub",
     "T _* -> T": "dynamic_slice",

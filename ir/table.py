@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from .opdef import OpDef
 from .ops import (
+    attention,
     contraction,
     control,
     convolution,
@@ -24,6 +25,7 @@ from .ops import (
 from .ops.build import opaque
 
 _FAMILIES = (
+    attention,
     contraction,
     control,
     convolution,

@@ -16,6 +16,7 @@ import numpy as np
 from .carried import Flat, operands, roles_of, ties
 from .errors import TraceError, doing
 from .graph import Graph, Input
+from .host_kernels import cudnn_assumed as cudnn_assumed
 from .inplace import Watch as Watch
 from .jax_internals import check_version
 from .jaxpr import const_aval as const_aval
@@ -68,6 +69,7 @@ class Traced:
         return show(self.graph)
 
 
+@cudnn_assumed()
 def trace(
     fn: Callable[..., Any],
     *args: Any,

@@ -1,6 +1,7 @@
 # pyright: basic
 """Small calls that together trace to every op that has a record."""
 
+from .attention import attentions
 from .elementwise import elementwise
 from .example import INTS as INTS
 from .example import Example as Example
@@ -15,4 +16,4 @@ from .reductions import reductions
 
 def computing() -> list[Example]:
     """Examples of all ops that are not in `helpers_layouts`."""
-    return [*elementwise(), *reductions(), *others()]
+    return [*elementwise(), *reductions(), *others(), *attentions()]

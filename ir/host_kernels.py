@@ -1,0 +1,66 @@
+# pyright: basic
+"""Kernels of GPU libraries on CPUs: their operations written out, so that a program runs anywhere.
+
+JAX lowers them for GPUs alone, and asks for cuDNN while it traces. Importing this file adds a
+lowering for CPUs, which computes the same numbers with the scores in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax.interpreters import mlir
+
+from .errors import IRError
+from .jax_internals import attention_backward, attention_forward, cudnn_attention, has_cuda
+from .jaxpr import tensor_type
+from .ops.attention import is_written_out
+from .ops.attention_math import backward, forward
+
+Array = Any
+
+# What JAX asks while it traces, answered as on a Hopper GPU with cuDNN 9.11, the first version that
+# has all kernels of JAX 0.10 to 0.12.
+_ANSWERS: Mapping[str, Callable[..., Any]] = {
+    "check_cudnn_version": lambda: 91100,
+    "check_compute_capability": lambda capability: float(capability) <= 9.0,
+    "is_cuda_compute_capability_equal": lambda capability: float(capability) == 9.0,
+}
+
+
+@contextlib.contextmanager
+def cudnn_assumed() -> Generator[None]:
+    """Lets JAX trace kernels of cuDNN on a machine without GPUs, as on one with them."""
+    if has_cuda():
+        yield
+        return
+    before = {name: getattr(cudnn_attention, name) for name in _ANSWERS}
+    for name, answer in _ANSWERS.items():
+        setattr(cudnn_attention, name, answer)
+    try:
+        yield
+    finally:
+        for name, check in before.items():
+            setattr(cudnn_attention, name, check)
+
+
+def _on_cpu(meaning: Callable[..., tuple[Array, ...]], name: str) -> Callable[..., list[Array]]:
+    def run(*operands: Array, mask_type: Any, **params: Any) -> list[Array]:
+        attrs = {"is_training": True} | params | {"mask_type": mask_type.name}
+        if not is_written_out(tuple(map(tensor_type, operands)), attrs):
+            raise IRError(
+                f"{name} with dropout, packed segments, pages or slopes per head has no form for "
+                "CPUs; run the program on GPUs, or without these"
+            )
+        return list(meaning(jnp, attrs, operands))
+
+    return run
+
+
+for _primitive, _meaning in ((attention_forward, forward), (attention_backward, backward)):
+    mlir.register_lowering(
+        _primitive, mlir.lower_fun(_on_cpu(_meaning, _primitive.name)), platform="cpu"
+    )
