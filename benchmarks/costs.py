@@ -4,7 +4,8 @@
 
 A point is left out of its series and predicted from the others; `>= 1 MiB` and `>= 8 MiB` are the
 bytes of the whole tensor of a collective. Knots are then twice as far apart as normally, so that
-the error in use is smaller. Products of tables without batches are left out a tenth at a time.
+the error in use is smaller. Products of tables without batches, and attention kernels, are left out
+a tenth at a time.
 
 Two more rows show the share of the timings in the error. `on smooth series` leaves out collectives
 with an implausible doubling of the size nearby: a shorter time, or one more than twice as long.
@@ -19,7 +20,12 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from benchmarks.residual import Residual, collective_residuals, gemm_residuals
+from benchmarks.residual import (
+    Residual,
+    attention_residuals,
+    collective_residuals,
+    gemm_residuals,
+)
 from profiles import CollectiveTable, GemmTable, load_profile, profile_names
 
 HEAD = "| table | what | points | median | 90th percentile |\n|---|---|---|---|---|"
@@ -43,7 +49,12 @@ def rows() -> list[Residual]:
     found += [_smooth(table) for _, table in sorted(collectives.items())]
     singles = [r for _, table in sorted(products.items()) for r in gemm_residuals(table)]
     twins = [r for _, table in sorted(products.items()) for r in _transposed(table)]
-    return [*found, *singles, _pool("all", "products", singles), *twins]
+    kernels = {t.name: t for p in profiles if (t := p.attention)}
+    attention = [r for _, table in sorted(kernels.items()) for r in attention_residuals(table)]
+    return [
+        *found, *singles, _pool("all", "products", singles), *twins, *attention,
+        _pool("all", "attention", attention),
+    ]  # fmt: skip
 
 
 def _smooth(table: CollectiveTable) -> Residual:

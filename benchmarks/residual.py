@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import fit_curve
+from costmodel.attention import attention_fit
 from costmodel.fit import full_grid
 from costmodel.products import Surface, product_fit
-from profiles import CollectiveTable, GemmTable
+from profiles import AttentionTable, CollectiveTable, GemmTable
 
 Floats = NDArray[np.float64]
 FOLDS = 10
@@ -91,8 +92,37 @@ def gemm_residuals(table: GemmTable) -> tuple[Residual, ...]:
     return tuple(found)
 
 
+def attention_residuals(table: AttentionTable) -> tuple[Residual, ...]:
+    """Error of attention kernels of each dtype, by the fit of the others.
+
+    The pairs of length and heads are split into `FOLDS` parts, so that a kernel is never predicted
+    from one that differs from it in key heads alone.
+    """
+    found: list[Residual] = []
+    for dtype in sorted({row.dtype for row in table.rows}):
+        rows = [row for row in table.rows if row.dtype == dtype]
+        cells = sorted({(r.head_dim, r.length, r.heads) for r in rows})
+        part = dict(zip(cells, _parts(len(cells)).tolist(), strict=True))
+        keys = [(r.head_dim, r.length, r.heads, r.key_heads) for r in rows]
+        errors: list[float] = []
+        for held in range(FOLDS):
+            rest = [(*k, r.seconds) for k, r in zip(keys, rows, strict=True) if part[k[:3]] != held]
+            fit = attention_fit(rest)
+            for (size, length, heads, key_heads), row in zip(keys, rows, strict=True):
+                if part[size, length, heads] == held:
+                    predicted = fit(length, heads, key_heads, length, size)
+                    errors.append(abs(float(predicted) / row.seconds - 1.0))
+        found.append(Residual(table.name, f"attention of {dtype}", tuple(errors)))
+    return tuple(found)
+
+
+def _parts(count: int) -> NDArray[np.intp]:
+    """A part for each of `count` things, of `FOLDS` about equal parts."""
+    return np.random.default_rng(0).permutation(count) % FOLDS
+
+
 def _by_folds(keys: Floats, seconds: Floats) -> list[float]:
-    part = np.random.default_rng(0).permutation(len(keys)) % FOLDS
+    part = _parts(len(keys))
     found = np.zeros(len(keys))
     for held in range(FOLDS):
         rest = part != held

@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from profiles import (
+    AttentionTable,
     CollectiveTable,
     Device,
     GemmTable,
@@ -57,6 +58,7 @@ class Cluster:
     collectives: CollectiveTable | None = field(default=None, hash=False, repr=False)
     gemm: GemmTable | None = field(default=None, hash=False, repr=False)
     ops: OpTable | None = field(default=None, hash=False, repr=False)
+    attention: AttentionTable | None = field(default=None, hash=False, repr=False)
     parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
@@ -92,8 +94,8 @@ class Cluster:
         return min(self.num_devices, max(self.domain, self.devices_per_host))
 
     @property
-    def _tables(self) -> tuple[CollectiveTable | GemmTable | OpTable | None, ...]:
-        return (self.collectives, self.gemm, self.ops)
+    def _tables(self) -> tuple[CollectiveTable | GemmTable | OpTable | AttentionTable | None, ...]:
+        return (self.collectives, self.gemm, self.ops, self.attention)
 
     @property
     def digest(self) -> str:
@@ -129,6 +131,7 @@ class Cluster:
             "collectives": _table_to_plain(self.collectives, self.profile, "collectives"),
             "gemm": _table_to_plain(self.gemm, self.profile, "gemm"),
             "ops": _table_to_plain(self.ops, self.profile, "ops"),
+            "attention": _table_to_plain(self.attention, self.profile, "attention"),
             "parts": [msgspec.to_builtins(part) for part in self.parts],
         }
 
@@ -154,6 +157,9 @@ class Cluster:
             ),
             gemm=_table_from_plain(plain.gemm, plain.profile, "gemm", GemmTable, where),
             ops=_table_from_plain(plain.ops, plain.profile, "ops", OpTable, where),
+            attention=_table_from_plain(
+                plain.attention, plain.profile, "attention", AttentionTable, where
+            ),
             parts=plain.parts,
         )
 
@@ -171,6 +177,7 @@ class _PlainCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gemm: Any
     ops: Any
     parts: tuple[Part, ...]
+    attention: Any = None
 
 
 def _shipped(profile: str) -> Any:

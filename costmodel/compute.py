@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from profiles import Device, OpTable, load_profile
 
+from .attention import AttentionFit, attention_table_fit
 from .cluster import Cluster
 from .fit import Curve, fit_curve
 from .products import ProductFit, table_fit
@@ -91,7 +92,7 @@ class ComputeModel:
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._gemm = cluster.gemm
+        self._gemm, self._attention = cluster.gemm, cluster.attention
         self._fits: dict[str, ProductFit | None] = {}
         self._ops = _op_curves(cluster.ops) if cluster.ops else {}
         # A measured bandwidth is that of the largest copy, not of one that stays in a cache: what
@@ -194,6 +195,35 @@ class ComputeModel:
             rate = self._rate("elementwise")
         return np.asarray(flops, dtype=np.float64) / rate
 
+    def attention_s(
+        self, heads: ArrayLike, key_heads: ArrayLike, pairs: ArrayLike, keys: ArrayLike,
+        features: float, dtype: str, *, backward: bool = False,
+    ) -> Floats:  # fmt: skip
+        """Time of an attention kernel, launch included.
+
+        It takes as long as a causal kernel with as many pairs of a query and a key, of
+        L = sqrt(2 pairs) queries. Timings are of bfloat16; those of other types, and of the
+        measured device with the nearest peak where this one has none, are scaled by the peaks.
+
+        Args:
+            heads: query heads of all batches.
+            key_heads: key heads of all batches.
+            pairs: pairs of a query and a key that are computed for one head.
+            keys: keys of a head.
+            features: size of a head.
+            dtype: numpy-like name.
+            backward: whether it is the backward kernel.
+        """
+        peak = self.peak_flops(dtype, tensor=True)
+        own = attention_table_fit(self._attention, "bfloat16") if self._attention else None
+        if own is None:
+            fit, timed_peak = _attention_reference(peak)
+        else:
+            fit, timed_peak = own, self.peak_flops("bfloat16", tensor=True)
+        length = np.sqrt(2.0 * np.asarray(pairs, dtype=np.float64))
+        busy = fit(length, heads, key_heads, keys, features, backward=backward) * timed_peak / peak
+        return np.maximum(busy, self.launch_s)
+
     def convolution_s(
         self, groups: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str
     ) -> Floats:
@@ -255,6 +285,21 @@ def _op_curves(table: OpTable) -> dict[str, Curve]:
         if rows and min(size) > 0:
             found[op] = fit_curve(size, [row.seconds for row in rows])
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _attention_reference(peak: float) -> tuple[AttentionFit, float]:
+    """The measured fit of bfloat16 with the nearest peak, and that peak."""
+    found: list[tuple[float, str, float]] = []
+    for name in REFERENCES:
+        rate = load_profile(name).device.peak("bfloat16")
+        if load_profile(name).attention and rate:
+            found.append((abs(math.log(rate / peak)), name, rate))
+    _, name, rate = min(found)
+    table = load_profile(name).attention
+    fit = attention_table_fit(table, "bfloat16") if table else None
+    assert fit is not None
+    return fit, rate
 
 
 @functools.lru_cache(maxsize=256)

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ir import SHARD_MAP, FactorSpec, Node, OpDef, TensorType, flops_of, lookup
+from ir import (
+    ATTENTION,
+    SHARD_MAP,
+    FactorSpec,
+    Node,
+    OpDef,
+    TensorType,
+    attention_sizes,
+    flops_of,
+    lookup,
+)
 
 from .compute import ComputeModel
 from .mapped import mapped_s
@@ -38,9 +48,10 @@ class OpWork:
 def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) -> Floats:
     """Time of one execution on one device, for all strategies at once.
 
-    A product is priced by the measured table, a convolution as one, a gather, scatter or
-    reduction by its own timings where the device has them; everything else by the larger of its
-    arithmetic and its traffic, t = max(flops / rate, bytes / bandwidth) + launches * t_launch.
+    A product and an attention kernel are priced by measured tables, a convolution as a product, a
+    gather, scatter or reduction by its own timings where the device has them; everything else by
+    the larger of its arithmetic and its traffic:
+    t = max(flops / rate, bytes / bandwidth) + launches * t_launch.
 
     Args:
         work: the op.
@@ -57,6 +68,8 @@ def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) 
     if work.node.op == SHARD_MAP:
         return np.full(count, mapped_s(work.node, compute.cluster, _on_shards(compute)))
     moved = _traffic(work, local, count)
+    if work.node.op in ATTENTION:
+        return np.maximum(_attention_s(work, ways, compute), compute.memory_s(moved))
     if work.node.op == "conv_general_dilated":
         return np.maximum(_convolution_s(work, local, compute), compute.memory_s(moved))
     measured = compute.moving_s(_measured_as(work.node.op), moved)
@@ -118,6 +131,16 @@ def _product_s(work: OpWork, local: Mapping[str, Floats], compute: ComputeModel)
             role = "k"
         sizes[role] = sizes[role] * size
     return compute.gemm_s(sizes["b"], sizes["m"], sizes["n"], sizes["k"], work.operands[0].dtype)
+
+
+def _attention_s(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) -> Floats:
+    whole = attention_sizes(work.operands, dict(work.node.attrs))
+    batch, groups, shared, queries = (ways.get(name, 1.0) for name in "bgrt")
+    key_heads = whole.batch * whole.key_heads / (batch * groups)
+    return compute.attention_s(
+        key_heads * whole.shared / shared, key_heads, whole.pairs / queries, whole.keys,
+        whole.features, work.operands[0].dtype, backward=work.node.op == ATTENTION[1],
+    )  # fmt: skip
 
 
 def _convolution_s(work: OpWork, local: Mapping[str, Floats], compute: ComputeModel) -> Floats:

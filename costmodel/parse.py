@@ -151,6 +151,7 @@ def _uniform(name: str, profile: Profile, count: int, per_host: int | None) -> C
         collectives=profile.collectives,
         gemm=profile.gemm,
         ops=profile.ops,
+        attention=profile.attention,
     )
 
 
@@ -230,6 +231,7 @@ def _mixed(file: _MixedFile, path: Path) -> Cluster:
         collectives=slowest.collectives if len(links) == 1 else None,
         gemm=slowest.gemm,
         ops=slowest.ops,
+        attention=slowest.attention,
         parts=tuple(
             Part(c.device, c.num_devices, c.devices_per_host, c.intra_host, c.network)
             for c in clusters
@@ -309,6 +311,7 @@ def is_device_name(text: str) -> bool:
 def _summary(profile: Profile) -> ClusterSummary:
     tables = (
         ("collectives", profile.collectives), ("gemm", profile.gemm), ("ops", profile.ops),
+        ("attention", profile.attention),
     )  # fmt: skip
     return ClusterSummary(
         name=profile.name,

@@ -9,6 +9,8 @@ from .database import stored_profile as stored_profile
 from .database import stored_profiles as stored_profiles
 from .database import stored_samples as stored_samples
 from .errors import ProfileError as ProfileError
+from .schema import AttentionRow as AttentionRow
+from .schema import AttentionTable as AttentionTable
 from .schema import CollectiveKind as CollectiveKind
 from .schema import CollectiveRow as CollectiveRow
 from .schema import CollectiveTable as CollectiveTable

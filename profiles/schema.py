@@ -138,6 +138,34 @@ class GemmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return digest(self)
 
 
+class AttentionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """One timing of causal attention with as many keys as queries.
+
+    `heads` and `key_heads` count those of all batches: batch times heads of the model.
+    """
+
+    dtype: Name
+    head_dim: Size
+    length: Size
+    heads: Size
+    key_heads: Size
+    seconds: PositiveSeconds
+
+
+class AttentionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Attention kernels timed on one device, forward."""
+
+    name: Name
+    source: Text
+    date: Date
+    licence: Text
+    rows: Annotated[tuple[AttentionRow, ...], SOME]
+
+    @property
+    def digest(self) -> str:
+        return digest(self)
+
+
 class OpRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """One timing of an operation that is no matrix product.
 
@@ -183,6 +211,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     collectives: CollectiveTable | None = None
     gemm: GemmTable | None = None
     ops: OpTable | None = None
+    attention: AttentionTable | None = None
 
     def __post_init__(self) -> None:
         if self.domain < self.devices_per_host or self.domain % self.devices_per_host:
@@ -199,6 +228,12 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if self.gemm:
             products = [(2.0 * r.batch * r.m * r.n * r.k, r.seconds) for r in self.gemm.rows]
             check_rates("gemm", products, max(peaks), PRODUCTS, "device's peak")
+        if self.attention:
+            pairs = [
+                (2.0 * r.heads * r.length * r.length * r.head_dim, r.seconds)
+                for r in self.attention.rows
+            ]
+            check_rates("attention", pairs, max(peaks), PRODUCTS, "device's peak")
         if self.ops:
             moved = [(r.moved_bytes, r.seconds) for r in self.ops.rows]
             check_rates("ops", moved, memory, MEMORY, "memory bandwidth")

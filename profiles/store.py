@@ -19,7 +19,17 @@ from typing import Any, cast
 import msgspec
 
 from .errors import ProfileError
-from .schema import CollectiveRow, CollectiveTable, GemmRow, GemmTable, OpTable, Profile, convert
+from .schema import (
+    AttentionRow,
+    AttentionTable,
+    CollectiveRow,
+    CollectiveTable,
+    GemmRow,
+    GemmTable,
+    OpTable,
+    Profile,
+    convert,
+)
 
 DATA = Path(__file__).parent / "data"
 DRAFT = "[0-9a-f]" * 16  # the end of a temporary name
@@ -101,7 +111,7 @@ def _with_rows(value: Any, path: Path) -> Any:
 
 
 def _csv_rows(path: Path) -> list[list[str | int | float]]:
-    header = {"kind": CollectiveRow, "dtype": GemmRow}
+    headers = [row.__struct_fields__ for row in (CollectiveRow, GemmRow, AttentionRow)]
     try:
         with gzip.open(path) as stream:
             data = stream.read(MOST_BYTES + 1)
@@ -114,11 +124,10 @@ def _csv_rows(path: Path) -> list[list[str | int | float]]:
             f"cannot be read as .csv.gz: {text}", where=str(path),
             remedy="put the table beside the profile, or its rows inside",
         ) from error  # fmt: skip
-    record = header.get(first[0] if first else "")
-    if record is None or tuple(first) != record.__struct_fields__:
+    if tuple(first) not in headers:
+        known = ", ".join(str(list(header)) for header in headers)
         raise ProfileError(
-            f"the first line must name the columns {list(CollectiveRow.__struct_fields__)} or "
-            f"{list(GemmRow.__struct_fields__)}, found {first}",
+            f"the first line must name the columns of a table, one of {known}; found {first}",
             where=path.name,
         )
     return [_csv_row(row, f"{path.name}, line {i}") for i, row in enumerate(rest, start=2)]
@@ -181,6 +190,7 @@ def merge_profiles(base: Profile, newer: Profile) -> Profile:
             collectives=_merge_tables(base.collectives, newer.collectives),
             gemm=_merge_tables(base.gemm, newer.gemm),
             ops=_merge_tables(base.ops, newer.ops),
+            attention=_merge_tables(base.attention, newer.attention),
         )
     except ValueError as error:  # a table of one against a figure of the other
         raise ProfileError(
@@ -189,7 +199,9 @@ def merge_profiles(base: Profile, newer: Profile) -> Profile:
         ) from error
 
 
-def _merge_tables(base: Any, newer: CollectiveTable | GemmTable | OpTable | None) -> Any:
+def _merge_tables(
+    base: Any, newer: CollectiveTable | GemmTable | OpTable | AttentionTable | None
+) -> Any:
     if base is None or newer is None:
         return newer if base is None else base
     rows: dict[Any, Any] = {}

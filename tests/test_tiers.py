@@ -43,6 +43,7 @@ SURFACES = ("costmodel.compiler", "ir.analysis")
 # Modules of other tiers that may be named by path: they import JAX and are not re-exported.
 DOORS = (
     *("ir.evaluate", "ir.evaluate_regions", "ir.high_words", "ir.jax_internals", "ir.threefry"),
+    "ir.host_kernels",
     *("ir.trace", "planner.emit", "profiles.measure"),
 )
 
@@ -54,6 +55,7 @@ JAX_EDGES = (
         "ir/evaluate.py",
         "ir/evaluate_regions.py",
         "ir/high_words.py",
+        "ir/host_kernels.py",
         "ir/inplace.py",
     ),
     *("ir/jax_internals.py", "ir/jaxpr.py", "ir/threefry.py", "ir/trace.py"),
@@ -89,6 +91,7 @@ BASIC: tuple[str, ...] = (
     "ir/evaluate.py",
     "ir/evaluate_regions.py",
     "ir/high_words.py",
+    "ir/host_kernels.py",
     "ir/inplace.py",
     "ir/iota_lookups.py",
     "ir/jax_internals.py",

@@ -6,6 +6,7 @@ operands and results are all that a kernel reads and writes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from .build import as_whole, build_spec, opaque, whole_number
 
 FORWARD: Final = "dot_product_attention_fwd_wrapper"
 BACKWARD: Final = "dot_product_attention_bwd_wrapper"
+ATTENTION: Final = (FORWARD, BACKWARD)
 
 _OPERANDS: Final = 10  # of the forward kernel; the backward has three more
 _PACKED, _PAGED = 6, 8  # positions of the offsets of segments, and of the tables of pages
@@ -117,29 +119,55 @@ def pairs(queries: int, keys: int, *, causal: bool, window: Attr = None) -> int:
     return int(np.maximum(end - start, 0).sum())
 
 
-def _pairs_of(operands: Types, attrs: Attributes) -> int:
-    queries, keys = _lengths(operands, attrs)
+@dataclass(frozen=True, slots=True)
+class AttentionSizes:
+    """Sizes of an attention kernel as a whole.
+
+    pairs: pairs of a query and a key that are computed for one head.
+    features: mean size of a query's and a value's head.
+    """
+
+    batch: int
+    key_heads: int
+    shared: int  # query heads of each key head
+    queries: int
+    keys: int
+    features: float
+    pairs: int
+
+    @property
+    def all_pairs(self) -> int:
+        """Pairs of all batches and heads."""
+        return self.batch * self.key_heads * self.shared * self.pairs
+
+
+def attention_sizes(operands: Types, attrs: Attributes) -> AttentionSizes:
+    """The sizes that a kernel's price depends on.
+
+    Raises:
+        IRError: if its query heads are no multiple of its key heads.
+    """
+    counts, (queries, keys) = _sizes(operands, attrs), _lengths(operands, attrs)
     causal = attrs["mask_type"] in CAUSAL
-    return pairs(queries, keys, causal=causal, window=attrs["sliding_window_length"])
-
-
-def attention_pairs(operands: Types, attrs: Attributes) -> int:
-    """Pairs of a query and a key that a kernel computes in all batches and heads."""
-    return _pairs_of(operands, attrs) * operands[0].shape[0] * _heads(operands[0], attrs)
+    return AttentionSizes(
+        counts["b"], counts["g"], counts["r"], queries, keys,
+        (operands[0].shape[-1] + operands[2].shape[-1]) / 2,
+        pairs(queries, keys, causal=causal, window=attrs["sliding_window_length"]),
+    )  # fmt: skip
 
 
 def _forward_flops(operands: Types, results: Types, attrs: Attributes) -> int:
-    """Two products of each pair: 2 (h + d) operations."""
+    """Two products of each pair, of 2 h and 2 d operations."""
     del results
     features = operands[0].shape[-1] + operands[2].shape[-1]
-    return 2 * features * attention_pairs(operands, attrs)
+    return 2 * features * attention_sizes(operands, attrs).all_pairs
 
 
 def _backward_flops(operands: Types, results: Types, attrs: Attributes) -> int:
     """Five products of each pair: the scores again, and the gradients of scores, q, k and v."""
     del results
     features = 3 * operands[0].shape[-1] + 2 * operands[2].shape[-1]
-    return 2 * features * attention_pairs(operands, attrs)
+    return 2 * features * attention_sizes(operands, attrs).all_pairs
 
 
 def _forward_meaning(attrs: Attributes, *operands: Any) -> Any:

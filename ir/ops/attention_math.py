@@ -56,9 +56,7 @@ def backward(xp: Any, attrs: Mapping[str, Attr], operands: Sequence[Array]) -> t
         attrs: attributes of the kernel's node.
         operands: those of `forward`, its logarithms and its output, and the output's gradient.
     """
-    query, key, value, out, d_out = (
-        _by_length(xp, operands[i], attrs) for i in (0, 1, 2, 11, 12)
-    )
+    query, key, value, out, d_out = (_by_length(xp, operands[i], attrs) for i in (0, 1, 2, 11, 12))
     batch, length, heads, _ = query.shape
     groups = key.shape[2]
     scores, allowed = _scores(xp, attrs, query, key, operands)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from costmodel import ComputeModel
-from ir import flops_of, lookup
+from ir import ATTENTION, flops_of, lookup
 from ir.analysis import operand_types
 
 from ..files.program_plan import BaselineRow, ProgramPlan
@@ -112,12 +112,12 @@ def _limits(program: ProgramPlan) -> tuple[tuple[str, float], ...]:
 
 
 def _products(analysed: AnalysedPlan) -> list[tuple[int, float]]:
-    """Matrix products: flat number and flops of all rounds of each."""
+    """Matrix products, also those inside kernels: flat number and flops of all rounds of each."""
     flat = analysed.flat
     return [
         (i, op.weight * flops_of(lookup(op.node.op), op.node, operand_types(flat, op)))
         for i, op in enumerate(flat.ops)
-        if op.node.op in ("dot_general", "conv_general_dilated")
+        if op.node.op in ("dot_general", "conv_general_dilated", *ATTENTION)
     ]
 
 

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import lazy_loader
 
-from ir.trace import Watch, names_of, structs_of
+from ir.trace import Watch, cudnn_assumed, names_of, structs_of
 
 from ..common.errors import PlanError
 from .loss_in_parts import InParts
@@ -188,6 +188,7 @@ def _bad_option(name: str, message: str) -> PlanError:
     return PlanError(message, kind="bad-option", where=name, remedy="correct it, or leave it out")
 
 
+@cudnn_assumed()
 def _loss_struct(
     loss_fn: Any, params: Any, batch: Any, has_aux: bool
 ) -> tuple[jax.ShapeDtypeStruct, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ir.trace import Traced, trace
+from ir.trace import Traced, cudnn_assumed, trace
 
 from ...common.errors import PlanError
 from ...pipeline.cut.equations import is_float
@@ -223,6 +223,7 @@ def _update(
     return update, tuple(ends[count + k] for k in range(states)), of_state
 
 
+@cudnn_assumed()
 def trace_update(loss: Opened, moves: Sequence[bool], moving: Sequence[Any]) -> Traced:
     """The update as a program: (parameters, sums of gradients, state, loss) -> (new, state)."""
     loss_struct = jax.eval_shape(

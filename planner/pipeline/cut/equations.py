@@ -15,6 +15,7 @@ import jax
 
 from ir import lookup
 from ir.jax_internals import bodies_of, equations, params_of
+from ir.trace import cudnn_assumed
 
 from ...common.errors import PlanError
 from ...sharding.nested_maps import check_maps_in
@@ -44,6 +45,7 @@ class Equations:
     outputs: tuple[int | Written, ...]
 
 
+@cudnn_assumed()
 def open_loss(loss_fn: Callable[..., Any], params: Any, batch: Any) -> Equations:
     """Traces `loss_fn(params, batch)`; nothing is computed.
 

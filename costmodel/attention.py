@@ -1,0 +1,138 @@
+"""Seconds of attention kernels, read off measured tables."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from profiles import AttentionTable
+
+from .fit import monotone_grid
+from .grid import complete_grid, interpolate
+
+Floats = NDArray[np.float64]
+Timing = tuple[int, int, int, float]  # length, heads, key heads, seconds
+
+# Time of the backward kernel against the forward one: it has 2.5 times the products, at 0.86 of
+# their rate. cuDNN on H100 with heads of 128 reaches 499, 518 and 516 TFLOP/s backward against 609,
+# 600 and 595 forward at lengths of 4096, 8192 and 16384. Source: Shah et al., FlashAttention-3,
+# arXiv:2407.08608, figures 5 and 6.
+BACKWARD: Final = 2.5 / 0.86
+
+# Two timings tell the cost of keys and values apart from that of products if they differ by at
+# least this factor in key heads, and take at least this long.
+_APART, _LONG_S = 2.0, 1e-4
+# Of a timing, at most this share is taken for keys and values.
+_MOST = 0.7
+
+
+@final
+class _Heads:
+    """Causal attention with heads of one size.
+
+    t = S(length, heads) + c * length * key heads, where `heads` and `key heads` count those of all
+    batches. log S is straight in the logarithms of both; below the smallest size it stays, above
+    the largest it grows with the products: the square of the length, times the heads. c is the
+    median slope between timings that differ in key heads alone.
+    """
+
+    def __init__(self, timings: Sequence[Timing]) -> None:
+        cells: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
+        for length, heads, key_heads, seconds in timings:
+            cells[length, heads].append((key_heads, seconds))
+        self.key_s = _slope(cells)
+        sides = [np.unique([cell[side] for cell in cells]).astype(np.float64) for side in (0, 1)]
+        known = np.full([len(side) for side in sides], np.nan)
+        for cell, found in cells.items():
+            place = tuple(np.searchsorted(side, x) for side, x in zip(sides, cell, strict=True))
+            rest = [max(t - self.key_s * cell[0] * n, (1.0 - _MOST) * t) for n, t in found]
+            known[place] = np.mean(np.log(rest))
+        self._axes = [np.log(side) for side in sides]
+        self._log_s = monotone_grid(complete_grid(self._axes, known))
+
+    def products_s(self, length: Floats, heads: Floats) -> Floats:
+        """Seconds of everything but keys and values."""
+        asked = [np.log(np.maximum(x, 1.0)) for x in (length, heads)]
+        inside = [np.clip(x, axis[0], axis[-1]) for x, axis in zip(asked, self._axes, strict=True)]
+        log_s = interpolate(self._axes, self._log_s, inside)
+        for power, x, y in zip((2.0, 1.0), asked, inside, strict=True):
+            log_s = log_s + power * np.maximum(x - y, 0.0)
+        return np.exp(log_s)
+
+
+def _slope(cells: dict[tuple[int, int], list[tuple[int, float]]]) -> float:
+    """Seconds per key head and position."""
+    slopes: list[float] = []
+    for (length, _), found in cells.items():
+        (few, first), (many, last) = min(found), max(found)
+        if many >= _APART * few and last >= _LONG_S and many > few:
+            slopes.append((last - first) / ((many - few) * length))
+    return max(float(np.median(slopes)), 0.0) if slopes else 0.0
+
+
+@final
+class AttentionFit:
+    """A fit to the timings of one dtype, for heads of any size.
+
+    Between two timed sizes of heads log t is straight in the logarithm of the size; below the
+    smallest the time stays, above the largest it grows with the size.
+    """
+
+    def __init__(self, timings: dict[int, list[Timing]]) -> None:
+        self._sizes = np.array(sorted(timings), dtype=np.float64)
+        self._heads = [_Heads(timings[size]) for size in sorted(timings)]
+
+    def __call__(
+        self, length: ArrayLike, heads: ArrayLike, key_heads: ArrayLike, keys: ArrayLike,
+        features: float, *, backward: bool = False,
+    ) -> Floats:  # fmt: skip
+        """Seconds of one kernel.
+
+        Args:
+            length: queries and keys of a causal head with as many pairs of both.
+            heads: query heads of all batches.
+            key_heads: key heads of all batches.
+            keys: keys of a head.
+            features: size of a head.
+            backward: whether it is the backward kernel, which reads keys and values and writes
+                their gradients.
+        """
+        sizes = (np.asarray(x, dtype=np.float64) for x in (length, heads, key_heads, keys))
+        each, w, v, s = np.broadcast_arrays(*sizes)
+        times, moves = (BACKWARD, 2.0) if backward else (1.0, 1.0)
+        found = [times * one.products_s(each, w) + moves * one.key_s * v * s for one in self._heads]
+        beyond = max(features / float(self._sizes[-1]), 1.0)
+        high = int(np.clip(np.searchsorted(self._sizes, features), 1, max(len(found) - 1, 1)))
+        if len(found) == 1:
+            return found[0] * beyond
+        edges = np.log(self._sizes[high - 1 : high + 1])
+        part = float(np.clip((np.log(features) - edges[0]) / (edges[1] - edges[0]), 0.0, 1.0))
+        return found[high - 1] ** (1.0 - part) * found[high] ** part * beyond
+
+
+def attention_fit(rows: Sequence[tuple[int, int, int, int, float]]) -> AttentionFit:
+    """A fit to timings of one dtype.
+
+    Args:
+        rows: head size, length, heads, key heads and seconds of each.
+    """
+    timings: dict[int, list[Timing]] = defaultdict(list)
+    for size, length, heads, key_heads, seconds in rows:
+        timings[size].append((length, heads, key_heads, seconds))
+    return AttentionFit(timings)
+
+
+@functools.lru_cache(maxsize=64)
+def attention_table_fit(table: AttentionTable, dtype: str) -> AttentionFit | None:
+    """The fit to a table's timings of one dtype, None if it has none."""
+    rows = [
+        (r.head_dim, r.length, r.heads, r.key_heads, r.seconds)
+        for r in table.rows
+        if r.dtype == dtype
+    ]
+    return attention_fit(rows) if rows else None

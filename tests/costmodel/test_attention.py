@@ -1,0 +1,76 @@
+"""Attention kernels: prices against timings, unseen sizes, and how prices grow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.residual import attention_residuals
+from costmodel import ComputeModel, parse_cluster
+from costmodel.attention import BACKWARD
+from profiles import load_profile, profile_names
+
+TABLES = {table.name: table for name in profile_names() if (table := load_profile(name).attention)}
+
+# Batch, heads, key heads, head size, length and milliseconds of timings as they stand in the
+# source (aiconfigurator-core 0.12.0, Apache-2.0), from which the shipped tables were thinned.
+TIMINGS = {
+    "h100": (
+        (1, 32, 8, 128, 8192, 1.0845), (8, 32, 8, 128, 8192, 8.8811), (1, 32, 8, 128, 4096, 0.3387),
+        (64, 32, 4, 128, 2048, 6.1599), (8, 32, 32, 128, 1024, 0.3274),
+        (1, 32, 8, 128, 16384, 4.3367),
+    ),
+    "a100": ((4, 96, 4, 128, 16384, 178.05), (4, 96, 96, 128, 16384, 176.30)),
+}  # fmt: skip
+
+
+def model(device: str) -> ComputeModel:
+    return ComputeModel(parse_cluster(f"8x{device}"))
+
+
+def causal_s(device: str, heads: float, key_heads: float, length: float, size: float) -> float:
+    pairs = length * (length + 1) / 2
+    return float(model(device).attention_s(heads, key_heads, pairs, length, size, "bfloat16"))
+
+
+@pytest.mark.parametrize("device", TIMINGS)
+def test_prices_are_those_timed(device: str) -> None:
+    for batch, heads, key_heads, size, length, ms in TIMINGS[device]:
+        found = causal_s(device, batch * heads, batch * key_heads, length, size)
+        assert found == pytest.approx(ms / 1e3, rel=0.1)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_unseen_sizes_are_predicted(name: str) -> None:
+    (found,) = attention_residuals(TABLES[name])
+    assert found.median <= 0.08
+    assert found.p90 <= 0.15
+
+
+@pytest.mark.parametrize("device", ["h100", "a100", "v100", "l4"])
+def test_a_larger_kernel_is_never_faster(device: str) -> None:
+    compute = model(device)
+    start = {"heads": 16.0, "key_heads": 4.0, "pairs": 2.0**18, "keys": 1024.0, "features": 96.0}
+    for name, first in start.items():
+        times = [
+            float(compute.attention_s(**(start | {name: first * 1.3**i}), dtype="bfloat16"))
+            for i in range(-20, 30)
+        ]
+        assert np.all(np.diff(times) >= 0.0), name
+
+
+def test_the_backward_kernel_has_two_and_a_half_times_the_products_at_a_lower_rate() -> None:
+    compute, length = model("h100"), 16384.0
+    given = (32.0, 8.0, length * length / 2, length, 128.0, "bfloat16")
+    ratio = float(compute.attention_s(*given, backward=True) / compute.attention_s(*given))
+    assert ratio == pytest.approx(BACKWARD, rel=0.02)
+    # FlashAttention-3, figures 5 and 6: cuDNN at 16384, forward 595 and backward 516 TFLOP/s.
+    assert ratio == pytest.approx(2.5 * 595 / 516, rel=0.03)
+
+
+def test_a_device_without_timings_is_priced_by_the_nearest() -> None:
+    peak = {d: load_profile(d).device.peak("bfloat16") or 0.0 for d in ("a100", "l4")}
+    sizes = (32.0, 8.0, 8192.0, 128.0)
+    assert causal_s("l4", *sizes) == pytest.approx(
+        causal_s("a100", *sizes) * peak["a100"] / peak["l4"]
+    )
