@@ -172,7 +172,7 @@ def _backward_flops(operands: Types, results: Types, attrs: Attributes) -> int:
 
 def _forward_meaning(attrs: Attributes, *operands: Any) -> Any:
     found = forward(np, attrs, operands)
-    return found if len(found) > 1 else found[0]
+    return found if attrs["is_training"] else found[0]
 
 
 def _backward_meaning(attrs: Attributes, *operands: Any) -> Any:

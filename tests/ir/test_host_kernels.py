@@ -42,7 +42,8 @@ def test_attention_and_its_gradient_are_those_of_xla(name: str) -> None:
     arrays = _arrays(*sizes)
 
     def loss(implementation: str, *xs: Any) -> Any:
-        found = jax.nn.dot_product_attention(*xs, implementation=implementation, **_typed(options))
+        chosen: Any = {"implementation": implementation} | _typed(options)
+        found = jax.nn.dot_product_attention(*xs, **chosen)
         return jnp.sum(jnp.sin(found.astype(jnp.float32)))
 
     with cudnn_assumed():
