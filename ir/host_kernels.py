@@ -12,10 +12,15 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
-from jax.interpreters import mlir
 
 from .errors import IRError
-from .jax_internals import attention_backward, attention_forward, cudnn_attention, has_cuda
+from .jax_internals import (
+    attention_backward,
+    attention_forward,
+    cudnn_attention,
+    has_cuda,
+    lower_on_cpu,
+)
 from .jaxpr import tensor_type
 from .ops.attention import is_written_out
 from .ops.attention_math import backward, forward
@@ -61,6 +66,4 @@ def _on_cpu(meaning: Callable[..., tuple[Array, ...]], name: str) -> Callable[..
 
 
 for _primitive, _meaning in ((attention_forward, forward), (attention_backward, backward)):
-    mlir.register_lowering(
-        _primitive, mlir.lower_fun(_on_cpu(_meaning, _primitive.name)), platform="cpu"
-    )
+    lower_on_cpu(_primitive, _on_cpu(_meaning, _primitive.name))

@@ -25,6 +25,7 @@ try:  # names that a version may move
     from jax.extend import core as jcore
     from jax.extend.random import threefry2x32_p
     from jax.extend.source_info_util import current_name_stack, user_context
+    from jax.interpreters import mlir
 except ImportError as error:
     raise ImportError(f"JAX {jax.__version__} is installed ({error}), but {known()}") from error
 
@@ -358,6 +359,11 @@ def cpu_devices(count: int) -> Sequence[Any]:
     if not hasattr(xla_client, "make_cpu_client"):
         raise _unknown(f"JAX {jax.__version__} has no xla_client.make_cpu_client")
     return xla_client.make_cpu_client(num_devices=count).devices()
+
+
+def lower_on_cpu(primitive: Any, function: Callable[..., Sequence[Array]]) -> None:
+    """Lowers a primitive for CPUs as `function` of its operands and parameters."""
+    mlir.register_lowering(primitive, mlir.lower_fun(function), platform="cpu")
 
 
 def has_cuda() -> bool:
