@@ -11,16 +11,11 @@ import contextlib
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from .errors import IRError
-from .jax_internals import (
-    attention_backward,
-    attention_forward,
-    cudnn_attention,
-    has_cuda,
-    lower_on_cpu,
-)
+from .jax_internals import cudnn_attention, lower_on_cpu
 from .jaxpr import tensor_type
 from .ops.attention import is_written_out
 from .ops.attention_math import backward, forward
@@ -39,7 +34,7 @@ _ANSWERS: Mapping[str, Callable[..., Any]] = {
 @contextlib.contextmanager
 def cudnn_assumed() -> Generator[None]:
     """Lets JAX trace kernels of cuDNN on a machine without GPUs, as on one with them."""
-    if has_cuda():
+    if jax.default_backend() == "gpu":
         yield
         return
     before = {name: getattr(cudnn_attention, name) for name in _ANSWERS}
@@ -65,5 +60,8 @@ def _on_cpu(meaning: Callable[..., tuple[Array, ...]], name: str) -> Callable[..
     return run
 
 
-for _primitive, _meaning in ((attention_forward, forward), (attention_backward, backward)):
+for _primitive, _meaning in (
+    (cudnn_attention._dot_product_attention_fwd_p, forward),
+    (cudnn_attention._dot_product_attention_bwd_p, backward),
+):
     lower_on_cpu(_primitive, _on_cpu(_meaning, _primitive.name))

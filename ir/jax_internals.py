@@ -321,8 +321,6 @@ def primitive_of(eqn: Any) -> Any:
 
 
 threefry2x32 = threefry2x32_p
-attention_forward = cudnn_attention._dot_product_attention_fwd_p
-attention_backward = cudnn_attention._dot_product_attention_bwd_p
 
 
 def draws_by_counter() -> bool:
@@ -364,11 +362,6 @@ def cpu_devices(count: int) -> Sequence[Any]:
 def lower_on_cpu(primitive: Any, function: Callable[..., Sequence[Array]]) -> None:
     """Lowers a primitive for CPUs as `function` of its operands and parameters."""
     mlir.register_lowering(primitive, mlir.lower_fun(function), platform="cpu")
-
-
-def has_cuda() -> bool:
-    """Whether JAX runs on NVIDIA GPUs in this process."""
-    return "cuda" in xla_bridge.get_backend().platform_version
 
 
 @contextlib.contextmanager
