@@ -20,7 +20,7 @@ from .regions import Scan
 
 try:  # names that a version may move
     from jax._src import xla_bridge
-    from jax._src.cudnn import fused_attention_stablehlo as cudnn_attention
+    from jax._src.cudnn import fused_attention_stablehlo as fused_attention_stablehlo
     from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
     from jax.extend import core as jcore
     from jax.extend.random import threefry2x32_p
