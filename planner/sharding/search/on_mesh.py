@@ -345,7 +345,7 @@ class MeshSearch:
             self.scope.request.say(f"baseline {recipe.name} on {self.mesh}")
             key = (recipe.axis, id(recipe.state))
             if key not in done:
-                done[key] = self._baseline(recipe.name, self._pinned(maker.limits(recipe)))
+                done[key] = self.by_hand(recipe.name, self._pinned(maker.limits(recipe)))
             priced = done[key]
             if priced is None:
                 continue
@@ -371,7 +371,8 @@ class MeshSearch:
 
         return replace(asked, state=state)
 
-    def _baseline(self, name: str, limits: Limits) -> tuple[Candidate, bool] | None:
+    def by_hand(self, name: str, limits: Limits) -> tuple[Candidate, bool] | None:
+        """The best plan within a hand-written one's limits, and whether it fits in memory."""
         builder = self.builder
         left = self._build(limits)
         if not left.possible:

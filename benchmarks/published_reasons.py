@@ -1,0 +1,63 @@
+"""Why the price of a published step is far from it, as far as is known."""
+
+from __future__ import annotations
+
+from benchmarks.published_model import Transformer
+from benchmarks.published_plan import Degrees
+
+FIRST_KERNEL = (
+    "Ran the first flash attention in Triton; priced is the current kernel, which is several times "
+    "faster on long sequences"
+)
+EAGER = "PyTorch without a compiler reads and writes memory between elementwise operations"
+ALONE = (
+    "bfloat16 products on H100 are timed one at a time, at up to 780 TFLOP/s; steps of every "
+    "framework here stay at 500 or below, and no table of products within a step exists"
+)
+REASONS: dict[str, str] = {
+    "JAX-Toolbox MaxText": ALONE,
+    "torchtitan": f"{ALONE}; its collectives of tensor parallelism run between the products",
+    "Alpa logical shapes": (
+        "Two mesh axes on one host of V100s, whose links form a hypercube: a group of two or four "
+        "has fewer links than the all-to-all network that is priced"
+    ),
+    "Alpa end to end, inter only": "GPU kernels of float16 on V100 are priced by cubes only",
+    "MLPerf Training 4.1": (
+        "Chunks of a pipeline are priced with exposed tensor-parallel collectives; that "
+        "implementation hides them inside its products"
+    ),
+    "NeMo 25.02": "As MLPerf's: collectives of tensor parallelism are hidden inside products there",
+}
+
+
+def reason(source: str, cluster: str, degrees: Degrees, model: Transformer) -> str:
+    """The known causes of a large error, or that there is none.
+
+    Args:
+        source: of the case.
+        cluster: name of the machine.
+        degrees: how the step was spread.
+        model: what was trained.
+    """
+    found: list[str] = []
+    if degrees.context > 1:
+        found.append(
+            "A causal kernel is not split over queries, and there is no ring attention: devices of "
+            "context parallelism repeat the attention"
+        )
+    if degrees.data & (degrees.data - 1):
+        found.append(
+            f"No dimension divides by {degrees.data}, so optimizer states stay whole, where "
+            "Megatron splits one flat buffer"
+        )
+    if source == "MosaicML llm-foundry":
+        found.extend([FIRST_KERNEL, EAGER])
+        if "h100" in cluster and not model.dtype.startswith("float8"):
+            found.append(ALONE)
+    elif source.startswith("torchtitan"):
+        found.append(REASONS["torchtitan"])
+    elif source in REASONS:
+        found.append(REASONS[source])
+    if "gb300" in cluster and degrees.pipeline > 1 and degrees.chunks == 1:
+        found.append("Chunks of its stages are not stated; without them the bubble is large")
+    return ". ".join(found) + "." if found else "Unexplained."
