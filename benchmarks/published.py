@@ -137,7 +137,9 @@ def candidates(case: Case, cluster: Cluster) -> Iterator[tuple[Degrees, str]]:
     # with attention as a kernel there are no scores to recompute
     kinds = ("none",) if case.model.flash else ("none", "selective")
     for values in itertools.product(*open_ones.values()):
-        degrees = Degrees(**(dict(case.given) | dict(zip(open_ones, values, strict=True))))
+        chosen: dict[str, Any] = dict(case.given)
+        chosen |= dict(zip(open_ones, values, strict=True))
+        degrees = Degrees(**chosen)
         parts = case.model.layers / (degrees.pipeline * degrees.chunks)
         if degrees.devices != cluster.num_devices or (degrees.pipeline == 1 < degrees.chunks):
             continue

@@ -185,7 +185,8 @@ class Transformer:
             policy = SAVED[self.recompute]
             layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)
         keys = jax.random.split(batch["key"], self.layers) if self.dropout else None
-        x, _ = jax.lax.scan(layer, x, (params["layers"], keys))
+        scanned: Any = jax.lax.scan(layer, x, (params["layers"], keys))
+        x = scanned[0]
         y = self.norm(x, params["norm"], None)
         spec, wide = "bsm,mv->bsv", self.wide_gradients
         (logits,) = _products(spec, False, wide, y, (params["head"],))
@@ -272,4 +273,5 @@ def adam(*, copies: bool) -> optax.GradientTransformation:
         change = jax.tree.map(lambda n, p: n - p.astype(jnp.float32), new, params)
         return change, (mean, square, new)
 
-    return optax.GradientTransformation(init, update)
+    updating: Any = update
+    return optax.GradientTransformation(init, updating)

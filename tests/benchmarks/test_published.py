@@ -1,3 +1,4 @@
+# pyright: basic
 from __future__ import annotations
 
 from dataclasses import replace
@@ -110,6 +111,7 @@ def test_steps_of_korthikanti_and_alpa_follow_the_published_ones() -> None:
     assert ratios == pytest.approx([1.0] * len(ratios), abs=0.1)
 
 
+@pytest.mark.exhaustive
 def test_recomputation_saves_the_published_share() -> None:
     found = shares("175B")
     for technique in ("sequence parallel", "selective", "full"):
