@@ -23,6 +23,7 @@ BENCHES = (
     "oracles",
     "overlap",
     "pipeline-plans",
+    "pipeline-search",
     "pipeline-steps",
     "pipelines",
     "plan-time",

@@ -46,7 +46,7 @@ def fixed(
     search = PipelineSearch(training, Request(parse_cluster(cluster), options))
     search.planner.within = within
     chosen = places(search.shares)
-    found = search.trial(
+    found = search.trials.trial(
         count, Division(chosen, sizes, ("none",) * len(sizes), float("inf"), float("inf"))
     )
     return _row(found)

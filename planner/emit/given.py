@@ -43,6 +43,27 @@ def leaves_like(tree: Any, name: str, planned: Any) -> list[Any]:
     return leaves
 
 
+def refuse_used(leaves: Sequence[Any], name: str, planned: Any) -> None:
+    """Refuses arrays whose memory an earlier step has reused.
+
+    Args:
+        leaves: arrays, or pieces of arrays.
+        name: name of the argument.
+        planned: the same pytree of `jax.ShapeDtypeStruct`.
+
+    Raises:
+        ArgumentError: if there is one.
+    """
+    for n, leaf in enumerate(leaves):
+        parts = getattr(leaf, "parts", (leaf,))
+        if any(isinstance(part, jax.Array) and part.is_deleted() for part in parts):
+            raise ArgumentError(
+                f"'{names_of(name, planned)[n]}' was given to an earlier step, which reused its "
+                "memory", kind="bad-argument", where=PLACE,
+                remedy="pass what that step returned, or place the arrays again for every call",
+            )  # fmt: skip
+
+
 def check_arrays(names: Sequence[str], leaves: Sequence[Any]) -> None:
     """Refuses what is no array; JAX knows it by its number among all leaves.
 

@@ -1,19 +1,19 @@
 # pyright: basic
-"""The search for a pipeline: estimates divisions, plans the stages of the best, and ranks them.
+"""The search for a pipeline: the division with the least estimate is planned, until none is better.
 
-1. The whole program is planned on a few sizes of sub-mesh and micro-batch (`whole_program_prices`).
-2. From these prices a dynamic programme divides it (`divide/dynamic_programme.py`), for each number
-of stages.
-3. The stages of the most promising division are planned and simulated; the ratio of their costs to
-   the estimates corrects the estimates, and step 2 runs with these.
+1. The whole program is planned on a few sizes of sub-mesh and numbers of micro-batches, from which
+   lower estimates of all stages follow (`divide/stage_bounds.py`).
+2. For each number of micro-batches and family of schedules, a dynamic programme finds the division
+   with the least estimate (`divide/dynamic_programme.py`).
+3. The stages of the least of all are planned; their prices replace the estimates, and step 2 is
+   repeated where they count, until the least estimate is no better than the best pipeline.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from costmodel import Cluster
@@ -25,43 +25,37 @@ from ..sharding.search.over_meshes import limit_of
 from ..training.training import Training
 from .cut.stage_training_step import StageTrainingStep
 from .divide.candidates import Candidates
-from .divide.corrected_estimates import Estimates
-from .divide.dynamic_programme import Division
+from .divide.dynamic_programme import EXACT, Division
 from .divide.refusal import refusal
 from .divide.run_costs import RECOMPUTE, Shares
 from .divide.simulated import Ranked
-from .divide.space import check_stages, counts, near, sizes, stage_counts
-from .schedule import INTERLEAVED, families
+from .divide.sources import Chain, InTurn, Source
+from .divide.space import check_stages, counts, group_counts, sizes, stage_counts
+from .divide.stage_bounds import StageBounds
+from .schedule import INTERLEAVED, families, late_families
 from .stage_planner import StagePlanner
 from .trials import WORTH, PlannedPipeline, Trials
-from .whole_program_prices import Prices
+from .whole_program_prices import price_wholes
 
-# Divisions whose stages are planned: in all, after the first that fits, and the greatest estimate
-# over the best simulated step.
-TIME_LIMIT_S = 60.0  # of processor time
-MOST_TRIALS, TRIALS = 24, 4
-HOPE = 1.0
+MOST_PLANS = 160  # stages that are planned; the estimates of a search that ends here are no proof
 # A hand-written pipeline is priced if this share of its estimate is below the best step, at most
 # for this many numbers of micro-batches until one fits.
 DOUBT, COUNTS = 0.9, 3
-# Stages on each group of devices to try, if this share of the estimate is below the best step.
-CHUNKS, NEARLY = (2, 4), 0.95
+CHUNKS = (2, 4)  # stages on each group of devices, where they run in turn
 
 
 @dataclass
 class PipelineSearch:
     """One search for a pipeline.
 
-    looked_at: numbers of micro-batches that were priced.
-    tried: divisions whose stages were planned; by_hand: hand-written pipelines that were priced.
+    by_hand: hand-written pipelines that were priced.
+    tried: number of divisions whose stages were planned.
     """
 
     training: Training
     request: Request
-    looked_at: set[int] = field(default_factory=set)
-    tried: set[tuple[object, ...]] = field(default_factory=set)
+    tried: int = 0
     by_hand: dict[str, Ranked] = field(default_factory=dict)
-    deadline: float = 0.0
 
     @property
     def machine(self) -> Cluster:
@@ -84,20 +78,27 @@ class PipelineSearch:
         return Shares(self.planner.loss(self.options.microbatches or 1).chain, self.machine)
 
     @cached_property
-    def estimates(self) -> Estimates:
-        """Estimated costs of stages, corrected by planned ones."""
-        return Estimates(self.shares)
+    def bounds(self) -> StageBounds:
+        """Lower estimates of stages, exact where they were planned."""
+        asked = self.options.microbatches or 1
+        held = self.planner.loss(asked).held_bytes(summed=self.options.microbatches != 1)
+        return StageBounds(self.shares, held, self.limit)
 
     @cached_property
     def trials(self) -> Trials:
         """Plans and simulates divisions."""
-        return Trials(self.planner, self.shares, self.estimates)
+        return Trials(self.planner, self.shares, self.bounds)
 
     @cached_property
     def candidates(self) -> Candidates:
         """Source of divisions to try."""
-        asked = self.options.microbatches or 1
-        return Candidates(self.estimates, self.machine, self.limit, self.kinds, asked)
+        asked, late = self.options.microbatches or 1, late_families(self.options.schedules)
+        return Candidates(self.bounds, self.machine, self.kinds, asked, late)
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Numbers of micro-batches to choose from."""
+        return counts(self._examples(), self.options.microbatches)
 
     @property
     def limit(self) -> float:
@@ -111,66 +112,70 @@ class PipelineSearch:
             PlanError: if the number of stages that was asked for is not possible.
         """
         layers = self.shares.count - 1
-        stages = (asked,) if asked else stage_counts(self.machine, layers)
         check_stages(self.machine, asked, layers)
-        self.batch = self.options.microbatches or self._examples()
-        grid = counts(self.batch, self.options.microbatches)
-        self.prices = Prices.begun(self.trials, self.machine, grid, asked)
-        self.prices.spread(lambda found: self._fastest(found, stages))
-        limit_s = min(self.options.time_limit_s, TIME_LIMIT_S)
-        self.deadline = time.process_time() + limit_s  # time for prices excluded
+        stages = (asked,) if asked else stage_counts(self.machine, layers)
+        price_wholes(self.trials, self.machine, self.counts, self.kinds)
+        best = self._searched(stages)
+        if best is None and not self.trials.least:
+            self._too_large(stages)
+        if best and self.options.baselines:
+            best = self._beside(best, stages)
+        return best and self._polished(best)
+
+    def _sources(self, stages: tuple[int, ...]) -> list[Source]:
+        """Where divisions come from: one for each number of micro-batches and way to schedule."""
+        given, groups = self.options.schedules, group_counts(self.machine, stages)
+        able = [m for m in self.counts if m not in self.trials.unable]
+        found: list[Source] = [
+            Chain(self.candidates, m, family, stages) for m in able for family in families(given)
+        ]
+        if INTERLEAVED in given:
+            found += [InTurn(self.candidates, m, p, chunks)
+                      for m in able for p in groups for chunks in CHUNKS]  # fmt: skip
+        return found
+
+    def _searched(self, stages: tuple[int, ...]) -> PlannedPipeline | None:
+        """Plans divisions, the least estimate first, and returns the best."""
         best: PlannedPipeline | None = None
-        self.looked_at.update(self.prices.counts)
-        while True:
-            found = self._searched(best, stages)
-            better = self._beside(found, stages) if found and self.options.baselines else found
-            if better is found:
-                return better and self._interleaved(self._polished(better))
-            best = better
-
-    def _fastest(self, found: Sequence[int], stages: tuple[int, ...]) -> int | None:
-        """The number of micro-batches with the fastest estimate; None if no estimate fits."""
-        kinds = families(self.options.schedules)
-        rows = [
-            (one.step_s, m) for m in found for kind in kinds
-            for one in self.candidates.divided(m, kind, stages)
-        ]  # fmt: skip
-        return min(rows)[1] if rows else None
-
-    def _searched(
-        self, best: PlannedPipeline | None, stages: tuple[int, ...]
-    ) -> PlannedPipeline | None:
-        """Plans divisions, the fastest estimate first, and returns the best."""
-        kinds = families(self.options.schedules)
-        divided = self.candidates.divided
-        queue = {(m, kind): divided(m, kind, stages) for m in self.looked_at for kind in kinds}
-        left = TRIALS
-        for _ in range(MOST_TRIALS):
-            options = [
-                (one.step_s, count, kind, one)
-                for (count, kind), found in queue.items() for one in found
-                if (count, kind, one.places, one.sizes, one.recompute) not in self.tried
-                and count not in self.trials.unable
-            ]  # fmt: skip
-            late = best is not None and time.process_time() > self.deadline
-            if not options or late or not left:
+        best_s = float("inf")
+        sources = self._sources(stages)
+        while self.planner.solved < MOST_PLANS and sources:
+            source = min(sources, key=lambda source: source.least_s)
+            if source.least_s >= best_s * (1 - EXACT):
                 break
-            step_s, count, kind, one = min(options, key=lambda o: (*o[:3], o[3].places))
-            if best and step_s > HOPE * best.ranked.step_s:
-                break
-            self.tried.add((count, kind, one.places, one.sizes, one.recompute))
-            found = self.trial(count, one, kind, best.ranked.step_s if best else float("inf"))
-            left -= best is not None and found is not None
-            if found and (best is None or found.ranked.step_s < best.ranked.step_s):
-                best = found
-            fresh = {count}
-            if found and not self.options.microbatches:
-                fresh |= {m for m in near(count, self.batch) if (m, kind) not in queue}
-            self.looked_at |= fresh
-            for m in sorted(fresh):
-                self.prices.reach(m)
-                queue |= {(m, k): divided(m, k, stages) for k in kinds}
+            if not source.is_current:
+                if not source.estimate(best_s):
+                    sources.remove(source)
+                continue  # another may have a lower estimate now
+            assert source.division is not None
+            found = self._tried(source, source.division, best_s)
+            for other in sources:
+                if other.count == source.count:
+                    other.is_current = False
+            if found and found.ranked.step_s < best_s:
+                best, best_s = found, found.ranked.step_s
+            sources = [one for one in sources if one.count not in self.trials.unable]
         return best
+
+    def _too_large(self, stages: tuple[int, ...]) -> None:
+        """Plans the division with the least estimate without a limit of memory, for its bytes."""
+        bounds = replace(self.bounds, limit_bytes=float("inf"), _costs={})
+        count, family = self.counts[-1], families(self.options.schedules)[0]
+        one = replace(self.candidates, bounds=bounds).best(count, family, stages, float("inf"))
+        if one is not None:
+            self.trials.trial(count, one, family)
+
+    def _tried(self, source: Source, one: Division, best_s: float) -> PlannedPipeline | None:
+        """The division with its stages planned, unless its estimate rises above the best step."""
+        self.tried += 1
+
+        def is_hopeful() -> bool:
+            return source.again(one).step_s < best_s
+
+        found = self.trials.trial(source.count, one, source.family, is_hopeful)
+        if source.again(one).step_s < best_s:
+            source.drop(one)  # it was simulated, or needs more memory than its stages alone
+        return found
 
     def _beside(self, best: PlannedPipeline, stages: tuple[int, ...]) -> PlannedPipeline:
         """The best pipeline, or a hand-written one that is faster; both are priced in the same way.
@@ -178,16 +183,17 @@ class PipelineSearch:
         Each rule is priced at the first number of micro-batches that fits, the fastest estimate
         first; those whose estimate is far above the best step are left out.
         """
-        kind = families(self.options.schedules)[0]
+        family = families(self.options.schedules)[0]
         rows: dict[str, list[tuple[float, int, Division]]] = {}
-        for count in sorted(self.looked_at - self.trials.unable):
-            for name, one in self.candidates.by_hand(count, kind, stages).items():
-                rows.setdefault(name, []).append((one.step_s, count, one))
-        for name in sorted(rows.keys() - self.by_hand.keys()):
-            for _, count, one in sorted(rows[name], key=lambda row: row[:2])[:COUNTS]:
-                most_s = best.ranked.step_s / DOUBT
-                hoped_s = one.hoped_s(count)
-                found = self.trial(count, one, kind, most_s) if hoped_s < most_s else None
+        for count in self.counts:
+            if count not in self.trials.unable:
+                for name, one in self.candidates.by_hand(count, family, stages).items():
+                    rows.setdefault(name, []).append((one.step_s, count, one))
+        for name in sorted(rows):
+            for step_s, count, one in sorted(rows[name], key=lambda row: row[:2])[:COUNTS]:
+                if DOUBT * step_s >= best.ranked.step_s:
+                    break
+                found = self.trials.trial(count, one, family)
                 if found is not None:
                     self.by_hand[name] = found.ranked
                     best = min(best, found, key=lambda f: f.ranked.step_s)
@@ -198,7 +204,7 @@ class PipelineSearch:
         """Plans the slowest stages with more mesh axes, as long as the step gets faster."""
         shape, plans, prices = best.ranked.shape, list(best.plans), list(best.prices)
         tried: set[int] = set()
-        while time.process_time() < self.deadline:
+        while True:
             seconds = [p.paced_s(k) for p, k in zip(prices, shape.recompute, strict=True)]
             s = max(range(len(seconds)), key=lambda s: seconds[s])
             if id(plans[s]) in tried:
@@ -215,26 +221,16 @@ class PipelineSearch:
             self.trials.ranked(best.bound, shape, plans, prices, best.across, best.flight) or best
         )
 
-    def _interleaved(self, best: PlannedPipeline) -> PlannedPipeline:
-        """The best pipeline, or an interleaved one on its groups of devices if that is faster."""
-        groups, count = best.ranked.shape.groups, best.ranked.shape.microbatches
-        for chunks in CHUNKS if INTERLEAVED in self.options.schedules else ():
-            one = self.candidates.interleaved(count, groups, chunks)
-            if one is not None and NEARLY * one.step_s < best.ranked.step_s:
-                found = self.trial(count, one, below_s=best.ranked.step_s)
-                best = min(best, found or best, key=lambda f: f.ranked.step_s)
-        return best
-
     def lower_bound_s(self, rewritten: Sequence[StageTrainingStep] = ()) -> float:
-        """Bound of the step over all pipelines with a number of micro-batches that was priced [s].
+        """Bound of the step over all pipelines with any number of micro-batches [s].
 
         Args:
             rewritten: all stages of the plan if it has rewrites; the bound then also holds for
                 pipelines of these programs.
         """
-        chosen = sizes(self.machine, every=True)
+        chosen = sizes(self.machine)
         works: list[float] = []
-        for count in sorted(self.looked_at):
+        for count in self.counts:
             with suppress(IndivisibleError):
                 works.append(self.planner.least_work_s(count, chosen))
         if rewritten:
@@ -242,7 +238,7 @@ class PipelineSearch:
         return min(works, default=0.0) / self.machine.num_devices
 
     def _examples(self) -> int:
-        """Examples in a step."""
+        """Examples in a step; 1 if the loss cannot be divided."""
         for count in (2, 3, 5, 7):
             try:
                 parts = self.planner.loss(count).built.parts
@@ -256,12 +252,6 @@ class PipelineSearch:
     def kinds(self) -> tuple[str, ...]:
         """Kinds of recomputation to choose from; not by layer if the program has its own."""
         return ("none", "stage") if self.shares.chain.recomputes else RECOMPUTE
-
-    def trial(
-        self, count: int, one: Division, flights: str = "1f1b", below_s: float = float("inf")
-    ) -> PlannedPipeline | None:
-        """A division with its stages planned, under its best schedule; see `Trials.trial`."""
-        return self.trials.trial(count, one, flights, below_s)
 
     def refusal(self) -> PlanError:
         """The error for a search that found no pipeline."""

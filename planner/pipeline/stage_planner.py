@@ -49,6 +49,7 @@ ROUGH = Effort(SolveOptions(tolerance=1e-2, budget=replace(QUICK, steps=53, roun
 THOROUGH = Effort(FAIR.first)
 # The plan of an equal stage is reused with more memory if it is this close to the bound there.
 NEAR = 3e-3
+AMPLE = 10**15  # bytes of memory that no program needs
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,9 @@ class BoundStages:
 
 @dataclass(frozen=True, slots=True)
 class StageError:
-    """A stage that does not fit, with its price for one micro-batch in flight if that fits."""
+    """A stage that does not fit."""
 
     needs_bytes: float
-    alone: StagePrice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,6 @@ class StagePlanner:
     groups: plans of stages that are equal except for the micro-batches in flight.
     within: the hand-written plan that stages have to follow, if any.
     programs, menus: searched programs and strategies, shared by equal stages and equal sub-meshes.
-    uncut: whole programs as one stage, by number of micro-batches.
     solved: number of stages planned.
     """
 
@@ -126,7 +125,6 @@ class StagePlanner:
     known: dict[Any, tuple[StageTrainingStep, str]] = field(default_factory=dict)
     programs: dict[str, Program] = field(default_factory=dict[str, Program])
     menus: dict[int, Menus] = field(default_factory=dict[int, Menus])
-    uncut: dict[int, tuple[StageTrainingStep, str]] = field(default_factory=dict)
     within: str | None = None
     solved: int = 0
 
@@ -148,16 +146,14 @@ class StagePlanner:
 
     def least_work_s(self, count: int, sizes: Sequence[int]) -> float:
         """Bound of the device-seconds of a step in a pipeline; see `least_seconds`."""
-        stage, name = self._uncut(count)
+        stage, name = self._uncut(count, "none")
         return self.work_s(stage, sizes, name)
 
-    def _uncut(self, count: int) -> tuple[StageTrainingStep, str]:
+    def _uncut(self, count: int, kind: str) -> tuple[StageTrainingStep, str]:
         """The whole program as one stage."""
-        if count not in self.uncut:
-            loss = self.loss(count)
-            cuts = (0, len(loss.chain.slots))
-            self.uncut[count] = self._training_step(loss, cut_of(loss, cuts), 0, cuts, "none")
-        return self.uncut[count]
+        loss = self.loss(count)
+        cuts = (0, len(loss.chain.slots))
+        return self._training_step(loss, cut_of(loss, cuts, (kind,)), 0, cuts, kind)
 
     def work_s(self, stage: StageTrainingStep, sizes: Sequence[int], name: str = "") -> float:
         """Bound of the device-seconds of one stage in a step.
@@ -175,19 +171,16 @@ class StagePlanner:
                if op.place[:2] != inside or op.place[2] in own]  # fmt: skip
         return least_work_s(facts, ComputeModel(self.machine), sizes, ops)
 
-    def whole(self, count: int, size: int) -> StagePrice | PlanError:
-        """Price of the whole program on a sub-mesh, from which its runs of slots are estimated.
+    def whole(self, count: int, size: int, kind: str = "none") -> StagePrice:
+        """Price of the whole program on a sub-mesh, as if a device had memory for all of it.
 
-        Its memory is that of all sub-meshes of this size in the cluster.
+        Args:
+            count: number of micro-batches.
+            size: devices of the sub-mesh.
+            kind: recomputation.
         """
-        room = self.limit_bytes * self.machine.num_devices / size
-        stage, name = self._uncut(count)
-        try:
-            return self._price(count, stage, Ask(0, size, round(room), effort=ROUGH), name)
-        except PlanError as error:
-            if error.kind != "does-not-fit":
-                raise
-            return error
+        stage, name = self._uncut(count, kind)
+        return self._price(count, stage, Ask(0, size, AMPLE, effort=ROUGH), name)
 
     def stage(
         self, cut: Staged, shape: PipelineShape, s: int, flight: int
@@ -206,13 +199,7 @@ class StagePlanner:
         ask = self._ask(shape, s, flight)
         answer = self._planned(shape.microbatches, stage, name, ask)
         if isinstance(answer, PlanError):
-            alone = answer
-            if flight > 1:
-                ask = self._ask(shape, s, 1)
-                alone = self._planned(shape.microbatches, stage, name, ask)
-            if isinstance(alone, PlanError):
-                return StageError(alone.needs_bytes)
-            return StageError(alone[1].needed_bytes(kind, flight), alone[1])
+            return StageError(answer.needs_bytes)
         group[flight] = answer
         return answer
 
@@ -227,13 +214,6 @@ class StagePlanner:
             if close and price.needed_bytes(kind, flight) <= room * (1 + 1e-9):
                 return plan, price
         return None
-
-    def roomier(self, cut: Staged, shape: PipelineShape, s: int, flight: int) -> StageFound | None:
-        """An equal stage's plan for more micro-batches in flight; None if one is for `flight`."""
-        loss, kind = self.loss(shape.microbatches), shape.recompute[s]
-        _, name = self._training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
-        group = self.groups.get((name, shape.sizes[s], kind, self.limit_bytes / shape.chunks), {})
-        return group[max(group)] if group and max(group) > flight not in group else None
 
     def better(
         self, cut: Staged, shape: PipelineShape, s: int, flight: int, below_s: float

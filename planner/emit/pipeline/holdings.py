@@ -55,6 +55,13 @@ class Pieces:
         return f"Pieces({sizes} of {self.dtype}{list(self.shape)})"
 
 
+def copied(x: Any) -> Any:
+    """A copy of an array of JAX that this process holds, or of its pieces; others as they are."""
+    if isinstance(x, Pieces):
+        return Pieces([copied(part) for part in x.parts])
+    return x.copy() if isinstance(x, jax.Array) and x.is_fully_addressable else x
+
+
 def placed(x: Any, where: Where, groups: Sequence[Devices], sharding: Callable[[int], Any]) -> Any:
     """An array, from wherever it is, in its place; it stays if it is there already.
 

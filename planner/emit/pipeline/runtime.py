@@ -7,7 +7,7 @@ group of devices in the order of its own tasks. Arrays go from group to group by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,9 @@ from ...common.surface import public
 from ...pipeline.cut.stage import Use
 from ...pipeline.schedule import Kind, Schedule, Task
 from ..context import unmeshed
-from ..given import leaves_like
+from ..given import leaves_like, refuse_used
 from .feed import Feed, Whole
-from .holdings import Pieces, placed
+from .holdings import Pieces, copied, placed
 from .places import Stack, Where
 from .processes import started
 from .programs import ChunkPrograms
@@ -91,22 +91,39 @@ class Pipeline:
     @public
     @unmeshed
     def place(self, tree: Any, argument: int) -> Any:
-        """Parameters (0) or optimizer state (1) in their places."""
+        """Copies of parameters (0) or optimizer state (1) in their places.
+
+        A step reuses the memory of what it is given, so that nothing here is shared with `tree`.
+        """
         where = self.where if argument == 0 else self.state_where
         return jax.tree.unflatten(
-            jax.tree.structure(self.types[argument]), self.flat(tree, argument, where)
+            jax.tree.structure(self.types[argument]), self.flat(tree, argument, where, copied)
         )
 
-    def flat(self, tree: Any, argument: int, where: Sequence[Where]) -> list[Any]:
+    def flat(
+        self,
+        tree: Any,
+        argument: int,
+        where: Sequence[Where],
+        taken: Callable[[Any], Any] = lambda x: x,
+    ) -> list[Any]:
         """Leaves of an argument in their places.
 
+        Args:
+            tree: the argument.
+            argument: 0 for parameters, 1 for optimizer state.
+            where: places of its leaves.
+            taken: what each leaf is passed through first.
+
         Raises:
-            ArgumentError: if it has another structure or other types.
+            ArgumentError: if it has another structure or other types, or was used by a step.
         """
-        leaves = leaves_like(tree, ("params", "opt_state")[argument], self.types[argument])
+        name = ("params", "opt_state")[argument]
+        leaves = leaves_like(tree, name, self.types[argument])
+        refuse_used(leaves, name, self.types[argument])
         goals = self.stored[argument]
         return [
-            placed(x, place, self.groups, lambda n, k=k: goals.get((k, n)))
+            placed(taken(x), place, self.groups, lambda n, k=k: goals.get((k, n)))
             for k, (x, place) in enumerate(zip(leaves, where, strict=True))
         ]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 from ...common.errors import PlanError
 from ...training.loss_in_parts import InParts
@@ -36,6 +37,13 @@ class Opened:
     batch: Any
     microbatches: int
     has_aux: bool
+
+    def held_bytes(self, *, summed: bool) -> int:
+        """Bytes of parameters and optimizer state, and of gradients if they are `summed`."""
+        state = jax.eval_shape(self.built.init, self.params)
+        sums = self.params if summed else ()
+        leaves = jax.tree.leaves((self.params, state, sums))
+        return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def opened(

@@ -1,123 +1,174 @@
-"""Divisions of a program to plan, chosen by estimated costs."""
+"""Divisions of a program to plan, chosen by the lower estimates of their stages."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
 
 from costmodel import Cluster
 
-from ..schedule import IN_FLIGHT, INTERLEAVED
+from ..schedule import IN_FLIGHT, INTERLEAVED, Simulator, StageCosts
 from .by_hand import hand_written
-from .corrected_estimates import Estimates
-from .dynamic_programme import Division, Floats, Machine, divide, estimated, least_most
+from .dynamic_programme import Division, Floats, Machine, Option, Space, divide, least_most
 from .run_costs import Costs
 from .simulated import flights_of, table_of
 from .space import sizes
+from .stage_bounds import StageBounds, StageKind
+from .transfers import entry_s, links_of
 
 
 @dataclass(frozen=True)
 class Candidates:
     """Source of divisions to plan.
 
-    limit_bytes: memory limit of a device.
     kinds: kinds of recomputation to choose from.
     asked: number of micro-batches at which the program's chain was traced.
+    late: families of schedules in which weight gradients may fill the time that a stage waits.
     """
 
-    estimates: Estimates
+    bounds: StageBounds
     cluster: Cluster
-    limit_bytes: float
     kinds: tuple[str, ...]
     asked: int
+    late: frozenset[str] = frozenset()
 
-    def divided(self, count: int, flights: str, stages: tuple[int, ...]) -> list[Division]:
-        """The division with the best estimate, and the best for other numbers of stages.
+    def space(self, count: int, family: str) -> Space:
+        """All divisions under a number of micro-batches and a family of schedules.
 
         Args:
             count: number of micro-batches.
-            flights: schedule family that sets the micro-batches in flight, a key of `IN_FLIGHT`.
+            family: sets the micro-batches in flight, a key of `IN_FLIGHT`.
+        """
+        cluster = self.cluster
+        machine = Machine(cluster.num_devices, cluster.devices_per_host, sizes(cluster))
+        across = self.across_bytes(count)
+
+        def costs(flight: int) -> Mapping[Option, Costs]:
+            return {
+                (size, kind): self.bounds.costs(
+                    StageKind(count, size, kind), flight, late=family in self.late
+                )
+                for size in machine.sizes for kind in self.kinds
+            }  # fmt: skip
+
+        def transfer_s(first: int, size: int) -> Floats:
+            return entry_s(cluster, first, size, across)
+
+        return Space(machine, count, costs, transfer_s, IN_FLIGHT[family])
+
+    def across_bytes(self, count: int) -> Floats:
+        """Bytes of one micro-batch at each place."""
+        return self.bounds.shares.takes_bytes * self.asked / count
+
+    def best(
+        self, count: int, family: str, stages: Sequence[int], below_s: float
+    ) -> Division | None:
+        """The division with the least estimate below a limit [s]; arguments as of `space`."""
+        return divide(self.space(count, family), stages, below_s)[0]
+
+    def least_s(self, count: int) -> float:
+        """Lower estimate of all steps: the device-seconds of the whole program [s]."""
+        whole = [
+            size * self.bounds.shares.costs(self.bounds.whole(count, size), count, "none",
+                                            late=True).pace_s[0, -1]
+            for size in sizes(self.cluster)
+        ]  # fmt: skip
+        return count * float(min(whole)) / self.cluster.num_devices
+
+    def by_hand(self, count: int, family: str, stages: Sequence[int]) -> dict[str, Division]:
+        """Hand-written divisions by name, each stage with its best recomputation.
+
+        Args:
+            count: number of micro-batches.
+            family: as of `space`.
             stages: numbers of stages to choose from.
         """
-        machine = self._machine(stages)
-        costs = self._costs(count, machine.sizes)
-        if not costs:
-            return []
-        return divide(
-            costs, self._transfer_s(count, machine.sizes), machine, count, stages=stages,
-            in_flight=IN_FLIGHT[flights],
-        )  # fmt: skip
-
-    def by_hand(self, count: int, flights: str, stages: tuple[int, ...]) -> dict[str, Division]:
-        """Hand-written divisions by name, each stage with its best kind of recomputation."""
-        machine, shares = self._machine(stages), self.estimates.shares
-        costs = self._costs(count, machine.sizes)
-        known = sorted({size for size, _ in costs})
-        transfer_s = self._transfer_s(count, known)
+        space, shares = self.space(count, family), self.bounds.shares
+        devices = self.cluster.num_devices
+        rows = hand_written(shares, devices, space.machine.sizes, stages)
         return {
-            f"{name}, {p} stages": estimated(
-                places, (machine.devices // p,) * p, costs, transfer_s, machine, count,
-                IN_FLIGHT[flights],
-            )
-            for (name, p), places in hand_written(shares, machine.devices, known, stages).items()
-        }  # fmt: skip
-
-    def _machine(self, stages: tuple[int, ...]) -> Machine:
-        cluster = self.cluster
-        chosen = sizes(cluster, every=len(stages) == 1)
-        return Machine(cluster.num_devices, cluster.devices_per_host, chosen, self.limit_bytes)
-
-    def _costs(self, count: int, chosen: tuple[int, ...]) -> dict[tuple[int, str], Costs]:
-        found = {
-            (size, kind): self.estimates.costs(count, size, kind)
-            for size in chosen for kind in self.kinds
-        }  # fmt: skip
-        return {key: costs for key, costs in found.items() if costs is not None}
-
-    def _transfer_s(self, count: int, chosen: tuple[int, ...] | list[int]) -> dict[int, Floats]:
-        cluster = self.cluster
-        link = cluster.network if cluster.num_hosts > 1 else cluster.intra_host
-        each = link.bandwidth_bytes_per_s / link.shared_by_devices
-        across = self.estimates.shares.takes_bytes * self.asked / count
-        return {
-            d: np.where(across > 0, 2 * (link.latency_s + across / (each * d)), 0.0) for d in chosen
+            f"{name}, {p} stages": space.estimated(places, (devices // p,) * p)
+            for (name, p), places in rows.items()
         }
 
-    def interleaved(self, count: int, groups: tuple[int, ...], chunks: int) -> Division | None:
+    def interleaved(self, count: int, groups: int, chunks: int) -> Division | None:
         """The interleaved division with the least estimated time of its slowest stage.
 
-        None if the program has too few places, the groups differ, or `count` is not a multiple of
-        the number of groups. All stages of a group have equal shares of its memory.
+        None if the program has too few places, no such groups exist, or `count` is not a multiple
+        of their number. All stages of a group have equal shares of its memory.
 
         Args:
             count: number of micro-batches.
-            groups: devices of each group.
-            chunks: stages on each group.
+            groups: number of groups, of equal numbers of devices.
+            chunks: stages on each group of devices.
         """
-        p, n, stages = len(groups), self.estimates.shares.count, len(groups) * chunks
-        if len(set(groups)) > 1 or count % p or stages >= n:
+        n, stages, devices = self.bounds.shares.count, groups * chunks, self.cluster.num_devices
+        size = devices // groups
+        machine = Machine(devices, self.cluster.devices_per_host, (size,))
+        if devices % groups or count % groups or stages >= n:
             return None
-        flight = flights_of(table_of(INTERLEAVED, count, ("none",) * stages, chunks))
-        costs = self._costs(count, groups[:1])
-        if not costs:
+        if not all(machine.fits_at(size * g, size) for g in range(groups)):
             return None
-        room = self.limit_bytes / chunks
-        kinds = [kind for _, kind in costs]
-        each = [
-            np.array([
-                np.where(one.held_bytes + (f - 1) * one.more_bytes <= room, one.micro_s, np.inf)
-                for one in costs.values()
+        flight = _flights(count, groups, chunks)
+        each = {
+            f: np.array([
+                self.bounds.costs(StageKind(count, size, kind, chunks), f, late=False).pace_s
+                for kind in self.kinds
             ])
-            for f in flight
-        ]  # fmt: skip
-        places, slowest = least_most([seconds.min(axis=0) for seconds in each])
-        if not np.isfinite(slowest):
+            for f in set(flight)
+        }  # fmt: skip
+        places, slowest = least_most([each[f].min(axis=0) for f in flight])
+        if not math.isfinite(slowest):
             return None
-        at = list(pairwise(places))
-        recompute = tuple(kinds[int(each[s][:, i, j].argmin())] for s, (i, j) in enumerate(at))
-        seconds = [float(each[s][:, i, j].min()) for s, (i, j) in enumerate(at)]
-        pace = max(sum(seconds[g::p]) for g in range(p))
-        step_s = (count + (p - 1) / chunks) * pace
-        return Division(places, groups * chunks, recompute, step_s, pace, chunks)
+        at = [*pairwise(places)]
+        recompute = [self.kinds[int(each[f][:, i, j].argmin())]
+                     for f, (i, j) in zip(flight, at, strict=True)]  # fmt: skip
+        return self.chunked(count, groups, places, recompute)
+
+    def chunked(
+        self, count: int, groups: int, places: Sequence[int], recompute: Sequence[str]
+    ) -> Division:
+        """An interleaved division with given places; other arguments as of `interleaved`."""
+        size, chunks = self.cluster.num_devices // groups, len(recompute) // groups
+        flight = _flights(count, groups, chunks)
+        price = self.bounds.whole(count, size).price
+        share = price.forward_s / (price.microbatch_s or 1.0)
+        micro = [
+            float(self.bounds.costs(
+                StageKind(count, size, kind, chunks), f, late=False).fill_s[i, j])
+            for kind, f, (i, j) in zip(recompute, flight, pairwise(places), strict=True)
+        ]  # fmt: skip
+        sizes_ = (size,) * len(micro)
+        step_s = slowest = math.inf
+        if all(map(math.isfinite, micro)):
+            sent = self.across_bytes(count)[list(places[1:])] / size
+            costs = StageCosts(
+                forward_s=tuple(share * t for t in micro),
+                input_gradient_s=tuple((1 - share) * t for t in micro),
+                output_bytes=(*sent[:-1].tolist(), 0.0),
+            )
+            slowest = max(sum(micro[g::groups]) for g in range(groups))
+            once_s = price.once_s * max(
+                sum(self.bounds.shares.params[i, j] for i, j in [*pairwise(places)][g::groups])
+                for g in range(groups)
+            )
+            links = links_of(sizes_[:groups], self.cluster)
+            step_s = _simulator(count, groups, chunks).step_s(costs, links) + float(once_s)
+        return Division(tuple(places), sizes_, tuple(recompute), step_s, slowest, chunks)
+
+
+@cache
+def _simulator(count: int, groups: int, chunks: int) -> Simulator:
+    """Simulator of interleaved 1F1B."""
+    return Simulator(table_of(INTERLEAVED, count, ("none",) * groups * chunks, chunks))
+
+
+@cache
+def _flights(count: int, groups: int, chunks: int) -> tuple[int, ...]:
+    """Micro-batches in flight on each stage of an interleaved division."""
+    return flights_of(_simulator(count, groups, chunks).schedule)

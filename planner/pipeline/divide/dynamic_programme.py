@@ -1,18 +1,20 @@
 """Divides a chain into stages, their devices and recomputation, by dynamic programming.
 
-With t_s the seconds of stage s for one micro-batch, c_s those of receiving its input and sending
-its gradient back, and m micro-batches, the step of a pipeline is
+With t_s the seconds of stage s for one micro-batch, u_s the part of them in which other stages may
+have to wait for it, c_s those of receiving its input and sending its gradient back, and m
+micro-batches, the step of a pipeline is
 
-    sum of t_s + sum of c_s + (m - 1) P
-    P = max over s of t_s, c_s, and (t_s + sum over later stages r of t_r + c_r) / h_s
+    sum of u_s + sum of c_s + (m - 1) P
+    P = max over s of t_s, c_s / 2, and (u_s + sum over later stages r of u_r + c_r) / h_s
 
 where stage s has at most h_s micro-batches in flight; in 1F1B h_s is the number of stages left.
-For a limit on P the least sum follows from
+Under a limit L of t_s and c_s / 2, the least sum follows from
 
-    F[e, i, k] = min over j > i, d, kind:  t[d, kind](i, j) + c_i + F[e - 1, j, k - d]
+    F[e, i, k] = min over j > i, d, kind:  u[d, kind](i, j) + c_i + F[e - 1, j, k - d]
 
 over e stages that begin at place i on k devices, all of which fit in memory; F[e, i, k] - c_i is
-the round trip of the first of them. Limits are tried from the least feasible one upwards.
+the round trip of the first of them. `divide` narrows an interval of L: with F at its upper end and
+P at least its lower end, no division within it is better than the sum of the two.
 Source: Zheng et al., Alpa, OSDI 2022, section 5.2, with memory, transfers and
 recomputation in the recursion.
 """
@@ -22,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import pairwise
 
 import numpy as np
@@ -30,8 +33,14 @@ from numpy.typing import NDArray
 from .run_costs import Costs
 
 Floats = NDArray[np.float64]
-# Number of limits of P to try: above the least feasible one, then near the best.
-LIMITS, SLOWEST, REFINED = 20, 12.0, 6
+EXACT = 1e-3  # relative: `divide` may return a division that is longer than the shortest by this
+MOST_NODES = 200_000  # stages that `divisions` looks at
+Option = tuple[int, str]  # devices of a stage, and its recomputation
+# Stages that are left; first place and units of devices of the next; sum and pace so far; places,
+# devices and recomputation so far.
+_Begun = tuple[
+    int, int, int, float, float, tuple[int, ...], tuple[int, ...], tuple[str, ...]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,15 +58,15 @@ class Division:
     slowest_s: float
     chunks: int = 1
 
-    def hoped_s(self, microbatches: int) -> float:
-        """The step if weight gradients fill most of the bubble [s]."""
-        paced_s = microbatches * self.slowest_s
-        return paced_s + (self.step_s - paced_s) / 3
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What it is, whatever it costs."""
+        return self.places, self.sizes, self.recompute, self.chunks
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices in hosts, and the memory limit of one.
+    """Devices in hosts.
 
     sizes: devices of the sub-meshes to choose from.
     """
@@ -65,7 +74,6 @@ class Machine:
     devices: int
     per_host: int
     sizes: tuple[int, ...]
-    limit_bytes: float
 
     def fits_at(self, first: int, size: int) -> bool:
         """Whether a sub-mesh from device `first` lies in one host or fills hosts."""
@@ -73,76 +81,135 @@ class Machine:
         return at + size <= self.per_host or not (at or size % self.per_host)
 
 
+@dataclass(frozen=True)
+class Space:
+    """Divisions to choose from, with their costs.
+
+    costs: micro-batches in flight -> costs of every run of slots, by option; a run that cannot be
+        a stage has infinite seconds.
+    transfer_s: (first device of a stage, its devices) -> seconds of its input and of the gradient
+        that it sends back, at each place.
+    in_flight: (stages from a stage to the last, micro-batches of a step) -> micro-batches in
+        flight on the stage.
+    """
+
+    machine: Machine
+    microbatches: int
+    costs: Callable[[int], Mapping[Option, Costs]]
+    transfer_s: Callable[[int, int], Floats]
+    in_flight: Callable[[int, int], int] = min
+
+    def flight(self, left: int) -> int:
+        """Micro-batches in flight on the stage with `left` stages from it to the last."""
+        return self.in_flight(left, self.microbatches)
+
+    def estimated(
+        self, places: Sequence[int], sizes: Sequence[int], recompute: Sequence[str] = ()
+    ) -> Division:
+        """A division with given places and sub-meshes.
+
+        Args:
+            places: first place of every stage, and the last place.
+            sizes: devices of every stage.
+            recompute: recomputation of every stage; if empty, the fastest that fits.
+        """
+        p, first, slowest, total = len(sizes), 0, 0.0, 0.0
+        fills, moved, kinds = list[float](), list[float](), list[str]()
+        for s, at in enumerate(pairwise(places)):
+            rows = {
+                kind: costs for (size, kind), costs in self.costs(self.flight(p - s)).items()
+                if size == sizes[s] and (not recompute or kind == recompute[s])
+            }  # fmt: skip
+            pace_s, kind = min((float(costs.pace_s[at]), kind) for kind, costs in rows.items())
+            kinds.append(kind)
+            fills.append(float(rows[kind].fill_s[at]))
+            moved.append(float(self.transfer_s(first, sizes[s])[at[0]]))
+            slowest = max(slowest, pace_s, moved[-1] / 2)
+            first += sizes[s]
+        for s in reversed(range(p)):
+            total += fills[s]
+            if self.flight(p - s) < self.microbatches:
+                slowest = max(slowest, total / self.flight(p - s))
+            total += moved[s]
+        step_s = total + (self.microbatches - 1) * slowest if math.isfinite(slowest) else math.inf
+        return Division(tuple(places), tuple(sizes), tuple(kinds), step_s, slowest)
+
+
 def divide(
-    costs: Mapping[tuple[int, str], Costs],
-    transfer_s: Mapping[int, Floats],
-    machine: Machine,
-    microbatches: int,
-    *,
-    stages: Sequence[int],
-    in_flight: Callable[[int, int], int] = min,
-) -> list[Division]:
-    """The division with the best estimate, and the best for other numbers of stages.
+    space: Space, stages: Sequence[int], below_s: float = math.inf
+) -> tuple[Division | None, float]:
+    """The shortest division, to within `EXACT`.
 
     Args:
-        costs: costs of every run of slots, by (devices, recomputation).
-        transfer_s: seconds of the transfers at each place, activations and gradients, by devices of
-            the receiving stage.
-        machine: devices and memory limit.
-        microbatches: number in a step.
-        stages: numbers of stages to try.
-        in_flight: (stages from a stage to the last, micro-batches of a step) -> micro-batches in
-            flight on the stage.
+        space: divisions to choose from.
+        stages: numbers of stages to choose from.
+        below_s: steps from here on are of no use [s].
+
+    Returns:
+        The division, None if none is below the limit; and a lower bound of all divisions' steps.
     """
-    table = _Table(costs, transfer_s, machine, microbatches, max(stages), in_flight)
-    # device-seconds of all stages are at least those of the whole on its best sub-mesh
-    least = min(one.micro_s[0, -1] * size for (size, _), one in costs.items()) / machine.devices
-    best: dict[int, Division] = {}
-    limits = [least * SLOWEST ** (k / (LIMITS - 1)) for k in range(LIMITS)]
-    for again in (False, True):
-        for limit in _around(limits, best) if again else limits:
-            fastest = min((one.step_s for one in best.values()), default=math.inf)
-            if (microbatches - 1) * limit >= fastest:
-                break
-            for count, found in table.under(limit, stages):
-                if count not in best or found.step_s < best[count].step_s:
-                    best[count] = found
-    return [best[count] for count in sorted(best)]
+    table = _Table(space, stages)
+    least_s = table.least_pace_s()
+    if not math.isfinite(least_s):
+        return None, math.inf
+    m, best, best_s = space.microbatches, None, below_s
+    sum_s, pace_s = table.under(math.inf)
+    if not math.isfinite(sum_s):
+        return None, math.inf
+    if table.found.step_s < best_s:
+        best, best_s = table.found, table.found.step_s
+    queue = [(sum_s + (m - 1) * least_s, least_s, pace_s)]
+    while queue:
+        bound, low, high = heappop(queue)
+        if bound >= best_s * (1 - EXACT):
+            return best, min(bound, best_s)
+        middle = (low + high) / 2
+        sum_s, pace_s = table.under(middle)
+        if math.isfinite(sum_s):
+            if table.found.step_s < best_s:
+                best, best_s = table.found, table.found.step_s
+            heappush(queue, (sum_s + (m - 1) * low, low, min(pace_s, middle)))
+        upper = bound - (m - 1) * low + (m - 1) * middle  # the sum of the whole interval
+        heappush(queue, (upper, middle, high))
+        if high - low <= EXACT * low / 4:
+            return best, min(bound, best_s)
+    return best, best_s
 
 
-def estimated(
-    places: Sequence[int],
-    sizes: Sequence[int],
-    costs: Mapping[tuple[int, str], Costs],
-    transfer_s: Mapping[int, Floats],
-    machine: Machine,
-    microbatches: int,
-    in_flight: Callable[[int, int], int] = min,
-) -> Division:
-    """A division with given places and sub-meshes, and the best recomputation of each stage.
+def divisions(space: Space, stages: Sequence[int], below_s: float) -> list[Division] | None:
+    """All divisions with steps below a limit, the shortest first; None if they are too many.
 
-    Where nothing fits, stages have recomputation `none`. Arguments as of `divide`.
+    Arguments as of `divide`. Stages are added from the first on, as long as they can be followed by
+    others within the limit.
     """
-    p = len(sizes)
-    flight = [in_flight(p - s, microbatches) for s in range(p)]
-    micro, kinds = list[float](), list[str]()
-    for s, at in enumerate(pairwise(places)):
-        fit = [
-            (float(one.micro_s[at]), kind)
-            for (size, kind), one in costs.items()
-            if size == sizes[s]
-            and one.held_bytes[at] + (flight[s] - 1) * one.more_bytes[at] <= machine.limit_bytes
-        ]
-        micro.append(min(fit, default=(float(costs[sizes[s], "none"].micro_s[at]), ""))[0])
-        kinds.append(min(fit)[1] if fit else "none")
-    moved = [float(transfer_s[d][c]) for d, c in zip(sizes, places, strict=False)]
-    trips = [
-        (sum(micro[s:]) + sum(moved[s + 1 :])) / flight[s]
-        for s in range(p) if flight[s] < microbatches
-    ]  # fmt: skip
-    slowest = max(*micro, *moved, *trips)
-    step_s = sum(micro) + sum(moved) + (microbatches - 1) * slowest
-    return Division(tuple(places), tuple(sizes), tuple(kinds), step_s, slowest)
+    table = _Table(space, stages)
+    if not math.isfinite(table.least_pace_s()) or not math.isfinite(table.under(math.inf)[0]):
+        return []
+    m, last, found, nodes = space.microbatches, table.count - 1, list[Division](), 0
+    todo: list[_Begun] = [(p, 0, table.devices, 0.0, 0.0, (0,), (), ()) for p in table.stages]
+    while todo:
+        e, i, k, sum_s, pace_s, places, sizes, kinds = todo.pop()
+        if not e:
+            one = space.estimated(places, sizes, kinds)
+            found += [one] if one.step_s < below_s else []
+            continue
+        for (size, kind), costs in table.rows[e].items():
+            rest = k - size // table.unit
+            moved_s = table.moved[size][i, k] if rest >= 0 else math.inf
+            for j in range(i + 1, last + 1 if math.isfinite(moved_s) else 0):
+                nodes += 1
+                total = sum_s + moved_s + costs.fill_s[i, j]
+                worst = max(pace_s, costs.pace_s[i, j], moved_s / 2)
+                after_s = table.least[e - 1, j, rest]
+                if not math.isfinite(worst + after_s):
+                    continue
+                least = max(worst, table.paces[e - 1][j, rest])
+                if total + after_s + (m - 1) * least < below_s:
+                    todo.append((e - 1, j, rest, total, worst, (*places, j),
+                                 (*sizes, size), (*kinds, kind)))  # fmt: skip
+        if nodes > MOST_NODES:
+            return None
+    return sorted(found, key=lambda one: (one.step_s, one.places, one.sizes, one.recompute))
 
 
 def least_most(seconds: Sequence[Floats]) -> tuple[tuple[int, ...], float]:
@@ -166,91 +233,113 @@ def least_most(seconds: Sequence[Floats]) -> tuple[tuple[int, ...], float]:
     return tuple(places), float(least[0, 0])
 
 
-def _around(limits: Sequence[float], best: Mapping[int, Division]) -> list[float]:
-    """Limits next to the slowest stage of the best division."""
-    if not best:
-        return []
-    slowest = min(best.values(), key=lambda one: one.step_s).slowest_s
-    low = max((limit for limit in limits if limit < slowest), default=slowest / 2)
-    return [low + (slowest - low) * k / REFINED for k in range(1, REFINED)]
-
-
 class _Table:
-    def __init__(
-        self,
-        costs: Mapping[tuple[int, str], Costs],
-        transfer_s: Mapping[int, Floats],
-        machine: Machine,
-        microbatches: int,
-        most: int,
-        in_flight: Callable[[int, int], int],
-    ) -> None:
-        self.machine, self.count, self.most = machine, microbatches, most
-        self.sizes = tuple(sorted({size for size, _ in costs}))
-        self.transfer_s = [transfer_s[size] for size in self.sizes]
-        self.kinds = tuple(dict.fromkeys(kind for _, kind in costs))
-        n = len(next(iter(transfer_s.values())))
-        self.flight = [in_flight(e, microbatches) if e else 0 for e in range(most + 1)]
-        shape = (most + 1, len(self.sizes), n, n)
-        self.best = np.full(shape, np.inf)
-        self.kind = np.zeros(shape, dtype=np.int8)
-        for e in range(1, most + 1):
-            flight = self.flight[e]
-            for (size, kind), one in costs.items():
-                d, k = self.sizes.index(size), self.kinds.index(kind)
-                held = one.held_bytes + (flight - 1) * one.more_bytes
-                seconds = np.where(held <= machine.limit_bytes, one.micro_s, np.inf)
-                better = seconds < self.best[e, d]
-                self.best[e, d] = np.where(better, seconds, self.best[e, d])
-                self.kind[e, d] = np.where(better, k, self.kind[e, d])
+    """Least sums over divisions under a limit of the pace; devices count in units of `unit`."""
 
-    def under(self, limit: float, stages: Sequence[int]) -> list[tuple[int, Division]]:
-        """The best pipelines with P at most `limit`."""
-        n, devices = self.best.shape[-1], self.machine.devices
-        least = np.full((self.most + 1, n, devices + 1), np.inf)
-        least[0, n - 1, 0] = 0.0
-        choice = np.zeros((self.most + 1, n, devices + 1, 2), dtype=np.int16)
-        unit = math.gcd(*self.sizes)
+    def __init__(self, space: Space, stages: Sequence[int]) -> None:
+        self.space = space
+        machine = space.machine
+        self.stages = [p for p in stages if p <= machine.devices]
+        self.most = max(self.stages, default=0)
+        self.rows = {e: space.costs(space.flight(e)) for e in range(1, self.most + 1)}
+        self.sizes = sorted({size for rows in self.rows.values() for size, _ in rows})
+        self.unit = math.gcd(machine.devices, *self.sizes)
+        self.devices = machine.devices // self.unit
+        self.count = len(space.transfer_s(0, machine.devices))
+        self.moved = {size: self._moved(size) for size in self.sizes}
+        self.least = np.empty(0)
+        self.choice = np.empty(0)
+        self.paces = list[Floats]()  # least pace, by stages; first place and devices of the first
+        self.found = Division((), (), (), math.inf, math.inf)
+
+    def _moved(self, size: int) -> Floats:
+        """Seconds of the transfers into a stage, by place and devices from it to the last."""
+        machine = self.space.machine
+        found = np.full((self.count, self.devices + 1), np.inf)
+        for k in range(size // self.unit, self.devices + 1):
+            first = machine.devices - k * self.unit
+            if machine.fits_at(first, size):
+                found[:, k] = self.space.transfer_s(first, size)
+        return found
+
+    def _own(self, left: int, size: int, limit: float) -> Floats:
+        """Least `fill_s` of each run as a stage of so many devices, of those within the limit."""
+        found = np.full((self.count, self.count), np.inf)
+        for (devices, _), costs in self.rows[left].items():
+            if devices == size:
+                fits = np.where(costs.pace_s <= limit, costs.fill_s, np.inf)
+                np.minimum(found, fits, out=found)
+        return found
+
+    def least_pace_s(self) -> float:
+        """Least of the greatest t_s and c_s / 2 over all divisions."""
+        least = np.full((self.count, self.devices + 1), np.inf)
+        least[-1, 0] = 0.0
+        self.paces, found = [least], math.inf
         for e in range(1, self.most + 1):
-            for d, size in enumerate(self.sizes):
-                own = np.where(self.best[e, d] <= limit, self.best[e, d], np.inf)
-                if not np.isfinite(own).any():
-                    continue
-                moved = self.transfer_s[d]
-                most = limit * self.flight[e] if self.flight[e] < self.count else np.inf
-                for k in range(size, devices + 1, unit):
-                    if not self.machine.fits_at(devices - k, size):
-                        continue
-                    after = least[e - 1, :, k - size]
-                    if not np.isfinite(after).any():
-                        continue
-                    trip = own + after[None, :]
-                    enters = np.where(moved <= limit, moved, np.inf)[:, None]
-                    total = np.where(trip <= most, trip, np.inf) + enters
-                    j = np.argmin(total, axis=1)
-                    found = total[np.arange(n), j]
-                    better = found < least[e, :, k]
-                    least[e, better, k] = found[better]
-                    choice[e, better, k, 0] = j[better]
-                    choice[e, better, k, 1] = d
-        return [
-            (count, self._lifted(choice, count, least))
-            for count in stages
-            if np.isfinite(least[count, 0, devices])
-        ]
+            now = np.full_like(least, np.inf)
+            for size in self.sizes:
+                d = size // self.unit
+                own = np.full((self.count, self.count), np.inf)
+                for (devices, _), costs in self.rows[e].items():
+                    if devices == size:
+                        np.minimum(own, costs.pace_s, out=own)
+                after = least[:, : self.devices + 1 - d]
+                worst = np.maximum(own[:, :, None], after[None, :, :]).min(axis=1)
+                worst = np.maximum(worst, self.moved[size][:, d:] / 2)
+                now[:, d:] = np.minimum(now[:, d:], worst)
+            least = now
+            self.paces.append(now)
+            if e in self.stages:
+                found = min(found, float(least[0, -1]))
+        return found
 
-    def _lifted(self, choice: NDArray[np.int16], count: int, least: Floats) -> Division:
-        places, sizes, kinds, slowest = [0], list[int](), list[str](), 0.0
-        i, k = 0, self.machine.devices
-        for e in range(count, 0, -1):
-            j, d = int(choice[e, i, k, 0]), int(choice[e, i, k, 1])
-            moved = float(self.transfer_s[d][i])
-            slowest = max(slowest, float(self.best[e, d, i, j]), moved)
-            if self.flight[e] < self.count:
-                slowest = max(slowest, (float(least[e, i, k]) - moved) / self.flight[e])
-            kinds.append(self.kinds[int(self.kind[e, d, i, j])])
-            sizes.append(self.sizes[d])
+    def under(self, limit: float) -> tuple[float, float]:
+        """The least sum of divisions with a pace within the limit, and the pace of that division.
+
+        Both are infinite if there is none.
+        """
+        shape = (self.most + 1, self.count, self.devices + 1)
+        self.least = least = np.full(shape, np.inf)
+        self.choice = choice = np.zeros((*shape, 2), dtype=np.int32)
+        least[0, -1, 0] = 0.0
+        for e in range(1, self.most + 1):
+            flight = self.space.flight(e)
+            most = limit * flight if flight < self.space.microbatches else math.inf
+            for size in self.sizes:
+                own = self._own(e, size, limit)
+                d = size // self.unit
+                after = least[e - 1, :, : self.devices + 1 - d]
+                if not np.isfinite(own).any() or not np.isfinite(after).any():
+                    continue
+                trips = own[:, :, None] + after[None, :, :]
+                j = trips.argmin(axis=1)
+                trip = np.take_along_axis(trips, j[:, None, :], axis=1)[:, 0, :]
+                moved = self.moved[size][:, d:]
+                total = np.where((trip <= most) & (moved / 2 <= limit), trip + moved, np.inf)
+                better = total < least[e, :, d:]
+                least[e, :, d:] = np.where(better, total, least[e, :, d:])
+                choice[e, :, d:, 0] = np.where(better, j, choice[e, :, d:, 0])
+                choice[e, :, d:, 1] = np.where(better, size, choice[e, :, d:, 1])
+        sum_s, p = min(((float(least[p, 0, -1]), p) for p in self.stages), default=(math.inf, 0))
+        if not math.isfinite(sum_s):
+            return math.inf, math.inf
+        self.found = self._lifted(p, limit)
+        return sum_s, self.found.slowest_s
+
+    def _lifted(self, p: int, limit: float) -> Division:
+        """The division of p stages with the least sum."""
+        places, sizes, kinds = [0], list[int](), list[str]()
+        i, k = 0, self.devices
+        for e in range(p, 0, -1):
+            j, size = (int(x) for x in self.choice[e, i, k])
+            fits = [
+                (float(costs.fill_s[i, j]), kind)
+                for (devices, kind), costs in self.rows[e].items()
+                if devices == size and costs.pace_s[i, j] <= limit
+            ]
+            kinds.append(min(fits)[1])
+            sizes.append(size)
             places.append(j)
-            i, k = j, k - self.sizes[d]
-        step_s = float(least[count, 0, self.machine.devices]) + (self.count - 1) * slowest
-        return Division(tuple(places), tuple(sizes), tuple(kinds), step_s, slowest)
+            i, k = j, k - size // self.unit
+        return self.space.estimated(places, sizes, kinds)

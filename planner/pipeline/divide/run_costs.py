@@ -1,8 +1,8 @@
-"""Estimated costs of any run of slots as a stage, from one price of the whole program.
+"""Lower estimates of the costs of any run of slots as a stage, from a price of the whole program.
 
-The whole program is planned once on each size of sub-mesh, and its seconds and bytes are shared
-out among its slots: seconds as that plan spends them along the program, parameters and activations
-by their bytes. These estimates only choose the stages that are planned themselves.
+The whole program is planned once on each size of sub-mesh without a limit of memory, and its
+seconds are shared out among its slots as that plan spends them along the program: a stage has less
+memory to choose with. Bytes are those of the program, split over all devices of the stage.
 """
 
 from __future__ import annotations
@@ -21,31 +21,19 @@ from .cost_profile import Passing, spent_at
 from .stage_price import StagePrice
 
 Floats = NDArray[np.float64]
-# The whole program is priced with the memory of many stages; transient buffers of a stage with less
-# memory are smaller.
-SQUEEZED = 0.05
 RECOMPUTE = ("none", "selective", "full", "stage")
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of every run of slots, shape [first place, last place]; infinite where there is no run.
+    """Costs of every run of slots, shape [first place, last place]; infinite where it is no stage.
 
-    micro_s: forward and backward of one micro-batch, and its share of the costs once a step [s].
-    held_bytes: memory with one micro-batch in flight; more_bytes: for each further one.
+    pace_s: forward and backward of one micro-batch, and its share of the costs once a step [s].
+    fill_s: the part of it in which other stages may have to wait for this one [s].
     """
 
-    micro_s: Floats
-    held_bytes: Floats
-    more_bytes: Floats
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Memory of planned stages over its estimate."""
-
-    held: float = 1.0
-    more: float = 1.0
+    pace_s: Floats
+    fill_s: Floats
 
 
 @dataclass(frozen=True)
@@ -74,13 +62,11 @@ class Shares:
         self.roofline_s = work
         self.time = self._between(work)
         again = [max(s.again_flops / peak, s.again_bytes / rate) for s in slots]
-        self.again = self._between(again, total=False) / (sum(work) or 1.0)
+        self.again = self._between(again)
         saved = [s.saved_bytes for s in slots]
         self.saved_bytes = max(sum(saved), 1.0)
         self.saved = self._between(saved)
         self.kept_bytes = self._between([s.kept_bytes for s in slots], total=False)
-        self.layer = self._largest(saved) / self.saved_bytes
-        self.widest = self._widest([s.widest_bytes for s in slots])
         self.params = self._params()
         self.takes_bytes = np.array([chain.across[c] for c in self.places])
 
@@ -120,24 +106,6 @@ class Shares:
         found = np.maximum(sums[None, :] - sums[:, None], 0.0)
         return found / (sums[-1] or 1.0) if total else found
 
-    def _largest(self, saved: Sequence[float]) -> Floats:
-        """Most bytes that a layer within each run saves."""
-        sums = np.concatenate(([0.0], np.cumsum(saved)))[list(self.places)]
-        return self._running(np.diff(sums))
-
-    def _widest(self, moved: Sequence[float]) -> Floats:
-        """Most moved bytes of a slot in each run, over that of the program."""
-        bounds = list(zip(self.places, self.places[1:], strict=False))
-        each = np.array([max(moved[a:b], default=0.0) for a, b in bounds])
-        return self._running(each) / max(float(each.max()), 1.0)
-
-    def _running(self, each: Floats) -> Floats:
-        n = self.count
-        found = np.zeros((n, n))
-        for i in range(n - 1):
-            found[i, i + 1 :] = np.maximum.accumulate(each[i:])
-        return found
-
     def _params(self) -> Floats:
         """Share of the parameters that each run reads, each counted once."""
         n, slots = self.count, self.chain.slots
@@ -165,40 +133,56 @@ class Shares:
         at = spent[list(self.places)] / spent[-1]
         return np.maximum(at[None, :] - at[:, None], 0.0)
 
-    def costs(self, whole: Whole, microbatches: int, recompute: str, ratio: Ratio) -> Costs:
+    def costs(
+        self, whole: Whole, microbatches: int, recompute: str, again: float = 1.0, *, late: bool
+    ) -> Costs:
         """Estimated costs of every run.
 
         Args:
             whole: price of the whole program on the sub-mesh.
             microbatches: number in a step.
             recompute: one of `RECOMPUTE`.
-            ratio: memory of planned stages over such estimates.
+            again: seconds that it adds to the whole program, over those of its forward pass.
+            late: weight gradients may fill the time in which a stage waits.
         """
         price = whole.price
         forward = price.forward_s * whole.forward
         back = (price.microbatch_s - price.forward_s - price.sums_s) * whole.back
         back = back + price.sums_s * self.params
-        saved = max(price.activation_bytes, 0.0)
-        local = saved / self.saved_bytes  # bytes on a device for each byte of the program
-        held = price.static_bytes * self.params + saved * self.saved
-        brief = max(price.held_bytes - price.static_bytes - saved, 0.0)
-        held = held + SQUEEZED * brief * self.widest
-        update = price.update_bytes * self.params
-        takes = np.broadcast_to((local * self.takes_bytes)[:, None], held.shape)
+        if recompute == "selective":
+            added = again * price.forward_s * self.again
+        else:
+            added = (recompute != "none") * again * forward
+        micro = forward + back + added
+        fill = micro
+        if late and price.input_gradient_s:  # else both gradients come from one loop
+            weight = (price.weight_gradient_s - price.sums_s) * whole.back
+            fill = np.maximum(micro - 2 * (weight + price.sums_s * self.params), forward)
+        pace = micro + price.once_s / microbatches * self.params
+        empty = np.tril(np.ones_like(micro, dtype=bool))
+        return Costs(np.where(empty, np.inf, pace), np.where(empty, np.inf, fill))
+
+    def least_bytes(
+        self, saved_bytes: float, state_bytes: float, recompute: str, flight: int
+    ) -> Floats:
+        """Memory that every run needs at least, on all devices of its stage together.
+
+        Args:
+            saved_bytes: activations of the whole program for one micro-batch.
+            state_bytes: its parameters, optimizer state and accumulated gradients.
+            recompute: one of `RECOMPUTE`.
+            flight: micro-batches in flight.
+        """
+        local = saved_bytes / self.saved_bytes
+        saved = saved_bytes * self.saved
+        takes = np.broadcast_to((local * self.takes_bytes)[:, None], saved.shape)
         inner = np.concatenate(([0.0], np.cumsum(self.takes_bytes[1:])))
         layers = takes + local * np.maximum(inner[None, :] - inner[:, None], 0.0)
-        more, again = saved * self.saved + takes, 0.0 * self.time
-        if recompute == "selective":
-            kept = local * self.kept_bytes + takes
-            held = held - np.maximum(more - kept, 0.0) + saved * self.layer
-            more = np.minimum(kept, more)
-            again = np.minimum(price.forward_s * self.again, forward)
-        elif recompute == "full":
-            held = held - np.maximum(more - layers, 0.0) + saved * self.layer
-            more, again = np.minimum(layers, more), forward
+        if recompute == "none":
+            kept = flight * saved
         elif recompute == "stage":
-            more, again = np.minimum(takes, more), forward
-        micro = forward + back + again + price.once_s / microbatches * self.params
-        empty = np.tril(np.ones_like(micro, dtype=bool))
-        micro = np.where(empty, np.inf, micro)
-        return Costs(micro, np.maximum(held, update) * ratio.held, more * ratio.more)
+            kept = saved + (flight - 1) * np.minimum(takes, saved)
+        else:
+            each = local * self.kept_bytes if recompute == "selective" else layers
+            kept = flight * np.minimum(each, saved)
+        return state_bytes * self.params + kept

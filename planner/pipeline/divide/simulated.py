@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from costmodel import Cluster
 
-from ..schedule import INTERLEAVED, Kind, Links, Schedule, Simulator, StageCosts, build
+from ..schedule import INTERLEAVED, Kind, Schedule, Simulator, StageCosts, build
 from ..schedule.transform import with_optimizer, with_recomputation
 from .stage_price import StagePrice
+from .transfers import links_of
 
 SCHEDULES = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", INTERLEAVED)
 
@@ -120,26 +121,6 @@ def _simulated(
     )
     peaks = timeline.peak_bytes * shape.chunks  # memory of the group of each stage
     return Ranked(shape, name, timeline.step_s, timeline.bubble, busy, peaks)
-
-
-def links_of(sizes: Sequence[int], cluster: Cluster) -> Links:
-    """Links between groups for one device: every device of the smaller group sends a part."""
-    starts = [sum(sizes[:s]) for s in range(len(sizes))]
-    host = cluster.devices_per_host
-    latency: list[tuple[float, ...]] = []
-    bandwidth: list[tuple[float, ...]] = []
-    for a, n in zip(starts, sizes, strict=True):
-        rows = [
-            cluster.intra_host
-            if a // host == (b + m - 1) // host == b // host == (a + n - 1) // host
-            else cluster.network
-            for b, m in zip(starts, sizes, strict=True)
-        ]
-        latency.append(tuple(link.latency_s for link in rows))
-        bandwidth.append(
-            tuple(link.bandwidth_bytes_per_s / min(link.shared_by_devices, n) for link in rows)
-        )
-    return Links(latency_s=tuple(latency), bandwidth_bytes_per_s=tuple(bandwidth))
 
 
 def groups_of(sizes: Sequence[int], chunks: int) -> tuple[int, ...]:

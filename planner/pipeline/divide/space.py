@@ -9,63 +9,57 @@ from costmodel import Cluster
 from ...common.errors import PlanError
 
 MOST_STAGES = 16
-SMALL = 16  # devices up to which sub-meshes of every size are tried
+SMALL = 16  # devices, or hosts, up to which sub-meshes of every size are tried
 FEWEST_COUNT = 4
 
 
 def anchors(cluster: Cluster) -> tuple[int, ...]:
-    """Sizes of sub-meshes to price the whole program on: equal parts of a host, or whole hosts."""
-    host, hosts, devices = cluster.devices_per_host, cluster.num_hosts, cluster.num_devices
-    inside = [d for d in range(1, host + 1) if host % d == 0]
-    across = [host * k for k in range(2, hosts + 1) if hosts % k == 0]
-    least = devices / (2 * MOST_STAGES)
-    found = [d for d in (*inside, *across) if least <= d < devices]
-    if devices <= SMALL or max(found, default=0) < devices / 2:
-        found.append(max(sizes(cluster, every=True), default=1))  # sizes between are interpolated
-    return tuple(d for d in dict.fromkeys(found) if d < devices)
+    """Sizes of sub-meshes to price the whole program on: parts of a host, or whole hosts."""
+    found = [d for d in sizes(cluster) if cluster.devices_per_host % d == 0 or (
+        d % cluster.devices_per_host == 0 and cluster.num_devices % d == 0)]  # fmt: skip
+    return tuple(dict.fromkeys((*found, sizes(cluster)[-1])))  # sizes between are interpolated
 
 
-def sizes(cluster: Cluster, *, every: bool) -> tuple[int, ...]:
+def sizes(cluster: Cluster) -> tuple[int, ...]:
     """Devices of the sub-meshes to choose from.
 
-    Args:
-        cluster: all devices.
-        every: whether to take all sizes within a host or of whole hosts, not only equal parts.
+    All sizes within a host and of whole hosts where these are few; else those that divide a host,
+    or the cluster.
     """
-    if not every and cluster.num_devices > SMALL:
-        return anchors(cluster)
-    host, devices = cluster.devices_per_host, cluster.num_devices
-    least = devices / (2 * MOST_STAGES)
-    found = [*range(1, host + 1), *range(2 * host, devices, host)]
-    return tuple(d for d in found if least <= d < devices)
+    host, hosts, devices = cluster.devices_per_host, cluster.num_hosts, cluster.num_devices
+    inside = [d for d in range(1, host + 1) if devices <= SMALL or host % d == 0]
+    across = [host * k for k in range(2, hosts) if hosts <= SMALL or hosts % k == 0]
+    return tuple(d for d in (*inside, *across) if devices / (2 * MOST_STAGES) <= d < devices)
 
 
 def counts(batch: int, asked: int | None) -> tuple[int, ...]:
-    """Numbers of micro-batches to try: divisors of the batch, about four times apart."""
-    if asked is not None:
-        return (asked,)
-    divisors = [d for d in range(1, batch + 1) if batch % d == 0]
+    """Numbers of micro-batches to choose from: all divisors of the batch above 1."""
+    every = tuple(d for d in range(2, batch + 1) if batch % d == 0)
+    return (asked,) if asked is not None else every or (1,)
+
+
+def priced_counts(every: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of micro-batches to price the whole program at: about four times apart.
+
+    Those in between are interpolated.
+    """
     found: list[int] = []
-    goal = float(FEWEST_COUNT)
-    while goal <= batch:
-        found.append(min(divisors, key=lambda d: (abs(math.log(d / goal)), -d)))
+    goal = float(min(FEWEST_COUNT, every[-1]))
+    while goal <= every[-1]:
+        found.append(min(every, key=lambda d: (abs(math.log(d / goal)), -d)))
         goal *= 4
-    return tuple(dict.fromkeys((*found, batch)))
-
-
-def near(count: int, batch: int) -> tuple[int, ...]:
-    """Divisors of the batch closest to half and to twice `count`."""
-    divisors = [d for d in range(1, batch + 1) if batch % d == 0]
-    found = (
-        min(divisors, key=lambda d: (abs(math.log(d / goal)), -d))
-        for goal in (count / 2, 2 * count)
-    )
-    return tuple(dict.fromkeys(d for d in found if d != count))
+    return tuple(dict.fromkeys((*found, every[-1])))
 
 
 def stage_counts(cluster: Cluster, layers: int) -> tuple[int, ...]:
     """Numbers of stages to try."""
     return tuple(range(2, min(layers, cluster.num_devices, MOST_STAGES) + 1))
+
+
+def group_counts(cluster: Cluster, stages: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of equal groups of devices on which stages run in turn."""
+    return tuple(p for p in stages if cluster.num_devices % p == 0
+                 and cluster.num_devices // p in sizes(cluster))  # fmt: skip
 
 
 def check_stages(cluster: Cluster, asked: int | None, layers: int) -> None:

@@ -123,6 +123,22 @@ def test_a_step_called_with_other_than_it_was_planned_for_is_refused():
             call()
 
 
+def test_a_step_leaves_what_was_placed_for_it_and_refuses_what_it_used():
+    made = planned(schedules=("gpipe",))
+    params, batch = arguments()
+    for given in (params, jax.device_put(params, jax.devices()[0])):
+        state = made.bound.loss.built.init(given)
+        step = made.compile()
+        here, there = step.place(given, 0), step.place(state, 1)
+        fresh, _, _ = step(here, there, batch)
+        for kept, old in zip(jax.tree.leaves(given), jax.tree.leaves(params), strict=True):
+            np.testing.assert_array_equal(np.asarray(kept), np.asarray(old))
+        with pytest.raises(ArgumentError, match="was given to an earlier step, which reused"):
+            step(here, there, batch)
+        with pytest.raises(ArgumentError, match="'opt_state/"):
+            step(fresh, there, batch)
+
+
 def test_what_cannot_be_had_is_said():
     with pytest.raises(PlanError, match="stages cannot share 4 devices"):
         planned(pipeline=5)

@@ -46,7 +46,6 @@ def search_of(layers: int, microbatches: int) -> PipelineSearch:
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_every_division_of_a_small_program_is_above_the_bound(microbatches: int):
     search = search_of(2, microbatches)
-    search.looked_at.add(microbatches)
     bound, last = search.lower_bound_s(), search.shares.count - 1
     steps: list[float] = []
     for p in (2, 3):
@@ -55,12 +54,12 @@ def test_every_division_of_a_small_program_is_above_the_bound(microbatches: int)
                 if sum(sizes) == 4:
                     kinds = ("none",) * p
                     one = Division((0, *inner, last), sizes, kinds, float("inf"), float("inf"))
-                    found = search.trial(microbatches, one)
+                    found = search.trials.trial(microbatches, one)
                     assert found is not None
                     steps.append(found.ranked.step_s)
     for inner in itertools.combinations(range(1, last), 3):  # two stages in turn on each of two
         one = Division((0, *inner, last), (2,) * 4, ("none",) * 4, float("inf"), float("inf"), 2)
-        found = search.trial(microbatches, one) if microbatches % 2 == 0 else None
+        found = search.trials.trial(microbatches, one) if microbatches % 2 == 0 else None
         steps += [found.ranked.step_s] if found else []
     assert len(steps) >= 4
     assert 0.0 < bound <= min(steps)

@@ -1,0 +1,76 @@
+# pyright: basic
+"""Steps of the pipelines that the search finds, beside those of its sub-spaces.
+
+    python -m benchmarks pipeline-search [--quick] [--only NAME]
+
+Five models on 16 V100s with 16 GB, in hosts of 8 or 4 with 25 Gb/s between them. The first row of a
+model is the whole space of pipelines, the others fix a number of stages or micro-batches. `cpu_s`
+are processor seconds of this process; `--quick` leaves out the sub-spaces.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from benchmarks.pipeline_models import Case, gpt, moe, wide_resnet
+from costmodel import parse_cluster
+from planner import Options, PlanError
+from planner.common.request import Request
+from planner.pipeline.search import PipelineSearch
+from planner.training.training import Training
+
+TWO, FOUR = "16xv100-16gb:8", "16xv100-16gb:4"
+CASES: dict[str, tuple[Callable[[], Case], str]] = {
+    "GPT, 24 layers of 2048": (lambda: gpt(24, 2048, 32000, 1024, 256), TWO),
+    "MoE, 16 layers of 1024": (moe, TWO),
+    "GPT, 8 layers of 1024": (lambda: gpt(8, 1024, 32000, 512, 128), FOUR),
+    "Wide-ResNet": (wide_resnet, TWO),
+    "GPT, vocabulary of 256,000": (lambda: gpt(8, 1024, 256000, 512, 256), TWO),
+}
+SPACES: tuple[dict[str, Any], ...] = (
+    {}, {"pipeline": 2}, {"pipeline": 4}, {"pipeline": 2, "microbatches": 8},
+    {"pipeline": 2, "microbatches": 16}, {"pipeline": 4, "microbatches": 8},
+)  # fmt: skip
+
+
+def searched(case: Case, cluster: str, space: dict[str, Any]) -> dict[str, object]:
+    """The best pipeline of a space."""
+    loss, params, batch = case
+    begun = time.process_time()
+    training = Training(loss, (params, batch), optax.adamw(1e-4), False, 0, "step")
+    options = Options(microbatches=space.get("microbatches"))
+    search = PipelineSearch(training, Request(parse_cluster(cluster), options))
+    try:
+        found = search.run(space.get("pipeline"))
+    except PlanError as error:
+        return {"error": str(error)}
+    row: dict[str, object] = {
+        "cpu_s": time.process_time() - begun, "plans": search.planner.solved,
+        "divisions": search.tried,
+    }  # fmt: skip
+    if found is None:
+        return {"step_s": None, **row}
+    best = found.ranked
+    return {
+        "step_s": best.step_s, "schedule": best.schedule, "microbatches": best.shape.microbatches,
+        "cuts": best.shape.cuts, "devices": best.shape.sizes, "recompute": best.shape.recompute,
+        "peak_bytes": best.worst_bytes, **row,
+    }  # fmt: skip
+
+
+def main(quick: bool = False) -> list[dict[str, object]]:
+    """Prints and returns a row for each model and space."""
+    only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
+    rows: list[dict[str, object]] = []
+    for name, (case, cluster) in CASES.items():
+        if only not in name:
+            continue
+        for space in SPACES[:1] if quick else SPACES:
+            rows.append({"model": name, "space": space, **searched(case(), cluster, space)})
+            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    return rows
