@@ -17,6 +17,7 @@ from ir.trace import trace
 from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.request import Request
+from ..common.stop import PROVED, Stop
 from ..files.plan_file import Pipeline, StageCost, StageRow, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
 from ..sharding.fewest_microbatches import fewest
@@ -133,12 +134,28 @@ def _faster(search: PipelineSearch) -> Planned:
             else plan.program.warnings
         )
         file = structs.replace(plan.program, warnings=notes)
+        if found is not None:
+            file = _among_pipelines(file, search.lower_bound_s())
         seconds = {**plan.seconds, "inter": spent, "total": time.monotonic() - search.request.start}
         return in_one_program(replace(plan, program=file, seconds=seconds))
     one = BaselineRow(
         plan.step_s, plan.program.peak_bytes, fits(plan.program), str(Mesh(plan.program.mesh))
     )
     return _plan_of(found, search, {**plan.program.baselines, "one program": one})
+
+
+def _among_pipelines(program: ProgramPlan, pipelines_s: float) -> ProgramPlan:
+    """A program's plan with a bound that holds for pipelines too.
+
+    Args:
+        program: the plan.
+        pipelines_s: lower bound of the steps of pipelines [s].
+    """
+    least_s, notes, stop = min(program.lower_bound_s, pipelines_s), program.warnings, program.stop
+    if stop == Stop.OPTIMAL.name and program.step_s - least_s > PROVED * program.step_s:
+        stop = Stop.GAP.name
+        notes = (*notes, "this is the best single program; pipelines may be faster by the gap")
+    return structs.replace(program, lower_bound_s=least_s, stop=stop, warnings=notes)
 
 
 def _tried(search: PipelineSearch) -> tuple[PlannedPipeline | None, str]:

@@ -16,6 +16,7 @@ from msgspec import structs
 import planner
 from planner import ArgumentError, load, plan
 from planner.common.errors import PlanError
+from planner.common.stop import PROVED, Stop
 from planner.pipeline.divide.run_costs import RECOMPUTE
 from tests.planner.emit.pipelines import CLIPPED, arguments, everything, three_steps
 from tests.planner.programs import slow_machine
@@ -216,6 +217,26 @@ def test_a_pipeline_is_chosen_where_the_network_is_slow():
     assert all(auto.step_s <= b.step_s * (1 + 1e-9) for b in auto.baselines.values())
     # beside a pipeline that is faster, one program is not searched to the end
     assert single.step_s <= auto.baselines["one program"].step_s <= single.step_s * 1.01
+
+
+def test_the_bound_of_one_program_holds_for_pipelines_too():
+    shape = jax.ShapeDtypeStruct
+    params = {"w": [shape((32, 64), jnp.float32)] * 4, "v": [shape((64, 32), jnp.float32)] * 4}
+    batch = {"x": shape((4096, 32), jnp.float32)}
+    near = replace(far_apart(), network=slow_machine(4).intra_host)
+    given = {"cluster": near, "optimizer": CLIPPED, "baselines": False, "substitutions": False}
+    auto, single = (
+        plan(chained, params, batch, **given),
+        plan(chained, params, batch, pipeline="off", **given),
+    )
+    assert len(auto.stages) == 1
+    assert auto.step_s == pytest.approx(single.step_s)
+    assert single.stop is Stop.OPTIMAL
+    stages = plan(chained, params, batch, pipeline=2, **given)
+    assert auto.lower_bound_s <= min(single.lower_bound_s, stages.step_s)
+    if auto.gap > PROVED:
+        assert auto.stop is Stop.GAP
+        assert any("best single program" in note for note in auto.warnings)
 
 
 def test_a_loss_that_needs_groups_of_examples_gets_fewer_micro_batches() -> None:

@@ -1,0 +1,55 @@
+# pyright: basic
+"""The search for a pipeline against its own sub-spaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from planner.common.options import Options
+from planner.common.request import Request
+from planner.pipeline.search import PipelineSearch
+from planner.training.training import Training
+from tests.planner.programs import slow_machine
+
+Shape = jax.ShapeDtypeStruct
+SCHEDULES = ("1f1b", "1f1b-eager", "gpipe")
+
+
+def search_of(widths: tuple[int, ...], memory_bytes: int | None, **settings: Any) -> PipelineSearch:
+    """A search for a chain of layers of these widths on four slow devices."""
+
+    def loss(params: Any, batch: Any) -> Any:
+        x = batch["x"]
+        for w, v in params:
+            x = x + jnp.tanh(x @ w) @ v
+        return jnp.mean(jnp.square(x))
+
+    params = [(Shape((16, n), jnp.float32), Shape((n, 16), jnp.float32)) for n in widths]
+    training = Training(
+        loss, (params, {"x": Shape((8, 16), jnp.float32)}), optax.adam(1e-3), False, 0, "chain"
+    )
+    given = {"schedules": SCHEDULES, "baselines": False, "loss_reduction": "mean"} | settings
+    options = Options(memory_bytes=memory_bytes, **given)
+    return PipelineSearch(training, Request(slow_machine(4), options))
+
+
+def step_of(search: PipelineSearch, asked: int | None = None) -> float:
+    found = search.run(asked)
+    return found.ranked.step_s if found else float("inf")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("widths", [(256, 32, 32)])
+def test_a_space_is_no_worse_than_its_parts(widths: tuple[int, ...]):
+    auto = step_of(search_of(widths, None))
+    parts = {
+        (p, m, s): step_of(search_of(widths, None, microbatches=m, schedules=s), p)
+        for p, m, s in ((2, 2, ("1f1b",)), (2, 4, ("1f1b-eager",)), (3, 4, ("1f1b",)))
+    }  # fmt: skip
+    assert auto < float("inf")
+    assert auto <= min(parts.values()) * (1 + 2e-3)
