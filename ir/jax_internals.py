@@ -200,6 +200,11 @@ def _expanded(eqn: Any) -> Any:
     return jax.make_jaxpr(lambda *xs: eqn.primitive.to_lojax(*xs, **eqn.params))(*structs)
 
 
+def is_backward(eqn: Any) -> bool:
+    """Whether an equation belongs to the backward pass of `jax.grad` or `jax.vjp`."""
+    return "transpose(" in str(eqn.source_info.name_stack)
+
+
 def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
     """Shape and type of an abstract value, as arguments are given."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
@@ -318,6 +323,14 @@ _SCAN = _Scan()
 def primitive_of(eqn: Any) -> Any:
     """The primitive to bind with the parameters of `params_of`."""
     return _SCAN if eqn.primitive.name == "scan" else eqn.primitive
+
+
+def recomputed_region() -> tuple[Any, dict[str, Any]]:
+    """The primitive of `jax.checkpoint` and its parameters in a backward pass, without a body."""
+    (eqn,) = jax.make_jaxpr(jax.checkpoint(lambda x: x + x))(0.0).eqns
+    params = {**params_of(eqn), "differentiated": True, "prevent_cse": True}
+    del params["jaxpr"]
+    return eqn.primitive, params
 
 
 threefry2x32 = threefry2x32_p

@@ -96,6 +96,7 @@ class _Walk:
     bindings: list[Binding]
     objects: _Objects
     path: tuple[int | str, ...] = ()
+    backward: bool = False
     calls: list[Call] = field(default_factory=list[Call])
     consts: Sequence[Any] = ()  # values of the first inputs
 
@@ -156,9 +157,10 @@ def _content(const: Any) -> str:
 
 
 def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tuple[Operand, ...]:
-    around = walk.path
+    around, outer = walk.path, walk.backward
     for number, eqn in enumerate(jaxpr.eqns):
         walk.path = (*around, number)
+        walk.backward = outer or internals.is_backward(eqn)
         operands = tuple(_read(var, env) for var in eqn.invars)
         here = walk.objects.sources.of(eqn) or source
         body = inlined(eqn)
@@ -175,6 +177,7 @@ def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tupl
             results = _asked(results, _of_results(eqn), "op", walk, here)
         for var, value in zip(eqn.outvars, results, strict=True):
             env[var] = value
+    walk.backward = outer
     return tuple(_read(var, env) for var in jaxpr.outvars)
 
 
@@ -295,7 +298,9 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     graphs = tuple(program.graph for program in bodies)
     walk.nodes.append(Node(name, operands, types, attrs, graphs, source))
     kept = {key: None if key in OF_RESULTS else value for key, value in params.items()}
-    walk.bindings.append(Binding(internals.primitive_of(eqn), kept, bodies, walk.path))
+    walk.bindings.append(
+        Binding(internals.primitive_of(eqn), kept, bodies, walk.path, walk.backward)
+    )
     return tuple(range(start, start + len(types)))
 
 

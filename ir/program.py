@@ -14,12 +14,14 @@ class Binding:
 
     params: without those that place results, which the plan places.
     path: number of its equation, after number and name of each inlined call around it.
+    backward: whether JAX made the equation for the backward pass of a derivative.
     """
 
     primitive: Any
     params: dict[str, Any]
     bodies: tuple[Program, ...] = ()
     path: tuple[int | str, ...] = ()
+    backward: bool = False
 
 
 @dataclass(frozen=True)

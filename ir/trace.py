@@ -27,6 +27,7 @@ from .program import Binding as Binding
 from .program import Program as Program
 from .program import prune as prune
 from .sources import Sources as Sources
+from .stand_ins import CapturedArray as CapturedArray
 from .text import show
 
 ROLES = ("parameter", "optimizer-state", "batch", "argument")

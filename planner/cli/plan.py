@@ -123,6 +123,14 @@ SubstitutionsText = Annotated[
         "bounded (the default) or unbounded.",
     ),
 ]  # fmt: skip
+RecomputeText = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHAT",
+        help="What a backward pass computes again: auto (the default), written, none, selective or "
+        "full.",
+    ),
+]
 NoCache = Annotated[
     bool,
     typer.Option(
@@ -163,6 +171,7 @@ def plan_command(
     microbatches: Microbatches = None,
     pipeline: PipelineText = None,
     schedules: ScheduleNames = None,
+    recompute: RecomputeText = None,
     no_baselines: NoBaselines = False,
     substitutions: SubstitutionsText = None,
     no_substitutions: NoSubstitutions = False,
@@ -188,6 +197,7 @@ def plan_command(
         "microbatches": microbatches,
         "pipeline": None if pipeline is None else wishes.stages(pipeline),
         "schedules": None if schedules is None else tuple(schedules.split(",")),
+        "recompute": recompute,
         "baselines": False if no_baselines else None,
         "substitutions": wishes.substitutions(substitutions, off=no_substitutions),
         "cache": False if no_cache else None,

@@ -14,7 +14,7 @@ from .mesh_setting import Named, Sizes, read_mesh, sizes_of, spec_text, wide_nam
 from .pins import Pin
 from .surface import public_methods
 
-# Schedules of one chain of stages, which a pipeline that is planned may run.
+RECOMPUTE = ("auto", "written", "none", "selective", "full")
 
 
 @public_methods
@@ -49,6 +49,10 @@ class Options:
     shardings: treatment of the program's own shardings (constraints, those of jitted functions and
         of arrays, explicit ones): "pin" pins them on a mesh of their shape, "warn" chooses freely
         and counts them in a warning.
+    recompute: what a backward pass computes again instead of keeping it: "auto" chooses, where
+        keeping everything does not fit; "written" is what `jax.checkpoint` in the program says;
+        "none", "selective" (all but products with weights) and "full" (all but the inputs of
+        layers) hold for every layer.
     """
 
     time_limit_s: float = math.inf
@@ -67,6 +71,7 @@ class Options:
     substitutions: bool | str = True
     cache: bool = False
     shardings: str = "pin"
+    recompute: str = "auto"
 
     def __post_init__(self) -> None:
         _check_number("time_limit_s", self.time_limit_s, whole=False, finite=False)
@@ -80,6 +85,7 @@ class Options:
         object.__setattr__(self, "schedules", _schedules(self.schedules))
         _check_word("emission", self.emission, ("shard_map", "constraints"))
         _check_word("shardings", self.shardings, ("warn", "pin"))
+        _check_word("recompute", self.recompute, RECOMPUTE)
         _check_flag("baselines", self.baselines)
         _check_flag("overlap", self.overlap)
         if not isinstance(self.substitutions, bool) and self.substitutions not in WORTHS:
@@ -184,6 +190,7 @@ _EXAMPLES = {
     "overlap": "False to plan for collectives and compute one after the other",
     "substitutions": "False to plan the program as it is written, or 'exact'",
     "shardings": "'warn' to plan without what the program is written with, or 'pin'",
+    "recompute": "'auto' to have it chosen",
     "cache": "True to look plans up in the plan store",
     "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",
     "mesh": "sizes whose product is the number of devices, such as (2, 4) or {'data': 8}",

@@ -70,7 +70,14 @@ class SubstitutionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count: Count
 
 
-class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RecomputedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Values of a body that are computed again, as numbered in the program that keeps everything."""
+
+    place: Place
+    numbers: tuple[Position, ...]
+
+
+class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is decided of one program, and what it is predicted to cost; see `docs/plan-file.md`."""
 
     name: str
@@ -112,6 +119,8 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ops: tuple[OpRow, ...]
     values: tuple[ValueRow, ...]
     candidates: tuple[CandidateRow, ...]
+    # what the backward pass computes again; absent if that is as the program is written
+    recomputed: tuple[RecomputedRow, ...] | None = None
 
 
 def fits(plan: ProgramPlan) -> bool:

@@ -76,6 +76,7 @@ def _ignored(options: Options) -> str:
     given = {
         "pins": options.pins, "mesh": options.mesh, "forbidden": options.forbidden,
         "baseline": options.baseline,
+        "recompute": options.recompute not in ("auto", "written"),
     }  # fmt: skip
     return next((name for name, value in given.items() if value), "")
 

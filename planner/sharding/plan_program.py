@@ -17,14 +17,19 @@ from substitutions import draft_of
 from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.request import Request
+from ..common.stop import PROVED, Stop
 from ..common.store.keys import Memory, memory_of
 from ..files.program_plan import ProgramPlan, SubstitutionRow
 from ..training.step_call import StepCall
 from .check_effects import check_effects
+from .cost.least_seconds import least_each_s
 from .nested_maps import check_maps
 from .planned_program import PlannedProgram
 from .problem.program import InFlight, Program, program_of
 from .problem.records import Menus
+from .recompute.choose import Chosen, choose
+from .recompute.frontier import SecondsOf
+from .recompute.variants import Variant, as_planned
 from .rewrite.estimate import Estimator
 from .rewrite.joint_extraction import searched
 from .rewrite.price import Pricer, wall_s
@@ -101,25 +106,86 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
     options, notes = with_asked(request.options, traced, request.machine)
     request = replace(request, options=options)
     traced = replace(traced, warnings=(*traced.warnings, *notes))
-    memory = memory_of(options)
-    program, key = None, ""
+    memory, key = memory_of(options), ""
     if memory.store:
         key = key_of_one(one, traced, request.machine, options, cutoff_s)
-        program = stored_plan(memory, key, traced.text, digest(traced.graph))
-    if program is None:
-        menus = Menus()
-        plan, found = plan_traced(one, traced, request, begun, memory, cutoff_s, menus=menus)
-        near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
-        if options.substitutions and options.baseline is None and near:
-            plan = _rewritten(one, plan, found.best, traced, request, memory, menus)
-        store_plan(memory, key, plan.program)
+        stored = _stored(memory, key, traced)
+        if stored is not None:
+            spent = {"trace": time.monotonic() - begun, "total": time.monotonic() - request.start}
+            return replace(stored, seconds=stored.seconds | spent)
+    menus = Menus()
+
+    def search(variant: Variant, cutoff_s: float) -> _Searched:
+        since = begun if variant.traced is traced else time.monotonic()
+        return _Searched(
+            *plan_traced(one, variant.traced, request, since, memory, cutoff_s, menus=menus)
+        )
+
+    chosen = choose(traced, request, search, lambda t: _seconds_of(t, request), cutoff_s)
+    plan, best = chosen.found.plan, chosen.found.outcome.best
+    plan = _as_chosen(plan, chosen)
+    near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
+    if options.substitutions and options.baseline is None and near:
+        plan = _rewritten(one, plan, best, chosen.variant.traced, request, memory, menus)
+    store_plan(memory, key, plan.program)
+    return plan
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """A plan of a variant, and the search that found it."""
+
+    plan: PlannedProgram
+    outcome: SearchOutcome
+
+    @property
+    def step_s(self) -> float:
+        return self.plan.step_s
+
+    @property
+    def bound_s(self) -> float:
+        return self.plan.lower_bound_s
+
+
+def _as_chosen(plan: PlannedProgram, chosen: Chosen[_Searched]) -> PlannedProgram:
+    """A plan that says what is computed again, with a bound for all variants that were planned."""
+    program = plan.program
+    if chosen.variant.rows is None:
         return plan
+    stop, bound_s = program.stop, min(chosen.bound_s, program.step_s)
+    if stop == Stop.OPTIMAL.name and program.step_s - bound_s > PROVED * program.step_s:
+        stop = Stop.GAP.name
+    return replace(plan, program=msgspec.structs.replace(
+        program, recomputed=chosen.variant.rows, lower_bound_s=bound_s, stop=stop,
+    ))  # fmt: skip
+
+
+def _seconds_of(traced: Traced, request: Request) -> SecondsOf:
+    """Seconds of each node of a program with all it contains, split evenly over all devices."""
+    facts = program_for(traced, request.options).facts
+    compute, devices = ComputeModel(request.machine), request.machine.num_devices
+    ops = facts.flat.ops
+    spent: dict[tuple[int, ...], float] = {}
+    for i, seconds in least_each_s(facts, compute, devices, range(len(ops))).items():
+        place = ops[i].place
+        for end in range(1, len(place) + 1, 2):
+            spent[place[:end]] = spent.get(place[:end], 0.0) + seconds * ops[i].weight
+    return lambda place: spent.get(place, 0.0)
+
+
+def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
+    """The plan in the plan store, if there is one of this program."""
+    known = memory.get("plan", key, ProgramPlan)
+    if known is None:
+        return None
+    traced = as_planned(traced, known.recomputed)
+    program = stored_plan(memory, key, traced.text, digest(traced.graph))
+    if program is None:
+        return None
     if program.substitutions:
         traced = replayed(traced, program.substitutions, "plan store")
-    now = time.monotonic()
     seconds = dict.fromkeys(("trace", "substitute", "build", "solve", "inter"), 0.0)
-    spent = {"trace": now - begun, "total": now - request.start}
-    return PlannedProgram(program, traced, seconds | spent, cached=True)
+    return PlannedProgram(program, traced, seconds, cached=True)
 
 
 def with_asked(
@@ -214,7 +280,7 @@ def _rewritten(
                 # the baselines stay those of the original program
                 whole = msgspec.structs.replace(
                     other.program, baselines=program.baselines, substitutions=rows,
-                    traced_digest=digest(traced.graph),
+                    traced_digest=digest(traced.graph), recomputed=program.recomputed,
                 )  # fmt: skip
                 better = replace(other, program=whole)
     now = time.monotonic()

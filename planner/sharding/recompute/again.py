@@ -1,0 +1,197 @@
+"""A program in which chosen values of the forward pass are computed again in the backward pass.
+
+A node of the backward pass that reads a chosen value reads a copy. The copy is made when it is
+first needed, out of values that are kept: the nodes that make it, and those of the chosen values
+among their operands, run once more, in a region of `jax.checkpoint`. The region also passes on an
+operand of the node that belongs to the backward pass: its barrier then holds the copies back until
+the backward pass has come so far.
+
+    forward:  h = x @ w;  y = tanh(h)                    chosen: h, y
+    backward: (g', y') = region(x, w, g): h' = x @ w; y' = tanh(h');   dh = g' * (1 - y'^2)
+
+In a pair of loops the forward loop no longer stacks up what is chosen; the backward loop takes
+slices of what it is computed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from ir import Input, Node
+from ir.analysis import Place
+from ir.jax_internals import recomputed_region
+from ir.trace import Binding, Program
+
+from .across import Across, InBody, InLoops
+from .draft import Draft, Item, Value, draft_of, program_of
+from .passes import bodies_with_passes, pairs_of
+
+Chosen = Collection[tuple[Place, int]]
+
+
+def with_recompute(program: Program, chosen: Chosen) -> Program:
+    """The program with the chosen values computed again where the backward pass reads them.
+
+    Args:
+        program: a program that keeps everything (`keeping_all`).
+        chosen: results of nodes of the forward pass: the place of their body, and their number.
+    """
+    if not chosen:
+        return program
+    draft = draft_of(program)
+    _recompute(draft, (), frozenset(chosen))
+    return program_of(draft)
+
+
+def _recompute(draft: Draft, place: Place, chosen: frozenset[tuple[Place, int]]) -> None:
+    numbers = {id(item): i for i, item in enumerate(draft.items)}
+    for i, b, body in bodies_with_passes(draft):
+        _recompute(body, (*place, i, b), chosen)
+    for pair in pairs_of(draft):
+        inside = (*place, numbers[id(pair.forward)], 0)
+        across = InLoops(draft, pair)
+        _Copies(across, _values(across.source, inside, chosen), ordered=False).write()
+    across = InBody(draft)
+    _Copies(across, _values(draft, place, chosen), ordered=True).write()
+
+
+def _values(draft: Draft, place: Place, chosen: frozenset[tuple[Place, int]]) -> set[int]:
+    """The chosen values of a body that nodes without effects make."""
+    made = [v for item in draft.items if not item.node.has_attr("effect") for v in item.outs]
+    return {v for v in made if (place, v - draft.first) in chosen}
+
+
+class _Copies:
+    """Writes the copies of chosen values into a backward pass.
+
+    ordered: whether copies wait for the backward pass, and the compiler must not merge them with
+        the originals, as in one body.
+    """
+
+    def __init__(self, across: Across, chosen: set[int], *, ordered: bool) -> None:
+        self.across, self.chosen, self.ordered = across, chosen, ordered
+        self.target, self.numbers = across.target, across.target.numbers
+        self.order = list(across.source.items)
+        self.maker = {v: i for i, item in enumerate(self.order) for v in item.outs}
+        self.copy: dict[int, int] = {}  # chosen value -> its copy
+        self.passed: dict[int, int] = {}  # value of the backward pass -> as a region passed it on
+        self.items: list[Item] = []
+        self.last: int | None = None  # latest result of the backward pass
+
+    def write(self) -> None:
+        """Rewrites the target."""
+        if not self.chosen:
+            return
+        in_loop = isinstance(self.across, InLoops)
+        for item in list(self.target.items):
+            if in_loop or item.backward:
+                self._need(item.ins)
+                item.ins = self._read(item.ins)
+                self.last = item.outs[-1] if item.outs else self.last
+            else:
+                item.ins = [self.passed.get(v, v) if isinstance(v, int) else v for v in item.ins]
+            self.items.append(item)
+        outputs = self.target.outputs
+        if in_loop:
+            self._need(outputs)
+            self.target.outputs = self._read(outputs)
+        else:
+            self.target.outputs = [
+                self.passed.get(v, v) if isinstance(v, int) else v for v in outputs
+            ]
+        self.target.items = self.items
+
+    def _chosen(self, value: Value) -> int | None:
+        """The chosen value of the forward pass that a value is."""
+        forward = self.across.forward(value)
+        return forward if isinstance(forward, int) and forward in self.chosen else None
+
+    def _read(self, values: list[Value]) -> list[Value]:
+        found: list[Value] = []
+        for v in values:
+            forward = self._chosen(v)
+            v = v if forward is None else self.copy[forward]
+            found.append(self.passed.get(v, v) if isinstance(v, int) else v)
+        return found
+
+    def _need(self, values: list[Value]) -> None:
+        """Makes the copies that a node of the backward pass reads."""
+        wanted = [f for v in values if (f := self._chosen(v)) is not None and f not in self.copy]
+        if not wanted:
+            return
+        nodes: set[int] = set()
+        todo = list(wanted)
+        while todo:
+            i = self.maker[todo.pop()]
+            if i not in nodes:
+                nodes.add(i)
+                reads = self.order[i].reads
+                todo += [v for v in reads if v in self.chosen and v not in self.copy]
+        again = [self.order[i] for i in sorted(nodes)]
+        if self.ordered:
+            self._region(again, values)
+        else:
+            self.items += self._copies(again, self.copy, self._outside)
+
+    def _outside(self, v: int) -> int:
+        """A value of the forward pass, or its copy, in the backward pass."""
+        return self.copy[v] if v in self.copy else self.across.port(v)
+
+    def _copies(
+        self, nodes: list[Item], copy: dict[int, int], outside: Callable[[int], int]
+    ) -> list[Item]:
+        """Copies of nodes; `copy` gets the copies of their results."""
+        found: list[Item] = []
+        for node in nodes:
+            ins = [
+                (copy[v] if v in copy else outside(v)) if isinstance(v, int) else v
+                for v in node.ins
+            ]
+            outs = [self.numbers.new(self.numbers.types[v]) for v in node.outs]
+            found.append(Item(node.node, node.binding, ins, outs, True))
+            copy.update(zip(node.outs, outs, strict=True))
+        return found
+
+    def _region(self, nodes: list[Item], values: list[Value]) -> None:
+        """A region that computes some nodes of the forward pass again."""
+        entering: dict[int, int] = {}  # value outside -> input of the region
+
+        def enter(outside: int) -> int:
+            if outside not in entering:
+                entering[outside] = self.numbers.new(self.numbers.types[outside])
+            return entering[outside]
+
+        inner: dict[int, int] = {}  # value of the forward pass -> inside the region
+        items = self._copies(nodes, inner, lambda v: enter(self._outside(v)))
+        made = [v for node in nodes for v in node.outs]
+        outputs: list[Value] = [inner[v] for v in made]
+        outs = [self.numbers.new(self.numbers.types[v]) for v in made]
+        self.copy.update(zip(made, outs, strict=True))
+        waits = self._of_backward(values)
+        if waits is not None:
+            outputs.append(enter(waits))
+            outs.append(self.numbers.new(self.numbers.types[waits]))
+        inputs = [(v, Input("in", self.numbers.types[v], "body")) for v in entering.values()]
+        body = Draft(self.numbers, inputs, items, outputs)
+        self.items.append(_region_of(body, list(entering), outs))
+        if waits is not None:
+            for key in [key for key, value in self.passed.items() if value == waits]:
+                self.passed[key] = outs[-1]
+            self.passed[waits] = outs[-1]
+
+    def _of_backward(self, values: list[Value]) -> int | None:
+        """An operand that the backward pass has made, or else its latest result."""
+        for v in values:
+            if isinstance(v, int) and self.across.forward(v) is None:
+                return self.passed.get(v, v)
+        return None if self.last is None else self.passed.get(self.last, self.last)
+
+
+def _region_of(body: Draft, ins: list[Value], outs: list[int]) -> Item:
+    """A region of `jax.checkpoint`, whose barrier keeps it apart from the forward pass."""
+    primitive, params = recomputed_region()
+    attrs = tuple(sorted({**params, "jaxpr": "body 0"}.items()))
+    types = tuple(body.numbers.types[v] for v in outs)
+    node = Node("remat", (), types, attrs, (), body.items[0].node.source)
+    binding = Binding(primitive, params, (program_of(body),), backward=True)
+    return Item(node, binding, ins, outs, True, {0: body})

@@ -1,0 +1,131 @@
+# pyright: basic
+"""Programs that keep everything, and programs that compute chosen values again."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ir.evaluate import plain_program
+from ir.trace import trace
+from planner import PlanError, load, plan
+from planner.sharding.recompute.again import with_recompute
+from planner.sharding.recompute.frontier import frontier
+from planner.sharding.recompute.keep import keeping_all, recomputes
+from planner.sharding.recompute.kinds import chosen_by_kind
+from planner.sharding.recompute.saved import layers_of
+from tests.planner.sharding.recompute.random_steps import check_step
+
+WIDTH, LAYERS = 64, 3
+PARAMS = {
+    "a": jax.ShapeDtypeStruct((LAYERS, WIDTH, 4 * WIDTH), "float32"),
+    "b": jax.ShapeDtypeStruct((LAYERS, 4 * WIDTH, WIDTH), "float32"),
+}
+BATCH = {k: jax.ShapeDtypeStruct((512, WIDTH), "float32") for k in "xy"}
+FORMS = [(scan, policy) for scan in (True, False) for policy in ("", "full", "dots")]
+POLICIES = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}
+
+
+def layer(x, w):
+    hidden = jnp.tanh(x @ w["a"])
+    return x + jax.nn.gelu(hidden @ w["b"]), None
+
+
+def loss(params, batch, scan=True, policy=""):
+    step = jax.checkpoint(layer, policy=POLICIES[policy]) if policy else layer
+    x = batch["x"]
+    if scan:
+        x, _ = jax.lax.scan(step, x, params)
+    else:
+        for i in range(LAYERS):
+            x, _ = step(x, jax.tree.map(lambda a, i=i: a[i], params))
+    return jnp.mean((x - batch["y"]) ** 2)
+
+
+def step(params, batch, scan=True, policy=""):
+    found, grads = jax.value_and_grad(partial(loss, scan=scan, policy=policy))(params, batch)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), found
+
+
+def program(scan: bool, policy: str = ""):
+    return trace(partial(step, scan=scan, policy=policy), PARAMS, BATCH).program
+
+
+def values_of(run) -> list[np.ndarray]:
+    draw = np.random.default_rng(0)
+    args = [draw.normal(size=i.type.shape).astype("float32") * 0.1 for i in run.graph.inputs]
+    return [np.asarray(x) for x in jax.jit(plain_program(run))(*args)]
+
+
+@pytest.mark.parametrize(("scan", "policy"), FORMS)
+def test_what_a_checkpoint_computes_twice_is_kept(scan: bool, policy: str) -> None:
+    """The program is that of the same layers without `jax.checkpoint`, but for the order."""
+    plain, written = program(scan), program(scan, policy)
+    kept = keeping_all(written)
+    assert recomputes(written) == bool(policy)
+    assert not recomputes(kept)
+    assert _ops(kept.graph) == _ops(plain.graph)
+    for x, y in zip(values_of(kept), values_of(plain), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def _ops(graph) -> list[str]:
+    own = [node.op for node in graph.nodes]
+    return sorted(own + [op for node in graph.nodes for body in node.bodies for op in _ops(body)])
+
+
+def test_a_loop_that_computes_all_again_is_what_a_checkpoint_makes() -> None:
+    """It stacks up the inputs of the layers alone, and runs as many products as JAX's."""
+    kept, written = program(scan=True), program(scan=True, policy="full")
+    again = with_recompute(kept, chosen_by_kind(layers_of(kept), "full"))
+    stacks = [[t for n in p.graph.nodes if n.op == "scan" for t in n.outputs]
+              for p in (again, written)]  # fmt: skip
+    assert stacks[0] == stacks[1]
+    products = [_ops(p.graph).count("dot_general") for p in (again, written)]
+    assert products[0] == products[1]
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_the_frontier_trades_work_for_memory(scan: bool) -> None:
+    """Each further choice keeps less and works more."""
+    kept = program(scan)
+    layers = layers_of(kept)
+    found = frontier(layers, lambda place: float(sum(place) + 1), 8)
+    assert len(found) > 3
+    for one, two in pairwise(found):
+        assert one.again_s <= two.again_s
+        assert one.kept_bytes > two.kept_bytes
+
+
+def test_settings_hold_and_a_file_knows_them(tmp_path: Path) -> None:
+    """More recomputation takes less memory; a loaded plan is bound to the same program."""
+    peaks = {}
+    for kind in ("none", "selective", "full"):
+        made = plan(
+            step, PARAMS, BATCH, cluster="2xh100", recompute=kind, baselines=False,
+            substitutions=False, donate_argnums=0, mesh=(2,),
+        )  # fmt: skip
+        peaks[kind] = made.peak_bytes
+        path = tmp_path / f"{kind}.json"
+        made.save(path)
+        assert load(path).bind(step, PARAMS, BATCH).peak_bytes == made.peak_bytes
+    assert peaks["none"] > peaks["selective"] > peaks["full"]
+    with pytest.raises(PlanError, match="recompute"):
+        plan(step, PARAMS, BATCH, cluster="2xh100", recompute="some")
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_random_choices_are_the_unsharded_step(seed: int) -> None:
+    check_step(seed)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(200))
+def test_many_random_choices(seed: int) -> None:
+    check_step(seed)
