@@ -156,6 +156,7 @@ BASIC: tuple[str, ...] = (
     "planner/result/verify/stages.py",
     "planner/sharding/nested_maps.py",
     "planner/sharding/plan_program.py",
+    "planner/sharding/recompute/frontier.py",
     "planner/sharding/rewrite/replay.py",
     "planner/sharding/rewrite/retrace.py",
     "planner/solver/exact/highs.py",

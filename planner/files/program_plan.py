@@ -71,7 +71,7 @@ class SubstitutionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RecomputedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """Values of a body that are computed again, as numbered in the program that keeps everything."""
+    """Values of a body that are computed again, by number in the program that keeps everything."""
 
     place: Place
     numbers: tuple[Position, ...]

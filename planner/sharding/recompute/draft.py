@@ -187,7 +187,7 @@ def _trim_scan(item: Item, wanted: set[int]) -> None:
 
 
 def _trim_remat(item: Item, wanted: set[int]) -> None:
-    """Takes results that nothing reads, and operands that its body does not read, out of a region."""
+    """Takes results that nothing reads, and operands that it does not read, out of a region."""
     body = item.bodies[0]
     stays = [k for k, v in enumerate(item.outs) if v in wanted]
     item.outs = [item.outs[k] for k in stays]

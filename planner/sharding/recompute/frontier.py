@@ -1,3 +1,4 @@
+# pyright: basic
 """Choices that give the least work for what they keep, at every price of memory.
 
 At a price of a byte, the best choice is a minimum cut: each node of the forward pass is on the side
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import networkx as nx
 
@@ -144,5 +144,4 @@ def _cut(
 
 def _forward_side(graph: nx.DiGraph[object]) -> Collection[object]:
     """The nodes of a minimum cut that are on the side of the forward pass."""
-    cut: Any = nx.minimum_cut  # pyright: ignore[reportUnknownMemberType]
-    return cut(graph, "forward", "backward")[1][0]
+    return nx.minimum_cut(graph, "forward", "backward")[1][0]

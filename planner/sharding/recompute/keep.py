@@ -94,54 +94,71 @@ def _opened(draft: Draft, *, anywhere: bool) -> set[int]:
 
 def _merge(across: Across, opened: set[int]) -> None:
     """Replaces opened nodes by equal ones of the forward pass, and moves light ones to it."""
-    if not opened:
-        return
-    target, numbers = across.target, across.target.numbers
-    plain = _without_rounding(across.source)
-    known: dict[Hashable, list[int]] = {}
-    if isinstance(across, InLoops):
-        for item in across.source.items:
-            known.setdefault(_key(item, item.ins), item.outs)
-    same: dict[int, int] = {}  # value of the target -> of the forward pass
-    stays: list[Item] = []
-    moved: list[Item] = []
+    if opened:
+        _Merge(across, opened).run()
 
-    def forward(v: Value) -> Value | None:
-        found = same[v] if isinstance(v, int) and v in same else across.forward(v)
-        return plain.get(found, found) if isinstance(found, int) else found
 
-    def read(v: Value) -> Value:
-        if isinstance(v, int) and (v in same or across.forward(v) in plain):
-            found = forward(v)
-            return across.port(found) if isinstance(found, int) else v
-        return v
+class _Merge:
+    """Opened nodes of a backward pass, while they are merged with the forward pass.
 
-    for item in target.items:
-        if id(item) not in opened:
-            if isinstance(across, InBody) and all(across.forward(v) == v for v in item.outs):
-                known.setdefault(_key(item, item.ins), item.outs)
-            stays.append(item)
-            continue
-        ins = [forward(v) for v in item.ins]
+    same: value of the backward pass -> the equal value of the forward pass.
+    known: what a node computes -> its results.
+    """
+
+    def __init__(self, across: Across, opened: set[int]) -> None:
+        self.across, self.target, self.opened = across, across.target, opened
+        self.plain = _without_rounding(across.source)
+        self.same: dict[int, int] = {}
+        self.known: dict[Hashable, list[int]] = {}
+        self.moved: list[Item] = []
+        if isinstance(across, InLoops):
+            for item in across.source.items:
+                self.known.setdefault(_key(item, item.ins), item.outs)
+
+    def run(self) -> None:
+        """Rewrites both passes."""
+        stays = [item for item in self.target.items if not self._merged(item)]
+        for item in stays:
+            item.ins = [self._read(v) for v in item.ins]
+        self.target.outputs = [self._read(v) for v in self.target.outputs]
+        self.target.items = stays
+        for item in self.moved:
+            self.across.add(item)
+
+    def _merged(self, item: Item) -> bool:
+        """Whether a node is one of the forward pass, or becomes one."""
+        if id(item) not in self.opened:
+            if isinstance(self.across, InBody) and all(
+                self.across.forward(v) == v for v in item.outs
+            ):
+                self.known.setdefault(_key(item, item.ins), item.outs)
+            return False
+        ins = [self._forward(v) for v in item.ins]
         given = [v for v in ins if v is not None]
         if len(given) < len(ins) or item.node.has_attr("effect"):
-            stays.append(item)
-            continue
+            return False
         key = _key(item, given)
-        if key not in known:
+        if key not in self.known:
             if item.op in HEAVY or item.bodies:
-                stays.append(item)
-                continue
-            outs = [numbers.new(t) for t in item.node.outputs]
-            moved.append(Item(item.node, item.binding, given, outs, False))
-            known[key] = outs
-        same.update(zip(item.outs, known[key], strict=True))
-    for item in stays:
-        item.ins = [read(v) for v in item.ins]
-    target.outputs = [read(v) for v in target.outputs]
-    target.items = stays
-    for item in moved:
-        across.add(item)
+                return False
+            outs = [self.target.numbers.new(t) for t in item.node.outputs]
+            self.moved.append(Item(item.node, item.binding, given, outs, False))
+            self.known[key] = outs
+        self.same.update(zip(item.outs, self.known[key], strict=True))
+        return True
+
+    def _forward(self, v: Value) -> Value | None:
+        """The value of the forward pass that a value is; None if it is not."""
+        known = isinstance(v, int) and v in self.same
+        found = self.same[v] if known else self.across.forward(v)
+        return self.plain.get(found, found) if isinstance(found, int) else found
+
+    def _read(self, v: Value) -> Value:
+        """A value as the backward pass reads it after merging."""
+        if isinstance(v, int) and (v in self.same or self.across.forward(v) in self.plain):
+            found = self._forward(v)
+            return self.across.port(found) if isinstance(found, int) else v
+        return v
 
 
 def _without_rounding(draft: Draft) -> dict[int, int]:
