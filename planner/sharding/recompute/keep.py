@@ -149,8 +149,8 @@ class _Merge:
 
     def _forward(self, v: Value) -> Value | None:
         """The value of the forward pass that a value is; None if it is not."""
-        known = isinstance(v, int) and v in self.same
-        found = self.same[v] if known else self.across.forward(v)
+        found = self.same.get(v) if isinstance(v, int) else v
+        found = self.across.forward(v) if found is None else found
         return self.plain.get(found, found) if isinstance(found, int) else found
 
     def _read(self, v: Value) -> Value:
