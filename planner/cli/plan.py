@@ -127,8 +127,8 @@ RecomputeText = Annotated[
     str | None,
     typer.Option(
         metavar="WHAT",
-        help="What a backward pass computes again: auto (the default), written, none, selective or "
-        "full.",
+        help="What a backward pass computes again: auto (the default), search, written, none, "
+        "selective or full.",
     ),
 ]
 NoCache = Annotated[

@@ -14,7 +14,7 @@ from .mesh_setting import Named, Sizes, read_mesh, sizes_of, spec_text, wide_nam
 from .pins import Pin
 from .surface import public_methods
 
-RECOMPUTE = ("auto", "written", "none", "selective", "full")
+RECOMPUTE = ("auto", "search", "written", "none", "selective", "full")
 
 
 @public_methods
@@ -49,10 +49,10 @@ class Options:
     shardings: treatment of the program's own shardings (constraints, those of jitted functions and
         of arrays, explicit ones): "pin" pins them on a mesh of their shape, "warn" chooses freely
         and counts them in a warning.
-    recompute: what a backward pass computes again instead of keeping it: "auto" chooses, where
-        keeping everything does not fit; "written" is what `jax.checkpoint` in the program says;
-        "none", "selective" (all but products with weights) and "full" (all but the inputs of
-        layers) hold for every layer.
+    recompute: what a backward pass computes again instead of keeping it: "auto" is as the program
+        is written (`jax.checkpoint`), or a choice where that does not fit; "search" chooses in any
+        case; "written" never; "none", "selective" (all but products with weights) and "full" (all
+        but the inputs of layers) hold for every layer.
     """
 
     time_limit_s: float = math.inf

@@ -50,6 +50,8 @@ from .search.found_to_file import outcome
 from .search.over_meshes import Search, SearchOutcome
 from .search.stored_plans import plan_key, store_plan, stored_plan
 
+PASSES: tuple[str, ...] = ("trace", "substitute", "build", "solve", "inter")
+
 
 @dataclass(frozen=True)
 class One:
@@ -184,7 +186,7 @@ def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
         return None
     if program.substitutions:
         traced = replayed(traced, program.substitutions, "plan store")
-    seconds = dict.fromkeys(("trace", "substitute", "build", "solve", "inter"), 0.0)
+    seconds: dict[str, float] = dict.fromkeys(PASSES, 0.0)
     return PlannedProgram(program, traced, seconds, cached=True)
 
 

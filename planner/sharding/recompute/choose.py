@@ -7,7 +7,7 @@ of the bounds of all choices is a bound for these choices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import Generic, Protocol, TypeVar
@@ -19,13 +19,13 @@ from ...common.errors import PlanError, ShortError
 from ...common.request import Request
 from .frontier import SecondsOf, frontier
 from .keep import recomputes
-from .kinds import chosen_by_kind
+from .kinds import KINDS, chosen_by_kind
 from .passes import differentiates
 from .saved import Key, Layer, layers_of
 from .variants import Variant, kept_by, variant_of
 
 MOST_CHOICES = 8
-EVERY_CHOICE_OF = 5  # nodes of a forward pass, of which every choice is planned
+EVERY_CHOICE_OF = 6  # nodes, of which every choice is planned
 CHECKPOINT = ", jax.checkpoint around layers"
 
 
@@ -68,8 +68,8 @@ def choose(
 ) -> Chosen[T]:
     """Chooses what a program computes again, and plans it.
 
-    A program that keeps everything is chosen if its plan fits, as computing again only adds work;
-    no other choice is looked at then.
+    With "auto" the program is planned as it is written, and other choices only if that does not
+    fit. With "search" all choices are planned, and the program as it is written is one of them.
 
     Args:
         traced: the program as it was written.
@@ -84,22 +84,21 @@ def choose(
     wish = request.options.recompute
     if wish == "written" or not differentiates(traced.program):
         return _only(Variant(traced), search, cutoff_s)
-    written = recomputes(traced.program)
-    if wish != "auto":
-        kept = kept_by(traced)
-        layers = layers_of(kept.program)
-        return _only(variant_of(kept, chosen_by_kind(layers, wish)), search, cutoff_s)
-    kept = kept_by(traced) if written else traced
-    first = variant_of(kept, ()) if written else Variant(traced)
-    try:
-        return _only(first, search, cutoff_s)
-    except PlanError as error:
-        if error.kind != "does-not-fit":
-            raise
-        refused = error
+    kept = kept_by(traced)
     layers = layers_of(kept.program)
-    others = [Variant(traced)] if written else []
-    return _best(kept, layers, others, request, search, seconds_of, cutoff_s, refused)
+    if wish in KINDS:
+        return _only(variant_of(kept, chosen_by_kind(layers, wish)), search, cutoff_s)
+    refused = None
+    if wish == "auto":
+        try:
+            return _only(Variant(traced), search, cutoff_s)
+        except PlanError as error:
+            if error.kind != "does-not-fit":
+                raise
+            refused = error
+    variants = _variants(kept, layers, seconds_of, [traced] if refused else [])
+    others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []
+    return _best(chain(variants, others), request, search, cutoff_s, refused)
 
 
 def _only(variant: Variant, search: Callable[[Variant, float], T], cutoff_s: float) -> Chosen[T]:
@@ -108,22 +107,21 @@ def _only(variant: Variant, search: Callable[[Variant, float], T], cutoff_s: flo
 
 
 def _best(
-    kept: Traced,
-    layers: Sequence[Layer],
-    others: Sequence[Variant],
+    variants: Iterable[Variant],
     request: Request,
     search: Callable[[Variant, float], T],
-    seconds_of: Callable[[Traced], SecondsOf],
     cutoff_s: float,
-    refused: PlanError,
+    refused: PlanError | None,
 ) -> Chosen[T]:
-    """The fastest variant that computes something again."""
+    """The fastest variant that fits.
+
+    refused: why the program as it is written does not fit, if that is known.
+    """
     best: Chosen[T] | None = None
     beaten: PlanError | None = None
     bounds: list[float] = []
-    for number, variant in enumerate(chain(_variants(kept, layers, seconds_of), others)):
-        if number:
-            request.say(f"recompute {number}")
+    for number, variant in enumerate(variants):
+        request.say(f"recompute {number}")
         limit = cutoff_s if best is None else min(cutoff_s, best.found.step_s)
         try:
             found = search(variant, limit)
@@ -133,7 +131,7 @@ def _best(
                 bounds.append(limit)
             elif error.kind != "does-not-fit":
                 raise
-            elif (error.needs_bytes or 0) < (refused.needs_bytes or float("inf")):
+            elif refused is None or needed(error) < needed(refused):
                 refused = error
             continue
         bounds.append(found.bound_s)
@@ -144,7 +142,13 @@ def _best(
     raise beaten or _everything_tried(refused)
 
 
-def _everything_tried(error: PlanError) -> PlanError:
+def needed(error: PlanError) -> float:
+    """Bytes that a plan needs at least, if its error says so."""
+    return error.needs_bytes or float("inf")
+
+
+def _everything_tried(error: PlanError | None) -> PlanError:
+    assert error is not None
     kind = ShortError if isinstance(error, ShortError) else PlanError
     return kind(
         error.message, kind=error.kind, where=error.where, needs_bytes=error.needs_bytes,
@@ -153,15 +157,19 @@ def _everything_tried(error: PlanError) -> PlanError:
 
 
 def _variants(
-    kept: Traced, layers: Sequence[Layer], seconds_of: Callable[[Traced], SecondsOf]
+    kept: Traced,
+    layers: Sequence[Layer],
+    seconds_of: Callable[[Traced], SecondsOf],
+    without: Sequence[Traced],
 ) -> Iterator[Variant]:
-    """Distinct variants, those that compute least again first."""
-    if sum(node.again for layer in layers for node in layer.nodes) <= EVERY_CHOICE_OF:
-        choices = _every_choice(layers)
+    """Distinct variants, those that compute least again first; `without` have been planned."""
+    each = [layer.keys([node]) for layer in layers for node in layer.needed() if node.again]
+    if len(each) <= EVERY_CHOICE_OF:
+        choices = [frozenset[Key](), *_every_choice(each)]
     else:
         found = frontier(layers, seconds_of(kept), MOST_CHOICES)
-        choices = [choice.values for choice in found]
-    seen = {digest(kept.graph)}
+        choices = [frozenset[Key](), *(choice.values for choice in found)]
+    seen = {digest(one.graph) for one in without}
     for values in choices:
         variant = variant_of(kept, values)
         name = digest(variant.traced.graph)
@@ -170,7 +178,6 @@ def _variants(
             yield variant
 
 
-def _every_choice(layers: Sequence[Layer]) -> list[frozenset[Key]]:
-    each = [layer.keys([node]) for layer in layers for node in layer.nodes if node.again]
+def _every_choice(each: Sequence[frozenset[Key]]) -> list[frozenset[Key]]:
     subsets = chain.from_iterable(combinations(each, n) for n in range(1, len(each) + 1))
     return [frozenset[Key]().union(*subset) for subset in subsets]

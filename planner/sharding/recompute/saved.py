@@ -52,6 +52,16 @@ class Layer:
         """The results of some nodes that can be computed again."""
         return frozenset((self.place, v) for node in nodes if node.again for v in node.outs)
 
+    def needed(self) -> list[Made]:
+        """The nodes out of which what the backward pass reads is made."""
+        wanted: set[int] = set()
+        found: list[Made] = []
+        for node in reversed(self.nodes):
+            if node.read or not wanted.isdisjoint(node.outs):
+                found.append(node)
+                wanted.update(node.reads)
+        return found[::-1]
+
     def type_of(self, node: Made, value: int) -> TensorType:
         """Type of one copy of a result of a node."""
         return node.node.outputs[node.outs.index(value)]

@@ -1,0 +1,102 @@
+# pyright: basic
+"""The choice of what is computed again: brute force, and steps over memory limits."""
+
+from __future__ import annotations
+
+import time
+from itertools import chain, combinations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from costmodel import parse_cluster
+from ir import digest
+from ir.trace import trace
+from planner import PlanError, plan
+from planner.common.options import Options
+from planner.common.request import Request
+from planner.sharding.plan_program import One, plan_traced
+from planner.sharding.recompute.saved import layers_of
+from planner.sharding.recompute.variants import variant_of
+from planner.training.step_call import StepCall
+
+
+def struct(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, "float32")
+
+
+def two_products(w, v, x):
+    def loss(w, v):
+        return jnp.sum(jnp.sin(jnp.tanh(x @ w) @ v))
+
+    found, (a, b) = jax.value_and_grad(loss, (0, 1))(w, v)
+    return w - a, v - b, found
+
+
+def one_product(w, x):
+    def loss(w):
+        return jnp.sum(jnp.exp(jnp.sin(x @ w)) * x)
+
+    found, a = jax.value_and_grad(loss)(w)
+    return w - a, found
+
+
+PROGRAMS = {
+    "two products": (two_products, (struct(64, 256), struct(256, 64), struct(4096, 64))),
+    "one product": (one_product, (struct(64, 64), struct(8192, 64))),
+}
+SETTINGS = {"baselines": False, "substitutions": False, "mesh": (2,)}
+
+
+def by_brute_force(fn, args, memory_bytes: int) -> float:
+    """The fastest step of all subsets of the nodes of the forward pass, each planned by itself."""
+    options = Options(memory_bytes=memory_bytes, **SETTINGS)
+    request = Request(parse_cluster("2xh100"), options)
+    one = One(StepCall(fn, args, (), "auto"), 1, (), (), fn.__name__)
+    traced = trace(fn, *args)
+    each = [layer.keys([n]) for layer in layers_of(traced.program) for n in layer.nodes]
+    assert len(each) <= 8
+    best = float("inf")
+    subsets = chain.from_iterable(combinations(each, n) for n in range(len(each) + 1))
+    variants = [variant_of(traced, frozenset().union(*keys)).traced for keys in subsets]
+    for program in {digest(variant.graph): variant for variant in variants}.values():
+        try:
+            found, _ = plan_traced(one, program, request, time.monotonic())
+        except PlanError:
+            continue
+        best = min(best, found.step_s)
+    return best
+
+
+@pytest.mark.parametrize(
+    "name", ["one product", pytest.param("two products", marks=pytest.mark.exhaustive)]
+)
+def test_the_choice_is_the_best_of_all_subsets(name: str) -> None:
+    """It is so at every memory limit, and less memory is never faster."""
+    fn, args = PROGRAMS[name]
+    full = plan(fn, *args, cluster="2xh100", recompute="none", **SETTINGS)
+    before = 0.0
+    for share in (1.0, 0.9, 0.8, 0.7):
+        limit = int(full.peak_bytes * share) + 1
+        best = by_brute_force(fn, args, limit)
+        settings = {"memory_bytes": limit, "recompute": "search", **SETTINGS}
+        if best == float("inf"):
+            with pytest.raises(PlanError, match="does not fit"):
+                plan(fn, *args, cluster="2xh100", **settings)
+            break
+        found = plan(fn, *args, cluster="2xh100", **settings)
+        assert found.peak_bytes <= limit
+        assert found.step_s == pytest.approx(best, rel=1e-3)
+        assert found.lower_bound_s <= best * (1 + 1e-9)
+        assert found.step_s >= before
+        before = found.step_s
+    assert before > full.step_s
+
+
+def test_a_program_that_fits_is_planned_as_it_is_written() -> None:
+    fn, args = PROGRAMS["one product"]
+    settings = {"cluster": "2xh100", **SETTINGS}
+    auto, written = (plan(fn, *args, recompute=r, **settings) for r in ("auto", "written"))
+    assert auto.program == written.program
+    assert auto.program.recomputed is None
