@@ -22,13 +22,12 @@ from ..common.store.keys import Memory, memory_of
 from ..files.program_plan import ProgramPlan, SubstitutionRow
 from ..training.step_call import StepCall
 from .check_effects import check_effects
-from .cost.least_seconds import least_each_s
 from .nested_maps import check_maps
 from .planned_program import PlannedProgram
 from .problem.program import InFlight, Program, program_of
 from .problem.records import Menus
 from .recompute.choose import Chosen, choose
-from .recompute.frontier import SecondsOf
+from .recompute.node_seconds import node_seconds
 from .recompute.variants import Variant, as_planned
 from .rewrite.estimate import Estimator
 from .rewrite.joint_extraction import searched
@@ -123,7 +122,13 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
             *plan_traced(one, variant.traced, request, since, memory, cutoff_s, menus=menus)
         )
 
-    chosen = choose(traced, request, search, lambda t: _seconds_of(t, request), cutoff_s)
+    chosen = choose(
+        traced,
+        request,
+        search,
+        lambda t: node_seconds(program_for(t, options).facts, request.machine),
+        cutoff_s,
+    )
     plan, best = chosen.found.plan, chosen.found.outcome.best
     plan = _as_chosen(plan, chosen)
     near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
@@ -160,19 +165,6 @@ def _as_chosen(plan: PlannedProgram, chosen: Chosen[_Searched]) -> PlannedProgra
     return replace(plan, program=msgspec.structs.replace(
         program, recomputed=chosen.variant.rows, lower_bound_s=bound_s, stop=stop,
     ))  # fmt: skip
-
-
-def _seconds_of(traced: Traced, request: Request) -> SecondsOf:
-    """Seconds of each node of a program with all it contains, split evenly over all devices."""
-    facts = program_for(traced, request.options).facts
-    compute, devices = ComputeModel(request.machine), request.machine.num_devices
-    ops = facts.flat.ops
-    spent: dict[tuple[int, ...], float] = {}
-    for i, seconds in least_each_s(facts, compute, devices, range(len(ops))).items():
-        place = ops[i].place
-        for end in range(1, len(place) + 1, 2):
-            spent[place[:end]] = spent.get(place[:end], 0.0) + seconds * ops[i].weight
-    return lambda place: spent.get(place, 0.0)
 
 
 def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
