@@ -168,7 +168,8 @@ def _variants(
         choices = [frozenset[Key](), *_every_choice(each)]
     else:
         found = frontier(layers, seconds_of(kept), MOST_CHOICES)
-        choices = [frozenset[Key](), *(choice.values for choice in found)]
+        named = [chosen_by_kind(layers, kind) for kind in KINDS]
+        choices = [*named, *(choice.values for choice in found)]
     seen = {digest(one.graph) for one in without}
     for values in choices:
         variant = variant_of(kept, values)

@@ -103,17 +103,19 @@ class _Merge:
 
     same: value of the backward pass -> the equal value of the forward pass.
     known: what a node computes -> its results.
+    equal: result of a node -> that of an earlier node that computes the same.
     """
 
     def __init__(self, across: Across, opened: set[int]) -> None:
         self.across, self.target, self.opened = across, across.target, opened
         self.plain = _without_rounding(across.source)
         self.same: dict[int, int] = {}
+        self.equal: dict[int, int] = {}
         self.known: dict[Hashable, list[int]] = {}
         self.moved: list[Item] = []
         if isinstance(across, InLoops):
             for item in across.source.items:
-                self.known.setdefault(_key(item, item.ins), item.outs)
+                self._learn(item)
 
     def run(self) -> None:
         """Rewrites both passes."""
@@ -131,7 +133,7 @@ class _Merge:
             if isinstance(self.across, InBody) and all(
                 self.across.forward(v) == v for v in item.outs
             ):
-                self.known.setdefault(_key(item, item.ins), item.outs)
+                self._learn(item)
             return False
         ins = [self._forward(v) for v in item.ins]
         given = [v for v in ins if v is not None]
@@ -147,11 +149,18 @@ class _Merge:
         self.same.update(zip(item.outs, self.known[key], strict=True))
         return True
 
+    def _learn(self, item: Item) -> None:
+        """Notes what a node of the forward pass computes."""
+        ins = [self.equal.get(v, v) if isinstance(v, int) else v for v in item.ins]
+        outs = self.known.setdefault(_key(item, ins), item.outs)
+        self.equal.update(zip(item.outs, outs, strict=True))
+
     def _forward(self, v: Value) -> Value | None:
         """The value of the forward pass that a value is; None if it is not."""
         found = self.same.get(v) if isinstance(v, int) else v
         found = self.across.forward(v) if found is None else found
-        return self.plain.get(found, found) if isinstance(found, int) else found
+        found = self.plain.get(found, found) if isinstance(found, int) else found
+        return self.equal.get(found, found) if isinstance(found, int) else found
 
     def _read(self, v: Value) -> Value:
         """A value as the backward pass reads it after merging."""

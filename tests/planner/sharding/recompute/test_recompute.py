@@ -75,6 +75,25 @@ def test_what_a_checkpoint_computes_twice_is_kept(scan: bool, policy: str) -> No
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
+def test_what_the_forward_pass_computes_twice_is_found_once() -> None:
+    """A region that merges equal nodes is matched with a forward pass that does not."""
+
+    def narrow(x, w):
+        square = jnp.square(x.astype("float32")).mean(-1, keepdims=True)
+        y = (x.astype("float32") * jax.lax.rsqrt(square)).astype(x.dtype)
+        return x + jnp.tanh(y @ w), None
+
+    def step(w, x):
+        y, _ = jax.lax.scan(jax.checkpoint(narrow), x, w)
+        return y.astype("float32").sum()
+
+    args = [jax.ShapeDtypeStruct(s, "bfloat16") for s in ((LAYERS, WIDTH, WIDTH), (8, WIDTH))]
+    written = trace(jax.grad(step), *args).program
+    kept = keeping_all(written)
+    assert _ops(written.graph).count("dot_general") == 4
+    assert _ops(kept.graph).count("dot_general") == 3
+
+
 def _ops(graph) -> list[str]:
     own = [node.op for node in graph.nodes]
     return sorted(own + [op for node in graph.nodes for body in node.bodies for op in _ops(body)])
