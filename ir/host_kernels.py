@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from .errors import IRError
+from .jax_compilers import lower_on_cpu
 from .jax_internals import fused_attention_stablehlo as cudnn_attention
-from .jax_internals import lower_on_cpu
 from .jaxpr import tensor_type
 from .ops.attention import is_written_out
 from .ops.attention_math import backward, forward

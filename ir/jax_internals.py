@@ -2,7 +2,7 @@
 """All code that depends on the version of JAX: equations, how they run, private imports.
 
 Other files read equations through this one, so that every known version gives the same graph, and
-an unknown one a single error.
+an unknown one a single error. Devices and lowerings are those of `jax_compilers.py`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from .jax_versions import KNOWN, known
 from .regions import Scan
 
 try:  # names that a version may move
-    from jax._src import xla_bridge
     from jax._src.cudnn import fused_attention_stablehlo as fused_attention_stablehlo
-    from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
     from jax.extend import core as jcore
     from jax.extend.random import threefry2x32_p
     from jax.extend.source_info_util import current_name_stack, user_context
-    from jax.interpreters import mlir
 except ImportError as error:
     raise ImportError(f"JAX {jax.__version__} is installed ({error}), but {known()}") from error
 
@@ -69,10 +66,10 @@ def check_version(found: str = jax.__version__) -> None:
     """
     numbers = tuple(int(part) for part in found.split(".")[:2])
     if numbers not in KNOWN:
-        raise _unknown(f"JAX {found} is installed")
+        raise unknown(f"JAX {found} is installed")
 
 
-def _unknown(what: str) -> TraceError:
+def unknown(what: str) -> TraceError:
     why, _, remedy = known().partition("; ")
     return TraceError(f"{what}, but {why}", where="the installed JAX", remedy=remedy)
 
@@ -94,7 +91,7 @@ def params_of(eqn: Any) -> dict[str, Any]:
         del params["ft_out"]
         params |= {"num_consts": len(consts), "num_carry": len(carry)}
     if missing := [key for key in _HELD.get(name, ()) if key not in params]:
-        raise _unknown(
+        raise unknown(
             f"JAX {jax.__version__} has a {name} without {', '.join(missing)} (it has "
             f"{', '.join(sorted(eqn.params))})"
         )
@@ -135,7 +132,7 @@ def _mapped(params: Mapping[str, Any]) -> dict[str, Any]:
         TraceError: if it has other parameters than in the known versions.
     """
     if missing := {"mesh", "in_specs", "out_specs", "jaxpr", "newly_manual_axes"} - {*params}:
-        raise _unknown(f"JAX {jax.__version__} has a shard_map without {', '.join(missing)}")
+        raise unknown(f"JAX {jax.__version__} has a shard_map without {', '.join(missing)}")
 
     def entries(spec: Any) -> tuple[tuple[str, ...], ...]:
         found = ((entry,) if isinstance(entry, str) else entry or () for entry in spec)
@@ -353,61 +350,3 @@ def frames_of(eqn: Any) -> Iterable[tuple[Any, int]]:
 def line_of(eqn: Any, code: Any, instruction: int) -> int:
     """The line of one of an equation's frames."""
     return eqn.source_info.traceback.code_addr2line(code, instruction)
-
-
-# --- compilers ----------------------------------------------------------------------------------
-
-
-def cpu_devices(count: int) -> Sequence[Any]:
-    """`count` CPU devices, of this process or of a second client.
-
-    Raises:
-        TraceError: if this version has no such client.
-    """
-    here = jax.devices("cpu")
-    if len(here) >= count:
-        return here[:count]
-    if not hasattr(xla_client, "make_cpu_client"):
-        raise _unknown(f"JAX {jax.__version__} has no xla_client.make_cpu_client")
-    return xla_client.make_cpu_client(num_devices=count).devices()
-
-
-def lower_on_cpu(primitive: Any, function: Callable[..., Sequence[Array]]) -> None:
-    """Lowers a primitive for CPUs as `function` of its operands and parameters."""
-    mlir.register_lowering(primitive, mlir.lower_fun(function), platform="cpu")
-
-
-@contextlib.contextmanager
-def platform_named(platform: str) -> Generator[None]:
-    """Lets JAX lower for a platform that has no client in this process.
-
-    Raises:
-        TraceError: if this version names platforms elsewhere.
-    """
-    known = getattr(xla_bridge, "canonicalize_platform", None)
-    if known is None:
-        raise _unknown(f"JAX {jax.__version__} has no xla_bridge.canonicalize_platform")
-
-    def answer(asked: str) -> str:
-        try:
-            return known(asked)
-        except RuntimeError:
-            return platform
-
-    xla_bridge.canonicalize_platform = answer
-    try:
-        yield
-    finally:
-        xla_bridge.canonicalize_platform = known
-
-
-@contextlib.contextmanager
-def without_places() -> Generator[None]:
-    """Omits the caller's source lines from lowered programs."""
-    name = "jax_traceback_in_locations_limit"
-    before = jax.config.values[name]
-    jax.config.update(name, 0)
-    try:
-        yield
-    finally:
-        jax.config.update(name, before)

@@ -72,8 +72,7 @@ class _Objects:
         self.sources = Sources()
         self.alive: list[Any] = []  # keeps ids of objects unique
         # Written-out layers have equal bodies: each is read once if it is the same jaxpr (which is
-        # kept alive), and equal graphs are one object, so that its digest, for one, is computed
-        # once.
+        # kept alive), and equal graphs are one object, with one digest.
         self.read: dict[int, tuple[Any, Program]] = {}
         self.graphs: dict[Graph, Graph] = {}
 
@@ -123,9 +122,8 @@ def read_jaxpr(
     ]
     all_inputs = (*heads, *inputs)
     walk = _Walk([item.type for item in all_inputs], [], [], objects or _Objects(), consts=consts)
-    env: dict[Any, Operand] = {}
-    for var, value in zip((*jaxpr.constvars, *jaxpr.invars), range(len(all_inputs)), strict=True):
-        env[var] = value
+    names = (*jaxpr.constvars, *jaxpr.invars)
+    env: dict[Any, Operand] = dict(zip(names, range(len(all_inputs)), strict=True))
     outputs = _asked(_walk(jaxpr, env, walk, ""), results, "result", walk, "")
     graph = Graph(all_inputs, tuple(walk.nodes), outputs)
     return prune(Program(graph, tuple(walk.bindings), tuple(consts), tuple(walk.calls)))
@@ -298,9 +296,8 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     graphs = tuple(program.graph for program in bodies)
     walk.nodes.append(Node(name, operands, types, attrs, graphs, source))
     kept = {key: None if key in OF_RESULTS else value for key, value in params.items()}
-    walk.bindings.append(
-        Binding(internals.primitive_of(eqn), kept, bodies, walk.path, walk.backward)
-    )
+    bound = Binding(internals.primitive_of(eqn), kept, bodies, walk.path, walk.backward)
+    walk.bindings.append(bound)
     return tuple(range(start, start + len(types)))
 
 
@@ -317,10 +314,9 @@ def _batched(
     if len(columns) > 1:
         first = walk.types[columns[0]] if isinstance(columns[0], int) else columns[0].type
         at, indices = first.rank - 1, len(walk.types)
-        walk.types.append(TensorType((*first.shape[:-1], len(columns)), first.dtype))
-        walk.nodes.append(
-            Node("concatenate", columns, (walk.types[-1],), (("dimension", at),), (), source)
-        )
+        joined = TensorType((*first.shape[:-1], len(columns)), first.dtype)
+        walk.types.append(joined)
+        walk.nodes.append(Node("concatenate", columns, (joined,), (("dimension", at),), (), source))
         walk.bindings.append(Binding(jax.lax.concatenate_p, {"dimension": at}))
     changed = {"dimension_numbers": found.numbers, "indices_are_sorted": False}
     return (array, indices, *updates), params | changed | {"unique_indices": False}

@@ -43,7 +43,7 @@ SURFACES = ("costmodel.compiler", "ir.analysis")
 # Modules of other tiers that may be named by path: they import JAX and are not re-exported.
 DOORS = (
     *("ir.evaluate", "ir.evaluate_regions", "ir.high_words", "ir.jax_internals", "ir.threefry"),
-    "ir.host_kernels",
+    *("ir.host_kernels", "ir.jax_compilers"),
     *("ir.trace", "planner.emit", "profiles.measure"),
 )
 
@@ -58,11 +58,11 @@ JAX_EDGES = (
         "ir/host_kernels.py",
         "ir/inplace.py",
     ),
-    *("ir/jax_internals.py", "ir/jaxpr.py", "ir/threefry.py", "ir/trace.py"),
+    *("ir/jax_compilers.py", "ir/jax_internals.py", "ir/jaxpr.py", "ir/threefry.py", "ir/trace.py"),
     *("planner/emit/", "planner/pipeline/cut/", "planner/training/", "profiles/measure"),
 )
-# The one file that reads what differs between versions of JAX, and that of the tests.
-JAX_INTERNALS = ("ir/jax_internals.py", "tests/helpers_internals.py")
+# The files that read what differs between versions of JAX, and that of the tests.
+JAX_INTERNALS = ("ir/jax_compilers.py", "ir/jax_internals.py", "tests/helpers_internals.py")
 # Other files of the planner that take the user's function.
 PLANNER_FRONT: tuple[str, ...] = (
     "planner/api/call_parts.py",
@@ -94,6 +94,7 @@ BASIC: tuple[str, ...] = (
     "ir/host_kernels.py",
     "ir/inplace.py",
     "ir/iota_lookups.py",
+    "ir/jax_compilers.py",
     "ir/jax_internals.py",
     "ir/jaxpr.py",
     "ir/threefry.py",

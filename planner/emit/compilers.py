@@ -12,7 +12,7 @@ import jax
 from jax.experimental import topologies
 
 from ir import IRError
-from ir.jax_internals import cpu_devices, platform_named
+from ir.jax_compilers import cpu_devices, platform_named
 
 from .gpu_targets import GPU_TARGETS
 from .jit import CompiledPlan

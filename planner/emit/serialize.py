@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from jax import export
 
-from ir.jax_internals import without_places
+from ir.jax_compilers import without_places
 
 from .context import without_mesh
 from .jit import CompiledPlan

@@ -49,8 +49,6 @@ from .search.found_to_file import outcome
 from .search.over_meshes import Search, SearchOutcome
 from .search.stored_plans import plan_key, store_plan, stored_plan
 
-PASSES: tuple[str, ...] = ("trace", "substitute", "build", "solve", "inter")
-
 
 @dataclass(frozen=True)
 class One:
@@ -86,10 +84,10 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
     """
     request.say("trace")
     begun = time.monotonic()
-    pinned = request.options.shardings == "pin"
     traced = trace(
-        one.call.fn, *one.call.args, donate_argnums=one.donate, roles=one.roles, pinned=pinned
-    )
+        one.call.fn, *one.call.args, donate_argnums=one.donate, roles=one.roles,
+        pinned=request.options.shardings == "pin",
+    )  # fmt: skip
     try:
         check(traced.graph, after="trace")
     except IRError as error:
@@ -118,19 +116,14 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
 
     def search(variant: Variant, cutoff_s: float) -> _Searched:
         since = begun if variant.traced is traced else time.monotonic()
-        return _Searched(
-            *plan_traced(one, variant.traced, request, since, memory, cutoff_s, menus=menus)
-        )
+        found = plan_traced(one, variant.traced, request, since, memory, cutoff_s, menus=menus)
+        return _Searched(*found)
 
     chosen = choose(
-        traced,
-        request,
-        search,
-        lambda t: node_seconds(program_for(t, options).facts, request.machine),
-        cutoff_s,
-    )
-    plan, best = chosen.found.plan, chosen.found.outcome.best
-    plan = _as_chosen(plan, chosen)
+        traced, request, search,
+        lambda t: node_seconds(program_for(t, options).facts, request.machine), cutoff_s,
+    )  # fmt: skip
+    plan, best = _as_chosen(chosen.found.plan, chosen), chosen.found.outcome.best
     near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
     if options.substitutions and options.baseline is None and near:
         plan = _rewritten(one, plan, best, chosen.variant.traced, request, memory, menus)
@@ -178,7 +171,7 @@ def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
         return None
     if program.substitutions:
         traced = replayed(traced, program.substitutions, "plan store")
-    seconds: dict[str, float] = dict.fromkeys(PASSES, 0.0)
+    seconds = dict.fromkeys(("trace", "substitute", "build", "solve", "inter"), 0.0)
     return PlannedProgram(program, traced, seconds, cached=True)
 
 

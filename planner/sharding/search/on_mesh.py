@@ -88,8 +88,9 @@ class MeshSearch:
         start, bound = time.monotonic(), 0.0
         while True:
             limit_s = max(self.scope.deadline - time.monotonic(), 1.0)
-            options = replace(options, time_limit_s=limit_s, work=self.scope.work)
-            built = left.built
+            options, built = (
+                replace(options, time_limit_s=limit_s, work=self.scope.work), left.built
+            )  # fmt: skip
             answer = left.lifted(self._answer(left.problem(limit), options))
             bound = max(bound, answer.bound)  # fewer moments allow more plans
             if built.moments is None or not answer.choice:
@@ -373,8 +374,7 @@ class MeshSearch:
 
     def by_hand(self, name: str, limits: Limits) -> tuple[Candidate, bool] | None:
         """The best plan within a hand-written one's limits, and whether it fits in memory."""
-        builder = self.builder
-        left = self._build(limits)
+        builder, left = self.builder, self._build(limits)
         if not left.possible:
             return None
         loose = self._solve(left, float("inf"), ROUGH)

@@ -1,0 +1,77 @@
+# pyright: basic
+"""Devices, lowerings and platforms of JAX that a version may move."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import jax
+
+from .jax_internals import unknown
+from .jax_versions import known as known_versions
+
+try:  # names that a version may move
+    from jax._src import xla_bridge
+    from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
+    from jax.interpreters import mlir
+except ImportError as error:
+    raise ImportError(
+        f"JAX {jax.__version__} is installed ({error}), but {known_versions()}"
+    ) from error
+
+
+def cpu_devices(count: int) -> Sequence[Any]:
+    """`count` CPU devices, of this process or of a second client.
+
+    Raises:
+        TraceError: if this version has no such client.
+    """
+    here = jax.devices("cpu")
+    if len(here) >= count:
+        return here[:count]
+    if not hasattr(xla_client, "make_cpu_client"):
+        raise unknown(f"JAX {jax.__version__} has no xla_client.make_cpu_client")
+    return xla_client.make_cpu_client(num_devices=count).devices()
+
+
+def lower_on_cpu(primitive: Any, function: Callable[..., Sequence[Any]]) -> None:
+    """Lowers a primitive for CPUs as `function` of its operands and parameters."""
+    mlir.register_lowering(primitive, mlir.lower_fun(function), platform="cpu")
+
+
+@contextlib.contextmanager
+def platform_named(platform: str) -> Generator[None]:
+    """Lets JAX lower for a platform that has no client in this process.
+
+    Raises:
+        TraceError: if this version names platforms elsewhere.
+    """
+    known = getattr(xla_bridge, "canonicalize_platform", None)
+    if known is None:
+        raise unknown(f"JAX {jax.__version__} has no xla_bridge.canonicalize_platform")
+
+    def answer(asked: str) -> str:
+        try:
+            return known(asked)
+        except RuntimeError:
+            return platform
+
+    xla_bridge.canonicalize_platform = answer
+    try:
+        yield
+    finally:
+        xla_bridge.canonicalize_platform = known
+
+
+@contextlib.contextmanager
+def without_places() -> Generator[None]:
+    """Omits the caller's source lines from lowered programs."""
+    name = "jax_traceback_in_locations_limit"
+    before = jax.config.values[name]
+    jax.config.update(name, 0)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
