@@ -219,7 +219,7 @@ def summary(found: list[Predicted]) -> None:
         rho = rank_correlation(took.tolist(), said.tolist()) if len(pairs) > 2 else float("nan")
         print(f"| {source} | {len(pairs)} | {rho:.2f} | {np.median(errors):.1%} | "
               f"{np.median(said / took):.2f} | {np.sum(errors > 0.2)} |")  # fmt: skip
-    print("\nabove 20 %\n")
+    print("\nabove 20 %, with likely causes, none of them measured\n")
     for one in found:
         if one.ratio is not None and abs(one.ratio - 1.0) > FAR:
             case, sizes = one.case, one.case.model
