@@ -87,10 +87,8 @@ class MeshSearch:
         """Solves under a memory limit; moments that exceed it are watched from then on."""
         start, bound = time.monotonic(), 0.0
         while True:
-            limit_s = max(self.scope.deadline - time.monotonic(), 1.0)
-            options, built = (
-                replace(options, time_limit_s=limit_s, work=self.scope.work), left.built
-            )  # fmt: skip
+            left_s, built = max(self.scope.deadline - time.monotonic(), 1.0), left.built
+            options = replace(options, time_limit_s=left_s, work=self.scope.work)
             answer = left.lifted(self._answer(left.problem(limit), options))
             bound = max(bound, answer.bound)  # fewer moments allow more plans
             if built.moments is None or not answer.choice:
