@@ -189,8 +189,8 @@ class Transformer:
         x = scanned[0]
         y = self.norm(x, params["norm"], None)
         spec, wide = "bsm,mv->bsv", self.wide_gradients
-        (logits,) = _products(spec, False, wide, y, (params["head"],))
-        return self.entropy(logits, batch["labels"])
+        logits: Any = _products(spec, False, wide, y, (params["head"],))
+        return self.entropy(logits[0], batch["labels"])
 
     @fused
     def entropy(self, logits: Any, labels: Any) -> Any:

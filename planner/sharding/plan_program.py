@@ -171,8 +171,8 @@ def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
         return None
     if program.substitutions:
         traced = replayed(traced, program.substitutions, "plan store")
-    seconds = dict.fromkeys(("trace", "substitute", "build", "solve", "inter"), 0.0)
-    return PlannedProgram(program, traced, seconds, cached=True)
+    passes: tuple[str, ...] = ("trace", "substitute", "build", "solve", "inter")
+    return PlannedProgram(program, traced, dict.fromkeys(passes, 0.0), cached=True)
 
 
 def with_asked(

@@ -28,7 +28,7 @@ from .plans import NAME, saved_plans
 
 CHECKED = 0.1  # share of the plans that are held against their program
 BASE, LOG = "plans.sqlite3", "plans.sqlite3-wal"
-SOLUTION = Solution((1, 0, 2), 1.5, 1.25, "GAP")
+SOLUTION = Solution((1, 0, 2), 1.5, 1.25, "GAP", 100.0)
 
 
 @cache
