@@ -150,13 +150,12 @@ class _Searched:
 def _as_chosen(plan: PlannedProgram, chosen: Chosen[_Searched]) -> PlannedProgram:
     """A plan that says what is computed again, with a bound for all variants that were planned."""
     program = plan.program
-    if chosen.variant.rows is None:
-        return plan
     stop, bound_s = program.stop, min(chosen.bound_s, program.step_s)
     if stop == Stop.OPTIMAL.name and program.step_s - bound_s > PROVED * program.step_s:
         stop = Stop.GAP.name
     return replace(plan, program=msgspec.structs.replace(
         program, recomputed=chosen.variant.rows, lower_bound_s=bound_s, stop=stop,
+        warnings=(*program.warnings, *chosen.notes),
     ))  # fmt: skip
 
 

@@ -8,7 +8,7 @@ of the bounds of all choices is a bound for these choices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import Generic, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ from .variants import Variant, kept_by, variant_of
 MOST_CHOICES = 8
 EVERY_CHOICE_OF = 6  # nodes, of which every choice is planned
 CHECKPOINT = ", jax.checkpoint around layers"
+PART = "recompute: the lower bound is that of the choices that were planned, not of all"
 
 
 class Found(Protocol):
@@ -52,11 +53,13 @@ class Chosen(Generic[T]):
 
     found: its plan.
     bound_s: lower bound of the step over all variants that were planned [s].
+    notes: what the bound does not cover.
     """
 
     variant: Variant
     found: T
     bound_s: float
+    notes: tuple[str, ...] = ()
 
 
 def choose(
@@ -98,7 +101,8 @@ def choose(
             refused = error
     variants = _variants(kept, layers, seconds_of, [traced] if refused else [])
     others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []
-    return _best(chain(variants, others), request, search, cutoff_s, refused)
+    best = _best(chain(variants, others), request, search, cutoff_s, refused)
+    return best if len(_recomputable(layers)) <= EVERY_CHOICE_OF else replace(best, notes=(PART,))
 
 
 def _only(variant: Variant, search: Callable[[Variant, float], T], cutoff_s: float) -> Chosen[T]:
@@ -163,7 +167,7 @@ def _variants(
     without: Sequence[Traced],
 ) -> Iterator[Variant]:
     """Distinct variants, those that compute least again first; `without` have been planned."""
-    each = [layer.keys([node]) for layer in layers for node in layer.needed() if node.again]
+    each = _recomputable(layers)
     if len(each) <= EVERY_CHOICE_OF:
         choices = [frozenset[Key](), *_every_choice(each)]
     else:
@@ -177,6 +181,11 @@ def _variants(
         if name not in seen:
             seen.add(name)
             yield variant
+
+
+def _recomputable(layers: Sequence[Layer]) -> list[frozenset[Key]]:
+    """Results of each node that may be computed again."""
+    return [layer.keys([node]) for layer in layers for node in layer.needed() if node.again]
 
 
 def _every_choice(each: Sequence[frozenset[Key]]) -> list[frozenset[Key]]:
