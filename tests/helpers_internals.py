@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax.numpy as jnp
@@ -33,9 +34,16 @@ def attention(
     """Attention by cuDNN's kernel on arrays of any float type, which the public function checks."""
     unused = jnp.zeros(0, query.dtype)
     of_queries, of_keys = (unused, unused) if lengths is None else lengths
-    return cudnn._dot_product_attention(
-        query, key, value, unused if bias is None else bias, of_queries, of_keys,
-        *(unused if offsets is None else offsets for _ in range(2)), unused, unused, 0.5, 42,
-        dropout, (bias is not None, bias is not None), cudnn.MaskType[mask], int(heads_first),
-        window, 91100, False,
-    )  # fmt: skip
+    given = {
+        "query": query, "key": key, "value": value, "bias": unused if bias is None else bias,
+        "q_seqlen": of_queries, "kv_seqlen": of_keys,
+        "q_offsets": unused if offsets is None else offsets,
+        "kv_offsets": unused if offsets is None else offsets,
+        "page_table_k": unused, "page_table_v": unused, "score_mod_args": (), "scale": 0.5,
+        "seed": 42, "dropout_rate": dropout, "variadic_args": (bias is not None, bias is not None),
+        "mask_type": cudnn.MaskType[mask], "layout": int(heads_first),
+        "sliding_window_length": window, "score_mod": None, "cudnn_version": 91100,
+        "return_residual": False,
+    }  # fmt: skip
+    function = cudnn._dot_product_attention
+    return function(*(given[name] for name in inspect.signature(function.fun).parameters))

@@ -121,7 +121,7 @@ WITNESSES = {
         base={**ROUNDS_ONLY, "rounds": 2},
     ),
     "searched_columns": Witness(
-        preset=DEFAULT, problem=(1, 60, 42, 20), worse="cost",
+        preset=DEFAULT, problem=(7, 60, 42, 20), worse="cost",
         base={"split_work": 1, "wide_columns": NO_LIMIT, "rounds": 2, "round_columns": 1e3},
     ),
     "split_work": Witness(

@@ -82,12 +82,13 @@ def shard(fn: Any, *args: Any, mesh: Mesh | None = None) -> Any:
     if tree.num_leaves != len(RESULTS):
         raise ValueError(f"{tree.num_leaves} results, planned with {len(RESULTS)}")
     outs = [flat[r] if isinstance(r, int) else NamedSharding(mesh, r) for r in RESULTS]
+    platform = mesh.devices.flat[0].platform
     return jax.jit(
         constrained(fn, mesh),
         in_shardings=ins,
         out_shardings=jax.tree.unflatten(tree, outs),
         donate_argnums=DONATED,
-        compiler_options=GPU_OPTIONS if mesh.devices.flat[0].platform == "gpu" else None,
+        compiler_options=GPU_OPTIONS if platform == "gpu" else None,
     )
 
 
