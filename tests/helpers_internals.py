@@ -45,5 +45,5 @@ def attention(
         "sliding_window_length": window, "score_mod": None, "cudnn_version": 91100,
         "return_residual": False,
     }  # fmt: skip
-    function = cudnn._dot_product_attention
+    function: Any = cudnn._dot_product_attention
     return function(*(given[name] for name in inspect.signature(function.fun).parameters))

@@ -31,9 +31,8 @@ from .on_mesh import MeshSearch
 # values that the compiler stores for longer than the program order needs.
 USABLE = 0.9
 OR_PARTS = " or more micro-batches"  # of the remedies of a step that does not fit
-COARSE_GAP = (
-    3e-3  # gap at which the search ends on meshes whose plans only start the search on finer ones
-)
+# Gap at which the search ends on meshes whose plans only start the search on finer ones.
+COARSE_GAP = 3e-3
 
 
 def limit_of(options: Options, cluster: Cluster) -> float:
@@ -244,10 +243,16 @@ class Search:
             )  # fmt: skip
         least = min(self.scope.least, default=float("inf"))
         if least <= self.limit:
+            options = self.scope.request.options
+            remedies = ["raise the time limit"] if math.isfinite(options.time_limit_s) else []
+            remedies += ["loosen the pins"] if options.pins else []
+            chosen = options.recompute in ("auto", "search")
+            remedies += [] if chosen else ["pass recompute='auto'"]
             raise PlanError(
-                "no plan within the memory limit was found, though one may exist",
+                f"no plan within {bytes_text(self.limit)} on each device was found, though one "
+                f"may exist: none needs less than {bytes_text(least)}",
                 kind="does-not-fit", where=self.cluster.name,
-                remedy="raise the time limit or the memory limit, or loosen the pins",
+                remedy=", or ".join([*remedies, "raise the memory limit"]),
             )  # fmt: skip
         over = least - self.limit
         raise error(
