@@ -67,7 +67,7 @@ class Degrees:
         return self.data * self.tensor * self.pipeline * self.context
 
     def microbatches(self, batch: int) -> int:
-        """Micro-batches of a step of so many sequences.
+        """Number of micro-batches of a step, by its number of sequences.
 
         Raises:
             ValueError: if they do not divide it.

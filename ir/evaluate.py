@@ -63,11 +63,12 @@ RunOp = Callable[[Place, Node, Binding, Sequence[TensorType], Sequence[Array]], 
 
 def plain_program(program: Program) -> Callable[..., tuple[Array, ...]]:
     """The program as it was traced, on whole arrays, captured constants first."""
-    hooks = Hooks(_unchanged, _unchanged, _as_traced)
+    hooks = Hooks(unchanged, unchanged, _as_traced)
     return lambda *arrays: tuple(Scope(program, (), hooks, AsTraced()).run(arrays))
 
 
-def _unchanged(x: Array, prefix: Place, number: int) -> Array:
+def unchanged(x: Array, prefix: Place, number: int) -> Array:
+    """The hook of values that leaves each as it is computed."""
     del prefix, number
     return x
 

@@ -24,8 +24,8 @@ from .types import TensorType
 LOOKUPS = (
     "gather", "scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub",
 )  # fmt: skip
-# Values that no argument enters are computed to see whether they count: up to so many elements,
-# and at the end of so many operations.
+# Values that depend on no argument are computed to see whether they count along a dimension: the
+# most elements of such a value, and the longest chain of operations that makes it.
 LARGEST, DEEPEST = 1 << 20, 32
 # Fields of the dimension numbers: indexed, without a place in the result or update, batch
 # dimensions of the operand, batch dimensions of the indices.

@@ -11,7 +11,7 @@ from jax import lax
 
 from ir import Node, TensorType, mapped_axes
 from ir.analysis import Place
-from ir.evaluate import AsTraced, Hooks, Scope, bind_global
+from ir.evaluate import AsTraced, Hooks, Scope, bind_global, unchanged
 from ir.trace import Binding
 
 from .local_op import LocalOp
@@ -25,7 +25,7 @@ def shard_map(op: LocalOp, operands: Sequence[Array]) -> list[Array]:
     An axis of size 1 is none of the plan's: the body runs under `jax.vmap` over it.
     """
     body = op.binding.bodies[0]
-    scope = Scope(body, (), Hooks(_unchanged, _unchanged, _on_shards), AsTraced())
+    scope = Scope(body, (), Hooks(unchanged, unchanged, _on_shards), AsTraced())
 
     def run(*shards: Array) -> tuple[Array, ...]:
         return tuple(scope.run([*body.consts, *shards]))
@@ -40,11 +40,6 @@ def _over_one(run: Callable[..., tuple[Array, ...]], name: str) -> Callable[...,
     """The function under an axis of size 1."""
     mapped = jax.vmap(run, in_axes=None, out_axes=0, axis_name=name, axis_size=1)
     return lambda *shards: tuple(lax.squeeze(x, (0,)) for x in mapped(*shards))
-
-
-def _unchanged(x: Array, prefix: Place, number: int) -> Array:
-    del prefix, number
-    return x
 
 
 def _on_shards(

@@ -20,7 +20,7 @@ from ..solver.problem import Floats, IntraProblem
 from ..solver.solve import SolveOptions, solve
 from ..solver.work import Work
 
-WORK_EACH = 3e9  # columns passed over
+WORK_EACH = 3e9  # columns that each price may pass over, by an estimate, not measured
 TOLERANCE = 1e-4  # relative gap at which a solve ends
 EXACT = 1e-9  # relative: sums of the same costs in another order
 

@@ -49,7 +49,7 @@ def price_wholes(
 
 
 def _is_able(trials: Trials, count: int) -> bool:
-    """Whether the loss can be computed in so many micro-batches."""
+    """Whether the loss can be computed in `count` micro-batches."""
     if count in trials.unable:
         return False
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A programme costs as much as so many passes over its columns, for each time that branch and bound
-# asks whether to go on, and once for its relaxation.
+# Passes over the columns of a 0/1 programme that count for its relaxation, and for each node at
+# which branch and bound asks whether to go on: an estimate, not measured.
 PROGRAMME = 250
 LEAST = 1e7  # columns that a search passes over in any case
 

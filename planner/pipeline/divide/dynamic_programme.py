@@ -263,7 +263,7 @@ class _Table:
         return found
 
     def _own(self, left: int, size: int, limit: float) -> Floats:
-        """Least `fill_s` of each run as a stage of so many devices, of those within the limit."""
+        """Least `fill_s` of each run as a stage of `size` devices, paced within the limit."""
         found = np.full((self.count, self.count), np.inf)
         for (devices, _), costs in self.rows[left].items():
             if devices == size:

@@ -179,7 +179,7 @@ class StageBounds:
         return Costs(pace, fill)
 
     def note_short(self, kind: StageKind, at: Run, flight: int) -> None:
-        """Records that a stage does not fit with so many micro-batches in flight."""
+        """Records that a stage does not fit with `flight` micro-batches in flight."""
         self.short.append((kind, at, flight))
 
     def note(self, kind: StageKind, at: Run, known: Known) -> None:
