@@ -9,7 +9,8 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,7 @@ _FORM = "write path/to/file.py:name or package.module:name"
 _RETURN = "(fn, args) or (fn, args, kwargs_for_plan)"
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OURS = ("cluster", "progress")  # settings that only the command line gives
+_LITTLE = "jax_disable_most_optimizations"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Target:
 
 
 def load_target(text: str, arguments: Mapping[str, Any] | None = None) -> Target:
-    """Imports a target and calls it.
+    """Imports a target and calls it; XLA optimises little of what the call compiles.
+
+    Initial values are computed once, and to optimise that takes longer than to run it.
 
     Args:
         text: where it is.
@@ -208,9 +212,24 @@ def _called(text: str, value: Any, arguments: Mapping[str, Any]) -> Any:
             "give them beforehand, for instance with functools.partial",
         )  # fmt: skip
     try:
-        return value(**arguments)
+        with _optimised_little():
+            return value(**arguments)
     except (Exception, SystemExit) as error:
         raise _bad(text, f"raised {described(error)}", "call it in Python to see more") from error
+
+
+@contextmanager
+def _optimised_little() -> Iterator[None]:
+    """XLA compiles quickly meanwhile, if JAX is loaded and knows the setting."""
+    config = getattr(sys.modules.get("jax"), "config", None)
+    if config is None or config.values.get(_LITTLE, True):
+        yield
+        return
+    config.update(_LITTLE, True)
+    try:
+        yield
+    finally:
+        config.update(_LITTLE, False)
 
 
 def _checked(text: str, value: Any) -> Target:

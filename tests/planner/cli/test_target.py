@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
+import jax
 import pytest
 
+from planner.cli.target import load_target
+from planner.common.errors import PlanError
 from tests.planner.cli.runner import TARGETS, Run
 
 BAD = {
@@ -89,3 +93,25 @@ def test_files_and_modules_find_what_they_import(run: Run, folder: Path, target:
 def test_an_absolute_path_is_a_target(run: Run, folder: Path) -> None:
     target = f"{folder / 'step.py'}:sgd"
     assert run("plan", target, "-c", "2xh100", "--no-baselines").status == 0
+
+
+def test_what_a_target_computes_is_compiled_quickly(tmp_path: Path) -> None:
+    flag = "jax_disable_most_optimizations"
+    text = f"""
+import jax
+
+def within():
+    return abs, (jax.config.values["{flag}"],)
+
+def raises():
+    raise ValueError
+"""
+    (tmp_path / "looks_up_flag.py").write_text(text, encoding="utf-8")
+    target = f"{tmp_path / 'looks_up_flag.py'}:"
+    config = cast("Any", jax).config
+    assert not config.values[flag]
+    assert load_target(f"{target}within").args == (True,)
+    assert not config.values[flag]
+    with pytest.raises(PlanError):
+        load_target(f"{target}raises")
+    assert not config.values[flag]
