@@ -75,6 +75,7 @@ class Maker:
     mover: Mover
     made: dict[tuple[Free, Sharding], Array] = field(default_factory=dict)
     latest: Kept | None = None  # the value that was made last in this body
+    awaited: list[Kept] = field(default_factory=list)  # operands beside gathered arguments
 
     @property
     def mesh(self) -> Mesh:
@@ -107,8 +108,9 @@ class Maker:
         XLA merges equal gathers of one argument, say a parameter in the forward and in the
         backward pass, and then keeps the gathered copy alive in between, where the plan counts
         on its being dropped. A later gather therefore waits, behind a barrier, for a value of
-        its own time: another operand, or else what was made last. A barrier around the argument
-        alone does not help, XLA removes it before it looks for equal operations.
+        its time: another operand of the op that reads the gather before it, or what was made last
+        then, so that it can run beside that op. A barrier around the argument alone does not
+        help, XLA removes it before it looks for equal operations.
         """
         pairs = zip(entries, moves, strict=True)
         again = [self._count_gather(entry, steps, entries) for entry, (steps, *_) in pairs]
@@ -126,16 +128,19 @@ class Maker:
         gathers = any(step.kind == "all-gather" for step in steps)
         if not isinstance(entry, Kept) or not entry.is_argument or not gathers:
             return 0
-        if entry.gathers > 0:
-            self._delay(entry, entries)
+        earlier = self._earlier(entries)
+        if entry.gathers > 0 and earlier is not None:
+            entry.array, earlier.array = lax.optimization_barrier((entry.array, earlier.array))
         entry.gathers += 1
         return entry.gathers - 1
 
-    def _delay(self, entry: Kept, entries: Sequence[Entry]) -> None:
+    def _earlier(self, entries: Sequence[Entry]) -> Kept | None:
+        """What a later gather of an argument waits for; notes what the gather after it will."""
         others = [other for other in entries if isinstance(other, Kept) and not other.is_argument]
         partner = others[0] if others else self.latest
-        if partner is not None:
-            entry.array, partner.array = lax.optimization_barrier((entry.array, partner.array))
+        if partner is not None and partner not in self.awaited[-1:]:
+            self.awaited.append(partner)
+        return self.awaited[max(len(self.awaited) - 2, 0)] if self.awaited else None
 
     def keep(self, x: Array, type_: TensorType, state: Sharding, site: Site) -> Kept:
         """Reshards a result as the plan says at this place and keeps it for its readers."""

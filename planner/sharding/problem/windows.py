@@ -11,28 +11,42 @@ seconds beside a collective from m to r are
 
     all of the body  -  those of m and what leads to it  -  those of r and what follows from it
 
+Ops on the longest way through a body count in full: of the collectives beside them a window hides
+no more than it has compute. The others, casts of weights, gradients of weights, updates of
+parameters, have nothing to wait for and are beside almost everything; a scheduler runs them beside
+one collective. They are shared out by bytes among the values of their body that have them beside
+their way from maker to reader.
+
+A value that only becomes a slice of a loop's stacked result is sent beside the next round, as
+`xla_gpu_enable_pipelined_reduce_scatter` and `_all_reduce` have it: beside all of the body, in all
+rounds but the last.
+
 Loops and branches inside a body hide nothing of it: their own collectives use the link. Of the ops
 only the largest count, which make up most of their body.
+
+Source: XLA, xla/service/latency_hiding_scheduler.cc (one collective at a time, from the end
+backwards, each beside what is ready), xla/service/collective_pipeliner.cc (`kForward`: a collective
+whose only use is a slice of a result moves to the next round).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ir import Graph, flops_of, lookup
-from ir.analysis import FlatOp, Place, is_float, operand_types
+from ir.analysis import FlatOp, Passage, Place, is_float, operand_types
 
 from ...solver.problem import Floats
+from .body_order import Body, Ints
 from .facts import Facts
 
-Ints = NDArray[np.intp]
 GRAIN = 1.07  # ratio of neighbouring lengths of hidden time that are told apart
-MOST = 0.95  # share of a body's work for which its largest ops are counted
+# Between a collective and the slice that it becomes.
+FORMATTING = frozenset({"convert_element_type", "reshape", "squeeze", "transpose"})
 FLOPS_PER_BYTE = 300  # arithmetic worth a byte of memory traffic, to rank ops by size
 
 
@@ -46,8 +60,11 @@ class Windows:
     passage: number of a passage -> window.
     before, after: number of a passage -> row of `ops`: what leads to it, what follows from it.
     whole: number of a passage -> row of `ops`: all of its body.
+    nbytes: number of a passage -> bytes of its value, 0 if it is made elsewhere.
+    rounds: number of a passage -> share of its runs that have something beside them.
     nodes: nodes of the problem that stand for large ops.
-    ops: [rows, nodes], how many ops of each node; row 0 is empty.
+    ops: [rows, nodes], how many ops of each node are on the longest way; row 0 is empty.
+    shared: [rows, nodes], likewise the others, each by the bytes that share it [1 / byte].
     """
 
     count: int
@@ -57,8 +74,11 @@ class Windows:
     before: Ints
     after: Ints
     whole: Ints
+    nbytes: Floats
+    rounds: Floats
     nodes: Ints
     ops: NDArray[np.float32]
+    shared: Floats
 
     def beside_s(self, least_s: Floats) -> Floats:
         """Seconds of compute beside which a collective may run, of each passage and run.
@@ -68,101 +88,14 @@ class Windows:
         Args:
             least_s: least seconds of an op of each node of the problem, of one run.
         """
-        rows = self.ops @ least_s[self.nodes]
-        found = rows[self.whole] - rows[self.before] - rows[self.after]
-        some = found > 1e-9 * rows[self.whole]
+        found, all_s = np.zeros(len(self.passage)), np.zeros(len(self.passage))
+        for table, times in ((self.ops, self.rounds), (self.shared, self.nbytes)):
+            rows = table @ least_s[self.nodes]
+            all_s += times * rows[self.whole]
+            found += times * (rows[self.whole] - rows[self.before] - rows[self.after])
+        some = found > 1e-9 * all_s
         steps = np.floor(np.log(np.where(some, found, 1.0)) / np.log(GRAIN))
         return np.where(some, GRAIN**steps, 0.0)
-
-
-@dataclass
-class _Body:
-    """Ops and regions of a body in order, as a graph.
-
-    units: flat numbers of ops, -1 for regions; readers, made: units by flat value.
-    size: work of each unit.
-    large: units of the largest ops; bit n of a mask stands for the n-th of them.
-    leads, follows: unit -> mask of what leads to it or follows from it, and itself.
-    """
-
-    place: Place
-    units: list[int] = field(default_factory=list[int])
-    size: list[float] = field(default_factory=list[float])
-    large: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    reads: list[Sequence[int]] = field(default_factory=list[Sequence[int]])
-    made: dict[int, int] = field(default_factory=dict[int, int])
-    readers: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    leads: list[int] = field(default_factory=list[int])
-    follows: list[int] = field(default_factory=list[int])
-    scalars: list[int] = field(default_factory=list[int])
-
-    def add(self, op: int, size: float, reads: Iterable[int], makes: Iterable[int]) -> int:
-        unit = len(self.units)
-        self.units.append(op)
-        self.size.append(size)
-        self.reads.append(tuple(reads))
-        for v in self.reads[-1]:
-            self.readers.setdefault(v, []).append(unit)
-        self.made.update(dict.fromkeys(makes, unit))
-        return unit
-
-    def close(self) -> None:
-        """Works out what leads to each unit, and what follows from it."""
-        count = len(self.units)
-        order = np.argsort(-np.array(self.size), kind="stable")
-        total = np.cumsum(np.array(self.size)[order])
-        needed = int(np.searchsorted(total, MOST * float(total[-1]))) + 1 if count else 0
-        self.large = np.sort(order[:needed])
-        bits = [0] * count
-        for n, unit in enumerate(self.large.tolist()):
-            bits[unit] = 1 << n
-        for unit, reads in enumerate(self.reads):
-            mask = bits[unit]
-            for v in reads:
-                maker = self.made.get(v, unit)
-                if maker < unit:
-                    mask |= self.leads[maker]
-            self.leads.append(mask)
-        made_by: list[list[int]] = [[] for _ in range(count)]
-        for v, unit in self.made.items():
-            made_by[unit].append(v)
-        self.follows = [0] * count
-        for unit in reversed(range(count)):
-            mask = bits[unit]
-            for v in made_by[unit]:
-                mask |= self.after(v, unit)
-            self.follows[unit] = mask
-
-    @cached_property
-    def large_ops(self) -> Ints:
-        """Flat number of each of the largest ops."""
-        return np.array([self.units[unit] for unit in self.large.tolist()], dtype=np.intp)
-
-    @property
-    def everything(self) -> int:
-        return (1 << len(self.large)) - 1
-
-    def needed(self, v: int) -> frozenset[int]:
-        """The units that a value needs."""
-        found, path = set[int](), [v]
-        while path:
-            unit = self.made.get(path.pop(), -1)
-            if unit >= 0 and unit not in found:
-                found.add(unit)
-                path.extend(self.reads[unit])
-        return frozenset(found)
-
-    def before(self, v: int) -> int:
-        """Mask of what leads to a value."""
-        return self.leads[self.made[v]] if v in self.made else 0
-
-    def after(self, v: int, maker: int = -1) -> int:
-        """Mask of what follows from a value."""
-        mask = 0
-        for reader in self.readers.get(v, ()):
-            if reader > maker:
-                mask |= self.follows[reader]
-        return mask
 
 
 class _Reader:
@@ -175,10 +108,13 @@ class _Reader:
         self.nodes: Ints = np.zeros(0, dtype=np.intp)
         self.column = np.full(len(flat.ops), -1, dtype=np.intp)
         self.places: dict[Place, Place] = {}
-        self.bodies: dict[Place, _Body] = {}
+        self.bodies: dict[Place, Body] = {}
         self.regions: dict[Place, int] = {}
         self.rows: dict[tuple[Place, int], int] = {((), 0): 0}
         self.table: list[NDArray[np.float32]] = []
+        self.shares: list[Floats] = []
+        self.sharing: dict[Place, Floats] = {}  # bytes that share each of the largest ops
+        self.runs: dict[Place, float] = {(): 1.0}  # of a body in one call
 
     def body_place(self, prefix: Place) -> Place:
         """The loop body, branch or program that ops at a place belong to; checkpoints are part."""
@@ -193,9 +129,9 @@ class _Reader:
             self.places[prefix] = self.body_place(prefix[:-2]) if inlined else prefix
         return self.places[prefix]
 
-    def body(self, place: Place) -> _Body:
+    def body(self, place: Place) -> Body:
         if place not in self.bodies:
-            self.bodies[place] = _Body(place)
+            self.bodies[place] = Body(place)
         return self.bodies[place]
 
     def _size(self, i: int, op: FlatOp) -> float:
@@ -224,14 +160,27 @@ class _Reader:
             outside = self.body_place(region.place[:-1])
             units.append((region.start, outside, -1, reads, makes))
             self.regions[region.place] = len(units) - 1
-        at = [0] * len(units)
+        at, rounds = [0] * len(units), dict[Place, float]()  # work of all rounds of each region
+        sizes = [self._size(i, op) for i, op in enumerate(flat.ops)]
+        for _, place, op, _, _ in units:
+            if op >= 0:
+                self.runs.setdefault(place, flat.ops[op].weight)
+                inside = place
+                while inside:
+                    work = sizes[op] * flat.ops[op].weight
+                    rounds[inside[:-1]] = rounds.get(inside[:-1], 0.0) + work
+                    inside = self.body_place(inside[:-2])
+        region_of = {k: place for place, k in self.regions.items()}
         for k in sorted(range(len(units)), key=lambda k: units[k][0]):
             _, place, op, reads, makes = units[k]
-            size = self._size(op, flat.ops[op]) if op >= 0 else 0.0
-            at[k] = self.body(place).add(op, size, reads, makes)
+            size = sizes[op] if op >= 0 else 0.0
+            inner = rounds.get(region_of[k], 0.0) if op < 0 else 0.0
+            length = size + (inner / self.runs.get(place, 1.0) if inner else 0.0)
+            at[k] = self.body(place).add(op, size, length, reads, makes)
         self.regions = {place: at[k] for place, k in self.regions.items()}
         for body in self.bodies.values():
             body.close()
+            self.sharing[body.place] = self._sharing(body)
         self._number()
         self._scalars()
         return self._windows({p: self._divided(body) for p, body in self.bodies.items()})
@@ -247,6 +196,33 @@ class _Reader:
         nodes = np.array([self.op_node[op] for op in large], dtype=np.intp)
         self.nodes, self.column[large] = np.unique(nodes, return_inverse=True)
         self.table.append(np.zeros(len(self.nodes), dtype=np.float32))
+        self.shares.append(np.zeros(len(self.nodes)))
+
+    def _sharing(self, body: Body) -> Floats:
+        """Bytes of the values of a body that have each of its largest ops beside their way."""
+        found = np.zeros(len(body.large))
+        free = body.everything & ~body.critical
+        sums: dict[int, int] = {}
+        for v, unit in body.made.items():
+            type_ = self.flat.values[v].type
+            beside = free & ~body.leads[unit] & ~body.after(v)
+            if beside and is_float(type_):
+                sums[beside] = sums.get(beside, 0) + type_.nbytes
+        for beside, size in sums.items():
+            found[body.members(beside)] += size
+        return found
+
+    def _sliced(self) -> set[int]:
+        """Values that only become slices of the stacked results of loops."""
+        flat = self.flat
+        slices, elsewhere = set(flat.stacked.values()), set[int]()
+        found = {link.source for link in flat.links if link.target in slices}
+        elsewhere = {link.source for link in flat.links if link.target not in slices}
+        elsewhere.update(v for v in flat.outputs if isinstance(v, int))
+        for op in reversed(flat.ops):
+            becomes = op.node.op in FORMATTING and found.issuperset(op.outputs)
+            (found if becomes else elsewhere).update(op.reads)
+        return found - elsewhere
 
     def _scalars(self) -> None:
         """Notes the scalars that each body returns."""
@@ -262,7 +238,7 @@ class _Reader:
             if not type_.shape and is_float(type_):
                 self.body(place).scalars.append(v)
 
-    def _divided(self, body: _Body) -> list[int]:
+    def _divided(self, body: Body) -> list[int]:
         """Window of each unit of a body, from 0: what each scalar result needs, then the rest."""
         needs = {body.needed(v) for v in body.scalars}
         window, count = [-1] * len(body.units), 0
@@ -293,49 +269,62 @@ class _Reader:
         count = len(flat.passages)
         window, before = np.zeros(count, dtype=np.intp), np.zeros(count, dtype=np.intp)
         after, whole = before.copy(), before.copy()
+        nbytes, rounds, sliced = np.zeros(count), np.ones(count), self._sliced()
         for n, passage in enumerate(flat.passages):
-            site, v = passage.site, passage.value
-            inside = site.place if site.at == "return" else site.place[:-1]
-            place = self.body_place(inside)
-            body = self.body(place)
-            made, unit = body.before(v), -1
-            if passage.op >= 0:
-                unit = unit_of[passage.op]
-                follows = body.after(v) if site.at == "result" else body.follows[unit]
-            elif site.at == "return":
-                follows = 0
-            else:
-                unit = self.regions[site.place]
-                follows = body.follows[unit]
-                if site.at == "result":
-                    made, follows = body.leads[unit], body.after(flat.links[passage.link].target)
-            if unit < 0:
-                unit = body.made.get(v, len(body.units) - 1)
-            window[n] = unit_window[place][unit] if body.units else 0
-            before[n], after[n] = self._row(body, made), self._row(body, follows)
+            v = passage.value
+            body, unit, made, follows = self._way(passage, unit_of)
+            window[n] = unit_window[body.place][unit] if body.units else 0
             whole[n] = self._row(body, body.everything)
+            if v in sliced:
+                rounds[n] = self._rounds_beside(body.place)
+                continue
+            before[n], after[n] = self._row(body, made), self._row(body, follows)
+            nbytes[n] = flat.values[v].type.nbytes if v in body.made else 0.0
         return Windows(
-            len(places), tuple(places), op_window, window, before, after, whole,
-            self.nodes.astype(np.intp), np.stack(self.table),
+            len(places), tuple(places), op_window, window, before, after, whole, nbytes, rounds,
+            self.nodes.astype(np.intp), np.stack(self.table), np.stack(self.shares),
         )  # fmt: skip
 
-    def _row(self, body: _Body, mask: int) -> int:
+    def _way(self, passage: Passage, unit_of: dict[int, int]) -> tuple[Body, int, int, int]:
+        """The body of a passage, its unit there, and what leads to it and follows from it."""
+        flat, site, v = self.flat, passage.site, passage.value
+        body = self.body(self.body_place(site.place if site.at == "return" else site.place[:-1]))
+        made, unit = body.before(v), body.made.get(v, len(body.units) - 1)
+        if passage.op >= 0:
+            unit = unit_of[passage.op]
+            return body, unit, made, body.after(v) if site.at == "result" else body.follows[unit]
+        if site.at == "return":
+            return body, unit, made, 0
+        unit = self.regions[site.place]
+        if site.at == "result":
+            return body, unit, body.leads[unit], body.after(flat.links[passage.link].target)
+        return body, unit, made, body.follows[unit]
+
+    def _rounds_beside(self, place: Place) -> float:
+        """Share of the rounds of a loop after which another one follows."""
+        outside = self.runs.get(self.body_place(place[:-2]), 1.0)
+        inside = self.runs.get(place, outside)
+        return 1.0 - outside / inside if inside > outside else 0.0
+
+    def _row(self, body: Body, mask: int) -> int:
         """The number of the row that counts the ops of a mask by node."""
         if not mask:
             return 0
         key = body.place, mask
         if key not in self.rows:
-            columns = self.column[body.large_ops[_members(mask, len(body.large))]]
-            counted = np.bincount(columns[columns >= 0], minlength=len(self.nodes))
             self.rows[key] = len(self.table)
-            self.table.append(counted.astype(np.float32))
+            on, off = body.members(mask & body.critical), body.members(mask & ~body.critical)
+            shared = self.sharing[body.place][off]
+            each = np.divide(1.0, shared, out=np.zeros(len(off)), where=shared > 0.0)
+            self.table.append(self._counted(body, on, np.ones(len(on))).astype(np.float32))
+            self.shares.append(self._counted(body, off, each))
         return self.rows[key]
 
-
-def _members(mask: int, count: int) -> Ints:
-    """Numbers of the bits of a mask of `count` bits."""
-    data = np.frombuffer(mask.to_bytes((count + 7) // 8, "little"), dtype=np.uint8)
-    return np.flatnonzero(np.unpackbits(data, bitorder="little", count=count))
+    def _counted(self, body: Body, which: Ints, weights: Floats) -> Floats:
+        """Sums of the weights of some of the largest ops, by node."""
+        columns = self.column[body.large_ops[which]]
+        some = columns >= 0
+        return np.bincount(columns[some], weights[some], len(self.nodes))
 
 
 def windows_of(facts: Facts, op_node: dict[int, int]) -> Windows:

@@ -114,3 +114,72 @@ def test_a_plan_costs_the_same_on_every_mesh_that_can_represent_it() -> None:
     assert finest.lower_bound_s <= fine.step_s * (1 + 1e-9)
     best = plan(step, *args, **settings)
     assert best.step_s <= min(coarse.step_s, fine.step_s, finest.step_s) * (1 + 1e-3)
+
+
+def beside_of(found: Space, seconds: dict[int, float]) -> dict[str, float]:
+    """Seconds beside the result of each op, by the name of the value, if some ops take so long."""
+    divided, flat = windows(found), found.flat
+    least_s = np.zeros(found.built.problem.size)
+    for op, each in seconds.items():
+        least_s[found.built.op_node[op]] = each
+    beside_s = divided.beside_s(least_s)
+    return {
+        flat.values[passage.value].name: float(beside_s[n])
+        for n, passage in enumerate(flat.passages)
+        if passage.op >= 0 and passage.site.at == "result"
+    }
+
+
+def test_an_op_with_nothing_to_wait_for_is_beside_one_collective() -> None:
+    """A chain of four products, and one that is only added at the end."""
+
+    def step(x: Any, w: Any) -> Any:
+        y = x
+        for _ in range(4):
+            y = jnp.tanh(y @ w)
+        return y + x @ x
+
+    found = space(step, struct(512, 512), struct(512, 512))
+    products = [i for i, op in enumerate(found.flat.ops) if op.node.op == "dot_general"]
+    (free,) = [i for i in products if found.flat.ops[i].reads == (0,)]
+    chain = [i for i in products if i != free]
+    alone = beside_of(found, {free: 1.0})
+    handed_out = [alone[found.flat.values[found.flat.ops[i].outputs[0]].name] for i in chain]
+    assert all(seconds > 0.0 for seconds in handed_out)
+    assert sum(alone.values()) <= 1.0
+    assert sum(alone.values()) >= 1.0 / GRAIN
+    # the one that is not on the longest way has all of the chain beside it
+    beside = beside_of(found, dict.fromkeys(chain, 1.0))
+    made = found.flat.values[found.flat.ops[free].outputs[0]].name
+    assert len(chain) / GRAIN <= beside[made] <= len(chain)
+    assert all(beside[found.flat.values[found.flat.ops[i].outputs[0]].name] == 0.0 for i in chain)
+
+
+def test_what_becomes_a_slice_of_a_result_is_sent_beside_the_next_round() -> None:
+    """Gradients of the weights of a loop, in all rounds but the last."""
+    rounds = 5
+
+    def loss(w: Any, x: Any) -> Any:
+        y, _ = jax.lax.scan(lambda y, w: (jnp.tanh(y @ w), None), x, w)
+        return jnp.sum(y)
+
+    found = space(jax.grad(loss), struct(rounds, 64, 64), struct(8, 64))
+    flat, divided = found.flat, windows(found)
+    backward = max(op.place[:-1] for op in flat.ops if op.node.op == "dot_general")
+    least_s = np.zeros(found.built.problem.size)
+    inside = [i for i, op in enumerate(flat.ops) if op.place[:-1] == backward]
+    products = [i for i in inside if flat.ops[i].node.op == "dot_general"]
+    least_s[[found.built.op_node[i] for i in products]] = 1.0
+    beside_s, ports = divided.beside_s(least_s), set(flat.stacked.values())
+    returned = [
+        (n, flat.links[p.link].target in ports)
+        for n, p in enumerate(flat.passages)
+        if p.site.at == "return" and p.site.place == backward
+    ]
+    sliced = [n for n, becomes_slice in returned if becomes_slice]
+    assert 0 < len(sliced) < len(returned)
+    for n in sliced:
+        expected = float(divided.ops[divided.whole[n]] @ least_s[divided.nodes]) * (1 - 1 / rounds)
+        assert 0.0 < expected / GRAIN <= beside_s[n] <= expected * (1 + 1e-9)
+    # as carries nothing moves to the next round
+    assert all(divided.rounds[n] == 1.0 for n, becomes_slice in returned if not becomes_slice)
