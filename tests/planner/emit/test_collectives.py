@@ -160,3 +160,37 @@ def test_gathers_of_an_argument_are_not_merged() -> None:
     compiled = compile_plan(traced, lowered(traced, decisions)).lower(*args).compile()
     assert counted(compiled.as_text(), LINE) == {("all-gather", 8, 32 * 32 * 4): 3}
     assert check_numerics(traced, lowered(traced, decisions), args, rtol=1e-5).ok
+
+
+def test_a_later_gather_waits_for_an_operand_of_the_op_before() -> None:
+    """So that it can run beside that op, which reads the gather before it."""
+
+    def apart(w, x):
+        for _ in range(4):
+            x = jnp.tanh(x @ w)
+        return x
+
+    args = (floats(32, 32), floats(16, 32))
+    traced = trace(apart, *args)
+    decisions = decisions_by(
+        traced.graph, LINE, (ROWS, ROWS), (ROWS,), splits_batch, lambda raw: raw
+    )
+    mapped = jax.shard_map(
+        local_program(traced.program, lowered(traced, decisions)), mesh=build_mesh(LINE),
+        in_specs=tuple(partition_spec(s) for s in decisions.inputs),
+        out_specs=tuple(partition_spec(s) for s in decisions.outputs), check_vma=False,
+    )  # fmt: skip
+    (call,) = jax.make_jaxpr(mapped)(*args).jaxpr.eqns
+    body = call.params["jaxpr"].eqns
+    came_from = {}  # what a barrier gives is what it was given
+    for eqn in body:
+        if eqn.primitive.name == "optimization_barrier":
+            came_from |= {
+                o: came_from.get(i, i) for o, i in zip(eqn.outvars, eqn.invars, strict=True)
+            }
+    products = [eqn.invars[0] for eqn in body if eqn.primitive.name == "dot_general"]
+    read = [came_from.get(v, v) for v in products]
+    waits = [eqn.invars[1] for eqn in body if eqn.primitive.name == "optimization_barrier"]
+    assert len(set(read)) == 4
+    # no argument is waited for: the second gather has only its own product's operand
+    assert [came_from.get(v, v) for v in waits] == [read[1], read[1], read[2]]
