@@ -25,6 +25,11 @@ OVERLAPPING: Mapping[str, bool] = MappingProxyType({
 GPU_PLATFORMS = ("gpu", "cuda")
 
 
+def options_on(platform: str, options: Mapping[str, bool]) -> dict[str, bool] | None:
+    """The `compiler_options` of `jax.jit` for devices of a platform: None but for GPUs."""
+    return dict(options) if options and platform in GPU_PLATFORMS else None
+
+
 def compiler_options(*, overlap: bool) -> dict[str, bool]:
     """Options of XLA's GPU compiler for a plan.
 

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 from ir import IRError, LoweredPlan, Mesh
 from ir.trace import Traced
 
-from ..common.compiler_options import GPU_PLATFORMS
+from ..common.compiler_options import options_on
 from ..common.errors import ArgumentError
 from ..common.surface import public
 from .constraints import constrained_program
@@ -204,10 +204,9 @@ def compile_plan(
 
     weak = [bool(getattr(aval, "weak_type", False)) for aval in traced.closed.out_avals]
     args = ins[len(consts) :]
-    on_gpus = mesh.devices.flat[0].platform in GPU_PLATFORMS
     jitted = jax.jit(
         planned_step, in_shardings=args, out_shardings=outs, donate_argnums=traced.donated,
-        compiler_options=dict(gpu_options or {}) if on_gpus else None,
+        compiler_options=options_on(mesh.devices.flat[0].platform, gpu_options or {}),
     )  # fmt: skip
     positional, _ = jax.tree.unflatten(traced.in_tree, args)
     results = jax.tree.unflatten(traced.out_tree, outs)

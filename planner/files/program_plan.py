@@ -90,6 +90,8 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     communication_s: Seconds
     exposed_s: Seconds  # the part of communication in which compute waits or is slowed down
     overlap: bool  # whether collectives may run beside compute
+    # of XLA's GPU compiler, set whatever the user's environment says
+    compiler_options: dict[Annotated[str, Meta(pattern="^xla_gpu_[a-z0-9_]{1,80}$")], bool]
     peak_bytes: Bytes
     argument_bytes: Bytes
     limit_bytes: Bytes

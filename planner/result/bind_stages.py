@@ -80,4 +80,5 @@ def compiled_stages(
         for stage, member in zip(bound.stages, members, strict=True)
     ]
     groups = split_devices(list(devices), file.groups)
-    return build_pipeline(bound.loss, file.cuts, schedule, groups, file.recompute, solved)
+    options = [member.compiler_options for member in file.members]
+    return build_pipeline(bound.loss, file.cuts, schedule, groups, file.recompute, solved, options)

@@ -17,7 +17,6 @@ from ir import LoweredPlan, Sharding
 from ir.analysis import flatten
 from ir.trace import Traced
 
-from ..common.compiler_options import compiler_options
 from ..common.errors import PlanError
 from ..common.log import LOGGER
 from ..common.surface import public_methods
@@ -268,10 +267,11 @@ class Plan(PlanView):
     def compiler_options(self) -> dict[str, bool]:
         """Options of XLA's compiler that `compile` sets for GPUs; none for other devices.
 
-        A step of your own is compiled with the same ones by `jax.jit(..., compiler_options=...)`.
+        They are those of the plan file; of a plan in stages, what all of its programs have. A step
+        of your own is compiled with the same ones by `jax.jit(..., compiler_options=...)`.
         """
-        overlap = all(program.overlap for program in self.file.programs)
-        return compiler_options(overlap=overlap and not self.cluster.has_cpus)
+        first, *others = (program.compiler_options for program in self.file.programs)
+        return dict(item for item in first.items() if all(item in o.items() for o in others))
 
     @cached_property
     def _lowered(self) -> LoweredPlan:

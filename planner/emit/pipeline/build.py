@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,6 +37,7 @@ def build_pipeline(
     groups: Sequence[Devices],
     recompute: Sequence[str] = (),
     solved: Sequence[tuple[StageProgram, Solved]] = (),
+    gpu_options: Sequence[Mapping[str, bool]] = (),
 ) -> Pipeline:
     """A pipeline with a stage between any two cuts.
 
@@ -47,6 +48,7 @@ def build_pipeline(
         groups: devices of each device of the schedule.
         recompute: of each stage, one of `divide.run_costs.RECOMPUTE`; none if empty.
         solved: the stages' programs with what was decided for them; data parallel if empty.
+        gpu_options: of XLA's compiler, of each stage.
 
     Raises:
         PlanError: if these do not fit together, or the schedule cannot run.
@@ -61,7 +63,8 @@ def build_pipeline(
     readers = {key: cut.readers(key) for stage in cut.stages for key in stage.gives}
     chunks = tuple(
         ChunkPrograms(
-            programs[stage], _layout(solved, stage, groups[placement.device[c]]), readers,
+            programs[stage], _layout(solved, gpu_options, stage, groups[placement.device[c]]),
+            readers,
             recompute=bool(recompute) and recompute[stage] == "stage", name=f"stage{stage}",
         )
         for c, stage in enumerate(placement.stage)
@@ -97,8 +100,13 @@ def build_pipeline(
     )  # fmt: skip
 
 
-def _layout(solved: Sequence[tuple[StageProgram, Solved]], stage: int, devices: Devices) -> Layout:
-    return Planned(solved[stage][1], devices) if solved else Plain(devices)
+def _layout(
+    solved: Sequence[tuple[StageProgram, Solved]], gpu_options: Sequence[Mapping[str, bool]],
+    stage: int, devices: Devices,
+) -> Layout:  # fmt: skip
+    if not solved:
+        return Plain(devices)
+    return Planned(solved[stage][1], devices, gpu_options[stage] if gpu_options else {})
 
 
 def _goals(chunks: Sequence[ChunkPrograms]) -> dict[tuple[Any, ...], Any]:

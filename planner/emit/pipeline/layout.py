@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from ir import Literal, LoweredPlan, Sharding, TensorType, replicated
 from ir.analysis import Decisions, ValueKey, flatten
 from ir.evaluate import plain_program
 
+from ...common.compiler_options import options_on
 from ...pipeline.cut.forward_backward import Part
 from ...pipeline.cut.solved_stage import Solved, finished
 from ...sharding.lower import lower_decisions
@@ -128,10 +129,13 @@ class Planned:
 
     A sum of gradients may stay apart on the devices until the last micro-batch. Between programs
     it then has a leading dimension, split over the axes that it waits to be summed over.
+
+    gpu_options: of XLA's compiler, for devices that are GPUs.
     """
 
     solved: Solved
     devices: Devices
+    gpu_options: Mapping[str, bool] = field(default_factory=dict[str, bool], compare=False)
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -165,6 +169,7 @@ class Planned:
             donate_argnums=donated,
             in_shardings=tuple(NamedSharding(self.mesh, _spec(s)) for s in ins[heads:]),
             out_shardings=tuple(NamedSharding(self.mesh, _spec(s)) for s in outs),
+            compiler_options=options_on(self.mesh.devices.flat[0].platform, self.gpu_options),
         )
 
     def _inputs(self, part: Part) -> list[int]:

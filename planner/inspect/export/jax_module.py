@@ -11,7 +11,6 @@ from hashlib import sha256
 from ir import Sharding
 from ir.analysis import flatten
 
-from ...common.compiler_options import compiler_options
 from ...common.errors import PlanError
 from ...common.units_text import bytes_text, printable, seconds_text
 from ...sharding.lower import lower_decisions
@@ -111,8 +110,7 @@ def _tables(analysed: AnalysedPlan) -> Iterator[str]:
 
 
 def _gpu_options(analysed: AnalysedPlan) -> str:
-    overlap = analysed.program.overlap and not analysed.cluster.has_cpus
-    options = compiler_options(overlap=overlap)
+    options = analysed.program.compiler_options
     if not options:
         return "GPU_OPTIONS = {}\n"
     rows = "".join(f"    {_text(name)}: {value},\n" for name, value in options.items())

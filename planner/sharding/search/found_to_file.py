@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel import Cluster
 
+from ...common.compiler_options import compiler_options
 from ...common.options import Options
 from ...files.program_plan import BaselineRow, CandidateRow, CollectiveRow, rows_of
 from ..cost.account import Account
@@ -38,6 +39,7 @@ def outcome(
         "communication_s": sums.communication_s,
         "exposed_s": sums.exposed_s,
         "overlap": best.builder.overlap,
+        "compiler_options": compiler_options(overlap=best.builder.overlap),
         "peak_bytes": sums.peak_bytes,
         "argument_bytes": sums.argument_bytes,
         "limit_bytes": limit_bytes,

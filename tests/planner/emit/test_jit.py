@@ -12,8 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ir import IRError, Mesh, Sharding
 from ir.analysis.decisions import Decisions
 from ir.trace import trace
-from planner.common.compiler_options import compiler_options
-from planner.emit import build_mesh, compile_plan, jit, partition_spec
+from planner.common import compiler_options
+from planner.emit import build_mesh, compile_plan, partition_spec
 from tests.helpers_numerics import check_numerics
 from tests.planner.emit.models import MODELS
 from tests.planner.emit.plans import CUBE, LINE, decisions_by, lowered, random_decisions
@@ -204,7 +204,7 @@ def test_options_are_set_on_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
     traced, decisions = plan_of_step()
     plan, unknown = lowered(traced, decisions), {"xla_gpu_no_such_option": True}
     compile_plan(traced, plan, gpu_options=unknown).lower(STATE, BATCH).compile()
-    monkeypatch.setattr(jit, "GPU_PLATFORMS", ("cpu",))
+    monkeypatch.setattr(compiler_options, "GPU_PLATFORMS", ("cpu",))
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_gpu_no_such_option"):
         compile_plan(traced, plan, gpu_options=unknown).lower(STATE, BATCH).compile()
 
@@ -212,10 +212,10 @@ def test_options_are_set_on_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_compiler_knows_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every backend reads the options of all, so that one for CPUs refuses what none has."""
     traced, decisions = plan_of_step()
-    monkeypatch.setattr(jit, "GPU_PLATFORMS", ("cpu",))
-    options = compiler_options(overlap=True)
+    monkeypatch.setattr(compiler_options, "GPU_PLATFORMS", ("cpu",))
+    options = compiler_options.compiler_options(overlap=True)
     assert options
     compile_plan(traced, lowered(traced, decisions), gpu_options=options).lower(
         STATE, BATCH
     ).compile()
-    assert compiler_options(overlap=False) == {}
+    assert compiler_options.compiler_options(overlap=False) == {}
