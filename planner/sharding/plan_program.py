@@ -28,6 +28,7 @@ from .problem.program import InFlight, Program, program_of
 from .problem.records import Menus
 from .recompute.choose import Chosen, choose
 from .recompute.node_seconds import node_seconds
+from .recompute.rough_plans import RoughPlans
 from .recompute.variants import Variant, as_planned
 from .rewrite.estimate import Estimator
 from .rewrite.joint_extraction import searched
@@ -46,7 +47,7 @@ from .search.asked import (
 )
 from .search.context import Candidate
 from .search.found_to_file import outcome
-from .search.over_meshes import Search, SearchOutcome
+from .search.over_meshes import Search, SearchOutcome, limit_of
 from .search.stored_plans import plan_key, store_plan, stored_plan
 
 
@@ -102,12 +103,13 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
             f"'{one.name}' has no arguments and computes nothing", kind="bad-argument",
             where="plan", remedy="pass the arguments after the function: plan(fn, *args, ...)",
         )  # fmt: skip
-    options, notes = with_asked(request.options, traced, request.machine)
+    machine = request.machine
+    options, notes = with_asked(request.options, traced, machine)
     request = replace(request, options=options)
     traced = replace(traced, warnings=(*traced.warnings, *notes))
     memory, key = memory_of(options), ""
     if memory.store:
-        key = key_of_one(one, traced, request.machine, options, cutoff_s)
+        key = key_of_one(one, traced, machine, options, cutoff_s)
         stored = _stored(memory, key, traced)
         if stored is not None:
             spent = {"trace": time.monotonic() - begun, "total": time.monotonic() - request.start}
@@ -121,7 +123,10 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
 
     chosen = choose(
         traced, request, search,
-        lambda t: node_seconds(program_for(t, options).facts, request.machine), cutoff_s,
+        lambda t: node_seconds(program_for(t, options).facts, machine),
+        lambda found: RoughPlans(traced, lambda t: Pricer(
+            machine, options, found.outcome.best, _ties(t), _donated(t)
+        ), limit_of(options, machine)), cutoff_s,
     )  # fmt: skip
     plan, best = _as_chosen(chosen.found.plan, chosen), chosen.found.outcome.best
     near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
@@ -132,9 +137,7 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
 
 
 @dataclass(frozen=True)
-class _Searched:
-    """A plan of a variant, and the search that found it."""
-
+class _Searched:  # by a search of a variant
     plan: PlannedProgram
     outcome: SearchOutcome
 
@@ -315,8 +318,7 @@ def plan_traced(
     program = program_for(traced, request.options).holding(one.in_flight)
     traced_s = time.monotonic() - begun
     search = Search(program, request, memory, cutoff_s=cutoff_s, known=known, menus=menus)
-    found = search.run()
-    return planned(one, traced, search, found, traced_s), found
+    return planned(one, traced, search, found := search.run(), traced_s), found
 
 
 def planned(
@@ -332,10 +334,8 @@ def planned(
         traced_s: seconds of tracing.
     """
     program, total_s = _file(one, traced, search, found), time.monotonic() - search.request.start
-    seconds = {
-        "trace": traced_s, "substitute": 0.0, "build": found.seconds["build"],
-        "solve": found.seconds["solve"], "inter": 0.0, "total": total_s,
-    }  # fmt: skip
+    seconds = {"trace": traced_s, "substitute": 0.0, **found.seconds, "inter": 0.0}
+    seconds["total"] = total_s
     return PlannedProgram(program, traced, seconds)
 
 

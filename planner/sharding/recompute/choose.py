@@ -25,6 +25,8 @@ from .saved import Key, Layer, layers_of
 from .variants import Variant, kept_by, variant_of
 
 MOST_CHOICES = 8
+WORTH = 0.002  # share of the step that another choice must save, by its rough plan
+SPARE = 0.5  # share of the memory limit; a plan below it is not slowed down by the limit
 EVERY_CHOICE_OF = 6  # nodes, of which every choice is planned
 CHECKPOINT = ", jax.checkpoint around layers"
 PART = "recompute: the lower bound is that of the choices that were planned, not of all"
@@ -47,6 +49,18 @@ class Found(Protocol):
 T = TypeVar("T", bound=Found)
 
 
+class Rough(Protocol):
+    """Plans of variants on the mesh of a plan, without a proof."""
+
+    def step_s(self, variant: Variant) -> float:
+        """Predicted seconds of a step; infinite if no plan that fits is found."""
+        ...
+
+    def saving_s(self) -> float:
+        """Seconds of a step by which the plan would be faster without a memory limit."""
+        ...
+
+
 @dataclass(frozen=True)
 class Chosen(Generic[T]):
     """The variant to plan.
@@ -67,18 +81,22 @@ def choose(
     request: Request,
     search: Callable[[Variant, float], T],
     seconds_of: Callable[[Traced], SecondsOf],
+    rough: Callable[[T], Rough],
     cutoff_s: float,
 ) -> Chosen[T]:
     """Chooses what a program computes again, and plans it.
 
-    With "auto" the program is planned as it is written, and other choices only if that does not
-    fit. With "search" all choices are planned, and the program as it is written is one of them.
+    With "auto" the program is planned as it is written. If that does not fit, other choices are. If
+    it fits, but the memory limit makes it slower, other choices that cost less work than this have
+    a rough plan each, and the fastest of them is planned if it is faster. With "search" all choices
+    are planned, and the program as it is written is one of them.
 
     Args:
         traced: the program as it was written.
         request: options and progress.
         search: plans a variant, if it has a plan below some seconds.
         seconds_of: seconds of the nodes of a program, each split evenly over all devices.
+        rough: rough plans of variants, given the plan of the program as it is written.
         cutoff_s: upper limit of the step [s].
 
     Raises:
@@ -94,12 +112,23 @@ def choose(
     refused = None
     if wish == "auto":
         try:
-            return _only(Variant(traced), search, cutoff_s)
+            written = _only(Variant(traced), search, cutoff_s)
         except PlanError as error:
             if error.kind != "does-not-fit":
                 raise
             refused = error
-    variants = _variants(kept, layers, seconds_of, [traced] if refused else [])
+        else:
+            quick = rough(written.found)
+            saving_s = quick.saving_s()
+            if saving_s <= WORTH * written.found.step_s:
+                return written
+            most_s = _work_s(traced, seconds_of) + saving_s
+            variants = _variants(kept, layers, seconds_of, [traced], few_first=True)
+            others = (v for v in variants if _work_s(v.traced, seconds_of) < most_s)
+            return _better(written, others, quick, request, search)
+    variants = _variants(
+        kept, layers, seconds_of, [traced] if refused else [], few_first=refused is None
+    )
     others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []
     best = _best(chain(variants, others), request, search, cutoff_s, refused)
     return best if len(_recomputable(layers)) <= EVERY_CHOICE_OF else replace(best, notes=(PART,))
@@ -108,6 +137,38 @@ def choose(
 def _only(variant: Variant, search: Callable[[Variant, float], T], cutoff_s: float) -> Chosen[T]:
     found = search(variant, cutoff_s)
     return Chosen(variant, found, found.bound_s)
+
+
+def _work_s(traced: Traced, seconds_of: Callable[[Traced], SecondsOf]) -> float:
+    """Least seconds of all operations of a program [s]."""
+    seconds = seconds_of(traced)
+    return sum(seconds((i,)) for i in range(len(traced.graph.nodes)))
+
+
+def _better(
+    written: Chosen[T],
+    variants: Iterable[Variant],
+    rough: Rough,
+    request: Request,
+    search: Callable[[Variant, float], T],
+) -> Chosen[T]:
+    """The variant of the fastest rough plan if that is faster than the program as written."""
+    step_s = written.found.step_s * (1 - WORTH)
+    best: Variant | None = None
+    for number, variant in enumerate(variants):
+        request.say(f"recompute {number}")
+        found_s = rough.step_s(variant)
+        if found_s < step_s:
+            best, step_s = variant, found_s
+    if best is None:
+        return replace(written, notes=(PART,))
+    try:
+        found = search(best, written.found.step_s)
+    except PlanError as error:
+        if error.kind not in ("not-faster", "does-not-fit"):
+            raise
+        return replace(written, notes=(PART,))
+    return Chosen(best, found, min(written.bound_s, found.bound_s), (PART,))
 
 
 def _best(
@@ -165,17 +226,28 @@ def _variants(
     layers: Sequence[Layer],
     seconds_of: Callable[[Traced], SecondsOf],
     without: Sequence[Traced],
+    *,
+    few_first: bool,
 ) -> Iterator[Variant]:
-    """Distinct variants, those that compute least again first; `without` have been planned."""
+    """Distinct variants.
+
+    Args:
+        kept: the program that keeps everything.
+        layers: its bodies with a forward pass.
+        seconds_of: seconds of the nodes of a program.
+        without: programs that have been planned.
+        few_first: those that compute least again come first, else last: where memory is short,
+            these take longest to plan, least if a faster plan is known.
+    """
     each = _recomputable(layers)
     if len(each) <= EVERY_CHOICE_OF:
         choices = [frozenset[Key](), *_every_choice(each)]
     else:
         found = frontier(layers, seconds_of(kept), MOST_CHOICES)
         named = [chosen_by_kind(layers, kind) for kind in KINDS]
-        choices = [*named, *(choice.values for choice in found)]
+        choices = [*named[:2], *(choice.values for choice in found), *named[2:]]
     seen = {digest(one.graph) for one in without}
-    for values in choices:
+    for values in choices if few_first else choices[::-1]:
         variant = variant_of(kept, values)
         name = digest(variant.traced.graph)
         if name not in seen:

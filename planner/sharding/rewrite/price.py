@@ -54,6 +54,10 @@ class Pricer:
         self.plans[digest(draft.graph)] = found
         return wall_s(found.account, self.machine)
 
+    def anew(self, graph: Graph) -> Candidate | None:
+        """A plan of a program all of whose strategies are chosen anew; None if none is found."""
+        return self._searcher(graph).rough()
+
     def known(self, draft: Draft) -> tuple[Candidate, ...]:
         """The plan that a program was priced by."""
         found = self.plans.get(digest(draft.graph))

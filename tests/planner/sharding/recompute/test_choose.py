@@ -100,3 +100,27 @@ def test_a_program_that_fits_is_planned_as_it_is_written() -> None:
     auto, written = (plan(fn, *args, recompute=r, **settings) for r in ("auto", "written"))
     assert auto.program == written.program
     assert auto.program.recomputed is None
+
+
+def layers(weights, x):
+    def loss(weights):
+        y, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, weights)
+        return jnp.mean(y**2)
+
+    found, grads = jax.value_and_grad(loss)(weights)
+    return weights - 0.1 * grads, found
+
+
+def test_another_choice_where_the_limit_slows_the_program_down() -> None:
+    """The program as it is written fits at a lower limit too, with a slower plan."""
+    args = struct(8, 256, 256), struct(4096, 256)
+    settings = {"cluster": "4xh100", "baselines": False, "substitutions": False, "mesh": (4,)}
+    free = plan(layers, *args, **settings)
+    assert free.program.recomputed is None
+    settings["memory_bytes"] = int(free.peak_bytes * 0.9)
+    written = plan(layers, *args, recompute="written", **settings)
+    auto = plan(layers, *args, **settings)
+    assert auto.program.recomputed is not None
+    assert auto.step_s < written.step_s * 0.99
+    assert auto.peak_bytes <= settings["memory_bytes"] < free.peak_bytes
+    assert auto.lower_bound_s <= auto.step_s

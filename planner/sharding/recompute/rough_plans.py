@@ -1,0 +1,45 @@
+"""Rough plans of the choices of what a program computes again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ir.trace import Traced
+
+from ..rewrite.price import Pricer
+from .choose import SPARE
+from .variants import Variant
+
+NO_LIMIT = 2**62  # bytes; more than any device has
+
+
+@dataclass(frozen=True)
+class RoughPlans:
+    """Plans on the mesh of the plan of the program as it is written, without a proof.
+
+    written: that program.
+    pricer: plans programs on this mesh.
+    limit_bytes: memory limit of a device [bytes].
+    """
+
+    written: Traced
+    pricer: Callable[[Traced], Pricer]
+    limit_bytes: float
+
+    def step_s(self, variant: Variant) -> float:
+        """Predicted seconds of a step; infinite if no plan that fits is found."""
+        graph = variant.traced.graph
+        found = self.pricer(variant.traced).anew(graph)
+        fits = found is not None and found.account.peak_bytes <= self.limit_bytes
+        return found.account.step_s if found is not None and fits else float("inf")
+
+    def saving_s(self) -> float:
+        """Seconds of a step by which the plan would be faster without a memory limit."""
+        pricer = self.pricer(self.written)
+        known = pricer.best.account
+        if known.peak_bytes <= SPARE * self.limit_bytes:
+            return 0.0
+        free = replace(pricer, options=replace(pricer.options, memory_bytes=NO_LIMIT))
+        found = free.anew(self.written.graph)
+        return 0.0 if found is None else known.step_s - found.account.step_s
