@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ir import (
+    AMOUNTS,
     ATTENTION,
+    REGISTERED,
     SHARD_MAP,
     FactorSpec,
     Node,
     OpDef,
     TensorType,
+    amount_on_shard,
     attention_sizes,
     flops_of,
     lookup,
@@ -25,6 +28,8 @@ from .compute import ComputeModel
 from .mapped import mapped_s
 
 Floats = NDArray[np.float64]
+
+LARGE = 8192.0  # sides of a product that runs at full rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) 
     if work.node.op == SHARD_MAP:
         return np.full(count, mapped_s(work.node, compute.cluster, _on_shards(compute)))
     moved = _traffic(work, local, count)
+    if work.node.op == REGISTERED:
+        return _registered_s(work, ways, moved, compute)
     if work.node.op in ATTENTION:
         return np.maximum(_attention_s(work, ways, compute), compute.memory_s(moved))
     if work.node.op == "conv_general_dilated":
@@ -141,6 +148,33 @@ def _attention_s(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel
         key_heads * whole.shared / shared, key_heads, whole.pairs / queries, whole.keys,
         whole.features, work.operands[0].dtype, backward=work.node.op == ATTENTION[1],
     )  # fmt: skip
+
+
+def _registered_s(
+    work: OpWork, ways: Mapping[str, Floats], moved: Floats, compute: ComputeModel
+) -> Floats:
+    """Of an op that a user registered, with what the registration says of its costs."""
+    attrs, whole = dict(work.node.attrs), dict(work.spec.sizes)
+    flops = np.broadcast_to(_flops(work) * _share(work.spec, ways, len(moved)), moved.shape)
+    found: Floats = np.zeros(len(moved))
+    for k in range(len(moved)):
+        local = {name: size / float(ways[name][k]) for name, size in whole.items()}
+        told = {kind: amount_on_shard(attrs, kind, whole, local) for kind in AMOUNTS}
+        done, bytes_, seconds = (told[kind] for kind in AMOUNTS)
+        arithmetic = _arithmetic_s(work, flops[k] if done is None else done, compute)
+        memory = compute.memory_s(moved[k] if bytes_ is None else bytes_)
+        own = max(arithmetic, float(memory)) + work.launches * compute.launch_s
+        found[k] = own if seconds is None else seconds
+    return found
+
+
+def _arithmetic_s(work: OpWork, flops: float, compute: ComputeModel) -> float:
+    """Of sums of products at the rate of a large product, else on the vector unit."""
+    after = {name for dims in work.spec.results for dim in dims for name in dim}
+    if after.issuperset(work.spec.names):
+        return float(compute.flops_s(flops, _dtype(work)))
+    large = float(compute.gemm_s(1.0, LARGE, LARGE, LARGE, _dtype(work)))
+    return flops * large / (2.0 * LARGE**3)
 
 
 def _convolution_s(work: OpWork, local: Mapping[str, Floats], compute: ComputeModel) -> Floats:

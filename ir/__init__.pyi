@@ -51,6 +51,11 @@ from .regions import Scan as Scan
 from .regions import While as While
 from .regions import captured as captured
 from .regions import runs_of as runs_of
+from .registered import AMOUNTS as AMOUNTS
+from .registered import REGISTERED as REGISTERED
+from .registered import RegisteredOp as RegisteredOp
+from .registered import amount_on_shard as amount_on_shard
+from .registered import register as register
 from .sharding import Sharding as Sharding
 from .sharding import parse_sharding as parse_sharding
 from .sharding import replicated as replicated

@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 
-from .jax_internals import unknown
+from .jax_internals import Primitive, struct_of, unknown
 from .jax_versions import known as known_versions
 
 try:  # names that a version may move
     from jax._src import xla_bridge
     from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
-    from jax.interpreters import mlir
+    from jax.interpreters import ad, batching, mlir
 except ImportError as error:
     raise ImportError(
         f"JAX {jax.__version__} is installed ({error}), but {known_versions()}"
@@ -75,3 +75,55 @@ def without_places() -> Generator[None]:
         yield
     finally:
         jax.config.update(name, before)
+
+
+def function_primitive(
+    name: str, batched: Callable[[Sequence[bool], dict[str, Any]], dict[str, Any]]
+) -> Any:
+    """A primitive that runs its parameter `function`, a function of arrays to a list of arrays.
+
+    It is differentiated as the function is.
+
+    Args:
+        name: of the primitive.
+        batched: (whether each operand has a new first dimension, parameters) -> parameters, those
+            under `jax.vmap`.
+    """
+    found = Primitive(name)
+    found.multiple_results = True
+
+    def run(*operands: Any, function: Callable[..., Any], **_: Any) -> Any:
+        return function(*operands)
+
+    def typed(*operands: Any, function: Callable[..., Any], **_: Any) -> Any:
+        return jax.make_jaxpr(function)(*map(struct_of, operands)).out_avals
+
+    def derived(primals: Any, tangents: Any, *, function: Callable[..., Any], **_: Any) -> Any:
+        moving = [k for k, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+
+        def of_moving(*values: Any) -> Any:
+            given = list(primals)
+            for k, value in zip(moving, values, strict=True):
+                given[k] = value
+            return function(*given)
+
+        return jax.jvp(of_moving, [primals[k] for k in moving], [tangents[k] for k in moving])
+
+    def over(operands: Any, dims: Any, **params: Any) -> Any:
+        has = [dim is not None for dim in dims]
+        first = [
+            jax.numpy.moveaxis(x, dim, 0) if mapped else x
+            for x, dim, mapped in zip(operands, dims, has, strict=True)
+        ]
+        axes = [0 if mapped else None for mapped in has]
+        params = batched(has, params)
+        params["function"] = jax.vmap(params["function"], in_axes=axes)
+        results = found.bind(*first, **params)
+        return results, [0] * len(results)
+
+    found.def_impl(run)
+    found.def_abstract_eval(typed)
+    ad.primitive_jvps[found] = derived
+    batching.primitive_batchers[found] = over
+    mlir.register_lowering(found, mlir.lower_fun(run))
+    return found

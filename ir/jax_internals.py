@@ -17,6 +17,7 @@ import jax
 from .errors import TraceError
 from .jax_versions import KNOWN, known
 from .regions import Scan
+from .registered import REGISTERED
 
 try:  # names that a version may move
     from jax._src.cudnn import fused_attention_stablehlo as fused_attention_stablehlo
@@ -110,6 +111,8 @@ def shown(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
         return {"kernel": _kernel(params)}
     if name == "shard_map":
         return _mapped(params)
+    if name == REGISTERED:
+        return {}  # what there is to show is in its call
     if name in REMAT:
         found["policy"] = _policy(params["policy"])
     if name == "top_k" and found.get("is_stable") is True:

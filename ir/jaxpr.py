@@ -19,12 +19,14 @@ import jax
 import numpy as np
 
 from . import jax_internals as internals
+from .batched_while import one_answer
 from .errors import TraceError
 from .graph import Attr, Graph, Input, Literal, Node, Operand
 from .iota_lookups import LOOKUPS, Known, batched
-from .jax_internals import REMAT, function_of, group_of, inlined, opened, params_of, struct_of
+from .jax_internals import REMAT, group_of, inlined, opened, params_of
 from .placements import OF_RESULTS, PLACEMENTS, asked, is_explicit, placement
 from .program import Binding, Call, Program, prune
+from .registered import REGISTERED, attributes, call_of
 from .sources import Sources
 from .stand_ins import AskedPlace, CapturedArray
 from .types import DTYPES, TensorType
@@ -179,33 +181,6 @@ def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tupl
     return tuple(_read(var, env) for var in jaxpr.outvars)
 
 
-def _one_answer(given: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of a batched `while` as JAX lowers it.
-
-    The loop continues while any test holds, and changes only entries whose test holds. Its body
-    runs the test too, so that it takes the test's constants before its own.
-    """
-    test, step = given["cond_jaxpr"], given["body_jaxpr"]
-    tests, steps = given["cond_nconsts"], given["body_nconsts"]
-
-    def any_goes_on(*args: Any) -> Any:
-        return jax.numpy.any(function_of(test)(*args)[0])
-
-    def where_it_goes_on(*args: Any) -> Any:
-        carry = args[tests + steps :]
-        (goes,) = function_of(test)(*args[:tests], *carry)
-        after = function_of(step)(*args[tests:])
-        kept = (jax.lax.broadcast_in_dim(goes, x.shape, tuple(range(goes.ndim))) for x in carry)
-        return tuple(map(jax.lax.select, kept, after, carry))
-
-    held = [struct_of(aval) for aval in test.in_avals[:tests]]
-    return given | {
-        "cond_jaxpr": jax.make_jaxpr(any_goes_on)(*map(struct_of, test.in_avals)),
-        "body_jaxpr": jax.make_jaxpr(where_it_goes_on)(*held, *map(struct_of, step.in_avals)),
-        "body_nconsts": tests + steps,
-    }
-
-
 def _read(var: Any, env: dict[Any, Operand]) -> Operand:
     if not isinstance(var, internals.Literal):
         return env[var]
@@ -276,7 +251,7 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     name, params = eqn.primitive.name, params_of(eqn)
     if name == "while" and params["cond_jaxpr"].out_avals[0].shape:
         operands = (*operands[: params["cond_nconsts"]], *operands)
-        params = _one_answer(params)
+        params = one_answer(params)
     if name in LOOKUPS:
         operands, params = _batched(name, operands, params, walk, source)
     encode = _Encoder(walk.objects)
@@ -289,6 +264,9 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     if internals.acts(eqn):
         attrs += (("effect", True),)
     types = tuple(tensor_type(var.aval) for var in eqn.outvars)
+    if (call := call_of(name, params)) is not None:
+        given = [walk.types[o] if isinstance(o, int) else o.type for o in operands]
+        name, attrs = REGISTERED, (*attributes(call, given, types), ("of", attrs))
     name = "remat" if name in REMAT else name
     start = len(walk.types)
     walk.types.extend(types)

@@ -19,6 +19,7 @@ from .ops import (
     parts,
     random,
     reduction,
+    registered,
     scatter,
     window,
 )
@@ -37,6 +38,7 @@ _FAMILIES = (
     parts,
     random,
     reduction,
+    registered,
     scatter,
     window,
 )

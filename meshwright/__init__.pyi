@@ -1,6 +1,7 @@
 from planner.api.parallelize import parallelize as parallelize
 from planner.api.plan import load as load
 from planner.api.plan import plan as plan
+from planner.api.register_op import register_op as register_op
 from planner.common.errors import ArgumentError as ArgumentError
 from planner.common.errors import BadProfileError as BadProfileError
 from planner.common.errors import BadRuleError as BadRuleError

@@ -43,7 +43,7 @@ SURFACES = ("costmodel.compiler", "ir.analysis")
 # Modules of other tiers that may be named by path: they import JAX and are not re-exported.
 DOORS = (
     *("ir.evaluate", "ir.evaluate_regions", "ir.high_words", "ir.jax_internals", "ir.threefry"),
-    *("ir.host_kernels", "ir.jax_compilers"),
+    *("ir.host_kernels", "ir.jax_compilers", "ir.registered_calls"),
     *("ir.trace", "planner.emit", "profiles.measure"),
 )
 
@@ -51,12 +51,14 @@ DOORS = (
 JAX_FAMILY = frozenset({"equinox", "flax", "haiku", "jax", "jaxlib", "optax"})
 JAX_EDGES = (
     *(
+        "ir/batched_while.py",
         "ir/carried.py",
         "ir/evaluate.py",
         "ir/evaluate_regions.py",
         "ir/high_words.py",
         "ir/host_kernels.py",
         "ir/inplace.py",
+        "ir/registered_calls.py",
     ),
     *("ir/jax_compilers.py", "ir/jax_internals.py", "ir/jaxpr.py", "ir/threefry.py", "ir/trace.py"),
     *("planner/emit/", "planner/pipeline/cut/", "planner/training/", "profiles/measure"),
@@ -87,6 +89,7 @@ MAX_LINES = 400
 # Files of the packages at the edge of an untyped library, checked by pyright in its basic mode.
 # Examples, benchmarks and tests talk to JAX all the time and may choose for themselves.
 BASIC: tuple[str, ...] = (
+    "ir/batched_while.py",
     "ir/carried.py",
     "ir/evaluate.py",
     "ir/evaluate_regions.py",
@@ -97,6 +100,7 @@ BASIC: tuple[str, ...] = (
     "ir/jax_compilers.py",
     "ir/jax_internals.py",
     "ir/jaxpr.py",
+    "ir/registered_calls.py",
     "ir/threefry.py",
     "ir/trace.py",
     "planner/api/call_parts.py",
@@ -127,6 +131,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/pipeline/transfer.py",
     "planner/emit/pipeline/update.py",
     "planner/emit/positions.py",
+    "planner/emit/registered.py",
     "planner/emit/run.py",
     "planner/emit/serialize.py",
     "planner/emit/slices.py",

@@ -11,12 +11,13 @@ from typing import Any
 import jax
 from jax import lax
 
-from ir import SHARD_MAP, Mesh, ReshardStep, Sharding, TensorType
+from ir import REGISTERED, SHARD_MAP, Mesh, ReshardStep, Sharding, TensorType
 
 from .index import gather, scatter
 from .local_op import LocalOp
 from .mapped import shard_map
 from .positions import iota, random_bits
+from .registered import registered
 from .slices import INSIDE, bind_inside
 from .steps import run_step, take, to_whole
 
@@ -117,6 +118,8 @@ def run_op(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
 def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
     if op.node.op == SHARD_MAP:
         return shard_map(op, operands)
+    if op.node.op == REGISTERED:
+        return registered(op, operands)
     by_hand = None if op.is_whole else BY_HAND.get(op.node.op)
     if by_hand is None:
         return bind_inside(op.node.op, op.binding, operands, op.params)

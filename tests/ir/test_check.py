@@ -27,7 +27,7 @@ FREE_SHAPES = frozenset(
     | {"random_gamma", "random_seed", "random_split", "random_unwrap", "random_wrap", "rng_uniform"}
     | {"reduce_window_max", "reduce_window_min", "reduce_window_sum", "rng_bit_generator"}
     | {"bitcast_convert_type", "ragged_dot_general", "select_and_gather_add", "tridiagonal_solve"}
-    | {"debug_callback", "debug_print", "io_callback"}  # of the user's own making
+    | {"debug_callback", "debug_print", "io_callback", "registered_op"}  # of the user's own making
     | {"eig", "eigh", "fft", "householder_product", "lu", "lu_pivots_to_permutation", "qr", "svd"}
 )
 # Ops whose result may be of any element type as far as signatures and attributes tell.

@@ -12,6 +12,9 @@ import numpy as np
 from jax import lax
 from jax.experimental import io_callback
 
+from ir.registered import RegisteredOp, register
+from ir.registered_calls import as_op
+
 from .example import (
     Example,
     X,
@@ -119,5 +122,29 @@ def _control() -> list[Example]:
     ]
 
 
+def _registered() -> list[Example]:
+    def op(function: Any, name: str, factors: str) -> Callable[..., Any]:
+        made = RegisteredOp(name, f"tests.{name}", factors)
+        register(made)
+        return as_op(function, made)
+
+    product = op(lambda a, b: a @ b, "product", "b m k+, b k+ n -> b m n")
+    heads = op(
+        lambda q, k: q * jnp.repeat(jnp.cumsum(k, 1), len(q) // len(k), 0),
+        "heads",
+        "(g r) s!, g s! -> (g r) s!",
+    )
+    both = op(lambda a: (a.max(1), 2 * a), "both", "m k> -> m, m k>")
+    matrices = normal(2, 4, 6), normal(2, 6, 8)
+    return [
+        Example("registered_op", product, matrices, "sum"),
+        Example(
+            "registered_op", jax.vmap(product), (normal(2, 2, 4, 6), normal(2, 2, 6, 8)), "vmap"
+        ),
+        Example("registered_op", heads, (normal(4, 6), normal(2, 6)), "compound"),
+        Example("registered_op", both, (X,), "maximum"),
+    ]
+
+
 def others() -> list[Example]:
-    return [*_linalg(), *_random(), *_control()]
+    return [*_linalg(), *_random(), *_control(), *_registered()]
