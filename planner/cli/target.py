@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -219,7 +219,7 @@ def _called(text: str, value: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _optimised_little() -> Iterator[None]:
+def _optimised_little() -> Generator[None]:
     """XLA compiles quickly meanwhile, if JAX is loaded and knows the setting."""
     config = getattr(sys.modules.get("jax"), "config", None)
     if config is None or config.values.get(_LITTLE, True):

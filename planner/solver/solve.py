@@ -86,8 +86,9 @@ def solve(
         return IntraSolution((), 0.0, 0.0, Stop.OPTIMAL)
     if any(edge.hidden is not None for edge in problem.edges):
         return solve_windows(
-            problem, options, lambda mixed, limits: solve(mixed, limits, tables, watch, reductions)
-        )
+            problem, options, lambda mixed, limits: solve(mixed, limits, tables, watch, reductions),
+            reductions.mixing if reductions else None,
+        )  # fmt: skip
     warm()
     search = _Search(options, tables or Tables(), watch)
     stop = None

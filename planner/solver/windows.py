@@ -22,16 +22,17 @@ Source: Kelley, The cutting-plane method for solving convex programs, J. SIAM 8(
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..common.stop import Stop
 from .exact.highs import Highs
 from .incumbent import EXACT
+from .mixing import Mixing
 from .options import SolveOptions
-from .problem import Edge, Floats, Hidden, IntraProblem, IntraSolution
+from .problem import IntraProblem, IntraSolution
 
 # Share of the way from the best multipliers to the most promising ones that a step goes, and its
 # growth once that raised the bound: far multipliers make hard problems with bad choices.
@@ -44,49 +45,6 @@ MOST_SOLVES = 60
 Plain = Callable[[IntraProblem, SolveOptions], IntraSolution]
 
 
-@dataclass
-class Mixing:
-    """Problems without windows, at given multipliers; equal arrays stay one object."""
-
-    problem: IntraProblem
-    _arrays: dict[tuple[object, ...], Floats] = field(
-        default_factory=dict[tuple[object, ...], Floats]
-    )
-
-    def at(self, multipliers: Mapping[int, float]) -> IntraProblem:
-        """The problem A + sum of multipliers times (H - C).
-
-        Args:
-            multipliers: of windows; 0 for those that are absent.
-        """
-        problem = self.problem
-        costs = list(problem.node_cost)
-        for x in problem.work:
-            if m := multipliers.get(x.window, 0.0):
-                costs[x.node] = self._less(costs[x.node], x.seconds, m)
-        edges = [
-            e if e.hidden is None
-            else Edge(e.u, e.v, self._more(e.cost, e.hidden, multipliers.get(e.hidden.window, 0.0)))
-            for e in problem.edges
-        ]  # fmt: skip
-        return replace(problem, node_cost=tuple(costs), edges=tuple(edges), work=())
-
-    def _less(self, cost: Floats, seconds: Floats, share: float) -> Floats:
-        key = "less", id(cost), id(seconds), share
-        if key not in self._arrays:
-            self._arrays[key] = cost - share * seconds
-            self._arrays["keep", id(cost)] = cost
-        return self._arrays[key]
-
-    def _more(self, cost: Floats, hidden: Hidden, share: float) -> Floats:
-        if share == 0.0:
-            return cost
-        key = "more", id(cost), id(hidden.seconds), share
-        if key not in self._arrays:
-            self._arrays[key] = cost + share * hidden.seconds
-        return self._arrays[key]
-
-
 @dataclass(frozen=True, slots=True)
 class _Plane:
     """A + sum_w m_w excess_w of one choice."""
@@ -95,23 +53,27 @@ class _Plane:
     excess: tuple[float, ...]
 
 
-def solve_windows(problem: IntraProblem, options: SolveOptions, plain: Plain) -> IntraSolution:
+def solve_windows(
+    problem: IntraProblem, options: SolveOptions, plain: Plain, mixing: Mixing | None = None
+) -> IntraSolution:
     """Best choice found of a problem with windows, with a proven lower bound.
 
     Args:
         problem: the problem.
         options: tolerance and limits.
         plain: solver of problems without windows.
+        mixing: of an earlier solve of the problem, whose arrays are used again.
     """
-    return _Windows(problem, options, plain).run()
+    return _Windows(problem, options, plain, mixing or Mixing()).run()
 
 
 class _Windows:
     """The search over multipliers."""
 
-    def __init__(self, problem: IntraProblem, options: SolveOptions, plain: Plain) -> None:
-        self.problem, self.options, self.plain = problem, options, plain
-        self.mixing = Mixing(problem)
+    def __init__(
+        self, problem: IntraProblem, options: SolveOptions, plain: Plain, mixing: Mixing
+    ) -> None:
+        self.problem, self.options, self.plain, self.mixing = problem, options, plain, mixing
         self.windows = sorted({e.hidden.window for e in problem.edges if e.hidden is not None})
         self.deadline = time.monotonic() + options.time_limit_s
         self.begin = time.monotonic()
@@ -177,7 +139,9 @@ class _Windows:
         if self.choice and self.cost > 0.0:
             gap = (self.cost - max(self.bound, 0.0)) / self.cost
             tolerance = max(tolerance, SHARE_OF_GAP * gap)
-        found = self.plain(self.mixing.at(given), replace(options, tolerance=tolerance))
+        found = self.plain(
+            self.mixing.at(self.problem, given), replace(options, tolerance=tolerance)
+        )
         if found.bound > self.bound:
             self.bound, self.multipliers = found.bound, multipliers
         if found.stop is Stop.INTERRUPTED:

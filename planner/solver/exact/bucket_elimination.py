@@ -204,10 +204,23 @@ class Elimination:
         for v in scope:
             self.neighbours[v].update(w for w in scope if w != v)
 
-    def run(self, max_entries: int = MOST_ENTRIES, deadline: float = float("inf")) -> None:
-        """Removes nodes, smallest table first, while the limits allow."""
-        joined = {v: self.neighbours[v] for v in self.alive}
-        for v in order(self.sizes, joined, max_entries):
+    def run(
+        self,
+        max_entries: int = MOST_ENTRIES,
+        deadline: float = float("inf"),
+        nodes: Sequence[int] | None = None,
+    ) -> None:
+        """Removes nodes while the limits allow.
+
+        Args:
+            max_entries: of a table.
+            deadline: by the monotonic clock.
+            nodes: which ones, in this order; the smallest table first if None.
+        """
+        if nodes is None:
+            joined = {v: self.neighbours[v] for v in self.alive}
+            nodes = order(self.sizes, joined, max_entries)
+        for v in nodes:
             if time.monotonic() > deadline:
                 break
             self._remove(v)
@@ -255,7 +268,8 @@ def eliminated(flat: Flat, tables: Tables, deadline: float) -> Ints | None:
     for u, v in flat.ends.tolist():
         joined[u].add(v)
         joined[v].add(u)
-    if len(order(sizes.tolist(), joined, MOST_ENTRIES)) < flat.size:
+    nodes = order(sizes.tolist(), joined, MOST_ENTRIES)
+    if len(nodes) < flat.size:
         return None
     costs = [flat.cost[a:b] for a, b in zip(flat.first[:-1], flat.first[1:], strict=True)]
     shaped: dict[int, Floats] = {}
@@ -266,5 +280,5 @@ def eliminated(flat: Flat, tables: Tables, deadline: float) -> Ints | None:
             shaped[at] = cells.reshape(int(sizes[u]), int(sizes[v]))
         edges.append(Edge(u, v, shaped[at]))
     state = Elimination(costs, edges, tables)
-    state.run(MOST_ENTRIES, deadline=deadline)
+    state.run(deadline=deadline, nodes=nodes)
     return None if state.alive else np.array(state.read_back(), dtype=np.int64)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..arrays import Flat, flatten_problem
+from ..mixing import Mixing
 from ..problem import IntraProblem
 from .reduce import Reduced, reduce
 
 
 @dataclass(eq=False)
 class ReductionCache:
-    """The last problem, and its reduced form."""
+    """The last problem, and its reduced form.
+
+    mixing: what makes problems of one with windows, so that equal ones are seen to be equal.
+    """
 
     problem: IntraProblem | None = None
     flat: Flat | None = None
     top: Reduced | None = None
+    mixing: Mixing = field(default_factory=Mixing)
 
     def reduced(self, problem: IntraProblem) -> tuple[Flat, Reduced]:
         """The problem as flat arrays, and a copy of its reduced form."""
@@ -27,6 +32,7 @@ class ReductionCache:
     def forget(self) -> None:
         """Clears the cache."""
         self.problem = self.flat = self.top = None
+        self.mixing = Mixing()
 
 
 def _same(a: IntraProblem, b: IntraProblem | None) -> bool:

@@ -9,9 +9,9 @@ import pytest
 
 from planner.common.stop import Stop
 from planner.solver.budget import QUICK, THOROUGH
+from planner.solver.mixing import Mixing
 from planner.solver.problem import Edge, Hidden, IntraProblem, Work
 from planner.solver.solve import SolveOptions, solve
-from planner.solver.windows import Mixing
 from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.problems import instance, with_windows
 
@@ -42,7 +42,7 @@ def test_bound_is_below_the_optimum_and_the_choice_above(block: int) -> None:
 def test_mixed_problems_are_bounds_at_any_multipliers(seed: int) -> None:
     problem = with_windows(instance(seed, most=600), seed)
     rng, windows = np.random.default_rng(seed), [x.window for x in problem.work]
-    mixed = Mixing(problem).at({w: float(rng.random()) for w in sorted(windows)})
+    mixed = Mixing().at(problem, {w: float(rng.random()) for w in sorted(windows)})
     assert brute_force(mixed).cost <= brute_force(problem).cost + 1e-12
 
 
