@@ -15,8 +15,8 @@ FIRST_KERNEL = (
 )
 EAGER = "PyTorch without a compiler reads and writes memory between elementwise operations"
 ALONE = (
-    "bfloat16 products on H100 are timed one at a time, at up to 780 TFLOP/s; steps of every "
-    "framework here stay at 500 or below, and no table of products within a step exists"
+    "bfloat16 products are priced at the rate that the power limit lets last, 679 TFLOP/s at "
+    "700 W; attention and products below that rate keep the clock at which they were timed one at a time"
 )
 REASONS: dict[str, str] = {
     "JAX-Toolbox MaxText": ALONE,

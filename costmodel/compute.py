@@ -114,10 +114,11 @@ class ComputeModel:
     ) -> Floats:
         """Time of `[batch, m, k] @ [batch, k, n]`, launch included, broadcast over the sizes.
 
-        Never below the time to read the operands and write the result once, nor below a launch; 0
-        where a size is 0. On float32 operands it is the tensorfloat32 path of devices that have
-        one, as XLA takes by default. A product with a side that would be padded is computed on the
-        vector unit where that is faster.
+        Never below the time to read the operands and write the result once, nor below a launch, nor
+        below the flops over the rate that the power limit lets last; 0 where a size is 0. On
+        float32 operands it is the tensorfloat32 path of devices that have one, as XLA takes by
+        default. A product with a side that would be padded is computed on the vector unit where
+        that is faster.
 
         Raises:
             ValueError: if a size is negative or `dtype` is not a dtype name.
@@ -129,7 +130,9 @@ class ComputeModel:
         elements = b * (rows * depth + depth * columns + rows * columns)
         busy = self._table_s(b, rows, columns, depth, dtype)
         moved = elements * item_bytes(dtype) / self._memory_rate
-        found = np.maximum(np.maximum(busy, self.launch_s), moved)
+        limit = self.device.sustained(_CARRIED.get(dtype, dtype)) or np.inf
+        lasting = 2.0 * b * rows * columns * depth / limit
+        found = np.maximum.reduce([busy, np.full_like(busy, self.launch_s), moved, lasting])
         return np.where(np.prod(np.stack(sizes), axis=0) > 0.0, found, 0.0)
 
     def _table_s(self, b: Floats, m: Floats, n: Floats, k: Floats, dtype: str) -> Floats:

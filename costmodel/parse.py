@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -256,6 +257,7 @@ def _weaker(a: Device, b: Device) -> Device:
         ),
         peak_flops=tuple((t, min(r, rates[t])) for t, r in a.peak_flops if t in rates),
         kernel_launch_s=max(a.kernel_launch_s, b.kernel_launch_s),
+        sustained_flops=tuple(sorted(_lower(dict(a.sustained_flops), dict(b.sustained_flops)))),
         fresh_bytes_per_s=min(
             filter(None, (a.fresh_bytes_per_s, b.fresh_bytes_per_s)), default=None
         ),
@@ -263,6 +265,12 @@ def _weaker(a: Device, b: Device) -> Device:
         date=max(a.date, b.date),
         evidence=a.evidence if a.evidence == b.evidence else "assumed",
     )
+
+
+def _lower(a: dict[str, float], b: dict[str, float]) -> Iterator[tuple[str, float]]:
+    """The lower of two rates of each dtype; one of them may have none."""
+    for dtype in {*a, *b}:
+        yield dtype, min(rates[dtype] for rates in (a, b) if dtype in rates)
 
 
 def _slower(a: Link, b: Link) -> Link:

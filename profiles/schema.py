@@ -44,6 +44,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     `peak_flops` pairs a numpy dtype name with dense FLOP/s. `float32` is the vector unit;
     `tensorfloat32`, where present, is the rate of matrix products on float32 operands.
+    `sustained_flops` is that of matrix products which the power limit lets last, where it is lower
+    than what products reach that are timed one at a time; a dtype without it is not limited.
     `fresh_bytes_per_s` is the rate at which memory is taken from the operating system and first
     written; None where the runtime keeps its memory, as it does on GPUs.
     """
@@ -53,6 +55,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     memory_bandwidth_bytes_per_s: BytesPerS
     peak_flops: tuple[tuple[Name, FlopsPerS], ...]
     kernel_launch_s: Seconds
+    sustained_flops: tuple[tuple[Name, FlopsPerS], ...] = ()
     fresh_bytes_per_s: BytesPerS | None = None
     source: Text
     date: Date
@@ -66,6 +69,10 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def peak(self, dtype: str) -> float | None:
         """Dense FLOP/s of `dtype`, or None where the sources give none."""
         return dict(self.peak_flops).get(dtype)
+
+    def sustained(self, dtype: str) -> float | None:
+        """FLOP/s of products of `dtype` under the power limit, or None where it limits none."""
+        return dict(self.sustained_flops).get(dtype)
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -36,6 +36,8 @@ class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     held_bytes: with one micro-batch in flight; activation_bytes: what each further one adds,
         boundary_bytes: the same if the forward pass of the stage is run again.
     sent_bytes: of values that go to the next stage.
+    static_bytes: the part of `held_bytes` for parameters, states and sums of gradients; None in
+        files of earlier releases, where all that is held beside activations counts as such.
     """
 
     forward_s: Seconds
@@ -46,6 +48,7 @@ class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     activation_bytes: Bytes
     boundary_bytes: Bytes
     sent_bytes: Bytes
+    static_bytes: Bytes | None = None
 
 
 class StageRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

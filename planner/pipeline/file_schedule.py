@@ -21,14 +21,15 @@ def own_of(file: PlanFile) -> OwnSchedule:
     joined = file.joined
     prices = [
         StagePrice(c.forward_s, c.input_gradient_s, c.weight_gradient_s, c.once_s, c.held_bytes,
-                   c.activation_bytes, c.boundary_bytes)
+                   c.activation_bytes, c.boundary_bytes,
+                   c.held_bytes if c.static_bytes is None else c.static_bytes)
         for c in file.costs
     ]  # fmt: skip
     across = [c.sent_bytes for c in file.costs[:-1]]
     table = table_of(joined.schedule, joined.microbatches, file.recompute, joined.chunks)
     links = links_of(file.groups, Cluster.from_dict(joined.cluster))
     limits = (joined.limit_bytes,) * len(file.groups)
-    costs = costs_of(file.recompute, prices, across, file.sizes)
+    costs = costs_of(file.recompute, prices, across, file.sizes, joined.chunks)
     return OwnSchedule(with_optimizer(table), costs, links, limits)
 
 

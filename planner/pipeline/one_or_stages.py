@@ -203,7 +203,7 @@ def _stages(found: PlannedPipeline, programs: Sequence[ProgramPlan]) -> tuple[St
         first = starts[s % len(shape.groups)]
         cost = StageCost(*(float(x) for x in (
             p.forward_s, p.input_gradient_s, p.weight_gradient_s, p.once_s, p.held_bytes,
-            p.activation_bytes, p.boundary_bytes, sent,
+            p.activation_bytes, p.boundary_bytes, sent, p.static_bytes,
         )))  # fmt: skip
         rows.append(
             StageRow(

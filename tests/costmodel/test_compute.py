@@ -80,9 +80,23 @@ def test_the_measured_grid_is_met(device: str) -> None:
         sizes = np.array([(r.batch, r.m, r.n, r.k) for r in rows], dtype=np.float64)
         batch, m, n, k = sizes[:, 0], sizes[:, 1], sizes[:, 2], sizes[:, 3]
         seconds = np.array([r.seconds for r in rows])
+        limit = model(device).device.sustained(dtype) or np.inf
+        seconds = np.maximum(seconds, 2 * batch * m * n * k / limit)
         errors = np.abs(model(device).gemm_s(batch, m, n, k, dtype) / seconds - 1)
         assert np.median(errors) < 0.05
         assert np.quantile(errors, 0.95) < 0.4
+
+
+@pytest.mark.parametrize("device", ["h100", "h200", "b200", "gb200"])
+def test_the_sustained_rate_is_that_of_the_longest_products(device: str) -> None:
+    table = load_profile(device).gemm
+    assert table is not None
+    long = [r for r in table.rows if r.dtype == "bfloat16" and r.seconds >= 0.064]
+    rates = [2 * r.batch * r.m * r.n * r.k / r.seconds for r in long]
+    sustained = model(device).device.sustained("bfloat16")
+    assert sustained == pytest.approx(float(np.median(rates)), rel=0.01)
+    found = model(device).gemm_s(1, 8192, 8192, 8192, "bfloat16")
+    assert float(found) == pytest.approx(2 * 8192**3 / sustained, rel=1e-9)
 
 
 def test_beyond_the_grid_the_rate_of_the_border_goes_on() -> None:

@@ -75,7 +75,7 @@ def ranked(
         limit_bytes: memory limit of a device.
         schedules: names of the schedules to try.
     """
-    costs = costs_of(shape.recompute, prices, across, shape.sizes)
+    costs = costs_of(shape.recompute, prices, across, shape.sizes, shape.chunks)
     names = [name for name in schedules if (name == INTERLEAVED) == (shape.chunks > 1)]
     found = [_simulated(shape, name, costs, prices, cluster) for name in names]
     return sorted(found, key=lambda r: (r.worst_bytes > limit_bytes, r.step_s))
@@ -86,8 +86,17 @@ def costs_of(
     prices: Sequence[StagePrice],
     across: Sequence[float],
     sizes: Sequence[int],
+    chunks: int,
 ) -> StageCosts:
-    """Costs for the simulator, of one device of each stage; arguments as of `ranked`."""
+    """Costs for the simulator, of one device of each stage.
+
+    Args:
+        recompute: of every stage, as of `PipelineShape`.
+        prices: price of every stage.
+        across: bytes of one micro-batch that each stage sends to the next.
+        sizes: devices of every stage.
+        chunks: stages on each group of devices.
+    """
     sent = [size / min(a, b) for size, a, b in zip(across, sizes, sizes[1:], strict=False)]
     grow = [p.more_bytes(kind) for p, kind in zip(prices, recompute, strict=True)]
     return StageCosts(
@@ -100,10 +109,30 @@ def costs_of(
         weight_input_bytes=tuple(grow),
         boundary_bytes=tuple(grow),
         output_bytes=(*sent, 0.0),
-        weight_bytes=tuple(
-            max(p.held_bytes - g, 0.0) for p, g in zip(prices, grow, strict=True)
-        ),
+        weight_bytes=_fixed_bytes(prices, grow, len(prices) // chunks),
     )  # fmt: skip
+
+
+def _fixed_bytes(
+    prices: Sequence[StagePrice], grow: Sequence[float], groups: int
+) -> tuple[float, ...]:
+    """Bytes of each stage beside its micro-batches in flight.
+
+    A group of devices runs one stage at a time: its stages hold their parameters and states all
+    at once, but only one of them holds temporaries, which are counted where they are largest.
+
+    Args:
+        prices: price of every stage.
+        grow: bytes of a micro-batch in flight.
+        groups: number of groups; stage s is on group s mod groups.
+    """
+    fixed = [max(p.held_bytes - g, 0.0) for p, g in zip(prices, grow, strict=True)]
+    kept = [min(p.static_bytes, f) for p, f in zip(prices, fixed, strict=True)]
+    for group in range(groups):
+        own = range(group, len(prices), groups)
+        worst = max(own, key=lambda s: fixed[s] - kept[s])
+        kept[worst] = fixed[worst]
+    return tuple(kept)
 
 
 def _simulated(
