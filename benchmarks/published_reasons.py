@@ -16,7 +16,8 @@ FIRST_KERNEL = (
 EAGER = "PyTorch without a compiler reads and writes memory between elementwise operations"
 ALONE = (
     "bfloat16 products are priced at the rate that the power limit lets last, 679 TFLOP/s at "
-    "700 W; attention and products below that rate keep the clock at which they were timed one at a time"
+    "700 W; attention and products below that rate keep the clock at which they were timed one at "
+    "a time"
 )
 REASONS: dict[str, str] = {
     "JAX-Toolbox MaxText": ALONE,
