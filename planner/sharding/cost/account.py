@@ -251,8 +251,9 @@ def _overlapped(
     """Exposed seconds and window of each reshard of a plan, and the windows of its step.
 
     Of a collective of n seconds, h = min(n, i L) may run beside the L seconds of compute that
-    neither lead to it nor follow from it, which it slows down by the factor i of interference. A
-    window hides as much as it has compute C,
+    neither lead to it nor follow from it, which it slows down by the factor i of interference.
+    Where they are of the next round of a loop, the last round's collective has none. A window
+    hides as much as it has compute C,
 
         exposed = sum n - min(C, sum h / i)
 
@@ -271,6 +272,7 @@ def _overlapped(
     for moved, spent in zip(decided.plan.reshards, seconds, strict=True):
         number = numbers[moved.passage]
         hidden = min(spent, INTERFERENCE * float(built.beside_s[number]) * moved.weight)
+        hidden *= float(windows.rounds[number])
         at.append(int(windows.passage[number]))
         saved.append(hidden / INTERFERENCE)
         total[at[-1]] += spent

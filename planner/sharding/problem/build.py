@@ -116,7 +116,7 @@ class Builder:
         """Costs of joins of a node with itself, and edges."""
         outline, sites = self.outline, sites_of(self.outline, beside_s)
         tables: dict[int, Floats] = {}
-        found: dict[tuple[int, int, int, int], list[tuple[float, int]]] = {}
+        found: dict[tuple[int, int, int, int], list[tuple[float, float]]] = {}
         joins = zip(outline.joins, outline.types, outline.counts, strict=True)
         for k, (join, type_, count) in enumerate(joins):
             table = self._table(join, type_) if count else _NONE
@@ -166,7 +166,7 @@ class Builder:
             for cost, n in zip(costs, self.outline.members, strict=True)
         ]
 
-    def _times(self, known: dict[object, Floats], array: Floats, count: int) -> Floats:
+    def _times(self, known: dict[object, Floats], array: Floats, count: float) -> Floats:
         """`count` times an array; memoised, one object for equal arguments."""
         if count == 1:
             return array

@@ -12,25 +12,32 @@ from costmodel import INTERFERENCE
 from ...solver.problem import Floats, Work
 from .skeleton import Outline
 
-# Sites by the seconds L of compute beside which a reshard may run there: (L, number of sites).
-Lengths = tuple[tuple[float, int], ...]
+# Sites by the seconds L of compute beside which a reshard may run there: (L, number of sites). Of a
+# site at which only some rounds of a loop have compute beside them, each part counts by its share.
+Lengths = tuple[tuple[float, float], ...]
 
 
-def sites_of(outline: Outline, beside_s: Floats | None) -> dict[int, list[tuple[int, float, int]]]:
+def sites_of(
+    outline: Outline, beside_s: Floats | None
+) -> dict[int, list[tuple[int, float, float]]]:
     """Join -> (window, seconds beside which it may run, number of such sites).
 
     Args:
         outline: outline of the problem.
         beside_s: seconds of compute beside each passage; None where nothing runs beside compute.
     """
-    found: dict[int, list[tuple[int, float, int]]] = {}
+    found: dict[int, list[tuple[int, float, float]]] = {}
     if beside_s is None:
         return found
-    sites, window = outline.sites, outline.windows.passage
-    rows = np.stack((sites.join, window[sites.passage], beside_s[sites.passage]), axis=1)
+    sites, windows = outline.sites, outline.windows
+    at = windows.passage[sites.passage], beside_s[sites.passage], windows.rounds[sites.passage]
+    rows = np.stack((sites.join, *at), axis=1)
     each, counts = np.unique(rows, axis=0, return_counts=True)
-    for (join, at, longest_s), count in zip(each.tolist(), counts.tolist(), strict=True):
-        found.setdefault(int(join), []).append((int(at), longest_s, count))
+    for (join, window, longest_s, share), count in zip(each.tolist(), counts.tolist(), strict=True):
+        here = found.setdefault(int(join), [])
+        here.append((int(window), longest_s, count * share if share < 1.0 else count))
+        if share < 1.0:
+            here.append((int(window), 0.0, count * (1.0 - share)))
     return found
 
 
@@ -55,7 +62,7 @@ def split_table(table: Floats, lengths: Lengths) -> tuple[Floats, Floats]:
     return table * times.sum() - hidden, hidden
 
 
-def lengths_of(table: Floats, sites: Iterable[tuple[float, int]]) -> Lengths:
+def lengths_of(table: Floats, sites: Iterable[tuple[float, float]]) -> Lengths:
     """Sites of a reshard by length, the shortest first; lengths that none exceeds are infinite.
 
     Args:
@@ -63,9 +70,10 @@ def lengths_of(table: Floats, sites: Iterable[tuple[float, int]]) -> Lengths:
         sites: (L of all runs, number of such sites).
     """
     most = float(np.where(np.isfinite(table), table, 0.0).max(initial=0.0))
-    found = Counter[float]()
+    found: dict[float, float] = {}
     for longest_s, times in sites:
-        found[longest_s if longest_s * INTERFERENCE < most else np.inf] += times
+        length = longest_s if longest_s * INTERFERENCE < most else np.inf
+        found[length] = found.get(length, 0) + times
     return tuple(sorted(found.items()))
 
 

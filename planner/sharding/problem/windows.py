@@ -89,7 +89,7 @@ class Windows:
             least_s: least seconds of an op of each node of the problem, of one run.
         """
         found, all_s = np.zeros(len(self.passage)), np.zeros(len(self.passage))
-        for table, times in ((self.ops, self.rounds), (self.shared, self.nbytes)):
+        for table, times in ((self.ops, np.ones(1)), (self.shared, self.nbytes)):
             rows = table @ least_s[self.nodes]
             all_s += times * rows[self.whole]
             found += times * (rows[self.whole] - rows[self.before] - rows[self.after])

@@ -179,7 +179,8 @@ def test_what_becomes_a_slice_of_a_result_is_sent_beside_the_next_round() -> Non
     sliced = [n for n, becomes_slice in returned if becomes_slice]
     assert 0 < len(sliced) < len(returned)
     for n in sliced:
-        expected = float(divided.ops[divided.whole[n]] @ least_s[divided.nodes]) * (1 - 1 / rounds)
+        assert divided.rounds[n] == pytest.approx(1 - 1 / rounds)
+        expected = float(divided.ops[divided.whole[n]] @ least_s[divided.nodes])
         assert 0.0 < expected / GRAIN <= beside_s[n] <= expected * (1 + 1e-9)
     # as carries nothing moves to the next round
     assert all(divided.rounds[n] == 1.0 for n, becomes_slice in returned if not becomes_slice)
