@@ -50,7 +50,6 @@ from .regions import REGIONS as REGIONS
 from .regions import Scan as Scan
 from .regions import While as While
 from .regions import captured as captured
-from .regions import runs_of as runs_of
 from .registered import AMOUNTS as AMOUNTS
 from .registered import REGISTERED as REGISTERED
 from .registered import RegisteredOp as RegisteredOp
@@ -69,6 +68,7 @@ from .table import OPS as OPS
 from .table import lookup as lookup
 from .text import parse as parse
 from .text import show as show
+from .trip_counts import runs_of as runs_of
 from .types import Shape as Shape
 from .types import TensorType as TensorType
 from .types import dtype_bytes as dtype_bytes

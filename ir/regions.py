@@ -106,10 +106,3 @@ def iterations(node: Node) -> range:
     """Numbers of the iterations of a scan, in the order in which they run."""
     order = range(_number(node, "length"))
     return order[::-1] if node.attr("reverse") else order
-
-
-def runs_of(node: Node) -> float:
-    """Runs of a node's bodies in one call; for a `cond`, of all bodies together."""
-    if node.op == "scan":
-        return float(max(_number(node, "length"), 0))
-    return float(ASSUMED_ITERATIONS) if node.op == "while" else 1.0

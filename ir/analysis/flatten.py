@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..graph import Graph, Literal, Node
-from ..regions import ASSUMED_ITERATIONS, REGIONS, Scan, While, captured, entering, runs_of
+from ..regions import ASSUMED_ITERATIONS, REGIONS, Scan, While, captured, entering
 from ..table import lookup
+from ..trip_counts import known_iterations, runs_of
 from ..types import TensorType
 from .flat_program import FlatOp, FlatProgram, FlatValue, Link, Place, Region, Site, flat_type
 
@@ -173,10 +174,11 @@ def _while(
     weight: float,
 ) -> tuple[int | Literal, ...]:
     wiring, begin = While.of(node), flat.tick()
-    flat.warnings.append(
-        f"a while loop ({node.source or 'no source'}) has no known length; it is priced as "
-        f"{ASSUMED_ITERATIONS} iterations"
-    )
+    if known_iterations(node) is None:
+        flat.warnings.append(
+            f"a while loop ({node.source or 'no source'}) has no known length; it is priced as "
+            f"{ASSUMED_ITERATIONS} iterations"
+        )
     label, inner = "/".join(map(str, place)), weight * runs_of(node)
 
     def enter(k: int, source: int | Literal) -> int:
