@@ -8,6 +8,7 @@ an unknown one a single error. Devices and lowerings are those of `jax_compilers
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, final
@@ -50,6 +51,12 @@ Array = Any
 # inlining the latter would lose their recomputation.
 _EXPANDED = "call_hi_primitive"
 _RECOMPUTED = ("OptRemat", "RematTraced")
+# Primitives of Equinox that only check or choose under transformations, which are done by then:
+# their implementations are read in their place.
+_SEEN_THROUGH = (
+    "maybe_set", "nonbatchable", "nontraceable", "select_if_vmap", "unvmap_all", "unvmap_any",
+    "unvmap_max", "vprim",
+)  # fmt: skip
 _CALLED = ("call_jaxpr", "fun_jaxpr", "jaxpr", "body_jaxpr")
 _HELD = {
     "scan": ("jaxpr", "length", "reverse", "unroll", "num_consts", "num_carry"),
@@ -184,8 +191,16 @@ def inlined(eqn: Any) -> Any:
     name = eqn.primitive.name
     if name == _EXPANDED:
         return _expanded(eqn)
+    if name in _SEEN_THROUGH:
+        return _implemented(eqn)
     body = eqn.params.get(_DERIVED.get(name))
     return group_of(eqn) if body is None else body
+
+
+def _implemented(eqn: Any) -> Any:
+    """The operations that a primitive's implementation consists of."""
+    run = functools.partial(eqn.primitive.impl, **eqn.params)
+    return jax.make_jaxpr(run)(*[struct_of(var.aval) for var in eqn.invars])
 
 
 def _expanded(eqn: Any) -> Any:
