@@ -5,6 +5,7 @@ from planner.api.register_op import register_op as register_op
 from planner.common.errors import ArgumentError as ArgumentError
 from planner.common.errors import BadProfileError as BadProfileError
 from planner.common.errors import BadRuleError as BadRuleError
+from planner.common.errors import Interrupted as Interrupted
 from planner.common.errors import NotAProgramError as NotAProgramError
 from planner.common.errors import NotTracedError as NotTracedError
 from planner.common.errors import PlanError as PlanError

@@ -14,8 +14,9 @@ import jax
 
 from costmodel import Cluster, parse_cluster
 
-from ..common.errors import PlanError
+from ..common.errors import Interrupted, PlanError
 from ..common.garbage_collection import seldom_collected
+from ..common.interruption import Interruption
 from ..common.log import LOGGER
 from ..common.options import Options
 from ..common.request import Request, heard
@@ -71,12 +72,16 @@ def plan(
 
     Raises:
         PlanError: if nothing fits or an option is wrong.
+        Interrupted: after Ctrl-C: a `KeyboardInterrupt` whose `plan` is the best plan found by
+            then, or a plain `KeyboardInterrupt` where there was none.
         NotTracedError: if the function cannot be traced.
         BadProfileError: if the cluster is unknown or its description is malformed.
     """
     start, wanted = time.monotonic(), options_of(options, settings)
     check_pipelines(wanted.schedules)
-    request = Request(machine_of(cluster), wanted, heard(progress), start)
+    interruption = Interruption(keeps=True)
+    say = interruption.checked(heard(progress))
+    request = Request(machine_of(cluster), wanted, say, start, interruption)
     name = getattr(fn, "__name__", type(fn).__name__)
     LOGGER.info("planning %s on %s", name, request.machine.name)
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
@@ -84,12 +89,16 @@ def plan(
         owned = {"donate_argnums": donate, "roles": roles}
         _refuse(owned, "only without optimizer=: the planner knows them of a step that it owns")
         training = Training(fn, args, optimizer, has_aux, batch_axis, name)
-        return _plan_of(one_or_stages(training, request))
+        with interruption.listening():
+            found = one_or_stages(training, request)
+        return _plan_of(found, request)
     only_with = {"has_aux": has_aux, "batch_axis": batch_axis} | _training_only(request.options)
     _refuse(only_with, "only with optimizer=: the planner cuts only steps that it owns")
     _check_roles(roles, donate, len(args))
     one = One(StepCall(fn, args, (), "auto"), 1, donate, tuple(roles), name)
-    return _plan_of(in_one_program(plan_one(one, request)))
+    with interruption.listening():
+        found = in_one_program(plan_one(one, request))
+    return _plan_of(found, request)
 
 
 @public
@@ -105,14 +114,21 @@ def load(path: str | Path) -> Plan:
     return Plan(file, where=str(path))
 
 
-def _plan_of(found: Planned) -> Plan:
-    """The user's plan of a search's result."""
+def _plan_of(found: Planned, request: Request) -> Plan:
+    """The user's plan of a search's result.
+
+    Raises:
+        Interrupted: with the plan, if Ctrl-C ended the search.
+    """
     begin = "from the plan store" if found.cached else "planned"
     spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.seconds.items())
     LOGGER.info("%s: %s (%s)", begin, plan_line(found.file), spent)
     for warning in found.file.whole.warnings:
         LOGGER.warning("%s", printable(warning))
-    return Plan(found.file, found.bound, found.seconds, cached=found.cached)
+    plan = Plan(found.file, found.bound, found.seconds, cached=found.cached)
+    if request.interruption.happened:
+        raise Interrupted(plan)
+    return plan
 
 
 def options_of(options: Options | None, settings: dict[str, Any]) -> Options:

@@ -8,9 +8,10 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -94,6 +95,20 @@ def discard_stdout() -> None:
     os.close(null)
 
 
+def _line_a_second(file: TextIO) -> Callable[[str], None]:
+    """Writes a line if it differs from the last one, which is a second old."""
+    last, when = "", 0.0
+
+    def say(text: str) -> None:
+        nonlocal last, when
+        now = time.monotonic()
+        if text != last and now - when >= 1.0:
+            last, when = text, now
+            print(text, file=file, flush=True)
+
+    return say
+
+
 def _print(console: Console, text: Text) -> None:
     console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
@@ -110,10 +125,20 @@ def _finite(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def progress(*, as_json: bool) -> Generator[Callable[[str], None]]:
-    """A progress line on standard error, if that is a terminal."""
+def progress(*, as_json: bool, wanted: bool = False) -> Generator[Callable[[str], None]]:
+    """A progress line on standard error, if that is a terminal.
+
+    Args:
+        as_json: whether the answer is for a program, which wants no progress.
+        wanted: whether the user asked for progress: without a terminal a line is written when there
+            is something new, at most one a second.
+    """
     console = Console(file=sys.stderr)
-    if as_json or not console.is_terminal or console.is_dumb_terminal:
+    live = console.is_terminal and not console.is_dumb_terminal
+    if wanted and not live:
+        yield _line_a_second(sys.stderr)
+        return
+    if not live or (as_json and not wanted):
         yield lambda _: None
         return
     with console.status("start") as status:

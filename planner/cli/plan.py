@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import planner
 import profiles
 
 from ..common.errors import PlanError
+from ..common.interruption import ADVICE
 from ..common.options import Options
 from . import wishes
 from .answer import Answer, progress
+from .failure import INTERRUPTED
 from .notes import notes
 from .page import page
 from .parameters import AsJson
@@ -138,7 +143,14 @@ NoCache = Annotated[
     ),
 ]
 
-
+ProgressLines = Annotated[
+    bool,
+    typer.Option(
+        "--progress",
+        help="Say on standard error what is searched and the best step so far, also where that is "
+        "no terminal.",
+    ),
+]
 SweepTexts = Annotated[
     list[str] | None,
     typer.Option(
@@ -179,13 +191,14 @@ def plan_command(
     sweep_texts: SweepTexts = None,
     jobs: Jobs = None,
     ray: RayAddress = None,
+    progress_lines: ProgressLines = False,
     as_json: AsJson = False,
 ) -> Answer:
     """Find the fastest sharding that fits in memory.
 
     With --sweep, for each combination of some values: a table of step time, memory and device
-    time. No GPU is needed to plan for one. Exit status: 0 a plan was found, 1 nothing fits,
-    2 wrong use.
+    time. No GPU is needed to plan for one. Ctrl-C ends the search with the best plan found so far.
+    Exit status: 0 a plan was found, 1 nothing fits, 2 wrong use, 130 interrupted.
     """
     given: dict[str, Any] = {
         "memory_bytes": None if memory is None else wishes.memory_bytes(memory),
@@ -213,12 +226,23 @@ def plan_command(
             as_json=as_json,
         )  # fmt: skip
     _only_with_sweep(jobs=jobs, ray=ray)
-    with notes(), progress(as_json=as_json) as say:
-        found = planned(target, load_target(target), cluster, given, say)
+    with notes(), progress(as_json=as_json, wanted=progress_lines) as say:
+        found, status = _planned(target, cluster, given, say)
     if output is not None:
         found.save(output)
     written = f"\n  written to {output}" if output is not None else ""
-    return Answer(found.summary(), lambda _: page(f"{found}{written}"))
+    return Answer(found.summary(), lambda _: page(f"{found}{written}"), status)
+
+
+def _planned(
+    target: str, cluster: str, given: dict[str, Any], say: Callable[[str], None]
+) -> tuple[planner.Plan, int]:
+    """The plan and the exit status; after Ctrl-C the best plan found by then."""
+    try:
+        return planned(target, load_target(target), cluster, given, say), 0
+    except planner.Interrupted as stopped:
+        sys.stderr.write(f"interrupted: {ADVICE}\n")
+        return stopped.plan, INTERRUPTED
 
 
 def _only_with_sweep(**given: Any) -> None:

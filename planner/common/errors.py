@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ir import IRError, TraceError
 from profiles import ProfileError
 from substitutions import RuleError
@@ -43,6 +45,17 @@ class ShortError(PlanError):
 
 class IndivisibleError(PlanError):
     """A batch cannot be cut into this number of micro-batches."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended the planning.
+
+    plan: the best plan found by then, a `planner.Plan`.
+    """
+
+    def __init__(self, plan: Any) -> None:
+        super().__init__("planning was interrupted; `plan` of this exception is the best by then")
+        self.plan = plan
 
 
 # Errors of lower packages as public functions raise them; see `planner.common.surface`.

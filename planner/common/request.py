@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from costmodel import Cluster
 
+from .interruption import Interruption
 from .log import LOGGER
 from .options import Options
 
@@ -35,9 +36,11 @@ class Request:
 
     say: called with a line of text as the search goes on.
     start: when planning began [s of `time.monotonic`].
+    interruption: whether Ctrl-C ended it, and what is done then.
     """
 
     machine: Cluster
     options: Options
     say: Callable[[str], None] = logged
     start: float = field(default_factory=time.monotonic)
+    interruption: Interruption = field(default_factory=Interruption)

@@ -98,7 +98,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     room_bytes: Bytes  # no reshard passes a state that needs more on a device
     lower_bound_s: Seconds
     decided_ops: Position  # operations decided apart from each other; repeated ones follow
-    stop: Annotated[str, Meta(pattern="^(OPTIMAL|GAP|TIME_LIMIT)$")]
+    stop: Annotated[str, Meta(pattern="^(OPTIMAL|GAP|TIME_LIMIT|INTERRUPTED)$")]
     origin: str
     microbatches: Count
     emission: Annotated[str, Meta(pattern="^(shard_map|constraints)$")]

@@ -15,6 +15,7 @@ from ir import IRError, Mesh
 from ir.trace import trace
 
 from ..common.errors import PlanError
+from ..common.interruption import ADVICE
 from ..common.options import Options
 from ..common.request import Request
 from ..common.stop import PROVED, Stop
@@ -55,7 +56,7 @@ def one_or_stages(training: Training, request: Request) -> Planned:
                 remedy=f"{_LEFT_OUT.get(ignored, f'leave {ignored} out')}, or plan with "
                 "pipeline='off'",
             )  # fmt: skip
-        found = search.run(options.pipeline)
+        found = _run(search, options.pipeline)
         if found is None:
             raise search.refusal()
         return _plan_of(found, search, {})
@@ -118,10 +119,16 @@ def _faster(search: PipelineSearch) -> Planned:
     begun = time.monotonic()
     found, why = _tried(search)
     spent = time.monotonic() - begun
+    if found and search.request.interruption.happened:
+        return _plan_of(found, search, {})
     try:
         plan = fewest(
             search.training, search.request, found.ranked.step_s if found else float("inf")
         )
+    except KeyboardInterrupt:
+        if found is None or not search.request.interruption.kept(found=True):
+            raise
+        return _plan_of(found, search, {})
     except PlanError as error:
         if error.kind not in ("does-not-fit", "not-faster"):
             raise
@@ -162,16 +169,28 @@ def _among_pipelines(program: ProgramPlan, pipelines_s: float) -> ProgramPlan:
 def _tried(search: PipelineSearch) -> tuple[PlannedPipeline | None, str]:
     """The best pipeline, or the reason why this program has none."""
     try:
-        return search.run(None), ""
+        return _run(search, None), ""
     except (PlanError, IRError) as error:
         return None, str(error)
+
+
+def _run(search: PipelineSearch, asked: int | None) -> PlannedPipeline | None:
+    """The fastest pipeline; of those planned so far after Ctrl-C."""
+    try:
+        return search.run(asked)
+    except KeyboardInterrupt:
+        if not search.request.interruption.kept(found=search.best is not None):
+            raise
+        return search.best
 
 
 def _plan_of(
     found: PlannedPipeline, search: PipelineSearch, one: dict[str, BaselineRow]
 ) -> Planned:
     rows = {**one, **_by_hand(search)}
-    found, substitute_s, refused = rewritten_pipeline(found, search)
+    substitute_s, refused = 0.0, (ADVICE,)
+    if not search.request.interruption.happened:
+        found, substitute_s, refused = rewritten_pipeline(found, search)
     best, loss = found.ranked, found.bound.loss
     bound = search.lower_bound_s(found.bound.stages if found.bound.rows else ())
     if bound > best.step_s * (1 + ROUNDING):

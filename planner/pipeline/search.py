@@ -21,6 +21,7 @@ from costmodel import Cluster
 from ..common.errors import IndivisibleError, PlanError
 from ..common.options import Options
 from ..common.request import Request
+from ..common.units_text import seconds_text
 from ..sharding.search.over_meshes import limit_of
 from ..training.training import Training
 from .cut.stage_training_step import StageTrainingStep
@@ -50,12 +51,14 @@ class PipelineSearch:
 
     by_hand: hand-written pipelines that were priced.
     tried: number of divisions whose stages were planned.
+    best: the fastest pipeline that was planned and fits, so far.
     """
 
     training: Training
     request: Request
     tried: int = 0
     by_hand: dict[str, Ranked] = field(default_factory=dict)
+    best: PlannedPipeline | None = None
 
     @property
     def machine(self) -> Cluster:
@@ -153,7 +156,8 @@ class PipelineSearch:
                 if other.count == source.count:
                     other.is_current = False
             if found and found.ranked.step_s < best_s:
-                best, best_s = found, found.ranked.step_s
+                self.best, best, best_s = found, found, found.ranked.step_s
+                self.request.say(f"best pipeline: step {seconds_text(best_s)}")
             sources = [one for one in sources if one.count not in self.trials.unable]
         return best
 

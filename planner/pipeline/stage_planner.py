@@ -282,7 +282,7 @@ class StagePlanner:
     def _solve(self, count: int, stage: StageTrainingStep, ask: Ask, name: str = "") -> StageFound:
         self.solved += 1
         one, options, phases = self._one(count, stage, ask), self._options(ask), phases_of(stage)
-        request = Request(self.machine.subset(ask.size), options, self.say)
+        request = Request(self.machine.subset(ask.size), options, self._say_of(ask))
         key = ""
         if self.memory.store:
             key = stage_key(one, stage.traced, phases, request.machine, options, ask.effort)
@@ -305,10 +305,14 @@ class StagePlanner:
             return self._solve(count, stage, ask, name)[1]
         self.solved += 1
         one, machine = self._one(count, stage, ask), self.machine.subset(ask.size)
-        request = Request(machine, self._options(ask), self.say)
+        request = Request(machine, self._options(ask), self._say_of(ask))
         search = self._search(one, request, stage, ask, name)
         price = price_of(search.run().best, phases_of(stage), stage.body.graph, count)
         return self._in_all(price, count)
+
+    def _say_of(self, ask: Ask) -> Callable[[str], None]:
+        """Progress that tells a stage from the whole step."""
+        return lambda line: self.say(f"a stage on {ask.size} devices, {line}")
 
     def _in_all(self, price: StagePrice, count: int) -> StagePrice:
         """The price with one more forward pass of every micro-batch, if the loss needs it."""

@@ -46,7 +46,7 @@ from .search.asked import (
     unused,
 )
 from .search.context import Candidate
-from .search.found_to_file import outcome
+from .search.found_to_file import idle_axes, outcome
 from .search.over_meshes import Search, SearchOutcome, limit_of
 from .search.stored_plans import plan_key, store_plan, stored_plan
 
@@ -103,7 +103,7 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
             f"'{one.name}' has no arguments and computes nothing", kind="bad-argument",
             where="plan", remedy="pass the arguments after the function: plan(fn, *args, ...)",
         )  # fmt: skip
-    machine = request.machine
+    machine, interruption = request.machine, request.interruption
     options, notes = with_asked(request.options, traced, machine)
     request = replace(request, options=options)
     traced = replace(traced, warnings=(*traced.warnings, *notes))
@@ -130,8 +130,15 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
     )  # fmt: skip
     plan, best = _as_chosen(chosen.found.plan, chosen), chosen.found.outcome.best
     near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
-    if options.substitutions and options.baseline is None and near:
-        plan = _rewritten(one, plan, best, chosen.variant.traced, request, memory, menus)
+    if options.substitutions and options.baseline is None and near and not interruption.happened:
+        try:
+            plan = _rewritten(one, plan, best, chosen.variant.traced, request, memory, menus)
+        except KeyboardInterrupt:
+            if not interruption.kept(found=True):
+                raise
+    if interruption.happened:
+        stop = Stop.INTERRUPTED.name
+        plan = replace(plan, program=msgspec.structs.replace(plan.program, stop=stop))
     store_plan(memory, key, plan.program)
     return plan
 
@@ -360,7 +367,7 @@ def _file(one: One, traced: Traced, search: Search, found: SearchOutcome) -> Pro
     warnings = (
         *traced.warnings, *one.call.warnings,
         *dict.fromkeys(search.scope.program.flat.warnings),
-        *_idle(found.best, machine), *missing_sizes(machine),
+        *idle_axes(found.best, machine), *missing_sizes(machine),
     )  # fmt: skip
     return ProgramPlan(
         name=one.name,
@@ -377,23 +384,3 @@ def _file(one: One, traced: Traced, search: Search, found: SearchOutcome) -> Pro
         warnings=warnings,
         **outcome(found, machine, options, search.limit),
     )
-
-
-def _idle(best: Candidate, machine: Cluster) -> list[str]:
-    """A warning for every mesh axis that splits nothing."""
-    used: set[str] = set()
-    for roles in best.decisions.ops.values():
-        used.update(a for a, r in zip(best.mesh.names, roles, strict=True) if r)
-    for state in best.decisions.values.values():
-        used.update(state.axes)
-    idle = [(a, n) for a, n in best.mesh.axes if a not in used and n > 1]
-    busy = machine.num_devices
-    for _, n in idle:
-        busy //= n
-    if not idle:
-        return []
-    return [
-        f"only {busy} of {machine.num_devices} devices do different work: nothing is split over "
-        f"mesh axis {', '.join(f'{a}={n}' for a, n in idle)}, because no dimension divides or "
-        "splitting would cost more than it saves"
-    ]

@@ -118,20 +118,20 @@ def choose(
                 raise
             refused = error
         else:
-            quick = rough(written.found)
-            saving_s = quick.saving_s()
-            if saving_s <= WORTH * written.found.step_s:
-                return written
-            most_s = _work_s(traced, seconds_of) + saving_s
             variants = _variants(kept, layers, seconds_of, [traced], few_first=True)
-            others = (v for v in variants if _work_s(v.traced, seconds_of) < most_s)
-            return _better(written, others, quick, request, search)
+            try:
+                return _where_memory_slows(written, variants, request, search, seconds_of, rough)
+            except KeyboardInterrupt:
+                if not request.interruption.kept(found=True):
+                    raise
+                return replace(written, notes=(PART,))
     variants = _variants(
         kept, layers, seconds_of, [traced] if refused else [], few_first=refused is None
     )
     others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []
     best = _best(chain(variants, others), request, search, cutoff_s, refused)
-    return best if len(_recomputable(layers)) <= EVERY_CHOICE_OF else replace(best, notes=(PART,))
+    every = len(_recomputable(layers)) <= EVERY_CHOICE_OF and not request.interruption.happened
+    return best if every else replace(best, notes=(PART,))
 
 
 def _only(variant: Variant, search: Callable[[Variant, float], T], cutoff_s: float) -> Chosen[T]:
@@ -143,6 +143,26 @@ def _work_s(traced: Traced, seconds_of: Callable[[Traced], SecondsOf]) -> float:
     """Least seconds of all operations of a program [s]."""
     seconds = seconds_of(traced)
     return sum(seconds((i,)) for i in range(len(traced.graph.nodes)))
+
+
+def _where_memory_slows(
+    written: Chosen[T],
+    variants: Iterable[Variant],
+    request: Request,
+    search: Callable[[Variant, float], T],
+    seconds_of: Callable[[Traced], SecondsOf],
+    rough: Callable[[T], Rough],
+) -> Chosen[T]:
+    """The plan of the program as written, or a faster one if the memory limit makes it slower."""
+    if request.interruption.happened:
+        return written
+    quick = rough(written.found)
+    saving_s = quick.saving_s()
+    if saving_s <= WORTH * written.found.step_s:
+        return written
+    most_s = _work_s(written.variant.traced, seconds_of) + saving_s
+    others = (v for v in variants if _work_s(v.traced, seconds_of) < most_s)
+    return _better(written, others, quick, request, search)
 
 
 def _better(
@@ -185,7 +205,7 @@ def _best(
     best: Chosen[T] | None = None
     beaten: PlanError | None = None
     bounds: list[float] = []
-    for number, variant in enumerate(variants):
+    for number, variant in enumerate(_uninterrupted(variants, request)):
         request.say(f"recompute {number}")
         limit = cutoff_s if best is None else min(cutoff_s, best.found.step_s)
         try:
@@ -199,12 +219,24 @@ def _best(
             elif refused is None or needed(error) < needed(refused):
                 refused = error
             continue
+        except KeyboardInterrupt:
+            if not request.interruption.kept(found=best is not None):
+                raise
+            break
         bounds.append(found.bound_s)
         if best is None or found.step_s < best.found.step_s:
             best = Chosen(variant, found, found.bound_s)
     if best is not None:
         return Chosen(best.variant, best.found, min(bounds))
     raise beaten or _everything_tried(refused)
+
+
+def _uninterrupted(variants: Iterable[Variant], request: Request) -> Iterator[Variant]:
+    """The variants, until a search was interrupted."""
+    for variant in variants:
+        if request.interruption.happened:
+            return
+        yield variant
 
 
 def needed(error: PlanError) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from costmodel import CollectiveModel, ComputeModel
@@ -11,9 +12,11 @@ from ir import Mesh
 from ir.analysis import Decisions
 
 from ...common.request import Request
+from ...common.stop import Stop
 from ...common.store.keys import Memory
+from ...common.units_text import seconds_text
 from ...solver.options import SolveOptions
-from ...solver.problem import IntraSolution
+from ...solver.problem import IntraProblem, IntraSolution, Point
 from ...solver.work import Work
 from ..cost.account import Account, account
 from ..lower import Decided
@@ -57,6 +60,7 @@ class Scope:
     beaten: whether a mesh was left because it has no plan faster than a known one.
     multipliers: of windows of overlap, on the last mesh.
     moments: at which plans found so far exceeded the limit, though memory was not watched then.
+    best_s: least step so far [s], infinite before there is one.
     """
 
     program: Program
@@ -76,6 +80,43 @@ class Scope:
     beaten: bool = False
     multipliers: tuple[tuple[int, float], ...] = ()
     moments: set[int] = field(default_factory=set[int])
+    best_s: float = float("inf")
+
+    def say(self, what: str, best_s: float = float("inf"), bound_s: float = 0.0) -> None:
+        """Tells what is searched now, and the best step so far.
+
+        Args:
+            what: such as a mesh.
+            best_s: a step that was found just now [s].
+            bound_s: lower bound of the steps of all plans of what is searched [s].
+        """
+        self.best_s = best = min(self.best_s, best_s)
+        if best == float("inf"):
+            self.request.say(what)
+        elif 0.0 < bound_s < best:
+            gap = (best - bound_s) / best
+            self.request.say(f"{what}: best step {seconds_text(best)}, gap {gap:.2%} there")
+        else:
+            self.request.say(f"{what}: best step {seconds_text(best)}")
+
+    @property
+    def first(self) -> SolveOptions:
+        """Options of the first solve on a mesh."""
+        return replace(self.effort.first, interruptible=self.request.interruption.keeps)
+
+    def note(self, stop: Stop) -> None:
+        """Notes what cut a first solve short."""
+        self.late |= stop is Stop.TIME_LIMIT
+        self.request.interruption.happened |= stop is Stop.INTERRUPTED
+
+    def watch(self, mesh: Mesh, problem: IntraProblem) -> Callable[[Point], None]:
+        """Receiver of better steps and bounds of a problem on a mesh, which tells them.
+
+        With windows of overlap, the solver's points hold bounds of the step, but no steps.
+        """
+        if any(edge.hidden is not None for edge in problem.edges):
+            return lambda point: self.say(f"mesh {mesh}", bound_s=point[2])
+        return lambda point: self.say(f"mesh {mesh}", point[1], point[2])
 
     @property
     def out_of_time(self) -> bool:

@@ -76,3 +76,23 @@ def _candidates(found: SearchOutcome, best: Candidate) -> tuple[CandidateRow, ..
         for c in found.candidates
         if c.name == "search" and c is not best
     )
+
+
+def idle_axes(best: Candidate, machine: Cluster) -> list[str]:
+    """A warning for every mesh axis that splits nothing."""
+    used: set[str] = set()
+    for roles in best.decisions.ops.values():
+        used.update(a for a, r in zip(best.mesh.names, roles, strict=True) if r)
+    for state in best.decisions.values.values():
+        used.update(state.axes)
+    idle = [(a, n) for a, n in best.mesh.axes if a not in used and n > 1]
+    busy = machine.num_devices
+    for _, n in idle:
+        busy //= n
+    if not idle:
+        return []
+    return [
+        f"only {busy} of {machine.num_devices} devices do different work: nothing is split over "
+        f"mesh axis {', '.join(f'{a}={n}' for a, n in idle)}, because no dimension divides or "
+        "splitting would cost more than it saves"
+    ]

@@ -28,13 +28,10 @@ from .context import Candidate, Scope
 from .mesh_refinement import coarsened, joined, refined
 from .pinned import blocked, wished
 
-# Transient reshard buffers are not in the objective. If they exceed the limit, their bytes are
-# reserved at those moments, up to ASIDES times. If no plan fits then, the limit is tightened for a
-# small excess, up to TIGHTENINGS times; else transient buffers are capped, up to NARROWINGS times.
+# How often the limit is lowered, bytes are reserved, and transient buffers capped (`_fitting`).
 TIGHTENINGS, ASIDES, NARROWINGS = 3, 4, 4
 WATCHED = 3  # moments added at a time, in programs that watch only some
-SMALL_EXCESS, SHARE_OF_EXCESS = 0.1, 0.5
-STEEPEST, LEAST_STEP = 0.7, 3e-3
+SMALL_EXCESS, SHARE_OF_EXCESS, STEEPEST, LEAST_STEP = 0.1, 0.5, 0.7, 3e-3
 # Largest slow-down of a plan that fits, against one that does not, which ends the search.
 NEAR = 5e-3
 
@@ -91,7 +88,7 @@ class MeshSearch:
             options = replace(options, time_limit_s=left_s, work=self.scope.work)
             answer = left.lifted(self._answer(left.problem(limit), options))
             bound = max(bound, answer.bound)  # fewer moments allow more plans
-            if built.moments is None or not answer.choice:
+            if built.moments is None or not answer.choice or answer.stop is Stop.INTERRUPTED:
                 break
             memory = built.live_intervals.memory(answer.choice)
             worst = int(np.argmax(memory))
@@ -105,9 +102,10 @@ class MeshSearch:
         return replace(answer, bound=min(bound, answer.cost))
 
     def _answer(self, problem: IntraProblem, options: SolveOptions) -> IntraSolution:
+        watch = self.scope.watch(self.mesh, problem)
         return solved(
             self.scope.memory, problem, options, self.scope.request.options.time_limit_s,
-            lambda: solve(problem, options, self.tables, reductions=self.reductions),
+            lambda: solve(problem, options, self.tables, watch, self.reductions),
         )  # fmt: skip
 
     def _wished(self, limits: Limits | None = None) -> Limits:
@@ -257,14 +255,14 @@ class MeshSearch:
             self._note_blocked(left)
             return [], float("inf")
         start = self._start(left, known)
-        first = self.scope.effort.first
+        first = self.scope.first
         tolerance = max(first.tolerance, gap)
         begin = self.scope.multipliers
         first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance, multipliers=begin)
         first = self._solve(left, self.scope.limit, first)
         self.scope.multipliers = first.multipliers or begin
         self.reductions.forget()
-        self.scope.late |= first.stop is Stop.TIME_LIMIT
+        self.scope.note(first.stop)
         if float("inf") > cutoff <= first.bound:
             self.scope.beaten = True
             return [], first.bound
@@ -274,6 +272,8 @@ class MeshSearch:
         found = self._of("search", left.built, first)
         if found.account.peak_bytes > self.scope.limit:
             self.scope.least.append(left.least_peak())
+            if first.stop is Stop.INTERRUPTED:
+                return [], first.bound
             options = replace(REFINED, cutoff=cutoff, multipliers=self.scope.multipliers)
             fitting = self._fitting("search", wished, left, found, options)
             return ([fitting] if fitting is not None else []), first.bound
@@ -341,7 +341,7 @@ class MeshSearch:
         found: list[Candidate] = []
         done: dict[tuple[object, ...], tuple[Candidate, bool] | None] = {}
         for recipe in maker.recipes(every=self.scope.request.options.mesh is not None):
-            self.scope.request.say(f"baseline {recipe.name} on {self.mesh}")
+            self.scope.say(f"baseline {recipe.name} on {self.mesh}")
             key = (recipe.axis, id(recipe.state))
             if key not in done:
                 done[key] = self.by_hand(recipe.name, self._pinned(maker.limits(recipe)))

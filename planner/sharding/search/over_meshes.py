@@ -52,6 +52,21 @@ class SearchOutcome:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
 
+@dataclass
+class _Seen:
+    """What a search has seen so far.
+
+    bounds: lower bounds of the finest meshes that were searched or left out [s].
+    open: number of the finest meshes.
+    """
+
+    found: list[Candidate] = field(default_factory=list[Candidate])
+    baselines: dict[str, Baseline] = field(default_factory=dict[str, Baseline])
+    searchers: list[MeshSearch] = field(default_factory=list[MeshSearch])
+    bounds: list[float] = field(default_factory=list[float])
+    open: int = 0
+
+
 class Search:
     """One search; all solves on one mesh share menus, tables and prices.
 
@@ -112,21 +127,30 @@ class Search:
         if least > self.limit:
             self.scope.least.append(least)
             self._refuse(ShortError)
-        baselines: dict[str, Baseline] = {}
-        searchers: list[MeshSearch] = []
-        found, bounds, best_s = list[Candidate](), list[float](), self.cutoff_s
+        seen = _Seen()
+        try:
+            self._search(seen)
+        except KeyboardInterrupt:
+            if not self.request.interruption.kept(found=bool(self._fitting(seen.found))):
+                raise
+        return self._outcome(seen)
+
+    def _search(self, seen: _Seen) -> None:
+        """Solves shapes and baselines, as long as that is worth while."""
+        found, bounds, best_s = seen.found, seen.bounds, self.cutoff_s
         shapes = self.shapes()
         fine = finest(shapes)
+        seen.open = len(fine)
         known = (*self.known, *self._hints())
         for searcher, least_s in self._in_order(shapes, fine):
             if bounds and self.scope.ending:
                 bounds.append(least_s)
                 self.scope.late |= self.scope.out_of_time
                 continue
-            searchers.append(searcher)
+            seen.searchers.append(searcher)
             last = searcher.mesh.sizes in fine
             if not last and self.options.baselines:
-                found.extend(searcher.baselines(baselines))
+                found.extend(searcher.baselines(seen.baselines))
             # the first of the finest meshes is searched to the end
             cutoff = self.cutoff_s if last and not bounds else best_s
             gap = 0.0 if last else COARSE_GAP
@@ -134,11 +158,19 @@ class Search:
             found.extend(best)
             bounds.extend([max(bound, least_s)] if last else [])
             best_s = min([best_s, *(c.account.step_s for c in best)])
+            self.scope.say(f"mesh {searcher.mesh}", best_s, bound)
             LOGGER.debug("mesh %s: best step %.3g s, bound %.3g s", searcher.mesh, best_s, bound)
-        for searcher in searchers if self.options.baselines else ():
+            if self.request.interruption.happened:
+                raise KeyboardInterrupt
+        for searcher in seen.searchers if self.options.baselines else ():
             few = len(searcher.mesh.axes) <= 2 or not self.scope.ending
             if searcher.mesh.sizes in fine and few:
-                found.extend(searcher.baselines(baselines))
+                found.extend(searcher.baselines(seen.baselines))
+
+    def _outcome(self, seen: _Seen) -> SearchOutcome:
+        """The best of what was found, and a bound."""
+        found, baselines, searchers = seen.found, seen.baselines, seen.searchers
+        bounds = [*seen.bounds, *([0.0] if len(seen.bounds) < seen.open else [])]
         if self.options.baseline is not None:
             found = self._only(self.options.baseline, found, baselines)
         fitting = self._fitting(found)
@@ -148,6 +180,7 @@ class Search:
             fitting,
             key=lambda c: (c.account.step_s, c.name != "search", len(c.mesh.axes), c.name),
         )
+        shapes = self.shapes()
         searchers.sort(key=lambda s: shapes.index(s.mesh.sizes))
         best_one = self._on_coarsest(best_one, searchers)
         bound = min(min(bounds, default=0.0), best_one.account.step_s)
@@ -155,6 +188,8 @@ class Search:
             bound = min(max(bound, self._floor_s()), best_one.account.step_s)
         close = best_one.account.step_s - bound <= PROVED * best_one.account.step_s
         stop = Stop.TIME_LIMIT if self.scope.late else Stop.OPTIMAL if close else Stop.GAP
+        if self.request.interruption.happened:
+            stop = Stop.INTERRUPTED
         return SearchOutcome(best_one, found, baselines, bound, stop, self.scope.seconds)
 
     def _floor_s(self) -> float:
@@ -195,8 +230,9 @@ class Search:
         yield from sorted(last, key=lambda pair: pair[1])
 
     def _searcher(self, shape: tuple[int, ...]) -> MeshSearch:
-        self.request.say(f"mesh {'x'.join(map(str, shape))}")
-        return MeshSearch(self.scope, mesh_of(shape, self.options.axes))
+        mesh = mesh_of(shape, self.options.axes)
+        self.scope.say(f"mesh {mesh}")
+        return MeshSearch(self.scope, mesh)
 
     def _on_coarsest(self, best: Candidate, searchers: Sequence[MeshSearch]) -> Candidate:
         """The plan re-expressed on the coarsest mesh that can represent it."""
