@@ -46,7 +46,11 @@ def test_the_surface_is_what_this_file_takes_it_for() -> None:
     assert {"plan", "load", "Plan.bind", "Plan.compile"} <= CALLS.keys()
 
 
-@pytest.mark.parametrize("error", ERRORS)
+def test_an_interrupt_is_no_error() -> None:  # `except Exception` lets Ctrl-C through
+    assert issubclass(planner.Interrupted, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("error", [error for error in ERRORS if error is not planner.Interrupted])
 def test_exported_errors_have_one_base(error: type[Exception]) -> None:
     assert issubclass(error, PlanError)
     assert issubclass(error, ValueError)
