@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
+from msgspec import Meta
 
 from profiles import (
     AttentionTable,
@@ -33,6 +34,14 @@ class Part:
     network: Link
 
 
+class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the user pays for a device while it computes; none are shipped."""
+
+    dollars_per_device_hour: Annotated[float, Meta(ge=0.0, le=1e6)] | None = None
+    watts_per_device: Annotated[float, Meta(ge=0.0, le=1e6)] | None = None
+    source: str = "cluster file"
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Devices in host-major order: device `i` is on host `i // devices_per_host`.
@@ -45,6 +54,7 @@ class Cluster:
             switch spans hosts.
         profile: the shipped profile the cluster was built from, or "" if it is not from one.
         parts: the groups of a mixed cluster, else empty.
+        prices: what a device costs, where the user says so; plans do not depend on it.
     """
 
     name: str
@@ -60,6 +70,7 @@ class Cluster:
     ops: OpTable | None = field(default=None, hash=False, repr=False)
     attention: AttentionTable | None = field(default=None, hash=False, repr=False)
     parts: tuple[Part, ...] = ()
+    prices: Prices | None = None
 
     def __post_init__(self) -> None:
         if self.num_devices < 1 or self.devices_per_host < 1 or self.domain < 1:
@@ -119,7 +130,8 @@ class Cluster:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for plan files; tables of shipped profiles go by name, others in full."""
-        return {
+        priced = {} if self.prices is None else {"prices": msgspec.to_builtins(self.prices)}
+        return priced | {
             "name": self.name,
             "num_devices": self.num_devices,
             "devices_per_host": self.devices_per_host,
@@ -161,6 +173,7 @@ class Cluster:
                 plain.attention, plain.profile, "attention", AttentionTable, where
             ),
             parts=plain.parts,
+            prices=plain.prices,
         )
 
 
@@ -178,6 +191,7 @@ class _PlainCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ops: Any
     parts: tuple[Part, ...]
     attention: Any = None
+    prices: Prices | None = None
 
 
 def _shipped(profile: str) -> Any:

@@ -25,7 +25,7 @@ from profiles import (
     stored_profiles,
 )
 
-from .cluster import Cluster, Part
+from .cluster import Cluster, Part, Prices
 from .plain import load_yaml
 
 _NAME = re.compile(r"(?:(?P<count>\d+)x)?(?P<device>[a-z][a-z0-9-]*)(?::(?P<per_host>\d+))?")
@@ -60,11 +60,13 @@ class _PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _MixedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: Annotated[tuple[_PartFile, ...], Meta(min_length=1)]
     name: str | None = None
+    prices: Prices | None = None
     network: _LinkFile | None = None
 
 
 class _SingleFile(_PartFile, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
+    prices: Prices | None = None
 
 
 _Described = TypeVar("_Described", _MixedFile, _SingleFile)
@@ -164,9 +166,10 @@ def _from_file(path: Path) -> Cluster:
     except ValueError as error:
         raise ProfileError(f"is neither YAML nor JSON: {error}", where=str(path)) from error
     if isinstance(raw, dict) and "groups" in raw:
-        return _mixed(_read(cast("object", raw), _MixedFile, path), path)
+        mixed = _read(cast("object", raw), _MixedFile, path)
+        return replace(_mixed(mixed, path), prices=mixed.prices)
     single = _read(cast("object", raw), _SingleFile, path)
-    return _single(single, single.name or path.stem, path)
+    return replace(_single(single, single.name or path.stem, path), prices=single.prices)
 
 
 def _read(raw: object, kind: type[_Described], path: Path) -> _Described:

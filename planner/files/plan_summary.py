@@ -21,7 +21,7 @@ def summary_of(
     Args:
         file: the plan.
         seconds: spent on planning, by pass.
-        glance: figures of the plan of one program; empty for a plan in several stages.
+        glance: the first figures of the plan.
         cached: the plan was found in the plan store.
     """
     whole = file.whole

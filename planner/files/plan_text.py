@@ -30,13 +30,13 @@ def show_plan(
         file: the plan.
         seconds: spent on planning, by pass.
         inputs: name of every argument -> its sharding; empty for a plan in several stages.
-        glance: lines after the first one, about the plan of one program.
+        glance: lines after the first one.
         cached: the plan was found in the plan store.
     """
     if file.pipeline is None:
         lines = _program(file.programs[0], inputs, glance)
     else:
-        lines = _stages(file, file.pipeline)
+        lines = _stages(file, file.pipeline, glance)
     lines += [f"  warning: {text}" for text in file.whole.warnings]
     if seconds:
         spent = ", ".join(f"{k} {v:.2f} s" for k, v in seconds.items())
@@ -57,15 +57,17 @@ def plan_line(file: PlanFile) -> str:
     )
 
 
-def _stages(file: PlanFile, pipeline: Pipeline) -> list[str]:
+def _stages(file: PlanFile, pipeline: Pipeline, glance: Sequence[str]) -> list[str]:
     """A plan in stages: schedule, prediction, stages, other plans, rules."""
     lines = [
         f"Plan for {pipeline.name} on {pipeline.cluster.get('name', 'cluster')}",
+        *glance,
         f"  pipeline     {len(file.stages)} stages, {pipeline.microbatches} micro-batches, "
         f"{pipeline.schedule}, idle {pipeline.bubble:.1%}",
         f"  step         {seconds_text(pipeline.step_s)} simulated",
         f"  memory       {bytes_text(file.peak_bytes)} peak per device of "
-        f"{bytes_text(pipeline.limit_bytes)}",
+        f"{bytes_text(pipeline.limit_bytes)}, "
+        f"{bytes_text(max(pipeline.limit_bytes - file.peak_bytes, 0.0))} left",
     ]
     for s, (stage, program) in enumerate(zip(file.stages, file.members, strict=True)):
         first, end = stage.devices
@@ -99,7 +101,8 @@ def _program(
         f"  step         {seconds_text(program.step_s)} predicted = "
         f"{seconds_text(program.compute_s)} compute + {_communication(program)}",
         f"  memory       {bytes_text(program.peak_bytes)} peak per device of "
-        f"{bytes_text(program.limit_bytes)} (arguments {bytes_text(program.argument_bytes)})",
+        f"{bytes_text(program.limit_bytes)} (arguments {bytes_text(program.argument_bytes)}), "
+        f"{bytes_text(max(program.limit_bytes - program.peak_bytes, 0.0))} left",
         f"  lower bound  {seconds_text(program.lower_bound_s)}, gap {max(gap, 0.0):.2%}: "
         f"{Stop[program.stop].value}",
     ]

@@ -7,17 +7,21 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from costmodel import ComputeModel
+from costmodel import Cluster, ComputeModel
 from ir import ATTENTION, flops_of, lookup
 from ir.analysis import operand_types
 
+from ..common.units_text import seconds_text
+from ..files.plan_file import Pipeline, PlanFile
 from ..files.program_plan import BaselineRow, ProgramPlan
+from .accuracy import accuracy_text
 from .analysed_plan import AnalysedPlan
 
 # Share of the bytes of a role that an axis splits, from which on the axis counts as splitting it:
 # norms and biases often stay whole.
 MOST = 0.5
 MOST_PARTS = 3  # of a step that are named
+FULL = 0.05  # share of the memory limit: with less left, memory limits the plan too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +36,12 @@ class Glance:
     tokens_per_s: the same of batch times sequence; 0 if no batch argument has a sequence of ids.
     limits: what the step consists of, most first: (text, share of the step).
     memory_left: bytes that the limit leaves on each device.
+    limited_by: what takes most of the step, with its share, and whether memory is nearly full.
+    dollars, kwh: price and energy of a step on all devices; None where the cluster names none.
+    accuracy: how far predictions for this device were off, as a sentence.
     """
 
+    step_s: float
     layout: str
     other: str
     times_as_fast: float
@@ -42,26 +50,45 @@ class Glance:
     tokens_per_s: float
     limits: tuple[tuple[str, float], ...]
     memory_left: float
+    limited_by: str
+    dollars: float | None
+    kwh: float | None
+    accuracy: str
+
+    def sentence(self) -> str:
+        """What the plan is, how good, and what limits it."""
+        said = [f"{seconds_text(self.step_s)} a step", self.layout]
+        if self.other:
+            said.append(
+                f"{self.compared()} as {self.other}, the fastest hand-written plan that fits"
+            )
+        said.append(f"limited by {self.limited_by}" if self.limited_by else "")
+        return ", ".join(filter(None, said))
+
+    def compared(self) -> str:
+        """The step against that of the fastest hand-written plan."""
+        return f"{self.times_as_fast:.2f} times as fast" if self.other else ""
 
     def lines(self) -> list[str]:
         """For the terminal."""
-        found = [f"  layout       {self.layout}"] if self.layout else []
-        if self.other:
-            found.append(
-                f"  compared     {self.times_as_fast:.2f} times as fast as {self.other}, the "
-                "fastest hand-written plan that fits"
-            )
-        for name, texts in (("speed", self.rates()), ("consists of", self.parts())):
-            if texts:
-                found.append(f"  {name:<12} {', '.join(texts)}")
-        return found
+        rows = {
+            "in short": [self.sentence()], "speed": self.rates(), "cost": self.costs(),
+            "consists of": self.parts(), "how sure": [self.accuracy],
+        }  # fmt: skip
+        return [f"  {name:<12} {', '.join(texts)}" for name, texts in rows.items() if texts]
+
+    def costs(self) -> list[str]:
+        """Price and energy of a step on all devices, where prices are given."""
+        found = [] if self.dollars is None else [f"${self.dollars:.3g}"]
+        found += [] if self.kwh is None else [f"{self.kwh:.3g} kWh"]
+        return [f"{text} a step" for text in found]
 
     def rates(self) -> list[str]:
         """Examples, tokens, and the use of the devices' arithmetic."""
         counted = ((self.examples_per_s, "examples"), (self.tokens_per_s, "tokens"))
         found = [f"{rate:,.{0 if rate >= 100 else 1}f} {unit}/s" for rate, unit in counted if rate]
         if self.peak_share:
-            found.append(f"{self.peak_share:.0%} of the devices' peak rate in matrix products")
+            found.append(f"MFU {self.peak_share:.0%} (matrix products at the devices' peak rate)")
         return found
 
     def parts(self) -> list[str]:
@@ -70,7 +97,8 @@ class Glance:
 
     def record(self) -> dict[str, Any]:
         """For `--json`."""
-        return asdict(self) | {"limits": [list(part) for part in self.limits]}
+        limits = [list(part) for part in self.limits]
+        return asdict(self) | {"limits": limits, "sentence": self.sentence()}
 
 
 def at_a_glance(analysed: AnalysedPlan) -> Glance:
@@ -82,17 +110,79 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
     program = analysed.program
     examples, tokens = _batch(analysed)
     other, seconds = _fastest(program.baselines)
-    step = program.step_s
+    step, limits = program.step_s, _limits(program)
+    left = max(program.limit_bytes - program.peak_bytes, 0.0)
+    dollars, kwh = _costs(analysed.cluster, step)
     return Glance(
+        step_s=step,
         layout=_layout(analysed),
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
         peak_share=_at_peak_s(analysed) / step if step else 0.0,
         examples_per_s=examples / step if step else 0.0,
         tokens_per_s=tokens / step if step else 0.0,
-        limits=_limits(program),
-        memory_left=max(program.limit_bytes - program.peak_bytes, 0.0),
+        limits=limits,
+        memory_left=left,
+        limited_by=_limited_by(limits, left, program.limit_bytes),
+        dollars=dollars,
+        kwh=kwh,
+        accuracy=accuracy_text(analysed.cluster.device.name),
     )
+
+
+def glance_of_stages(file: PlanFile, pipeline: Pipeline) -> Glance:
+    """The glance of a plan in stages, from its figures alone.
+
+    Args:
+        file: the plan.
+        pipeline: how its stages make a step.
+    """
+    cluster, step = Cluster.from_dict(pipeline.cluster), pipeline.step_s
+    other, seconds = _fastest(pipeline.baselines)
+    left = max(pipeline.limit_bytes - file.peak_bytes, 0.0)
+    limits = (("waiting for other stages", pipeline.bubble),)
+    dollars, kwh = _costs(cluster, step)
+    slowest = max(range(len(file.stages)), key=lambda s: file.stages[s].step_s)
+    return Glance(
+        step_s=step,
+        layout=f"a pipeline of {len(file.stages)} stages with {pipeline.microbatches} "
+        f"micro-batches, schedule {pipeline.schedule}",
+        other=other,
+        times_as_fast=seconds / step if other and step else 0.0,
+        peak_share=0.0,
+        examples_per_s=0.0,
+        tokens_per_s=0.0,
+        limits=limits,
+        memory_left=left,
+        limited_by=f"stage {slowest}, which is busiest{_nearly_full(left, pipeline.limit_bytes)}",
+        dollars=dollars,
+        kwh=kwh,
+        accuracy=accuracy_text(cluster.device.name),
+    )
+
+
+def _costs(cluster: Cluster, step_s: float) -> tuple[float | None, float | None]:
+    """Dollars and kilowatt hours of a step of all devices, each None where no price is given."""
+    prices, device_hours = cluster.prices, cluster.num_devices * step_s / 3600
+    if prices is None:
+        return None, None
+    rate, watts = prices.dollars_per_device_hour, prices.watts_per_device
+    dollars = None if rate is None else rate * device_hours
+    return dollars, None if watts is None else watts * device_hours / 1000
+
+
+def _limited_by(
+    limits: tuple[tuple[str, float], ...], memory_left: float, limit_bytes: float
+) -> str:
+    """What takes most of the step, and memory where hardly any is left."""
+    if not limits:
+        return ""
+    text, share = limits[0]
+    return f"{text} ({share:.0%} of the step){_nearly_full(memory_left, limit_bytes)}"
+
+
+def _nearly_full(memory_left: float, limit_bytes: float) -> str:
+    return " with memory nearly full" if memory_left < FULL * limit_bytes else ""
 
 
 def _fastest(baselines: dict[str, BaselineRow]) -> tuple[str, float]:

@@ -28,7 +28,7 @@ from ..emit.serialize import serialized
 from ..files.plan_file import one_stage, write
 from ..files.plan_summary import summary_of
 from ..files.plan_text import plan_line, show_plan
-from ..inspect.at_a_glance import at_a_glance
+from ..inspect.at_a_glance import Glance, at_a_glance, glance_of_stages
 from ..inspect.export import Written, export_plan
 from ..inspect.perfetto import trace_json
 from ..inspect.report import report_html
@@ -59,19 +59,22 @@ class Plan(PlanView):
 
     def summary(self) -> dict[str, Any]:
         """The contract of `meshwright plan --json`."""
-        glance = {} if self.file.in_stages else at_a_glance(self.analysed).record()
+        glance = self._glance.record()
         return summary_of(self.file, self.seconds, glance, cached=self.cached)
+
+    @property
+    def _glance(self) -> Glance:
+        pipeline = self.file.pipeline
+        if pipeline is not None:
+            return glance_of_stages(self.file, pipeline)
+        return at_a_glance(self.analysed)
 
     def __repr__(self) -> str:
         return f"<Plan of {plan_line(self.file)}>"
 
     def __str__(self) -> str:
-        if self.file.in_stages:
-            return show_plan(self.file, self.seconds, {}, cached=self.cached)
-        glance = at_a_glance(self.analysed).lines()
-        return show_plan(
-            self.file, self.seconds, self.input_shardings(), glance, cached=self.cached
-        )
+        inputs = {} if self.file.in_stages else self.input_shardings()
+        return show_plan(self.file, self.seconds, inputs, self._glance.lines(), cached=self.cached)
 
     @cached_property
     def stage_plans(self) -> tuple[Plan, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...files.plan_file import PlanFile
 from ..analysed_plan import AnalysedPlan
+from ..at_a_glance import at_a_glance
 from ..timeline import predicted
 from .arguments import groups
 from .markup import Markup, el, join
@@ -14,6 +15,7 @@ from .sections import (
     baselines,
     causes,
     layer,
+    lead,
     machine,
     runners_up,
     tensors,
@@ -46,13 +48,18 @@ def program_html(file: PlanFile, analysed: AnalysedPlan) -> str:
         "Runners-up": runners_up(runners(analysed, found)),
     }
     title = f"Plan for {analysed.program.name} on {analysed.cluster.name}"
-    return document(title, tiles(analysed), parts, _origin(file, analysed))
+    glance = at_a_glance(analysed)
+    return document(title, tiles(analysed, glance), parts, _origin(file, analysed), lead(glance))
 
 
 def document(
-    title: str, facts: Sequence[tuple[str, str, str]], parts: Mapping[str, Markup], about: str
+    title: str,
+    facts: Sequence[tuple[str, str, str]],
+    parts: Mapping[str, Markup],
+    about: str,
+    first: Markup | None = None,
 ) -> str:
-    """A page: title, the figures that matter most, sections by name, where it is from."""
+    """A page: title, first words, the figures that matter most, sections, where it is from."""
     links = (el("li", el("a", name, href=f"#{_anchor(name)}")) for name in parts)
     blocks = (
         el("section", el("h2", name), body, id=_anchor(name), aria_label=name)
@@ -63,7 +70,7 @@ def document(
         for name, value, more in facts
     )
     head = el(
-        "header", el("h1", title), el("dl", *boxes, class_="tiles"),
+        "header", el("h1", title), first, el("dl", *boxes, class_="tiles"),
         el("nav", el("ul", *links), aria_label="Sections"),
     )  # fmt: skip
     return _page(title, join([head, el("main", *blocks), el("footer", about)]))

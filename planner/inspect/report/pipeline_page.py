@@ -9,12 +9,13 @@ from ...files.plan_file import Pipeline, PlanFile
 from ...pipeline.file_schedule import priced_of
 from ...pipeline.schedule import PIPELINES
 from ..analysed_plan import AnalysedPlan
+from ..at_a_glance import glance_of_stages
 from ..timeline import predicted
 from .arguments import groups
 from .markup import Child, Markup, bar, el, join, table
 from .page import document
 from .schedule_page import critical, devices, gantt, memory, others
-from .sections import causes, layer, tensors, timeline
+from .sections import causes, costs, layer, lead, tensors, timeline
 
 
 def pipeline_html(file: PlanFile, pipeline: Pipeline, programs: Sequence[AnalysedPlan]) -> str:
@@ -53,7 +54,9 @@ def pipeline_html(file: PlanFile, pipeline: Pipeline, programs: Sequence[Analyse
         f"Written by meshwright {file.planner}. One device of the chart is the sub-mesh of a stage;"
         " times are simulated from the stages' predicted costs."
     )
-    return document(f"Plan for {pipeline.name} on {cluster}", tiles, parts, about)
+    glance = glance_of_stages(file, pipeline)
+    title = f"Plan for {pipeline.name} on {cluster}"
+    return document(title, [*tiles, *costs(glance)], parts, about, lead(glance))
 
 
 def _warnings(pipeline: Pipeline) -> Markup:

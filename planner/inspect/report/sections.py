@@ -10,7 +10,7 @@ from ...common.stop import Stop
 from ...common.units_text import bytes_text, seconds_text
 from ...files.plan_file import StageRow
 from ..analysed_plan import AnalysedPlan
-from ..at_a_glance import at_a_glance
+from ..at_a_glance import Glance
 from ..timeline import Predicted
 from .arguments import Group
 from .draw_layer import draw_block
@@ -25,14 +25,24 @@ MOST_ROWS = 200
 MOST_CAUSES = 15
 
 
-def tiles(analysed: AnalysedPlan) -> list[tuple[str, str, str]]:
+def lead(glance: Glance) -> Markup:
+    """What the plan is, how good, what limits it, and how sure that is."""
+    return el("p", glance.sentence(), ". ", el("small", f"{glance.accuracy}."), class_="lead")
+
+
+def costs(glance: Glance) -> list[tuple[str, str, str]]:
+    """Price and energy of a step as a figure of the page, where prices are given."""
+    first, *others = glance.costs() or [""]
+    return [("Cost of a step", first.removesuffix(" a step"), ", ".join(others))] if first else []
+
+
+def tiles(analysed: AnalysedPlan, glance: Glance) -> list[tuple[str, str, str]]:
     """The figures that matter most: name, value, more."""
     f = analysed.program
     gap = max(0.0, (f.step_s - f.lower_bound_s) / f.step_s) if f.step_s else 0.0
     share = f.peak_bytes / f.limit_bytes if f.limit_bytes else 0.0
     mesh = " x ".join(f"{axis}={size}" for axis, size in f.mesh)
     parts = f" in {f.microbatches} micro-batches" if f.microbatches > 1 else ""
-    glance = at_a_glance(analysed)
     found = [
         ("Step time, predicted", seconds_text(f.step_s) + parts,
          f"{seconds_text(f.compute_s)} compute, {seconds_text(f.exposed_s)} exposed of "
@@ -50,6 +60,7 @@ def tiles(analysed: AnalysedPlan) -> list[tuple[str, str, str]]:
         *found,
         ("Gap to the lower bound", f"{gap:.2%}", Stop[f.stop].value),
         ("Speed", speed, ", ".join(rest)),
+        *costs(glance),
         ("The step consists of", first, ", ".join(others)),
         ("Peak memory of a device", bytes_text(f.peak_bytes),
          f"{share:.0%} of {bytes_text(f.limit_bytes)}, {bytes_text(glance.memory_left)} left"),

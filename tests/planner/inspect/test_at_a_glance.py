@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 from costmodel import ComputeModel, parse_cluster
-from planner import Options, Plan, plan
+from planner import Options, Plan, load, plan
 from planner.inspect.at_a_glance import at_a_glance
 
 EXAMPLES, WIDTH, LAYERS = 64, 256, 2
@@ -65,6 +67,60 @@ def test_the_page_and_the_summary_say_it() -> None:
     glance = at_a_glance(found.analysed)
     assert all(line in str(found) for line in glance.lines())
     assert found.summary()["at_a_glance"] == glance.record()
+
+
+PRICED = """
+device: v100-16gb
+devices: 8
+prices: {dollars_per_device_hour: 3.6, watts_per_device: 300, source: a test}
+"""
+
+
+def test_prices_of_the_cluster_file_become_those_of_a_step(tmp_path: Path) -> None:
+    (tmp_path / "priced.yaml").write_text(PRICED, encoding="utf-8")
+    params = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * LAYERS
+    batch = jax.ShapeDtypeStruct((EXAMPLES, WIDTH), jnp.float32)
+    free, found = (
+        plan(train_step, params, batch, cluster=cluster)
+        for cluster in ("8xv100-16gb", tmp_path / "priced.yaml")
+    )
+    glance = found.summary()["at_a_glance"]
+    assert glance["dollars"] == pytest.approx(8 * found.step_s * 3.6 / 3600)
+    assert glance["kwh"] == pytest.approx(8 * found.step_s * 300 / 3.6e6)
+    assert "  cost         $" in str(found)
+    assert found.step_s == free.step_s
+    assert "prices" not in free.file.whole.cluster
+    assert "  cost  " not in str(free)
+    assert free.summary()["at_a_glance"]["dollars"] is None
+    found.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json").cluster.prices == found.cluster.prices
+
+
+def test_the_first_lines_say_what_it_is_how_good_and_how_sure(tmp_path: Path) -> None:
+    found = planned(None)
+    glance, page = at_a_glance(found.analysed), str(found).splitlines()
+    assert page[1] == f"  in short     {glance.sentence()}"
+    for word in (glance.layout, glance.other, f"{glance.times_as_fast:.2f} times", "limited by"):
+        assert word in glance.sentence()
+    assert any(line == f"  how sure     {glance.accuracy}" for line in page)
+    assert found.summary()["at_a_glance"]["sentence"] == glance.sentence()
+    found.report(tmp_path / "plan.html")
+    assert glance.sentence() in (tmp_path / "plan.html").read_text(encoding="utf-8")
+
+
+def test_a_plan_in_stages_has_a_glance_too() -> None:
+    def loss(params, batch):
+        for w in params:
+            batch = jnp.tanh(batch @ w)
+        return jnp.mean(batch * batch)
+
+    params = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * 4
+    batch = jax.ShapeDtypeStruct((EXAMPLES, WIDTH), jnp.float32)
+    found = plan(loss, params, batch, cluster="4xv100-16gb:2", optimizer=optax.sgd(0.1), pipeline=2)
+    glance = found.summary()["at_a_glance"]
+    assert glance["layout"].startswith("a pipeline of 2 stages")
+    assert glance["memory_left"] == found.file.whole.limit_bytes - found.peak_bytes
+    assert f"  in short     {glance['sentence']}" in str(found)
 
 
 def test_equal_layers_are_one_row() -> None:

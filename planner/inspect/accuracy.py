@@ -1,0 +1,41 @@
+"""How far predicted steps were off, where published measurements could be compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SOURCE = "benchmarks/results/2026-11-23/published.json (`python -m benchmarks published`)"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Predicted seconds over published seconds of steps on one kind of device.
+
+    steps: number of steps.
+    low, median, high: 10th, 50th and 90th percentile.
+    """
+
+    steps: int
+    low: float
+    median: float
+    high: float
+
+
+# Device -> comparison; held against the file in SOURCE by tests/planner/inspect/test_accuracy.py.
+COMPARED: dict[str, Compared] = {
+    "a100": Compared(63, 0.81, 0.88, 0.99),
+    "h100": Compared(75, 0.74, 0.85, 0.99),
+    "h100-hbm2e": Compared(8, 0.69, 0.75, 0.85),
+    "v100-16gb": Compared(35, 0.80, 0.96, 1.06),
+}
+
+
+def accuracy_text(device: str) -> str:
+    """One sentence on predictions for a kind of device."""
+    found = COMPARED.get(device)
+    if found is None:
+        return f"no published step on {device} was compared with a prediction"
+    return (
+        f"{found.steps} published steps on {device} were predicted at {found.median:.2f} times the "
+        f"measured time in the median, {found.low:.2f} to {found.high:.2f} in eight of ten"
+    )
