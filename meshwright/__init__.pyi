@@ -7,6 +7,7 @@ from planner.common.errors import BadProfileError as BadProfileError
 from planner.common.errors import BadRuleError as BadRuleError
 from planner.common.errors import Interrupted as Interrupted
 from planner.common.errors import NotAProgramError as NotAProgramError
+from planner.common.errors import NotFollowedWarning as NotFollowedWarning
 from planner.common.errors import NotTracedError as NotTracedError
 from planner.common.errors import PlanError as PlanError
 from planner.common.options import Options as Options

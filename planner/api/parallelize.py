@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -17,10 +18,12 @@ from jax.core import Tracer, eval_context
 from costmodel import Cluster
 from ir.trace import structs_of
 
-from ..common.errors import ArgumentError, NotTracedError, PlanError
+from ..common.errors import ArgumentError, NotFollowedWarning, NotTracedError, PlanError
 from ..common.surface import public
+from ..common.units_text import printable
 from ..result.enough_devices import check_enough
 from ..result.plan import Plan
+from ..sharding.search.asked import is_not_followed
 from .call_parts import Argnames, Argnums, Marked, call_of, marked
 from .frameworks import Opened, opened
 from .plan import load, machine_of, options_of
@@ -30,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 WHERE = "parallelize"
+STACK = 5  # calls from the warning to the call of a parallelized function
 # Whether a plan is being made: a parallelized function that is called is then a part of it.
 _PLANNING: ContextVar[bool] = ContextVar("planning", default=False)
 
@@ -93,6 +97,9 @@ def parallelize(
 
     Raises:
         PlanError: if an option is wrong, or the plan file is not valid.
+
+    What the function asks for and its plan does not follow, such as memory of the host, is a
+    `NotFollowedWarning` when it is planned; other warnings of the plan are in `plan.warnings`.
     """
     if (cluster is None) == (plan is None):
         found = "neither" if plan is None else "both"
@@ -159,9 +166,12 @@ class _Planned:
         check_enough(len(jax.devices()), machine.num_devices, what, WHERE)
 
     def plan_of(self, fn: Callable[..., Any], args: Any, donated: tuple[int, ...]) -> Plan:
-        return plan_function(
+        found = plan_function(
             fn, *args, cluster=self.cluster, donate_argnums=donated, **self.settings
         )
+        for text in filter(is_not_followed, found.warnings):  # nobody may look at the plan
+            warnings.warn(printable(text), NotFollowedWarning, stacklevel=STACK)
+        return found
 
 
 class _Given:

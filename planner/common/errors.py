@@ -47,6 +47,10 @@ class IndivisibleError(PlanError):
     """A batch cannot be cut into this number of micro-batches."""
 
 
+class NotFollowedWarning(UserWarning):
+    """The program asks for a placement that its plan does not follow."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C ended the planning.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -64,18 +65,20 @@ class Wishes:
         """Whether some pin or forbidden dimension concerns this value."""
         return any(self.asked(value)) or value in self.inside or value in self.results
 
-    def about(self, name: str) -> list[Pin]:
-        """Pins and forbidden dimensions of one argument, or of values at a source line."""
+    def of_program(self, name: str) -> list[Pin]:
+        """What the program asks of one argument, or of values at a source line."""
         inside = [*self.inside.items(), *self.results.items()]
-        asked = dict.fromkeys(
-            one.pin for v, one in inside if name in (one.where, self.names.get(v))
-        )
+        found = (one.pin for v, one in inside if name in (one.where, self.names.get(v)))
+        return [*dict.fromkeys(found)]
+
+    def of_argument(self, name: str) -> list[Pin]:
+        """Pins and forbidden dimensions of one argument."""
         forbidden = [
             Pin(pattern, (f"dimension {dim} whole",))
             for pattern, dim in self.forbidden
             if is_called(name, pattern)
         ]
-        return [*(pin for pin in self.pins if pin.matches(name)), *forbidden, *asked]
+        return [*(pin for pin in self.pins if pin.matches(name)), *forbidden]
 
 
 def wishes(options: Options, names: Mapping[int, str], ranks: Mapping[int, int]) -> Wishes:
@@ -155,6 +158,23 @@ def pin_dims(
     return (*dims, *["-"] * (rank - len(dims)))
 
 
+def _check_even(place: Placement, shape: Sequence[int], where: str) -> None:
+    """Checks that a placement inside the program splits its value evenly.
+
+    Raises:
+        PlanError: if a dimension does not divide.
+    """
+    sizes = dict(place.mesh)
+    for d, entry in enumerate(place.dims[: len(shape)]):
+        ways = 1 if isinstance(entry, str) else math.prod(sizes.get(axis, 1) for axis in entry)
+        if shape[d] % ways:
+            raise PlanError(
+                f"asks for {place} of a value of shape {'x'.join(map(str, shape))}: dimension {d} "
+                f"of {shape[d]} does not divide {ways} ways", kind="bad-pin", where=where,
+                remedy="pad the dimension or leave it whole, or plan with shardings='warn'",
+            )  # fmt: skip
+
+
 def _runs(place: Placement, parts: Sequence[tuple[str, int]]) -> Mapping[str, tuple[str, ...]]:
     """The plan's axes that make up each axis of a placement's mesh."""
     runs: dict[str, tuple[str, ...]] = {}
@@ -202,7 +222,10 @@ def wishes_for(options: Options, flat: FlatProgram, ties: Iterable[tuple[int, in
         for v, (by, place) in zip(op.outputs, asks(op.node), strict=False):
             if place.mesh:
                 dims = pin_dims(place, flat.values[v].type.rank, options.axes, options.shape or ())
-                inside[v] = Inside(Pin(str(place), dims), op.node.source or op.node.op)
+                shape = flat.values[v].type.shape
+                where = op.node.source or op.node.op
+                _check_even(place, shape, where)
+                inside[v] = Inside(Pin(str(place), dims), where)
                 ends.update([v] if by == "result" else [])
     kept = {result: flat.inputs[argument] for argument, result in ties}
     results = {

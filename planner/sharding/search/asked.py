@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ir import SHARD_MAP, Graph, Placement, asks, live_inputs, mapped_axes
+from ir import SHARD_MAP, Graph, Node, Placement, asks, live_inputs, mapped_axes
 
 from ...common.errors import PlanError
 from ...common.mesh_setting import AXES, Named, is_name, names_of
@@ -22,6 +22,8 @@ from ...common.resolved_pins import pin_dims
 from ...files.program_plan import ProgramPlan
 
 SHOWN = 3  # names in a warning
+NOT_FOLLOWED = "not followed, the first"
+NOT_OFFLOADED = "all are kept in that of the device, nothing is offloaded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,36 @@ _TOLD: Mapping[str, tuple[str, str]] = {
 _SAME_AS = {"op": "reshard", "result": "jit"}
 
 
-def asked_inside(graph: Graph) -> Iterator[Asked]:
-    """Requests of the ops of a graph, in program order."""
+def asked_inside(graph: Graph, around: str = "") -> Iterator[Asked]:
+    """Requests of the ops of a graph, in program order.
+
+    Args:
+        graph: the program, or the body of a loop or branch.
+        around: source line of that loop or branch.
+    """
     for node in graph.nodes:
         for by, place in asks(node):
-            yield Asked(_SAME_AS.get(by, by), node.source or node.op, place)
+            where = node.source or _made_at(graph, node) or around or node.op
+            yield Asked(_SAME_AS.get(by, by), where, place)
         for body in node.bodies if node.op != SHARD_MAP else ():
-            yield from asked_inside(body)
+            yield from asked_inside(body, node.source or around)
+
+
+def _made_at(graph: Graph, node: Node) -> str:
+    """Source line of what a node's value is computed by.
+
+    What `jax.checkpoint` adds to a program, such as copies to the host, has no line of its own.
+    """
+    for operand in node.inputs:
+        made = graph.maker.get(operand) if isinstance(operand, int) else None
+        if made is not None and (source := graph.nodes[made].source):
+            return source
+    return ""
+
+
+def is_not_followed(warning: str) -> bool:
+    """Whether a warning of a plan is about a request of the program that it does not follow."""
+    return NOT_FOLLOWED in warning or NOT_OFFLOADED in warning
 
 
 def mapped_inside(graph: Graph) -> Iterator[Asked]:
@@ -80,13 +105,12 @@ def not_followed(asked: Sequence[Asked], *, pinned: bool) -> tuple[str, ...]:
         split = [one for one in asked if one.by == by and (one.place.mesh or one.place.device)]
         if split and not pinned:
             why = "shardings='warn'" if split[0].place.mesh else "a plan uses the whole mesh"
-            lines.append(f"{_counted(names, split)} not followed, the first {_at(split[0])}: {why}")
+            lines.append(f"{_counted(names, split)} {NOT_FOLLOWED} {_at(split[0])}: {why}")
     away = [one for one in asked if one.place.memory]
     if away:
         lines.append(
             f"{_counted(('value', 'values'), away)} asked to be in memory "
-            f"'{away[0].place.memory}', the first at {away[0].where}: all are kept in that of the "
-            "device, nothing is offloaded"
+            f"'{away[0].place.memory}', the first at {away[0].where}: {NOT_OFFLOADED}"
         )
     return tuple(lines)
 

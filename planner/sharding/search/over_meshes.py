@@ -11,7 +11,6 @@ from costmodel import Cluster, CollectiveModel, ComputeModel
 from ir import SHARD_MAP
 
 from ...common.errors import PlanError, ShortError
-from ...common.log import LOGGER
 from ...common.mesh_setting import AXES
 from ...common.options import Options
 from ...common.request import Request
@@ -159,7 +158,6 @@ class Search:
             bounds.extend([max(bound, least_s)] if last else [])
             best_s = min([best_s, *(c.account.step_s for c in best)])
             self.scope.say(f"mesh {searcher.mesh}", best_s, bound)
-            LOGGER.debug("mesh %s: best step %.3g s, bound %.3g s", searcher.mesh, best_s, bound)
             if self.request.interruption.happened:
                 raise KeyboardInterrupt
         for searcher in seen.searchers if self.options.baselines else ():
@@ -264,9 +262,9 @@ class Search:
     def _refuse(self, error: type[PlanError] = PlanError) -> None:
         if not self.scope.least and self.scope.blocked:
             name, mesh = next(iter(self.scope.blocked.items()))
-            asked = [
-                f"'{p.pattern}={','.join(p.dims)}'" for p in self.scope.program.wishes.about(name)
-            ]
+            wishes = self.scope.program.wishes
+            asked = [f"'{p.pattern}={','.join(p.dims)}'" for p in wishes.of_argument(name)]
+            asked += [f"'{p.pattern}' in the program" for p in wishes.of_program(name)]
             raise PlanError(
                 f"no sharding of '{name}' satisfies {' and '.join(asked)} on any mesh tried, "
                 f"for instance {mesh}", kind="bad-pin", where="pins",

@@ -115,7 +115,7 @@ def test_pins_and_forbidden_dimensions_hold_for_whom_they_name() -> None:
     assert not found.allows(3, parse_sharding("[-,-,y]"), MESH)
     assert found.allows(99, parse_sharding("[x]"), MESH)
     assert [found.speaks_of(v) for v in (0, 1, 2, 3, 99)] == [True, True, True, True, False]
-    assert [str(pin.dims) for pin in found.about("x")] == ["('dimension -1 whole',)"]
+    assert [str(pin.dims) for pin in found.of_argument("x")] == ["('dimension -1 whole',)"]
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,11 @@ REFUSED = {
         two_meshes, array(12, 6), {"cluster": slow_machine(6)},
         r"no cuts of one .* \(3, 2\) .* and \(2, 3\) .*asked",
     ),
-    "sizes": (six_parts, array(16, 6), {}, r"no sharding of 'test_asked.py:\d+' satisfies"),
+    "sizes": (
+        six_parts, array(16, 6), {},
+        r"test_asked.py:\d+: asks for \[-,data\] on data=4,model=2 of a value of shape 16x6: "
+        "dimension 1 of 6 does not divide 4 ways",
+    ),
     "devices": (six_parts, X, {"cluster": slow_machine(4)}, "over 8 devices, the cluster has 4"),
     "mesh": (six_parts, X, {"mesh": (2, 4)}, r"mesh \(2, 4\) was asked for, .* for \(4, 2\)"),
     "pin": (
@@ -279,6 +283,27 @@ def test_memories_are_named_however_they_are_asked_for() -> None:
     found = plan(product, given, W, cluster=slow_machine())
     (line,) = found.warnings
     assert re.match("1 value is asked to be in memory 'pinned_host', the first at x", line)
+
+
+def test_an_offload_in_a_loop_is_named_by_the_line_that_computes_its_value() -> None:
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["kept"],
+        offload_src="device", offload_dst="pinned_host",
+    )  # fmt: skip
+
+    def body(x: Any, w: Any) -> Any:
+        return jnp.sin(checkpoint_name(jnp.tanh(x @ w), "kept")), None
+
+    def step(w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return lax.scan(jax.checkpoint(body, policy=policy), x, w)[0].sum()
+
+        return jax.grad(loss)(w)
+
+    line_number = body.__code__.co_firstlineno + 1
+    found = plan(step, array(4, 8, 8), array(16, 8), cluster=slow_machine(), baselines=False)
+    (line,) = [text for text in found.warnings if "memory" in text]
+    assert f"the first at test_asked.py:{line_number}:" in line
 
 
 def test_a_training_step_is_pinned_by_its_parameters_and_a_tied_result_by_its_argument() -> None:
