@@ -28,6 +28,7 @@ from .placements import OF_RESULTS, PLACEMENTS, asked, is_explicit, placement
 from .program import Binding, Call, Program, prune
 from .registered import REGISTERED, attributes, call_of
 from .sources import Sources
+from .sources import Sources, line_inside
 from .stand_ins import AskedPlace, CapturedArray
 from .types import DTYPES, TensorType
 
@@ -272,7 +273,7 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     walk.types.extend(types)
     bodies = tuple(encode.bodies)
     graphs = tuple(program.graph for program in bodies)
-    walk.nodes.append(Node(name, operands, types, attrs, graphs, source))
+    walk.nodes.append(Node(name, operands, types, attrs, graphs, source or line_inside(graphs)))
     kept = {key: None if key in OF_RESULTS else value for key, value in params.items()}
     bound = Binding(internals.primitive_of(eqn), kept, bodies, walk.path, walk.backward)
     walk.bindings.append(bound)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from .graph import Graph
 from .jax_internals import frames_of, line_of
 
 
@@ -16,7 +20,25 @@ def _folders(*libraries: str) -> tuple[str, ...]:
     return tuple(place + os.sep for place in places)
 
 
-_LIBRARIES = _folders("jax", "jaxlib", "optax", "flax", "equinox")
+# Libraries whose own lines, such as those of their decorators, tell a user nothing.
+_LIBRARIES = (
+    *_folders(
+        "jax", "jaxlib", "optax", "flax", "equinox", "haiku", "chex", "jaxtyping", "beartype"
+    ),
+    contextlib.__file__,
+    *("<@beartype", "<decorator-gen"),  # code that a decorator wrote
+)
+_ROOT = Path(__file__).parents[1]
+_OWN = tuple(
+    f"{_ROOT / name}{os.sep}"
+    for name in ("costmodel", "ir", "meshwright", "planner", "profiles", "substitutions")
+)
+
+
+def line_inside(bodies: Sequence[Graph]) -> str:
+    """The first source line in some bodies: that of a loop which a cut into stages has rebuilt."""
+    lines = (node.source or line_inside(node.bodies) for body in bodies for node in body.nodes)
+    return next(filter(None, lines), "")
 
 
 class Sources:
@@ -30,8 +52,13 @@ class Sources:
         self._known: dict[tuple[int, int], tuple[str, Any]] = {}
 
     def of(self, eqn: Any) -> str:
-        """The user's file and line that made an equation; empty if it is not known."""
+        """The user's file and line that made an equation; empty if it is not known.
+
+        Frames outside of the first of Meshwright are those that called it, not the program.
+        """
         for code, instruction in frames_of(eqn):
+            if code.co_filename.startswith(_OWN):
+                return ""
             key = (id(code), instruction)
             found = self._known.get(key)
             if found is None:

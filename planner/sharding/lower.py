@@ -156,6 +156,9 @@ def _cause(flat: FlatProgram, tied: Ties, passage: Passage) -> str:
         label = f"{node.op} {node.source}".strip()
         return label if site.at == "result" else argument or label
     if passage.link >= 0:
-        return argument or flat.values[flat.links[passage.link].target].name
+        link = flat.links[passage.link]
+        made = flat.made_by(link.source)
+        line = made.node.source if made else ""
+        return argument or f"{flat.values[link.target].name} {line}".strip()
     argument = tied.get(site.position)
     return f"result {site.position}" if argument is None else flat.values[argument].name
