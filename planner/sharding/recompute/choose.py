@@ -175,12 +175,12 @@ def _better(
     """The variant of the fastest rough plan if that is faster than the program as written."""
     step_s = written.found.step_s * (1 - WORTH)
     best: Variant | None = None
-    for number, variant in enumerate(variants):
+    for number, variant in enumerate(_uninterrupted(variants, request)):
         request.say(f"recompute {number}")
         found_s = rough.step_s(variant)
         if found_s < step_s:
             best, step_s = variant, found_s
-    if best is None:
+    if best is None or request.interruption.happened:
         return replace(written, notes=(PART,))
     try:
         found = search(best, written.found.step_s)
