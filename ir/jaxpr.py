@@ -27,7 +27,6 @@ from .jax_internals import REMAT, group_of, inlined, opened, params_of
 from .placements import OF_RESULTS, PLACEMENTS, asked, is_explicit, placement
 from .program import Binding, Call, Program, prune
 from .registered import REGISTERED, attributes, call_of
-from .sources import Sources
 from .sources import Sources, line_inside
 from .stand_ins import AskedPlace, CapturedArray
 from .types import DTYPES, TensorType

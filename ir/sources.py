@@ -41,6 +41,18 @@ def line_inside(bodies: Sequence[Graph]) -> str:
     return next(filter(None, lines), "")
 
 
+# What a user's program calls of Meshwright, and so is passed over as a library is.
+_CALLED = tuple(
+    str(_ROOT / name)
+    for name in (
+        "ir/registered.py",
+        "planner/api/parallelize.py",
+        "planner/api/frameworks",
+        "planner/api/register",
+    )
+)
+
+
 class Sources:
     """Files and lines of the frames of one traced program, each looked up once.
 
@@ -54,10 +66,10 @@ class Sources:
     def of(self, eqn: Any) -> str:
         """The user's file and line that made an equation; empty if it is not known.
 
-        Frames outside of the first of Meshwright are those that called it, not the program.
+        Frames outside of the first one of the planner are those that called it, not the program.
         """
         for code, instruction in frames_of(eqn):
-            if code.co_filename.startswith(_OWN):
+            if code.co_filename.startswith(_OWN) and not code.co_filename.startswith(_CALLED):
                 return ""
             key = (id(code), instruction)
             found = self._known.get(key)
@@ -71,6 +83,6 @@ class Sources:
 def _line(eqn: Any, code: Any, instruction: int) -> str:
     """File and line of a frame; empty for frames of libraries."""
     name = code.co_filename
-    if name.startswith(_LIBRARIES):
+    if name.startswith((*_LIBRARIES, *_CALLED)):
         return ""
     return f"{name.rpartition('/')[2]}:{line_of(eqn, code, instruction)}"

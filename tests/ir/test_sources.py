@@ -15,7 +15,7 @@ import optax
 
 from ir import Graph
 from ir.trace import trace
-from planner import Plan, plan
+from planner import Plan, plan, register_op
 
 HERE = Path(__file__).name
 X, W = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((4, 64, 64), "float32")
@@ -89,3 +89,13 @@ def test_decorators_of_libraries_are_passed_over() -> None:
     assert found
     assert all(line.startswith(f"{HERE}:") for line in found)
     assert all(first < int(line.rpartition(":")[2]) <= first + 15 for line in found)
+
+
+def test_a_registered_kernel_has_the_line_that_calls_it() -> None:
+    kernel = register_op(lambda x: jnp.sin(x) * 2.0, factors="r c -> r c", name="sine")
+
+    def called(x):
+        return kernel(x) + 1.0
+
+    (node,) = (n for n in trace(called, X).graph.nodes if n.op == "registered_op")
+    assert node.source == f"{HERE}:{called.__code__.co_firstlineno + 1}"
