@@ -45,7 +45,7 @@ def line_inside(bodies: Sequence[Graph]) -> str:
 _CALLED = tuple(
     str(_ROOT / name)
     for name in (
-        "ir/registered.py",
+        "ir/registered",
         "planner/api/parallelize.py",
         "planner/api/frameworks",
         "planner/api/register",
