@@ -7,6 +7,7 @@
    with the least estimate (`divide/dynamic_programme.py`).
 3. The stages of the least of all are planned; their prices replace the estimates, and step 2 is
    repeated where they count, until the least estimate is no better than the best pipeline.
+4. Where few divisions have a lower bound below its step, these are planned too (`proof.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from .divide.simulated import Ranked
 from .divide.sources import Chain, InTurn, Source
 from .divide.space import check_stages, counts, group_counts, sizes, stage_counts
 from .divide.stage_bounds import StageBounds
+from .proof import MOST_UNITS, Proof
 from .schedule import INTERLEAVED, families, late_families
+from .stage_floors import StageFloors
 from .stage_planner import StagePlanner
 from .trials import WORTH, PlannedPipeline, Trials
 from .whole_program_prices import price_wholes
@@ -99,6 +102,16 @@ class PipelineSearch:
         return Candidates(self.bounds, self.machine, self.kinds, asked, late)
 
     @cached_property
+    def floors(self) -> StageFloors:
+        """Lower bounds of stages."""
+        return StageFloors(self.planner, self.shares, sizes(self.machine))
+
+    @cached_property
+    def proof(self) -> Proof:
+        """Plans the divisions that may still be better than those chosen by estimates."""
+        return Proof(self.trials, self.candidates, self.floors)
+
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """Numbers of micro-batches to choose from."""
         return counts(self._examples(), self.options.microbatches)
@@ -118,7 +131,7 @@ class PipelineSearch:
         check_stages(self.machine, asked, layers)
         stages = (asked,) if asked else stage_counts(self.machine, layers)
         price_wholes(self.trials, self.machine, self.counts, self.kinds)
-        best = self._searched(stages)
+        best = self._proved(self._searched(stages), stages)
         if best is None and not self.trials.least:
             self._too_large(stages)
         if best and self.options.baselines:
@@ -160,6 +173,19 @@ class PipelineSearch:
                 self.request.say(f"best pipeline: step {seconds_text(best_s)}")
             sources = [one for one in sources if one.count not in self.trials.unable]
         return best
+
+    def _proved(
+        self, best: PlannedPipeline | None, stages: tuple[int, ...]
+    ) -> PlannedPipeline | None:
+        """The best pipeline, after those that may still be better."""
+        if self.floors.distinct > MOST_UNITS:
+            return best
+        given, groups = self.options.schedules, group_counts(self.machine, stages)
+        turns = [(p, chunks) for p in groups for chunks in CHUNKS] if INTERLEAVED in given else []
+        return self.proof.run(
+            best, [m for m in self.counts if m not in self.trials.unable], families(given), stages,
+            turns,
+        )  # fmt: skip
 
     def _too_large(self, stages: tuple[int, ...]) -> None:
         """Plans the division with the least estimate without a limit of memory, for its bytes."""
@@ -239,7 +265,8 @@ class PipelineSearch:
                 works.append(self.planner.least_work_s(count, chosen))
         if rewritten:
             works.append(sum(self.planner.work_s(stage, chosen) for stage in rewritten))
-        return min(works, default=0.0) / self.machine.num_devices
+        least_s = min(works, default=0.0) / self.machine.num_devices
+        return least_s if rewritten else max(least_s, self.proof.lower_bound_s())
 
     def _examples(self) -> int:
         """Examples in a step; 1 if the loss cannot be divided."""

@@ -153,7 +153,7 @@ class StagePlanner:
         """The whole program as one stage."""
         loss = self.loss(count)
         cuts = (0, len(loss.chain.slots))
-        return self._training_step(loss, cut_of(loss, cuts, (kind,)), 0, cuts, kind)
+        return self.training_step(loss, cut_of(loss, cuts, (kind,)), 0, cuts, kind)
 
     def work_s(self, stage: StageTrainingStep, sizes: Sequence[int], name: str = "") -> float:
         """Bound of the device-seconds of one stage in a step.
@@ -163,7 +163,7 @@ class StagePlanner:
             sizes: devices of the sub-meshes to choose from.
             name: key of the stage's program, if it was planned.
         """
-        facts, parts = self._searched(stage, name).facts, stage.program.parts
+        facts, parts = self.searched(stage, name).facts, stage.program.parts
         flat = facts.flat
         own = {*parts.forward.nodes, *parts.input_gradient.nodes, *parts.weight_gradient.nodes}
         inside = (stage.loop, 0)
@@ -190,14 +190,14 @@ class StagePlanner:
         The plan of an equal stage is reused where it is close to the bound.
         """
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
-        stage, name = self._training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
+        stage, name = self.training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
         room = self.limit_bytes / shape.chunks
         group = self.groups.setdefault((name, shape.sizes[s], kind, room), {})
         known = self._near(group, flight, kind, room)
         if known is not None:
             return known
         ask = self._ask(shape, s, flight)
-        answer = self._planned(shape.microbatches, stage, name, ask)
+        answer = self.planned_within(shape.microbatches, stage, name, ask)
         if isinstance(answer, PlanError):
             return StageError(answer.needs_bytes)
         group[flight] = answer
@@ -220,9 +220,9 @@ class StagePlanner:
     ) -> StageFound | None:
         """A plan of a stage on meshes of more axes that takes less than `below_s`, if any."""
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
-        stage, name = self._training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
+        stage, name = self.training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
         ask = replace(self._ask(shape, s, flight), effort=THOROUGH, below_s=below_s)
-        found = self._planned(shape.microbatches, stage, name, ask)
+        found = self.planned_within(shape.microbatches, stage, name, ask)
         return None if isinstance(found, PlanError) or found[0].step_s >= below_s else found
 
     def _ask(self, shape: PipelineShape, s: int, flight: int) -> Ask:
@@ -230,7 +230,7 @@ class StagePlanner:
         room = round(self.limit_bytes / shape.chunks)  # the chunks of a group share its memory
         return Ask(s, shape.sizes[s], room, flight, whole)
 
-    def _planned(
+    def planned_within(
         self, count: int, stage: StageTrainingStep, name: str, ask: Ask
     ) -> StageFound | PlanError:
         """Plan and price of a stage, or why there is none; memoised."""
@@ -244,7 +244,7 @@ class StagePlanner:
                 self.plans[key] = error
         return self.plans[key]
 
-    def _training_step(
+    def training_step(
         self, loss: Opened, cut: Staged, s: int, cuts: Sequence[int], kind: str
     ) -> tuple[StageTrainingStep, str]:
         """The traced stage and the digest of its program; inner runs of a loop share them."""
@@ -270,7 +270,7 @@ class StagePlanner:
         """
         return self._solve(shape.microbatches, stage, self._ask(shape, s, flight))
 
-    def _searched(self, stage: StageTrainingStep, name: str) -> Program:
+    def searched(self, stage: StageTrainingStep, name: str) -> Program:
         """The stage as the search takes it; kept under `name` unless that is empty."""
         if name in self.programs:
             return self.programs[name]
@@ -325,7 +325,7 @@ class StagePlanner:
         self, one: One, request: Request, stage: StageTrainingStep, ask: Ask, name: str
     ) -> Search:
         return Search(
-            self._searched(stage, name).holding(one.in_flight), request, self.memory, ask.effort,
+            self.searched(stage, name).holding(one.in_flight), request, self.memory, ask.effort,
             ask.below_s, (), self.menus.setdefault(ask.size, Menus()),
         )  # fmt: skip
 

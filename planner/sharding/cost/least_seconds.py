@@ -16,6 +16,7 @@ top. The bounds serve where a search had no time to find a better one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -80,6 +81,50 @@ def least_each_s(
     return dict(_each_s(facts, compute, (devices,), ops, {}, apart=False))
 
 
+def least_inside_s(
+    facts: Facts,
+    compute: ComputeModel,
+    devices: int,
+    ops: Collection[int],
+    borders: Collection[int],
+) -> dict[int, float]:
+    """Least seconds of one run of each op, also where its program is a part of a larger one.
+
+    An op on the border may be fused with ops outside: it reads and writes the values there at no
+    cost, and no op but a product starts a kernel of its own.
+
+    Args:
+        facts: facts of the program.
+        compute: prices of ops on a device.
+        devices: number of devices that each op is split over, or a part of them.
+        ops: flat numbers of the ops.
+        borders: flat values that the program takes from others, or gives to them.
+    """
+    found: dict[int, float] = {}
+    for i in ops:
+        op = facts.flat.ops[i]
+        if facts.is_made(op):
+            work = _work(facts, i)
+            inner = replace(
+                work,
+                reads=tuple(k for k in work.reads if op.inputs[k] not in borders),
+                writes=tuple(k for k in work.writes if op.outputs[k] not in borders),
+                launches=0,
+            )
+            found[i] = _least(inner, compute, (devices,), apart=False)
+    return found
+
+
+def _work(facts: Facts, i: int) -> OpWork:
+    op, traffic = facts.flat.ops[i], facts.traffic
+    writes = tuple(k for k, v in enumerate(op.outputs) if traffic.stored[v])
+    types = operand_types(facts.flat, op)
+    return OpWork(
+        op.node, lookup(op.node.op), types, facts.spec(op), traffic.reads[i], writes,
+        traffic.launches[i],
+    )  # fmt: skip
+
+
 def _each_s(
     facts: Facts,
     compute: ComputeModel,
@@ -94,14 +139,10 @@ def _each_s(
         op = facts.flat.ops[i]
         if not facts.is_made(op):
             continue
-        writes = tuple(k for k, v in enumerate(op.outputs) if facts.traffic.stored[v])
-        reads, launches = facts.traffic.reads[i], facts.traffic.launches[i]
-        types = operand_types(facts.flat, op)
-        key = (op.node.op, types, op.node.outputs, op.node.attrs, reads, writes, launches)
+        work = _work(facts, i)
+        key = (op.node.op, work.operands, op.node.outputs, op.node.attrs, work.reads, work.writes,
+               work.launches)  # fmt: skip
         if key not in known:
-            work = OpWork(
-                op.node, lookup(op.node.op), types, facts.spec(op), reads, writes, launches
-            )
             known[key] = _least(work, compute, sizes, apart=apart)
         yield i, known[key]
 

@@ -1,0 +1,285 @@
+# pyright: basic
+"""Plans the divisions that may still be better than the best pipeline, until none is left.
+
+The search by estimates finds a good pipeline, but its estimates are no bounds. Here every division
+whose lower bound is below the best step is listed, for each number of micro-batches and way to
+schedule. The one with the least bound comes first. What is not known of its stages is found out in
+this order, and it is put back with the bound that follows:
+
+1. each stage is solved without a limit of memory, which bounds it whatever it computes again;
+2. each stage is planned within the limit, without recomputation;
+3. where that takes longer than its bound, with each kind of recomputation;
+4. the pipelines of these stages are simulated.
+
+Where there are too many divisions to list, or too much to solve, the rest is left to the estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from heapq import heapify, heappop, heappush
+
+from ..common.errors import IndivisibleError
+from .cut.opened_loss import cut_of
+from .divide.candidates import Candidates
+from .divide.dynamic_programme import EXACT, Division
+from .divide.listing import Floors, Listing, Parts, least_step_s
+from .divide.simulated import PipelineShape
+from .divide.stage_bounds import StageKind
+from .divide.stage_price import StagePrice
+from .schedule import INTERLEAVED
+from .stage_floors import StageFloors
+from .stage_planner import NEAR, StageError
+from .trials import PlannedPipeline, Trials, flight_of
+
+MOST_LISTED = 200_000  # stages that are looked at to list the divisions of one source
+# Distinct stages of the divisions that are left, each times the square of its devices, beyond which
+# none is solved: a stage of a GPT on 8 devices takes 3 to 5 s, on 4 devices 0.4 s.
+MOST_SOLVES = 1_000
+MOST_UNITS = 16  # distinct runs between neighbouring places whose ops are priced
+
+
+@dataclass(frozen=True)
+class Open:
+    """A division that may be better than the best pipeline.
+
+    family: what sets the micro-batches in flight; see `Source`.
+    """
+
+    count: int
+    family: str
+    places: tuple[int, ...]
+    sizes: tuple[int, ...]
+    chunks: int
+    flight: tuple[int, ...]
+    moved_s: tuple[float, ...]
+
+    @property
+    def groups(self) -> int:
+        """Groups of devices."""
+        return len(self.sizes) // self.chunks
+
+    def run(self, s: int) -> tuple[int, int]:
+        """Places of a stage."""
+        return self.places[s], self.places[s + 1]
+
+
+@dataclass
+class Proof:
+    """The divisions that are left, and what is known of their stages.
+
+    prices: stages that were planned by kind, equal runs and micro-batches in flight; None for one
+        that does not fit.
+    opened: the divisions that were listed.
+    unlisted_s: lower bound of the divisions that were not listed [s].
+    is_complete: whether no division that is left can be better than the best by more than the
+        tolerance of solves.
+    """
+
+    trials: Trials
+    candidates: Candidates
+    floors: StageFloors
+    prices: dict[tuple[StageKind, tuple[int, int], int], StagePrice | None] = field(
+        default_factory=dict[tuple[StageKind, tuple[int, int], int], "StagePrice | None"]
+    )
+    opened: list[Open] = field(default_factory=list[Open])
+    unlisted_s: float = 0.0
+    is_complete: bool = False
+
+    def run(
+        self,
+        best: PlannedPipeline | None,
+        counts: Sequence[int],
+        families: Sequence[str],
+        stages: Sequence[int],
+        turns: Sequence[tuple[int, int]],
+    ) -> PlannedPipeline | None:
+        """The best pipeline.
+
+        Args:
+            best: the best one so far.
+            counts: numbers of micro-batches.
+            families: families of schedules.
+            stages: numbers of stages.
+            turns: (groups of devices, stages on each) of interleaved 1F1B.
+        """
+        best_s = best.ranked.step_s if best else float("inf")
+        self.unlisted_s = best_s * (1 - EXACT)
+        self.opened = [*self._listed(best_s, counts, families, stages, turns)]
+        is_little = self._solves() <= MOST_SOLVES
+        queue = [(self.bound_s(one), k, one) for k, one in enumerate(self.opened)]
+        heapify(queue)
+        while queue and is_little:
+            bound_s, number, one = heappop(queue)
+            if bound_s >= best_s * (1 - EXACT):
+                queue = []
+                break
+            now_s = self.bound_s(one)
+            if now_s > bound_s:
+                heappush(queue, (now_s, number, one))
+            elif self._learnt(one):
+                heappush(queue, (self.bound_s(one), number, one))
+            else:
+                for division in self._divisions(one, best_s):
+                    found = self.trials.trial(one.count, division, one.family)
+                    if found and found.ranked.step_s < best_s:
+                        best, best_s = found, found.ranked.step_s
+        self.is_complete = self.unlisted_s >= best_s * (1 - EXACT) and not queue
+        return best
+
+    def _solves(self) -> int:
+        """Distinct stages of all divisions, each times the square of its devices."""
+        found = {
+            (one.count, size, self.floors.shares.alike(one.run(s))[0])
+            for one in self.opened for s, size in enumerate(one.sizes)
+        }  # fmt: skip
+        return sum(size * size for _, size, _ in found)
+
+    def lower_bound_s(self) -> float:
+        """Lower bound of all pipelines, whatever the plans of their stages [s]."""
+        return min([self.unlisted_s, *(self._least_s(one) for one in self.opened)])
+
+    def _least_s(self, one: Open) -> float:
+        """Bound of a division from those of its stages alone, not from their plans [s]."""
+        least = [self.floors.least(one.count, size) for size in one.sizes]
+        stages = [
+            (float(x.forward_s[one.run(s)]), float(x.step_s[one.run(s)]))
+            for s, x in enumerate(least)
+        ]  # fmt: skip
+        return least_step_s(stages, one.moved_s, one.groups)
+
+    def bound_s(self, one: Open) -> float:
+        """Lower bound of all pipelines of a division [s]."""
+        stages = [self._floor(one, s) for s in range(len(one.sizes))]
+        return least_step_s(stages, one.moved_s, one.groups)
+
+    def _listed(
+        self,
+        best_s: float,
+        counts: Sequence[int],
+        families: Sequence[str],
+        stages: Sequence[int],
+        turns: Sequence[tuple[int, int]],
+    ) -> Iterator[Open]:
+        """All divisions below the best step, but for those of sources with too many."""
+        limit_s = best_s * (1 - EXACT)
+        for count in counts:
+            with suppress(IndivisibleError):
+                listing = self._listing(count, stages)
+                parts = listing.below(limit_s, MOST_LISTED)
+                if parts is None:
+                    self.unlisted_s = min(self.unlisted_s, listing.least_s())
+                for family in families if parts else ():
+                    yield from self._opened(count, family, 1, parts or ())
+                for groups, chunks in turns:
+                    if count % groups or groups * chunks >= self.floors.shares.count:
+                        continue
+                    parts = listing.in_turn(groups, chunks, limit_s, MOST_LISTED)
+                    if parts is None:
+                        least_s = listing.least_in_turn_s(groups, chunks)
+                        self.unlisted_s = min(self.unlisted_s, least_s)
+                    yield from self._opened(count, INTERLEAVED, chunks, parts or ())
+
+    def _listing(self, count: int, stages: Sequence[int]) -> Listing:
+        space = self.candidates.space(count, "1f1b")
+        least = {size: self.floors.least(count, size) for size in space.machine.sizes}
+        floors = {size: Floors(x.forward_s, x.step_s) for size, x in least.items()}
+        return Listing(space.machine, floors, cache(space.transfer_s), stages)
+
+    def _opened(
+        self, count: int, family: str, chunks: int, parts: Iterable[Parts]
+    ) -> Iterator[Open]:
+        transfer_s = cache(self.candidates.space(count, "1f1b").transfer_s)
+        for places, sizes in parts:
+            division = Division(places, sizes, ("none",) * len(sizes), 0.0, 0.0, chunks)
+            flight = flight_of(count, division, family)
+            firsts = [sum(sizes[:s]) for s in range(len(sizes) // chunks)]
+            moved = tuple(
+                float(transfer_s(first, size)[i])
+                for first, size, i in zip(firsts, sizes, places, strict=False)
+            )
+            yield Open(count, family, places, sizes, chunks, flight, moved)
+
+    def _key(self, one: Open, s: int, kind: str) -> tuple[StageKind, tuple[int, int], int]:
+        run = self.floors.shares.alike(one.run(s))[0]
+        return StageKind(one.count, one.sizes[s], kind, one.chunks), run, one.flight[s]
+
+    def _kinds(self, one: Open, s: int) -> tuple[str, ...]:
+        """Kinds of recomputation that may be best: none alone where it is as good as its bound."""
+        price = self.prices.get(self._key(one, s, "none"))
+        if price is not None:
+            least_s = float(self.floors.least(one.count, one.sizes[s]).step_s[one.run(s)])
+            if _step_s(price, "none", one.count) <= least_s * (1 + 2 * NEAR):
+                return ("none",)
+        return self.candidates.kinds
+
+    def _floor(self, one: Open, s: int) -> tuple[float, float]:
+        """Least seconds of a stage's forward pass, and of all its micro-batches and the update."""
+        least = self.floors.least(one.count, one.sizes[s])
+        at, rows = one.run(s), list[tuple[float, float]]()
+        for kind in self._kinds(one, s):
+            key = self._key(one, s, kind)
+            price = self.prices.get(key)
+            if price is not None:
+                rows.append((price.forward_s, _step_s(price, kind, one.count)))
+            elif key not in self.prices:
+                again_s = (kind == "stage") * one.count * float(least.forward_s[at])
+                rows.append((float(least.forward_s[at]), float(least.step_s[at]) + again_s))
+        infinite = float("inf")
+        return (
+            min((f for f, _ in rows), default=infinite), min((t for _, t in rows), default=infinite)
+        )  # fmt: skip
+
+    def _learnt(self, one: Open) -> bool:
+        """Solves a stage of which something is not known; False if all is known."""
+        order = sorted(range(len(one.sizes)), key=lambda s: -one.flight[s])
+        for s in order:
+            if not self.floors.is_proved(one.count, one.sizes[s], one.run(s)):
+                self.floors.prove(one.count, one.sizes[s], one.run(s))
+                return True
+        for s in order:
+            for kind in ("none", *self._kinds(one, s)):
+                if self._key(one, s, kind) not in self.prices:
+                    self._plan(one, s, kind)
+                    return True
+        return False
+
+    def _plan(self, one: Open, s: int, kind: str) -> None:
+        planner, places = self.trials.planner, self.floors.shares.places
+        kinds = tuple(kind if r == s else "none" for r in range(len(one.sizes)))
+        cuts = tuple(places[k] for k in one.places)
+        shape = PipelineShape(cuts, one.sizes, one.count, kinds, one.chunks)
+        cut = cut_of(planner.loss(one.count), cuts, kinds)
+        found = planner.stage(cut, shape, s, one.flight[s])
+        price = None if isinstance(found, StageError) else found[1]
+        if isinstance(found, StageError):
+            self.trials.least.append(found.needs_bytes)
+        self.prices[self._key(one, s, kind)] = price
+
+    def _divisions(self, one: Open, best_s: float) -> Iterator[Division]:
+        """The pipelines of planned stages whose bound is below the best step."""
+        kinds = [
+            [(kind, price) for kind in self._kinds(one, s)
+             if (price := self.prices[self._key(one, s, kind)]) is not None]
+            for s in range(len(one.sizes))
+        ]  # fmt: skip
+        chosen: list[tuple[tuple[str, ...], tuple[tuple[float, float], ...]]] = [((), ())]
+        for s, options in enumerate(kinds):
+            rest = tuple(self._floor(one, r) for r in range(s + 1, len(kinds)))
+            longer = [
+                ((*names, kind), (*stages, (p.forward_s, _step_s(p, kind, one.count))))
+                for names, stages in chosen for kind, p in options
+            ]  # fmt: skip
+            chosen = [
+                row for row in longer
+                if least_step_s((*row[1], *rest), one.moved_s, one.groups) < best_s * (1 - EXACT)
+            ]  # fmt: skip
+        for names, _ in chosen:
+            yield Division(one.places, one.sizes, names, 0.0, 0.0, one.chunks)
+
+
+def _step_s(price: StagePrice, kind: str, count: int) -> float:
+    return count * price.paced_s(kind) + price.once_s

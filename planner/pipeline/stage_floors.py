@@ -1,0 +1,176 @@
+# pyright: basic
+"""Lower bounds of the seconds of stages, from the work of their ops and from solves without limits.
+
+A stage of slots i to j takes at least the seconds of the runs between places that it consists of,
+
+    T(i, j)  >=  sum over k of  T(k, k + 1)
+
+each op split in its own best way over the devices of the stage or a part of them, with nothing paid
+for values that enter or leave a run, since ops on both sides of a place may be fused. Parameters
+that several runs read count in the forward pass alone: their gradients may be summed at once. A
+stage also takes at least what the solver proves for it as if a device had memory for all of it,
+whatever it computes again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel import ComputeModel
+from ir.analysis import FlatProgram
+
+from ..common.errors import PlanError
+from ..sharding.cost.least_seconds import least_each_s, least_inside_s
+from .cut.opened_loss import cut_of
+from .cut.stage_training_step import StageTrainingStep
+from .divide.run_costs import Shares
+from .stage_planner import AMPLE, THOROUGH, Ask, StagePlanner
+
+Floats = NDArray[np.float64]
+Run = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Least:
+    """Least seconds of every run of slots as a stage, shape [first place, last place].
+
+    forward_s: forward pass of one micro-batch.
+    micro_s: forward and backward of one micro-batch.
+    step_s: all micro-batches, and what is done once a step.
+    """
+
+    forward_s: Floats
+    micro_s: Floats
+    step_s: Floats
+
+
+@dataclass
+class StageFloors:
+    """Lower bounds of all stages of a program.
+
+    sizes: devices of the sub-meshes to choose from.
+    """
+
+    planner: StagePlanner
+    shares: Shares
+    sizes: tuple[int, ...]
+    _units: dict[tuple[int, str], dict[int, tuple[float, float, float]]] = field(
+        default_factory=dict[tuple[int, str], dict[int, tuple[float, float, float]]]
+    )
+    _least: dict[tuple[int, int], Least] = field(default_factory=dict[tuple[int, int], Least])
+    proved: dict[tuple[int, int], dict[Run, float]] = field(
+        default_factory=dict[tuple[int, int], dict[Run, float]]
+    )
+
+    @cached_property
+    def distinct(self) -> int:
+        """Runs between neighbouring places that differ."""
+        return len({self.shares.alike((k, k + 1))[0] for k in range(self.shares.count - 1)})
+
+    def least(self, count: int, size: int) -> Least:
+        """Bounds for `count` micro-batches on `size` devices.
+
+        Raises:
+            IndivisibleError: if the loss cannot be divided so.
+        """
+        if (count, size) not in self._least:
+            self._price(count)
+        return self._least[count, size]
+
+    def prove(self, count: int, size: int, at: Run) -> None:
+        """Solves a stage without a limit of memory, and raises its bound and that of equal ones."""
+        loss, run = self.planner.loss(count), self.shares.alike(at)[0]
+        low, high = (self.shares.places[k] for k in run)
+        cuts = tuple(dict.fromkeys((0, low, high, len(loss.chain.slots))))
+        s = cuts.index(low)
+        stage, name = self.planner.training_step(
+            loss, cut_of(loss, cuts), s, (low, high), "none"
+        )  # fmt: skip
+        found = self.planner.planned_within(
+            count, stage, name, Ask(s, size, AMPLE, effort=THOROUGH)
+        )
+        if isinstance(found, PlanError):
+            raise found
+        bound_s = found[0].lower_bound_s - self._seen_s(stage, name)
+        least = self.least(count, size)
+        self.proved.setdefault((count, size), {})[run] = bound_s
+        for same in self.shares.alike(at):
+            least.step_s[same] = max(least.step_s[same], bound_s)
+
+    def is_proved(self, count: int, size: int, at: Run) -> bool:
+        """Whether a stage, or an equal one, was solved without a limit of memory."""
+        return self.shares.alike(at)[0] in self.proved.get((count, size), {})
+
+    def _seen_s(self, stage: StageTrainingStep, name: str) -> float:
+        """Most seconds of the ops that only keep a stage's outputs alive, which no price counts."""
+        facts = self.planner.searched(stage, name).facts
+        _, seen = _ops(stage, facts.flat)
+        compute = ComputeModel(self.planner.machine)
+        found = least_each_s(facts, compute, 1, seen)
+        return sum(facts.flat.ops[i].weight * seconds for i, seconds in found.items())
+
+    def _price(self, count: int) -> None:
+        loss, n = self.planner.loss(count), self.shares.count
+        cut = cut_of(loss, self.shares.places)
+        readers = Counter(use for stage in cut.stages for use in stage.params)
+        rows: list[dict[int, tuple[float, float, float]]] = []
+        for k in range(n - 1):
+            ends = self.shares.places[k : k + 2]
+            stage, name = self.planner.training_step(loss, cut, k, ends, "none")
+            if (count, name) not in self._units:
+                self._units[count, name] = self._unit(stage, name)
+            row = self._units[count, name]
+            if any(readers[use] > 1 for use in cut.stages[k].params):
+                row = {d: (forward, forward, 0.0) for d, (forward, _, _) in row.items()}
+            rows.append(row)
+        empty = np.tril(np.ones((n, n), dtype=bool))
+        for size in self.sizes:
+            each = np.array([row[size] for row in rows])
+            sums = np.concatenate((np.zeros((1, 3)), np.cumsum(each, axis=0)))
+            runs = np.maximum(sums[None, :, :] - sums[:, None, :], 0.0)
+            runs[empty] = np.inf
+            forward, micro, once = runs[..., 0], runs[..., 1], runs[..., 2]
+            self._least[count, size] = Least(forward, micro, count * micro + once)
+
+    def _unit(self, stage: StageTrainingStep, name: str) -> dict[int, tuple[float, float, float]]:
+        """Size -> least seconds of a run's forward pass, of both passes, and once a step."""
+        facts, parts = self.planner.searched(stage, name).facts, stage.program.parts
+        flat, inside = facts.flat, (stage.loop, 0)
+        own, seen = _ops(stage, flat)
+        forward = set(parts.forward.nodes)
+        taken = (flat.names.get((inside, v)) for kind in ("takes", "slopes")
+                 for v in stage.program.args[kind])  # fmt: skip
+        borders = {v for v in taken if v is not None}
+        borders.update(v for i in seen for v in flat.ops[i].reads)
+        count = stage.traced.graph.nodes[stage.loop].attr("length")
+        compute, found = ComputeModel(self.planner.machine), {}
+        for size in self.sizes:
+            sums = [0.0, 0.0, 0.0]
+            least = least_inside_s(facts, compute, size, own, borders)
+            for i, seconds in least.items():
+                op = flat.ops[i]
+                if op.place[:2] != inside:
+                    sums[2] += seconds * op.weight
+                    continue
+                each = seconds * op.weight / count
+                sums[1] += each
+                sums[0] += each * (op.place[2] in forward)
+            found[size] = (sums[0], sums[1], sums[2])
+        return found
+
+
+def _ops(stage: StageTrainingStep, flat: FlatProgram) -> tuple[list[int], list[int]]:
+    """Flat numbers of the ops of a stage, and of those that only keep its outputs alive."""
+    parts = stage.program.parts
+    nodes = {*parts.forward.nodes, *parts.input_gradient.nodes, *parts.weight_gradient.nodes}
+    inside = (stage.loop, 0)
+    own: list[int] = []
+    seen: list[int] = []
+    for i, op in enumerate(flat.ops):
+        (own if op.place[:2] != inside or op.place[2] in nodes else seen).append(i)
+    return own, seen

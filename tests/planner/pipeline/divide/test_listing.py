@@ -1,0 +1,121 @@
+"""Bounds of divisions against simulated schedules, and lists of them against all there are."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel import parse_cluster
+from planner.pipeline.divide.dynamic_programme import Machine
+from planner.pipeline.divide.listing import Floors, Listing, Parts, least_step_s
+from planner.pipeline.divide.simulated import table_of
+from planner.pipeline.divide.transfers import entry_s, links_of
+from planner.pipeline.schedule import INTERLEAVED, PIPELINES, Simulator, StageCosts
+from planner.pipeline.schedule.transform import with_optimizer
+
+PLACES = 5
+SIZES = (1, 2, 4)
+EDGE = np.array([0.0, 2.0, 0.5, 1.0, 0.0])
+
+
+def listing_of(work: list[float], stages: tuple[int, ...]) -> Listing:
+    """Divisions of so much work on two hosts of four devices."""
+    sums = np.concatenate(([0.0], np.cumsum(work)))
+    run = sums[None, :] - sums[:, None]
+    run = np.where(np.tril(np.ones_like(run, dtype=bool)), np.inf, run)
+    floors = {d: Floors(run / d / 3, run * (4 + 0.1 * d) / d) for d in SIZES}
+
+    def transfer_s(first: int, size: int) -> np.ndarray:
+        return EDGE / size if first % 4 == 0 else 0.0 * EDGE
+
+    return Listing(Machine(8, 4, SIZES), floors, transfer_s, stages)
+
+
+def bound_s(listing: Listing, parts: Parts, groups: int) -> float:
+    places, sizes = parts
+    stages = [
+        (float(listing.floors[d].forward_s[at]), float(listing.floors[d].step_s[at]))
+        for d, at in zip(sizes, itertools.pairwise(places), strict=True)
+    ]
+    firsts = [sum(sizes[:s]) for s in range(groups)]
+    moved = [
+        float(listing.transfer_s(f, d)[i]) for f, d, i in zip(firsts, sizes, places, strict=False)
+    ]
+    return least_step_s(stages, moved, groups)
+
+
+def every(listing: Listing) -> Iterator[Parts]:
+    machine = listing.machine
+    for p in listing.stages:
+        for sizes in itertools.product(SIZES, repeat=p):
+            starts = [sum(sizes[:s]) for s in range(p)]
+            if sum(sizes) == machine.devices and all(map(machine.fits_at, starts, sizes)):
+                for inner in itertools.combinations(range(1, PLACES - 1), p - 1):
+                    yield (0, *inner, PLACES - 1), sizes
+
+
+WORK = st.lists(st.floats(0.1, 9.0), min_size=PLACES - 1, max_size=PLACES - 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(WORK, st.floats(1.0, 2.0))
+def test_all_divisions_below_a_limit_are_listed(work: list[float], above: float):
+    listing = listing_of(work, (2, 3, 4))
+    steps = {parts: bound_s(listing, parts, len(parts[1])) for parts in every(listing)}
+    least = listing.least_s()
+    np.testing.assert_allclose(least, min(steps.values()))
+    found = listing.below(least * above, 10**6)
+    assert found is not None
+    assert set(found) == {parts for parts, step_s in steps.items() if step_s < least * above}
+    assert listing.below(math.inf, 1) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(WORK, st.floats(0.8, 2.0))
+def test_all_divisions_in_turn_below_a_limit_are_listed(work: list[float], above: float):
+    listing = listing_of(work, (2,))
+    parts = [((0, *inner, PLACES - 1), (4,) * 4) for inner in itertools.combinations((1, 2, 3), 3)]
+    steps = {one: bound_s(listing, one, 2) for one in parts}
+    least = min(steps.values())
+    assert listing.least_in_turn_s(2, 2) <= least * (1 + 1e-9)
+    found = listing.in_turn(2, 2, least * above, 10**6)
+    assert found is not None
+    assert set(found) >= {one for one, step_s in steps.items() if step_s < least * above}
+    assert listing.in_turn(2, 2, math.inf, 1) is None
+    assert listing.in_turn(3, 2, math.inf, 10**6) == []
+
+
+SECONDS = st.lists(st.floats(0.01, 3.0), min_size=4, max_size=4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    SECONDS, SECONDS, SECONDS, SECONDS, st.sampled_from(sorted({*PIPELINES})),
+    st.sampled_from([2, 4, 8]), st.sampled_from([0.0, 1e9, 1e10]),
+)  # fmt: skip
+def test_no_schedule_is_faster_than_the_bound(
+    forward: list[float], back: list[float], weight: list[float], once: list[float],
+    name: str, count: int, sent: float,
+):  # fmt: skip
+    cluster = parse_cluster("4xv100-16gb:2")
+    chunks = 2 if name == INTERLEAVED else 1
+    groups = 4 // chunks
+    sizes = (cluster.num_devices // groups,) * groups
+    costs = StageCosts(
+        forward_s=tuple(forward), input_gradient_s=tuple(back), weight_gradient_s=tuple(weight),
+        optimizer_s=tuple(once), output_bytes=(sent / sizes[0],) * 3 + (0.0,),
+    )  # fmt: skip
+    table = with_optimizer(table_of(name, count, ("none",) * 4, chunks))
+    step_s = Simulator(table).run(costs, links_of(sizes, cluster)).step_s
+    across = np.array([0.0, *(sent,) * groups])
+    moved = [float(entry_s(cluster, g * sizes[0], sizes[0], across)[g]) for g in range(groups)]
+    stages = [
+        (f, count * (f + b + w) + u)
+        for f, b, w, u in zip(forward, back, weight, once, strict=True)
+    ]  # fmt: skip
+    assert least_step_s(stages, moved, groups) <= step_s * (1 + 1e-9)

@@ -1,0 +1,144 @@
+# pyright: basic
+"""The search for a pipeline against every pipeline that there is."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from planner.pipeline.cut.opened_loss import cut_of
+from planner.pipeline.divide.dynamic_programme import EXACT, Division, Machine
+from planner.pipeline.divide.run_costs import RECOMPUTE
+from planner.pipeline.divide.simulated import PipelineShape, ranked
+from planner.pipeline.divide.space import group_counts, sizes, stage_counts
+from planner.pipeline.schedule import INTERLEAVED, families
+from planner.pipeline.search import CHUNKS, PipelineSearch
+from planner.pipeline.stage_planner import NEAR, StageError
+from planner.pipeline.trials import flight_of
+from tests.planner.pipeline.test_search import search_of
+
+ALL = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", "interleaved")
+# Widths of the layers, bytes of memory, kinds of recomputation, other settings.
+MODELS = [
+    ((48, 16), None, ("none", "stage"), {"microbatches": 2, "schedules": ("1f1b",)}),
+    ((64,), None, RECOMPUTE, {"schedules": ALL}),
+    ((64,), 20_000, RECOMPUTE, {"schedules": ALL}),
+    ((32, 32), None, RECOMPUTE, {"schedules": ("1f1b", "zb-h1")}),
+    ((32, 32), 14_000, RECOMPUTE, {"schedules": ("1f1b", "zb-h1")}),
+    ((256, 16), None, RECOMPUTE, {"microbatches": 4, "schedules": ALL}),
+    ((16, 256), None, RECOMPUTE, {"microbatches": 4, "schedules": ALL}),
+    ((16, 256), 40_000, RECOMPUTE, {"microbatches": 4, "schedules": ALL}),
+    ((64, 64, 64), None, ("none", "stage"), {"microbatches": 4, "schedules": ("1f1b", "gpipe")}),
+    ((128, 16, 64), 60_000, ("none", "stage"), {"microbatches": 8, "schedules": ("1f1b-eager",)}),
+]
+
+
+def shapes(search: PipelineSearch, count: int):
+    """Every (family, division without recomputation) with `count` micro-batches."""
+    shares, cluster, given = search.shares, search.machine, search.options.schedules
+    machine = Machine(cluster.num_devices, cluster.devices_per_host, sizes(cluster))
+    stages = stage_counts(cluster, shares.count - 1)
+    ways = [
+        (family, devices, 1)
+        for family in families(given) for p in stages
+        for devices in itertools.product(machine.sizes, repeat=p)
+    ]  # fmt: skip
+    if INTERLEAVED in given:
+        ways += [
+            (INTERLEAVED, (cluster.num_devices // p,) * (p * chunks), chunks)
+            for p in group_counts(cluster, stages) if count % p == 0 for chunks in CHUNKS
+        ]  # fmt: skip
+    for family, devices, chunks in ways:
+        groups = devices[: len(devices) // chunks]
+        firsts = [sum(groups[:s]) for s in range(len(groups))]
+        if sum(groups) != machine.devices or not all(map(machine.fits_at, firsts, groups)):
+            continue
+        for inner in itertools.combinations(range(1, shares.count - 1), len(devices) - 1):
+            places = (0, *inner, shares.count - 1)
+            yield family, Division(places, devices, ("none",) * len(devices), 0, 0, chunks)
+
+
+def best_of_all(search: PipelineSearch, kinds: tuple[str, ...]) -> float:
+    """The least step over cuts, sub-meshes, recomputation, micro-batches and schedules."""
+    planner, best = search.planner, math.inf
+
+    @cache
+    def priced(count: int, cuts: tuple[int, ...], s: int, size: int, kind: str, flight: int,
+               chunks: int):  # fmt: skip
+        names = tuple(kind if r == s else "none" for r in range(len(cuts) - 1))
+        shape = PipelineShape(cuts, (size,) * len(names), count, names, chunks)
+        found = planner.stage(cut_of(planner.loss(count), cuts, names), shape, s, flight)
+        return None if isinstance(found, StageError) else found[1]
+
+    for count in search.counts:
+        for family, one in shapes(search, count):
+            cuts = tuple(search.shares.places[j] for j in one.places)
+            flight, end = flight_of(count, one, family), search.shares.places[-1]
+            each = []
+            for s, size in enumerate(one.sizes):
+                own = tuple(dict.fromkeys((0, cuts[s], cuts[s + 1], end)))
+                at = own.index(cuts[s])
+                rows = [(k, priced(count, own, at, size, k, flight[s], one.chunks)) for k in kinds]
+                each.append([row for row in rows if row[1] is not None])
+            across = [planner.loss(count).chain.across[c] for c in cuts[1:-1]]
+            for chosen in itertools.product(*each):
+                names, prices = zip(*chosen, strict=True)
+                busy = max(count * p.paced_s(k) + p.once_s for k, p in chosen)
+                if one.chunks == 1 and busy >= best:
+                    continue  # a group of devices works longer than the best step
+                shape = PipelineShape(cuts, one.sizes, count, names, one.chunks)
+                found = ranked(shape, prices, across, search.machine, search.limit,
+                               search.options.schedules)[0]  # fmt: skip
+                if found.worst_bytes <= search.limit:
+                    best = min(best, found.step_s)
+    return best
+
+
+def is_the_best(widths, memory_bytes, kinds, settings) -> None:
+    search = search_of(widths, memory_bytes, **settings)
+    object.__setattr__(search, "candidates", replace(search.candidates, kinds=kinds))
+    found = search.run(None)
+    assert search.proof.is_complete
+    best = best_of_all(search_of(widths, memory_bytes, **settings), kinds)
+    if found is None:
+        assert best == math.inf
+    else:
+        assert found.ranked.step_s <= best * (1 + EXACT + 2 * NEAR)
+        assert found.ranked.step_s >= best * (1 - 2 * NEAR)
+
+
+def test_plans_of_stages_take_no_less_than_their_bounds():
+    search = search_of((64, 64), 30_000, microbatches=4)
+    assert search.run(None) is not None
+    prices = [(key, price) for key, price in search.proof.prices.items() if price is not None]
+    assert len(prices) > 5
+    for (kind, run, _), price in prices:
+        least = search.floors.least(kind.count, kind.size)
+        assert price.forward_s >= least.forward_s[run] * (1 - 1e-9)
+        assert price.paced_s(kind.recompute) >= least.micro_s[run] * (1 - 1e-9)
+        spent_s = kind.count * price.paced_s(kind.recompute) + price.once_s
+        assert spent_s >= least.step_s[run] * (1 - 1e-9)
+        assert least.step_s[run] >= kind.count * least.micro_s[run]
+
+
+def test_a_bound_of_all_pipelines_is_below_the_best_and_above_their_work():
+    search = search_of((64, 64), None, microbatches=2)
+    found = search.run(None)
+    assert found is not None
+    work = min(search.planner.least_work_s(m, (1, 2, 3)) for m in search.counts)
+    assert work / 4 < search.lower_bound_s() < found.ranked.step_s
+
+
+@pytest.mark.slow
+def test_no_pipeline_of_a_small_model_is_better():
+    is_the_best(*MODELS[0])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("model", MODELS[1:])
+def test_no_pipeline_is_better(model):
+    is_the_best(*model)
