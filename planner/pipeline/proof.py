@@ -38,7 +38,7 @@ from .trials import PlannedPipeline, Trials, flight_of
 MOST_LISTED = 200_000  # stages that are looked at to list the divisions of one source
 # Distinct stages of the divisions that are left, each times the square of its devices, beyond which
 # none is solved: a stage of a GPT on 8 devices takes 3 to 5 s, on 4 devices 0.4 s.
-MOST_SOLVES = 1_000
+MOST_SOLVES = 100
 MOST_UNITS = 16  # distinct runs between neighbouring places whose ops are priced
 
 

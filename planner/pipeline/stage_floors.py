@@ -123,7 +123,7 @@ class StageFloors:
             ends = self.shares.places[k : k + 2]
             stage, name = self.planner.training_step(loss, cut, k, ends, "none")
             if (count, name) not in self._units:
-                self._units[count, name] = self._unit(stage, name)
+                self._units[count, name] = self._unit(stage, name, count)
             row = self._units[count, name]
             if any(readers[use] > 1 for use in cut.stages[k].params):
                 row = {d: (forward, forward, 0.0) for d, (forward, _, _) in row.items()}
@@ -137,7 +137,9 @@ class StageFloors:
             forward, micro, once = runs[..., 0], runs[..., 1], runs[..., 2]
             self._least[count, size] = Least(forward, micro, count * micro + once)
 
-    def _unit(self, stage: StageTrainingStep, name: str) -> dict[int, tuple[float, float, float]]:
+    def _unit(
+        self, stage: StageTrainingStep, name: str, count: int
+    ) -> dict[int, tuple[float, float, float]]:
         """Size -> least seconds of a run's forward pass, of both passes, and once a step."""
         facts, parts = self.planner.searched(stage, name).facts, stage.program.parts
         flat, inside = facts.flat, (stage.loop, 0)
@@ -147,8 +149,7 @@ class StageFloors:
                  for v in stage.program.args[kind])  # fmt: skip
         borders = {v for v in taken if v is not None}
         borders.update(v for i in seen for v in flat.ops[i].reads)
-        count = stage.traced.graph.nodes[stage.loop].attr("length")
-        compute, found = ComputeModel(self.planner.machine), {}
+        compute, found = ComputeModel(self.planner.machine), dict[int, tuple[float, float, float]]()
         for size in self.sizes:
             sums = [0.0, 0.0, 0.0]
             least = least_inside_s(facts, compute, size, own, borders)

@@ -247,14 +247,21 @@ class StagePlanner:
     def training_step(
         self, loss: Opened, cut: Staged, s: int, cuts: Sequence[int], kind: str
     ) -> tuple[StageTrainingStep, str]:
-        """The traced stage and the digest of its program; inner runs of a loop share them."""
+        """The traced stage and the digest of its program; inner runs of a loop share them.
+
+        What a stage takes and returns also depends on where the others begin.
+        """
         parts = parts_of(loss.layers, cuts[0], cuts[1])
         lengths = [loss.layers.ops[i].params.get("length", 0) for _, i, _, _ in parts]
         alike = tuple(
             (i, b - a, a == 0, b == n) for (_, i, a, b), n in zip(parts, lengths, strict=True)
         )
         inside = kind if kind in ("selective", "full") else "none"
-        key = (loss.microbatches, inside, alike if parts[0][2] >= 0 else tuple(cuts))
+        stage, is_loop = cut.stages[s], parts[0][2] >= 0
+        readers = tuple(len(cut.readers(key)) for key in stage.gives)  # each returns a gradient
+        uses = tuple((use.leaf, use.high - use.low) for use in stage.params)
+        ends = (len(stage.takes), uses) if is_loop else (stage.takes, stage.params)
+        key = (loss.microbatches, inside, alike if is_loop else tuple(cuts), readers, ends)
         if key not in self.known:
             stage = stage_training_step(loss, cut, s, self.training.optimizer)
             self.known[key] = stage, digest(stage.traced.graph)

@@ -149,7 +149,8 @@ class Listing:
             return []
         step_s, last = self.floors[size].step_s, self._count - 1
         rest = np.append(step_s[:-1, -1], 0.0)
-        todo = [((0,), (0.0,) * groups)]
+        begun = ((0,), (0.0,) * groups)  # places so far, and seconds of each group
+        todo: list[tuple[tuple[int, ...], tuple[float, ...]]] = [begun]
         found, looked = list[Parts](), 0
         while todo:
             places, busy = todo.pop()
