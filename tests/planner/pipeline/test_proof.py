@@ -31,7 +31,7 @@ MODELS = [
     ((32, 32), 14_000, RECOMPUTE, {"schedules": ("1f1b", "zb-h1")}),
     ((256, 16), None, RECOMPUTE, {"microbatches": 4, "schedules": ALL}),
     ((16, 256), None, RECOMPUTE, {"microbatches": 4, "schedules": ALL}),
-    ((16, 256), 40_000, RECOMPUTE, {"microbatches": 4, "schedules": ALL}),
+    ((16, 256), 80_000, RECOMPUTE, {"microbatches": 4, "schedules": ALL}),
     ((64, 64, 64), None, ("none", "stage"), {"microbatches": 4, "schedules": ("1f1b", "gpipe")}),
     ((128, 16, 64), 60_000, ("none", "stage"), {"microbatches": 8, "schedules": ("1f1b-eager",)}),
 ]
