@@ -109,13 +109,14 @@ def _check_amount(op: RegisteredOp, kind: str, names: frozenset[str]) -> None:
 
 
 def _number(value: object, where: str) -> float:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or value < 0:
-        raise IRError(
-            f"is {value!r}", where=where,
-            remedy="give a number of at least 0, or a function of the factors' sizes",
-        )  # fmt: skip
-    return float(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = float(value)
+        if math.isfinite(number) and number >= 0:
+            return number
+    raise IRError(
+        f"is {value!r}", where=where,
+        remedy="give a number of at least 0, or a function of the factors' sizes",
+    )  # fmt: skip
 
 
 # --- one call ------------------------------------------------------------------------------------

@@ -70,8 +70,10 @@ def _entering(node: Node, body: int, operand: Operand) -> Source:
 def _first(node: Node, source: Source) -> int | None:
     """The constant that a source has in the first iteration."""
     operand = node.inputs[source] if isinstance(source, int) else source
-    whole = isinstance(operand, Literal) and type(operand.value) is int
-    return operand.value if whole and isinstance(operand.value, int) else None
+    if not isinstance(operand, Literal):
+        return None
+    value = operand.value
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _fixed(node: Node, source: Source) -> int | None:

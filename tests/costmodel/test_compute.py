@@ -95,6 +95,7 @@ def test_the_sustained_rate_is_that_of_the_longest_products(device: str) -> None
     rates = [2 * r.batch * r.m * r.n * r.k / r.seconds for r in long]
     sustained = model(device).device.sustained("bfloat16")
     assert sustained == pytest.approx(float(np.median(rates)), rel=0.01)
+    assert sustained is not None
     found = model(device).gemm_s(1, 8192, 8192, 8192, "bfloat16")
     assert float(found) == pytest.approx(2 * 8192**3 / sustained, rel=1e-9)
 

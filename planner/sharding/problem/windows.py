@@ -324,7 +324,9 @@ class _Reader:
         """Sums of the weights of some of the largest ops, by node."""
         columns = self.column[body.large_ops[which]]
         some = columns >= 0
-        return np.bincount(columns[some], weights[some], len(self.nodes))
+        found = np.zeros(len(self.nodes))
+        np.add.at(found, columns[some], weights[some])
+        return found
 
 
 def windows_of(facts: Facts, op_node: dict[int, int]) -> Windows:
