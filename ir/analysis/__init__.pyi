@@ -3,7 +3,7 @@ from .colour_refinement import refine as refine
 from .decisions import Decisions as Decisions
 from .decisions import ValueKey as ValueKey
 from .dimension_classes import Classes as Classes
-from .dimension_classes import Kinds as Kinds
+from .dimension_kinds import Kinds as Kinds
 from .effects import has_effects as has_effects
 from .effects import is_effect as is_effect
 from .factor_specs import Groups as Groups

@@ -1,8 +1,4 @@
-"""Which dimensions of a program belong together: the batch, the sequence, the experts.
-
-Dimensions that a factor joins are one class. Hand-written plans speak of such classes ("split the
-batch"), and so do the baselines.
-"""
+"""Which dimensions of a program belong together: those that a factor joins are one class."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ import numpy as np
 
 from ..factors import FactorSpec
 from ..graph import Literal
-from ..table import lookup
 from .flat_program import FlatProgram
 from .union_find import find
 
@@ -93,71 +88,3 @@ def _settled(parent: list[int]) -> list[int]:
     while not np.array_equal(further := found[found], found):
         found = further
     return found.tolist()
-
-
-class Kinds:
-    """Which dimensions are of the batch, of the sequence, of the experts.
-
-    Attributes:
-        batch: classes of the first dimensions of batch arguments.
-        sequence: classes of their second dimensions.
-        experts: classes of batch dimensions of products one operand of which is a parameter, cast
-            or reshaped.
-    """
-
-    def __init__(
-        self, classes: Classes, specs: Sequence[FactorSpec], batch: Sequence[int],
-        parameters: Sequence[int],
-    ) -> None:  # fmt: skip
-        """Takes the classes, the factors of every op, and arguments by role (flat values)."""
-        self.classes = classes
-        flat = classes.flat
-        ranked = [(v, flat.values[v].type.rank) for v in batch]
-        self.batch = {classes.of_dim(v, 0) for v, rank in ranked if rank > 0}
-        self.sequence = {classes.of_dim(v, 1) for v, rank in ranked if rank > 1} - self.batch
-        experts = _expert_classes(classes, specs, _weights(flat, parameters))
-        self.experts = experts - self.batch - self.sequence
-        groups = (("batch", self.batch), ("sequence", self.sequence), ("experts", self.experts))
-        self._names = {member: name for name, members in groups for member in members}
-        self._named = [self._names.get(member, "") for member in classes.members()]
-
-    def of_dim(self, value: int, dim: int) -> str:
-        """batch, sequence, experts or nothing."""
-        return self._names.get(self.classes.of_dim(value, dim), "")
-
-    def of_value(self, value: int) -> tuple[str, ...]:
-        """The same for all dimensions of a value."""
-        return tuple(self._named[slice(*self.classes.dims(value))])
-
-    def of_op(self, op: int) -> tuple[str, ...]:
-        """The same for all factors of an op."""
-        return tuple(self._named[slice(*self.classes.factors(op))])
-
-    def of_factor(self, op: int, factor: str) -> str:
-        """The same for a factor."""
-        return self._names.get(self.classes.of_factor(op, factor), "")
-
-
-def _expert_classes(classes: Classes, specs: Sequence[FactorSpec], weights: set[int]) -> set[int]:
-    found: set[int] = set()
-    for i, (op, spec) in enumerate(zip(classes.flat.ops, specs, strict=True)):
-        if op.node.op == "dot_general" and any(v in weights for v in op.inputs):
-            lhs, rhs = ({f for dim in dims for f in dim} for dims in spec.operands)
-            out = {f for dim in spec.results[0] for f in dim}
-            found.update(classes.of_factor(i, f) for f in lhs & rhs & out)
-    return found
-
-
-def _weights(flat: FlatProgram, parameters: Sequence[int]) -> set[int]:
-    """Parameters and values made of parameters alone without arithmetic between them."""
-    weights = set(parameters)
-    entering = {link.target: link.source for link in flat.links}
-    for op in flat.ops:
-        for value in op.inputs:
-            if isinstance(value, int) and entering.get(value) in weights:
-                weights.add(value)
-        sources = [v for v in op.inputs if isinstance(v, int)]
-        simple = lookup(op.node.op).family in ("elementwise", "layout") and len(sources) == 1
-        if simple and sources[0] in weights:
-            weights.update(op.outputs)
-    return weights

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel import ReshardModel, parse_cluster
 from ir import FactorSpec, LoweredPlan, Mesh, Sharding, lookup
-from ir.analysis.dimension_classes import Classes, Kinds
+from ir.analysis import Classes, Kinds
 from ir.analysis.flatten import flatten
 from ir.strategy import Strategy
 from ir.trace import Traced, trace
@@ -182,7 +182,7 @@ class Setting:
         """The limits of a hand-written plan; of several, that with the last axis for tensors."""
         specs = [self.builder.spec(op) for op in self.flat.ops]
         roles = self.roles
-        kinds = Kinds(Classes(self.flat, specs), specs, roles.batch, roles.parameters)
+        kinds = Kinds(Classes(self.flat, specs), specs, roles.batch, roles.parameters, roles.states)
         maker = Recipes(self.builder, kinds, roles)
         found = maker.recipes(every=True)
         return [maker.limits(recipe) for recipe in found if recipe.name == name][-1]

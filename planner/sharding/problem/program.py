@@ -71,7 +71,7 @@ class Program:
 def kinds_of(flat: FlatProgram, specs: Specs, roles: Roles) -> Kinds:
     """Kinds of the dimensions of a program: batch, sequence, experts."""
     each = [specs.of(op) for op in flat.ops]
-    return Kinds(Classes(flat, each), each, roles.batch, roles.parameters)
+    return Kinds(Classes(flat, each), each, roles.batch, roles.parameters, roles.states)
 
 
 def roles_of(names: Sequence[str], flat: FlatProgram) -> Roles:

@@ -12,7 +12,7 @@ import pytest
 
 from costmodel import CollectiveModel, ComputeModel, ReshardModel, parse_cluster
 from examples import gpt, llama
-from ir.analysis.dimension_classes import Classes, Kinds
+from ir.analysis import Classes, Kinds
 from ir.analysis.flatten import flatten
 from ir.trace import trace
 from planner.sharding.cost.account import account
@@ -42,7 +42,7 @@ def facts(name: str = "gpt", layers: int = LAYERS) -> tuple[Facts, Kinds, tuple[
     found = Facts(flat, traced.tied, frozenset(traced.donated))
     roles = roles_of([item.role for item in traced.graph.inputs], flat)
     specs = [found.spec(op) for op in flat.ops]
-    kinds = Kinds(Classes(flat, specs), specs, roles.batch, roles.parameters)
+    kinds = Kinds(Classes(flat, specs), specs, roles.batch, roles.parameters, roles.states)
     return found, kinds, tuple(item.role for item in traced.graph.inputs)
 
 

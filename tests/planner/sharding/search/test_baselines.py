@@ -12,7 +12,7 @@ import pytest
 
 from costmodel import CollectiveModel, ComputeModel, ReshardModel
 from ir import Sharding
-from ir.analysis.dimension_classes import Classes, Kinds
+from ir.analysis import Classes, Kinds
 from ir.analysis.flatten import flatten
 from ir.trace import trace
 from planner import Plan, plan
@@ -53,7 +53,7 @@ def recipes(loss: Any, params: Any, batch: Any, mesh: tuple[int, ...], *, every:
     builder = Builder(facts, cache, 1e18)
     roles = roles_of([item.role for item in traced.graph.inputs], flat)
     specs = [facts.spec(op) for op in flat.ops]
-    kinds = Kinds(Classes(flat, specs), specs, roles.batch, roles.parameters)
+    kinds = Kinds(Classes(flat, specs), specs, roles.batch, roles.parameters, roles.states)
     maker = Recipes(builder, kinds, roles)
     return maker, {r.name: r for r in maker.recipes(every=every)}
 

@@ -1,0 +1,83 @@
+"""Which dimensions are of the batch, of the sequence, of the experts.
+
+Hand-written plans speak of these ("split the batch"), and so do the baselines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..factors import FactorSpec
+from ..table import lookup
+from .batch_dimensions import batch_dimensions
+from .dimension_classes import Classes
+from .flat_program import FlatProgram
+
+
+class Kinds:
+    """Which dimensions are of the batch, of the sequence, of the experts.
+
+    Attributes:
+        batch: classes of the batch dimensions of batch arguments.
+        sequence: classes of the first of their other dimensions.
+        experts: classes of batch dimensions of products one operand of which is a parameter, cast
+            or reshaped.
+    """
+
+    def __init__(
+        self, classes: Classes, specs: Sequence[FactorSpec], batch: Sequence[int],
+        parameters: Sequence[int], states: Sequence[int],
+    ) -> None:  # fmt: skip
+        """Takes the classes, the factors of every op, and arguments by role (flat values)."""
+        self.classes = classes
+        flat = classes.flat
+        found = batch_dimensions(classes, batch, (*parameters, *states))
+        self.batch = {classes.of_dim(v, d) for v, d in found.items()}
+        others = [(v, 1 if d == 0 else 0) for v, d in found.items() if flat.values[v].type.rank > 1]
+        self.sequence = {classes.of_dim(v, d) for v, d in others} - self.batch
+        experts = _expert_classes(classes, specs, _weights(flat, parameters))
+        self.experts = experts - self.batch - self.sequence
+        groups = (("batch", self.batch), ("sequence", self.sequence), ("experts", self.experts))
+        self._names = {member: name for name, members in groups for member in members}
+        self._named = [self._names.get(member, "") for member in classes.members()]
+
+    def of_dim(self, value: int, dim: int) -> str:
+        """batch, sequence, experts or nothing."""
+        return self._names.get(self.classes.of_dim(value, dim), "")
+
+    def of_value(self, value: int) -> tuple[str, ...]:
+        """The same for all dimensions of a value."""
+        return tuple(self._named[slice(*self.classes.dims(value))])
+
+    def of_op(self, op: int) -> tuple[str, ...]:
+        """The same for all factors of an op."""
+        return tuple(self._named[slice(*self.classes.factors(op))])
+
+    def of_factor(self, op: int, factor: str) -> str:
+        """The same for a factor."""
+        return self._names.get(self.classes.of_factor(op, factor), "")
+
+
+def _expert_classes(classes: Classes, specs: Sequence[FactorSpec], weights: set[int]) -> set[int]:
+    found: set[int] = set()
+    for i, (op, spec) in enumerate(zip(classes.flat.ops, specs, strict=True)):
+        if op.node.op == "dot_general" and any(v in weights for v in op.inputs):
+            lhs, rhs = ({f for dim in dims for f in dim} for dims in spec.operands)
+            out = {f for dim in spec.results[0] for f in dim}
+            found.update(classes.of_factor(i, f) for f in lhs & rhs & out)
+    return found
+
+
+def _weights(flat: FlatProgram, parameters: Sequence[int]) -> set[int]:
+    """Parameters and values made of parameters alone without arithmetic between them."""
+    weights = set(parameters)
+    entering = {link.target: link.source for link in flat.links}
+    for op in flat.ops:
+        for value in op.inputs:
+            if isinstance(value, int) and entering.get(value) in weights:
+                weights.add(value)
+        sources = [v for v in op.inputs if isinstance(v, int)]
+        simple = lookup(op.node.op).family in ("elementwise", "layout") and len(sources) == 1
+        if simple and sources[0] in weights:
+            weights.update(op.outputs)
+    return weights
