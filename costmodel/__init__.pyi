@@ -13,6 +13,7 @@ from .fit import fit_curve as fit_curve
 from .gaps import missing_sizes as missing_sizes
 from .group import Group as Group
 from .group import group_for as group_for
+from .mapped import mapped_collectives as mapped_collectives
 from .opcost import VIEWS as VIEWS
 from .opcost import OpWork as OpWork
 from .opcost import op_seconds as op_seconds

@@ -14,7 +14,8 @@ Predicted and written must be equal. Between written and compiled the compiler m
     widened            16-bit numbers summed in 32 bits; a CPU sends them so too
     left out           equal ones merged, unused ones dropped, a constant one run outside its loop
 
-What compiled has beyond that is unplanned: a reshard that the partitioner added.
+What compiled has beyond that is unplanned: a reshard that the partitioner added. Collectives that
+the user's `shard_map` has count as predicted and as written.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from costmodel import full_bytes, wire_bytes
-from ir import Mesh
+from costmodel import full_bytes, mapped_collectives, wire_bytes
+from ir import SHARD_MAP, Mesh
+from ir.analysis import FlatOp
 
+from ...common.units_text import bytes_text
 from ...emit.hlo import HloInstruction
 from ...emit.run import Written
 from ...sharding.cost.account import Collective
@@ -62,6 +65,7 @@ def compare_collectives(
     compiled: Iterable[HloInstruction],
     *,
     widens: bool = False,
+    own: Iterable[FlatOp] = (),
 ) -> tuple[Row, ...]:
     """Rows sorted by kind and group.
 
@@ -71,10 +75,15 @@ def compare_collectives(
         mesh: of the plan.
         compiled: instructions of the compiled program.
         widens: the compiler has no collectives on 16-bit numbers, as that for CPUs.
+        own: ops of the program, whose `shard_map`s have collectives of their own.
     """
     said = predicted_sums(predicted)
     steps = None if written is None else tuple(written)
-    put = said if steps is None else _written(steps, mesh)
+    put = dict(said) if steps is None else _written(steps, mesh)
+    mapped = _mapped(own)
+    for key, sums in mapped.items():
+        _add(said, key, *sums)
+        _add(put, key, *sums)
     held = _Compiled.of(compiled)
     left = {key: held.bytes_of(key) - put.get(key, (0.0, 0.0))[0] for key in {*put, *held.sums}}
     notes: dict[Key, list[str]] = {key: [] for key in {*said, *left}}
@@ -105,6 +114,8 @@ def compare_collectives(
         elif count_held != count_said and bytes_said and bytes_held and not notes[key]:
             how = "combined" if count_held < count_said else "split"
             notes[key].append(f"{how} by the compiler")
+        if key in mapped:
+            notes[key].append(f"{bytes_text(mapped[key][0])} by the program's own shard_map")
         rows.append(
             Row(
                 *key, bytes_said, None if written is None else bytes_put, bytes_held, count_said,
@@ -134,6 +145,17 @@ def predicted_sums(collectives: Iterable[Collective]) -> Sums:
     for c in collectives:
         if c.group_size > 1:
             _add(sums, _key(c.kind, c.group_size), c.bytes, c.count)
+    return sums
+
+
+def _mapped(ops: Iterable[FlatOp]) -> Sums:
+    """Bytes and counts of the collectives of the user's `shard_map`s."""
+    sums: Sums = {}
+    for op in ops:
+        if op.node.op == SHARD_MAP:
+            for c in mapped_collectives(op.node):
+                count = c.count * op.weight
+                _add(sums, _key(c.kind, c.group_size), c.sent_bytes * count, count)
     return sums
 
 

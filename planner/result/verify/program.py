@@ -145,8 +145,9 @@ def verify_program(plan: Plan, *, compiler: str | None = None) -> Verification:
         ) from error
     found = collective_instructions(compiled.text, devices=count, unknown_trips=ASSUMED_ITERATIONS)
     rows = compare_collectives(
-        plan.collectives, program.written, plan.mesh, found, widens=chosen == "host"
-    )
+        plan.collectives, program.written, plan.mesh, found, widens=chosen == "host",
+        own=plan.analysed.decided.builder.flat.ops,
+    )  # fmt: skip
     unexplained = sum(row.unexplained_bytes for row in rows)
     allowed = max(FLOOR_BYTES, THRESHOLD * sum(row.predicted_bytes for row in rows))
     limit = 0.0 if chosen == "host" else float(cluster.memory_bytes)

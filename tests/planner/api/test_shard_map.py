@@ -16,7 +16,7 @@ from jax.sharding import AxisType, PartitionSpec
 from costmodel import CollectiveModel, group_for, parse_cluster
 from ir import FactorSpec, Mesh, lookup, strategies
 from ir.trace import trace
-from planner import PlanError, load, plan
+from planner import PlanError, load, plan, verify
 from tests.planner.programs import array, slow_machine
 
 P = PartitionSpec
@@ -111,6 +111,20 @@ def test_axes_of_size_one_several_results_and_any_setting_of_shardings(settings:
     found = plan(fn, x, w, cluster=slow_machine(), **settings)
     assert found.mesh.axes == (("data", 2), ("seq", 4))
     equal(jax.jit(fn)(x, w), found.compile()(x, w))
+
+
+def test_its_collectives_are_verified() -> None:
+    """Those of ring attention, which are permutes in loops, and sums over two axes and gathers."""
+    x, w = array(8, 16), array(1, 16, seed=1)
+    for fn, args in (
+        (layer(ring_attention), (PARAMS, X)),
+        (jax.value_and_grad(summed, argnums=(0, 1)), (x, w)),
+    ):
+        found = verify(plan(fn, *args, cluster=slow_machine(), baselines=False), compiler="host")
+        assert found.ok
+        own = [row for row in found.collectives if "own shard_map" in row.note]
+        assert own
+        assert all(row.unexplained_bytes == 0.0 for row in own), found
 
 
 def factors() -> FactorSpec:
