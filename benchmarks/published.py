@@ -193,10 +193,18 @@ def _row(found: Predicted) -> dict[str, object]:
     case, p = found.case, found.price
     return {
         "source": case.source, "case": case.name, "cluster": case.cluster,
-        "published_s": case.step_s, "predicted_s": p.step_s, "compute_s": p.compute_s,
-        "exposed_s": p.exposed_s, "fits": p.fits, "peak_bytes": p.peak_bytes,
-        "published_gb": case.peak_gb,
+        "sequence": case.model.seq, "published_s": case.step_s, "predicted_s": p.step_s,
+        "compute_s": p.compute_s, "exposed_s": p.exposed_s, "fits": p.fits,
+        "peak_bytes": p.peak_bytes,
+        "published_gb": case.peak_gb, "likely_cause": _likely_cause(found),
     }  # fmt: skip
+
+
+def _likely_cause(found: Predicted) -> str:
+    """Why a step that is far off may be so; not measured, empty for others."""
+    if found.ratio is None or abs(found.ratio - 1.0) <= FAR:
+        return ""
+    return reason(found.case.source, found.case.cluster, found.degrees, found.case.model)
 
 
 def summary(found: list[Predicted]) -> None:
@@ -221,10 +229,9 @@ def summary(found: list[Predicted]) -> None:
               f"{np.median(said / took):.2f} | {np.sum(errors > 0.2)} |")  # fmt: skip
     print("\nabove 20 %, with likely causes, none of them measured\n")
     for one in found:
-        if one.ratio is not None and abs(one.ratio - 1.0) > FAR:
-            case, sizes = one.case, one.case.model
-            why = reason(case.source, case.cluster, one.degrees, sizes)
-            print(f"- {case.source}, {case.name}, {case.cluster}, sequence {sizes.seq}: "
+        if why := _likely_cause(one):
+            case = one.case
+            print(f"- {case.source}, {case.name}, {case.cluster}, sequence {case.model.seq}: "
                   f"{one.ratio:.2f}. {why}")  # fmt: skip
     right = sum(one.price.fits == (one.case.step_s is not None) for one in found)
     print(f"\nout of memory or not: {right} of {len(found)} right\n")
