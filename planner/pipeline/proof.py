@@ -39,6 +39,8 @@ MOST_LISTED = 200_000  # stages that are looked at to list the divisions of one 
 # Distinct stages of the divisions that are left, each times the square of its devices, beyond which
 # none is solved: a stage of a GPT on 8 devices takes 3 to 5 s, on 4 devices 0.4 s.
 MOST_SOLVES = 100
+MOST_OPENED = 1000  # divisions that are left, beyond which none is solved
+MOST_TRIED = 200  # pipelines that are simulated; 200 of a small model take about 4 s
 MOST_UNITS = 16  # distinct runs between neighbouring places whose ops are priced
 
 
@@ -109,10 +111,11 @@ class Proof:
         best_s = best.ranked.step_s if best else float("inf")
         self.unlisted_s = best_s * (1 - EXACT)
         self.opened = [*self._listed(best_s, counts, families, stages, turns)]
-        is_little = self._solves() <= MOST_SOLVES
+        is_little = len(self.opened) <= MOST_OPENED and self._solves() <= MOST_SOLVES
         queue = [(self.bound_s(one), k, one) for k, one in enumerate(self.opened)]
         heapify(queue)
-        while queue and is_little:
+        tried = 0
+        while queue and is_little and tried < MOST_TRIED:
             bound_s, number, one = heappop(queue)
             if bound_s >= best_s * (1 - EXACT):
                 queue = []
@@ -124,6 +127,7 @@ class Proof:
                 heappush(queue, (self.bound_s(one), number, one))
             else:
                 for division in self._divisions(one, best_s):
+                    tried += 1
                     found = self.trials.trial(one.count, division, one.family)
                     if found and found.ranked.step_s < best_s:
                         best, best_s = found, found.ranked.step_s
