@@ -67,7 +67,7 @@ def file_of(which: str) -> PlanFile:
 
 
 def _empty(name: str) -> Any:
-    if name in ("cluster", "baselines"):
+    if name in ("cluster", "baselines", "compiler_options"):
         return {}
     if name == "mesh":
         return [("x", 1)]

@@ -128,7 +128,7 @@ def _registered() -> list[Example]:
         register(made)
         return as_op(function, made)
 
-    product = op(lambda a, b: a @ b, "product", "b m k+, b k+ n -> b m n")
+    product = op(lambda a, b: a @ b, "batched_product", "b m k+, b k+ n -> b m n")
     heads = op(
         lambda q, k: q * jnp.repeat(jnp.cumsum(k, 1), len(q) // len(k), 0),
         "heads",
