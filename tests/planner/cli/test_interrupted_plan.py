@@ -1,3 +1,4 @@
+# pyright: basic
 """Ctrl-C while planning: the best plan so far, named as such; nothing else changes."""
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +44,7 @@ def at(begin: str) -> Callable[[str], None]:
     return heard
 
 
-def interrupted(begin: str, cluster: str = "8xh100", **settings: object) -> planner.Plan:
+def interrupted(begin: str, cluster: str = "8xh100", **settings: Any) -> planner.Plan:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as caught:
         planner.plan(
@@ -54,7 +56,7 @@ def interrupted(begin: str, cluster: str = "8xh100", **settings: object) -> plan
     return caught.value.plan
 
 
-def whole(cluster: str = "8xh100", **settings: object) -> planner.Plan:
+def whole(cluster: str = "8xh100", **settings: Any) -> planner.Plan:
     return planner.plan(
         loss, PARAMS, BATCH, cluster=cluster, optimizer=optax.sgd(0.1), **settings
     )  # fmt: skip
