@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SOURCE = "benchmarks/results/2026-11-23/published.json (`python -m benchmarks published`)"
+SOURCE = "benchmarks/results/2026-11-24/published.json (`python -m benchmarks published`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,13 @@ class Compared:
 
 # Device -> comparison; held against the file in SOURCE by tests/planner/inspect/test_accuracy.py.
 COMPARED: dict[str, Compared] = {
-    "a100": Compared(63, 0.81, 0.88, 0.99),
-    "h100": Compared(75, 0.74, 0.85, 0.99),
-    "h100-hbm2e": Compared(8, 0.69, 0.75, 0.85),
-    "v100-16gb": Compared(35, 0.80, 0.96, 1.06),
+    "a100": Compared(44, 0.79, 0.90, 1.24),
+    "b200": Compared(2, 1.07, 1.13, 1.20),
+    "gb200": Compared(3, 1.02, 1.03, 1.08),
+    "gb300": Compared(1, 1.16, 1.16, 1.16),
+    "h100": Compared(57, 0.68, 0.80, 1.02),
+    "h100-hbm2e": Compared(8, 0.71, 0.78, 0.82),
+    "v100-16gb": Compared(19, 0.79, 0.89, 0.98),
 }
 
 
