@@ -25,8 +25,9 @@ from .saved import Key, Layer, layers_of
 from .variants import Variant, kept_by, variant_of
 
 MOST_CHOICES = 8
-WORTH = 0.002  # share of the step that another choice must save, by its rough plan
-SPARE = 0.5  # share of the memory limit; a plan below it is not slowed down by the limit
+# Not measured: share of the step that another choice must save, by its rough plan; share of the
+# memory limit below which a plan counts as not slowed down by it.
+WORTH, SPARE = 0.002, 0.5
 EVERY_CHOICE_OF = 6  # nodes, of which every choice is planned
 CHECKPOINT = ", jax.checkpoint around layers"
 PART = "recompute: the lower bound is that of the choices that were planned, not of all"
@@ -86,10 +87,10 @@ def choose(
 ) -> Chosen[T]:
     """Chooses what a program computes again, and plans it.
 
-    With "auto" the program is planned as it is written. If that does not fit, other choices are. If
-    it fits, but the memory limit makes it slower, other choices that cost less work than this have
-    a rough plan each, and the fastest of them is planned if it is faster. With "search" all choices
-    are planned, and the program as it is written is one of them.
+    With "auto" the program as written is planned first. If it does not fit, every other choice is
+    planned. If it fits, but a limit of memory makes its step s seconds longer, choices that add
+    less than s seconds of work have a rough plan each; the one with the fastest is planned, and
+    kept if its step is shorter. With "search" every choice is planned, the program as written too.
 
     Args:
         traced: the program as it was written.
@@ -188,7 +189,8 @@ def _better(
         if error.kind not in ("not-faster", "does-not-fit"):
             raise
         return replace(written, notes=(PART,))
-    return Chosen(best, found, min(written.bound_s, found.bound_s), (PART,))
+    chosen = Chosen(best, found, found.bound_s) if found.step_s < written.found.step_s else written
+    return replace(chosen, bound_s=min(written.bound_s, found.bound_s), notes=(PART,))
 
 
 def _best(

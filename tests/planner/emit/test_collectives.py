@@ -144,19 +144,25 @@ def test_a_permute_is_counted() -> None:
     assert check_numerics(traced, lowered(traced, decisions), [np.ones((8, 8), np.float32)]).ok
 
 
-def test_gathers_of_an_argument_are_not_merged() -> None:
-    """Every op that reads a split parameter whole gathers it anew, also in compiled programs."""
+def with_gathers(count):
+    """Products with one split parameter, which each of them gathers."""
 
-    def apart(w, x):
-        for _ in range(3):
+    def products(w, x):
+        for _ in range(count):
             x = jnp.tanh(x @ w)
         return x
 
     args = (floats(32, 32), floats(16, 32))
-    traced = trace(apart, *args)
+    traced = trace(products, *args)
     decisions = decisions_by(
         traced.graph, LINE, (ROWS, ROWS), (ROWS,), splits_batch, lambda raw: raw
     )
+    return traced, decisions, args
+
+
+def test_gathers_of_an_argument_are_not_merged() -> None:
+    """Every op that reads a split parameter whole gathers it anew, also in compiled programs."""
+    traced, decisions, args = with_gathers(3)
     compiled = compile_plan(traced, lowered(traced, decisions)).lower(*args).compile()
     assert counted(compiled.as_text(), LINE) == {("all-gather", 8, 32 * 32 * 4): 3}
     assert check_numerics(traced, lowered(traced, decisions), args, rtol=1e-5).ok
@@ -164,17 +170,7 @@ def test_gathers_of_an_argument_are_not_merged() -> None:
 
 def test_a_later_gather_waits_for_an_operand_of_the_op_before() -> None:
     """So that it can run beside that op, which reads the gather before it."""
-
-    def apart(w, x):
-        for _ in range(4):
-            x = jnp.tanh(x @ w)
-        return x
-
-    args = (floats(32, 32), floats(16, 32))
-    traced = trace(apart, *args)
-    decisions = decisions_by(
-        traced.graph, LINE, (ROWS, ROWS), (ROWS,), splits_batch, lambda raw: raw
-    )
+    traced, decisions, args = with_gathers(4)
     mapped = jax.shard_map(
         local_program(traced.program, lowered(traced, decisions)), mesh=build_mesh(LINE),
         in_specs=tuple(partition_spec(s) for s in decisions.inputs),
