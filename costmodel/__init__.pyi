@@ -1,3 +1,8 @@
+from .attention_blocks import AttentionWork as AttentionWork
+from .attention_blocks import Exchange as Exchange
+from .attention_blocks import Hops as Hops
+from .attention_blocks import hops_of as hops_of
+from .attention_blocks import joint_axes as joint_axes
 from .cluster import Cluster as Cluster
 from .cluster import Part as Part
 from .collectives import INTERFERENCE as INTERFERENCE

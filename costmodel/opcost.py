@@ -19,11 +19,11 @@ from ir import (
     OpDef,
     TensorType,
     amount_on_shard,
-    attention_sizes,
     flops_of,
     lookup,
 )
 
+from .attention_blocks import AttentionWork, Hops
 from .compute import ComputeModel
 from .mapped import mapped_s
 
@@ -50,7 +50,9 @@ class OpWork:
     launches: int
 
 
-def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) -> Floats:
+def op_seconds(
+    work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel, hops: Hops | None = None
+) -> Floats:
     """Time of one execution on one device, for all strategies at once.
 
     A product and an attention kernel are priced by measured tables, a convolution as a product, a
@@ -62,12 +64,13 @@ def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) 
         work: the op.
         ways: for every factor the number of parts it is split into, one entry per strategy.
         compute: prices of the device.
+        hops: prices of permutes inside the op; where None, these are left out.
 
     Returns:
         Seconds, one per strategy.
     """
     count = len(next(iter(ways.values()))) if ways else 1
-    local = {name: size / ways[name] for name, size in work.spec.sizes}
+    local = local_sizes(work.spec, ways)
     if work.node.op == "dot_general":
         return _product_s(work, local, compute)
     if work.node.op == SHARD_MAP:
@@ -76,7 +79,9 @@ def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) 
     if work.node.op == REGISTERED:
         return _registered_s(work, ways, moved, compute)
     if work.node.op in ATTENTION:
-        return np.maximum(_attention_s(work, ways, compute), compute.memory_s(moved))
+        attention = AttentionWork(work.node, work.operands, ways)
+        busy = np.maximum(attention.seconds(compute), compute.memory_s(moved))
+        return busy if hops is None else busy + attention.exchange(compute, hops).exposed_s
     if work.node.op == "conv_general_dilated":
         return np.maximum(_convolution_s(work, local, compute), compute.memory_s(moved))
     measured = compute.moving_s(_measured_as(work.node.op), moved)
@@ -87,6 +92,14 @@ def op_seconds(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) 
         flops = flops * compute.transcendental_flops
     arithmetic = compute.flops_s(flops, _dtype(work))
     return np.maximum(arithmetic, compute.memory_s(moved)) + work.launches * compute.launch_s
+
+
+def local_sizes(spec: FactorSpec, ways: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Size of every factor on a device, one entry per strategy."""
+    return {
+        name: size / math.prod([ways[by] for by in spec.splitting(name)], start=np.float64(1.0))
+        for name, size in spec.sizes
+    }
 
 
 def _on_shards(compute: ComputeModel) -> Callable[[Node, Sequence[TensorType]], float]:
@@ -138,16 +151,6 @@ def _product_s(work: OpWork, local: Mapping[str, Floats], compute: ComputeModel)
             role = "k"
         sizes[role] = sizes[role] * size
     return compute.gemm_s(sizes["b"], sizes["m"], sizes["n"], sizes["k"], work.operands[0].dtype)
-
-
-def _attention_s(work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel) -> Floats:
-    whole = attention_sizes(work.operands, dict(work.node.attrs))
-    batch, groups, shared, queries = (ways.get(name, 1.0) for name in "bgrt")
-    key_heads = whole.batch * whole.key_heads / (batch * groups)
-    return compute.attention_s(
-        key_heads * whole.shared / shared, key_heads, whole.pairs / queries, whole.keys,
-        whole.features, work.operands[0].dtype, backward=work.node.op == ATTENTION[1],
-    )  # fmt: skip
 
 
 def _registered_s(

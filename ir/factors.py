@@ -17,6 +17,11 @@ A suffix on a factor, at any of its places, gives its kind:
 
 A factor of the kind `single` is in no dimension, so the text has no suffix for it: one device runs
 the op, and its results are partial sums of which the others hold zeros. It takes every mesh axis.
+
+A *joint* factor is in no dimension either. An axis that splits it splits all of its members alike,
+whole ones too, and the devices exchange their parts while the op runs: a ring of attention splits
+queries and keys. Results are shards of what the op gives on the whole, never partial sums over it.
+Its size is what the number of parts must divide.
 """
 
 from __future__ import annotations
@@ -45,12 +50,17 @@ Dim = tuple[str, ...]  # factors of one dimension, major first; () is a unit dim
 
 @dataclass(frozen=True)
 class FactorSpec:
-    """Factors of every dimension of every operand and result, their sizes and kinds."""
+    """Factors of every dimension of every operand and result, their sizes and kinds.
+
+    kinds: those that are not plain.
+    joint: joint factors, each with its members.
+    """
 
     operands: tuple[tuple[Dim, ...], ...]
     results: tuple[tuple[Dim, ...], ...]
     sizes: tuple[tuple[str, int], ...]
-    kinds: tuple[tuple[str, str], ...]  # only those that are not plain
+    kinds: tuple[tuple[str, str], ...]
+    joint: tuple[tuple[str, tuple[str, ...]], ...] = ()
     size_of: Mapping[str, int] = field(init=False, compare=False, repr=False)
     kind_of: Mapping[str, str] = field(init=False, compare=False, repr=False)
 
@@ -64,14 +74,19 @@ class FactorSpec:
     def kind(self, factor: str) -> str:
         return self.kind_of.get(factor, "plain")
 
+    def splitting(self, factor: str) -> tuple[str, ...]:
+        """The factor and the joint ones that split it."""
+        return (factor, *(name for name, members in self.joint if factor in members))
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.sizes)
 
     @property
     def points(self) -> int:
-        """Product of all factor sizes: the iterations of the op's loop nest."""
-        return math.prod(size for _, size in self.sizes)
+        """Product of the sizes of all factors in dimensions: the iterations of the loop nest."""
+        joint = dict(self.joint)
+        return math.prod(size for name, size in self.sizes if name not in joint)
 
     def __str__(self) -> str:
         kinds = dict(self.kinds)
@@ -225,12 +240,33 @@ def shardings_of(
     )
 
 
+def _split_members(spec: FactorSpec, axes: FactorAxes, mesh: Mesh) -> FactorAxes:
+    """Axes of the factors in dimensions, with those of the joint factors that they are members of.
+
+    Raises:
+        IRError: if two factors split a third one, or a joint one does not divide.
+    """
+    if not spec.joint:
+        return axes
+    found = {name: mine for name, mine in axes.items() if name not in dict(spec.joint)}
+    for name, members in spec.joint:
+        ways = mesh.product(axes.get(name, ()))
+        if spec.size(name) % ways:
+            raise IRError(f"factor '{name}' of size {spec.size(name)} does not divide {ways} ways")
+        for member in members if ways > 1 else ():
+            if found.get(member):
+                raise IRError(f"'{name}' and another factor both split '{member}'")
+            found[member] = axes[name]
+    return found
+
+
 def operand_sharding(spec: FactorSpec, k: int, axes: FactorAxes, mesh: Mesh) -> Sharding:
     """Sharding of operand k, by the axes of its own factors.
 
     Raises:
         IRError: if the split is not contiguous or does not divide.
     """
+    axes = _split_members(spec, axes, mesh)
     return Sharding(tuple(dim_axes(dim, axes, spec.size_of, mesh) for dim in spec.operands[k]))
 
 
@@ -248,6 +284,7 @@ def result_sharding(spec: FactorSpec, k: int, axes: FactorAxes, mesh: Mesh) -> S
         if name not in here and kinds.get(name) in REDUCED
         for axis in mine
     }
+    axes = _split_members(spec, axes, mesh)
     return Sharding(
         tuple(dim_axes(dim, axes, spec.size_of, mesh) for dim in dims),
         tuple((axis, partial[axis]) for axis in mesh.names if axis in partial),

@@ -13,11 +13,11 @@ from .errors import IRError, doing
 from .graph import Graph, Literal, Node
 from .interpret import Array, Constants, apply, without_meaning
 from .logical_devices import LogicalDevices, Shards
-from .lowered import LoweredPlan
+from .lowered import LoweredPlan, ReshardStep, StepKind
 from .ops.numeric import numpy_dtype
 from .regions import Scan, While, captured, entering, iterations
 from .sharding import Sharding, replicated
-from .strategy import Strategy
+from .strategy import Strategy, strategy_of
 from .table import lookup
 from .types import TensorType
 
@@ -190,14 +190,44 @@ def _op(at: _At, entries: list[_Entry]) -> list[_Entry]:
         for k, (entry, state) in enumerate(zip(entries, strategy.operands, strict=True))
     ]
     types = tuple(at.graph.type_of(operand) for operand in node.inputs)
-    local = _placed if lookup(node.op).offset and any(strategy.roles) else _local
+    inside, joint = _without_joint(run, node, types, strategy)
+    operands = [
+        _exchanged(run, x, state, joint, "all-gather")
+        for x, state in zip(operands, strategy.operands, strict=True)
+    ]
+    local = _placed if lookup(node.op).offset and any(inside.roles) else _local
     devices = range(run.devices.mesh.num_devices)
-    results = [local(run, node, types, strategy, d, [x[d] for x in operands]) for d in devices]
+    results = [local(run, node, types, inside, d, [x[d] for x in operands]) for d in devices]
     found: list[_Entry] = []
     for k, raw in enumerate(strategy.results):
         shards = tuple(result[k] for result in results)
-        found.append(at.publish(k, shards, raw))
+        found.append(at.publish(k, _exchanged(run, shards, raw, joint, "slice"), raw))
     return found
+
+
+def _without_joint(
+    run: _Run, node: Node, types: tuple[TensorType, ...], strategy: Strategy
+) -> tuple[Strategy, tuple[str, ...]]:
+    """The strategy without the axes that split joint factors, and these axes."""
+    spec = lookup(node.op).factors(types, node.outputs, dict(node.attrs))
+    joint, mesh = dict(spec.joint), run.devices.mesh
+    axes = tuple(a for a, role in zip(mesh.names, strategy.roles, strict=True) if role in joint)
+    if not axes:
+        return strategy, ()
+    roles = tuple("" if role in joint else role for role in strategy.roles)
+    return strategy_of(spec, mesh, roles), axes
+
+
+def _exchanged(
+    run: _Run, shards: Shards, state: Sharding, joint: tuple[str, ...],
+    kind: StepKind,
+) -> Shards:  # fmt: skip
+    """Shards of a value that the devices along joint axes make whole, or cut again."""
+    for d, axes in enumerate(state.dims):
+        if axes and set(axes) <= set(joint):
+            step = ReshardStep(kind, axes, d, d, "", state, state)
+            shards = run.devices.run(shards, step)
+    return shards
 
 
 def _local(

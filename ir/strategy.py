@@ -50,7 +50,7 @@ def form_of(spec: FactorSpec, mesh: Mesh) -> Hashable:
         (name, size > 1, tuple((size % w == 0, size == w) for w in ways))
         for name, size in spec.sizes
     )
-    return spec.operands, spec.results, spec.kinds, fits
+    return spec.operands, spec.results, spec.kinds, spec.joint, fits
 
 
 def strategies(
@@ -132,9 +132,9 @@ class _Tensors:
         self.names: list[frozenset[str]] = []
         self.numbers: list[int] = []
         for dims, kinds in sides:
-            own = [name for dim in dims for name in dim]
+            own = [by for dim in dims for name in dim for by in spec.splitting(name)]
             self.names.append(frozenset((*own, *(name for name, _ in kinds))))
-            alike = dims, tuple(spec.size(name) for name in own), kinds
+            alike = dims, tuple(spec.size(name) for name in own), kinds, spec.joint
             self.numbers.append(splits.numbers.setdefault(alike, len(splits.numbers)))
 
     def of(self, roles: tuple[str, ...]) -> list[Sharding] | None:

@@ -16,6 +16,7 @@ from ir.factors import FactorSpec, shardings_of
 from ir.graph import Literal, Node
 from ir.mesh import Mesh
 from ir.opdef import OpDef
+from ir.ops.attention import ATTENTION
 from ir.sharding import Sharding
 from ir.table import lookup
 from ir.trace import Binding, trace
@@ -88,9 +89,10 @@ Split = tuple[Mesh, dict[str, tuple[str, ...]]]
 def splits_of(spec: FactorSpec, pairs: bool) -> Iterator[Split]:
     """Every factor that can be split in two, alone, and if `pairs` every two such factors.
 
-    Within a compound the factors that are more major are split completely.
+    Within a compound the factors that are more major are split completely. Along joint factors
+    devices exchange parts, which logical ones do not: tests/planner/emit/test_attention.py.
     """
-    kinds = dict(spec.kinds)
+    kinds = dict(spec.kinds) | {name: "whole" for name, _ in spec.joint}
     free = [
         name
         for name, size in spec.sizes
@@ -244,6 +246,20 @@ def _run_gather(shard: Shard) -> tuple[Any, ...]:
     return (found,)
 
 
+def _run_attention(shard: Shard) -> tuple[Any, ...]:
+    """Of some queries: on operands that are zero elsewhere, of which the results' parts count."""
+    if shard.ways("t") == 1:
+        return _run(shard)
+    call, mesh, at = shard.call, shard.mesh, shard.at
+    ins, outs = shardings_of(call.spec, shard.axes, mesh)
+    placed = [
+        jnp.zeros(t.shape, x.dtype).at[part_of(s, t.shape, mesh, at)].set(x)
+        for x, s, t in zip(shard.operands, ins, call.operand_types, strict=True)
+    ]
+    results = call.run(placed, {})
+    return tuple(x[part_of(s, x.shape, mesh, at)] for x, s in zip(results, outs, strict=True))
+
+
 def _run_scatter(shard: Shard) -> tuple[Any, ...]:
     """As `ir.ops.scatter` describes it."""
     operand, _, updates = shard.operands
@@ -263,6 +279,7 @@ def _run_scatter(shard: Shard) -> tuple[Any, ...]:
 
 
 _OFFSET: Mapping[str, Callable[[Shard], tuple[Any, ...]]] = {
+    **dict.fromkeys(ATTENTION, _run_attention),
     "gather": _run_gather,
     "iota": _run_iota,
     "random_bits": _run_bits,

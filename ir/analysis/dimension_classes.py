@@ -33,6 +33,8 @@ class Classes:
             names, joints = known[id(spec)]
             self._names.append(names)
             touched = (*op.inputs, *op.outputs)
+            for name, members in spec.joint:
+                self._join(first + names[members[0]], first + names[name])
             for position, d, factor in joints:
                 value = touched[position]
                 if not isinstance(value, Literal):

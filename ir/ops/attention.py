@@ -1,12 +1,26 @@
-"""Attention kernels of cuDNN: batch, heads and, where the mask allows it, queries are factors.
+"""Attention kernels of cuDNN: batch, heads and, where the mask allows it, the sequence are factors.
 
 Query heads are a compound of key heads and the query heads of each. The scores reach no memory:
 operands and results are all that a kernel reads and writes.
+
+The sequence of n devices is split in one of three ways, which differ in where keys and values are:
+
+    t        every device has all keys and values, and some queries
+    ring     it has a block of queries and of keys and values; the latter go round
+    zigzag   the same of a causal mask, with the sequence in an order that gives all devices the
+             same work: in 2 n chunks, of which device i works on numbers i and 2 n - 1 - i
+
+Under a causal mask a device computes block by block: those below the diagonal without a mask, the
+one on it with the mask, none above it. What it reads and returns is in the order of the program.
+
+Sources: Liu et al., Ring Attention, arXiv:2310.01889; the order of zigzag: zhuzilin,
+ring-flash-attention (2024).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +35,8 @@ from .build import as_whole, build_spec, opaque, whole_number
 FORWARD: Final = "dot_product_attention_fwd_wrapper"
 BACKWARD: Final = "dot_product_attention_bwd_wrapper"
 ATTENTION: Final = (FORWARD, BACKWARD)
+RING: Final = "ring"
+ZIGZAG: Final = "zigzag"
 
 _OPERANDS: Final = 10  # of the forward kernel; the backward has three more
 _PACKED, _PAGED = 6, 8  # positions of the offsets of segments, and of the tables of pages
@@ -46,15 +62,40 @@ def _heads(type_: Any, attrs: Attributes) -> int:
     return int(type_.shape[1 if attrs["layout"] == HEADS_FIRST else 2])
 
 
+def sequence_dim(attrs: Attributes) -> int:
+    """Dimension of the sequence in queries, keys, values and outputs."""
+    return 2 if attrs["layout"] == HEADS_FIRST else 1
+
+
 def _lengths(operands: Types, attrs: Attributes) -> tuple[int, int]:
     """Numbers of queries and of keys."""
-    axis = 2 if attrs["layout"] == HEADS_FIRST else 1
+    axis = sequence_dim(attrs)
     return operands[0].shape[axis], operands[1].shape[axis]
 
 
-def _splits_queries(attrs: Attributes) -> bool:
-    """Whether some queries alone give their part of the result: no mask counts from the first."""
-    return attrs["mask_type"] == "NO_MASK" and not attrs["sliding_window_length"]
+def is_causal(attrs: Attributes) -> bool:
+    """Whether query t sees only the keys up to t."""
+    return attrs["mask_type"] in CAUSAL
+
+
+def _splits_queries(operands: Types, attrs: Attributes) -> bool:
+    """Whether queries can be split: without a mask, or by blocks under a plain causal one."""
+    if attrs["mask_type"] in PADDED or attrs["sliding_window_length"]:
+        return False
+    queries, keys = _lengths(operands, attrs)
+    return not is_causal(attrs) or (queries == keys and not has_bias(attrs))
+
+
+def _with_rings(spec: FactorSpec, operands: Types, attrs: Attributes) -> FactorSpec:
+    """The spec with joint factors for rings, where there is no bias that would go round too."""
+    if not _splits_queries(operands, attrs) or has_bias(attrs) or not {"t", "s"} <= {*spec.names}:
+        return spec
+    length = math.gcd(*_lengths(operands, attrs))
+    sizes = [(RING, length)]
+    if is_causal(attrs) and length % 2 == 0:
+        sizes.append((ZIGZAG, length // 2))
+    joint = tuple((name, ("t", "s")) for name, _ in sizes)
+    return replace(spec, sizes=(*spec.sizes, *sizes), joint=joint)
 
 
 def _dims_of_operands(operands: Types, attrs: Attributes) -> list[DimNames]:
@@ -81,12 +122,14 @@ def _sizes(operands: Types, attrs: Attributes) -> dict[str, int]:
 def _forward_spec(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     if not is_written_out(operands, attrs):
         return opaque(operands, results, attrs)
-    whole = ("h", "s", "d") if _splits_queries(attrs) else ("h", "s", "d", "t")
+    split = _splits_queries(operands, attrs)
+    whole = ("h", "s", "d") if split else ("h", "s", "d", "t")
     out: list[DimNames] = [_laid_out(attrs, "t", ("g", "r"), "d"), ("b", ("g", "r"), "t")]
-    return build_spec(
+    spec = build_spec(
         operands, _dims_of_operands(operands, attrs), results, out[: len(results)],
         as_whole(whole), _sizes(operands, attrs),
     )  # fmt: skip
+    return _with_rings(spec, operands, attrs)
 
 
 def _backward_spec(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
@@ -96,11 +139,12 @@ def _backward_spec(operands: Types, results: Types, attrs: Attributes) -> Factor
     # Gradients of keys and values are sums over queries and over the query heads of a key head;
     # that of a bias over what shares it.
     kinds = as_whole(("h", "s", "d")) | {"r": "sum"}
-    kinds["t"] = "sum" if _splits_queries(attrs) else "whole"
+    kinds["t"] = "sum" if _splits_queries(operands, attrs) else "whole"
     if len(results) > 3:
         kinds |= {name: "sum" for name, n in zip("bg", operands[3].shape, strict=False) if n == 1}
     sizes = _sizes(operands, attrs)
-    return build_spec(operands, dims, results, dims[: len(results)], kinds, sizes)
+    spec = build_spec(operands, dims, results, dims[: len(results)], kinds, sizes)
+    return _with_rings(spec, operands, attrs)
 
 
 def pairs(queries: int, keys: int, *, causal: bool, window: Attr = None) -> int:
@@ -148,11 +192,10 @@ def attention_sizes(operands: Types, attrs: Attributes) -> AttentionSizes:
         IRError: if its query heads are no multiple of its key heads.
     """
     counts, (queries, keys) = _sizes(operands, attrs), _lengths(operands, attrs)
-    causal = attrs["mask_type"] in CAUSAL
     return AttentionSizes(
         counts["b"], counts["g"], counts["r"], queries, keys,
         (operands[0].shape[-1] + operands[2].shape[-1]) / 2,
-        pairs(queries, keys, causal=causal, window=attrs["sliding_window_length"]),
+        pairs(queries, keys, causal=is_causal(attrs), window=attrs["sliding_window_length"]),
     )  # fmt: skip
 
 
@@ -180,6 +223,20 @@ def _backward_meaning(attrs: Attributes, *operands: Any) -> Any:
 
 
 RECORDS = (
-    OpDef(FORWARD, _forward_spec, "contraction", _forward_flops, meaning=_forward_meaning),
-    OpDef(BACKWARD, _backward_spec, "contraction", _backward_flops, meaning=_backward_meaning),
+    OpDef(
+        FORWARD,
+        _forward_spec,
+        "contraction",
+        _forward_flops,
+        offset=True,
+        meaning=_forward_meaning,
+    ),
+    OpDef(
+        BACKWARD,
+        _backward_spec,
+        "contraction",
+        _backward_flops,
+        offset=True,
+        meaning=_backward_meaning,
+    ),
 )

@@ -14,7 +14,17 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from ir import LoweredPlan, Node, Sharding, Strategy, TensorType, lookup, replicated, strategy_of
+from ir import (
+    ATTENTION,
+    LoweredPlan,
+    Node,
+    Sharding,
+    Strategy,
+    TensorType,
+    lookup,
+    replicated,
+    strategy_of,
+)
 from ir.analysis import Place, has_effects
 from ir.evaluate import Hooks, Scope, bind_global
 from ir.trace import Binding, Program
@@ -117,8 +127,10 @@ def _on_shards(node: Node) -> bool:
     Where a dimension that is indexed is split, the partitioner computes other numbers or fails. It
     ends the process at some windows, makes reductions that no backend for CPUs has, maxima that
     leave out NaN, products of infinite elements with the zeros it pads filters with, and runs what
-    it does not know on layouts that its kernels do not take.
+    it does not know on layouts that its kernels do not take. Attention has exchanges of
+    its own along the sequence.
     """
     family = lookup(node.op).family
     reduces = family == "reduction" and node.op not in _SPLIT_BY_XLA
-    return node.op in _INSIDE or family in ("convolution", "linalg") or reduces
+    by_hand = node.op in _INSIDE or node.op in ATTENTION
+    return by_hand or family in ("convolution", "linalg") or reduces

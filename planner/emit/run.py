@@ -11,8 +11,9 @@ from typing import Any
 import jax
 from jax import lax
 
-from ir import REGISTERED, SHARD_MAP, Mesh, ReshardStep, Sharding, TensorType
+from ir import ATTENTION, REGISTERED, SHARD_MAP, Mesh, ReshardStep, Sharding, TensorType
 
+from .attention import attention
 from .index import gather, scatter
 from .local_op import LocalOp
 from .mapped import shard_map
@@ -81,11 +82,15 @@ class Mover:
         """
         with jax.named_scope(name) if name and steps else nullcontext():
             for step in steps:
-                self.written.append(Written(step, type_, count))
+                self.note(step, type_, count)
                 x = run_step(x, step, self.mesh, again)
                 if step.kind in ("slice", "reduce-scatter"):  # XLA for CPU makes one of the other
                     self.slices[id(x)] = x
         return x
+
+    def note(self, step: ReshardStep, type_: TensorType, count: float) -> None:
+        """Notes a step that is written, of a value of some type, `count` times in one call."""
+        self.written.append(Written(step, type_, count))
 
     def from_first(self, x: Array) -> Array:
         """A 32-bit whole number of the first device, which others have as zero, on all of them."""
@@ -118,6 +123,8 @@ def run_op(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
 def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
     if op.node.op == SHARD_MAP:
         return shard_map(op, operands)
+    if op.node.op in ATTENTION:
+        return attention(op, operands, mover.note)
     if op.node.op == REGISTERED:
         return registered(op, operands)
     by_hand = None if op.is_whole else BY_HAND.get(op.node.op)

@@ -19,6 +19,9 @@ from ir.analysis import Place
 from ...common.surface import public_methods
 from ..lower import Decided
 from ..problem.facts import Facts
+from .inside_ops import inside_ops
+
+PERMUTE = "collective-permute"
 
 # XLA's CPU compiler fuses less and computes 16-bit numbers in 32 bits: its temporaries over those
 # of the general model, median of 33 plans, 0.9 to 2.9 without embedding tables (the rows of `host`
@@ -69,7 +72,7 @@ class Account:
     """Predicted time and memory of one step on one device.
 
     step_s: compute_s + exposed_s.
-    communication_s: of all collectives.
+    communication_s: of all collectives, those that ops run themselves included.
     exposed_s: the part of it in which compute waits or is slowed down.
     seconds, exposed: of each reshard of the lowered plan [s].
     window_of: its window; empty where there are no windows.
@@ -188,7 +191,9 @@ def account(decided: Decided) -> Account:
     """Adds up the collectives, seconds and bytes of a plan."""
     builder, built, choice, plan = decided.builder, decided.built, decided.choice, decided.plan
     reshard, facts, mesh = builder.cache.reshard, builder.facts, plan.mesh
-    compute_s = built.compute_s(choice)
+    inside = tuple(inside_ops(decided))
+    exposed_inside_s = sum((each.exposed_s for each in inside), 0.0)
+    compute_s = built.compute_s(choice) - exposed_inside_s
     memory = built.live_intervals.memory(choice)
     for start, end, size in _not_waiting(facts, plan):
         memory[start:end] -= size
@@ -221,6 +226,10 @@ def account(decided: Decided) -> Account:
             row[1] += moved.weight
             row[2] += seconds
             row[3] += seconds * share
+    for own in inside:
+        row = merged.setdefault((PERMUTE, own.axes, own.cause), [0.0, 0.0, 0.0, 0.0])
+        figures = own.sent_bytes, own.count, own.seconds, own.exposed_s
+        row[:] = [a + b for a, b in zip(row, figures, strict=True)]
     for moment, here in passing.items():
         memory[moment] += max(here.values())
     collectives = tuple(
@@ -235,7 +244,8 @@ def account(decided: Decided) -> Account:
     if reshard.cluster.has_cpus:
         memory = memory_on_cpus(memory, arguments)
     peak = float(memory.max()) if len(memory) else arguments
-    exposed_s, communication_s = sum(exposed, 0.0), sum((row.seconds for row in rows), 0.0)
+    exposed_s = sum(exposed, exposed_inside_s)
+    communication_s = sum((row.seconds for row in (*rows, *inside)), 0.0)
     return Account(
         compute_s + exposed_s, compute_s, communication_s, exposed_s, ordered,
         tuple(row.seconds for row in rows), tuple(exposed), window_of, windows, peak, arguments,

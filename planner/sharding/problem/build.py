@@ -18,8 +18,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel import OpWork, op_seconds, sharded_dims
-from ir import FactorSpec, Strategy, TensorType, form_of, lookup, strategies, value_states
+from costmodel import AttentionWork, OpWork, hops_of, op_seconds, sharded_dims
+from ir import (
+    ATTENTION,
+    FactorSpec,
+    Strategy,
+    TensorType,
+    form_of,
+    lookup,
+    strategies,
+    value_states,
+)
 from ir.analysis import FlatOp, operand_types
 
 from ...solver.problem import Edge, Floats, Hidden, IntraProblem
@@ -262,9 +271,10 @@ class Builder:
 
     def _op_bytes(self, op: FlatOp, menu: tuple[Strategy, ...], inner: list[int]) -> Floats:
         counted = tuple(map(self.facts.buffers, inner))
-        key = ("op-bytes", id(menu), op.node.outputs, counted)
+        types = operand_types(self.flat, op) if op.node.op in ATTENTION else ()
+        key = ("op-bytes", id(menu), op.node.outputs, counted, types and (op.node.op, types))
         if key not in self.cache.vectors:
-            total = np.zeros(len(menu))
+            total = self._scratch_bytes(op, menu)
             for v, times in zip(inner, counted, strict=True):
                 if times:
                     states = self._column(menu, "result", op.outputs.index(v))
@@ -273,17 +283,25 @@ class Builder:
             self.cache.menus[("keep", id(menu))] = menu
         return self.cache.vectors[key]
 
+    def _scratch_bytes(self, op: FlatOp, menu: tuple[Strategy, ...]) -> Floats:
+        """Bytes that an op holds while it runs, beside operands and results."""
+        if op.node.op not in ATTENTION:
+            return np.zeros(len(menu))
+        ways = self.cache.parts(self.facts.spec(op), menu)
+        return AttentionWork(op.node, operand_types(self.flat, op), ways).scratch_bytes()
+
     def _op_cost(self, i: int, op: FlatOp, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Floats:
         writes = tuple(k for k, v in enumerate(op.outputs) if self.traffic.stored[v])
         reads, launches = self.traffic.reads[i], self.traffic.launches[i]
         types = operand_types(self.flat, op)
         key = (
             "cost", op.node.op, types, op.node.outputs, op.node.attrs, id(menu), reads, writes,
-            launches, op.weight,
+            launches, op.weight, self.overlap if spec.joint else None,
         )  # fmt: skip
         if key not in self.cache.vectors:
             work = OpWork(op.node, lookup(op.node.op), types, spec, reads, writes, launches)
-            seconds = op_seconds(work, self.cache.parts(spec, menu), self.cache.compute)
+            hops = hops_of(spec, menu, self.cache.reshard, overlap=self.overlap)
+            seconds = op_seconds(work, self.cache.parts(spec, menu), self.cache.compute, hops)
             seconds = np.broadcast_to(seconds, (len(menu),))
             self.cache.vectors[key] = np.ascontiguousarray(seconds) * op.weight
             self.cache.menus[("keep", id(menu))] = menu

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel import ComputeModel, OpWork, ReshardModel, op_seconds, reduction_of
+from costmodel import ComputeModel, OpWork, ReshardModel, hops_of, op_seconds, reduction_of
 from ir import (
     FactorSpec,
     Mesh,
@@ -130,7 +130,9 @@ class Prices:
             name: np.array([float(self.mesh.product(a.get(name, ()))) for a in axes])
             for name in spec.names
         }
-        seconds = np.broadcast_to(op_seconds(work.priced(spec), ways, self.compute), len(menu))
+        hops = hops_of(spec, menu, self.reshard, overlap=not self.reshard.cluster.has_cpus)
+        found = op_seconds(work.priced(spec), ways, self.compute, hops)
+        seconds = np.broadcast_to(found, len(menu))
         best: dict[object, tuple[Strategy, float]] = {}
         for strategy, price in zip(menu, seconds, strict=True):
             states = (strategy.operands[:args], strategy.results[0])

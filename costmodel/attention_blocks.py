@@ -1,0 +1,212 @@
+"""Seconds, exchanged bytes and memory of an attention kernel, also split along the sequence.
+
+A device of n has L queries. Under a causal mask the last one has the most to do, its diagonal
+block and n - 1 whole ones, B_0 + (n - 1) B, which is (2 n - 1) / n of an even share; in the order
+of zigzag every device has n times half a block. Permutes are beside the block of the round before,
+
+    forward   B_0 | h, then n - 2 times  B | h, then B
+    backward  B_0 | h, then n - 2 times  B | (h + g), then B | g, then g
+
+where x | y is compute x with permutes y beside it, h passes keys and values on, and g their
+gradients in float32, which go once all the way round. Emission: `planner.emit.attention`.
+
+Source: Liu et al., Ring Attention, arXiv:2310.01889, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir import (
+    ATTENTION,
+    RING,
+    ZIGZAG,
+    FactorSpec,
+    Node,
+    Strategy,
+    TensorType,
+    attention_sizes,
+    is_causal,
+)
+
+from .collectives import INTERFERENCE, CollectiveModel
+from .compute import ComputeModel, item_bytes
+from .group import Group
+from .reshard import ReshardModel
+
+Floats = NDArray[np.float64]
+_SUM: Final = 4.0  # bytes of an element of a sum over blocks
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """Prices of permutes between the devices of joint factors, one group per strategy.
+
+    overlap: whether they run beside compute.
+    """
+
+    model: CollectiveModel
+    groups: tuple[Group | None, ...]
+    overlap: bool
+
+    def seconds(self, nbytes: Floats, kinds: Sequence[str] = ("collective-permute",)) -> Floats:
+        """Seconds of a permute of so many bytes of a device, the dearest of some kinds."""
+        found = np.zeros(len(self.groups))
+        for group in {*self.groups} - {None}:
+            assert group is not None
+            at = np.array([g == group for g in self.groups])
+            each = [self.model.seconds(kind, group, nbytes[at]) for kind in kinds]  # type: ignore
+            found[at] = np.max(each, axis=0)
+        return found
+
+    def exposed(self, hop_s: Floats, block_s: Floats) -> Floats:
+        """Seconds that a block takes longer for the permutes beside it."""
+        if not self.overlap:
+            return hop_s
+        return hop_s - np.minimum(hop_s, INTERFERENCE * block_s) / INTERFERENCE
+
+
+def hops_of(
+    spec: FactorSpec, menu: Sequence[Strategy], reshard: ReshardModel, *, overlap: bool
+) -> Hops | None:
+    """The hops of an op's strategies; None if it has no joint factors."""
+    if not spec.joint:
+        return None
+    groups: list[Group | None] = []
+    for strategy in menu:
+        axes = joint_axes(spec, strategy, reshard.mesh.names)
+        groups.append(reshard.group(axes) if axes else None)
+    return Hops(reshard.collectives, tuple(groups), overlap)
+
+
+def joint_axes(spec: FactorSpec, strategy: Strategy, names: Sequence[str]) -> tuple[str, ...]:
+    """Mesh axes that split joint factors."""
+    joint = dict(spec.joint)
+    return tuple(a for a, role in zip(names, strategy.roles, strict=True) if role in joint)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Permutes in one run of an op, one entry per strategy.
+
+    sent_bytes: of a device, all permutes together; seconds: of these.
+    exposed_s: the part of `seconds` in which no block is computed, or one is slowed down.
+    """
+
+    count: Floats
+    sent_bytes: Floats
+    seconds: Floats
+    exposed_s: Floats
+
+
+@final
+class AttentionWork:
+    """An attention kernel on one device under each of some strategies.
+
+    Args:
+        node: the kernel, forward or backward.
+        operands: types of its whole operands.
+        ways: for every factor the number of parts, one entry per strategy.
+    """
+
+    def __init__(
+        self, node: Node, operands: tuple[TensorType, ...], ways: Mapping[str, Floats]
+    ) -> None:
+        whole, attrs = attention_sizes(operands, dict(node.attrs)), dict(node.attrs)
+        batch, groups, shared, t, ring, zigzag = (
+            np.asarray(ways.get(name, 1.0), dtype=np.float64)
+            for name in ("b", "g", "r", "t", RING, ZIGZAG)
+        )
+        self.backward, self.causal = node.op == ATTENTION[1], is_causal(attrs)
+        self.dtype, self.features = operands[0].dtype, whole.features
+        self.item = float(item_bytes(self.dtype))
+        self.of_query, self.of_value = operands[0].shape[-1], operands[2].shape[-1]
+        self.key_heads = whole.batch * whole.key_heads / (batch * groups)
+        self.heads = self.key_heads * whole.shared / shared
+        self.n = t * ring * zigzag
+        self.queries = whole.queries / self.n
+        self.keys = whole.keys / self.n  # of a block
+        self.unsplit_pairs, self.all_keys = whole.pairs / self.n, whole.keys
+        self.rings, self.zigzag = ring * zigzag > 1.0, zigzag > 1.0
+        self.blocked = self.rings | ((t > 1.0) & self.causal)
+        self.sizes = np.broadcast(batch, groups, shared, self.n).shape
+
+    def seconds(self, compute: ComputeModel) -> Floats:
+        """Seconds of compute in one run."""
+        alone = self._kernel_s(compute, self.unsplit_pairs, self.all_keys)
+        if not self.blocked.any():
+            return alone
+        first, later = self._blocks_s(compute)
+        return np.where(self.blocked, first + (self.n - 1.0) * later, alone)
+
+    def exchange(self, compute: ComputeModel, hops: Hops) -> Exchange:
+        """Permutes of one run."""
+        first, later = self._blocks_s(compute)
+        pair = self.key_heads * self.keys * (self.of_query + self.of_value)
+        h_bytes, g_bytes = pair * self.item, pair * _SUM
+        h, between = hops.seconds(h_bytes), np.maximum(self.n - 2.0, 0.0)
+        count, sent, total = 2.0 * (self.n - 1.0), (self.n - 1.0) * h_bytes, (self.n - 1.0) * h
+        exposed = hops.exposed(h, first)
+        if self.backward:
+            g = hops.seconds(g_bytes)
+            exposed = exposed + between * hops.exposed(h + g, later) + hops.exposed(g, later) + g
+            count, sent, total = count + 2.0 * self.n, sent + self.n * g_bytes, total + self.n * g
+        else:
+            exposed = exposed + between * hops.exposed(h, later)
+        turned = self._turned()
+        kinds = ("collective-permute", "all-to-all")  # chunks of a host go to many others
+        turning = [hops.seconds(nbytes / 2.0, kinds) * 2.0 for nbytes in turned]
+        zigzag = np.where(self.zigzag, 1.0, 0.0)
+        count = count + zigzag * 2.0 * len(turned)
+        sent, ends = sent + zigzag * sum(turned), zigzag * sum(turning)
+        found = (count, sent, total + ends, exposed + ends)
+        return Exchange(*(np.where(self.rings, x, 0.0) for x in found))
+
+    def scratch_bytes(self) -> Floats:
+        """Bytes that blocks hold beside operands and results: sums, and blocks on their way."""
+        q = self.heads * self.queries
+        pair = self.key_heads * self.keys * (self.of_query + self.of_value)
+        width = self.of_query if self.backward else self.of_value
+        total = q * width * (_SUM + self.item) + np.where(self.rings, 2.0, 1.0) * pair * self.item
+        if self.backward:
+            total = total + pair * (self.item + np.where(self.rings, 2.0, 1.0) * _SUM)
+        total = total + np.where(self.zigzag, sum(self._turned()), 0.0)
+        return np.broadcast_to(np.where(self.blocked, total, 0.0), self.sizes)
+
+    def _turned(self) -> list[Floats]:
+        """Bytes of what goes into the order of zigzag and back."""
+        q, k = self.heads * self.queries, self.key_heads * self.keys
+        queries, values = q * self.of_query * self.item, q * self.of_value * self.item
+        keys = [k * self.of_query * self.item, k * self.of_value * self.item]
+        logarithms = q * _SUM
+        if self.backward:
+            return [queries, logarithms, values, values, *keys, queries, *keys]
+        return [queries, *keys, values, logarithms]
+
+    def _blocks_s(self, compute: ComputeModel) -> tuple[Floats, Floats]:
+        """Seconds of a device's own block, and of each other, with what it adds to the sums."""
+        each = self.queries * self.keys
+        half = 0.5 * (each + self.queries)  # on the diagonal, itself included
+        own = half if self.causal else each
+        rest = np.where(self.zigzag, 0.5 * each, each)
+        moved = self.heads * self.queries * (self.of_query if self.backward else self.of_value)
+        if self.backward:
+            moved = moved + self.key_heads * self.keys * (self.of_query + self.of_value)
+        adding = compute.memory_s(moved * (2.0 * _SUM + self.item)) + compute.launch_s
+        return (
+            self._kernel_s(compute, own, self.keys),
+            self._kernel_s(compute, rest, self.keys) + adding,
+        )
+
+    def _kernel_s(self, compute: ComputeModel, pairs: Floats, keys: Floats | int) -> Floats:
+        return compute.attention_s(
+            self.heads, self.key_heads, pairs, keys, self.features, self.dtype,
+            backward=self.backward,
+        )  # fmt: skip

@@ -1,0 +1,142 @@
+# pyright: basic
+"""Attention split along the sequence, on eight devices: equal to that of one, gradients too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ir import ATTENTION, Mesh, interpret_lowered, replicated
+from ir.analysis.decisions import Decisions
+from ir.strategy import strategies
+from ir.table import lookup
+from ir.trace import Traced, trace
+from tests.helpers_internals import attention
+from tests.helpers_numerics import check_numerics
+from tests.planner.emit.plans import CUBE, LINE, decisions_by, lowered
+
+WAYS = ("t", "ring", "zigzag")
+PAIR = Mesh((("x", 2), ("y", 4)))
+
+
+def arguments(length: int = 32, groups: int = 2, *, first: bool = False) -> tuple[Any, ...]:
+    """Query, key, value and the gradient of the output; a batch of 2, four heads of 8."""
+    rng = np.random.default_rng(length)
+    shapes = [(2, length, n, 8) for n in (4, groups, groups, 4)]
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    return tuple(np.swapaxes(x, 1, 2) for x in arrays) if first else tuple(arrays)
+
+
+def with_gradients(**options: Any) -> Any:
+    def run(query: Any, key: Any, value: Any, seed: Any) -> Any:
+        out, pull = jax.vjp(lambda *xs: attention(*xs, **options), query, key, value)
+        return out, pull(seed)
+
+    return run
+
+
+def roles_of(traced: Traced, mesh: Mesh) -> list[set[tuple[str, ...]]]:
+    """The roles of the strategies of each attention op."""
+    graph = traced.graph
+    specs = [
+        lookup(n.op).factors(tuple(map(graph.type_of, n.inputs)), n.outputs, dict(n.attrs))
+        for n in graph.nodes
+        if n.op in ATTENTION
+    ]
+    return [{s.roles for s in strategies(spec, mesh)} for spec in specs]
+
+
+def split(traced: Traced, mesh: Mesh, roles: tuple[str, ...]) -> Decisions:
+    """Decisions that split attention as the roles say, and nothing else."""
+
+    def choose(_types: Any, op: Any, menu: Any) -> Any:
+        return next((s for s in menu if s.roles == roles and op.node.op in ATTENTION), menu[0])
+
+    inputs = [replicated(item.type.rank) for item in traced.graph.inputs]
+    outputs = [replicated(traced.graph.type_of(o).rank) for o in traced.graph.outputs]
+    return decisions_by(traced.graph, mesh, inputs, outputs, choose, lambda raw: raw)
+
+
+def check(run: Any, args: Any, mesh: Mesh, roles: tuple[str, ...], **options: Any) -> None:
+    traced = trace(run, *args)
+    assert all(roles in found for found in roles_of(traced, mesh))
+    plan = lowered(traced, split(traced, mesh, roles))
+    report = check_numerics(traced, plan, args, rtol=1e-5, **options)
+    assert report.ok, f"{roles}: {report}"
+
+
+@pytest.mark.parametrize(("way", "mask", "groups"), [
+    ("t", "CAUSAL", 4), ("ring", "CAUSAL", 4), ("zigzag", "CAUSAL", 4), ("zigzag", "CAUSAL", 1),
+    ("t", "NO_MASK", 4), ("ring", "NO_MASK", 1),
+])  # fmt: skip
+def test_every_way_gives_what_one_device_gives(way: str, mask: str, groups: int) -> None:
+    check(with_gradients(mask=mask), arguments(groups=groups), LINE, (way,))
+
+
+@pytest.mark.parametrize("roles", [
+    ("t", "t", "b"), ("zigzag", "b", "zigzag"), ("ring", "g", "r"), ("g", "r", "zigzag"),
+])  # fmt: skip
+def test_beside_batch_and_heads(roles: tuple[str, ...]) -> None:
+    check(with_gradients(mask="CAUSAL"), arguments(), CUBE, roles)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_heads_before_the_sequence(way: str) -> None:
+    run = with_gradients(mask="CAUSAL", heads_first=True)
+    check(run, arguments(first=True), PAIR, ("b", way))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_without_residuals(way: str) -> None:
+    args = arguments()[:3]
+    check(lambda *xs: attention(*xs, mask="CAUSAL"), args, LINE, (way,))
+
+
+@pytest.mark.parametrize("way", ["t", "ring"])
+def test_more_keys_than_queries(way: str) -> None:
+    query, _, _, seed = arguments(32)
+    _, key, value, _ = arguments(48)
+    check(with_gradients(), (query, key, value, seed), LINE, (way,))
+
+
+def test_blocks_of_odd_length() -> None:
+    """Zigzag halves a block, so that there is none of an odd length; the others take it."""
+    args, run = arguments(24), with_gradients(mask="CAUSAL")
+    for way in ("t", "ring"):
+        check(run, args, LINE, (way,))
+    traced = trace(run, *args)
+    assert not any(("zigzag",) in found for found in roles_of(traced, LINE))
+    traced = trace(run, *arguments(20))
+    assert not any({(way,) for way in WAYS} & found for found in roles_of(traced, LINE))
+
+
+@pytest.mark.parametrize("options", [
+    {"mask": "CAUSAL", "window": 3}, {"mask": "CAUSAL", "bias": jnp.zeros((1, 1, 32, 32))},
+    {"mask": "PADDING", "lengths": (jnp.full(2, 5, jnp.int32),) * 2},
+])  # fmt: skip
+def test_what_blocks_cannot_do_is_not_offered(options: Any) -> None:
+    traced = trace(with_gradients(**options), *arguments())
+    names = {role for found in roles_of(traced, LINE) for (role,) in found}
+    assert not names & {*WAYS}
+
+
+def test_one_op_is_split_along_the_sequence_in_one_way() -> None:
+    traced = trace(with_gradients(mask="CAUSAL"), *arguments())
+    for found in roles_of(traced, CUBE):
+        assert all(len({*roles} & {*WAYS}) <= 1 for roles in found)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_numpy_and_the_partitioner_give_the_same(way: str) -> None:
+    args, run = arguments(), with_gradients(mask="CAUSAL")
+    traced = trace(run, *args)
+    plan = lowered(traced, split(traced, PAIR, ("b", way)))
+    expected = jax.tree.leaves(run(*args))
+    consts = [np.asarray(x) for x in traced.program.consts]
+    for x, y in zip(interpret_lowered(plan, [*consts, *args]), expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    check(run, args, PAIR, ("b", way), emission="constraints")
