@@ -34,6 +34,8 @@ from ir import (
     is_causal,
 )
 
+from profiles import CollectiveKind
+
 from .collectives import INTERFERENCE, CollectiveModel
 from .compute import ComputeModel, item_bytes
 from .group import Group
@@ -55,14 +57,16 @@ class Hops:
     groups: tuple[Group | None, ...]
     overlap: bool
 
-    def seconds(self, nbytes: Floats, kinds: Sequence[str] = ("collective-permute",)) -> Floats:
+    def seconds(
+        self, nbytes: Floats, kinds: Sequence[CollectiveKind] = ("collective-permute",)
+    ) -> Floats:
         """Seconds of a permute of so many bytes of a device, the dearest of some kinds."""
         found = np.zeros(len(self.groups))
         for group in {*self.groups} - {None}:
             assert group is not None
             at = np.array([g == group for g in self.groups])
-            each = [self.model.seconds(kind, group, nbytes[at]) for kind in kinds]  # type: ignore
-            found[at] = np.max(each, axis=0)
+            for kind in kinds:
+                found[at] = np.maximum(found[at], self.model.seconds(kind, group, nbytes[at]))
         return found
 
     def exposed(self, hop_s: Floats, block_s: Floats) -> Floats:
@@ -161,7 +165,10 @@ class AttentionWork:
         else:
             exposed = exposed + between * hops.exposed(h, later)
         turned = self._turned()
-        kinds = ("collective-permute", "all-to-all")  # chunks of a host go to many others
+        kinds: Sequence[CollectiveKind] = (
+            "collective-permute",
+            "all-to-all",
+        )  # chunks of a host go to many others
         turning = [hops.seconds(nbytes / 2.0, kinds) * 2.0 for nbytes in turned]
         zigzag = np.where(self.zigzag, 1.0, 0.0)
         count = count + zigzag * 2.0 * len(turned)

@@ -96,10 +96,12 @@ def op_seconds(
 
 def local_sizes(spec: FactorSpec, ways: Mapping[str, Floats]) -> dict[str, Floats]:
     """Size of every factor on a device, one entry per strategy."""
-    return {
-        name: size / math.prod([ways[by] for by in spec.splitting(name)], start=np.float64(1.0))
-        for name, size in spec.sizes
-    }
+    found: dict[str, Floats] = {}
+    for name, size in spec.sizes:
+        found[name] = size / ways[name]
+        for joint in spec.splitting(name)[1:]:
+            found[name] = found[name] / ways[joint]
+    return found
 
 
 def _on_shards(compute: ComputeModel) -> Callable[[Node, Sequence[TensorType]], float]:

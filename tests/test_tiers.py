@@ -111,6 +111,7 @@ BASIC: tuple[str, ...] = (
     "planner/api/parallelize.py",
     "planner/api/plan.py",
     "planner/cli/platforms.py",
+    "planner/emit/attention.py",
     "planner/emit/compilers.py",
     "planner/emit/constraints.py",
     "planner/emit/context.py",
