@@ -33,7 +33,6 @@ from ir import (
     attention_sizes,
     is_causal,
 )
-
 from profiles import CollectiveKind
 
 from .collectives import INTERFERENCE, CollectiveModel
