@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from profiles import (
     Device,
@@ -92,28 +92,35 @@ def parse_bytes(text: str | int) -> int:
     return amount
 
 
-def parse_cluster(text: str | Path | Cluster, *, host_devices: int = 1) -> Cluster:
+def parse_cluster(
+    text: str | Path | Cluster, *, host_devices: int = 1, devices: int | None = None
+) -> Cluster:
     """Builds a cluster from a name such as `64xh100:8` or the path of a YAML or JSON file.
 
     Args:
         text: `[COUNTx]DEVICE[:PER_HOST]`, or a path that ends in .yaml, .yml or .json. A cluster
             is returned unchanged.
         host_devices: how many devices plain `host` stands for.
+        devices: number of devices instead of that in the text or file; hosts are no larger.
 
     Raises:
-        ProfileError: if the text or the file does not describe a cluster.
+        ProfileError: if the text or the file does not describe a cluster, or is of several kinds
+            of devices and `devices` is given.
     """
     if isinstance(text, Cluster):
         return text
     if Path(text).suffix in _FILES:
-        return _from_file(Path(text))
-    return _from_name(str(text).strip().lower(), host_devices)
+        return _from_file(Path(text), devices)
+    return _from_name(str(text).strip().lower(), host_devices, devices)
 
 
-def _from_name(text: str, host_devices: int) -> Cluster:
+def _from_name(text: str, host_devices: int, devices: int | None) -> Cluster:
     match = _NAME.fullmatch(text)
     if match is None:
         raise ProfileError(f"{text!r} does not describe a cluster", remedy=_EXAMPLES)
+    if devices is not None:
+        per_host = "" if match["per_host"] is None else f":{min(int(match['per_host']), devices)}"
+        return _from_name(f"{devices}x{match['device']}{per_host}", host_devices, None)
     on_host = match["device"] in profile_aliases() and load_profile(match["device"]).name == "host"
     count = int(match["count"] or (host_devices if on_host else 1))
     profile = _profile(match["device"], count, on_host=on_host)
@@ -158,7 +165,7 @@ def _uniform(name: str, profile: Profile, count: int, per_host: int | None) -> C
     )
 
 
-def _from_file(path: Path) -> Cluster:
+def _from_file(path: Path, devices: int | None) -> Cluster:
     try:
         raw: Any = load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -166,9 +173,17 @@ def _from_file(path: Path) -> Cluster:
     except ValueError as error:
         raise ProfileError(f"is neither YAML nor JSON: {error}", where=str(path)) from error
     if isinstance(raw, dict) and "groups" in raw:
+        if devices is not None:
+            raise ProfileError(
+                "the number of devices of several groups cannot be changed",
+                where=f"{path.name}, key `groups`", remedy="describe one kind of device",
+            )  # fmt: skip
         mixed = _read(cast("object", raw), _MixedFile, path)
         return replace(_mixed(mixed, path), prices=mixed.prices)
     single = _read(cast("object", raw), _SingleFile, path)
+    if devices is not None:
+        per_host = single.devices_per_host and min(single.devices_per_host, devices)
+        single = structs.replace(single, devices=devices, devices_per_host=per_host)
     return replace(_single(single, single.name or path.stem, path), prices=single.prices)
 
 
@@ -202,7 +217,7 @@ def _single(part: _PartFile, name: str, path: Path) -> Cluster:
 
 
 def _link(base: Link, new: _LinkFile, where: str) -> Link:
-    given = {k: v for k, v in msgspec.structs.asdict(new).items() if v is not None}
+    given = {k: v for k, v in structs.asdict(new).items() if v is not None}
     return convert(msgspec.to_builtins(base) | given, Link, where=where)
 
 

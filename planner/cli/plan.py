@@ -155,14 +155,20 @@ SweepTexts = Annotated[
     list[str] | None,
     typer.Option(
         "--sweep", metavar="NAME=VALUES,...",
-        help="Plan for each combination, such as devices=8..512,batch=64,128 (8..512 doubles). "
-        "devices replaces the cluster's; others are keyword arguments of TARGET's function.",
+        help="Plan for each combination, such as devices=8..512,batch=64,128: 8..512 doubles, and "
+        "batch=4/device grows with the devices. devices replaces the cluster's; others are keyword "
+        "arguments of TARGET's function.",
     ),
 ]  # fmt: skip
 Jobs = Annotated[
     int | None,
     typer.Option("--jobs", "-j", metavar="N", help="Processes of a sweep; one per core if absent."),
 ]
+SweepReport = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="SWEEP.HTML", help="Write a sweep as a page with pictures: "
+                 "time, cost and MFU over devices."),
+]  # fmt: skip
 RayAddress = Annotated[
     str | None,
     typer.Option("--ray", metavar="ADDRESS", help="Sweep on a Ray cluster that runs: auto, or "
@@ -191,13 +197,15 @@ def plan_command(
     sweep_texts: SweepTexts = None,
     jobs: Jobs = None,
     ray: RayAddress = None,
+    report: SweepReport = None,
     progress_lines: ProgressLines = False,
     as_json: AsJson = False,
 ) -> Answer:
     """Find the fastest sharding that fits in memory.
 
-    With --sweep, for each combination of some values: a table of step time, memory and device
-    time. No GPU is needed to plan for one. Ctrl-C ends the search with the best plan found so far.
+    With --sweep, for each combination of some values: a table of step time, memory, cost and MFU,
+    and how many devices are worth it. No GPU is needed to plan for one. Ctrl-C ends the search
+    with the best plan found so far.
     Exit status: 0 a plan was found, 1 nothing fits, 2 wrong use, 130 interrupted.
     """
     given: dict[str, Any] = {
@@ -218,14 +226,14 @@ def plan_command(
     given = {name: value for name, value in given.items() if value is not None}
     Options(**given)
     choose_platform(cluster)
-    if output is not None:
-        wishes.check_writable(output)
+    for path in filter(None, (output, report)):
+        wishes.check_writable(path)
     if sweep_texts:
         return sweep(
             target, cluster, given, sweep_texts, jobs=jobs, ray=ray, output=output,
-            as_json=as_json,
+            report=report, as_json=as_json,
         )  # fmt: skip
-    _only_with_sweep(jobs=jobs, ray=ray)
+    _only_with_sweep(jobs=jobs, ray=ray, report=report)
     with notes(), progress(as_json=as_json, wanted=progress_lines) as say:
         found, status = _planned(target, cluster, given, say)
     if output is not None:

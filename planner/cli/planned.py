@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import planner
+from costmodel import Cluster
 from ir import TraceError
 
 from ..common.errors import PlanError
@@ -14,7 +15,11 @@ from .target import Target
 
 
 def planned(
-    text: str, target: Target, cluster: str, given: dict[str, Any], say: Callable[[str], None]
+    text: str,
+    target: Target,
+    cluster: str | Cluster,
+    given: dict[str, Any],
+    say: Callable[[str], None],
 ) -> planner.Plan:
     """The plan of a target; options of the command line win over its settings.
 

@@ -21,14 +21,18 @@ def leave_accelerators() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def choose_platform(cluster: str) -> None:
+def choose_platform(cluster: str, devices: int | None = None) -> None:
     """Leaves accelerators alone unless the cluster is the devices present.
+
+    Args:
+        cluster: name or file.
+        devices: number of devices instead of that in the name or file.
 
     Raises:
         PlanError: if the cluster is not known, or JAX finds no device.
     """
     try:
-        machine = costmodel.parse_cluster(cluster)
+        machine = costmodel.parse_cluster(cluster, devices=devices)
     except ProfileError as error:
         where = "--cluster" if error.where in ("", cluster) else f"--cluster, {error.where}"
         raise PlanError(

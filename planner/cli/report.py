@@ -11,6 +11,7 @@ from rich.text import Text
 import planner
 
 from .. import inspect
+from ..common.errors import PlanError
 from ..common.write_files import write_files
 from ..pipeline import schedule as schedules
 from . import wishes
@@ -35,7 +36,8 @@ def report_command(
 ) -> Answer:
     """Write a plan as one HTML page: what is split how, where time and memory go.
 
-    A pipeline schedule of your own, as `simulate` takes it, becomes a Gantt chart.
+    A pipeline schedule of your own, as `simulate` takes it, becomes a Gantt chart; the file of a
+    sweep becomes pictures of time, cost and MFU.
 
     The page needs no network and no script. Exit status: 0, or 2 if the plan cannot be read or
     the page not be written.
@@ -47,6 +49,8 @@ def report_command(
         say("report")
         if has_format(path, schedules.user_file.FORMAT):
             _schedule(path, output, trace)
+        elif has_format(path, inspect.sweep.FORMAT):
+            _sweep(path, output, trace)
         else:
             found = planner.load(path)
             found.report(output)
@@ -65,3 +69,14 @@ def _schedule(path: Path, output: Path, trace: Path | None) -> None:
         [] if trace is None else [(trace, inspect.perfetto.schedule_trace_json(priced.timeline))]
     )
     write_files([*files, (output, page)])
+
+
+def _sweep(path: Path, output: Path, trace: Path | None) -> None:
+    """The same for a sweep, which has no trace."""
+    if trace is not None:
+        raise PlanError(
+            "a sweep has no trace", kind="bad-option", where="--trace",
+            remedy="leave it out, or name the plan of one combination",
+        )  # fmt: skip
+    page = inspect.sweep.sweep_html(inspect.sweep.read_sweep(path)).encode()
+    write_files([(output, page)])

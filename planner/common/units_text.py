@@ -21,6 +21,11 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def dollars_text(dollars: float) -> str:
+    """Dollars to three digits, or to the cent from ten dollars on."""
+    return f"${dollars:,.2f}" if dollars >= 10 else f"${dollars:.3g}"
+
+
 def sharding_text(state: Sharding, mesh: Mesh) -> str:
     """A sharding with the size of each axis, such as `[x=8, -]`."""
     dims = ("*".join(f"{axis}={mesh.product((axis,))}" for axis in axes) for axes in state.dims)

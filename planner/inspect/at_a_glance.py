@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ class Glance:
     layout: what each group of mesh axes does, in the words of well-known plans.
     other: name of the fastest hand-written plan that fits, empty if none was priced.
     times_as_fast: its seconds over the seconds of this plan; 0 if there is none.
-    peak_share: matrix products at the device's peak rate, as a share of the step.
+    peak_share: matrix products at the devices' peak rate, as a share of the step of all devices.
     examples_per_s: size of the batch over the step; 0 if no argument is a batch.
     tokens_per_s: the same of batch times sequence; 0 if no batch argument has a sequence of ids.
     limits: what the step consists of, most first: (text, share of the step).
@@ -118,7 +119,7 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
         layout=_layout(analysed),
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
-        peak_share=_at_peak_s(analysed) / step if step else 0.0,
+        peak_share=_at_peak_s(analysed) / analysed.cluster.num_devices / step if step else 0.0,
         examples_per_s=examples / step if step else 0.0,
         tokens_per_s=tokens / step if step else 0.0,
         limits=limits,
@@ -130,12 +131,15 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
     )
 
 
-def glance_of_stages(file: PlanFile, pipeline: Pipeline) -> Glance:
-    """The glance of a plan in stages, from its figures alone.
+def glance_of_stages(
+    file: PlanFile, pipeline: Pipeline, programs: Sequence[AnalysedPlan]
+) -> Glance:
+    """The glance of a plan in stages.
 
     Args:
         file: the plan.
         pipeline: how its stages make a step.
+        programs: each of `file.programs` with its graph and decisions.
     """
     cluster, step = Cluster.from_dict(pipeline.cluster), pipeline.step_s
     other, seconds = _fastest(pipeline.baselines)
@@ -143,15 +147,19 @@ def glance_of_stages(file: PlanFile, pipeline: Pipeline) -> Glance:
     limits = (("waiting for other stages", pipeline.bubble),)
     dollars, kwh = _costs(cluster, step)
     slowest = max(range(len(file.stages)), key=lambda s: file.stages[s].step_s)
+    stages = [programs[stage.program] for stage in file.stages]
+    at_peak_s = sum(_at_peak_s(stage) for stage in stages) / cluster.num_devices
+    parts = [_batch(stage) for stage in stages]  # of a micro-batch
+    examples, tokens = (pipeline.microbatches * max(counts) for counts in zip(*parts, strict=True))
     return Glance(
         step_s=step,
         layout=f"a pipeline of {len(file.stages)} stages with {pipeline.microbatches} "
         f"micro-batches, schedule {pipeline.schedule}",
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
-        peak_share=0.0,
-        examples_per_s=0.0,
-        tokens_per_s=0.0,
+        peak_share=at_peak_s / step if step else 0.0,
+        examples_per_s=examples / step if step else 0.0,
+        tokens_per_s=tokens / step if step else 0.0,
         limits=limits,
         memory_left=left,
         limited_by=f"stage {slowest}, which is busiest{_nearly_full(left, pipeline.limit_bytes)}",
@@ -212,13 +220,13 @@ def _products(analysed: AnalysedPlan) -> list[tuple[int, float]]:
 
 
 def _at_peak_s(analysed: AnalysedPlan) -> float:
-    """Seconds of all matrix products at the peak rate of all devices."""
+    """Seconds of all matrix products at the peak rate of one device."""
     flat, compute = analysed.flat, ComputeModel(analysed.cluster)
     total = 0.0
     for i, flops in _products(analysed):
         dtype = operand_types(flat, flat.ops[i])[0].dtype
         total += flops / compute.peak_flops(dtype, tensor=True)
-    return total / analysed.cluster.num_devices
+    return total
 
 
 def _batch(analysed: AnalysedPlan) -> tuple[int, int]:

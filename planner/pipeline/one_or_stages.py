@@ -97,6 +97,8 @@ def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
     except PlanError as error:
         if error.kind != "does-not-fit" or _pinned_inside(search.training, request.options):
             raise
+        if request.machine.num_devices == 1:  # of which no pipeline can be made
+            raise
         found, why = _tried(search)
         if found is None:
             raise _and_no_pipeline(error, why) from error

@@ -66,7 +66,7 @@ class Plan(PlanView):
     def _glance(self) -> Glance:
         pipeline = self.file.pipeline
         if pipeline is not None:
-            return glance_of_stages(self.file, pipeline)
+            return glance_of_stages(self.file, pipeline, self.analysed_programs)
         return at_a_glance(self.analysed)
 
     def __repr__(self) -> str:

@@ -31,6 +31,20 @@ def test_names(text: str, devices: int, per_host: int, island: int) -> None:
     assert cluster.num_hosts == devices // per_host
 
 
+def test_the_number_of_devices_can_be_replaced(tmp_path: Path) -> None:
+    for text, devices, name in (("64xh100:8", 16, "16xh100:8"), ("64xh100:8", 4, "4xh100:4"),
+                                ("h100", 4, "4xh100")):  # fmt: skip
+        assert parse_cluster(text, devices=devices) == parse_cluster(name)
+    path = tmp_path / "lab.yaml"
+    path.write_text("{device: h100, devices: 64, devices_per_host: 8}", encoding="utf-8")
+    few, many = parse_cluster(path, devices=4), parse_cluster(path, devices=128)
+    assert (few.num_devices, few.devices_per_host, few.name) == (4, 4, "lab")
+    assert (many.num_devices, many.devices_per_host) == (128, 8)
+    path.write_text("groups: [{device: h100, devices: 8}]", encoding="utf-8")
+    with pytest.raises(ProfileError, match="several groups"):
+        parse_cluster(path, devices=4)
+
+
 def test_plain_host_takes_the_devices_that_are_there() -> None:
     cluster = parse_cluster("host", host_devices=6)
     assert (cluster.num_devices, cluster.num_hosts) == (6, 1)

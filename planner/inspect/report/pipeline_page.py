@@ -54,7 +54,9 @@ def pipeline_html(file: PlanFile, pipeline: Pipeline, programs: Sequence[Analyse
         f"Written by meshwright {file.planner}. One device of the chart is the sub-mesh of a stage;"
         " times are simulated from the stages' predicted costs."
     )
-    glance = glance_of_stages(file, pipeline)
+    glance = glance_of_stages(file, pipeline, programs)
+    speed, *more = glance.rates() or ["unknown"]
+    tiles.append(("Speed", speed, ", ".join(more)))
     title = f"Plan for {pipeline.name} on {cluster}"
     return document(title, [*tiles, *costs(glance)], parts, about, lead(glance))
 

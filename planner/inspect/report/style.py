@@ -92,6 +92,23 @@ font-variant-numeric:tabular-nums}
 .k-backward{fill:var(--all-gather)}
 .k-weight{fill:var(--reduce-scatter)}
 .k-transfer{fill:var(--all-to-all);background:var(--all-to-all)}
+.charts{display:grid;gap:8px 24px;
+grid-template-columns:repeat(auto-fit,minmax(min(320px,100%),1fr))}
+td .why{display:block;white-space:normal;min-width:22ch;max-width:60ch}
+.grid{fill:none;stroke:var(--line)}
+.ideal{fill:none;stroke:var(--soft);stroke-dasharray:2 4}
+.line,.swatch{fill:none;stroke-width:2}
+.dashed{stroke-dasharray:6 3;border-top-style:dashed}
+.line-0{stroke:var(--compute);color:var(--compute)}
+.line-1{stroke:var(--all-gather);color:var(--all-gather)}
+.line-2{stroke:var(--reduce-scatter);color:var(--reduce-scatter)}
+.line-3{stroke:var(--all-reduce);color:var(--all-reduce)}
+.line-4{stroke:var(--all-to-all);color:var(--all-to-all)}
+.line-5{stroke:var(--collective-permute);color:var(--collective-permute)}
+.dot{fill:currentColor;stroke:none}
+.legend{display:flex;flex-wrap:wrap;gap:4px 20px;padding:0;list-style:none}
+.swatch{display:inline-block;width:26px;border-top:3px solid currentColor;vertical-align:middle;
+margin-right:8px}
 footer{max-width:1080px;margin:40px auto 0;padding:12px 16px 40px;color:var(--soft);
 font-size:.85rem;border-top:1px solid var(--line);overflow-wrap:anywhere}
 @media(max-width:600px){.lane{grid-template-columns:1fr}.lane .axis{grid-column:1}

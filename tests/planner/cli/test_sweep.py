@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner import PlanError
-from planner.cli.sweep.axes import Axis, combinations, parse_axes
-from planner.cli.sweep.row import with_devices
+from planner.cli.sweep.axes import Axis, PerDevice, combinations, parse_axes, settled
 from tests.planner.cli.runner import Run
 from tests.planner.cli.test_process import PROGRAM, environment
 
@@ -57,7 +56,8 @@ def test_axes_and_values() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "8", "=8", "devices=", "devices=8,", "devices=a", "devices=0", "devices=-8", "devices=1.5",
-     "devices=8..4", "a=1,a=2", "a=1,1", "a-b=1", "a=1..100000,b=1..1000000,c=1..100000"],
+     "devices=8..4", "a=1,a=2", "a=1,1", "a-b=1", "batch=4/device",
+     "devices=8,batch=x/device", "devices=8/device", "a=1..100000,b=1..1000000,c=1..100000"],
 )  # fmt: skip
 def test_what_cannot_be_swept(text: str) -> None:
     with pytest.raises(PlanError) as found:
@@ -65,10 +65,11 @@ def test_what_cannot_be_swept(text: str) -> None:
     assert found.value.where == "--sweep"
 
 
-def test_names_of_clusters_with_other_devices() -> None:
-    assert with_devices("64xh100:8", 16) == "16xh100:8"
-    assert with_devices("64xh100:8", 4) == "4xh100:4"
-    assert with_devices("h100", 4) == "4xh100"
+def test_values_per_device_grow_with_the_devices() -> None:
+    axes = parse_axes(["devices=8,16,batch=2..4/device,rate=.5"])
+    assert axes[1] == Axis("batch", (PerDevice(2), PerDevice(4)))
+    found = [settled(values) for values in combinations(axes)]
+    assert [row["batch"] for row in found] == [16, 32, 32, 64]
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -88,9 +89,49 @@ def test_rows_are_those_of_single_plans(run: Run, tmp_path: Path) -> None:
     for name, k in answer["best"].items():
         assert rows[k][name] == min(row[name] for row in rows)
     assert json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8")) == answer
+    for name in ("mfu", "examples_per_s", "dollars"):
+        glance = single["at_a_glance"]
+        assert last[name] == glance["peak_share" if name == "mfu" else name]
     shown = run(*SWEEP, *SOME).out
     assert "device time" in shown
     assert shown.count("*") >= 2
+
+
+PRICED = """
+device: h100
+devices: 8
+devices_per_host: 4
+prices: {dollars_per_device_hour: 3.6}
+"""
+
+
+def test_devices_of_a_priced_file_and_a_batch_for_each(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(PRICED, encoding="utf-8")
+    words = ("plan", "step.py:sized", "-c", "c.yaml", "--no-baselines", "-j", "1",
+             "--sweep", "devices=2..8,batch=8/device")  # fmt: skip
+    answer = run(*words, "--report", "a.html", "-o", "sweep.json", "--json").answer
+    assert [(row["devices"], row["batch"]) for row in answer["rows"]] == [(2, 16), (4, 32), (8, 64)]
+    for row in answer["rows"]:
+        assert row["swept"]["batch"] == "8/device"
+        assert row["dollars"] == pytest.approx(row["devices"] * row["step_s"] * 3.6 / 3600)
+    (said,) = answer["recommended"]
+    assert said["devices"] in (2, 4, 8)
+    assert run("report", "sweep.json", "-o", "b.html").status == 0
+    first, second = ((tmp_path / name).read_text(encoding="utf-8") for name in ("a.html", "b.html"))
+    assert first == second
+    assert said["sentence"] in first
+    shown = run(*words).out
+    assert said["sentence"] in shown
+    assert "64 (8/device)" in shown
+    assert run("report", "sweep.json", "-o", "b.html", "--trace", "t.json").status == 2
+
+
+def test_one_device_that_is_too_small_is_shown_so(run: Run) -> None:
+    words = ("plan", "step.py:adam", "-c", "8xh100", "--sweep", "devices=1,2", "--memory", "1kB")
+    ran = run(*words, "--no-baselines", "--json")
+    assert ran.status == 1
+    assert [row["error"]["kind"] for row in ran.answer["rows"]] == ["does-not-fit"] * 2
+    assert "does not fit" in run(*words, "--no-baselines").out
 
 
 def test_what_fails_is_a_row_of_its_own(run: Run) -> None:
@@ -111,7 +152,9 @@ WRONG = {
     "a name that the function has not": ("--sweep", "depth=1"),
     "no values": ("--sweep", "devices="),
     "no such cluster": ("-c", "8xh1000", "--sweep", "devices=2"),
-    "devices of a file": ("-c", "c.yaml", "--sweep", "devices=2"),
+    "no such file": ("-c", "c.yaml", "--sweep", "devices=2"),
+    "devices of several groups": ("-c", "mixed.yaml", "--sweep", "devices=2"),
+    "a report without a sweep": ("--report", "x.html"),
     "no folder": (*SOME, "-o", "no/x.json"),
     "no processes": (*SOME, "--jobs", "0"),
     "processes without a sweep": ("--jobs", "2"),
@@ -121,6 +164,7 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG.values(), ids=list(WRONG))
 def test_wrong_use_is_one_line_and_leaves_nothing(run: Run, words: tuple[str, ...]) -> None:
+    Path("mixed.yaml").write_text("groups: [{device: h100, devices: 8}]", encoding="utf-8")
     before = sorted(Path().rglob("*.json"))
     ran = run(*SWEEP, *words)
     assert ran.status == 2

@@ -121,6 +121,12 @@ def test_a_plan_in_stages_has_a_glance_too() -> None:
     assert glance["layout"].startswith("a pipeline of 2 stages")
     assert glance["memory_left"] == found.file.whole.limit_bytes - found.peak_bytes
     assert f"  in short     {glance['sentence']}" in str(found)
+    assert glance["examples_per_s"] == pytest.approx(EXAMPLES / found.step_s)
+    products = 3 * 4 - 1  # forward, and backward of both operands; none of the first input
+    peak = ComputeModel(parse_cluster("4xv100-16gb:2")).peak_flops("float32", tensor=True)
+    at_peak_s = products * 2 * EXAMPLES * WIDTH * WIDTH / peak / 4
+    # A rule may write the sum of squares as a product, a thousandth of the whole.
+    assert glance["peak_share"] == pytest.approx(at_peak_s / found.step_s, rel=2e-3)
 
 
 def test_equal_layers_are_one_row() -> None:

@@ -1,0 +1,11 @@
+from .advice import advice as advice
+from .page import sweep_html as sweep_html
+from .record import DEVICES as DEVICES
+from .record import DOES_NOT_FIT as DOES_NOT_FIT
+from .record import FORMAT as FORMAT
+from .record import FORMAT_VERSION as FORMAT_VERSION
+from .record import PER_DEVICE as PER_DEVICE
+from .record import Row as Row
+from .record import Sweep as Sweep
+from .record import lines_of as lines_of
+from .record import read_sweep as read_sweep
