@@ -210,9 +210,9 @@ def _forward(spec: str, fp8: bool, wide: bool, x: Any, weights: Any) -> Any:
     narrow = [w.astype(x.dtype) for w in weights]
     if not fp8:
         return tuple(jnp.einsum(spec, x, w) for w in narrow), (x, weights)
-    small = _quantized(x)
-    found = tuple(_scaled(spec, small, _quantized(w), x.dtype) for w in narrow)
-    return found, (small, weights)
+    small = x.astype(FP8)
+    found = [_of_float8(spec, small, w.astype(FP8), x.dtype) for w in narrow]
+    return tuple(found), (small, weights)
 
 
 def _backward(spec: str, fp8: bool, wide: bool, kept: Any, slopes: Any) -> Any:
@@ -223,9 +223,11 @@ def _backward(spec: str, fp8: bool, wide: bool, kept: Any, slopes: Any) -> Any:
     found = jnp.dtype(jnp.float32 if wide else dtype)
     narrow = [w.astype(dtype) for w in weights]
     if fp8:
-        small = [_quantized(slope) for slope in slopes]
-        grads = [_scaled(to_w, x, slope, found) for slope in small]
-        parts = [_scaled(to_x, s, _quantized(w), dtype) for s, w in zip(small, narrow, strict=True)]
+        small = [slope.astype(FP8) for slope in slopes]
+        grads = [_of_float8(to_w, x, slope, found) for slope in small]
+        parts = [
+            _of_float8(to_x, s, w.astype(FP8), dtype) for s, w in zip(small, narrow, strict=True)
+        ]
     else:
         grads = [jnp.einsum(to_w, x, slope, preferred_element_type=found) for slope in slopes]
         parts = [jnp.einsum(to_x, slope, w) for slope, w in zip(slopes, narrow, strict=True)]
@@ -233,19 +235,12 @@ def _backward(spec: str, fp8: bool, wide: bool, kept: Any, slopes: Any) -> Any:
     return sum(parts[1:], parts[0]), cast
 
 
+def _of_float8(spec: str, a: Any, b: Any, dtype: Any) -> Any:
+    """Product of float8 arrays, whose kernels apply scales that are known before the step."""
+    return jnp.einsum(spec, a, b, preferred_element_type=jnp.dtype(dtype))
+
+
 _products.defvjp(_forward, _backward)
-
-
-def _quantized(x: Any) -> Any:
-    """A float8 copy and its scale, from the largest element."""
-    scale = jnp.max(jnp.abs(x)).astype(jnp.float32) / 448.0
-    return (x / scale.astype(x.dtype)).astype(FP8), scale
-
-
-def _scaled(spec: str, a: Any, b: Any, dtype: Any) -> Any:
-    """Product of float8 arrays with their scales."""
-    found = jnp.einsum(spec, a[0], b[0], preferred_element_type=jnp.dtype(dtype))
-    return found * (a[1] * b[1]).astype(dtype)
 
 
 def adam(*, copies: bool) -> optax.GradientTransformation:

@@ -9,20 +9,28 @@ numbers of layers and are planned each under the same limits; a schedule is then
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
+
+import jax
 
 from benchmarks.published_model import Transformer, adam
-from costmodel import Cluster
+from costmodel import INTERFERENCE, Cluster
 from ir import FactorSpec, Mesh, Sharding, Strategy
-from ir.analysis import FlatProgram
+from ir.analysis import FlatProgram, accumulators, is_float
 from ir.trace import trace
 from planner.common.options import Options
 from planner.common.request import Request, heard
 from planner.pipeline.cut.opened_loss import Opened, cut_of, opened
-from planner.pipeline.cut.stage_training_step import stage_training_step
+from planner.pipeline.cut.stage import Staged
+from planner.pipeline.cut.stage_gradient import joint_of
+from planner.pipeline.cut.stage_training_step import (
+    StageTrainingStep,
+    stage_training_step,
+    training_step_of,
+)
 from planner.pipeline.divide.simulated import PipelineShape, flights_of, ranked, table_of
 from planner.pipeline.divide.stage_price import StagePrice, price_of
 from planner.pipeline.schedule import IN_FLIGHT, INTERLEAVED
@@ -49,7 +57,8 @@ class Degrees:
     chunks: stages on each group of devices (interleaving).
     shard: what data parallelism splits: nothing, or as ZeRO 1, 2 or 3 names it.
     sequence: norms and sums are split over the tensor-parallel devices too.
-    overlap: collectives run beside compute.
+    overlap: collectives run beside compute, in a pipeline also those of a step.
+    sums: type in which stages of a pipeline add up the gradients of micro-batches.
     """
 
     data: int = 1
@@ -61,6 +70,7 @@ class Degrees:
     shard: Shard = "none"
     sequence: bool = False
     overlap: bool = True
+    sums: str = "float32"
 
     @property
     def devices(self) -> int:
@@ -159,7 +169,10 @@ def _limits(mesh_search: MeshSearch, program: Program, degrees: Degrees, width: 
 
     Weights enter loops over layers as they are kept, and are gathered there if at all. Every
     product is split over the tensor-parallel devices, though not over tokens; with sequence
-    parallelism everything else is too; without, nothing as wide as the model (`width`) is.
+    parallelism everything else is too, and what layers keep for their backward pass; without,
+    nothing as wide as the model (`width`) is. Context parallelism splits the tokens of every
+    product. What stages of a pipeline send is split as their activations are. ZeRO 1 adds up whole
+    gradients and reduces them once a step.
     """
     builder, roles = mesh_search.builder, program.roles
     names, split = mesh_search.mesh.names, degrees.shard != "none"
@@ -180,22 +193,47 @@ def _limits(mesh_search: MeshSearch, program: Program, degrees: Degrees, width: 
         parts = {*roles.states, *(weights if degrees.shard == "zero3" else ())}
     origins = weights | {v: v for v in roles.states}
     matrices = {v for v, o in origins.items() if _is_matrix(builder.flat.values[o].type.shape)}
+    tokens = _of_tokens(program, builder.flat.inputs) - set(origins)
+    kept = _of_tokens(program, builder.flat.stacked.values()) if degrees.sequence else set[int]()
+    sums = set(accumulators(builder.flat)) if degrees.shard == "zero1" else set[int]()
 
     def state(v: int, sharding: Sharding) -> bool:
-        if v not in origins:
+        if v in sums and {"data", "context"} & set(sharding.axes):
+            return False
+        if v not in origins and v not in kept and v not in tokens:
             return True
-        axes = ({"tensor"} if v in matrices else set[str]()) | ({"data"} if v in parts else set())
+        whole = v in matrices or v in kept or (v in tokens and degrees.sequence)
+        axes = {"tensor"} if whole else set[str]()
+        axes |= {"data"} if v in parts else {"data", "context"} if v in tokens else set()
         options = builder.states(v, partial=False)
         wanted = {a for a in axes & set(names) if any(a in option.axes for option in options)}
-        return wanted <= set(sharding.axes) and (v in parts or set(sharding.axes) <= {"tensor"})
+        free = v not in origins or v in parts
+        return wanted <= set(sharding.axes) and (free or set(sharding.axes) <= {"tensor"})
 
     over = tuple(a for a, name in enumerate(names) if name == "data")
     recipe = Recipe("given", tuple(rules[name] for name in names), state, over)
     limits = Recipes(builder, program.kinds, roles).limits(recipe)
+    assert limits.op is not None
     if "tensor" in names:
-        assert limits.op is not None
         limits = replace(limits, op=_on_tensor(mesh_search, program, degrees, width, limits.op))
+    if "context" in names:
+        assert limits.op is not None
+        limits = replace(limits, op=_on_context(mesh_search, program, limits.op))
     return limits
+
+
+def _on_context(mesh_search: MeshSearch, program: Program, inner: AllowOp) -> AllowOp:
+    """Menus of ops by what devices of context parallelism split: see `_limits`."""
+    flat, at = mesh_search.builder.flat, mesh_search.mesh.names.index("context")
+
+    def op(i: int, spec: FactorSpec, menu: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+        kept = inner(i, spec, menu)
+        if flat.ops[i].node.op != "dot_general":
+            return kept
+        kinds = dict(zip(spec.names, program.kinds.of_op(i), strict=True))
+        return tuple(s for s in kept if kinds.get(s.roles[at]) == "sequence") or kept
+
+    return op
 
 
 def _on_tensor(
@@ -230,6 +268,15 @@ def _entering(flat: FlatProgram, values: Sequence[int]) -> dict[int, int]:
     return found
 
 
+def _of_tokens(program: Program, values: Iterable[int]) -> set[int]:
+    """Those of some values that are activations."""
+    flat, kinds = program.flat, program.kinds
+    return {
+        v for v in values
+        if is_float(flat.values[v].type) and {BATCH, "sequence"} & {*kinds.of_value(v)}
+    }  # fmt: skip
+
+
 def _is_matrix(shape: Sequence[int]) -> bool:
     """Whether a parameter, or a stack of one for each layer, is no vector."""
     return len(shape) > 2 or (len(shape) == 2 and shape[0] > MOST_LAYERS)
@@ -253,20 +300,21 @@ def _in_stages(
     if degrees.chunks > 1:
         flight = flights_of(table_of(INTERLEAVED, count, none, degrees.chunks))
     cut = cut_of(loss, cuts, none)
-    prices: dict[object, StagePrice] = {}
+    prices: dict[object, tuple[StagePrice, float]] = {}
     found: list[StagePrice] = []
     last = len(loss.chain.slots)
     for s in sorted(range(number), key=lambda s: -flight[s]):
         low, high = cuts[s], cuts[s + 1]
         alike = (high - low, low == 0, high == last)
         if alike not in prices:
-            stage = stage_training_step(loss, cut, s, training.optimizer)
+            stage = _stage(loss, cut, s, training.optimizer, degrees.sums)
             takes = [v for v in stage.program.args["takes"] if v >= 0]
             held = InFlight(stage.loop, (*stage.program.parts.saved, *takes), flight[s] - 1)
             program = program_for(stage.traced, options).holding(held)
             best, _ = _planned(program, degrees, width, cluster.subset(size), options)
-            prices[alike] = price_of(best, phases_of(stage), stage.body.graph, count)
-        found.append(prices[alike])
+            one = price_of(best, phases_of(stage), stage.body.graph, count)
+            prices[alike] = one, _once_exposed_s(best, count) if degrees.overlap else 0.0
+        found.append(_beside_chunks(*prices[alike], s < degrees.pipeline))
     across = tuple(loss.chain.across[c] for c in cuts[1:-1])
     limit = options.memory_bytes or cluster.memory_bytes
     names = ("interleaved",) if degrees.chunks > 1 else ("1f1b",)
@@ -274,6 +322,30 @@ def _in_stages(
     groups = degrees.pipeline
     busy = max(sum(best.stage_s[g::groups]) for g in range(groups))
     return Price(best.step_s, busy, best.step_s - busy, best.worst_bytes, best.worst_bytes <= limit)
+
+
+def _stage(loss: Opened, cut: Staged, number: int, optimizer: Any, sums: str) -> StageTrainingStep:
+    """A stage that adds up its gradients in a type."""
+    joint = joint_of(loss.program, cut, number)
+    wide = [jax.ShapeDtypeStruct(s.shape, sums) for s in joint.structs["sums"]]
+    joint = replace(joint, structs={**joint.structs, "sums": wide})
+    return training_step_of(joint, loss.microbatches, optimizer)
+
+
+def _once_exposed_s(best: Candidate, count: int) -> float:
+    """Exposed seconds of the collectives outside a stage's micro-batches."""
+    pairs = zip(best.decided.plan.reshards, best.account.exposed, strict=True)
+    return sum(s for moved, s in pairs if moved.weight < count)
+
+
+def _beside_chunks(price: StagePrice, exposed_s: float, first: bool) -> StagePrice:
+    """A stage whose collectives of a step run beside the compute of its devices' other stages.
+
+    The first of them ends its backward passes last and begins its forward passes first, so that
+    only its own micro-batch runs beside its collectives.
+    """
+    hidden = min(exposed_s, price.microbatch_s) if first else exposed_s
+    return replace(price, once_s=price.once_s - hidden / INTERFERENCE)
 
 
 def _by_stage(found: Sequence[StagePrice], flight: Sequence[int]) -> list[StagePrice]:

@@ -21,6 +21,7 @@ def may_be_partial(flat: FlatProgram, specs: Specs) -> list[bool]:
     partial = [False] * len(flat.values)
     for target in accumulators(flat):
         partial[target] = True
+    stacks = _stacks(flat)
     known: dict[int, tuple[tuple[bool, ...], Groups]] = {}  # equal ops share one spec
     for op in flat.ops:
         spec = specs.of(op)
@@ -30,8 +31,19 @@ def may_be_partial(flat: FlatProgram, specs: Specs) -> list[bool]:
         leaves, groups = found
         passes = any(any_partial(op, members, partial) for members in groups)
         for leaf, v in zip(leaves, op.outputs, strict=False):
-            partial[v] = leaf or passes
+            for value in (v, *stacks.get(v, ())):
+                partial[value] = leaf or passes
     return partial
+
+
+def _stacks(flat: FlatProgram) -> dict[int, list[int]]:
+    """The results of ops that loops stack up -> ports of the slices, and the stacks."""
+    found: dict[int, list[int]] = {}
+    ports = {port: outer for outer, port in flat.stacked.items()}
+    for link in flat.links:
+        if link.target in ports:
+            found.setdefault(link.source, []).extend((link.target, ports[link.target]))
+    return found
 
 
 def _partial_results(specs: Specs, op: FlatOp) -> tuple[tuple[bool, ...], Groups]:

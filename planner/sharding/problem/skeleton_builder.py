@@ -49,10 +49,9 @@ class _Outliner:
         flat, partial = self.flat, self.facts.partial
         for v in flat.inputs:
             self._value(v, Slot("value", v))
-        port_of = set(flat.stacked.values())
         for v, value in enumerate(flat.values):
             if value.kind == "port" and v not in flat.stacked:
-                self._value(v, Slot("value", v, partial[v] and v not in port_of))
+                self._value(v, Slot("value", v, partial[v]))
         for outer, port in flat.stacked.items():
             self.ends[outer] = End(self.value_node[port], "lifted")
         passage = 0
