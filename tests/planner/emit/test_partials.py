@@ -8,6 +8,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from ir import IRError
@@ -52,3 +53,24 @@ def test_a_role_that_is_not_exact_is_refused() -> None:
     decisions = random_decisions(traced.graph, LINE, 0)
     with pytest.raises(IRError, match="are not legal"):
         lowered(traced, replace(decisions, ops={(0,): ("@0",)}))
+
+
+def test_gradients_of_scanned_layers_are_reduced_once_a_step() -> None:
+    def loss(params, batch):
+        def layer(x, w):
+            return jnp.tanh(x @ w), None
+
+        return jnp.mean(jax.lax.scan(layer, batch, params["w"])[0] ** 2)
+
+    keys = jax.random.split(jax.random.key(0))
+    params = {"w": 0.1 * jax.random.normal(keys[0], (3, 64, 64))}
+    batch = jax.random.normal(keys[1], (256, 64))
+    found = plan(
+        loss, params, batch, optimizer=optax.sgd(0.1), microbatches=4, cluster="8xhost", mesh=(8,),
+        pins=(("params/*", "[-,-,-]"), ("batch", "[8,-]")), baselines=False,
+    )  # fmt: skip
+    sums = [c for c in found.collectives if c.bytes > 4096]
+    assert [(c.kind, c.count) for c in sums] == [("all-reduce", 1)]
+    wanted = params["w"] - 0.1 * jax.grad(loss)(params, batch)["w"]
+    new = found.compile()(params, optax.sgd(0.1).init(params), batch)[0]  # donates them
+    np.testing.assert_allclose(new["w"], wanted, rtol=1e-5, atol=1e-6)
