@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .run import run_many, table
-from .worker import Row
+from .worker import WORK, Row
 
 KEPT = Path("fuzz-found")
 
@@ -22,9 +22,9 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
         quick: a few hundred.
     """
     given = _options(sys.argv[1:])
-    if not (given.programs or given.training or given.rewrites):
+    if not (given.programs or given.training or given.pipelines or given.rewrites):
         given.programs = 300 if quick else 10_000
-    wanted = {"programs": given.programs, "training": given.training, "rewrites": given.rewrites}
+    wanted = {work: getattr(given, work) for work in WORK}
     until = time.monotonic() + (given.minutes * 60 if given.minutes else 1e9)
     return [_part(work, count, given, until) for work, count in wanted.items() if count]
 
@@ -62,6 +62,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks fuzz")
     parser.add_argument("--programs", type=int, default=0, help="how many random programs")
     parser.add_argument("--training", type=int, default=0, help="how many random training steps")
+    parser.add_argument("--pipelines", type=int, default=0, help='how many with pipeline="auto"')
     parser.add_argument(
         "--rewrites", type=int, default=0, help="how often each row of the catalogue is applied"
     )

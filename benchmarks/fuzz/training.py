@@ -110,13 +110,13 @@ def tried(seed: int) -> Outcome:
         return Outcome(settings.what, wrong=f"seed {seed}: {settings.what}: refused: {error}")
     except Exception as error:
         return Outcome(settings.what, wrong=f"seed {seed}: {type(error).__name__}: {error}")
-    whole = _whole(loss, optimizer, settings.has_aux)
-    expected = _run(jax.jit(whole), params, optimizer.init(params), batch)
+    whole = whole_step(loss, optimizer, settings.has_aux)
+    expected = run_steps(jax.jit(whole), params, optimizer.init(params), batch)
     try:
-        found = _run(step, params, init(params), batch)
+        found = run_steps(step, params, init(params), batch)
     except Exception as error:
         return Outcome(settings.what, wrong=f"seed {seed}: {type(error).__name__}: {error}")
-    wrong = _difference(found, expected)
+    wrong = difference_of(found, expected)
     return Outcome(settings.what, wrong=f"seed {seed}: {settings.what}: {wrong}" if wrong else "")
 
 
@@ -148,7 +148,7 @@ def _step(loss: Any, params: Any, batch: Any, optimizer: Any, s: Settings) -> tu
     return pipeline, opened_.built.init
 
 
-def _whole(loss: Any, optimizer: Any, has_aux: bool) -> Any:
+def whole_step(loss: Any, optimizer: Any, has_aux: bool) -> Any:
     """The step on the whole batch, as anyone would write it."""
 
     def step(params: Any, state: Any, batch: Any) -> Any:
@@ -159,7 +159,7 @@ def _whole(loss: Any, optimizer: Any, has_aux: bool) -> Any:
     return step
 
 
-def _run(step: Any, params: Any, state: Any, batch: Any) -> Any:
+def run_steps(step: Any, params: Any, state: Any, batch: Any) -> Any:
     found = []
     params, state = jax.tree.map(lambda x: x + 0, (params, state))  # steps may donate them
     for _ in range(STEPS):
@@ -168,7 +168,7 @@ def _run(step: Any, params: Any, state: Any, batch: Any) -> Any:
     return jax.tree.map(np.asarray, (params, state)), found
 
 
-def _difference(found: Any, expected: Any) -> str:
+def difference_of(found: Any, expected: Any) -> str:
     """What differs first, in words."""
     a, form = jax.tree_util.tree_flatten_with_path(found)
     b, other = jax.tree.flatten(expected)

@@ -283,8 +283,42 @@ def _squares(logits: Array, y: Array) -> Array:
 ERRORS = {"entropy": _entropy, "one hot": _one_hot, "squares": _squares}
 
 
-def random_loss(draw: np.random.Generator, has_aux: bool) -> tuple[Callable[..., Any], str, bool]:
-    """A loss of (parameters, batch), what it is made of, and whether no micro-batches give it."""
+# --- norms: activations [B, T, W] -> activations --------------------------------------------------
+
+
+def _by_variance(h: Array) -> Array:
+    return (h - h.mean(-1, keepdims=True)) * lax.rsqrt(h.var(-1, keepdims=True) + 1e-2)
+
+
+def _by_deviation(h: Array) -> Array:
+    return h / (h.std((1, 2), keepdims=True) + 0.5)
+
+
+NORMS: dict[str, Callable[[Array], Array]] = {
+    "none": lambda h: h, "variance": _by_variance, "deviation": _by_deviation,
+}  # fmt: skip
+
+
+# --- heads: (activations [B, T, W], parameters) -> logits [B, T, C] -------------------------------
+
+HEADS: dict[str, Callable[[Array, Any], Array]] = {
+    "own": lambda h, p: h @ p["out"],
+    "tied": lambda h, p: (h @ p["in"].T) @ p["out"],
+    "tied slice": lambda h, p: h @ p["in"].T[:, :CLASSES] @ p["out"][:CLASSES],
+}  # fmt: skip
+
+
+def random_loss(
+    draw: np.random.Generator, has_aux: bool, norm: str = "none", head: str = "own"
+) -> tuple[Callable[..., Any], str, bool]:
+    """A loss of (parameters, batch), what it is made of, and whether no micro-batches give it.
+
+    Args:
+        draw: random numbers.
+        has_aux: whether it also returns metrics.
+        norm: of each layer's input, one of `NORMS`.
+        head: what makes logits, one of `HEADS`.
+    """
     noise = str(draw.choice(list(NOISE)))
     body = str(draw.choice(list(BODIES)))
     error = str(draw.choice(list(ERRORS)))
@@ -292,14 +326,14 @@ def random_loss(draw: np.random.Generator, has_aux: bool) -> tuple[Callable[...,
     reduction = str(draw.choice(list(table)))
 
     def layer(h: Array, p: Any, key: Array, b: Any) -> Array:
-        return NOISE[noise](h + jnp.tanh(h @ p["w"] + p["b"]), key, b)
+        return NOISE[noise](h + jnp.tanh(NORMS[norm](h) @ p["w"] + p["b"]), key, b)
 
     def loss(params: Any, batch: Any) -> Any:
         h = jnp.tanh(batch["x"] @ params["in"])
         h = BODIES[body](
             lambda h, p, key: layer(h, p, key, batch), h, params["layers"], batch["key"]
         )
-        logits = h @ params["out"]
+        logits = HEADS[head](h, params)
         e = ERRORS[error](logits, batch["y"])
         value = table[reduction](e, batch, logits, params)
         if not has_aux:
@@ -309,7 +343,7 @@ def random_loss(draw: np.random.Generator, has_aux: bool) -> tuple[Callable[...,
             "norm": jnp.sum(params["out"] ** 2),
         }  # fmt: skip
 
-    what = f"{reduction} of {error}, layers {body}, noise {noise}"
+    what = f"{reduction} of {error}, layers {body}, noise {noise}, norm {norm}, head {head}"
     return loss, what, table is WHOLE_ONLY
 
 

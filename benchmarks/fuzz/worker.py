@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from .auto_pipelines import tried_in_stages
 from .case import Case, Outcome, random_case, run, unsharded
 from .rewrites import rewrites
 from .shrink import shrunk
@@ -59,6 +60,17 @@ def training(seed: int, number: int, shrink: bool) -> Row:
     return Row(number, outcome=outcome, seconds=time.monotonic() - start)
 
 
+def pipelines(seed: int, number: int, shrink: bool) -> Row:
+    """A random training step that may be planned in stages, and as it is."""
+    del shrink
+    start = time.monotonic()
+    found = tried_in_stages(seed * FAR + number)
+    verdict = "wrong" if found.wrong else "refused" if found.refused else "right"
+    form = found.what.partition(":")[0]
+    outcome = Outcome(verdict, found.wrong or found.refused)
+    return Row(number, route=form, outcome=outcome, seconds=time.monotonic() - start)
+
+
 def rules(seed: int, number: int, shrink: bool) -> Row:
     """Every row of the catalogue at a place in a random program."""
     del shrink
@@ -72,7 +84,7 @@ def rules(seed: int, number: int, shrink: bool) -> Row:
 
 FAR = 1_000_000  # seeds of different runs share no case
 WORK: Mapping[str, Callable[[int, int, bool], Row]] = {
-    "programs": program, "rewrites": rules, "training": training,
+    "pipelines": pipelines, "programs": program, "rewrites": rules, "training": training,
 }  # fmt: skip
 
 

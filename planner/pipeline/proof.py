@@ -201,9 +201,10 @@ class Proof:
             division = Division(places, sizes, ("none",) * len(sizes), 0.0, 0.0, chunks)
             flight = flight_of(count, division, family)
             firsts = [sum(sizes[:s]) for s in range(len(sizes) // chunks)]
+            ends = [min(a, b) for a, b in zip(sizes[:1] + sizes, sizes, strict=False)]
             moved = tuple(
                 float(transfer_s(first, size)[i])
-                for first, size, i in zip(firsts, sizes, places, strict=False)
+                for first, size, i in zip(firsts, ends, places, strict=False)
             )
             yield Open(count, family, places, sizes, chunks, flight, moved)
 

@@ -41,14 +41,32 @@ class Trials:
     """Plans the stages of divisions and notes their prices in the estimates.
 
     least: bytes that each tried pipeline needs on its fullest device.
-    unable: numbers of micro-batches into which the loss cannot be divided.
+    able: numbers of micro-batches, and whether the search can divide the loss into them.
     """
 
     planner: StagePlanner
     shares: Shares
     bounds: StageBounds
     least: list[float] = field(default_factory=list)
-    unable: set[int] = field(default_factory=set)
+    able: dict[int, bool] = field(default_factory=dict[int, bool])
+
+    def is_able(self, count: int) -> bool:
+        """Whether the loss can be computed in `count` micro-batches, by the slots of the search.
+
+        The program of a micro-batch may have other slots, for example where it has one example.
+
+        Raises:
+            IndivisibleError: if the options ask for this number, and it is not possible.
+        """
+        if count not in self.able:
+            try:
+                chain = self.planner.loss(count).chain
+                self.able[count] = (0, *chain.places(), len(chain.slots)) == self.shares.places
+            except IndivisibleError:
+                if self.planner.options.microbatches is not None:
+                    raise
+                self.able[count] = False
+        return self.able[count]
 
     def trial(
         self,
@@ -68,13 +86,7 @@ class Trials:
         Returns:
             The pipeline; None if it does not fit, or was given up.
         """
-        try:
-            loss = self.planner.loss(count)
-        except IndivisibleError:
-            if self.planner.options.microbatches is not None:
-                raise
-            self.unable.add(count)
-            return None
+        loss = self.planner.loss(count)
         cuts = tuple(self.shares.places[j] for j in one.places)
         shape = PipelineShape(cuts, one.sizes, count, one.recompute, one.chunks)
         p = len(one.sizes)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from costmodel import Cluster
 
-from ..common.errors import IndivisibleError
 from .divide.space import anchors, priced_counts
 from .trials import Trials
 
@@ -19,8 +18,7 @@ def price_wholes(
 ) -> None:
     """Prices the whole program.
 
-    Numbers of micro-batches into which the loss cannot be divided are noted in `trials.unable`; the
-    next larger ones take their place.
+    The next larger numbers take the place of those into which the loss cannot be divided.
 
     Args:
         trials: holder of the estimates.
@@ -34,7 +32,7 @@ def price_wholes(
     left = [*counts]
     for goal in priced_counts(counts):
         near = [m for m in left if m >= goal] + [m for m in reversed(left) if m < goal]
-        able = next((m for m in near if _is_able(trials, m)), None)
+        able = next((m for m in near if trials.is_able(m)), None)
         if able is None or (able, anchors(machine)[0]) in trials.bounds.wholes:
             continue
         for size in anchors(machine):
@@ -46,17 +44,3 @@ def price_wholes(
         if kind in ("selective", "full"):  # that of a whole stage is a forward pass
             more_s = trials.planner.whole(count, size, kind).microbatch_s - price.microbatch_s
             trials.bounds.again[kind] = max(more_s, 0.0) / (price.forward_s or 1.0)
-
-
-def _is_able(trials: Trials, count: int) -> bool:
-    """Whether the loss can be computed in `count` micro-batches."""
-    if count in trials.unable:
-        return False
-    try:
-        trials.planner.loss(count)
-    except IndivisibleError:
-        if trials.planner.options.microbatches is not None:
-            raise
-        trials.unable.add(count)
-        return False
-    return True

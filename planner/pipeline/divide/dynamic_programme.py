@@ -13,8 +13,9 @@ Under a limit L of t_s and c_s / 2, the least sum follows from
     F[e, i, k] = min over j > i, d, kind:  u[d, kind](i, j) + c_i + F[e - 1, j, k - d]
 
 over e stages that begin at place i on k devices, all of which fit in memory; F[e, i, k] - c_i is
-the round trip of the first of them. `divide` narrows an interval of L: with F at its upper end and
-P at least its lower end, no division within it is better than the sum of the two.
+the round trip of the first of them. In F, c_i is that of a stage with no fewer devices before it.
+`divide` narrows an interval of L: with F at its upper end and P at least its lower end, no division
+within it is better than the sum of the two. Where that is not sharp, `divisions` finds the best.
 Source: Zheng et al., Alpa, OSDI 2022, section 5.2, with memory, transfers and
 recomputation in the recursion.
 """
@@ -22,8 +23,9 @@ recomputation in the recursion.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from heapq import heappop, heappush
 from itertools import pairwise
 
@@ -36,11 +38,15 @@ Floats = NDArray[np.float64]
 EXACT = 1e-3  # relative: `divide` may return a division that is longer than the shortest by this
 MOST_NODES = 200_000  # stages that `divisions` looks at
 Option = tuple[int, str]  # devices of a stage, and its recomputation
-# Stages that are left; first place and units of devices of the next; sum and pace so far; places,
-# devices and recomputation so far.
+# Bound of a division's step; its places, devices and recomputation so far; stages that are left,
+# -1 where the bound is the step; units of devices that are left; sum and pace so far.
 _Begun = tuple[
-    int, int, int, float, float, tuple[int, ...], tuple[int, ...], tuple[str, ...]
+    float, tuple[int, ...], tuple[int, ...], tuple[str, ...], int, int, float, float
 ]  # fmt: skip
+
+
+class TooManyError(Exception):
+    """There are too many divisions to look at."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,8 @@ class Space:
 
     costs: micro-batches in flight -> costs of every run of slots, by option; a run that cannot be
         a stage has infinite seconds.
-    transfer_s: (first device of a stage, its devices) -> seconds of its input and of the gradient
-        that it sends back, at each place.
+    transfer_s: (first device of a stage, its devices or those of the one before if they are fewer)
+        -> seconds of its input and of the gradient that it sends back, at each place.
     in_flight: (stages from a stage to the last, micro-batches of a step) -> micro-batches in
         flight on the stage.
     """
@@ -123,7 +129,7 @@ class Space:
             pace_s, kind = min((float(costs.pace_s[at]), kind) for kind, costs in rows.items())
             kinds.append(kind)
             fills.append(float(rows[kind].fill_s[at]))
-            moved.append(float(self.transfer_s(first, sizes[s])[at[0]]))
+            moved.append(float(self.transfer_s(first, min(sizes[max(s - 1, 0) : s + 1]))[at[0]]))
             slowest = max(slowest, pace_s, moved[-1] / 2)
             first += sizes[s]
         for s in reversed(range(p)):
@@ -147,6 +153,22 @@ def divide(
 
     Returns:
         The division, None if none is below the limit; and a lower bound of all divisions' steps.
+    """
+    best, bound_s = _narrowed(space, stages, below_s)
+    best_s = best.step_s if best else below_s
+    if bound_s >= best_s * (1 - EXACT):
+        return best, bound_s
+    try:  # where a stage takes from a smaller one, its transfers are longer than F has them
+        best = next(divisions(space, stages, best_s), best)
+    except TooManyError:
+        return best, bound_s
+    return best, best.step_s if best else below_s
+
+
+def _narrowed(space: Space, stages: Sequence[int], below_s: float) -> tuple[Division | None, float]:
+    """The shortest of the divisions with the least F in some intervals of the pace.
+
+    Arguments and results as of `divide`.
     """
     table = _Table(space, stages)
     least_s = table.least_pace_s()
@@ -176,40 +198,59 @@ def divide(
     return best, best_s
 
 
-def divisions(space: Space, stages: Sequence[int], below_s: float) -> list[Division] | None:
-    """All divisions with steps below a limit, the shortest first; None if they are too many.
+def divisions(space: Space, stages: Sequence[int], below_s: float) -> Iterator[Division]:
+    """All divisions with steps below a limit, the shortest first.
 
-    Arguments as of `divide`. Stages are added from the first on, as long as they can be followed by
-    others within the limit.
+    Arguments as of `divide`. Stages are added from the first on; of the divisions begun, the one
+    with the least bound of its step comes first.
+
+    Raises:
+        TooManyError: after `MOST_NODES` stages.
     """
+    space = replace(space, costs=cache(space.costs), transfer_s=cache(space.transfer_s))
     table = _Table(space, stages)
     if not math.isfinite(table.least_pace_s()) or not math.isfinite(table.under(math.inf)[0]):
-        return []
-    m, last, found, nodes = space.microbatches, table.count - 1, list[Division](), 0
-    todo: list[_Begun] = [(p, 0, table.devices, 0.0, 0.0, (0,), (), ()) for p in table.stages]
+        return
+    last, nodes = table.count - 1, 0
+    todo: list[_Begun] = [
+        (0.0, (0,), (), (), p, table.devices, 0.0, 0.0) for p in sorted(table.stages)
+    ]
     while todo:
-        e, i, k, sum_s, pace_s, places, sizes, kinds = todo.pop()
-        if not e:
-            one = space.estimated(places, sizes, kinds)
-            found += [one] if one.step_s < below_s else []
+        bound_s, places, sizes, kinds, e, k, sum_s, pace_s = heappop(todo)
+        if e < 0:
+            yield Division(places, sizes, kinds, bound_s, pace_s)
             continue
-        for (size, kind), costs in table.rows[e].items():
-            rest = k - size // table.unit
-            moved_s = table.moved[size][i, k] if rest >= 0 else math.inf
-            for j in range(i + 1, last + 1 if math.isfinite(moved_s) else 0):
-                nodes += 1
-                total = sum_s + moved_s + costs.fill_s[i, j]
-                worst = max(pace_s, costs.pace_s[i, j], moved_s / 2)
-                after_s = table.least[e - 1, j, rest]
-                if not math.isfinite(worst + after_s):
-                    continue
-                least = max(worst, table.paces[e - 1][j, rest])
-                if total + after_s + (m - 1) * least < below_s:
-                    todo.append((e - 1, j, rest, total, worst, (*places, j),
-                                 (*sizes, size), (*kinds, kind)))  # fmt: skip
+        if e == 0:
+            one = space.estimated(places, sizes, kinds)
+            if one.step_s < below_s:
+                heappush(todo, (one.step_s, places, sizes, kinds, -1, 0, 0.0, one.slowest_s))
+            continue
+        nodes += (last - places[-1]) * len(table.rows[e])
         if nodes > MOST_NODES:
-            return None
-    return sorted(found, key=lambda one: (one.step_s, one.places, one.sizes, one.recompute))
+            raise TooManyError
+        begun = bound_s, places, sizes, kinds, e, k, sum_s, pace_s
+        for longer in _with_next_stage(table, begun):
+            if longer[0] < below_s:
+                heappush(todo, longer)
+
+
+def _with_next_stage(table: _Table, begun: _Begun) -> Iterator[_Begun]:
+    """A division that was begun, with each stage that may come next."""
+    _, places, sizes, kinds, e, k, sum_s, pace_s = begun
+    i, m = places[-1], table.space.microbatches
+    for (size, kind), costs in table.rows[e].items():
+        rest = k - size // table.unit
+        if rest < 0 or not math.isfinite(table.moved[size][i, k]):
+            continue
+        moved_s = table.moved[min(*sizes[-1:], size, size)][i, k]
+        total = sum_s + moved_s + costs.fill_s[i]
+        worst = np.maximum(costs.pace_s[i], max(pace_s, moved_s / 2))
+        after_s = table.least[e - 1, :, rest]
+        for j in np.flatnonzero(np.isfinite(total + worst + after_s)).tolist():
+            least_s = max(worst[j], table.paces[e - 1][j, rest])
+            ends_s = float(total[j] + after_s[j] + (m - 1) * least_s)
+            yield (ends_s, (*places, j), (*sizes, size), (*kinds, kind), e - 1, rest,
+                   float(total[j]), float(worst[j]))  # fmt: skip
 
 
 def least_most(seconds: Sequence[Floats]) -> tuple[tuple[int, ...], float]:

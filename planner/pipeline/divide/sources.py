@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ..schedule import INTERLEAVED
 from .candidates import Candidates
-from .dynamic_programme import Division, divisions
+from .dynamic_programme import Division, TooManyError, divisions
 
 
 class Source(Protocol):
@@ -76,12 +76,13 @@ class Chain:
     def _next(self, below_s: float, stages: int) -> Division | None:
         """The division with the least estimate of those that are not dropped."""
         space = self.candidates.space(self.count, self.family)
-        found = divisions(space, self.stages, below_s)
-        if found is None:  # too many: those of other numbers of stages
+        order = divisions(space, self.stages, below_s)
+        try:
+            return next((one for one in order if one.key not in self.dropped), None)
+        except TooManyError:  # those of other numbers of stages
             self.stages = [p for p in self.stages if p != stages]
             self.is_current = False
             return self.candidates.best(self.count, self.family, self.stages, below_s)
-        return next((one for one in found if one.key not in self.dropped), None)
 
     def again(self, one: Division) -> Division:
         """See `Source`."""

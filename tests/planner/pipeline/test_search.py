@@ -53,3 +53,22 @@ def test_a_space_is_no_worse_than_its_parts(widths: tuple[int, ...]):
     }  # fmt: skip
     assert auto < float("inf")
     assert auto <= min(parts.values()) * (1 + 2e-3)
+
+
+def test_slots_are_counted_in_a_loss_of_micro_batches() -> None:
+    """Parts of a mean with weights of the batch's own need their sum, which takes more ops."""
+
+    def loss(params: Any, batch: Any) -> Any:
+        x = batch["x"]
+        for w in params:
+            x = jnp.tanh(x @ w)
+        weight = jax.lax.stop_gradient(jax.nn.sigmoid(x[:, 0]))
+        return jnp.sum(jnp.mean(x**2, axis=1) * weight) / jnp.sum(weight)
+
+    args = [Shape((16, 16), jnp.float32)] * 3, {"x": Shape((8, 16), jnp.float32)}
+    training = Training(loss, args, optax.sgd(0.1), False, 0, "weighted")
+    search = PipelineSearch(training, Request(slow_machine(4), Options(baselines=False)))
+    one, two = (search.planner.loss(count).chain for count in (1, 2))
+    assert len(one.slots) != len(two.slots) == search.shares.places[-1]
+    assert search.trials.is_able(2)
+    assert not search.trials.is_able(1)

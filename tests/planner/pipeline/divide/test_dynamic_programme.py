@@ -107,8 +107,7 @@ def test_all_divisions_below_a_limit_are_listed(
     steps = sorted(every(space, (2, 3)))
     if not steps:
         return
-    found = divisions(space, (2, 3), steps[0] * above)
-    assert found is not None
+    found = [*divisions(space, (2, 3), steps[0] * above)]
     wanted = [step_s for step_s in steps if step_s < steps[0] * above]
     np.testing.assert_allclose([one.step_s for one in found], wanted)
     assert len({one.key for one in found}) == len(found)

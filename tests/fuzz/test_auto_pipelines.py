@@ -1,0 +1,22 @@
+# pyright: basic
+"""Random training steps that `pipeline="auto"` plans, against the steps as they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.fuzz.auto_pipelines import tried_in_stages
+
+
+@pytest.mark.slow
+def test_a_random_step_in_stages_is_the_step_as_written() -> None:
+    found = tried_in_stages(3)
+    assert not found.wrong
+    assert found.what.startswith("2 stages")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("first", range(0, 500, 10))
+def test_random_steps_planned_with_stages_are_the_steps_as_written(first: int) -> None:
+    wrong = [tried_in_stages(seed).wrong for seed in range(first, first + 10)]
+    assert not any(wrong), [one for one in wrong if one]
