@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
@@ -33,7 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 WHERE = "parallelize"
-STACK = 5  # calls from the warning to the call of a parallelized function
+OURS = str(Path(__file__).resolve().parents[1])
 # Whether a plan is being made: a parallelized function that is called is then a part of it.
 _PLANNING: ContextVar[bool] = ContextVar("planning", default=False)
 
@@ -151,6 +152,14 @@ def _check(settings: dict[str, Any], *, given: bool) -> None:
     options_of(settings.get("options"), fields)
 
 
+def _to_the_user() -> int:
+    """The `stacklevel` of the first caller outside this package, for a warning of my caller."""
+    level, frame = 0, sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(OURS):
+        level, frame = level + 1, frame.f_back
+    return level + 1
+
+
 class _Planned:
     """Plans are searched for on a cluster."""
 
@@ -170,7 +179,7 @@ class _Planned:
             fn, *args, cluster=self.cluster, donate_argnums=donated, **self.settings
         )
         for text in filter(is_not_followed, found.warnings):  # nobody may look at the plan
-            warnings.warn(printable(text), NotFollowedWarning, stacklevel=STACK)
+            warnings.warn(printable(text), NotFollowedWarning, stacklevel=_to_the_user())
         return found
 
 

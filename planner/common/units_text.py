@@ -26,6 +26,11 @@ def dollars_text(dollars: float) -> str:
     return f"${dollars:,.2f}" if dollars >= 10 else f"${dollars:.3g}"
 
 
+def share_text(share: float) -> str:
+    """A share in per cent, with digits behind the point only below one per cent."""
+    return f"{share:.0%}" if share >= 0.01 or share <= 0.0 else f"{100 * share:.2g}%"
+
+
 def sharding_text(state: Sharding, mesh: Mesh) -> str:
     """A sharding with the size of each axis, such as `[x=8, -]`."""
     dims = ("*".join(f"{axis}={mesh.product((axis,))}" for axis in axes) for axes in state.dims)

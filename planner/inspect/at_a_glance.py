@@ -12,17 +12,19 @@ from costmodel import Cluster, ComputeModel
 from ir import ATTENTION, flops_of, lookup
 from ir.analysis import operand_types
 
-from ..common.units_text import seconds_text
+from ..common.units_text import dollars_text, seconds_text, share_text
 from ..files.plan_file import Pipeline, PlanFile
 from ..files.program_plan import BaselineRow, ProgramPlan
 from .accuracy import accuracy_text
 from .analysed_plan import AnalysedPlan
+from .what_next import is_full, next_of_program, next_of_stages
 
 # Share of the bytes of a role that an axis splits, from which on the axis counts as splitting it:
 # norms and biases often stay whole.
 MOST = 0.5
+COMPUTE = "compute"
 MOST_PARTS = 3  # of a step that are named
-FULL = 0.05  # share of the memory limit: with less left, memory limits the plan too
+CENT = 0.01  # dollars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,7 @@ class Glance:
     limited_by: what takes most of the step, with its share, and whether memory is nearly full.
     dollars, kwh: price and energy of a step on all devices; None where the cluster names none.
     accuracy: how far predictions for this device were off, as a sentence.
+    what_next: what would make the step shorter, and the command that prices it.
     """
 
     step_s: float
@@ -55,6 +58,7 @@ class Glance:
     dollars: float | None
     kwh: float | None
     accuracy: str
+    what_next: str
 
     def sentence(self) -> str:
         """What the plan is, how good, and what limits it."""
@@ -75,21 +79,29 @@ class Glance:
         rows = {
             "in short": [self.sentence()], "speed": self.rates(), "cost": self.costs(),
             "consists of": self.parts(), "how sure": [self.accuracy],
+            "what next": [self.what_next] if self.what_next else [],
         }  # fmt: skip
         return [f"  {name:<12} {', '.join(texts)}" for name, texts in rows.items() if texts]
 
     def costs(self) -> list[str]:
         """Price and energy of a step on all devices, where prices are given."""
-        found = [] if self.dollars is None else [f"${self.dollars:.3g}"]
-        found += [] if self.kwh is None else [f"{self.kwh:.3g} kWh"]
-        return [f"{text} a step" for text in found]
+        found: list[str] = []
+        if self.dollars is not None:
+            small = self.dollars < CENT
+            more = f" ({dollars_text(1000 * self.dollars)} for 1,000 steps)" if small else ""
+            found.append(f"{dollars_text(self.dollars)} a step{more}")
+        if self.kwh is not None:
+            found.append(f"{self.kwh:.3g} kWh a step")
+        return found
 
     def rates(self) -> list[str]:
         """Examples, tokens, and the use of the devices' arithmetic."""
         counted = ((self.examples_per_s, "examples"), (self.tokens_per_s, "tokens"))
         found = [f"{rate:,.{0 if rate >= 100 else 1}f} {unit}/s" for rate, unit in counted if rate]
         if self.peak_share:
-            found.append(f"MFU {self.peak_share:.0%} (matrix products at the devices' peak rate)")
+            found.append(
+                f"MFU {share_text(self.peak_share)} (matrix products at the devices' peak rate)"
+            )
         return found
 
     def parts(self) -> list[str]:
@@ -114,12 +126,13 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
     step, limits = program.step_s, _limits(program)
     left = max(program.limit_bytes - program.peak_bytes, 0.0)
     dollars, kwh = _costs(analysed.cluster, step)
+    peak_share = _at_peak_s(analysed) / analysed.cluster.num_devices / step if step else 0.0
     return Glance(
         step_s=step,
         layout=_layout(analysed),
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
-        peak_share=_at_peak_s(analysed) / analysed.cluster.num_devices / step if step else 0.0,
+        peak_share=peak_share,
         examples_per_s=examples / step if step else 0.0,
         tokens_per_s=tokens / step if step else 0.0,
         limits=limits,
@@ -128,6 +141,7 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
         dollars=dollars,
         kwh=kwh,
         accuracy=accuracy_text(analysed.cluster.device.name),
+        what_next=_what_next(analysed, limits, peak_share, left) if step else "",
     )
 
 
@@ -166,6 +180,7 @@ def glance_of_stages(
         dollars=dollars,
         kwh=kwh,
         accuracy=accuracy_text(cluster.device.name),
+        what_next=next_of_stages(file, pipeline, full=is_full(left, pipeline.limit_bytes)),
     )
 
 
@@ -190,7 +205,29 @@ def _limited_by(
 
 
 def _nearly_full(memory_left: float, limit_bytes: float) -> str:
-    return " with memory nearly full" if memory_left < FULL * limit_bytes else ""
+    return " with memory nearly full" if is_full(memory_left, limit_bytes) else ""
+
+
+def _what_next(
+    analysed: AnalysedPlan,
+    limits: tuple[tuple[str, float], ...],
+    peak_share: float,
+    memory_left: float,
+) -> str:
+    """Advice about the largest part of the step beside compute, or about compute."""
+    program = analysed.program
+    moved = [part for part in limits if part[0] != COMPUTE]
+    first = moved[0] if moved else (COMPUTE, 1.0)
+    names = set(first[0].rpartition(" over ")[2].split("*")) if moved else set[str]()
+    layouts = [
+        _known(analysed, position, axis)
+        for position, (axis, size) in enumerate(analysed.decisions.mesh.axes)
+        if size > 1 and axis in names
+    ]
+    return next_of_program(
+        program, analysed.cluster.num_devices, first=first, layout=", ".join(layouts),
+        peak_share=peak_share, memory_left=memory_left,
+    )  # fmt: skip
 
 
 def _fastest(baselines: dict[str, BaselineRow]) -> tuple[str, float]:
@@ -202,7 +239,7 @@ def _fastest(baselines: dict[str, BaselineRow]) -> tuple[str, float]:
 def _limits(program: ProgramPlan) -> tuple[tuple[str, float], ...]:
     """Compute, and exposed collectives by kind and axes, as shares of the step."""
     spent: dict[str, float] = defaultdict(float)
-    spent["compute"] = program.compute_s
+    spent[COMPUTE] = program.compute_s
     for row in program.collectives:
         spent[f"{row.kind} over {'*'.join(row.axes)}"] += row.exposed_s
     order = sorted(spent.items(), key=lambda item: (-item[1], item[0]))

@@ -26,14 +26,19 @@ MOST_CAUSES = 15
 
 
 def lead(glance: Glance) -> Markup:
-    """What the plan is, how good, what limits it, and how sure that is."""
-    return el("p", glance.sentence(), ". ", el("small", f"{glance.accuracy}."), class_="lead")
+    """What the plan is, how good, what limits it, how sure that is, and what next."""
+    first = el("p", glance.sentence(), ". ", el("small", f"{glance.accuracy}."), class_="lead")
+    if not glance.what_next:
+        return first
+    return join([first, el("p", el("strong", "What next: "), f"{glance.what_next}.")])
 
 
 def costs(glance: Glance) -> list[tuple[str, str, str]]:
     """Price and energy of a step as a figure of the page, where prices are given."""
     first, *others = glance.costs() or [""]
-    return [("Cost of a step", first.removesuffix(" a step"), ", ".join(others))] if first else []
+    value, _, more = first.partition(" a step")
+    rest = ", ".join(filter(None, (more.strip(" ()"), *others)))
+    return [("Cost of a step", value, rest)] if first else []
 
 
 def tiles(analysed: AnalysedPlan, glance: Glance) -> list[tuple[str, str, str]]:

@@ -77,6 +77,10 @@ def test_a_parallelized_function_warns_of_what_its_plan_does_not_follow() -> Non
     with pytest.warns(NotFollowedWarning, match="nothing is offloaded") as caught:
         step(jnp.ones((8, 8)))
     assert caught[0].filename == __file__
+    for size, ahead in enumerate((step.plan_for, step.structs_for, step.lower)):
+        with pytest.warns(NotFollowedWarning) as caught:
+            ahead(jnp.ones((size + 9, 8)))
+        assert caught[0].filename == __file__
     step(jnp.ones((8, 8)))  # once for each plan: warnings are errors in tests
 
 

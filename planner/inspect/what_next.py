@@ -1,0 +1,151 @@
+"""What to try next with a plan, from its own figures: no search, no price that it does not hold."""
+
+from __future__ import annotations
+
+from ..common.stop import PROVED, Stop
+from ..common.units_text import bytes_text, seconds_text, share_text
+from ..files.plan_file import Pipeline, PlanFile
+from ..files.program_plan import ProgramPlan
+
+MUCH = 0.2  # share of the step from which on communication or waiting is spoken of
+SMALL_GAP = 0.05  # of the step to its lower bound: a plan so near to it is called good
+BUSY = 0.5  # share of the peak rate while it computes, above which the devices are called busy
+FULL = 0.05  # share of the memory limit: with less left, memory limits the plan too
+ROOM = 0.25  # share of the memory limit: with more left, a larger batch is likely to fit
+TASK = "`meshwright plan TARGET"
+
+
+def next_of_program(
+    program: ProgramPlan,
+    devices: int,
+    *,
+    first: tuple[str, float],
+    layout: str,
+    peak_share: float,
+    memory_left: float,
+) -> str:
+    """What would make the step shorter, as a sentence with a command.
+
+    The step without a collective is that of this plan less the exposed seconds of the collective;
+    other plans are not searched, and the command that does is named.
+
+    Args:
+        program: the plan.
+        devices: number of devices.
+        first: what takes most of the step, and its share.
+        layout: well-known plan in which the axes of that collective split the program; empty for
+            compute.
+        peak_share: matrix products at the peak rate, as a share of the step.
+        memory_left: bytes that the limit leaves on each device.
+    """
+    step_s, (what, share) = program.step_s, first
+    room = _room(memory_left, program.limit_bytes)
+    gap = max(0.0, 1.0 - program.lower_bound_s / step_s)
+    if program.stop == Stop.TIME_LIMIT.name:
+        return (
+            f"raise --time-limit: the search ended early, {share_text(gap)} above its lower bound"
+        )
+    if is_full(memory_left, program.limit_bytes):
+        twice = bytes_text(2 * program.limit_bytes)
+        return (
+            "memory is nearly full, so a faster plan may not fit: `meshwright explain PLAN.JSON "
+            f"--memory {twice.replace(' ', '')}` plans with twice the memory{_exposed(program)}"
+        )
+    exposed = program.exposed_s / step_s
+    if layout and exposed >= MUCH:
+        less_s = step_s * (1.0 - share)
+        return (
+            f"{what} is {share:.0%} of the step; without it a step takes {seconds_text(less_s)}"
+            f": {_against(layout, room)}"
+        )
+    return f"{_bounded(gap)}{_computing(program, devices, peak_share, room)}"
+
+
+def is_full(memory_left: float, limit_bytes: float) -> bool:
+    """Whether memory limits a plan too."""
+    return memory_left < FULL * limit_bytes
+
+
+def _room(memory_left: float, limit_bytes: float) -> str:
+    """How much memory is left for more, where that is much."""
+    much = memory_left > ROOM * limit_bytes
+    return f", for which {bytes_text(memory_left)} of memory are left," if much else ""
+
+
+def _exposed(program: ProgramPlan) -> str:
+    exposed = program.exposed_s / program.step_s
+    if exposed < MUCH:
+        return ""
+    return f"; {exposed:.0%} of the step is communication that waits"
+
+
+def _against(layout: str, room: str) -> str:
+    """What makes a collective of a layout smaller beside the rest."""
+    if "data parallel" in layout:
+        return (
+            "collectives over axes that split the batch move mostly parameters and gradients, "
+            f"whose bytes do not grow with it, so a larger batch helps{room} ({TASK} ... --sweep "
+            "batch=...` prices it)"
+        )
+    return (
+        "its bytes grow with the batch, so that faster links help, or fewer devices along it "
+        "(`meshwright explain PLAN.JSON --bandwidth 2` and `--mesh` price these)"
+    )
+
+
+def _bounded(gap: float) -> str:
+    if gap <= PROVED:
+        return "no other plan of the search space is faster on these devices, by proof; "
+    if gap <= SMALL_GAP:
+        return f"on these devices no plan that was searched is more than {gap:.1%} faster; "
+    return f"plans up to {share_text(gap)} faster are not ruled out by the lower bound; "
+
+
+def _computing(program: ProgramPlan, devices: int, peak_share: float, room: str) -> str:
+    """What to do about a step that is mostly compute."""
+    share = program.compute_s / program.step_s
+    rate = peak_share / share if share else 0.0
+    more = f"{TASK} -c ... --sweep devices={devices},{2 * devices}` prices twice the devices"
+    if rate >= BUSY:
+        return (
+            f"compute runs at {share_text(rate)} of the devices' peak, so more devices help: {more}"
+        )
+    return (
+        f"compute is {share:.0%} of the step at {share_text(rate)} of the devices' peak: a larger "
+        f"batch{room} or wider layers make longer products (`meshwright report PLAN.JSON -o "
+        f"PLAN.HTML` shows where time goes); {more}"
+    )
+
+
+def next_of_stages(file: PlanFile, pipeline: Pipeline, *, full: bool) -> str:
+    """The same for a plan in stages.
+
+    Args:
+        file: the plan.
+        pipeline: how its stages make a step.
+        full: whether memory is nearly full.
+    """
+    step_s, count = pipeline.step_s, pipeline.microbatches
+    groups = len(file.stages) // pipeline.chunks
+    busy = [sum(stage.step_s for stage in file.stages[g::groups]) for g in range(groups)]
+    mean = sum(busy) / len(busy)
+    even_s = step_s * (1.0 - pipeline.bubble)
+    if pipeline.bubble >= MUCH and max(busy) > (1.0 + MUCH) * mean:
+        fewer = f"{TASK} --pipeline {len(busy) // 2}`, or " if len(busy) > 3 else ""
+        return (
+            f"stages are uneven, the busiest works {seconds_text(max(busy))} and the mean "
+            f"{seconds_text(mean)}; without any waiting a step takes {seconds_text(even_s)}: fewer "
+            f"stages are evener ({fewer}{TASK} --pipeline off`)"
+        )
+    if pipeline.bubble >= MUCH:
+        more = "" if full else f" ({TASK} --microbatches {2 * count}` prices it)"
+        return (
+            f"devices wait {pipeline.bubble:.0%} of the step; without any waiting it takes "
+            f"{seconds_text(even_s)}: more micro-batches or a larger batch shorten the wait{more}"
+        )
+    gap = max(0.0, 1.0 - pipeline.lower_bound_s / step_s)
+    memory = " (memory is nearly full)" if full else ""
+    return (
+        f"devices wait only {pipeline.bubble:.0%} of the step{memory}; at most {gap:.0%} is left "
+        f"above the lower bound: {TASK} -c ... --sweep devices=...` prices other numbers of devices"
+    )

@@ -1,0 +1,126 @@
+"""What to try next: each branch of the advice, with figures that follow from the plan."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from msgspec import structs
+
+from planner import Options, Plan, plan
+from planner.cli.main import COMMANDS
+from planner.common.units_text import bytes_text, seconds_text
+from planner.files.plan_file import Pipeline, PlanFile, StageRow
+from planner.inspect.at_a_glance import at_a_glance
+from planner.inspect.what_next import next_of_program, next_of_stages
+
+WIDTH = 256
+
+
+def step(params: Any, batch: Any) -> Any:
+    def loss(params: Any) -> Any:
+        x = batch
+        for w in params:
+            x = jnp.tanh(x @ w)
+        return jnp.mean(x * x)
+
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, jax.grad(loss)(params))
+
+
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    params = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * 2
+    batch = jax.ShapeDtypeStruct((64, WIDTH), jnp.float32)
+    options = Options(baseline="fsdp", mesh=(8,))
+    return plan(step, params, batch, cluster="8xh100", options=options)
+
+
+def said(found: Plan, **changes: Any) -> str:
+    program = structs.replace(found.program, **changes)
+    limits = at_a_glance(found.analysed).limits
+    first = next(part for part in limits if part[0] != "compute")
+    return next_of_program(
+        program,
+        8,
+        first=first,
+        layout="fully sharded data parallel",
+        peak_share=0.01,
+        memory_left=8e9,
+    )
+
+
+def test_communication_is_named_with_the_step_without_it(found: Plan) -> None:
+    glance = at_a_glance(found.analysed)
+    what, share = next(part for part in glance.limits if part[0] != "compute")
+    assert found.program.exposed_s > 0.2 * found.step_s  # else this tests another branch
+    text = said(found)
+    assert glance.what_next.startswith(f"{what} is {share:.0%} of the step")
+    assert f"takes {seconds_text(found.step_s - share * found.step_s)}" in text
+    exposed = sum(c.exposed_s for c in found.program.collectives if what.startswith(c.kind))
+    assert share * found.step_s <= exposed * (1 + 1e-9)
+    assert "a larger batch helps" in text
+    left = found.program.limit_bytes - found.peak_bytes
+    assert f"for which {bytes_text(left)} of memory are left" in glance.what_next
+    assert "memory are left" not in text  # little is
+    program = found.program
+    assert "faster links" in next_of_program(
+        program, 8, first=(what, share), layout="tensor parallel", peak_share=0.01, memory_left=8e9
+    )
+
+
+def test_compute_is_named_with_its_rate_and_the_bound(found: Plan) -> None:
+    alone = {"exposed_s": 0.0, "compute_s": found.step_s}
+    proved = said(found, **alone, lower_bound_s=found.step_s)
+    assert "by proof" in proved
+    assert "1% of the devices' peak" in proved
+    assert "devices=8,16" in proved
+    far = said(found, **alone, lower_bound_s=0.7 * found.step_s)
+    assert "up to 30% faster are not ruled out" in far
+    near = said(found, **alone, lower_bound_s=0.97 * found.step_s)
+    assert "more than 3.0% faster" in near
+    busy = next_of_program(
+        structs.replace(found.program, **alone), 8, first=("compute", 1.0), layout="",
+        peak_share=0.6, memory_left=8e9,
+    )  # fmt: skip
+    assert "60% of the devices' peak, so more devices help" in busy
+
+
+def test_a_search_that_was_cut_short_and_full_memory_come_first(found: Plan) -> None:
+    assert "--time-limit" in said(found, stop="TIME_LIMIT")
+    full = next_of_program(
+        found.program, 8, first=("compute", 1.0), layout="", peak_share=0.0, memory_left=0.0
+    )
+    assert "memory is nearly full" in full
+    assert f"--memory {2 * found.program.limit_bytes / 1e9:.2f}GB" in full
+
+
+def staged(busy: tuple[float, ...], bubble: float) -> tuple[PlanFile, Pipeline]:
+    pipeline = Pipeline(
+        name="f", cluster={}, step_s=1.0, lower_bound_s=0.4, bubble=bubble, limit_bytes=1.0,
+        microbatches=4, schedule="1f1b", chunks=1, loss_reduction="mean", baselines={}, warnings=(),
+    )  # fmt: skip
+    rows = tuple(StageRow((s, s + 1), (s, s + 1), t, 1.0, "none") for s, t in enumerate(busy))
+    return PlanFile("meshwright-plan", 6, "0", "0", rows, (), pipeline), pipeline
+
+
+def test_stages_that_wait_are_uneven_or_few_micro_batches() -> None:
+    uneven = next_of_stages(*staged((0.9, 0.1, 0.1, 0.1), 0.7), full=False)
+    assert "the busiest works 900 ms and the mean 300 ms" in uneven
+    assert "without any waiting a step takes 300 ms" in uneven
+    assert "--pipeline 2" in uneven
+    assert "--pipeline off" in next_of_stages(*staged((0.9, 0.1), 0.5), full=False)
+    even = next_of_stages(*staged((0.7, 0.7), 0.3), full=False)
+    assert "--microbatches 8" in even
+    assert "it takes 700 ms" in even
+    assert "--microbatches" not in next_of_stages(*staged((0.7, 0.7), 0.3), full=True)
+    good = next_of_stages(*staged((0.9, 0.95), 0.08), full=False)
+    assert "at most 60% is left" in good
+
+
+def test_the_commands_are_there(found: Plan) -> None:
+    names = re.findall(r"`meshwright (\w+)", said(found) + said(found, exposed_s=0.0))
+    assert names
+    assert {*names} <= {*COMMANDS}
