@@ -1,3 +1,5 @@
+from planner.api.check_ops import OpCheck as OpCheck
+from planner.api.check_ops import check_ops as check_ops
 from planner.api.parallelize import parallelize as parallelize
 from planner.api.plan import load as load
 from planner.api.plan import plan as plan
