@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ir import Mesh, Node, Sharding, TensorType, lookup, strategies
+from ir import REGISTERED, Mesh, Node, Sharding, TensorType, lookup, strategies
 from ir.analysis import Place
 from ir.evaluate import AsTraced, Hooks, Scope, bind_global, unchanged
-from ir.registered import REGISTERED
 from ir.trace import Binding, trace
 
 from ..common.errors import PlanError
