@@ -42,6 +42,16 @@ def lower_on_cpu(primitive: Any, function: Callable[..., Sequence[Any]]) -> None
 
 
 @contextlib.contextmanager
+def compiler_types(*sides: Sequence[Any]) -> Generator[list[list[Any]]]:
+    """Types of abstract values as the compiler writes them, while its context is open."""
+    with mlir.make_ir_context(), mlir.ir.Location.unknown():
+        yield [
+            [mlir.ir.RankedTensorType.get(a.shape, mlir.dtype_to_ir_type(a.dtype)) for a in side]
+            for side in sides
+        ]
+
+
+@contextlib.contextmanager
 def platform_named(platform: str) -> Generator[None]:
     """Lets JAX lower for a platform that has no client in this process.
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from . import jax_internals as internals
 from .batched_while import one_answer
+from .custom_partitioning import CUSTOM_PARTITIONING, partitioned_call
 from .errors import TraceError
 from .graph import Attr, Graph, Input, Literal, Node, Operand
 from .iota_lookups import LOOKUPS, Known, batched
@@ -255,7 +256,14 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     if name in LOOKUPS:
         operands, params = _batched(name, operands, params, walk, source)
     encode = _Encoder(walk.objects)
+    types = tuple(tensor_type(var.aval) for var in eqn.outvars)
+    given = [walk.types[o] if isinstance(o, int) else o.type for o in operands]
+    call = call_of(name, params)
+    if name == CUSTOM_PARTITIONING:
+        call = partitioned_call(params, given, types, encode.digest(params["call"]))
     told, placed = internals.shown(name, params), PLACEMENTS.get(name)
+    if call is not None:  # it has a digest of its body
+        told = {key: value for key, value in told.items() if not internals.is_jaxpr(value)}
     attrs = tuple(
         (key, encode.place(key, value) if key == placed else encode(value))
         for key, value in sorted(told.items())
@@ -263,9 +271,7 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     )
     if internals.acts(eqn):
         attrs += (("effect", True),)
-    types = tuple(tensor_type(var.aval) for var in eqn.outvars)
-    if (call := call_of(name, params)) is not None:
-        given = [walk.types[o] if isinstance(o, int) else o.type for o in operands]
+    if call is not None:
         name, attrs = REGISTERED, (*attributes(call, given, types), ("of", attrs))
     name = "remat" if name in REMAT else name
     start = len(walk.types)
@@ -330,6 +336,10 @@ class _Encoder:
             return "auto"  # the compiler places the value
         found = placement(value)
         return self(value) if found is None else found.attr
+
+    def digest(self, value: Any) -> str:
+        """Digest of a sub-program that does not become a body."""
+        return self._read(value).graph.digest
 
     def _many(self, value: Any) -> Attr:
         if hasattr(value, "_fields"):

@@ -53,6 +53,7 @@ JAX_EDGES = (
     *(
         "ir/batched_while.py",
         "ir/carried.py",
+        "ir/custom_partitioning.py",
         "ir/evaluate.py",
         "ir/evaluate_regions.py",
         "ir/high_words.py",
@@ -68,6 +69,7 @@ JAX_INTERNALS = ("ir/jax_compilers.py", "ir/jax_internals.py", "tests/helpers_in
 # Other files of the planner that take the user's function.
 PLANNER_FRONT: tuple[str, ...] = (
     "planner/api/call_parts.py",
+    "planner/api/check_ops.py",
     "planner/api/frameworks/arrays.py",
     "planner/api/frameworks/equinox.py",
     "planner/api/frameworks/nnx.py",
@@ -91,6 +93,7 @@ MAX_LINES = 400
 BASIC: tuple[str, ...] = (
     "ir/batched_while.py",
     "ir/carried.py",
+    "ir/custom_partitioning.py",
     "ir/evaluate.py",
     "ir/evaluate_regions.py",
     "ir/high_words.py",
@@ -104,6 +107,7 @@ BASIC: tuple[str, ...] = (
     "ir/threefry.py",
     "ir/trace.py",
     "planner/api/call_parts.py",
+    "planner/api/check_ops.py",
     "planner/api/frameworks/arrays.py",
     "planner/api/frameworks/equinox.py",
     "planner/api/frameworks/nnx.py",
