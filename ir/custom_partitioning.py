@@ -33,7 +33,8 @@ def partitioned_call(
 
     Args:
         params: parameters of the equation.
-        operands, results: types of its operands and results.
+        operands: types of its operands.
+        results: types of its results.
         body: digest of what it computes.
     """
     rule = _rule(params)
