@@ -19,7 +19,7 @@ def normalised(x: Any) -> Any:
     return x / jnp.sum(x * x, axis=-1, keepdims=True)
 
 
-def product(x: Any, y: Any) -> Any:
+def matrix_product(x: Any, y: Any) -> Any:
     return x @ y
 
 
@@ -30,7 +30,7 @@ def checked(fn: Any, *args: Any, **settings: Any) -> dict[str, int]:
 def test_right_factors_are_listed_with_their_parts() -> None:
     op = register_op(normalised, factors="r c! -> r c!")
     assert checked(op, X) == {"r": 2}
-    op = register_op(product, factors="m k+, k+ n -> m n")
+    op = register_op(matrix_product, factors="m k+, k+ n -> m n")
     assert checked(op, array(9, 5), array(5, 4)) == {"m": 3, "k": 5, "n": 2}
 
 
