@@ -51,7 +51,7 @@ def test_a_wrong_factor_is_named(function: Any, factors: str, wrong: str) -> Non
 
 
 def test_a_tolerance_is_kept() -> None:
-    op = register_op(lambda x: x + 1e-2 * x.mean(0), factors="r c -> r c", name="nearly")
+    op = register_op(lambda x: x + 1e-2 * x.mean(0), factors="r c -> r c", name="nearly right")
     with pytest.raises(PlanError, match="larger tolerance="):
         check_ops(op, X)
     assert checked(op, X, tolerance=0.1) == {"r": 2, "c": 2}
@@ -80,7 +80,7 @@ def test_operations_inside_are_found(wrapped: str) -> None:
 
 
 def test_a_function_of_fixed_sizes_is_an_error() -> None:
-    op = register_op(lambda x: jnp.ones((8, 12)) * x.sum(), factors="r c -> r c", name="fixed")
+    op = register_op(lambda x: jnp.ones((8, 12)) * x.sum(), factors="r c -> r c", name="ones of fixed sizes")
     with pytest.raises(PlanError, match="take sizes from the operands"):
         check_ops(op, X)
 
