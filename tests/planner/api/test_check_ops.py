@@ -80,7 +80,9 @@ def test_operations_inside_are_found(wrapped: str) -> None:
 
 
 def test_a_function_of_fixed_sizes_is_an_error() -> None:
-    op = register_op(lambda x: jnp.ones((8, 12)) * x.sum(), factors="r c -> r c", name="ones of fixed sizes")
+    op = register_op(
+        lambda x: jnp.ones((8, 12)) * x.sum(), factors="r c -> r c", name="ones of fixed sizes"
+    )
     with pytest.raises(PlanError, match="take sizes from the operands"):
         check_ops(op, X)
 
