@@ -20,6 +20,7 @@ BENCHES = (
     "fuzz-files",
     "host-steps",
     "joint",
+    "long-context",
     "oracles",
     "overlap",
     "pipeline-plans",

@@ -45,11 +45,6 @@ def reason(source: str, cluster: str, degrees: Degrees, model: Transformer) -> s
         model: what was trained.
     """
     found: list[str] = []
-    if degrees.context > 1:
-        found.append(
-            "A causal kernel is not split over queries, and there is no ring attention: devices of "
-            "context parallelism repeat the attention"
-        )
     if degrees.data & (degrees.data - 1):
         found.append(
             f"No dimension divides by {degrees.data}, so optimizer states stay whole, where "

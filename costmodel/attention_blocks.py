@@ -8,7 +8,11 @@ of zigzag every device has n times half a block. Permutes are beside the block o
     backward  B_0 | h, then n - 2 times  B | (h + g), then B | g, then g
 
 where x | y is compute x with permutes y beside it, h passes keys and values on, and g their
-gradients in float32, which go once all the way round. Emission: `planner.emit.attention`.
+gradients in float32, which go once all the way round; h and g together are one permute. Under a
+window of w keys there is one kernel of L + w - 1 queries and keys on each device, after a permute
+of w - 1 keys, and backward one before the permute of their gradients.
+
+Emission: `planner.emit.attention`.
 
 Source: Liu et al., Ring Attention, arXiv:2310.01889, section 3.
 """
@@ -24,6 +28,7 @@ from numpy.typing import NDArray
 
 from ir import (
     ATTENTION,
+    HALO,
     RING,
     ZIGZAG,
     FactorSpec,
@@ -31,6 +36,7 @@ from ir import (
     Strategy,
     TensorType,
     attention_sizes,
+    halo,
     is_causal,
 )
 from profiles import CollectiveKind
@@ -123,9 +129,9 @@ class AttentionWork:
         self, node: Node, operands: tuple[TensorType, ...], ways: Mapping[str, Floats]
     ) -> None:
         whole, attrs = attention_sizes(operands, dict(node.attrs)), dict(node.attrs)
-        batch, groups, shared, t, ring, zigzag = (
+        batch, groups, shared, t, ring, zigzag, window = (
             np.asarray(ways.get(name, 1.0), dtype=np.float64)
-            for name in ("b", "g", "r", "t", RING, ZIGZAG)
+            for name in ("b", "g", "r", "t", RING, ZIGZAG, HALO)
         )
         self.backward, self.causal = node.op == ATTENTION[1], is_causal(attrs)
         self.dtype, self.features = operands[0].dtype, whole.features
@@ -133,41 +139,44 @@ class AttentionWork:
         self.of_query, self.of_value = operands[0].shape[-1], operands[2].shape[-1]
         self.key_heads = whole.batch * whole.key_heads / (batch * groups)
         self.heads = self.key_heads * whole.shared / shared
-        self.n = t * ring * zigzag
+        self.n = t * ring * zigzag * window
         self.queries = whole.queries / self.n
         self.keys = whole.keys / self.n  # of a block
         self.unsplit_pairs, self.all_keys = whole.pairs / self.n, whole.keys
         self.rings, self.zigzag = ring * zigzag > 1.0, zigzag > 1.0
         self.blocked = self.rings | ((t > 1.0) & self.causal)
+        self.windowed, self.before = window > 1.0, max(halo(attrs), 0)
         self.sizes = np.broadcast(batch, groups, shared, self.n).shape
 
     def seconds(self, compute: ComputeModel) -> Floats:
         """Seconds of compute in one run."""
         alone = self._kernel_s(compute, self.unsplit_pairs, self.all_keys)
+        if self.windowed.any():
+            alone = np.where(self.windowed, self._window_s(compute), alone)
         if not self.blocked.any():
             return alone
-        first, later = self._blocks_s(compute)
+        first, later = self.blocks_s(compute)
         return np.where(self.blocked, first + (self.n - 1.0) * later, alone)
 
     def exchange(self, compute: ComputeModel, hops: Hops) -> Exchange:
         """Permutes of one run."""
-        first, later = self._blocks_s(compute)
+        if self.windowed.any():
+            return self._window_exchange(hops)
+        first, later = self.blocks_s(compute)
         pair = self.key_heads * self.keys * (self.of_query + self.of_value)
         h_bytes, g_bytes = pair * self.item, pair * _SUM
         h, between = hops.seconds(h_bytes), np.maximum(self.n - 2.0, 0.0)
-        count, sent, total = 2.0 * (self.n - 1.0), (self.n - 1.0) * h_bytes, (self.n - 1.0) * h
+        count, sent, total = self.n - 1.0, (self.n - 1.0) * h_bytes, (self.n - 1.0) * h
         exposed = hops.exposed(h, first)
         if self.backward:
             g = hops.seconds(g_bytes)
             exposed = exposed + between * hops.exposed(h + g, later) + hops.exposed(g, later) + g
-            count, sent, total = count + 2.0 * self.n, sent + self.n * g_bytes, total + self.n * g
+            count, sent, total = count + 2.0, sent + self.n * g_bytes, total + self.n * g
         else:
             exposed = exposed + between * hops.exposed(h, later)
         turned = self._turned()
-        kinds: Sequence[CollectiveKind] = (
-            "collective-permute",
-            "all-to-all",
-        )  # chunks of a host go to many others
+        # chunks of a host go to many others
+        kinds: tuple[CollectiveKind, ...] = ("collective-permute", "all-to-all")
         turning = [hops.seconds(nbytes / 2.0, kinds) * 2.0 for nbytes in turned]
         zigzag = np.where(self.zigzag, 1.0, 0.0)
         count = count + zigzag * 2.0 * len(turned)
@@ -184,7 +193,32 @@ class AttentionWork:
         if self.backward:
             total = total + pair * (self.item + np.where(self.rings, 2.0, 1.0) * _SUM)
         total = total + np.where(self.zigzag, sum(self._turned()), 0.0)
-        return np.broadcast_to(np.where(self.blocked, total, 0.0), self.sizes)
+        length = self.queries + self.before
+        padded = (
+            (3.0 * width + self.of_value) * self.heads
+            if self.backward
+            else 2.0 * self.heads * width
+        )
+        keys = (2.0 if self.backward else 1.0) * self.key_heads * (self.of_query + self.of_value)
+        window = length * (padded + keys) * self.item
+        total = np.where(self.windowed, window, np.where(self.blocked, total, 0.0))
+        return np.broadcast_to(total, self.sizes)
+
+    def _window_s(self, compute: ComputeModel) -> Floats:
+        """Seconds of the kernel that has the keys before a block too, and of what pads it."""
+        length, width = self.queries + self.before, self.before + 1.0
+        pairs = length * width - 0.5 * width * self.before
+        queries = self.heads * length * self.of_query * (3.0 if self.backward else 1.0)
+        copied = queries + self.key_heads * length * (self.of_query + self.of_value)
+        padding = compute.memory_s(2.0 * copied * self.item) + compute.launch_s
+        return self._kernel_s(compute, pairs, length) + padding
+
+    def _window_exchange(self, hops: Hops) -> Exchange:
+        sides = 2.0 if self.backward else 1.0
+        pair = self.key_heads * self.before * (self.of_query + self.of_value) * self.item
+        sent = np.where(self.windowed, pair, 0.0)
+        seconds = sides * hops.seconds(sent)
+        return Exchange(sides * self.windowed, sides * sent, seconds, seconds)
 
     def _turned(self) -> list[Floats]:
         """Bytes of what goes into the order of zigzag and back."""
@@ -196,7 +230,7 @@ class AttentionWork:
             return [queries, logarithms, values, values, *keys, queries, *keys]
         return [queries, *keys, values, logarithms]
 
-    def _blocks_s(self, compute: ComputeModel) -> tuple[Floats, Floats]:
+    def blocks_s(self, compute: ComputeModel) -> tuple[Floats, Floats]:
         """Seconds of a device's own block, and of each other, with what it adds to the sums."""
         each = self.queries * self.keys
         half = 0.5 * (each + self.queries)  # on the diagonal, itself included
@@ -205,7 +239,10 @@ class AttentionWork:
         moved = self.heads * self.queries * (self.of_query if self.backward else self.of_value)
         if self.backward:
             moved = moved + self.key_heads * self.keys * (self.of_query + self.of_value)
-        adding = compute.memory_s(moved * (2.0 * _SUM + self.item)) + compute.launch_s
+        # sums are read and written; what moves is packed into one array, and taken apart
+        pair = self.key_heads * self.keys * (self.of_query + self.of_value)
+        packed = np.where(self.rings, 4.0 * pair, 0.0) * (self.item + self.backward * _SUM)
+        adding = compute.memory_s(moved * (2.0 * _SUM + self.item) + packed) + compute.launch_s
         return (
             self._kernel_s(compute, own, self.keys),
             self._kernel_s(compute, rest, self.keys) + adding,

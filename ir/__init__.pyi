@@ -33,11 +33,14 @@ from .mesh import Mesh as Mesh
 from .opdef import OpDef as OpDef
 from .opdef import flops_of as flops_of
 from .ops.attention import ATTENTION as ATTENTION
+from .ops.attention import HALO as HALO
 from .ops.attention import RING as RING
 from .ops.attention import ZIGZAG as ZIGZAG
 from .ops.attention import AttentionSizes as AttentionSizes
 from .ops.attention import attention_sizes as attention_sizes
+from .ops.attention import halo as halo
 from .ops.attention import is_causal as is_causal
+from .ops.attention import pairs as pairs
 from .ops.attention import sequence_dim as sequence_dim
 from .ops.mapped import SHARD_MAP as SHARD_MAP
 from .ops.mapped import mapped_axes as mapped_axes

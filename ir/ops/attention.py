@@ -3,12 +3,14 @@
 Query heads are a compound of key heads and the query heads of each. The scores reach no memory:
 operands and results are all that a kernel reads and writes.
 
-The sequence of n devices is split in one of three ways, which differ in where keys and values are:
+The sequence of n devices is split in one of four ways, which differ in where keys and values are:
 
     t        every device has all keys and values, and some queries
     ring     it has a block of queries and of keys and values; the latter go round
     zigzag   the same of a causal mask, with the sequence in an order that gives all devices the
              same work: in 2 n chunks, of which device i works on numbers i and 2 n - 1 - i
+    halo     under a sliding window, it has a block of each, and gets the keys and values before
+             its block that its first query sees, all of them from one neighbour
 
 Under a causal mask a device computes block by block: those below the diagonal without a mask, the
 one on it with the mask, none above it. What it reads and returns is in the order of the program.
@@ -37,6 +39,7 @@ BACKWARD: Final = "dot_product_attention_bwd_wrapper"
 ATTENTION: Final = (FORWARD, BACKWARD)
 RING: Final = "ring"
 ZIGZAG: Final = "zigzag"
+HALO: Final = "halo"
 
 _OPERANDS: Final = 10  # of the forward kernel; the backward has three more
 _PACKED, _PAGED = 6, 8  # positions of the offsets of segments, and of the tables of pages
@@ -86,16 +89,33 @@ def _splits_queries(operands: Types, attrs: Attributes) -> bool:
     return not is_causal(attrs) or (queries == keys and not has_bias(attrs))
 
 
-def _with_rings(spec: FactorSpec, operands: Types, attrs: Attributes) -> FactorSpec:
-    """The spec with joint factors for rings, where there is no bias that would go round too."""
-    if not _splits_queries(operands, attrs) or has_bias(attrs) or not {"t", "s"} <= {*spec.names}:
-        return spec
-    length = math.gcd(*_lengths(operands, attrs))
-    sizes = [(RING, length)]
-    if is_causal(attrs) and length % 2 == 0:
-        sizes.append((ZIGZAG, length // 2))
-    joint = tuple((name, ("t", "s")) for name, _ in sizes)
-    return replace(spec, sizes=(*spec.sizes, *sizes), joint=joint)
+def _with_joint(spec: FactorSpec, operands: Types, attrs: Attributes) -> FactorSpec:
+    """The spec with the joint factors of its sequence."""
+    sizes = _joint_sizes(operands, attrs) if {"t", "s"} <= {*spec.names} else {}
+    joint = tuple((name, ("t", "s")) for name in sizes)
+    return replace(spec, sizes=(*spec.sizes, *sizes.items()), joint=joint)
+
+
+def _joint_sizes(operands: Types, attrs: Attributes) -> dict[str, int]:
+    """What the number of parts must divide, of each joint factor; a bias would go round too."""
+    queries, keys = _lengths(operands, attrs)
+    if has_bias(attrs):
+        return {}
+    if _splits_queries(operands, attrs):
+        length = math.gcd(queries, keys)
+        halved = is_causal(attrs) and length % 2 == 0
+        return {RING: length} | ({ZIGZAG: length // 2} if halved else {})
+    if attrs["mask_type"] == "CAUSAL" and queries == keys and halo(attrs) > 0:
+        # blocks are multiples of a part of the sequence that holds what is seen before it
+        part = next(n for n in range(1, keys + 1) if keys % n == 0 and n >= min(halo(attrs), keys))
+        return {HALO: keys // part}
+    return {}
+
+
+def halo(attrs: Attributes) -> int:
+    """Keys before a query that it sees under a sliding window; 0 without one."""
+    window = attrs["sliding_window_length"]
+    return whole_number(window) - 1 if window else 0
 
 
 def _dims_of_operands(operands: Types, attrs: Attributes) -> list[DimNames]:
@@ -129,7 +149,7 @@ def _forward_spec(operands: Types, results: Types, attrs: Attributes) -> FactorS
         operands, _dims_of_operands(operands, attrs), results, out[: len(results)],
         as_whole(whole), _sizes(operands, attrs),
     )  # fmt: skip
-    return _with_rings(spec, operands, attrs)
+    return _with_joint(spec, operands, attrs)
 
 
 def _backward_spec(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
@@ -144,7 +164,7 @@ def _backward_spec(operands: Types, results: Types, attrs: Attributes) -> Factor
         kinds |= {name: "sum" for name, n in zip("bg", operands[3].shape, strict=False) if n == 1}
     sizes = _sizes(operands, attrs)
     spec = build_spec(operands, dims, results, dims[: len(results)], kinds, sizes)
-    return _with_rings(spec, operands, attrs)
+    return _with_joint(spec, operands, attrs)
 
 
 def pairs(queries: int, keys: int, *, causal: bool, window: Attr = None) -> int:

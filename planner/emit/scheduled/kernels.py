@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from costmodel import ComputeModel
+from ir import pairs
 
 from .instructions import Computation, HloProgram, Instruction, Tensor
 
@@ -28,6 +29,8 @@ _NO_ARITHMETIC = FREE | {
 }  # fmt: skip
 _DIMS = re.compile(r'(lhs|rhs)_(batch|contracting)_dim(?:s|ensions)"?[=:]\s*[{\[]([^}\]]*)[}\]]')
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_SCORES = re.compile(r'"intermediate_tensor_shape".*?"dimensions": ?\[([^\]]*)\]')
+_WINDOW = re.compile(r'"sliding_window_length": ?(\d+)')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 # XLA's element types whose names do not begin as those of NumPy.
 _NAMES = {"pred": "bool", "bf16": "bfloat16", "c64": "complex64", "c128": "complex128"}
@@ -86,6 +89,8 @@ class KernelPrices:
         operands = [i.results[0] for i in at.operands(part) if i.results]
         if len(operands) < 2:
             return 0.0
+        if "cudnn$fmha" in called:
+            return self._attention_s(part, called, operands)
         if part.opcode in ("dot", "scaled-dot") or "cublas" in called:
             return self._dot_s(part.line, operands[0], operands[1])
         if part.opcode == "convolution" or "cudnn$conv" in called:
@@ -119,6 +124,27 @@ class KernelPrices:
         positions, window = output.elements / channels, kernel.elements / channels
         dtype = dtype_name(operands[0].dtype)
         return float(self.compute.convolution_s(1, positions, channels, window, dtype))
+
+    def _attention_s(self, part: Instruction, called: str, operands: list[Tensor]) -> float:
+        """A kernel of attention, by the sizes and the mask of its configuration."""
+        shape = _SCORES.search(part.line)
+        if shape is None:
+            return 0.0
+        batch, heads, queries, keys = map(int, re.findall(r"\d+", shape.group(1)))
+        query, key = operands[:2]
+        features = query.elements / max(batch * heads * queries, 1)
+        key_heads = key.elements / max(keys * features, 1)
+        window = _WINDOW.search(part.line)
+        each = pairs(
+            queries, keys, causal="CAUSAL" in part.line,
+            window=int(window.group(1)) if window else None,
+        )  # fmt: skip
+        return float(
+            self.compute.attention_s(
+                batch * heads, key_heads, each, keys, features, dtype_name(query.dtype),
+                backward="Backward" in called,
+            )
+        )  # fmt: skip
 
     # --- the rest ----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ir.analysis import Place
 from ...common.surface import public_methods
 from ..lower import Decided
 from ..problem.facts import Facts
-from .inside_ops import inside_ops
+from .inside_ops import Inside, inside_ops
 
 PERMUTE = "collective-permute"
 
@@ -80,6 +80,7 @@ class Account:
     passing_bytes: largest transient buffer of a reshard at the peak.
     taking_s: of `compute_s`, in which a CPU takes new memory for results.
     ends_bytes: largest buffer that a value has before or after it changes its state then.
+    inside: permutes that ops run themselves.
     """
 
     step_s: float
@@ -97,6 +98,7 @@ class Account:
     passing_bytes: int = 0
     taking_s: float = 0.0
     ends_bytes: int = 0
+    inside: tuple[Inside, ...] = ()
 
 
 def held_at(facts: Facts, reshard: Reshard) -> tuple[int, str]:
@@ -251,7 +253,7 @@ def account(decided: Decided) -> Account:
         tuple(row.seconds for row in rows), tuple(exposed), window_of, windows, peak, arguments,
         memory,
         widest.get(int(memory.argmax()), 0) if len(memory) else 0, built.taking_s(choice),
-        ends.get(int(memory.argmax()), 0) if len(memory) else 0,
+        ends.get(int(memory.argmax()), 0) if len(memory) else 0, inside,
     )  # fmt: skip
 
 

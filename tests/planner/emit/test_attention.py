@@ -10,16 +10,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from costmodel import (
+    AttentionWork,
+    CollectiveModel,
+    ComputeModel,
+    Hops,
+    group_for,
+    parse_cluster,
+)
 from ir import ATTENTION, Mesh, interpret_lowered, replicated
 from ir.analysis.decisions import Decisions
 from ir.strategy import strategies
 from ir.table import lookup
 from ir.trace import Traced, trace
+from planner.emit import local_program
+from planner.emit.jit import build_mesh
+from planner.emit.local_op import partition_spec
 from tests.helpers_internals import attention
 from tests.helpers_numerics import check_numerics
 from tests.planner.emit.plans import CUBE, LINE, decisions_by, lowered
 
 WAYS = ("t", "ring", "zigzag")
+ALL = (*WAYS, "halo")
 PAIR = Mesh((("x", 2), ("y", 4)))
 
 
@@ -103,6 +115,34 @@ def test_more_keys_than_queries(way: str) -> None:
     check(with_gradients(), (query, key, value, seed), LINE, (way,))
 
 
+@pytest.mark.parametrize("way", ["ring", "zigzag", "halo"])
+def test_permutes_send_what_is_priced(way: str) -> None:
+    run = with_gradients(mask="CAUSAL", window=4 if way == "halo" else None)
+    traced = trace(run, *arguments())
+    plan = lowered(traced, split(traced, PAIR, ("b", way)))
+    program = local_program(traced.program, plan)
+    specs = [tuple(map(partition_spec, states)) for states in (plan.arguments, plan.results)]
+    mapped = jax.shard_map(
+        program, mesh=build_mesh(PAIR), in_specs=specs[0], out_specs=specs[1], check_vma=False
+    )
+    text = str(jax.make_jaxpr(mapped)(*traced.args_info))
+    rounds = 0 if way == "halo" else 2 * 4  # forward and backward
+    assert text.count("optimization_barrier") == rounds, "else all blocks are sent at once"
+    permutes = [w for w in program.written if w.step.kind == "collective-permute"]
+    cluster, graph = parse_cluster("8xh100"), traced.graph
+    hops = Hops(CollectiveModel(cluster), (group_for(cluster, PAIR.sizes, (1,)),), overlap=True)
+    ways = {n: np.array([{"b": 2.0, way: 4.0}.get(n, 1.0)]) for n in ("b", "g", "r", "t", *ALL[1:])}
+    priced = [
+        AttentionWork(n, tuple(map(graph.type_of, n.inputs)), ways).exchange(
+            ComputeModel(cluster), hops
+        )
+        for n in graph.nodes
+        if n.op in ATTENTION
+    ]
+    assert sum(w.type.nbytes for w in permutes) == sum(float(x.sent_bytes[0]) for x in priced)
+    assert len(permutes) == sum(float(x.count[0]) for x in priced)
+
+
 def test_blocks_of_odd_length() -> None:
     """Zigzag halves a block, so that there is none of an odd length; the others take it."""
     args, run = arguments(24), with_gradients(mask="CAUSAL")
@@ -114,14 +154,28 @@ def test_blocks_of_odd_length() -> None:
     assert not any({(way,) for way in WAYS} & found for found in roles_of(traced, LINE))
 
 
+@pytest.mark.parametrize(("window", "mesh", "roles"), [
+    (2, LINE, ("halo",)), (5, LINE, ("halo",)), (8, PAIR, ("b", "halo")),
+    (9, CUBE, ("halo", "g", "halo")),
+])  # fmt: skip
+def test_a_sliding_window_needs_keys_of_one_neighbour(window: int, mesh: Any, roles: Any) -> None:
+    check(with_gradients(mask="CAUSAL", window=window), arguments(), mesh, roles)
+
+
+def test_a_window_wider_than_a_block_is_not_split_so_far() -> None:
+    traced = trace(with_gradients(mask="CAUSAL", window=6), *arguments())
+    assert all(found == {("",)} for found in roles_of(traced, LINE))
+    assert all(("b", "halo") in found for found in roles_of(traced, PAIR))
+
+
 @pytest.mark.parametrize("options", [
-    {"mask": "CAUSAL", "window": 3}, {"mask": "CAUSAL", "bias": jnp.zeros((1, 1, 32, 32))},
+    {"mask": "CAUSAL", "bias": jnp.zeros((1, 1, 32, 32))},
     {"mask": "PADDING", "lengths": (jnp.full(2, 5, jnp.int32),) * 2},
 ])  # fmt: skip
 def test_what_blocks_cannot_do_is_not_offered(options: Any) -> None:
     traced = trace(with_gradients(**options), *arguments())
     names = {role for found in roles_of(traced, LINE) for (role,) in found}
-    assert not names & {*WAYS}
+    assert not names & {*ALL}
 
 
 def test_one_op_is_split_along_the_sequence_in_one_way() -> None:

@@ -79,6 +79,30 @@ def test_axes_along_which_groups_lie(groups: str, axes: tuple[int, ...]) -> None
 # --- prices --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("mask", "window", "share"), [
+    ("NO_MASK", 0, 1.0), ("CAUSAL", 0, 0.5), ("CAUSAL", 128, 128 / 4096),
+])  # fmt: skip
+def test_attention_is_priced_by_the_sizes_and_the_mask_of_its_call(
+    mask: str, window: int, share: float
+) -> None:
+    config = (
+        '{"cudnn_fmha_backend_config": {"intermediate_tensor_shape": {"element_type": "BF16", '
+        f'"dimensions": ["2", "32", "4096", "4096"]}}, "mask_type": "{mask}", '
+        f'"sliding_window_length": {window}}}}}'
+    )
+    text = """
+ENTRY %main (q: bf16[2,4096,32,128], k: bf16[2,4096,8,128]) -> bf16[2,32,4096,128] {
+  %q = bf16[2,4096,32,128]{3,2,1,0} parameter(0)
+  %k = bf16[2,4096,8,128]{3,2,1,0} parameter(1)
+  ROOT %a = (bf16[2,32,4096,128]{3,1,2,0}, f32[2,32,4096]{2,1,0}) custom-call(%q, %k, %k), {at}
+}
+""".replace("{at}", f'custom_call_target="__cudnn$fmhaSoftmax", backend_config={config}')
+    expected = COMPUTE.attention_s(64, 16, share * 4096 * 4096, 4096, 128, "bfloat16")
+    assert kernel_s(text) == pytest.approx(float(expected), rel=0.05)
+    back = text.replace("fmhaSoftmax", "fmhaSoftmaxBackward")
+    assert kernel_s(back) > 2.0 * kernel_s(text)
+
+
 def test_a_product_costs_what_the_plan_says() -> None:
     text = """%gemm (a: bf16[4,512,256], b: bf16[4,256,1024]) -> bf16[4,512,1024] {
   %a = bf16[4,512,256]{2,1,0} parameter(0)

@@ -1,0 +1,148 @@
+# pyright: basic
+"""A kernel of attention split along the sequence: its calls on blocks, and its permutes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ir import ReshardStep, TensorType, replicated, sequence_dim
+from ir.evaluate import bind
+
+from .local_op import LocalOp
+
+Array = Any
+Arrays = tuple[Array, ...]
+Note = Callable[[ReshardStep, TensorType, float], None]
+
+PLAIN = slice(3, 10)  # operands beside query, key and value, which blocks have no use for
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A kernel whose sequence is split over `axes` in a `way`."""
+
+    op: LocalOp
+    axes: tuple[str, ...]
+    way: str
+    causal: bool
+    note: Note
+
+    @property
+    def count(self) -> int:
+        return self.op.mesh.product(self.axes)
+
+    @property
+    def index(self) -> Array:
+        """Number of this device along the axes."""
+        return lax.axis_index(self.axes)
+
+    @property
+    def length(self) -> int:
+        """Dimension of the sequence in queries, keys, values and outputs."""
+        return sequence_dim(dict(self.op.node.attrs))
+
+    def call(self, operands: Sequence[Array], *, causal: bool) -> list[Array]:
+        """The kernel on a block; forward with the logarithms of the sums of exponentials."""
+        params = dict(self.op.params)
+        if not causal:
+            params["mask_type"] = type(params["mask_type"]).NO_MASK
+        if "is_training" in params:
+            params["is_training"] = True
+        return bind(self.op.binding, operands, params)
+
+    def passed(self, xs: Sequence[Array], by: int = 1) -> Arrays:
+        """Shards of the device `by` places before, in one permute; they differ in features only."""
+        pairs = [(i, (i + by) % self.count) for i in range(self.count)]
+        words = jnp.dtype(f"uint{8 * min(x.dtype.itemsize for x in xs)}")
+        packed = [_words(x, words) for x in xs]
+        (moved,) = self.permuted([jnp.concatenate(packed, -1)], pairs)
+        ends = np.cumsum([x.shape[-1] for x in packed])[:-1]
+        parts = jnp.split(moved, ends.tolist(), -1)
+        return tuple(_from_words(part, x) for part, x in zip(parts, xs, strict=True))
+
+    def permuted(self, xs: Sequence[Array], pairs: Sequence[tuple[int, int]]) -> Arrays:
+        """Shards of other devices, by pairs of a source and a target."""
+        for x in xs:
+            state = replicated(x.ndim)
+            step = ReshardStep("collective-permute", self.axes, -1, -1, "", state, state)
+            self.note(step, TensorType(tuple(x.shape), str(x.dtype)), self.op.count)
+        with jax.named_scope(self.way):
+            return tuple(lax.ppermute(x, self.axes, pairs) for x in xs)
+
+    def block(self, xs: Arrays, r: int) -> Arrays:
+        """The blocks of round r, of which rings have no others."""
+        if self.way != "t":
+            return xs
+        size = xs[0].shape[self.length] // self.count
+        start = ((self.index - r) % self.count) * size
+        return tuple(lax.dynamic_slice_in_dim(x, start, size, self.length) for x in xs)
+
+    def pasted(self, whole: Arrays, xs: Sequence[Array], r: int) -> Arrays:
+        """Whole gradients with those of the blocks of round r."""
+        start = ((self.index - r) % self.count) * xs[0].shape[self.length]
+        pairs = zip(whole, xs, strict=True)
+        return tuple(
+            lax.dynamic_update_slice_in_dim(x, new.astype(x.dtype), start, self.length)
+            for x, new in pairs
+        )
+
+    # --- the order of zigzag -------------------------------------------------------------------
+
+    def zigzag(self, xs: Arrays, dims: Sequence[int]) -> Arrays:
+        """Shards [2 i, 2 i + 1] of 2 n chunks as chunks [i, 2 n - 1 - i]."""
+        halves = [self.halves(x, dim) for x, dim in zip(xs, dims, strict=True)]
+        even = self.permuted(tuple(first for first, _ in halves), self._places(0))
+        odd = self.permuted(tuple(second for _, second in halves), self._places(1))
+        pairs = zip(even, odd, dims, strict=True)
+        return tuple(self._ordered(a, b, dim) for a, b, dim in pairs)
+
+    def straight(self, xs: Arrays, dims: Sequence[int]) -> Arrays:
+        """The inverse of `zigzag`."""
+        halves = [
+            self.halves(self._ordered(*self.halves(x, dim), dim), dim)
+            for x, dim in zip(xs, dims, strict=True)
+        ]
+        even, odd = (
+            self.permuted(tuple(x[half] for x in halves), [(b, a) for a, b in self._places(half)])
+            for half in (0, 1)
+        )
+        return tuple(map(jnp.concatenate, zip(even, odd, strict=True), dims))
+
+    def _places(self, half: int) -> list[tuple[int, int]]:
+        """From which device to which its first (0) or second (1) chunk moves."""
+        chunks = [2 * i + half for i in range(self.count)]
+        return [(i, min(c, 2 * self.count - 1 - c)) for i, c in enumerate(chunks)]
+
+    def _ordered(self, even: Array, odd: Array, dim: int) -> Array:
+        """Chunks in order, of which a device with an even number has the even one first."""
+        first = self.index % 2 == 0
+        return jnp.concatenate([jnp.where(first, even, odd), jnp.where(first, odd, even)], dim)
+
+    def halves(self, x: Array, dim: int | None = None) -> Arrays:
+        """The first and the second chunk of a shard."""
+        return tuple(jnp.split(x, 2, self.length if dim is None else dim))
+
+
+def joined(first: Array, second: Array, dim: int) -> Array:
+    """Two parts of an array, one after the other."""
+    return jnp.concatenate([first, second], dim)
+
+
+def _words(x: Array, words: Any) -> Array:
+    """An array as words, which no compiler rounds on their way; wider elements as several."""
+    found = lax.bitcast_convert_type(x, words)
+    return found.reshape(*x.shape[:-1], -1)
+
+
+def _from_words(packed: Array, like: Array) -> Array:
+    """The array of those words, of the type and shape of another."""
+    wider = packed.dtype.itemsize < like.dtype.itemsize
+    shape = (*like.shape, -1) if wider else like.shape
+    return lax.bitcast_convert_type(packed.reshape(shape), like.dtype)

@@ -1,0 +1,123 @@
+"""Attention in blocks: its seconds and permutes against those of the schedule, round by round."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from costmodel import (
+    INTERFERENCE,
+    AttentionWork,
+    CollectiveModel,
+    ComputeModel,
+    Hops,
+    group_for,
+    parse_cluster,
+)
+from ir import ATTENTION, Node, TensorType
+
+CLUSTER = parse_cluster("8xh100")
+COMPUTE, COLLECTIVES = ComputeModel(CLUSTER), CollectiveModel(CLUSTER)
+GROUP = group_for(CLUSTER, (8,), (0,))
+WAYS = ("b", "g", "r", "t", "ring", "zigzag", "halo")
+
+
+def work(
+    way: str, length: int = 131072, *, op: str = ATTENTION[0], mask: str = "CAUSAL",
+    window: int | None = None,
+) -> AttentionWork:  # fmt: skip
+    """A kernel of 32 heads of 128 over 8 key heads, split over 8 devices in a way."""
+    query, key = (TensorType((1, length, n, 128), "bfloat16") for n in (32, 8))
+    none, lse = TensorType((0,), "bfloat16"), TensorType((1, 32, length), "float32")
+    operands = (query, key, key, *(none,) * 7)
+    operands += (lse, query, query) if op == ATTENTION[1] else ()
+    attrs = {
+        "mask_type": mask, "layout": 0, "sliding_window_length": window,
+        "variadic_args": (False, False), "dropout_rate": 0.0,
+    }  # fmt: skip
+    node = Node(op, tuple(range(len(operands))), (query,), tuple(attrs.items()), ())
+    ways = {name: np.array([8.0 if name == way else 1.0]) for name in WAYS}
+    return AttentionWork(node, operands, ways)
+
+
+def hops(*, overlap: bool = True) -> Hops:
+    return Hops(COLLECTIVES, (GROUP,), overlap)
+
+
+def seconds(way: str, **options: object) -> float:
+    return float(work(way, **options).seconds(COMPUTE)[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("op", ATTENTION)
+def test_zigzag_is_balanced_and_the_plain_ring_is_not(op: str) -> None:
+    even = seconds("g", op=op)
+    assert seconds("ring", op=op) == pytest.approx(seconds("t", op=op), rel=0.02)
+    assert seconds("ring", op=op) / even == pytest.approx((2 * 8 - 1) / 8, rel=0.15)
+    assert seconds("zigzag", op=op) / even == pytest.approx(1.0, rel=0.15)
+
+
+def test_without_a_mask_a_ring_is_balanced() -> None:
+    even = seconds("t", mask="NO_MASK")
+    assert seconds("ring", mask="NO_MASK") / even == pytest.approx(1.0, rel=0.15)
+
+
+def played(way: str, op: str) -> float:
+    """Seconds of permutes that no block hides, by going through the rounds."""
+    one, at = work(way, op=op), hops()
+    first, later = (float(x[0]) for x in one.blocks_s(COMPUTE))
+    pair = 131072 // 8 * 8 * 256
+    h, g = (float(at.seconds(np.array([pair * n]))[0]) for n in (2.0, 4.0))
+    exposed = 0.0
+    for r in range(8):
+        block = first if r == 0 else later
+        beside = h if r < 7 else 0.0  # the next block comes
+        if op == ATTENTION[1]:
+            beside += g if r > 0 else 0.0  # the gradients of the last one go
+        exposed += max(beside - block, beside * (1.0 - 1.0 / INTERFERENCE))
+    return exposed + (g if op == ATTENTION[1] else 0.0)
+
+
+@pytest.mark.parametrize("op", ATTENTION)
+def test_what_a_ring_does_not_hide_is_that_of_its_rounds(op: str) -> None:
+    found = work("ring", op=op).exchange(COMPUTE, hops())
+    assert float(found.exposed_s[0]) == pytest.approx(played("ring", op))
+    assert 0.0 < found.exposed_s[0] < found.seconds[0]
+
+
+@pytest.mark.parametrize("way", ["ring", "zigzag", "halo"])
+@pytest.mark.parametrize("op", ATTENTION)
+def test_all_is_exposed_where_nothing_overlaps(way: str, op: str) -> None:
+    window = 1024 if way == "halo" else None
+    found = work(way, op=op, window=window).exchange(COMPUTE, hops(overlap=False))
+    np.testing.assert_allclose(found.exposed_s, found.seconds)
+    assert found.seconds[0] > 0.0
+
+
+def test_short_blocks_do_not_hide_their_hops() -> None:
+    long, short = (work("ring", n).exchange(COMPUTE, hops()) for n in (131072, 2048))
+    shares = [float(x.exposed_s[0] / x.seconds[0]) for x in (long, short)]
+    assert shares[0] < 0.12
+    assert shares[1] > 0.25
+
+
+def test_heads_and_gathered_keys_have_no_permutes() -> None:
+    for way in ("b", "g", "t"):
+        found = work(way).exchange(COMPUTE, hops())
+        assert found.seconds[0] == found.exposed_s[0] == found.sent_bytes[0] == 0.0
+
+
+def test_a_window_costs_its_own_pairs() -> None:
+    even, split = seconds("g", window=1024), seconds("halo", window=1024)
+    assert even < split < 1.5 * even
+    assert split < seconds("zigzag") / 10
+
+
+@pytest.mark.parametrize("op", ATTENTION)
+def test_a_ring_holds_two_blocks_and_sums(op: str) -> None:
+    gathered, ring, zigzag = (
+        float(work(way, op=op).scratch_bytes()[0]) for way in ("t", "ring", "zigzag")
+    )
+    block = 131072 // 8 * 8 * 256 * 2
+    assert ring - gathered == (block if op == ATTENTION[0] else 3 * block)
+    assert zigzag > ring
+    assert work("g", op=op).scratch_bytes()[0] == 0.0
