@@ -116,6 +116,8 @@ BASIC: tuple[str, ...] = (
     "planner/api/plan.py",
     "planner/cli/platforms.py",
     "planner/emit/attention.py",
+    "planner/emit/attention_blocks.py",
+    "planner/emit/attention_window.py",
     "planner/emit/compilers.py",
     "planner/emit/constraints.py",
     "planner/emit/context.py",
