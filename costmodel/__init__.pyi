@@ -18,6 +18,7 @@ from .fit import fit_curve as fit_curve
 from .gaps import missing_sizes as missing_sizes
 from .group import Group as Group
 from .group import group_for as group_for
+from .mapped import mapped_collective_s as mapped_collective_s
 from .mapped import mapped_collectives as mapped_collectives
 from .opcost import VIEWS as VIEWS
 from .opcost import OpWork as OpWork

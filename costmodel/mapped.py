@@ -28,6 +28,25 @@ COLLECTIVES: Mapping[str, CollectiveKind] = {
 OpSeconds = Callable[[Node, Sequence[TensorType]], float]
 
 
+@dataclass(frozen=True, slots=True)
+class MappedCollective:
+    """A collective in the body of a `shard_map`.
+
+    axes: those of the mesh that it goes over, of sizes above one.
+    group_size: number of devices that exchange data.
+    sent_bytes: bytes that each device sends in one run, ring convention.
+    tensor_bytes: by which it is priced.
+    count: its runs in one run of the `shard_map`; in a branch of n, 1/n of them.
+    """
+
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    group_size: int
+    sent_bytes: float
+    tensor_bytes: float
+    count: float
+
+
 def mapped_s(node: Node, cluster: Cluster, op_s: OpSeconds) -> float:
     """Time of one run of a `shard_map`: its ops one after the other, collectives in between.
 
@@ -36,69 +55,56 @@ def mapped_s(node: Node, cluster: Cluster, op_s: OpSeconds) -> float:
         cluster: devices and links.
         op_s: seconds of an op of the body on shards of these types.
     """
-    axes = {name: size for name, size in mapped_axes(node.attr("mesh")).items() if size > 1}
-    if math.prod(axes.values()) != cluster.num_devices:
-        axes = {}
+    ops = sum(
+        runs * op_s(inner, types)
+        for inner, types, runs in _leaves(node.bodies[0], 1.0)
+        if inner.op not in COLLECTIVES
+    )
     model = CollectiveModel(cluster)
-    return _body_s(node.bodies[0], _Prices(axes, model, op_s))
+    return ops + sum(
+        c.count * mapped_collective_s(c, node, model) for c in mapped_collectives(node)
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class MappedCollective:
-    """A collective in the body of a `shard_map`.
-
-    group_size: number of devices that exchange data.
-    sent_bytes: bytes that each device sends in one run, ring convention.
-    count: its runs in one run of the `shard_map`.
-    """
-
-    kind: CollectiveKind
-    group_size: int
-    sent_bytes: float
-    count: float
+def mapped_collective_s(found: MappedCollective, node: Node, model: CollectiveModel) -> float:
+    """Time of one run of a collective in a `shard_map`; 0 where its mesh is not the cluster's."""
+    axes = {name: size for name, size in mapped_axes(node.attr("mesh")).items() if size > 1}
+    if math.prod(axes.values()) != model.cluster.num_devices:
+        return 0.0
+    over = tuple([*axes].index(name) for name in found.axes)
+    group = group_for(model.cluster, tuple(axes.values()), over)
+    return model.seconds(found.kind, group, found.tensor_bytes)
 
 
 def mapped_collectives(node: Node) -> list[MappedCollective]:
-    """The collectives of a `shard_map`, one for each operand; those of all branches of a `cond`."""
+    """The collectives of a `shard_map`, one for each operand."""
     sizes = mapped_axes(node.attr("mesh"))
-    return list(_collectives(node.bodies[0], sizes, 1.0))
-
-
-def _collectives(graph: Graph, sizes: Mapping[str, int], runs: float) -> Iterator[MappedCollective]:
-    for node in graph.nodes:
-        for body in node.bodies:
-            yield from _collectives(body, sizes, runs * runs_of(node))
-        kind = COLLECTIVES.get(node.op)
-        count = math.prod(sizes.get(name, 1) for name in _names(node))
-        if kind is None or count == 1:
+    found: list[MappedCollective] = []
+    for inner, operands, runs in _leaves(node.bodies[0], 1.0):
+        kind = COLLECTIVES.get(inner.op)
+        axes = tuple(name for name in _names(inner) if sizes.get(name, 1) > 1)
+        if kind is None or not axes:
             continue
-        for type_ in _measured(kind, node, [graph.type_of(o) for o in node.inputs]):
-            sent = wire_bytes(kind, count, float(type_.nbytes))
-            yield MappedCollective(kind, count, sent, runs)
+        count = math.prod(sizes[name] for name in axes)
+        for type_ in inner.outputs if kind == "all-gather" else operands:
+            size = float(type_.nbytes)
+            sent = wire_bytes(kind, count, size)
+            found.append(MappedCollective(kind, axes, count, sent, size, runs))
+    return found
 
 
-def _measured(
-    kind: CollectiveKind, node: Node, operands: Sequence[TensorType]
-) -> Sequence[TensorType]:
-    """The tensors by whose bytes a collective is measured."""
-    return node.outputs if kind == "all-gather" else operands
+def _leaves(graph: Graph, runs: float) -> Iterator[tuple[Node, Sequence[TensorType], float]]:
+    """The ops of a body with the types of their operands and their runs, those of bodies inside.
 
-
-class _Prices:
-    def __init__(self, axes: Mapping[str, int], model: CollectiveModel, op_s: OpSeconds) -> None:
-        self.axes, self.model, self.op_s = axes, model, op_s
-
-    def seconds(self, node: Node, operands: Sequence[TensorType]) -> float:
-        kind = COLLECTIVES.get(node.op)
-        if kind is None:
-            return self.op_s(node, operands)
-        names = [*self.axes]
-        over = tuple(names.index(name) for name in _names(node) if name in self.axes)
-        if not over:
-            return 0.0
-        group = group_for(self.model.cluster, tuple(self.axes.values()), over)
-        types = _measured(kind, node, operands)
-        return sum(self.model.seconds(kind, group, float(t.nbytes)) for t in types)
+    A branch of n counts 1/n, as in a plan.
+    """
+    for node in graph.nodes:
+        if node.bodies and lookup(node.op).family == "control":
+            each = runs * runs_of(node) / (len(node.bodies) if node.op == "cond" else 1)
+            for body in node.bodies:
+                yield from _leaves(body, each)
+        else:
+            yield node, [graph.type_of(o) for o in node.inputs], runs
 
 
 def _names(node: Node) -> list[str]:
@@ -107,14 +113,3 @@ def _names(node: Node) -> list[str]:
             value: Attr = node.attr(key)
             return [str(v) for v in value] if isinstance(value, tuple) else [str(value)]
     return []
-
-
-def _body_s(graph: Graph, prices: _Prices) -> float:
-    total = 0.0
-    for node in graph.nodes:
-        if node.bodies and lookup(node.op).family == "control":
-            inside = sum(_body_s(body, prices) for body in node.bodies)
-            total += runs_of(node) * inside / (len(node.bodies) if node.op == "cond" else 1)
-        else:
-            total += prices.seconds(node, [graph.type_of(o) for o in node.inputs])
-    return total

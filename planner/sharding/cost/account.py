@@ -21,8 +21,6 @@ from ..lower import Decided
 from ..problem.facts import Facts
 from .inside_ops import Inside, inside_ops
 
-PERMUTE = "collective-permute"
-
 # XLA's CPU compiler fuses less and computes 16-bit numbers in 32 bits: its temporaries over those
 # of the general model, median of 33 plans, 0.9 to 2.9 without embedding tables (the rows of `host`
 # and of `gpu-aot` in benchmarks/results/2026-11-22/verify.json).
@@ -229,7 +227,7 @@ def account(decided: Decided) -> Account:
             row[2] += seconds
             row[3] += seconds * share
     for own in inside:
-        row = merged.setdefault((PERMUTE, own.axes, own.cause), [0.0, 0.0, 0.0, 0.0])
+        row = merged.setdefault((own.kind, own.axes, own.cause), [0.0, 0.0, 0.0, 0.0])
         figures = own.sent_bytes, own.count, own.seconds, own.exposed_s
         row[:] = [a + b for a, b in zip(row, figures, strict=True)]
     for moment, here in passing.items():

@@ -1,4 +1,4 @@
-"""Collectives that ops run themselves: the permutes of attention split along the sequence."""
+"""Collectives that ops run themselves: attention along the sequence, and the user's `shard_map`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel import AttentionWork, hops_of, joint_axes
-from ir import ATTENTION
-from ir.analysis import operand_types
+from costmodel import (
+    AttentionWork,
+    CollectiveModel,
+    hops_of,
+    joint_axes,
+    mapped_collective_s,
+    mapped_collectives,
+)
+from ir import ATTENTION, SHARD_MAP
+from ir.analysis import FlatOp, operand_types
 
 from ..lower import Decided
+
+PERMUTE = "collective-permute"
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Permutes of one op, all of its runs in one call.
+    """A kind of collective of one op, all of its runs in one call.
 
     sent_bytes: of a device.
     exposed_s: the part of `seconds` in which the op does not compute, or is slowed down.
     """
 
+    kind: str
     axes: tuple[str, ...]
     count: float
     sent_bytes: float
@@ -31,11 +41,15 @@ class Inside:
 
 
 def inside_ops(decided: Decided) -> Iterator[Inside]:
-    """The permutes of each op of a plan that exchanges parts while it runs."""
+    """The collectives of each op of a plan that exchanges parts while it runs."""
     builder, built, plan = decided.builder, decided.built, decided.plan
     flat, cache = builder.flat, builder.cache
     for i in built.op_node:
         op, strategy = flat.ops[i], plan.strategies[i]
+        cause = f"{op.node.op} {op.node.source}".strip()
+        if op.node.op == SHARD_MAP:
+            yield from _mapped(op, cache.reshard.collectives, cause)
+            continue
         spec = builder.spec(op)
         if op.node.op not in ATTENTION or strategy is None:
             continue
@@ -52,5 +66,13 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
             float(x[0]) * op.weight
             for x in (found.count, found.sent_bytes, found.seconds, found.exposed_s)
         )
-        cause = f"{op.node.op} {op.node.source}".strip()
-        yield Inside(axes, count, sent, seconds, exposed, cause)
+        yield Inside(PERMUTE, axes, count, sent, seconds, exposed, cause)
+
+
+def _mapped(op: FlatOp, model: CollectiveModel, cause: str) -> Iterator[Inside]:
+    """Those of a `shard_map`, whose ops run one after the other."""
+    for found in mapped_collectives(op.node):
+        count = found.count * op.weight
+        seconds = count * mapped_collective_s(found, op.node, model)
+        sent = count * found.sent_bytes
+        yield Inside(found.kind, found.axes, count, sent, seconds, seconds, cause)

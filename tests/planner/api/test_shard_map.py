@@ -153,6 +153,32 @@ def test_collectives_inside_are_priced() -> None:
         "collective-permute", group_for(machine, (2, 4), (1,)), 4096 * 4096 * 4 / 8
     )
     assert found.step_s >= permute_s > 1e-6
+    (own,) = (c for c in found.collectives if "shard_map" in c.cause)
+    assert (own.kind, own.axes, own.count) == ("collective-permute", ("seq",), 1.0)
+    assert own.seconds == own.exposed_s == pytest.approx(permute_s)
+    assert own.bytes == 4096 * 4096 * 4 / 8
+    program = found.file.whole
+    assert program.communication_s == pytest.approx(sum(c.seconds for c in found.collectives))
+    assert program.compute_s == pytest.approx(found.step_s - program.exposed_s)
+
+
+def test_a_branch_of_two_counts_half() -> None:
+    """In the plan, and in what verify reads from the compiled program."""
+
+    def body(x: Any) -> Any:
+        return lax.cond(x[0, 0] > 0, lambda x: lax.psum(x, "seq"), lambda x: 2.0 * x, x)
+
+    def fn(x: Any) -> Any:
+        return jax.shard_map(
+            body, mesh=MESH, in_specs=P("data"), out_specs=P("data"), check_vma=False
+        )(jnp.sin(x))
+
+    found = plan(fn, array(8, 16), cluster=slow_machine(), baselines=False)
+    (own,) = (c for c in found.collectives if "shard_map" in c.cause)
+    assert (own.kind, own.count) == ("all-reduce", 0.5)
+    checked = verify(found, compiler="host")
+    assert checked.ok
+    assert all(row.unexplained_bytes == 0.0 for row in checked.collectives)
 
 
 def partly(x: Any) -> Any:
