@@ -48,7 +48,7 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
         op, strategy = flat.ops[i], plan.strategies[i]
         cause = f"{op.node.op} {op.node.source}".strip()
         if op.node.op == SHARD_MAP:
-            yield from _mapped(op, cache.reshard.collectives, cause)
+            yield from _mapped(op, cache.reshard.collectives, f"inside {cause}")
             continue
         spec = builder.spec(op)
         if op.node.op not in ATTENTION or strategy is None:
