@@ -16,6 +16,7 @@ from .cluster import Cluster
 from .fit import Curve, fit_curve
 from .group import Group as Group
 from .group import group_for as group_for
+from .torus import Spans, spans_of, torus_seconds, torus_shape
 
 Floats = NDArray[np.float64]
 Sizes = tuple[tuple[int, Curve], ...]  # group size and its curve
@@ -37,6 +38,7 @@ BASE_S: Final = 6.6e-6
 # 2 GiB at 402 GB/s, so 352 of 450 GB/s on the link.
 LINK_EFFICIENCY: Final = 0.78
 
+# On links without a table, of other makers too, the share is assumed to be the same.
 # The same for networks between hosts; assumed, as no table spans hosts.
 NETWORK_EFFICIENCY: Final = 0.9
 
@@ -116,30 +118,61 @@ class CollectiveModel:
         if group.size == 1:
             found = np.zeros_like(size)
         elif group.hosts == 1:
-            found = self._island(kind, group.size, size, group.stride)
+            found = self._island(kind, group.size, size, group.stride, group.spans)
         else:
             found = self._crossing(kind, group, size)
         result = np.where(size > 0.0, found, 0.0)
         return float(result) if np.ndim(full_bytes) == 0 else result
 
-    def _island(self, kind: CollectiveKind, n: int, size: Floats, stride: int = 1) -> Floats:
-        """Inside one island: measured if the device has a table of this kind, else by formula."""
+    def _island(
+        self, kind: CollectiveKind, n: int, size: Floats, stride: int = 1, spans: Spans = ()
+    ) -> Floats:
+        """Inside one island: measured if the device has a table of this kind, else by formula.
+
+        Args:
+            kind: of the collective.
+            n: devices of a group.
+            size: full bytes.
+            stride: distance between neighbours.
+            spans: how the group lies on a torus; that of the first `n` devices if empty.
+        """
         if n == 1:
             return np.zeros_like(size)
+        link = self.cluster.intra_host
+        if link.torus_axes:
+            shape = torus_shape(self.cluster.island, link.torus_axes)
+            spans = spans or spans_of(shape, range(n))
+            wire = wire_fraction(kind, n) * size
+            return torus_seconds(kind, spans, shape, link, self._link_rate, size, wire)
         known = _nearest_stride(self._curves.get(kind), n, stride)
         return _between(known, kind, n, size) if known else self._published(kind, n, size)
 
     def _published(self, kind: CollectiveKind, n: int, size: Floats) -> Floats:
         """Latency and bandwidth of the link: ring, or for an all-reduce the tree if cheaper.
 
+        In a full mesh every member sends to all others at once, over n - 1 of the wires to m - 1.
+        Source: AMD, ROCm documentation of RCCL and of MI300X platforms: a wire between every two.
+
         Devices wired as a hypercube of m have their wires spread over its log2(m) dimensions, and
         a group of n uses those of log2(n).
         """
+        if (mesh := self.cluster.intra_host.mesh_devices) > 1:
+            return self._full_mesh(kind, n, size, self._link_rate / (mesh - 1))
         rate, cube = self._link_rate, self.cluster.intra_host.cube_devices
         if n < cube:
             rate *= math.log2(n) / math.log2(cube)
         moved = wire_fraction(kind, n) * size / rate
         return BASE_S + _cheaper_tree(kind, n, size, moved, self._link_s, rate)
+
+    def _full_mesh(self, kind: CollectiveKind, n: int, size: Floats, wire_rate: float) -> Floats:
+        """One step, of an all-reduce two: an equal part for each of the others over its own wire.
+
+        latency + wire / ((n - 1) * rate of a wire); a permute has a single wire.
+        """
+        wires = 1 if kind == "collective-permute" else n - 1
+        rounds = 2 if kind == "all-reduce" else 1
+        moved = wire_fraction(kind, n) * size / (wires * wire_rate)
+        return BASE_S + rounds * self._link_s + moved
 
     def _crossing(self, kind: CollectiveKind, group: Group, size: Floats) -> Floats:
         if kind == "collective-permute":

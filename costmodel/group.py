@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .cluster import Cluster
+from .torus import Spans, spans_of, torus_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class Group:
         concurrent_per_host: groups that cross the borders of one island at the same time, and so
             divide its network; 1 for a group that stays inside.
         stride: distance between neighbours of the group in the order of devices.
+        spans: how the group lies on a torus, if it stays on one; see `costmodel.torus`.
     """
 
     size: int
@@ -28,6 +31,7 @@ class Group:
     hosts: int
     concurrent_per_host: int = 1
     stride: int = 1
+    spans: Spans = ()
 
     def __post_init__(self) -> None:
         counts = (self.size, self.per_host, self.hosts, self.concurrent_per_host, self.stride)
@@ -54,19 +58,28 @@ def group_for(cluster: Cluster, mesh_sizes: tuple[int, ...], axes: tuple[int, ..
         )
     if not all(0 <= axis < len(mesh_sizes) for axis in axes) or len(set(axes)) != len(axes):
         raise ValueError(f"group_for: axes {axes} are not distinct axes of mesh {mesh_sizes}")
-    return _group(island, mesh_sizes, tuple(sorted(axes)))
+    found = _group(island, mesh_sizes, tuple(sorted(axes)))
+    torus = cluster.intra_host.torus_axes
+    if not torus or found.hosts > 1 or found.size == 1:
+        return found
+    members = _members(mesh_sizes, tuple(sorted(axes)))[0] % island
+    return replace(found, spans=spans_of(torus_shape(island, torus), members.tolist()))
+
+
+def _members(mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> NDArray[np.int64]:
+    """Devices of each group, one group in a row."""
+    rest = tuple(axis for axis in range(len(mesh_sizes)) if axis not in axes)
+    size = int(np.prod([mesh_sizes[axis] for axis in axes], dtype=np.int64))
+    count = int(np.prod(mesh_sizes, dtype=np.int64))
+    return np.arange(count).reshape(mesh_sizes).transpose(rest + axes).reshape(-1, size)
 
 
 @functools.lru_cache(maxsize=4096)
 def _group(island: int, mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> Group:
-    count = int(np.prod(mesh_sizes, dtype=np.int64))
-    hosts = (np.arange(count) // island).reshape(mesh_sizes)
-    rest = tuple(axis for axis in range(len(mesh_sizes)) if axis not in axes)
-    size = int(np.prod([mesh_sizes[axis] for axis in axes], dtype=np.int64))
-    table = hosts.transpose(rest + axes).reshape(-1, size)
+    order = _members(mesh_sizes, axes)
+    table, size = order // island, order.shape[1]
     members = [np.unique(row, return_counts=True) for row in table]
     fewest = min(int(counts.min()) for _, counts in members)
-    order = np.arange(count).reshape(mesh_sizes).transpose(rest + axes).reshape(-1, size)
     stride = int(order[0, 1] - order[0, 0]) if size > 1 else 1
     if all(len(touched) == 1 for touched, _ in members):
         return Group(size, size, 1, stride=stride)

@@ -43,6 +43,9 @@ class _LinkFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency_s: float | None = None
     bandwidth_bytes_per_s: float | None = None
     shared_by_devices: int | None = None
+    mesh_devices: int | None = None
+    torus_axes: int | None = None
+    ring_from: int | None = None
     source: str = "cluster file"
     date: str | None = None
 

@@ -82,6 +82,10 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     link; `shared_by_devices` devices divide it between them when all of them send. `cube_devices`
     says that so many devices are wired to each other as a hypercube, without a switch, so that a
     smaller group reaches only the wires between its members; 1 where a switch joins them.
+    `mesh_devices` says the same of a full mesh, with a wire between every two of so many devices.
+    `torus_axes` says that devices are wired to their neighbours on so many axes, two wires on each,
+    whose ends are joined where an axis has at least `ring_from` devices; 0 for no torus. The
+    bandwidth is that of all wires of a device together.
     """
 
     name: Name
@@ -89,8 +93,20 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     bandwidth_bytes_per_s: BytesPerS
     shared_by_devices: Count = 1
     cube_devices: Count = 1
+    mesh_devices: Count = 1
+    torus_axes: Annotated[int, Meta(ge=0, le=6)] = 0
+    ring_from: Count = 1
     source: Text
     date: Date
+
+    def __post_init__(self) -> None:
+        if sum((self.cube_devices > 1, self.mesh_devices > 1, self.torus_axes > 0)) > 1:
+            raise ValueError(
+                "devices are wired in one way, found more than one of `cube_devices`, "
+                "`mesh_devices` and `torus_axes`"
+            )
+        if self.ring_from > 1 and not self.torus_axes:
+            raise ValueError(f"`ring_from` = {self.ring_from} is of a torus, found none")
 
 
 class CollectiveRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -226,6 +242,13 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 f"`domain` must be a multiple of `devices_per_host` = {self.devices_per_host}, "
                 f"found {self.domain}"
             )
+        if 1 < self.intra_host.mesh_devices < self.domain:
+            raise ValueError(
+                f"`mesh_devices` of the link must be at least the domain of {self.domain}, found "
+                f"{self.intra_host.mesh_devices}"
+            )
+        if self.network.torus_axes or self.network.mesh_devices > 1:
+            raise ValueError("a torus or full mesh joins the devices of a domain, not of a network")
         self._check_rates()
 
     def _check_rates(self) -> None:

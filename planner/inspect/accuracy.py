@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodel import Cluster
+
+from ..common.units_text import seconds_text
+
 SOURCE = "benchmarks/results/2026-11-24/published.json (`python -m benchmarks published`)"
 
 
@@ -33,12 +37,22 @@ COMPARED: dict[str, Compared] = {
 }
 
 
-def accuracy_text(device: str) -> str:
-    """One sentence on predictions for a kind of device."""
+def accuracy_text(cluster: Cluster, step_s: float) -> str:
+    """One sentence on predictions for the device of a cluster, and what a step may take when run.
+
+    Args:
+        cluster: where the step runs.
+        step_s: its predicted time [s].
+    """
+    device = cluster.device.name
     found = COMPARED.get(device)
     if found is None:
-        return f"no published step on {device} was compared with a prediction"
+        measured = cluster.device.evidence == "measured" or cluster.gemm or cluster.collectives
+        basis = "" if measured else "from published peak figures, not measured: "
+        return f"{basis}no published step on {device} was compared with a prediction"
     return (
         f"{found.steps} published steps on {device} were predicted at {found.median:.2f} times the "
-        f"measured time in the median, {found.low:.2f} to {found.high:.2f} in eight of ten"
+        f"measured time in the median, {found.low:.2f} to {found.high:.2f} in eight of ten: by "
+        f"these, {seconds_text(step_s)} may be {seconds_text(step_s / found.high)} to "
+        f"{seconds_text(step_s / found.low)} when run"
     )

@@ -140,7 +140,7 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
         limited_by=_limited_by(limits, left, program.limit_bytes),
         dollars=dollars,
         kwh=kwh,
-        accuracy=accuracy_text(analysed.cluster.device.name),
+        accuracy=accuracy_text(analysed.cluster, step),
         what_next=_what_next(analysed, limits, peak_share, left) if step else "",
     )
 
@@ -179,7 +179,7 @@ def glance_of_stages(
         limited_by=f"stage {slowest}, which is busiest{_nearly_full(left, pipeline.limit_bytes)}",
         dollars=dollars,
         kwh=kwh,
-        accuracy=accuracy_text(cluster.device.name),
+        accuracy=accuracy_text(cluster, step),
         what_next=next_of_stages(file, pipeline, full=is_full(left, pipeline.limit_bytes)),
     )
 

@@ -69,7 +69,7 @@ def is_full(memory_left: float, limit_bytes: float) -> bool:
 def _room(memory_left: float, limit_bytes: float) -> str:
     """How much memory is left for more, where that is much."""
     much = memory_left > ROOM * limit_bytes
-    return f", for which {bytes_text(memory_left)} of memory are left," if much else ""
+    return f" ({bytes_text(memory_left)} of memory are left for it)" if much else ""
 
 
 def _exposed(program: ProgramPlan) -> str:

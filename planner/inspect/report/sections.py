@@ -27,10 +27,21 @@ MOST_CAUSES = 15
 
 def lead(glance: Glance) -> Markup:
     """What the plan is, how good, what limits it, how sure that is, and what next."""
-    first = el("p", glance.sentence(), ". ", el("small", f"{glance.accuracy}."), class_="lead")
+    first = el("p", glance.sentence(), ". ", el("small", f"{_begun(glance.accuracy)}."),
+               class_="lead")  # fmt: skip
     if not glance.what_next:
         return first
-    return join([first, el("p", el("strong", "What next: "), f"{glance.what_next}.")])
+    return join([first, el("p", el("strong", "What next: "), _commands(glance.what_next), ".")])
+
+
+def _begun(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _commands(text: str) -> Markup:
+    """Text with commands between backquotes."""
+    parts = text.split("`")
+    return join([el("code", part) if k % 2 else part for k, part in enumerate(parts)])
 
 
 def costs(glance: Glance) -> list[tuple[str, str, str]]:

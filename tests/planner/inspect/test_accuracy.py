@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from costmodel import parse_cluster
+from planner.common.units_text import seconds_text
 from planner.inspect.accuracy import COMPARED, SOURCE, accuracy_text
 
 RESULTS = Path(__file__).parents[3] / SOURCE.split()[0]
@@ -28,5 +30,10 @@ def test_the_figures_are_those_of_the_results() -> None:
 
 
 def test_a_device_without_comparisons_says_so() -> None:
-    assert accuracy_text("l4").startswith("no published step on l4")
-    assert "eight of ten" in accuracy_text("h100")
+    assert accuracy_text(parse_cluster("8xl4"), 1.0).startswith(
+        "from published peak figures, not measured: no published step on l4"
+    )
+    assert accuracy_text(parse_cluster("8xh200"), 1.0).startswith("no published step on h200")
+    said = accuracy_text(parse_cluster("8xh100"), 1.0)
+    low, high = COMPARED["h100"].low, COMPARED["h100"].high
+    assert f"may be {seconds_text(1 / high)} to {seconds_text(1 / low)} when run" in said

@@ -105,7 +105,10 @@ def test_the_first_lines_say_what_it_is_how_good_and_how_sure(tmp_path: Path) ->
     assert any(line == f"  how sure     {glance.accuracy}" for line in page)
     assert found.summary()["at_a_glance"]["sentence"] == glance.sentence()
     found.report(tmp_path / "plan.html")
-    assert glance.sentence() in (tmp_path / "plan.html").read_text(encoding="utf-8")
+    html = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    assert glance.sentence() in html
+    command = glance.what_next.split("`")[1]
+    assert f"<code>{command}</code>" in html
 
 
 def test_a_plan_in_stages_has_a_glance_too() -> None:

@@ -63,7 +63,7 @@ def test_communication_is_named_with_the_step_without_it(found: Plan) -> None:
     assert share * found.step_s <= exposed * (1 + 1e-9)
     assert "a larger batch helps" in text
     left = found.program.limit_bytes - found.peak_bytes
-    assert f"for which {bytes_text(left)} of memory are left" in glance.what_next
+    assert f"{bytes_text(left)} of memory are left for it" in glance.what_next
     assert "memory are left" not in text  # little is
     program = found.program
     assert "faster links" in next_of_program(

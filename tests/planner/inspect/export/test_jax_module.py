@@ -56,10 +56,8 @@ EXAMPLES = {
 
 def planned(make: Any, **settings: Any) -> Plan:
     fn, args, options = make()
-    return plan(
-        fn, *args, cluster=slow_machine(8), baselines=False, substitutions=False,
-        **options, **settings,
-    )  # fmt: skip
+    usual: Any = {"cluster": slow_machine(8), "baselines": False, "substitutions": False}
+    return plan(fn, *args, **(usual | options | settings))
 
 
 def collectives(text: str) -> dict[tuple[str, int, int], float]:
@@ -81,6 +79,16 @@ def test_the_module_runs_alone_with_the_collectives_of_the_plan(name: str, tmp_p
     expected = collectives(annotated.lower_as_planned().compile().as_text())
     assert len(expected) > 3
     assert collectives(text) == expected
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("cluster", ["8xmi300x", "8xtpu-v5e"])
+def test_modules_for_amd_and_tpu_compute_what_the_program_does(
+    cluster: str, tmp_path: Path
+) -> None:
+    planned(gpt.small_scanned, cluster=cluster).export("jax", tmp_path / "exported.py")
+    program = PROGRAM.format(root=str(ROOT), module="gpt", target="small_scanned", rtol=1e-3)
+    assert count_collectives(run_fresh(program, tmp_path))
 
 
 def test_the_module_is_formatted_and_checked(tmp_path: Path) -> None:
