@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -33,18 +31,12 @@ RUNNABLE = [page for page in PAGES if FENCE.search((ROOT / page).read_text(encod
 
 
 @pytest.mark.parametrize("page", RUNNABLE)
-def test_page_runs(page: str, tmp_path: Path) -> None:
-    script = tmp_path / "page.py"
+@pytest.mark.filterwarnings("default")
+def test_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "page.py"  # tracebacks have the page's line numbers
     script.write_text(program((ROOT / page).read_text(encoding="utf-8")), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{page} (same line numbers as page.py):\n{done.stderr}"
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(script), run_name="__main__")
 
 
 @pytest.mark.parametrize("page", PAGES)
