@@ -45,6 +45,8 @@ PARAMETERS = {
     "wide_resnet:wrn_50_2": 254_122_080,
 }
 
+QUICK = ("gpt:gpt_1_3b_scanned", "llama:llama3_8b", "recommender:dlrm")
+
 
 def build(target: str) -> tuple[Any, Any, Any]:
     """What the target `model:name` returns, loaded by path as the command line does."""
@@ -78,7 +80,13 @@ def test_two_steps_lower_the_loss_and_move_every_parameter(target: str) -> None:
         assert np.any(old != np.asarray(new)), jax.tree_util.keystr(path)
 
 
-@pytest.mark.parametrize("target", sorted(PARAMETERS))
+@pytest.mark.parametrize(
+    "target",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in sorted(PARAMETERS)
+    ],
+)
 def test_published_size_traces_and_has_the_stated_parameters(target: str) -> None:
     train_step, args, options = build(target)
     assert options == {"donate_argnums": (0, 1)}

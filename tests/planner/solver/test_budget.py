@@ -202,6 +202,7 @@ def test_every_limit_has_a_witness_or_a_reason() -> None:
     assert not WITNESSES.keys() & UNPROVED.keys()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", WITNESSES)
 def test_a_limit_off_by_ten_gives_a_worse_search(name: str, counted: CountedWork) -> None:
     witness = WITNESSES[name]
