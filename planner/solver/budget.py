@@ -56,6 +56,9 @@ class Budget:
     Windows of overlap (`windows.py`):
     window_solves: problems without windows that are solved, more of small ones:
     window_columns: columns of all of them together.
+    narrowed_pairs: pairs of options of a problem, above which those that a better choice cannot
+        have are left out between the first of them and the others; that takes `narrowing_steps`
+        of the multipliers.
     """
 
     sweeps: int = 3
@@ -100,6 +103,8 @@ class Budget:
 
     window_solves: int = 12
     window_columns: float = 2e5
+    narrowed_pairs: float = 1.5e6
+    narrowing_steps: int = 8
 
     def kernel(self) -> Budget:
         """The budget of a search of the kernel."""

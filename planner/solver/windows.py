@@ -13,6 +13,9 @@ and below the plane of every choice x, so that the multipliers to try next are t
 lowest of the known planes is highest (Kelley's cutting planes). At m = 0 the answer is optimal if
 no window has more communication than work, which is the usual case.
 
+A choice with option i costs at least L(m) and the distance of i above it that message passing
+finds. Once a choice is known, wide problems go on without the options that none better can have.
+
 Where some window has choices with much communication and others with much work, but none in
 between, the best bound stays below the best step: the gap that is left is not closed here.
 
@@ -28,11 +31,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..common.stop import Stop
+from .bound.memory_multipliers import Multipliers
+from .bound.message_passing import Messages
 from .exact.highs import Highs
 from .incumbent import EXACT
 from .mixing import Mixing
 from .options import SolveOptions
 from .problem import IntraProblem, IntraSolution
+from .reduce.all_multipliers import AllMultipliers
+from .reduce.options_left import OptionsLeft, options_left
+from .search.subproblems import SWEPT
 
 # Share of the way from the best multipliers to the most promising ones that a step goes, and its
 # growth once that raised the bound: far multipliers make hard problems with bad choices.
@@ -79,8 +87,9 @@ class _Windows:
         self.begin = time.monotonic()
         columns = sum(map(len, problem.node_cost)) + sum(e.cost.size for e in problem.edges)
         self.large = columns > options.budget.exact_columns
+        self.wide = columns > options.budget.narrowed_pairs
         more = min(MOST_SOLVES, int(options.budget.window_columns / max(columns, 1)))
-        self.left = max(options.budget.window_solves, more)
+        self.solves = max(options.budget.window_solves, more)
         self.planes: list[_Plane] = []
         self.choice: tuple[int, ...] = ()
         self.cost: float = np.inf
@@ -89,6 +98,8 @@ class _Windows:
         # those of the bound
         self.multipliers = tuple(min(max(known.get(w, 0.0), 0.0), 1.0) for w in self.windows)
         self.stop: Stop | None = None  # why the search was cut short
+        self.left: OptionsLeft | None = None  # what is searched, all if None
+        self.outside: float = np.inf  # no choice with another option costs less
 
     def run(self) -> IntraSolution:
         """The search."""
@@ -96,7 +107,7 @@ class _Windows:
         if not found.choice:
             return found
         step, stale = STEP, 0
-        while self.left > 0 and self.stop is None and not self._close:
+        while self.solves > 0 and self.stop is None and not self._close:
             highest, far = self._highest()
             moved = max(abs(a - b) for a, b in zip(self.multipliers, far, strict=True))
             # small problems are solved once more at the same multipliers, with less tolerance
@@ -104,6 +115,8 @@ class _Windows:
                 break
             if highest - self.bound <= self.options.tolerance * abs(self.cost) / 2:
                 break
+            if self.wide and self.left is None:
+                self._narrow()
             bound, gap = self.bound, self.cost - self.bound
             moves = zip(self.multipliers, far, strict=True)
             if not self._solve(tuple(a + step * (b - a) for a, b in moves)).choice:
@@ -127,29 +140,22 @@ class _Windows:
 
     def _solve(self, multipliers: tuple[float, ...]) -> IntraSolution:
         """Solves at some multipliers; takes the choice and the bound."""
-        self.left -= 1
-        given = dict(zip(self.windows, multipliers, strict=True))
-        options = replace(
-            self.options, time_limit_s=max(self.deadline - time.monotonic(), 1.0),
-            start=self.choice or self.options.start,
-        )  # fmt: skip
-        tolerance = options.tolerance
+        self.solves -= 1
+        tolerance = self.options.tolerance
         if self.large and any(multipliers):
             tolerance = max(tolerance, MIXED)
         if self.choice and self.cost > 0.0:
             gap = (self.cost - max(self.bound, 0.0)) / self.cost
             tolerance = max(tolerance, SHARE_OF_GAP * gap)
-        found = self.plain(
-            self.mixing.at(self.problem, given), replace(options, tolerance=tolerance)
-        )
-        if found.bound > self.bound:
-            self.bound, self.multipliers = found.bound, multipliers
+        found = self._found(multipliers, tolerance)
+        if min(found.bound, self.outside) > self.bound:
+            self.bound, self.multipliers = min(found.bound, self.outside), multipliers
         if found.stop is Stop.INTERRUPTED:
             self.stop = Stop.INTERRUPTED
         elif time.monotonic() > self.deadline:
             self.stop = Stop.TIME_LIMIT
-        elif options.work.exhausted:
-            self.left = 0
+        elif self.options.work.exhausted:
+            self.solves = 0
         if found.choice:
             excess = self.problem.excess(found.choice)
             over = tuple(excess.get(w, 0.0) for w in self.windows)
@@ -158,6 +164,39 @@ class _Windows:
             if cost < self.cost:
                 self.choice, self.cost = found.choice, cost
         return found
+
+    def _found(self, multipliers: tuple[float, ...], tolerance: float) -> IntraSolution:
+        """The solution at some multipliers, among the options that are left."""
+        given = dict(zip(self.windows, multipliers, strict=True))
+        start, problem = self.choice or self.options.start, self.problem
+        if self.left is not None:
+            start, problem = self.left.lowered(start), self.left.problem
+        left_s = max(self.deadline - time.monotonic(), 1.0)
+        options = replace(self.options, time_limit_s=left_s, start=start, tolerance=tolerance)
+        found = self.plain(self.mixing.at(problem, given), options)
+        if self.left is None or not found.choice:
+            return found
+        return replace(found, choice=self.left.lift(found.choice))
+
+    def _narrow(self) -> None:
+        """Leaves out the options that no choice better than the known one has.
+
+        Message passing at the multipliers of the bound gives a bound L and for each option the
+        least distance above it; `outside` is what those left out cost at least.
+        """
+        whole, budget = AllMultipliers(self.problem, self.windows), self.options.budget
+        if whole.broken:
+            return
+        flat = whole.at(self.multipliers)
+        messages = Multipliers(flat, messages=Messages(flat, single=True))
+        for _ in range(budget.narrowing_steps):
+            messages.step()
+        self.options.work.done += SWEPT * budget.narrowing_steps * (len(flat.cost) + flat.entries)
+        lower, tolerance = messages.best, max(self.options.tolerance, EXACT)
+        self.outside = self.cost - tolerance * abs(self.cost) / 2
+        held = lower.slack <= self.outside - lower.bound + EXACT * abs(self.cost)
+        held[flat.first[:-1] + whole.map.project(np.array(self.choice))] = True
+        self.left = options_left(self.problem, whole.options(held))
 
     def _highest(self) -> tuple[float, tuple[float, ...]]:
         """The highest point below all planes: its height, and the multipliers there.

@@ -35,7 +35,7 @@ from ...solver.problem import Edge, Floats, Hidden, IntraProblem
 from ..cost.least_seconds import least_each_s
 from .buffers import LiveIntervals
 from .facts import Facts
-from .overlap_tables import Lengths, lengths_of, sites_of, split_table, work_of
+from .overlap_tables import Lengths, lengths_of, most_finite, sites_of, split_table, work_of
 from .records import Built, MenuCache, NodeRef, States
 from .reshard_tables import edge_table
 from .skeleton import End, Join, Outline, Slot
@@ -124,14 +124,18 @@ class Builder:
     def _edges(self, beside_s: Floats | None) -> tuple[dict[int, Floats], list[Edge]]:
         """Costs of joins of a node with itself, and edges."""
         outline, sites = self.outline, sites_of(self.outline, beside_s)
-        tables: dict[int, Floats] = {}
+        tables, most, free = dict[int, Floats](), dict[int, float](), set[int]()
         found: dict[tuple[int, int, int, int], list[tuple[float, float]]] = {}
         joins = zip(outline.joins, outline.types, outline.counts, strict=True)
         for k, (join, type_, count) in enumerate(joins):
             table = self._table(join, type_) if count else _NONE
-            if not table.any():
+            if id(table) not in tables:
+                tables[id(table)] = table
+                most[id(table)] = most_finite(table)
+                if not table.any():
+                    free.add(id(table))
+            if id(table) in free:
                 continue
-            tables[id(table)] = table
             for window, longest_s, times in sites.get(k, ((-1, 0.0, count),)):
                 key = join.u, join.v, id(table), window if longest_s > 0.0 else -1
                 found.setdefault(key, []).append((longest_s * join.weight, times))
@@ -139,7 +143,7 @@ class Builder:
         for (u, v, number, window), each in found.items():
             table = tables[number]
             if window >= 0:
-                cost, hidden = self._split(table, lengths_of(table, each))
+                cost, hidden = self._split(table, lengths_of(most[number], each))
                 edges.append(Edge(u, v, cost, Hidden(window, hidden)))
                 continue
             cost = self._times(self.cache.edges, table, sum(times for _, times in each))
@@ -339,12 +343,13 @@ class Builder:
         """Costs of a join, by the options of its two nodes."""
         edges = self.cache.edges
         if join.how == "same":
-            count = len(self.refs[join.u].menu)
-            return self._once(("same", count), np.where(np.eye(count, dtype=bool), 0.0, np.inf))
+            return self._same(len(self.refs[join.u].menu))
         columns = self._states_at(join.target)
         if join.how == "slices":
-            one = np.where(np.eye(len(columns), dtype=bool), 0.0, np.inf)
-            return self._once(("slices", len(columns)), np.vstack((one, one)))
+            key = "slices", len(columns)
+            if key not in edges:
+                edges[key] = np.vstack((self._same(len(columns)),) * 2)
+            return edges[key]
         rows = self._states_at(join.source)
         move = edge_table(self.cache, rows, columns, type_, join.weight)
         if join.how == "reshard":
@@ -357,9 +362,12 @@ class Builder:
             edges[("keep", id(move))] = move
         return edges[kept]
 
-    def _once(self, key: object, table: Floats) -> Floats:
-        """One object for equal tables; caches of other rooms share vectors, not edges."""
-        return self.cache.edges.setdefault(key, table)
+    def _same(self, count: int) -> Floats:
+        """The table of two nodes that take the same option, one object for equal sizes."""
+        key = "same", count
+        if key not in self.cache.edges:
+            self.cache.edges[key] = np.where(np.eye(count, dtype=bool), 0.0, np.inf)
+        return self.cache.edges[key]
 
     def settle(self, built: Built, choice: list[int]) -> None:
         """Sets the nodes that only count memory by the choices of their neighbours."""

@@ -62,14 +62,18 @@ def split_table(table: Floats, lengths: Lengths) -> tuple[Floats, Floats]:
     return table * times.sum() - hidden, hidden
 
 
-def lengths_of(table: Floats, sites: Iterable[tuple[float, float]]) -> Lengths:
+def most_finite(table: Floats) -> float:
+    """The largest of the seconds of a reshard, those left out where there is no way."""
+    return float(table.max(initial=0.0, where=np.isfinite(table)))
+
+
+def lengths_of(most: float, sites: Iterable[tuple[float, float]]) -> Lengths:
     """Sites of a reshard by length, the shortest first; lengths that none exceeds are infinite.
 
     Args:
-        table: seconds of all runs; infinite where there is no way.
+        most: the largest seconds of all runs.
         sites: (L of all runs, number of such sites).
     """
-    most = float(np.where(np.isfinite(table), table, 0.0).max(initial=0.0))
     found: dict[float, float] = {}
     for longest_s, times in sites:
         length = longest_s if longest_s * INTERFERENCE < most else np.inf

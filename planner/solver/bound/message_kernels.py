@@ -57,7 +57,8 @@ def pass_over(  # noqa: C901
             theirs = message[into[e, 1 - side] : into[e, 1 - side] + width]
             low, given = lowest[:size], others[:width]
             low[:] = np.inf
-            given[:] = theirs
+            for j in range(width):  # compiles sooner than a copy of arrays
+                given[j] = theirs[j]
             source = turned if side == 0 else cells
             for j in range(width):
                 row, less = source[table[e] + j * size : table[e] + (j + 1) * size], given[j]
@@ -67,7 +68,8 @@ def pass_over(  # noqa: C901
             for i in range(size):
                 own[i] += low[i] - mine[i]
                 mine[i] = low[i]
-        seen[first[v] : first[v + 1]] = own
+        for i in range(size):
+            seen[first[v] + i] = own[i]
         if not ahead:
             continue
         for n in range(at[v], at[v + 1]):

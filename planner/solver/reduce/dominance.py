@@ -46,13 +46,13 @@ def _partners(flat: Flat) -> tuple[Ints, Ints]:
     wide = flat.sizes[flat.ends[once]]
     begin = np.cumsum(wide).reshape(-1, 2) - wide
     best = np.zeros(int(wide.sum()), dtype=np.int64)
-    _best(flat.table[once], wide, begin, flat.pool, best)
+    _best(flat.table[once], wide, begin, flat.pool, int(wide.max(initial=0)), best)
     return begin[kind], best
 
 
 @compiled
-def _best(table: Ints, wide: Ints, begin: Ints, pool: Floats, best: Ints) -> None:
-    least = np.empty(wide.max() if len(wide) else 0)  # of each column
+def _best(table: Ints, wide: Ints, begin: Ints, pool: Floats, widest: int, best: Ints) -> None:
+    least = np.empty(widest)  # of each column
     for t in range(len(table)):
         rows, columns = wide[t]
         row, column = begin[t]
@@ -70,6 +70,32 @@ def _best(table: Ints, wide: Ints, begin: Ints, pool: Floats, best: Ints) -> Non
 
 
 @compiled
+def _sort(value: Floats, count: int, order: Ints) -> None:
+    """Puts the first numbers of `order` in ascending order of value; equal ones stay in order.
+
+    By merging, as NumPy's stable sort does, which takes a second to compile.
+    """
+    other = np.empty(count, dtype=np.int64)
+    for i in range(count):
+        order[i] = i
+    width = 1
+    while width < count:
+        for begin in range(0, count, 2 * width):
+            middle, end = min(begin + width, count), min(begin + 2 * width, count)
+            a, b = begin, middle
+            for n in range(begin, end):
+                if a < middle and (b >= end or value[order[a]] <= value[order[b]]):
+                    other[n] = order[a]
+                    a += 1
+                else:
+                    other[n] = order[b]
+                    b += 1
+        for n in range(count):
+            order[n] = other[n]
+        width *= 2
+
+
+@compiled
 def _sift(  # noqa: C901
     first: Ints, cost: Floats, ends: Ints, table: Ints, pool: Floats, at: Ints, edge: Ints,
     into: Ints, best: Ints, stretch: Ints, use_at: Ints, use: Floats, held: np.ndarray, work: int,
@@ -84,11 +110,13 @@ def _sift(  # noqa: C901
     step = np.zeros(degree, dtype=np.int64)  # from option to option in the table of each edge
     stride = np.zeros(degree, dtype=np.int64)  # from partner to partner
     cell = np.zeros(degree, dtype=np.int64)  # of the best partner of an option
+    order = np.zeros(widest, dtype=np.int64)
     for v in range(len(first) - 1):
         size, edges = first[v + 1] - first[v], at[v + 1] - at[v]
         if work <= 0:
             break
-        least_cost[:size] = cost[first[v] : first[v + 1]]
+        for i in range(size):
+            least_cost[i] = cost[first[v] + i]
         for n in range(edges):
             e = edge[at[v] + n]
             columns = first[ends[e, 1] + 1] - first[ends[e, 1]]
@@ -99,7 +127,7 @@ def _sift(  # noqa: C901
                 least_cost[i] += least[n, i]
         # who is cheap at best replaces most of the others: it is looked at first, and only who is
         # cheaper at best can replace at all
-        order = np.argsort(least_cost[:size], kind="mergesort")
+        _sort(least_cost, size, order)
         for i in range(size):
             for n in range(edges):
                 e = edge[at[v] + n]

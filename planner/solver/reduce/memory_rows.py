@@ -38,13 +38,15 @@ def stretches(flat: Flat, follows: Ints, at: Ints, option: Ints, sizes: Ints) ->
     sign = np.repeat([1.0, -1.0], len(owner))
     order = np.lexsort((at_time, owner[of]))
     at_time, of, sign = at_time[order], of[order], sign[order]
-    return _swept(at_time, of, sign, owner, place, values, widths)
+    widest = int(widths.max(initial=1))
+    return _swept(at_time, of, sign, owner, place, values, widths, widest)
 
 
 @compiled
 def _swept(  # noqa: C901
-    at_time: Ints, of: Ints, sign: Floats, owner: Ints, place: Ints, values: Floats, widths: Ints
-) -> Memory:
+    at_time: Ints, of: Ints, sign: Floats, owner: Ints, place: Ints, values: Floats, widths: Ints,
+    widest: int,
+) -> Memory:  # fmt: skip
     """Runs through the events of each owner with the use that is current."""
     count = len(at_time)
     room = 0
@@ -56,7 +58,7 @@ def _swept(  # noqa: C901
     use_at = np.empty(count, dtype=np.int64)
     use = np.empty(room)
     made = filled = 0
-    now = np.zeros(max(1, int(widths.max())))
+    now = np.zeros(widest)
     n = 0
     while n < count:
         r = owner[of[n]]

@@ -126,7 +126,8 @@ def _edges(flat: Flat, by: Remap, base: Ints, cost: Floats) -> tuple[Ints, Ints,
 
     Tables that stay as they are stay where they are, if they are a good share of all.
     """
-    u, v = flat.ends[:, 0], flat.ends[:, 1]
+    # of equal layout, whatever their length, so that loops over them are compiled once
+    u, v = np.ascontiguousarray(flat.ends.T)
     a, b = by.follows[u], by.follows[v]
     pair = (a != b) & (a != NONE) & (b != NONE)
     counts, sizes = by.counts, flat.sizes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.common.stop import Stop
-from planner.solver.budget import QUICK, THOROUGH
+from planner.solver.budget import DEFAULT, QUICK, THOROUGH, Budget
 from planner.solver.mixing import Mixing
 from planner.solver.problem import Edge, Hidden, IntraProblem, Work
 from planner.solver.solve import SolveOptions, solve
@@ -16,14 +16,17 @@ from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.problems import instance, with_windows
 
 PROOF = SolveOptions(tolerance=0.0)
+NARROWED = replace(DEFAULT, narrowed_pairs=0.0)  # as of wide problems
 
 
-@pytest.mark.parametrize("block", range(8))
-def test_bound_is_below_the_optimum_and_the_choice_above(block: int) -> None:
+@pytest.mark.parametrize(("block", "budget"), [
+    *((block, DEFAULT) for block in range(6)), *((block, NARROWED) for block in range(6, 12)),
+])  # fmt: skip
+def test_bound_is_below_the_optimum_and_the_choice_above(block: int, budget: Budget) -> None:
     gaps: list[float] = []
     for seed in range(40 * block, 40 * (block + 1)):
         problem = with_windows(instance(seed, most=600), seed)
-        best, found = brute_force(problem), solve(problem, PROOF)
+        best, found = brute_force(problem), solve(problem, replace(PROOF, budget=budget))
         if not best.choice:
             assert found.stop is Stop.INFEASIBLE, seed
             continue

@@ -1,0 +1,63 @@
+"""A problem with some of its options, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..arrays import Ints
+from ..problem import Edge, Floats, Hidden, IntraProblem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OptionsLeft:
+    """kept: options of each node, in order."""
+
+    problem: IntraProblem
+    kept: tuple[Ints, ...]
+
+    def lift(self, choice: Sequence[int]) -> tuple[int, ...]:
+        """A choice of the whole problem."""
+        return tuple(int(k[c]) for k, c in zip(self.kept, choice, strict=True))
+
+    def lowered(self, choice: Sequence[int]) -> tuple[int, ...]:
+        """A choice of the whole problem as one of what is left; empty if it is not there."""
+        found = [int(np.searchsorted(k, c)) for k, c in zip(self.kept, choice, strict=True)]
+        pairs = zip(self.kept, found, choice, strict=True)
+        there = len(choice) and all(n < len(k) and k[n] == c for k, n, c in pairs)
+        return tuple(found) if there else ()
+
+
+def options_left(problem: IntraProblem, held: np.ndarray) -> OptionsLeft:
+    """The problem with the options of a mask, at least one of each node; equal arrays stay one."""
+    first = np.cumsum([0, *map(len, problem.node_cost)])
+    known: dict[bytes, Ints] = {}
+    kept: list[Ints] = []
+    for a, b in zip(first[:-1].tolist(), first[1:].tolist(), strict=True):
+        options = np.flatnonzero(held[a:b])
+        kept.append(known.setdefault(options.tobytes(), options))
+    made: dict[tuple[int, ...], Floats] = {}
+
+    def part(array: Floats, *nodes: int) -> Floats:
+        key = (id(array), *(id(kept[v]) for v in nodes))
+        if key not in made:
+            made[key] = array[np.ix_(*(kept[v] for v in nodes))]
+        return made[key]
+
+    edges = tuple(
+        Edge(
+            e.u, e.v, part(e.cost, e.u, e.v),
+            None if (h := e.hidden) is None else Hidden(h.window, part(h.seconds, e.u, e.v)),
+        )
+        for e in problem.edges
+    )  # fmt: skip
+    found = replace(
+        problem,
+        node_cost=tuple(part(c, v) for v, c in enumerate(problem.node_cost)),
+        edges=edges,
+        usage=tuple(part(u, v) for v, u in enumerate(problem.usage)),
+        work=tuple(replace(x, seconds=part(x.seconds, x.node)) for x in problem.work),
+    )
+    return OptionsLeft(found, tuple(kept))
