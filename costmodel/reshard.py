@@ -295,14 +295,17 @@ def _shortest(direct: Floats) -> Floats:
     into = direct.T.copy()  # [to, from], so far
     sources = [np.flatnonzero(np.isfinite(row)) for row in into]
     edges = [row[before, None] for row, before in zip(into, sources, strict=True)]
-    changed = np.ones(len(into), dtype=bool)
-    while changed.any():
-        ahead, changed = changed, np.zeros_like(changed)
+    # sets of nodes as the bits of a number
+    watched = [sum(1 << int(other) for other in before) for before in sources]
+    changed = (1 << len(into)) - 1
+    while changed:
+        ahead, changed = changed, 0
         for node, before in enumerate(sources):
-            if ahead[before].any() or changed[before].any():
+            if watched[node] & (ahead | changed):
                 shorter = (into[before] + edges[node]).min(axis=0)
-                changed[node] = (shorter < into[node]).any()
-                into[node] = shorter
+                if (shorter < into[node]).any():
+                    changed |= 1 << node
+                    into[node] = shorter
     return np.ascontiguousarray(into.T)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ir import FactorSpec, Strategy
 
-from ...solver.problem import Edge, Floats, IntraProblem, IntraSolution
+from ...solver.problem import Edge, Floats, Hidden, IntraProblem, IntraSolution, Work
 from .facts import Facts
 from .records import Built, Limits
 
@@ -102,7 +102,7 @@ class Within:
             tuple(self._edges(kept)),
             tuple(part(u, k) for u, k in zip(whole.usage, kept, strict=True)),
             whole.intervals, limit,
-            tuple(replace(x, seconds=part(x.seconds, kept[x.node])) for x in whole.work),
+            tuple(Work(x.node, x.window, part(x.seconds, kept[x.node])) for x in whole.work),
         )  # fmt: skip
 
     def _edges(self, kept: Sequence[Ints | None]) -> Iterator[Edge]:
@@ -112,7 +112,7 @@ class Within:
             if self.cuts.costs(cost):
                 if hidden is not None:
                     seconds = self.cuts.part(hidden.seconds, kept[e.u], kept[e.v])
-                    hidden = replace(hidden, seconds=seconds)
+                    hidden = Hidden(hidden.window, seconds)
                 yield Edge(e.u, e.v, cost, hidden)
 
     def lifted(self, found: IntraSolution) -> IntraSolution:
