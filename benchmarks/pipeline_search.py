@@ -4,8 +4,9 @@
     python -m benchmarks pipeline-search [--quick] [--only NAME]
 
 Five models on 16 V100s with 16 GB, in hosts of 8 or 4 with 25 Gb/s between them. The first row of a
-model is the whole space of pipelines, the others fix a number of stages or micro-batches. `cpu_s`
-are processor seconds of this process; `--quick` leaves out the sub-spaces.
+model is the whole space of pipelines, with its bound; the next are pipelines that were chosen by
+hand, priced with the same stage prices; the others fix a number of stages or micro-batches.
+`cpu_s` are processor seconds of this process; `--quick` leaves out the sub-spaces.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from benchmarks.pipeline_models import Case, gpt, moe, wide_resnet
 from costmodel import parse_cluster
 from planner import Options, PlanError
 from planner.common.request import Request
+from planner.pipeline.divide.dynamic_programme import Division
 from planner.pipeline.search import PipelineSearch
 from planner.training.training import Training
 
@@ -36,9 +38,26 @@ SPACES: tuple[dict[str, Any], ...] = (
     {}, {"pipeline": 2}, {"pipeline": 4}, {"pipeline": 2, "microbatches": 8},
     {"pipeline": 2, "microbatches": 16}, {"pipeline": 4, "microbatches": 8},
 )  # fmt: skip
+# Hand-written pipelines: micro-batches, first slots of the stages after the first, recomputation.
+BY_HAND: dict[str, tuple[int, tuple[int, ...], str]] = {
+    "GPT, 24 layers of 2048": (8, (14,), "selective"),
+    "GPT, 8 layers of 1024": (8, (2, 5, 8), "none"),
+}
 
 
-def searched(case: Case, cluster: str, space: dict[str, Any]) -> dict[str, object]:
+def by_hand(search: PipelineSearch, count: int, cuts: tuple[int, ...], kind: str) -> float | None:
+    """Step of a pipeline with given stages on equal groups of devices, in its best schedule [s]."""
+    places, groups = search.shares.places, len(cuts) + 1
+    at = (0, *(places.index(cut) for cut in cuts), len(places) - 1)
+    sizes = (search.machine.num_devices // groups,) * groups
+    rows = [
+        search.trials.trial(count, Division(at, sizes, (kind,) * groups, 0.0, 0.0), family)
+        for family in ("1f1b", "1f1b-eager")
+    ]
+    return min((row.ranked.step_s for row in rows if row is not None), default=None)
+
+
+def searched(name: str, case: Case, cluster: str, space: dict[str, Any]) -> dict[str, object]:
     """The best pipeline of a space."""
     loss, params, batch = case
     begun = time.process_time()
@@ -56,6 +75,11 @@ def searched(case: Case, cluster: str, space: dict[str, Any]) -> dict[str, objec
     if found is None:
         return {"step_s": None, **row}
     best = found.ranked
+    if not space:
+        row["lower_bound_s"] = search.lower_bound_s(best.step_s)
+        row["bound_cpu_s"] = time.process_time() - begun - float(str(row["cpu_s"]))
+        if name in BY_HAND:
+            row["by_hand_s"] = by_hand(search, *BY_HAND[name])
     return {
         "step_s": best.step_s, "schedule": best.schedule, "microbatches": best.shape.microbatches,
         "cuts": best.shape.cuts, "devices": best.shape.sizes, "recompute": best.shape.recompute,
@@ -71,6 +95,6 @@ def main(quick: bool = False) -> list[dict[str, object]]:
         if only not in name:
             continue
         for space in SPACES[:1] if quick else SPACES:
-            rows.append({"model": name, "space": space, **searched(case(), cluster, space)})
+            rows.append({"model": name, "space": space, **searched(name, case(), cluster, space)})
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows

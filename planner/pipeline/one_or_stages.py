@@ -145,7 +145,7 @@ def _faster(search: PipelineSearch) -> Planned:
         )
         file = structs.replace(plan.program, warnings=notes)
         if found is not None:
-            file = _among_pipelines(file, search.lower_bound_s())
+            file = _among_pipelines(file, search.lower_bound_s(plan.step_s))
         seconds = {**plan.seconds, "inter": spent, "total": time.monotonic() - search.request.start}
         return in_one_program(replace(plan, program=file, seconds=seconds))
     one = BaselineRow(
@@ -194,7 +194,7 @@ def _plan_of(
     if not search.request.interruption.happened:
         found, substitute_s, refused = rewritten_pipeline(found, search)
     best, loss = found.ranked, found.bound.loss
-    bound = search.lower_bound_s(found.bound.stages if found.bound.rows else ())
+    bound = search.lower_bound_s(best.step_s, found.bound.stages if found.bound.rows else ())
     if bound > best.step_s * (1 + ROUNDING):
         bound = 0.0  # the plan is below it, so it is no bound
     pipeline = Pipeline(

@@ -20,13 +20,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
 from ..common.errors import IndivisibleError
 from .cut.opened_loss import cut_of
 from .divide.candidates import Candidates
 from .divide.dynamic_programme import EXACT, Division
-from .divide.listing import Floors, Listing, Parts, least_step_s
+from .divide.listing import Floors, Least, Listing, Parts, least_step_s
 from .divide.simulated import PipelineShape
 from .divide.stage_bounds import StageKind
 from .divide.stage_price import StagePrice
@@ -39,6 +39,9 @@ MOST_LISTED = 200_000  # stages that are looked at to list the divisions of one 
 # Distinct stages of the divisions that are left, each times the square of its devices, beyond which
 # none is solved: a stage of a GPT on 8 devices takes 3 to 5 s, on 4 devices 0.4 s.
 MOST_SOLVES = 100
+# The same of the stages that are solved for the bound alone, until it is this close to the step; a
+# MoE of 16 layers on two hosts of 8 takes 288 (`benchmarks pipeline-search`).
+MOST_RAISED, CLOSE = 300, 0.1
 MOST_OPENED = 1000  # divisions that are left, beyond which none is solved
 MOST_TRIED = 200  # pipelines that are simulated; 200 of a small model take about 4 s
 MOST_UNITS = 16  # distinct runs between neighbouring places whose ops are priced
@@ -142,23 +145,48 @@ class Proof:
         }  # fmt: skip
         return sum(size * size for _, size, _ in found)
 
-    def lower_bound_s(self) -> float:
-        """Lower bound of all pipelines, whatever the plans of their stages [s]."""
-        return min([self.unlisted_s, *(self._least_s(one) for one in self.opened)])
+    def lower_bound_s(self, step_s: float) -> float:
+        """Lower bound of all pipelines, whatever the plans of their stages [s].
+
+        Stages of the divisions with the least bounds are solved until it is close to a step [s].
+        """
+        queue = [(self._least_s(one), k) for k, one in enumerate(self.opened)]
+        heapify(queue)
+        left, goal_s = MOST_RAISED, min(step_s * (1 - CLOSE), self.unlisted_s)
+        while queue and queue[0][0] < goal_s:
+            least_s, k = queue[0]
+            one = self.opened[k]
+            now_s, s = self._least_s(one), self._widest(one)
+            if now_s > least_s:
+                heapreplace(queue, (now_s, k))
+                continue
+            left -= one.sizes[s] ** 2 if s is not None else left
+            if s is None or left < 0:
+                break
+            self.floors.prove(one.count, one.sizes[s], one.run(s))
+        return min([self.unlisted_s, *(least_s for least_s, _ in queue[:1])])
+
+    def _widest(self, one: Open) -> int | None:
+        """The stage with most devices of those that were not solved; None if all were."""
+        rest = [
+            s for s, size in enumerate(one.sizes)
+            if not self.floors.is_proved(one.count, size, one.run(s))
+        ]  # fmt: skip
+        return max(rest, key=lambda s: one.sizes[s], default=None)
 
     def _least_s(self, one: Open) -> float:
         """Bound of a division from those of its stages alone, not from their plans [s]."""
-        least = [self.floors.least(one.count, size) for size in one.sizes]
-        stages = [
-            (float(x.forward_s[one.run(s)]), float(x.step_s[one.run(s)]))
-            for s, x in enumerate(least)
-        ]  # fmt: skip
-        return least_step_s(stages, one.moved_s, one.groups)
+        stages = [self._floors(one.count, size).at(one.run(s)) for s, size in enumerate(one.sizes)]
+        return least_step_s(stages, one.moved_s, one.groups, one.count)
 
     def bound_s(self, one: Open) -> float:
         """Lower bound of all pipelines of a division [s]."""
         stages = [self._floor(one, s) for s in range(len(one.sizes))]
-        return least_step_s(stages, one.moved_s, one.groups)
+        return least_step_s(stages, one.moved_s, one.groups, one.count)
+
+    def _floors(self, count: int, size: int) -> Floors:
+        least = self.floors.least(count, size)
+        return Floors(least.forward_s, least.both_s, least.one_s, least.step_s)
 
     def _listed(
         self,
@@ -189,9 +217,8 @@ class Proof:
 
     def _listing(self, count: int, stages: Sequence[int]) -> Listing:
         space = self.candidates.space(count, "1f1b")
-        least = {size: self.floors.least(count, size) for size in space.machine.sizes}
-        floors = {size: Floors(x.forward_s, x.step_s) for size, x in least.items()}
-        return Listing(space.machine, floors, cache(space.transfer_s), stages)
+        floors = {size: self._floors(count, size) for size in space.machine.sizes}
+        return Listing(space.machine, count, floors, cache(space.transfer_s), stages)
 
     def _opened(
         self, count: int, family: str, chunks: int, parts: Iterable[Parts]
@@ -221,22 +248,21 @@ class Proof:
                 return ("none",)
         return self.candidates.kinds
 
-    def _floor(self, one: Open, s: int) -> tuple[float, float]:
-        """Least seconds of a stage's forward pass, and of all its micro-batches and the update."""
-        least = self.floors.least(one.count, one.sizes[s])
-        at, rows = one.run(s), list[tuple[float, float]]()
+    def _floor(self, one: Open, s: int) -> Least:
+        """Least seconds of a stage, whatever it computes again."""
+        least = self._floors(one.count, one.sizes[s]).at(one.run(s))
+        rows = list[Least]()
         for kind in self._kinds(one, s):
             key = self._key(one, s, kind)
             price = self.prices.get(key)
             if price is not None:
-                rows.append((price.forward_s, _step_s(price, kind, one.count)))
+                rows.append(_least_of(price, kind, one.count))
             elif key not in self.prices:
-                again_s = (kind == "stage") * one.count * float(least.forward_s[at])
-                rows.append((float(least.forward_s[at]), float(least.step_s[at]) + again_s))
-        infinite = float("inf")
-        return (
-            min((f for f, _ in rows), default=infinite), min((t for _, t in rows), default=infinite)
-        )  # fmt: skip
+                again_s = (kind == "stage") * one.count * least.forward_s
+                rows.append(least._replace(step_s=least.step_s + again_s))
+        if not rows:
+            return Least(*(float("inf"),) * 4)
+        return Least(*(min(each) for each in zip(*rows, strict=True)))
 
     def _learnt(self, one: Open) -> bool:
         """Solves a stage of which something is not known; False if all is known."""
@@ -271,16 +297,17 @@ class Proof:
              if (price := self.prices[self._key(one, s, kind)]) is not None]
             for s in range(len(one.sizes))
         ]  # fmt: skip
-        chosen: list[tuple[tuple[str, ...], tuple[tuple[float, float], ...]]] = [((), ())]
+        chosen: list[tuple[tuple[str, ...], tuple[Least, ...]]] = [((), ())]
         for s, options in enumerate(kinds):
             rest = tuple(self._floor(one, r) for r in range(s + 1, len(kinds)))
             longer = [
-                ((*names, kind), (*stages, (p.forward_s, _step_s(p, kind, one.count))))
+                ((*names, kind), (*stages, _least_of(p, kind, one.count)))
                 for names, stages in chosen for kind, p in options
             ]  # fmt: skip
             chosen = [
                 row for row in longer
-                if least_step_s((*row[1], *rest), one.moved_s, one.groups) < best_s * (1 - EXACT)
+                if least_step_s((*row[1], *rest), one.moved_s, one.groups, one.count)
+                < best_s * (1 - EXACT)
             ]  # fmt: skip
         for names, _ in chosen:
             yield Division(one.places, one.sizes, names, 0.0, 0.0, one.chunks)
@@ -288,3 +315,10 @@ class Proof:
 
 def _step_s(price: StagePrice, kind: str, count: int) -> float:
     return count * price.paced_s(kind) + price.once_s
+
+
+def _least_of(price: StagePrice, kind: str, count: int) -> Least:
+    """Seconds of a planned stage; it may compute again before a gradient comes in."""
+    both_s = price.forward_s + price.input_gradient_s
+    one_s = price.microbatch_s + price.once_s
+    return Least(price.forward_s, both_s, one_s, _step_s(price, kind, count))

@@ -33,6 +33,8 @@ from .stage_planner import AMPLE, THOROUGH, Ask, StagePlanner
 
 Floats = NDArray[np.float64]
 Run = tuple[int, int]
+# Seconds of a run's forward pass, of its input gradient, of all of a micro-batch, and once a step.
+Phases = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,16 @@ class Least:
     """Least seconds of every run of slots as a stage, shape [first place, last place].
 
     forward_s: forward pass of one micro-batch.
+    both_s: forward pass and input gradient of one micro-batch.
     micro_s: forward and backward of one micro-batch.
+    one_s: one micro-batch, and what is done once a step.
     step_s: all micro-batches, and what is done once a step.
     """
 
     forward_s: Floats
+    both_s: Floats
     micro_s: Floats
+    one_s: Floats
     step_s: Floats
 
 
@@ -59,8 +65,8 @@ class StageFloors:
     planner: StagePlanner
     shares: Shares
     sizes: tuple[int, ...]
-    _units: dict[tuple[int, str], dict[int, tuple[float, float, float]]] = field(
-        default_factory=dict[tuple[int, str], dict[int, tuple[float, float, float]]]
+    _units: dict[tuple[int, str], dict[int, Phases]] = field(
+        default_factory=dict[tuple[int, str], dict[int, Phases]]
     )
     _least: dict[tuple[int, int], Least] = field(default_factory=dict[tuple[int, int], Least])
     proved: dict[tuple[int, int], dict[Run, float]] = field(
@@ -118,7 +124,7 @@ class StageFloors:
         loss, n = self.planner.loss(count), self.shares.count
         cut = cut_of(loss, self.shares.places)
         readers = Counter(use for stage in cut.stages for use in stage.params)
-        rows: list[dict[int, tuple[float, float, float]]] = []
+        rows: list[dict[int, Phases]] = []
         for k in range(n - 1):
             ends = self.shares.places[k : k + 2]
             stage, name = self.planner.training_step(loss, cut, k, ends, "none")
@@ -126,42 +132,43 @@ class StageFloors:
                 self._units[count, name] = self._unit(stage, name, count)
             row = self._units[count, name]
             if any(readers[use] > 1 for use in cut.stages[k].params):
-                row = {d: (forward, forward, 0.0) for d, (forward, _, _) in row.items()}
+                row = {d: (forward, 0.0, forward, 0.0) for d, (forward, *_) in row.items()}
             rows.append(row)
         empty = np.tril(np.ones((n, n), dtype=bool))
         for size in self.sizes:
             each = np.array([row[size] for row in rows])
-            sums = np.concatenate((np.zeros((1, 3)), np.cumsum(each, axis=0)))
+            sums = np.concatenate((np.zeros((1, 4)), np.cumsum(each, axis=0)))
             runs = np.maximum(sums[None, :, :] - sums[:, None, :], 0.0)
             runs[empty] = np.inf
-            forward, micro, once = runs[..., 0], runs[..., 1], runs[..., 2]
-            self._least[count, size] = Least(forward, micro, count * micro + once)
+            forward, back, micro, once = (runs[..., k] for k in range(4))
+            self._least[count, size] = Least(
+                forward, forward + back, micro, micro + once, count * micro + once
+            )
 
-    def _unit(
-        self, stage: StageTrainingStep, name: str, count: int
-    ) -> dict[int, tuple[float, float, float]]:
-        """Size -> least seconds of a run's forward pass, of both passes, and once a step."""
+    def _unit(self, stage: StageTrainingStep, name: str, count: int) -> dict[int, Phases]:
+        """Size -> least seconds of a run, by phase."""
         facts, parts = self.planner.searched(stage, name).facts, stage.program.parts
         flat, inside = facts.flat, (stage.loop, 0)
         own, seen = _ops(stage, flat)
-        forward = set(parts.forward.nodes)
+        forward, back = set(parts.forward.nodes), set(parts.input_gradient.nodes)
         taken = (flat.names.get((inside, v)) for kind in ("takes", "slopes")
                  for v in stage.program.args[kind])  # fmt: skip
         borders = {v for v in taken if v is not None}
         borders.update(v for i in seen for v in flat.ops[i].reads)
-        compute, found = ComputeModel(self.planner.machine), dict[int, tuple[float, float, float]]()
+        compute, found = ComputeModel(self.planner.machine), dict[int, Phases]()
         for size in self.sizes:
-            sums = [0.0, 0.0, 0.0]
+            sums = [0.0, 0.0, 0.0, 0.0]
             least = least_inside_s(facts, compute, size, own, borders)
             for i, seconds in least.items():
                 op = flat.ops[i]
                 if op.place[:2] != inside:
-                    sums[2] += seconds * op.weight
+                    sums[3] += seconds * op.weight
                     continue
                 each = seconds * op.weight / count
-                sums[1] += each
+                sums[2] += each
+                sums[1] += each * (op.place[2] in back)
                 sums[0] += each * (op.place[2] in forward)
-            found[size] = (sums[0], sums[1], sums[2])
+            found[size] = (sums[0], sums[1], sums[2], sums[3])
         return found
 
 

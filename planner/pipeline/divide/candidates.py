@@ -16,7 +16,7 @@ from ..schedule import IN_FLIGHT, INTERLEAVED, Simulator, StageCosts
 from .by_hand import hand_written
 from .dynamic_programme import Division, Floats, Machine, Option, Space, divide, least_most
 from .run_costs import Costs
-from .simulated import flights_of, table_of
+from .simulated import PipelineShape, flights_of, table_of
 from .space import sizes
 from .stage_bounds import StageBounds, StageKind
 from .transfers import entry_s, links_of
@@ -129,6 +129,13 @@ class Candidates:
         recompute = [self.kinds[int(each[f][:, i, j].argmin())]
                      for f, (i, j) in zip(flight, at, strict=True)]  # fmt: skip
         return self.chunked(count, groups, places, recompute)
+
+    def estimated(self, shape: PipelineShape, places: Sequence[int], family: str) -> Division:
+        """A division like that of a pipeline, with other places."""
+        count, kinds = shape.microbatches, shape.recompute
+        if shape.chunks > 1:
+            return self.chunked(count, len(shape.groups), places, kinds)
+        return self.space(count, family).estimated(places, shape.sizes, kinds)
 
     def chunked(
         self, count: int, groups: int, places: Sequence[int], recompute: Sequence[str]

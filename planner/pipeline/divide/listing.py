@@ -1,16 +1,24 @@
 """Lists the divisions of a chain into stages whose bound is below a limit.
 
 With T_s the least seconds of stage s for all micro-batches of a step and its update, f_s those of
-one forward pass, and c_s the transfers of one micro-batch into the stage and of its gradient back,
-a step under any schedule takes at least
+one forward pass, a_s those of one forward pass and input gradient, and c_s the transfers of one
+micro-batch into the stage and of its gradient back, a step of m micro-batches under any schedule
+takes at least
 
     max over s of  (sum over r < s of  f_r + c_r / 2)  +  c_s / 2  +  T_s
 
 since stage s begins when the first micro-batch has passed all stages before it. Where a group of
-devices holds several stages, T_s is their sum. The least of it over all divisions of the places
-from i on into e stages on k devices follows from
+devices holds several stages, T_s is their sum, and s the first of them. It also takes at least
 
-    V[e, i, k] = min over j > i, d:  c_i / 2 + max(T[d](i, j), f[d](i, j) + V[e - 1, j, k - d])
+    max over s > 0 of  g  +  (sum over 0 < r < s of  a_r + c_r)  +  c_s  +  m a_s
+
+with g the seconds of the first stage for one micro-batch and its update, and m a_s summed over the
+stages of a group: its last input gradient follows all its forward passes, and passes the first
+stages of all groups before it. The least of both over all
+divisions of the places from i on into e stages on k devices follows from
+
+    V[e, i, k] = min over j > i, d: c_i / 2 + max(T[d](i, j), f[d](i, j) + V[e - 1, j, k - d])
+    W[e, i, k] = min over j > i, d: c_i     + max(m a[d](i, j), a[d](i, j) + W[e - 1, j, k - d])
 """
 
 from __future__ import annotations
@@ -18,6 +26,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,49 +43,96 @@ class Floors:
     """Least seconds of every run of slots as a stage, shape [first place, last place].
 
     forward_s: one forward pass.
+    both_s: one forward pass and input gradient.
+    one_s: all of one micro-batch, and the update.
     step_s: all micro-batches of a step, and the update.
     """
 
     forward_s: Floats
+    both_s: Floats
+    one_s: Floats
     step_s: Floats
+
+    def at(self, run: tuple[int, int]) -> Least:
+        """The seconds of one run."""
+        return Least(
+            float(self.forward_s[run]), float(self.both_s[run]), float(self.one_s[run]),
+            float(self.step_s[run]),
+        )  # fmt: skip
+
+
+class Least(NamedTuple):
+    """Least seconds of one stage; see `Floors`."""
+
+    forward_s: float
+    both_s: float
+    one_s: float
+    step_s: float
 
 
 def least_step_s(
-    stages: Sequence[tuple[float, float]], moved_s: Sequence[float], groups: int
+    stages: Sequence[Least], moved_s: Sequence[float], groups: int, count: int
 ) -> float:
     """The bound of one division.
 
     Args:
-        stages: f_s and T_s of every stage [s].
+        stages: least seconds of every stage.
         moved_s: c_s of every stage.
         groups: groups of devices; stage s is on group s mod `groups`.
+        count: number of micro-batches.
     """
-    before, found = 0.0, 0.0
+    before, around, found = 0.0, stages[0].one_s, 0.0
     for g in range(groups):
         before += moved_s[g] / 2
-        found = max(found, before + sum(step_s for _, step_s in stages[g::groups]))
-        before += stages[g][0]
+        found = max(found, before + sum(one.step_s for one in stages[g::groups]))
+        before += stages[g].forward_s
+        if g:
+            around += moved_s[g]
+            found = max(found, around + count * sum(one.both_s for one in stages[g::groups]))
+            around += stages[g].both_s
     return found
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """The first stages of a division, and what comes before the next.
+
+    left: stages that are left.
+    before_s: forward passes and transfers before the next stage.
+    around_s: both passes and all transfers there.
+    """
+
+    left: int
+    places: tuple[int, ...] = (0,)
+    sizes: tuple[int, ...] = ()
+    before_s: float = 0.0
+    around_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Listing:
     """The divisions of one number of micro-batches.
 
+    count: number of micro-batches.
     floors: devices of a sub-mesh -> bounds of its stages.
     transfer_s: (first device of a stage, its devices) -> seconds of its input and of the gradient
         that it sends back, at each place.
     """
 
     machine: Machine
+    count: int
     floors: Mapping[int, Floors]
     transfer_s: Callable[[int, int], Floats]
     stages: Sequence[int]
 
     def least_s(self) -> float:
         """The least bound of all divisions with one stage on each group of devices [s]."""
-        table = self._table()
-        return min((float(table[p][0, -1]) for p in self.stages), default=math.inf)
+        return min((self._least_of(p) for p in self.stages), default=math.inf)
+
+    def _least_of(self, stages: int) -> float:
+        """The least bound of all divisions into so many stages [s]."""
+        one_way, around = self._tables
+        return max(float(one_way[stages][0, -1]), float(around[stages][0, -1]))
 
     def below(self, limit_s: float, most: int) -> list[Parts] | None:
         """Divisions with one stage on each group whose bound is below a limit.
@@ -87,52 +144,71 @@ class Listing:
         Returns:
             The divisions; None if they are too many.
         """
-        table, found, looked = self._table(), list[Parts](), 0
-        devices, last = self.machine.devices, self._count - 1
-        # stages left; first place and device of the next; forward passes and transfers before it
-        begun = [(p, 0, 0, 0.0, (0,), ()) for p in self.stages if table[p][0, -1] < limit_s]
-        todo: list[tuple[int, int, int, float, tuple[int, ...], tuple[int, ...]]] = [*begun]
+        found, looked = list[Parts](), 0
+        todo = [_Begun(p) for p in self.stages if self._least_of(p) < limit_s]
         while todo:
-            left, i, first, before, places, sizes = todo.pop()
-            if not left:
-                found.append((places, sizes))
+            one = todo.pop()
+            if not one.left:
+                found.append((one.places, one.sizes))
                 continue
-            for size, floors in self.floors.items():
-                rest = devices - first - size
-                if rest < 0 or not self.machine.fits_at(first, size):
-                    continue
-                entered = before + float(self.transfer_s(first, size)[i]) / 2
-                ends = np.maximum(floors.step_s[i], floors.forward_s[i] + table[left - 1][:, rest])
-                looked += last - i
-                for j in np.flatnonzero(entered + ends < limit_s).tolist():
-                    passed = entered + float(floors.forward_s[i, j])
-                    todo.append(
-                        (left - 1, j, first + size, passed, (*places, j), (*sizes, size))
-                    )  # fmt: skip
+            looked += len(self.floors) * (self._places - 1 - one.places[-1])
             if looked > most:
                 return None
+            todo += self._longer(one, limit_s)
         return found
+
+    def _longer(self, one: _Begun, limit_s: float) -> Iterator[_Begun]:
+        """A division that was begun, with each stage that may come next."""
+        i, first, left = one.places[-1], sum(one.sizes), one.left - 1
+        one_way, around = self._tables
+        for size, floors in self.floors.items():
+            rest = self.machine.devices - first - size
+            if rest < 0 or not self.machine.fits_at(first, size):
+                continue
+            moved_s = float(self.transfer_s(first, size)[i])
+            entered_s, passed_s = one.before_s + moved_s / 2, one.around_s + moved_s
+            after_s, back_s = one_way[left][:, rest], around[left][:, rest]
+            ends = entered_s + np.maximum(floors.step_s[i], floors.forward_s[i] + after_s)
+            if i:
+                own = np.maximum(self.count * floors.both_s[i], floors.both_s[i] + back_s)
+            else:
+                own = floors.one_s[i] + back_s
+            ends = np.maximum(ends, passed_s + own)
+            passing = floors.both_s if i else floors.one_s
+            for j in np.flatnonzero(ends < limit_s).tolist():
+                yield _Begun(
+                    left, (*one.places, j), (*one.sizes, size),
+                    entered_s + float(floors.forward_s[i, j]), passed_s + float(passing[i, j]),
+                )  # fmt: skip
 
     def least_in_turn_s(self, groups: int, chunks: int) -> float:
         """The least bound of `chunks` stages on each of some equal groups of devices [s].
 
-        It is no more than the mean over groups of what each begins with, and works:
+        It is no more than the means over groups of both bounds: of what each begins with, and works
 
             1 / p  *  sum over s of  T_s + max(p - 1 - s, 0) f_s + max(p - s, 0) c_s / 2
+
+        and, with the work of the first group as T, of the way of the last micro-batches back
+
+            1 / p  *  ((p - 1) g  +  sum over s of  T_s where p divides s, else
+                       m a_s + max(p - 1 - s, 0) a_s + max(p - s, 0) c_s)
         """
-        size = self._turn_size(groups)
+        size, p = self._turn_size(groups), groups
         if not size:
             return math.inf
-        floors, n = self.floors[size], self._count
-        least = np.append(np.full(n - 1, np.inf), 0.0)
-        for s in reversed(range(groups * chunks)):
-            ends = floors.step_s + least[None, :]
-            if s < groups - 1:
-                ends = ends + (groups - 1 - s) * floors.forward_s
-            least = ends.min(axis=1)
-            if s < groups:
-                least = least + (groups - s) * self.transfer_s(s * size, size) / 2
-        return float(least[0]) / groups
+        floors = self.floors[size]
+        none = np.append(np.full(self._places - 1, np.inf), 0.0)
+        one_way, around = none, none
+        for s in reversed(range(p * chunks)):
+            moved_s = self.transfer_s(s * size, size) if 0 < s < p else 0.0
+            before, entered = max(p - 1 - s, 0), max(p - s, 0)
+            ahead = floors.step_s + one_way[None, :]
+            ahead = ahead + before * floors.forward_s if before else ahead
+            one_way = ahead.min(axis=1) + entered * moved_s / 2
+            work = floors.step_s if s % p == 0 else (self.count + before) * floors.both_s
+            work = work + (p - 1) * floors.one_s if s == 0 else work
+            around = (work + around[None, :]).min(axis=1) + entered * moved_s
+        return max(float(one_way[0]), float(around[0])) / p
 
     def _turn_size(self, groups: int) -> int:
         """Devices of each of some equal groups; 0 if there are no such groups."""
@@ -147,7 +223,7 @@ class Listing:
         size = self._turn_size(groups)
         if not size:
             return []
-        step_s, last = self.floors[size].step_s, self._count - 1
+        step_s, last = self.floors[size].step_s, self._places - 1
         rest = np.append(step_s[:-1, -1], 0.0)
         begun = ((0,), (0.0,) * groups)  # places so far, and seconds of each group
         todo: list[tuple[tuple[int, ...], tuple[float, ...]]] = [begun]
@@ -168,26 +244,30 @@ class Listing:
         return found
 
     @property
-    def _count(self) -> int:
+    def _places(self) -> int:
         return len(next(iter(self.floors.values())).step_s)
 
-    def _table(self) -> list[Floats]:
-        """V by number of stages: [first place, devices left]."""
-        n, devices = self._count, self.machine.devices
-        least = np.full((n, devices + 1), np.inf)
-        least[-1, 0] = 0.0
-        found = [least]
+    @cached_property
+    def _tables(self) -> tuple[list[Floats], list[Floats]]:
+        """V and W by number of stages: [first place, devices left]; W at place 0 with g for a."""
+        n, devices = self._places, self.machine.devices
+        none = np.full((n, devices + 1), np.inf)
+        none[-1, 0] = 0.0
+        one_way, around = [none], [none]
         for _ in range(max(self.stages, default=0)):
-            now = np.full_like(least, np.inf)
+            ahead, back = np.full_like(none, np.inf), np.full_like(none, np.inf)
             for size, k in self._placed():
-                floors = self.floors[size]
-                after = floors.forward_s + least[None, :, k - size]
-                ends = np.maximum(floors.step_s, after).min(axis=1)
-                moved = self.transfer_s(devices - k, size) / 2
-                now[:, k] = np.minimum(now[:, k], ends + moved)
-            least = now
-            found.append(now)
-        return found
+                floors, moved_s = self.floors[size], self.transfer_s(devices - k, size)
+                after = floors.forward_s + one_way[-1][None, :, k - size]
+                ends = np.maximum(floors.step_s, after).min(axis=1) + moved_s / 2
+                ahead[:, k] = np.minimum(ahead[:, k], ends)
+                after = floors.both_s + around[-1][None, :, k - size]
+                own = np.maximum(self.count * floors.both_s, after)
+                own[0] = floors.one_s[0] + around[-1][:, k - size]
+                back[:, k] = np.minimum(back[:, k], own.min(axis=1) + moved_s)
+            one_way.append(ahead)
+            around.append(back)
+        return one_way, around
 
     def _placed(self) -> Iterator[tuple[int, int]]:
         """Sub-meshes, and devices from each of them to the last."""

@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 
+from planner.pipeline import proof
 from planner.pipeline.cut.opened_loss import cut_of
 from planner.pipeline.divide.dynamic_programme import EXACT, Division, Machine
 from planner.pipeline.divide.run_costs import RECOMPUTE
@@ -130,7 +131,24 @@ def test_a_bound_of_all_pipelines_is_below_the_best_and_above_their_work():
     found = search.run(None)
     assert found is not None
     work = min(search.planner.least_work_s(m, (1, 2, 3)) for m in search.counts)
-    assert work / 4 < search.lower_bound_s() < found.ranked.step_s
+    assert work / 4 < search.lower_bound_s(found.ranked.step_s) < found.ranked.step_s
+
+
+def test_stages_are_solved_for_the_bound_where_there_are_too_many_to_plan(monkeypatch):
+    best = search_of((64, 64), None, microbatches=2).run(None)
+    assert best is not None
+    monkeypatch.setattr(proof, "MOST_SOLVES", 0)
+    monkeypatch.setattr(proof, "CLOSE", 0.0)
+    bounds = []
+    for most in (0, 300):
+        monkeypatch.setattr(proof, "MOST_RAISED", most)
+        search = search_of((64, 64), None, microbatches=2)
+        found = search.run(None)
+        assert found is not None
+        assert not search.proof.is_complete
+        bounds.append(search.proof.lower_bound_s(found.ranked.step_s))
+        assert bool(search.floors.proved) is (most > 0)
+    assert bounds[0] < bounds[1] <= best.ranked.step_s
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ import pytest
 
 from planner.common.options import Options
 from planner.common.request import Request
+from planner.pipeline import search as search_module
+from planner.pipeline.divide.dynamic_programme import Division, with_one_cut_moved
 from planner.pipeline.search import PipelineSearch
 from planner.training.training import Training
 from tests.planner.programs import slow_machine
@@ -72,3 +74,19 @@ def test_slots_are_counted_in_a_loss_of_micro_batches() -> None:
     assert len(one.slots) != len(two.slots) == search.shares.places[-1]
     assert search.trials.is_able(2)
     assert not search.trials.is_able(1)
+
+
+@pytest.mark.slow
+def test_no_pipeline_with_one_cut_moved_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "MOST_UNITS", 0)  # without the proof
+    search = search_of((64, 16, 48), None, microbatches=4, schedules=("1f1b-eager",))
+    found = search.run(2)
+    assert found is not None
+    shape, trials = found.ranked.shape, search.trials
+    places = tuple(search.shares.places.index(cut) for cut in shape.cuts)
+    moved = [*with_one_cut_moved(places)]
+    assert moved
+    for at in moved:
+        one = Division(at, shape.sizes, shape.recompute, 0.0, 0.0)
+        other = trials.trial(shape.microbatches, one, "1f1b-eager")
+        assert other is None or other.ranked.step_s >= found.ranked.step_s * (1 - 1e-9)
