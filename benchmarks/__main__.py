@@ -29,6 +29,7 @@ BENCHES = (
     "pipelines",
     "plan-time",
     "published",
+    "ring-blocks",
     "rule-places",
     "rules",
     "scale",

@@ -1,12 +1,15 @@
 # pyright: basic
 """One long sequence: plans with attention split along it, and with attention that is not.
 
-    python -m benchmarks long-context [--quick] [--only "llama-2-7b 131072"]
+    python -m benchmarks long-context [--quick] [--only "llama-2-7b 131072"] [--verify]
 
 Llama 3 8B trains on one sequence on 8 H100, Llama 2 7B on the cells of NeMo's table: 1,024 tokens a
 GPU, and as many sequences as its degree of data parallelism. Layers are recomputed; weights have
 optimizer state in float32 beside them. Without the sequence, attention is split over batch and
 heads only, and everything else as before. Every row is a process of its own.
+
+With `--verify` XLA for GPUs compiles each plan (extra `gpu-aot`), whose memory and schedule are
+printed below the row.
 
 Source of the cells: NVIDIA, NeMo, docs/source/performance/performance_long_sequence.md (0aa2671,
 Apache-2.0): Llama 2 7B in 8 bits on DGX H100.
@@ -27,7 +30,7 @@ import optax
 from benchmarks.published_model import Transformer
 from ir import ATTENTION
 from ir.ops import attention
-from planner import PlanError, plan
+from planner import PlanError, plan, verify
 
 LLAMA_3 = Transformer(32, 4096, 32, 8, 14336, True, 128256, 0, recompute="full")
 LLAMA_2 = Transformer(32, 4096, 32, 32, 11008, True, 32000, 0, recompute="full")
@@ -48,7 +51,7 @@ HEAD = (
 )
 
 
-def one(name: str, *, without: bool) -> dict[str, Any]:
+def one(name: str, *, without: bool, compiled: bool) -> dict[str, Any]:
     """Plans one row in this process."""
     model, tokens, devices, sequences, _ = CELLS[name]
     if without:  # the records of attention ask this of every kernel
@@ -61,8 +64,10 @@ def one(name: str, *, without: bool) -> dict[str, Any]:
         )  # fmt: skip
     except PlanError as error:
         return {"why": str(error).splitlines()[0]}
+    checked = verify(found, compiler="gpu-aot") if compiled and not without else None
     return {
-        "step_s": found.step_s, "peak_gb": found.peak_bytes / 1e9, "ways": _ways(found),
+        "compiled": "" if checked is None else str(checked), "step_s": found.step_s,
+        "peak_gb": found.peak_bytes / 1e9, "ways": _ways(found),
         "gap": found.gap, "cpu_s": time.process_time() - start,
     }  # fmt: skip
 
@@ -81,25 +86,27 @@ def main(quick: bool) -> list[dict[str, object]]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="cells, such as 'llama-3-8b 131072'")
     parser.add_argument("--count", type=int, default=1024, help="most devices")
+    parser.add_argument("--verify", action="store_true", help="compile with XLA for GPUs")
     asked = parser.parse_known_args(sys.argv[2:])[0]
     only, count = asked.only, asked.count
     names = [n for n in CELLS if (not only or n in only.split(",")) and CELLS[n][2] <= count]
     rows: list[dict[str, object]] = []
     print(HEAD)
     for name in names[:3] if quick else names:
-        both = [_apart(name, without) for without in (False, True)]
+        both = [_apart(name, without=w, compiled=asked.verify) for w in (False, True)]
         _, _, devices, sequences, published = CELLS[name]
         row = {
             "name": name, "devices": devices, "sequences": sequences, "published": published,
             "with": both[0], "without": both[1],
         }  # fmt: skip
         rows.append(row)
-        print(_text(row), flush=True)
+        print(_text(row), both[0].get("compiled", ""), sep="\n", flush=True)
     return rows
 
 
-def _apart(name: str, without: bool) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.long_context", name, str(int(without))]
+def _apart(name: str, *, without: bool, compiled: bool) -> dict[str, Any]:
+    flags = [str(int(flag)) for flag in (without, compiled)]
+    command = [sys.executable, "-m", "benchmarks.long_context", name, *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"why": done.stderr.strip().splitlines()[-1]}
@@ -122,4 +129,4 @@ def _text(row: Any) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(one(sys.argv[1], without=sys.argv[2] == "1")))
+    print(json.dumps(one(sys.argv[1], without=sys.argv[2] == "1", compiled=sys.argv[3] == "1")))

@@ -174,15 +174,18 @@ class AttentionWork:
             count, sent, total = count + 2.0, sent + self.n * g_bytes, total + self.n * g
         else:
             exposed = exposed + between * hops.exposed(h, later)
-        turned = self._turned()
-        # chunks of a host go to many others
-        kinds: tuple[CollectiveKind, ...] = ("collective-permute", "all-to-all")
-        turning = [hops.seconds(nbytes / 2.0, kinds) * 2.0 for nbytes in turned]
-        zigzag = np.where(self.zigzag, 1.0, 0.0)
-        count = count + zigzag * 2.0 * len(turned)
-        sent, ends = sent + zigzag * sum(turned), zigzag * sum(turning)
+        turned, ends = self._turned(), self.turning_s(hops)
+        count = count + np.where(self.zigzag, 2.0 * len(turned), 0.0)
+        sent = sent + np.where(self.zigzag, sum(turned), 0.0)
         found = (count, sent, total + ends, exposed + ends)
         return Exchange(*(np.where(self.rings, x, 0.0) for x in found))
+
+    def turning_s(self, hops: Hops) -> Floats:
+        """Seconds of bringing chunks into the order of zigzag, and results back."""
+        # chunks of a host go to many others
+        kinds: tuple[CollectiveKind, ...] = ("collective-permute", "all-to-all")
+        each = [hops.seconds(nbytes / 2.0, kinds) * 2.0 for nbytes in self._turned()]
+        return np.where(self.zigzag, sum(each), 0.0)
 
     def scratch_bytes(self) -> Floats:
         """Bytes that blocks hold beside operands and results: sums, and blocks on their way."""

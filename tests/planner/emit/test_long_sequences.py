@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from ir import ATTENTION, LoweredPlan, Sharding, replicated
 from ir.trace import trace
@@ -105,9 +106,8 @@ def test_a_step_split_along_the_sequence_gives_what_one_device_gives(way: str) -
 LONG = 131072
 
 
-@pytest.fixture(scope="module")
-def found() -> Any:
-    """One layer of attention as wide as that of Llama 3 8B, over one sequence of 131,072 tokens."""
+def planned(cluster: str, length: int = LONG, **settings: Any) -> Any:
+    """One layer of attention as wide as that of Llama 3 8B, over one long sequence."""
 
     def loss(params: Any, batch: Any) -> Any:
         q, k, v = (jnp.einsum("btm,mhd->bthd", batch["x"], params[name]) for name in "qkv")
@@ -120,9 +120,22 @@ def found() -> Any:
     params = {name: struct(1024, n, 128) for name, n in {"q": 32, "k": 8, "v": 8}.items()}
     params["o"] = struct(32, 128, 1024)
     return plan(
-        jax.value_and_grad(loss), params, {"x": struct(1, LONG, 1024)}, cluster="32xh100",
-        substitutions=False, baselines=False,
+        jax.value_and_grad(loss), params, {"x": struct(1, length, 1024)}, cluster=cluster,
+        substitutions=False, baselines=False, **settings,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    return planned("32xh100")
+
+
+def test_as_many_key_heads_as_devices_go_to_heads_by_all_to_all() -> None:
+    split = planned("8xh100", 16384, mesh={"x": 8}, pins={"batch/x": P(None, "x")})
+    pairs = zip(split._lowered.flat.ops, split._lowered.strategies, strict=True)
+    assert {s.roles for op, s in pairs if s and op.node.op in ATTENTION} == {("g",)}
+    exchanged = [c for c in split.collectives if c.kind == "all-to-all"]
+    assert any("dot_product" in c.cause for c in exchanged)
 
 
 def test_more_devices_than_key_heads_split_the_sequence_too(found: Any) -> None:
