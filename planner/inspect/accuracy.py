@@ -47,8 +47,9 @@ def accuracy_text(cluster: Cluster, step_s: float) -> str:
     device = cluster.device.name
     found = COMPARED.get(device)
     if found is None:
-        measured = cluster.device.evidence == "measured" or cluster.gemm or cluster.collectives
-        basis = "" if measured else "from published peak figures, not measured: "
+        kind = {"published": "published peak", "assumed": "assumed"}.get(cluster.device.evidence)
+        tables = cluster.gemm or cluster.collectives or cluster.ops
+        basis = f"from {kind} figures, not measured: " if kind and not tables else ""
         return f"{basis}no published step on {device} was compared with a prediction"
     return (
         f"{found.steps} published steps on {device} were predicted at {found.median:.2f} times the "

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from costmodel import Cluster, ComputeModel
-from ir import ATTENTION, flops_of, lookup
+from ir import ATTENTION, Graph, flops_of, lookup
 from ir.analysis import operand_types
 
 from ..common.units_text import dollars_text, seconds_text, share_text
@@ -42,6 +42,7 @@ class Glance:
     limited_by: what takes most of the step, with its share, and whether memory is nearly full.
     dollars, kwh: price and energy of a step on all devices; None where the cluster names none.
     accuracy: how far predictions for this device were off, as a sentence.
+    recomputes: whether products of `peak_share` include some that are computed again.
     what_next: what would make the step shorter, and the command that prices it.
     """
 
@@ -58,6 +59,7 @@ class Glance:
     dollars: float | None
     kwh: float | None
     accuracy: str
+    recomputes: bool
     what_next: str
 
     def sentence(self) -> str:
@@ -99,8 +101,10 @@ class Glance:
         counted = ((self.examples_per_s, "examples"), (self.tokens_per_s, "tokens"))
         found = [f"{rate:,.{0 if rate >= 100 else 1}f} {unit}/s" for rate, unit in counted if rate]
         if self.peak_share:
+            name, again = ("HFU", ", those computed again too,") if self.recomputes else ("MFU", "")
             found.append(
-                f"MFU {share_text(self.peak_share)} (matrix products at the devices' peak rate)"
+                f"{name} {share_text(self.peak_share)} (matrix products{again} at the devices' "
+                "peak rate)"
             )
         return found
 
@@ -141,6 +145,7 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
         dollars=dollars,
         kwh=kwh,
         accuracy=accuracy_text(analysed.cluster, step),
+        recomputes=_recomputes(analysed.graph),
         what_next=_what_next(analysed, limits, peak_share, left) if step else "",
     )
 
@@ -180,6 +185,7 @@ def glance_of_stages(
         dollars=dollars,
         kwh=kwh,
         accuracy=accuracy_text(cluster, step),
+        recomputes=any(_recomputes(stage.graph) for stage in stages),
         what_next=next_of_stages(file, pipeline, full=is_full(left, pipeline.limit_bytes)),
     )
 
@@ -264,6 +270,11 @@ def _at_peak_s(analysed: AnalysedPlan) -> float:
         dtype = operand_types(flat, flat.ops[i])[0].dtype
         total += flops / compute.peak_flops(dtype, tensor=True)
     return total
+
+
+def _recomputes(graph: Graph) -> bool:
+    """Whether a program has regions of `jax.checkpoint`, which a backward pass computes again."""
+    return any(node.op == "remat" or any(map(_recomputes, node.bodies)) for node in graph.nodes)
 
 
 def _batch(analysed: AnalysedPlan) -> tuple[int, int]:

@@ -42,8 +42,8 @@ def sweep_html(sweep: Sweep) -> str:
     title = f"{sweep.target} on {sweep.cluster}, over {' and '.join(sweep.sweep)}"
     about = (
         f"Written by meshwright {sweep.planner}. Times are predictions of the cost model for one "
-        "step; device time is devices times step, MFU matrix products at the devices' peak rate "
-        "as a share of the step."
+        "step; device time is devices times step, MFU matrix products, those computed again too, "
+        "at the devices' peak rate as a share of the step."
     )
     return document(title, _tiles(sweep), parts, about, _lead(sweep, found))
 

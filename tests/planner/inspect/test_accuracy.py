@@ -33,6 +33,9 @@ def test_a_device_without_comparisons_says_so() -> None:
     assert accuracy_text(parse_cluster("8xl4"), 1.0).startswith(
         "from published peak figures, not measured: no published step on l4"
     )
+    assert accuracy_text(parse_cluster("8xhost"), 1.0).startswith(
+        "from assumed figures, not measured: no published step on host"
+    )
     assert accuracy_text(parse_cluster("8xh200"), 1.0).startswith("no published step on h200")
     said = accuracy_text(parse_cluster("8xh100"), 1.0)
     low, high = COMPARED["h100"].low, COMPARED["h100"].high

@@ -62,6 +62,23 @@ def test_figures_follow_from_the_plan() -> None:
     assert (glance.times_as_fast * step_s, glance.other) == pytest.approx(min(fitting))
 
 
+def test_what_is_computed_again_is_no_model_flop() -> None:
+    def again(params, batch):
+        def loss(params):
+            layer = jax.checkpoint(lambda x, w: jnp.tanh(x @ w))
+            return jnp.mean(layer(layer(batch, params[0]), params[1]) ** 2)
+
+        return jax.grad(loss)(params)
+
+    params = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * LAYERS
+    batch = jax.ShapeDtypeStruct((EXAMPLES, WIDTH), jnp.float32)
+    options = Options(baseline="data-parallel", mesh=(8,), recompute="written")
+    found = plan(again, params, batch, cluster="8xh100", options=options)
+    assert "HFU" in str(found)
+    assert "MFU" not in str(found)
+    assert "MFU" in str(planned("data-parallel"))
+
+
 def test_the_page_and_the_summary_say_it() -> None:
     found = planned(None)
     glance = at_a_glance(found.analysed)
