@@ -35,9 +35,15 @@ FILES = (
 )  # fmt: skip
 FAR = 0.2  # errors above it are explained one by one
 LARGEST = "MosaicML llm-foundry"  # more cases than all others together
-# Bytes that a framework can use where a source says so: Alpa's profile of its V100s. Elsewhere the
-# decimal gigabytes of the name, which is 94 % of what such a device has.
-USABLE = {"v100-16gb": 14_671_695_052}
+# Bytes that a framework can use: of V100s as Alpa's profile has them; of others the "total capacity"
+# that PyTorch reports when it is out of memory, 79.11 GiB of an H100 (vllm-project/vllm, issue
+# 27508), 79.14 GiB of an A100 (lianqi1008/Control-GIC, issue 6), 178.35 GiB of a B200 (pytorch/ao,
+# pull request 4002). Elsewhere the decimal gigabytes of the profile.
+GIB = 1 << 30
+USABLE = {
+    "v100-16gb": 14_671_695_052, "h100": round(79.11 * GIB), "a100": round(79.14 * GIB),
+    "b200": round(178.35 * GIB),
+}  # fmt: skip
 MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq")
 DEGREES = ("micro_batch", "data", "tensor", "pipeline", "context", "chunks")
 
