@@ -35,7 +35,7 @@ FILES = (
 )  # fmt: skip
 FAR = 0.2  # errors above it are explained one by one
 LARGEST = "MosaicML llm-foundry"  # more cases than all others together
-# Bytes that a framework can use: of V100s as Alpa's profile has them; of others the "total capacity"
+# Bytes that a framework can use: of V100s as Alpa's profile has them; of others the total capacity
 # that PyTorch reports when it is out of memory, 79.11 GiB of an H100 (vllm-project/vllm, issue
 # 27508), 79.14 GiB of an A100 (lianqi1008/Control-GIC, issue 6), 178.35 GiB of a B200 (pytorch/ao,
 # pull request 4002). Elsewhere the decimal gigabytes of the profile.

@@ -172,7 +172,7 @@ def _limits(mesh_search: MeshSearch, program: Program, degrees: Degrees, width: 
     parallelism everything else is too, and what layers keep for their backward pass; without,
     nothing as wide as the model (`width`) is. Context parallelism splits the tokens of every
     product. What stages of a pipeline send is split as their activations are. ZeRO 1 adds up whole
-    gradients and reduces them once a step.
+    gradients and reduces them once a step, ZeRO 2 and 3 reduce those of each layer.
     """
     builder, roles = mesh_search.builder, program.roles
     names, split = mesh_search.mesh.names, degrees.shard != "none"
@@ -194,17 +194,21 @@ def _limits(mesh_search: MeshSearch, program: Program, degrees: Degrees, width: 
     origins = weights | {v: v for v in roles.states}
     matrices = {v for v, o in origins.items() if _is_matrix(builder.flat.values[o].type.shape)}
     tokens = _of_tokens(program, builder.flat.inputs) - set(origins)
-    kept = _of_tokens(program, builder.flat.stacked.values()) if degrees.sequence else set[int]()
-    sums = set(accumulators(builder.flat)) if degrees.shard == "zero1" else set[int]()
+    kept = _kept(program) if degrees.sequence else set[int]()
+    sums, ranks = set(accumulators(builder.flat)), {"data", "context"}
+    slices = set(builder.flat.stacked.values())
+    whole_sums, early = degrees.shard == "zero1", degrees.shard in ("zero2", "zero3")
 
     def state(v: int, sharding: Sharding) -> bool:
-        if v in sums and {"data", "context"} & set(sharding.axes):
+        if whole_sums and v in sums and ranks & set(sharding.axes):
+            return False
+        if early and v in slices and ranks & {axis for axis, _ in sharding.partial}:
             return False
         if v not in origins and v not in kept and v not in tokens:
             return True
         whole = v in matrices or v in kept or (v in tokens and degrees.sequence)
         axes = {"tensor"} if whole else set[str]()
-        axes |= {"data"} if v in parts else {"data", "context"} if v in tokens else set()
+        axes |= {"data"} if v in parts else ranks if v in tokens else set()
         options = builder.states(v, partial=False)
         wanted = {a for a in axes & set(names) if any(a in option.axes for option in options)}
         free = v not in origins or v in parts
@@ -266,6 +270,12 @@ def _entering(flat: FlatProgram, values: Sequence[int]) -> dict[int, int]:
         if link.source in found and link.site.at == "operand":
             found[link.target] = found[link.source]
     return found
+
+
+def _kept(program: Program) -> set[int]:
+    """Slices of activations that loops over layers stack up, and those that enter other loops."""
+    flat = program.flat
+    return _of_tokens(program, (*flat.stacked.values(), *_entering(flat, tuple(flat.stacked))))
 
 
 def _of_tokens(program: Program, values: Iterable[int]) -> set[int]:
