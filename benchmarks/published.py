@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.published_memory import memory_rows
 from benchmarks.published_model import Transformer
 from benchmarks.published_plan import Degrees, Price, price
-from benchmarks.published_reasons import reason
+from benchmarks.published_reasons import memory_reason, reason
 from costmodel import Cluster, parse_cluster
 
 DATA = Path(__file__).parent / "data"
@@ -117,7 +117,7 @@ def predict(case: Case) -> Predicted:
         ValueError: if no degrees fit its sizes.
     """
     cluster = parse_cluster(case.cluster)
-    limit = USABLE.get(cluster.profile, cluster.memory_bytes)
+    limit = usable_bytes(cluster)
     best: Predicted | None = None
     for degrees, recompute in candidates(case, cluster):
         model = replace(case.model, recompute=recompute)
@@ -204,6 +204,7 @@ def _row(found: Predicted) -> dict[str, object]:
         "compute_s": p.compute_s, "exposed_s": p.exposed_s, "fits": p.fits,
         "peak_bytes": p.peak_bytes,
         "published_gb": case.peak_gb, "likely_cause": _likely_cause(found),
+        "memory_cause": _memory_cause(found),
     }  # fmt: skip
 
 
@@ -212,6 +213,20 @@ def _likely_cause(found: Predicted) -> str:
     if found.ratio is None or abs(found.ratio - 1.0) <= FAR:
         return ""
     return reason(found.case.source, found.case.cluster, found.degrees, found.case.model)
+
+
+def _memory_cause(found: Predicted) -> str:
+    """Why a verdict on memory may be wrong; empty where it is right."""
+    case = found.case
+    if found.price.fits == (case.step_s is not None):
+        return ""
+    limit = usable_bytes(parse_cluster(case.cluster))
+    return memory_reason(case.source, case.cluster, found.degrees, found.price.peak_bytes, limit)
+
+
+def usable_bytes(cluster: Cluster) -> int:
+    """Memory of a device that a framework can use [byte]."""
+    return USABLE.get(cluster.profile, cluster.memory_bytes)
 
 
 def summary(found: list[Predicted]) -> None:
@@ -242,3 +257,6 @@ def summary(found: list[Predicted]) -> None:
                   f"{one.ratio:.2f}. {why}")  # fmt: skip
     right = sum(one.price.fits == (one.case.step_s is not None) for one in found)
     print(f"\nout of memory or not: {right} of {len(found)} right\n")
+    for one in found:
+        if why := _memory_cause(one):
+            print(f"- {one.case.source}, {one.case.name}, {one.case.cluster}: {why}")

@@ -9,7 +9,7 @@ numbers of layers and are planned each under the same limits; a schedule is then
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
@@ -46,6 +46,7 @@ from planner.sharding.search.over_meshes import Search
 from planner.training.training import Training
 
 MOST_LAYERS = 256
+DATA = ("data", "odd")  # axes of data parallelism
 Shard = Literal["none", "zero1", "zero2", "zero3"]
 
 
@@ -154,7 +155,10 @@ def _planned(
 ) -> tuple[Candidate, bool]:
     """The best plan of a program under the degrees, and whether it fits."""
     request = Request(cluster, options, heard(None), time.monotonic())
-    sizes = {name: getattr(degrees, name) for name in ("data", "context", "tensor")}
+    odd = degrees.data // (degrees.data & -degrees.data)
+    sizes = {"data": degrees.data // odd, "odd": odd} | {
+        name: getattr(degrees, name) for name in ("context", "tensor")
+    }
     axes = tuple((name, n) for name, n in sizes.items() if n > 1) or (("data", 1),)
     mesh_search = MeshSearch(Search(program, request).scope, Mesh(axes))
     limits = _limits(mesh_search, program, degrees, width)
@@ -167,6 +171,7 @@ def _planned(
 def _limits(mesh_search: MeshSearch, program: Program, degrees: Degrees, width: int) -> Limits:
     """The degrees as limits of the search.
 
+    Data parallelism has two axes, a power of two and what is odd, as few dimensions divide by both.
     Weights enter loops over layers as they are kept, and are gathered there if at all. Every
     product is split over the tensor-parallel devices, though not over tokens; with sequence
     parallelism everything else is too, and what layers keep for their backward pass; without,
@@ -174,8 +179,8 @@ def _limits(mesh_search: MeshSearch, program: Program, degrees: Degrees, width: 
     product. What stages of a pipeline send is split as their activations are. ZeRO 1 adds up whole
     gradients and reduces them once a step, ZeRO 2 and 3 reduce those of each layer.
     """
-    builder, roles = mesh_search.builder, program.roles
-    names, split = mesh_search.mesh.names, degrees.shard != "none"
+    builder, names = mesh_search.builder, mesh_search.mesh.names
+    split = degrees.shard != "none"
 
     def data(kind: str, update: bool) -> bool:
         return kind == BATCH or (split and update)
@@ -186,16 +191,33 @@ def _limits(mesh_search: MeshSearch, program: Program, degrees: Degrees, width: 
     def tensor(kind: str, _update: bool) -> bool:
         return kind != BATCH and (degrees.sequence or kind != "sequence")
 
-    rules: dict[str, Rule] = {"data": data, "context": context, "tensor": tensor}
+    rules: dict[str, Rule] = {"data": data, "odd": data, "context": context, "tensor": tensor}
+    state = _state(mesh_search, program, degrees)
+    over = tuple(a for a, name in enumerate(names) if name in DATA)
+    recipe = Recipe("given", tuple(rules[name] for name in names), state, over)
+    limits = Recipes(builder, program.kinds, program.roles).limits(recipe)
+    assert limits.op is not None
+    if "tensor" in names:
+        limits = replace(limits, op=_on_tensor(mesh_search, program, degrees, width, limits.op))
+    if "context" in names:
+        assert limits.op is not None
+        limits = replace(limits, op=_on_context(mesh_search, program, limits.op))
+    return limits
+
+
+def _state(
+    mesh_search: MeshSearch, program: Program, degrees: Degrees
+) -> Callable[[int, Sharding], bool]:
+    """Which shardings arguments, ports and results may have: see `_limits`."""
+    builder, roles, names = mesh_search.builder, program.roles, mesh_search.mesh.names
     weights = _entering(builder.flat, roles.parameters)
-    parts = set[int]()
-    if split:
-        parts = {*roles.states, *(weights if degrees.shard == "zero3" else ())}
+    parts = set(roles.states if degrees.shard != "none" else ())
+    parts |= set(weights if degrees.shard == "zero3" else ())
     origins = weights | {v: v for v in roles.states}
     matrices = {v for v, o in origins.items() if _is_matrix(builder.flat.values[o].type.shape)}
     tokens = _of_tokens(program, builder.flat.inputs) - set(origins)
     kept = _kept(program) if degrees.sequence else set[int]()
-    sums, ranks = set(accumulators(builder.flat)), {"data", "context"}
+    sums, ranks = set(accumulators(builder.flat)), {*DATA, "context"}
     slices = set(builder.flat.stacked.values())
     whole_sums, early = degrees.shard == "zero1", degrees.shard in ("zero2", "zero3")
 
@@ -208,22 +230,13 @@ def _limits(mesh_search: MeshSearch, program: Program, degrees: Degrees, width: 
             return True
         whole = v in matrices or v in kept or (v in tokens and degrees.sequence)
         axes = {"tensor"} if whole else set[str]()
-        axes |= {"data"} if v in parts else ranks if v in tokens else set()
+        axes |= set(DATA) if v in parts else ranks if v in tokens else set()
         options = builder.states(v, partial=False)
         wanted = {a for a in axes & set(names) if any(a in option.axes for option in options)}
         free = v not in origins or v in parts
         return wanted <= set(sharding.axes) and (free or set(sharding.axes) <= {"tensor"})
 
-    over = tuple(a for a, name in enumerate(names) if name == "data")
-    recipe = Recipe("given", tuple(rules[name] for name in names), state, over)
-    limits = Recipes(builder, program.kinds, roles).limits(recipe)
-    assert limits.op is not None
-    if "tensor" in names:
-        limits = replace(limits, op=_on_tensor(mesh_search, program, degrees, width, limits.op))
-    if "context" in names:
-        assert limits.op is not None
-        limits = replace(limits, op=_on_context(mesh_search, program, limits.op))
-    return limits
+    return state
 
 
 def _on_context(mesh_search: MeshSearch, program: Program, inner: AllowOp) -> AllowOp:

@@ -6,6 +6,8 @@ isolated by a measurement.
 
 from __future__ import annotations
 
+import math
+
 from benchmarks.published_model import Transformer
 from benchmarks.published_plan import Degrees
 
@@ -19,7 +21,16 @@ ALONE = (
     "700 W; attention and products below that rate keep the clock at which they were timed one at "
     "a time"
 )
+INSIDE = (
+    "Collectives of tensor parallelism wait between the products that read them; that "
+    "implementation hides them inside the products"
+)
+MEGATRON = ("Megatron-Bridge", "Megatron-LM README", "MLPerf", "NeMo")
 REASONS: dict[str, str] = {
+    "Megatron-LM SC'21, ZeRO-3": (
+        "DeepSpeed of early 2021 gathered parameters one by one into lists with an entry for each "
+        "device; the same 66.7 s were measured on 768 and on 1536 devices"
+    ),
     "JAX-Toolbox MaxText": ALONE,
     "torchtitan": f"{ALONE}; its collectives of tensor parallelism run between the products",
     "Alpa logical shapes": (
@@ -27,11 +38,6 @@ REASONS: dict[str, str] = {
         "has fewer links than the all-to-all network that is priced"
     ),
     "Alpa end to end, inter only": "GPU kernels of float16 on V100 are priced by cubes only",
-    "MLPerf Training 4.1": (
-        "Chunks of a pipeline are priced with exposed tensor-parallel collectives; that "
-        "implementation hides them inside its products"
-    ),
-    "NeMo 25.02": "As MLPerf's: collectives of tensor parallelism are hidden inside products there",
 }
 
 
@@ -45,7 +51,11 @@ def reason(source: str, cluster: str, degrees: Degrees, model: Transformer) -> s
         model: what was trained.
     """
     found: list[str] = []
-    if degrees.data & (degrees.data - 1):
+    if degrees.tensor > 1 and source.startswith(MEGATRON):
+        found.append(INSIDE)
+    sizes = model.hidden, model.ffn, model.vocab
+    coprime = all(math.gcd(size, degrees.data) == 1 for size in sizes)
+    if degrees.shard != "none" and degrees.data > 1 and coprime:
         found.append(
             f"No dimension divides by {degrees.data}, so optimizer states stay whole, where "
             "Megatron splits one flat buffer"
@@ -59,3 +69,36 @@ def reason(source: str, cluster: str, degrees: Degrees, model: Transformer) -> s
     elif source in REASONS:
         found.append(REASONS[source])
     return ". ".join(found) + "." if found else "Unexplained."
+
+
+def memory_reason(
+    source: str, cluster: str, degrees: Degrees, peak_bytes: float, limit_bytes: float
+) -> str:
+    """The likely cause of a verdict on memory that is not the published one.
+
+    Args:
+        source: of the case.
+        cluster: name of the machine.
+        degrees: how the step was spread.
+        peak_bytes: predicted memory of a device.
+        limit_bytes: memory that it was held against.
+    """
+    off = peak_bytes / limit_bytes - 1.0
+    if peak_bytes <= limit_bytes:
+        return f"Ran out of memory where {-off:.0%} are predicted to be left."
+    if source.startswith("Megatron-Bridge") and "gb" in cluster and degrees.shard == "zero3":
+        layers = 40 if "gb200" in cluster else 20
+        return (
+            f"Its recipe keeps the activations of {layers} of 80 layers on the host "
+            "(cpu_offloading_num_layers), which plans do not do."
+        )
+    if degrees.pipeline > 1 == degrees.chunks:
+        return (
+            (
+                f"{off:.0%} above the limit. Settings as the table prints them; its recipe has "
+                "micro-batches of one sequence and five stages on each device."
+            )
+            if "gb300" in cluster
+            else f"{off:.0%} above the limit."
+        )
+    return f"{off:.0%} above the limit."
