@@ -1,5 +1,7 @@
 # pyright: basic
-"""The first minute: processor time and peak memory of quick commands and of plans of the examples.
+"""The first minute: processor time and peak memory of quick commands and of plans.
+
+Plans are of the examples, and of models of Haiku and Transformers where these are installed.
 
     python -m benchmarks start [--quick] [--before DIR] [--only gpt.py:small] [--repeat 3]
 
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import time
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -51,6 +54,11 @@ PUBLISHED = (
     ("examples/recommender.py:dlrm", "8xh100"),
     ("examples/encoder_decoder.py:t5_base", "8xh100"),
 )
+# Of libraries that may be missing, see `third_party.py`; here by name, as JAX is not imported.
+THIRD_PARTY = {
+    "haiku": ("resnet_18", "resnet_50", "resnet_101", "resnet_200", "mobilenet_v1"),
+    "transformers": ("bert_base", "roberta_base", "gpt2", "distilbert_base", "vit_base"),
+}
 RSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of `ru_maxrss`
 
 
@@ -128,9 +136,15 @@ def main(quick: bool) -> list[dict[str, Any]]:
             print(line(name, found, columns), flush=True)
 
     script = str(Path(__file__).resolve())
+    theirs = str(HERE / "benchmarks" / "third_party.py")  # another checkout may have none
+    foreign = tuple(
+        (f"{theirs}:{name}", "8xh100")
+        for library, names in THIRD_PARTY.items() if find_spec(library) is not None
+        for name in names
+    )  # fmt: skip
     plans = {
-        f"{target.removeprefix('examples/')} {cluster}": ["-P", script, target, cluster]
-        for target, cluster in (SMALL[:3] if quick else (*SMALL, *PUBLISHED))
+        f"{target.rpartition('/')[2]} {cluster}": ["-P", script, target, cluster]
+        for target, cluster in (SMALL[:3] if quick else (*SMALL, *PUBLISHED, *foreign))
     }
     for checkout in checkouts:  # compiles what is kept
         measured(checkout, next(iter(plans.values())))
