@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..common.stop import Stop
+from .arrays import flatten_problem
 from .bound.memory_multipliers import Multipliers
 from .bound.message_passing import Messages
 from .exact.highs import Highs
@@ -38,7 +39,7 @@ from .incumbent import EXACT
 from .mixing import Mixing
 from .options import SolveOptions
 from .problem import IntraProblem, IntraSolution
-from .reduce.all_multipliers import AllMultipliers
+from .reduce.for_all_costs import reduced_for_all_costs
 from .reduce.options_left import OptionsLeft, options_left
 from .search.subproblems import SWEPT
 
@@ -184,10 +185,12 @@ class _Windows:
         Message passing at the multipliers of the bound gives a bound L and for each option the
         least distance above it; `outside` is what those left out cost at least.
         """
-        whole, budget = AllMultipliers(self.problem, self.windows), self.options.budget
-        if whole.broken:
+        given = dict(zip(self.windows, self.multipliers, strict=True))
+        budget, mixed = self.options.budget, self.mixing.at(self.problem, given)
+        whole = reduced_for_all_costs(flatten_problem(mixed))
+        if whole is None:
             return
-        flat = whole.at(self.multipliers)
+        flat = whole.flat
         messages = Multipliers(flat, messages=Messages(flat, single=True))
         for _ in range(budget.narrowing_steps):
             messages.step()

@@ -1,4 +1,4 @@
-"""Problems with windows that are reduced for all multipliers, and with options left out."""
+"""Reductions that hold for all costs, and problems with options left out."""
 
 from __future__ import annotations
 
@@ -7,50 +7,51 @@ import itertools
 import numpy as np
 import pytest
 
+from planner.solver.arrays import flatten_problem
 from planner.solver.mixing import Mixing
 from planner.solver.problem import IntraProblem
-from planner.solver.reduce.all_multipliers import AllMultipliers
+from planner.solver.reduce.for_all_costs import reduced_for_all_costs
 from planner.solver.reduce.options_left import options_left
 from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.problems import instance, with_windows
 
 
-def _windows(problem: IntraProblem) -> tuple[int, ...]:
-    return tuple(sorted({e.hidden.window for e in problem.edges if e.hidden is not None}))
+def _mixed(problem: IntraProblem, random: np.random.Generator) -> IntraProblem:
+    windows = sorted({e.hidden.window for e in problem.edges if e.hidden is not None})
+    return Mixing().at(problem, {w: float(random.random()) for w in windows})
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_choices_cost_what_they_cost_in_the_mixed_problem(seed: int) -> None:
-    problem = with_windows(instance(seed, most=600), seed)
-    windows, random = _windows(problem), np.random.default_rng(seed)
-    whole = AllMultipliers(problem, windows)
-    if whole.broken:
-        assert not brute_force(problem).choice
-        return
+def test_choices_cost_and_use_what_they_did_at_any_multipliers(seed: int) -> None:
+    problem, random = with_windows(instance(seed, most=600), seed), np.random.default_rng(seed)
+    maps: list[bytes] = []
     for _ in range(3):
-        multipliers = tuple(random.random(len(windows)).tolist())
-        flat = whole.at(multipliers)
-        mixed = Mixing().at(problem, dict(zip(windows, multipliers, strict=True)))
+        mixed = _mixed(problem, random)
+        whole, best = reduced_for_all_costs(flatten_problem(mixed)), brute_force(mixed)
+        if whole is None:
+            assert not best.choice
+            return
+        maps.append(whole.map.follows.tobytes() + whole.map.option.tobytes())
+        flat, found = whole.flat, np.inf
+        for each in itertools.product(*map(range, flat.sizes.tolist())):
+            choice = np.array(each, dtype=np.int64)
+            if flat.fits(choice):
+                found = min(found, flat.cost_of(choice))
+        assert found == pytest.approx(best.cost, rel=1e-9)
         choice = np.array([random.integers(size) for size in flat.sizes], dtype=np.int64)
         lifted = tuple(whole.map.lift(choice).tolist())
         assert flat.cost_of(choice) == pytest.approx(mixed.cost(lifted), rel=1e-12)
         assert flat.fits(choice) == (mixed.peak(lifted) <= mixed.limit * (1 + 1e-12))
-    best = brute_force(mixed)
-    found = min(
-        flat.cost_of(np.array(choice, dtype=np.int64))
-        for choice in itertools.product(*map(range, flat.sizes.tolist()))
-        if flat.fits(np.array(choice, dtype=np.int64))
-    ) if best.choice else np.inf  # fmt: skip
-    assert found == pytest.approx(best.cost, rel=1e-9)
+    assert len(set(maps)) == 1
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_options_left_are_those_of_the_map(seed: int) -> None:
-    problem = with_windows(instance(seed, most=600), seed)
-    whole = AllMultipliers(problem, _windows(problem))
-    if whole.broken:
+    problem, random = with_windows(instance(seed, most=600), seed), np.random.default_rng(seed)
+    whole = reduced_for_all_costs(flatten_problem(_mixed(problem, random)))
+    if whole is None:
         return
-    flat, random = whole.at((0.0,) * len(_windows(problem))), np.random.default_rng(seed)
+    flat = whole.flat
     held = random.random(len(flat.cost)) < 0.5
     some = np.array([random.integers(size) for size in flat.sizes], dtype=np.int64)
     held[flat.first[:-1] + some] = True
