@@ -55,7 +55,7 @@ def one(name: str, *, without: bool, compiled: bool) -> dict[str, Any]:
     """Plans one row in this process."""
     model, tokens, devices, sequences, _ = CELLS[name]
     if without:  # the records of attention ask this of every kernel
-        vars(attention)["_splits_queries"] = lambda *_: False
+        setattr(attention, "_splits_queries", lambda *_: False)  # noqa: B010
     model, start = replace(model, seq=tokens), time.process_time()
     try:
         found = plan(

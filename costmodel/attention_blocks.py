@@ -221,7 +221,7 @@ class AttentionWork:
         pair = self.key_heads * self.before * (self.of_query + self.of_value) * self.item
         sent = np.where(self.windowed, pair, 0.0)
         seconds = sides * hops.seconds(sent)
-        return Exchange(sides * self.windowed, sides * sent, seconds, seconds)
+        return Exchange(np.where(self.windowed, sides, 0.0), sides * sent, seconds, seconds)
 
     def _turned(self) -> list[Floats]:
         """Bytes of what goes into the order of zigzag and back."""

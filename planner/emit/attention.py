@@ -141,7 +141,7 @@ def _forward(blocks: Blocks, operands: Sequence[Array]) -> list[Array]:
     if blocks.way == ZIGZAG:
         given = blocks.zigzag(given, (blocks.length,) * 3)
     work = _Outputs(blocks, given[0], tuple(operands[PLAIN]))
-    keys, sums = given[1:], ()
+    keys, sums = given[1:], Arrays()
     for r in range(blocks.count):
         block = blocks.block(keys, r)
         if blocks.way != "t" and r + 1 < blocks.count:
@@ -200,9 +200,9 @@ class _Gradients:
 
     def _added_to(self, x: Array, new: Array, half: int) -> Array:
         """A sum with more in one of its halves."""
-        both = list(self.blocks.halves(x))
-        both[half] = both[half] + new
-        return joined(*both, self.blocks.length)
+        first, second = self.blocks.halves(x)
+        both = (first, second + new) if half else (first + new, second)
+        return joined(both[0], both[1], self.blocks.length)
 
 
 def _backward(blocks: Blocks, operands: Sequence[Array]) -> list[Array]:
@@ -212,7 +212,9 @@ def _backward(blocks: Blocks, operands: Sequence[Array]) -> list[Array]:
         moved = blocks.zigzag((*of_query, *of_keys), (length, 2, *(length,) * 4))
         of_query, of_keys = moved[:4], moved[4:]
     work = _Gradients(blocks, of_query, tuple(operands[PLAIN]))
-    keys, d_query, d_keys, coming = of_keys, None, (), ()
+    keys, coming = of_keys, Arrays()
+    d_query: Array = None
+    d_keys: Sequence[Array] = ()
     all_keys = tuple(map(jnp.zeros_like, of_keys)) if whole else ()
     for r in range(blocks.count):
         block = blocks.block(keys, r)
@@ -225,7 +227,7 @@ def _backward(blocks: Blocks, operands: Sequence[Array]) -> list[Array]:
         if whole:
             all_keys = blocks.pasted(all_keys, d_keys, r)
         elif r > 0:
-            d_keys = map(jnp.add, coming, d_keys)
+            d_keys = tuple(map(jnp.add, coming, d_keys))
         keys, d_query, d_keys = lax.optimization_barrier((keys, d_query, tuple(d_keys)))
     found = (d_query, *(all_keys if whole else blocks.passed(d_keys)))
     found = tuple(x.astype(t.dtype) for x, t in zip(found, operands, strict=False))

@@ -105,10 +105,10 @@ class Blocks:
 
     def straight(self, xs: Arrays, dims: Sequence[int]) -> Arrays:
         """The inverse of `zigzag`."""
-        halves = [
-            self.halves(self._ordered(*self.halves(x, dim), dim), dim)
-            for x, dim in zip(xs, dims, strict=True)
-        ]
+        halves: list[Arrays] = []
+        for x, dim in zip(xs, dims, strict=True):
+            first, second = self.halves(x, dim)
+            halves.append(self.halves(self._ordered(first, second, dim), dim))
         even, odd = (
             self.permuted(tuple(x[half] for x in halves), [(b, a) for a, b in self._places(half)])
             for half in (0, 1)

@@ -1,10 +1,11 @@
+# pyright: basic
 """Collectives on a torus and in a full mesh, against the load of every link and published sums."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import defaultdict
 
 import networkx as nx
 import numpy as np
@@ -34,7 +35,7 @@ def in_order(way: list[tuple[int, ...]]) -> bool:
 
 def most_loaded(graph: nx.DiGraph) -> float:
     """Load of the busiest link if every device sends one byte to every other, axis after axis."""
-    load: Counter[tuple[object, object]] = Counter()
+    load: dict[object, float] = defaultdict(float)
     for a, b in itertools.permutations(graph.nodes, 2):
         ways = [way for way in nx.all_shortest_paths(graph, a, b) if in_order(way)]
         for way in ways:

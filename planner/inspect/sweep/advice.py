@@ -39,13 +39,14 @@ def _advice(line: Line) -> Advice:
     fitting = line.fitting
     if not fitting:
         return Advice(line.name, None, f"{begin}no number of devices that was planned fits")
+    first, *others = fitting
     found, beyond = _worthwhile(line, fitting)
     parts = [f"{begin}use {found.label} devices{'' if beyond else ', the most that were planned'}"]
-    if len(fitting) == 1:
+    if not others:
         parts.append("the only number that fits")
-    elif found is not fitting[0]:
-        share = _per_device(line, found) / _per_device(line, fitting[0])
-        parts.append(f"they have {share:.0%} of the speed per device of {fitting[0].label}")
+    elif found is not first:
+        share = _per_device(line, found) / _per_device(line, first)
+        parts.append(f"they have {share:.0%} of the speed per device of {first.label}")
     if beyond is not None:
         times = beyond.speed(grows=line.grows) / found.speed(grows=line.grows)
         work = " with as many times the batch" if line.grows else ""
@@ -53,10 +54,10 @@ def _advice(line: Line) -> Advice:
             f"{beyond.label} would be {times:.2f} times as fast{work}, where each doubling should "
             f"give {WORTH:g}"
         )
-    elif len(fitting) > 1:
+    elif others:
         parts.append(f"each doubling gives at least {WORTH:g} times the speed")
-    if any(_too_small(point, fitting[0]) for point in line.points):
-        parts.append(f"fewer than {fitting[0].label} do not fit")
+    if any(_too_small(point, first) for point in line.points):
+        parts.append(f"fewer than {first.label} do not fit")
     return Advice(line.name, int(found.x), "; ".join(parts))
 
 

@@ -157,7 +157,7 @@ def test_collectives_inside_are_priced() -> None:
     assert (own.kind, own.axes, own.count) == ("collective-permute", ("seq",), 1.0)
     assert own.seconds == own.exposed_s == pytest.approx(permute_s)
     assert own.bytes == 4096 * 4096 * 4 / 8
-    program = found.file.whole
+    program = found.program
     assert program.communication_s == pytest.approx(sum(c.seconds for c in found.collectives))
     assert program.compute_s == pytest.approx(found.step_s - program.exposed_s)
 

@@ -1,3 +1,4 @@
+# pyright: basic
 """What to try next: each branch of the advice, with figures that follow from the plan."""
 
 from __future__ import annotations
