@@ -27,12 +27,12 @@ class Compared:
 
 # Device -> comparison; held against the file in SOURCE by tests/planner/inspect/test_accuracy.py.
 COMPARED: dict[str, Compared] = {
-    "a100": Compared(44, 0.79, 0.90, 1.24),
-    "b200": Compared(2, 1.07, 1.13, 1.20),
-    "gb200": Compared(3, 1.02, 1.03, 1.08),
-    "gb300": Compared(1, 1.16, 1.16, 1.16),
-    "h100": Compared(57, 0.68, 0.80, 1.02),
-    "h100-hbm2e": Compared(8, 0.71, 0.78, 0.82),
+    "a100": Compared(59, 0.78, 0.90, 1.10),
+    "b200": Compared(3, 1.05, 1.12, 1.14),
+    "gb200": Compared(3, 0.99, 1.00, 1.04),
+    "gb300": Compared(2, 1.15, 1.18, 1.22),
+    "h100": Compared(86, 0.64, 0.82, 1.16),
+    "h100-hbm2e": Compared(8, 0.72, 0.79, 0.82),
     "v100-16gb": Compared(19, 0.79, 0.89, 0.98),
 }
 

@@ -134,14 +134,17 @@ def next_of_stages(file: PlanFile, pipeline: Pipeline, *, full: bool) -> str:
         fewer = f"{TASK} --pipeline {len(busy) // 2}`, or " if len(busy) > 3 else ""
         return (
             f"stages are uneven, the busiest works {seconds_text(max(busy))} and the mean "
-            f"{seconds_text(mean)}; without any waiting a step takes {seconds_text(even_s)}: fewer "
-            f"stages are evener ({fewer}{TASK} --pipeline off`)"
+            f"{seconds_text(mean)}; spread evenly, without any waiting, a step takes "
+            f"{seconds_text(even_s)}: fewer stages are evener ({fewer}{TASK} --pipeline off`)"
         )
     if pipeline.bubble >= MUCH:
-        more = "" if full else f" ({TASK} --microbatches {2 * count}` prices it)"
+        more = (
+            "" if full else f" ({TASK} --microbatches {2 * count}` prices it if the batch divides)"
+        )
         return (
-            f"devices wait {pipeline.bubble:.0%} of the step; without any waiting it takes "
-            f"{seconds_text(even_s)}: more micro-batches or a larger batch shorten the wait{more}"
+            f"devices wait {pipeline.bubble:.0%} of the step; spread evenly, without any waiting, "
+            f"it takes {seconds_text(even_s)}: more micro-batches or a larger batch shorten the "
+            f"wait{more}"
         )
     gap = max(0.0, 1.0 - pipeline.lower_bound_s / step_s)
     memory = " (memory is nearly full)" if full else ""

@@ -110,7 +110,7 @@ def staged(busy: tuple[float, ...], bubble: float) -> tuple[PlanFile, Pipeline]:
 def test_stages_that_wait_are_uneven_or_few_micro_batches() -> None:
     uneven = next_of_stages(*staged((0.9, 0.1, 0.1, 0.1), 0.7), full=False)
     assert "the busiest works 900 ms and the mean 300 ms" in uneven
-    assert "without any waiting a step takes 300 ms" in uneven
+    assert "spread evenly, without any waiting, a step takes 300 ms" in uneven
     assert "--pipeline 2" in uneven
     assert "--pipeline off" in next_of_stages(*staged((0.9, 0.1), 0.5), full=False)
     even = next_of_stages(*staged((0.7, 0.7), 0.3), full=False)
