@@ -41,7 +41,7 @@ BENCHES = (
 )
 WITH_VALUE = (  # of single benches
     "--before", "--checkout", "--count", "--data", "--first", "--jobs", "--keep", "--limit",
-    "--minutes", "--only", "--programs", "--python", "--repeat", "--rewrites", "--seed",
+    "--minutes", "--only", "--pipelines", "--programs", "--python", "--repeat", "--rewrites", "--seed",
     "--training", "--workers",
 )  # fmt: skip
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
