@@ -18,7 +18,7 @@ from ir.evaluate import AsTraced, Hooks, Scope, bind_global, unchanged
 from ir.trace import Binding, trace
 
 from ..common.errors import PlanError
-from ..common.surface import public
+from ..common.surface import public, public_methods
 from ..emit.local_op import LocalOp
 from ..emit.registered import registered
 
@@ -30,6 +30,7 @@ _COMBINED: Mapping[str, Callable[[Array, Array], Array]] = {
 }  # fmt: skip
 
 
+@public_methods
 @dataclass(frozen=True, slots=True)
 class OpCheck:
     """How far a registered operation in parts was from the whole one.

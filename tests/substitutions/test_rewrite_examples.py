@@ -23,7 +23,7 @@ def test_every_place_in_an_example_can_be_rewritten(name: str) -> None:
     rewrite_everywhere(name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_place_in_other_examples_can_be_rewritten(name: str) -> None:
     rewrite_everywhere(name)

@@ -15,7 +15,7 @@ from substitutions import draft_of, find, patterns
 TOLERANCE = {"mixed-precision": 0.05}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_rule_fires_in_a_model() -> None:
     fired: set[str] = set()
     for _, fn, args, _ in models(quick=False):

@@ -16,7 +16,8 @@ from ...common.errors import PlanError
 from ...common.units_text import bytes_text, dollars_text, seconds_text
 from ...common.version import VERSION
 from ...common.write_files import write_files
-from ...inspect.sweep import DOES_NOT_FIT, FORMAT, FORMAT_VERSION, Sweep, advice, sweep_html
+from ...inspect import sweep as sweeps  # its page loads what help does without
+from ...inspect.sweep import DOES_NOT_FIT, FORMAT, FORMAT_VERSION, Sweep, advice
 from ..answer import Answer, progress
 from ..failure import INTERRUPTED, WRONG_USE
 from ..platforms import choose_platform
@@ -87,7 +88,7 @@ def sweep(
                 raise
             interrupted = True
     if report is not None:
-        write_files([(report, sweep_html(msgspec.convert(data, Sweep)).encode())])
+        write_files([(report, sweeps.sweep_html(msgspec.convert(data, Sweep)).encode())])
     files = [str(path) for path in (output, report) if path is not None]
     written = f"\n\nwritten to {' and '.join(files)}" if files else ""
     status = INTERRUPTED if interrupted else _status(data["rows"])

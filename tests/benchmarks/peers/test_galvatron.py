@@ -23,7 +23,7 @@ def test_cost_of_its_own_plan() -> None:
     assert pipeline_s([computed], [exchanged], 1) == pytest.approx(1.0860, abs=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_galvatron_is_not_better() -> None:
     found = search_layers(galvatron.read(DATA / "galvatron"), memory_mb=36 << 10, batch=16)
     assert found is not None

@@ -25,6 +25,7 @@ def test_audit_keeps_its_contract(run: Run) -> None:
         assert row["worth"].keys() == {"floats", "integers", "bound"}
 
 
+@pytest.mark.exhaustive
 def test_audit_says_no_by_its_status(run: Run) -> None:
     ran = run("rules", "audit", FOLDER / FLEXFLOW)
     assert ran.status == 1

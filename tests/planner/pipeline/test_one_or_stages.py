@@ -162,6 +162,7 @@ def test_what_cannot_be_had_is_said():
         plan(jnp.sin, jnp.ones(4), cluster=slow_machine(4), pipeline=2)
 
 
+@pytest.mark.exhaustive
 def test_any_number_of_devices_is_divided():
     shape = jax.ShapeDtypeStruct
     params = {"w": [shape((8, 16), jnp.float32)] * 3, "v": [shape((16, 8), jnp.float32)] * 3}
@@ -219,6 +220,7 @@ def test_a_pipeline_is_chosen_where_the_network_is_slow():
     assert single.step_s <= auto.baselines["one program"].step_s <= single.step_s * 1.01
 
 
+@pytest.mark.exhaustive
 def test_the_bound_of_one_program_holds_for_pipelines_too():
     shape = jax.ShapeDtypeStruct
     params = {"w": [shape((32, 64), jnp.float32)] * 4, "v": [shape((64, 32), jnp.float32)] * 4}

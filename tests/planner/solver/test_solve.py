@@ -131,6 +131,7 @@ def test_the_time_limit_is_kept(limit_s: float) -> None:
         assert found.stop is Stop.TIME_LIMIT
 
 
+@pytest.mark.exhaustive
 def test_a_problem_that_is_too_large_for_the_exact_solver() -> None:
     problem = large(2, nodes=120, options=14)
     found = solve(problem, SolveOptions(budget=replace(DEFAULT, rounds=5)))

@@ -205,7 +205,10 @@ def test_galvatron_layers_add_up_to_its_model() -> None:
 
 @pytest.mark.parametrize(
     ("name", "model"),
-    [pytest.param("aceso_gpt.tar.gz", "gpt_1_3B", marks=pytest.mark.slow), ("galvatron", None)],
+    [
+        pytest.param("aceso_gpt.tar.gz", "gpt_1_3B", marks=pytest.mark.exhaustive),
+        ("galvatron", None),
+    ],
 )
 def test_profiles_of_planners_that_are_not_ours_are_planned(name: str, model: str | None) -> None:
     machine = flat(4, memory_bytes=80e9, bandwidth_bytes_per_s=1e11)

@@ -143,7 +143,11 @@ def test_sides_of_a_whole_problem_leave_out_what_is_not_theirs() -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("seeds", BLOCKS[:3], ids=str)
+@pytest.mark.parametrize(
+    "seeds",
+    [BLOCKS[0], *(pytest.param(block, marks=pytest.mark.exhaustive) for block in BLOCKS[1:3])],
+    ids=str,
+)
 def test_the_portfolio_equals_brute_force_where_it_splits(
     seeds: range, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
