@@ -65,7 +65,7 @@ class Hops:
     def seconds(
         self, nbytes: Floats, kinds: Sequence[CollectiveKind] = ("collective-permute",)
     ) -> Floats:
-        """Seconds of a permute of so many bytes of a device, the dearest of some kinds."""
+        """Seconds of an exchange of `nbytes` per device, by the dearest of some kinds."""
         found = np.zeros(len(self.groups))
         for group in {*self.groups} - {None}:
             assert group is not None

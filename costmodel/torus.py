@@ -18,7 +18,7 @@ Spans = tuple[tuple[int, int], ...]
 
 @functools.lru_cache(maxsize=256)
 def torus_shape(devices: int, axes: int) -> tuple[int, ...]:
-    """Sides of the slice of so many devices, shortest first: of all, that of the shortest longest.
+    """Sides of a slice of this number of devices, shortest first, the longest as short as can be.
 
     The slices that are offered have this form: 2 x 4, 4 x 4, 4 x 8, 16 x 16 on two axes, 2 x 4 x 4,
     4 x 4 x 8 on three.

@@ -61,7 +61,7 @@ def training(seed: int, number: int, shrink: bool) -> Row:
 
 
 def pipelines(seed: int, number: int, shrink: bool) -> Row:
-    """A random training step that may be planned in stages, and as it is."""
+    """A random training step planned with pipeline="auto", against the step without a plan."""
     del shrink
     start = time.monotonic()
     found = tried_in_stages(seed * FAR + number)

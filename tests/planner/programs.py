@@ -26,6 +26,14 @@ def array(*shape: int, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), F32)
 
 
+def assert_split_and_equal(found: Any, fn: Callable[..., Any], *args: Any) -> None:
+    """A plan has no op that is whole on every device, and computes what `jax.jit` does."""
+    mine, theirs = found.compile()(*args), jax.jit(fn)(*args)
+    for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert not [text for text in found.file.whole.warnings if "whole on every device" in text]
+
+
 def slow_machine(count: int = 8, profile: str = "host") -> Cluster:
     """Devices so slow, and links so fast, that everything is split that can be."""
     base = parse_cluster(f"{count}xhost")

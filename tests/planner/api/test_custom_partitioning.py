@@ -13,7 +13,7 @@ import pytest
 from jax.experimental.custom_partitioning import custom_partitioning
 
 from planner import PlanError, check_ops, plan
-from tests.planner.programs import array, slow_machine
+from tests.planner.programs import array, assert_split_and_equal, slow_machine
 
 W, X = array(16, 32), array(64, 16, seed=1)
 quick: Any = functools.partial(plan, cluster=slow_machine(8), baselines=False)
@@ -49,10 +49,7 @@ def strategies(found: Any) -> set[str]:
 
 def same(fn: Any, *args: Any) -> Any:
     found = quick(fn, *args)
-    mine, theirs = found.compile()(*args), jax.jit(fn)(*args)
-    for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-    assert not [text for text in found.file.whole.warnings if "whole on every device" in text]
+    assert_split_and_equal(found, fn, *args)
     return found
 
 

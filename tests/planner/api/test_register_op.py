@@ -15,7 +15,7 @@ from jax.experimental import pallas
 
 import planner
 from planner import PlanError, plan, register_op
-from tests.planner.programs import array, slow_machine
+from tests.planner.programs import array, assert_split_and_equal, slow_machine
 
 W, X = array(16, 32), array(64, 16, seed=1)
 ROWS = "r c, r c -> r c"
@@ -43,10 +43,7 @@ def strategies(found: Any, op: str = "registered_op") -> list[tuple[str, ...]]:
 
 def same(fn: Any, *args: Any) -> Any:
     found = quick(fn, *args)
-    mine, theirs = found.compile()(*args), jax.jit(fn)(*args)
-    for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-    assert not [text for text in found.file.whole.warnings if "whole on every device" in text]
+    assert_split_and_equal(found, fn, *args)
     return found
 
 
