@@ -18,10 +18,13 @@ from .fit import fit_curve as fit_curve
 from .gaps import missing_sizes as missing_sizes
 from .group import Group as Group
 from .group import group_for as group_for
+from .grouped import GroupedWork as GroupedWork
 from .mapped import mapped_collective_s as mapped_collective_s
 from .mapped import mapped_collectives as mapped_collectives
+from .opcost import HOLDING as HOLDING
 from .opcost import VIEWS as VIEWS
 from .opcost import OpWork as OpWork
+from .opcost import held_bytes as held_bytes
 from .opcost import op_seconds as op_seconds
 from .parse import ClusterSummary as ClusterSummary
 from .parse import is_device_name as is_device_name

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ir import (
     AMOUNTS,
     ATTENTION,
+    GROUPED,
     REGISTERED,
     SHARD_MAP,
     FactorSpec,
@@ -20,11 +21,13 @@ from ir import (
     TensorType,
     amount_on_shard,
     flops_of,
+    grouped_sizes,
     lookup,
 )
 
 from .attention_blocks import AttentionWork, Hops
 from .compute import ComputeModel
+from .grouped import GroupedWork
 from .mapped import mapped_s
 
 Floats = NDArray[np.float64]
@@ -55,9 +58,9 @@ def op_seconds(
 ) -> Floats:
     """Time of one execution on one device, for all strategies at once.
 
-    A product and an attention kernel are priced by measured tables, a convolution as a product, a
-    gather, scatter or reduction by its own timings where the device has them; everything else by
-    the larger of its arithmetic and its traffic:
+    A product and an attention kernel are priced by measured tables, a grouped product by those of
+    its tiles, a convolution as a product, a gather, scatter or reduction by its own timings where
+    the device has them; everything else by the larger of its arithmetic and its traffic:
     t = max(flops / rate, bytes / bandwidth) + launches * t_launch.
 
     Args:
@@ -82,6 +85,9 @@ def op_seconds(
         attention = AttentionWork(work.node, work.operands, ways)
         busy = np.maximum(attention.seconds(compute), compute.memory_s(moved))
         return busy if hops is None else busy + attention.exchange(compute, hops).exposed_s
+    sizes = grouped_sizes(work.operands, dict(work.node.attrs)) if work.node.op == GROUPED else None
+    if sizes is not None:
+        return GroupedWork(sizes, work.operands[0].dtype, ways).seconds(compute) + np.zeros(count)
     if work.node.op == "conv_general_dilated":
         return np.maximum(_convolution_s(work, local, compute), compute.memory_s(moved))
     measured = compute.moving_s(_measured_as(work.node.op), moved)
@@ -92,6 +98,30 @@ def op_seconds(
         flops = flops * compute.transcendental_flops
     arithmetic = compute.flops_s(flops, _dtype(work))
     return np.maximum(arithmetic, compute.memory_s(moved)) + work.launches * compute.launch_s
+
+
+# Ops that hold memory of their own while they run.
+HOLDING = (*ATTENTION, GROUPED)
+
+
+def held_bytes(
+    node: Node, operands: tuple[TensorType, ...], ways: Mapping[str, Floats], count: int
+) -> Floats:
+    """Bytes that an op holds beside operands and results, one entry per strategy.
+
+    Args:
+        node: one of `HOLDING`.
+        operands: types of its whole operands.
+        ways: for every factor the number of parts, one entry per strategy.
+        count: number of strategies.
+    """
+    if node.op in ATTENTION:
+        return AttentionWork(node, operands, ways).scratch_bytes()
+    sizes = grouped_sizes(operands, dict(node.attrs))
+    held: Floats = np.zeros(count)
+    return (
+        held if sizes is None else held + GroupedWork(sizes, operands[0].dtype, ways).held_bytes()
+    )
 
 
 def local_sizes(spec: FactorSpec, ways: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -42,6 +42,12 @@ from .ops.attention import halo as halo
 from .ops.attention import is_causal as is_causal
 from .ops.attention import pairs as pairs
 from .ops.attention import sequence_dim as sequence_dim
+from .ops.grouped import GROUPED as GROUPED
+from .ops.grouped import GROUPS as GROUPS
+from .ops.grouped import ROWS as ROWS
+from .ops.grouped import TILES_AT_ONCE as TILES_AT_ONCE
+from .ops.grouped import GroupedSizes as GroupedSizes
+from .ops.grouped import grouped_sizes as grouped_sizes
 from .ops.mapped import SHARD_MAP as SHARD_MAP
 from .ops.mapped import mapped_axes as mapped_axes
 from .ops.numeric import numpy_dtype as numpy_dtype

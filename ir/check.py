@@ -9,6 +9,7 @@ from .errors import IRError
 from .factors import FactorSpec
 from .graph import Attr, Graph, Literal, Node, Operand
 from .ops.build import whole_number
+from .ops.grouped import GROUPED
 from .ops.mapped import SHARD_MAP, mapped_axes, mapped_shape
 from .regions import Scan, While, captured
 from .shapes import expected_shapes
@@ -20,7 +21,9 @@ from .types import TensorType, dtype_kind
 WINDOW = 2  # lines shown before and after the wrong line
 
 # Ops whose result has dimensions that no operand has.
-_CREATORS = ("broadcast_in_dim", "constant", "empty", "empty2", "iota", "random_bits", "tile")
+_CREATORS = (
+    "broadcast_in_dim", "constant", "empty", "empty2", "iota", GROUPED, "random_bits", "tile",
+)  # fmt: skip
 
 Types = Sequence[TensorType]
 

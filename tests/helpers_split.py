@@ -247,9 +247,12 @@ def _run_gather(shard: Shard) -> tuple[Any, ...]:
 
 
 def _run_attention(shard: Shard) -> tuple[Any, ...]:
-    """Of some queries: on operands that are zero elsewhere, of which the results' parts count."""
-    if shard.ways("t") == 1:
-        return _run(shard)
+    """Of some queries."""
+    return _run(shard) if shard.ways("t") == 1 else _run_placed(shard)
+
+
+def _run_placed(shard: Shard) -> tuple[Any, ...]:
+    """On operands that are zero elsewhere, of which the results' parts count."""
     call, mesh, at = shard.call, shard.mesh, shard.at
     ins, outs = shardings_of(call.spec, shard.axes, mesh)
     placed = [
@@ -282,6 +285,7 @@ _OFFSET: Mapping[str, Callable[[Shard], tuple[Any, ...]]] = {
     **dict.fromkeys(ATTENTION, _run_attention),
     "gather": _run_gather,
     "iota": _run_iota,
+    "ragged_dot_general": _run_placed,
     "random_bits": _run_bits,
     **{f"scatter-{kind}": _run_scatter for kind in ("add", "max", "min", "mul", "sub")},
     "scatter": _run_scatter,

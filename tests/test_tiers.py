@@ -26,16 +26,9 @@ TIERS: Mapping[str, frozenset[str]] = {
 
 # Rooms of the planner, lowest first; those of one floor do not import each other.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("common",),
-    ("training", "files", "solver"),
-    ("sharding",),
-    ("pipeline",),
-    ("emit", "inspect"),
-    ("result",),
-    ("api",),
-    ("__init__",),
-    ("cli",),
-)
+    ("common",), ("training", "files", "solver"), ("sharding",), ("pipeline",),
+    ("emit", "inspect"), ("result",), ("api",), ("__init__",), ("cli",),
+)  # fmt: skip
 MAX_ENTRIES = 12
 
 # Packages inside of others that have a surface of their own.
@@ -124,6 +117,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/context.py",
     "planner/emit/effects.py",
     "planner/emit/given.py",
+    "planner/emit/grouped.py",
     "planner/emit/index.py",
     "planner/emit/jit.py",
     "planner/emit/local.py",

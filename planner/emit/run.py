@@ -11,9 +11,10 @@ from typing import Any
 import jax
 from jax import lax
 
-from ir import ATTENTION, REGISTERED, SHARD_MAP, Mesh, ReshardStep, Sharding, TensorType
+from ir import ATTENTION, GROUPED, REGISTERED, SHARD_MAP, Mesh, ReshardStep, Sharding, TensorType
 
 from .attention import attention
+from .grouped import grouped
 from .index import gather, scatter
 from .local_op import LocalOp
 from .mapped import shard_map
@@ -125,6 +126,8 @@ def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
         return shard_map(op, operands)
     if op.node.op in ATTENTION:
         return attention(op, operands, mover.note)
+    if op.node.op == GROUPED:
+        return grouped(op, operands)
     if op.node.op == REGISTERED:
         return registered(op, operands)
     by_hand = None if op.is_whole else BY_HAND.get(op.node.op)

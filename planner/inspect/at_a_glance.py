@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from costmodel import Cluster, ComputeModel
-from ir import ATTENTION, Graph, flops_of, lookup
+from ir import ATTENTION, GROUPED, Graph, flops_of, lookup
 from ir.analysis import operand_types
 
 from ..common.units_text import dollars_text, seconds_text, share_text
@@ -258,7 +258,7 @@ def _products(analysed: AnalysedPlan) -> list[tuple[int, float]]:
     return [
         (i, op.weight * flops_of(lookup(op.node.op), op.node, operand_types(flat, op)))
         for i, op in enumerate(flat.ops)
-        if op.node.op in ("dot_general", "conv_general_dilated", *ATTENTION)
+        if op.node.op in ("dot_general", "conv_general_dilated", GROUPED, *ATTENTION)
     ]
 
 

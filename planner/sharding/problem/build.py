@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel import AttentionWork, OpWork, hops_of, op_seconds, sharded_dims
+from costmodel import HOLDING, OpWork, held_bytes, hops_of, op_seconds, sharded_dims
 from ir import (
-    ATTENTION,
     FactorSpec,
     Strategy,
     TensorType,
@@ -275,7 +274,7 @@ class Builder:
 
     def _op_bytes(self, op: FlatOp, menu: tuple[Strategy, ...], inner: list[int]) -> Floats:
         counted = tuple(map(self.facts.buffers, inner))
-        types = operand_types(self.flat, op) if op.node.op in ATTENTION else ()
+        types = operand_types(self.flat, op) if op.node.op in HOLDING else ()
         key = ("op-bytes", id(menu), op.node.outputs, counted, types and (op.node.op, types))
         if key not in self.cache.vectors:
             total = self._scratch_bytes(op, menu)
@@ -289,10 +288,10 @@ class Builder:
 
     def _scratch_bytes(self, op: FlatOp, menu: tuple[Strategy, ...]) -> Floats:
         """Bytes that an op holds while it runs, beside operands and results."""
-        if op.node.op not in ATTENTION:
+        if op.node.op not in HOLDING:
             return np.zeros(len(menu))
         ways = self.cache.parts(self.facts.spec(op), menu)
-        return AttentionWork(op.node, operand_types(self.flat, op), ways).scratch_bytes()
+        return held_bytes(op.node, operand_types(self.flat, op), ways, len(menu))
 
     def _op_cost(self, i: int, op: FlatOp, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Floats:
         writes = tuple(k for k, v in enumerate(op.outputs) if self.traffic.stored[v])

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ir import GROUPED
 from ir.trace import Program
 
 from .draft import Draft, Item
 
-HEAVY = frozenset({"conv_general_dilated", "cond", "dot_general", "ragged_dot", "scan", "while"})
+HEAVY = frozenset({"conv_general_dilated", "cond", "dot_general", GROUPED, "scan", "while"})
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,115 @@
+# pyright: basic
+"""Grouped products on eight devices, in every way to split them, however unequal groups are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ir import GROUPED, Mesh, replicated
+from ir.analysis.decisions import Decisions
+from ir.strategy import strategies
+from ir.table import lookup
+from ir.trace import Traced, trace
+from planner.emit.jit import compile_plan
+from tests.planner.emit.plans import CUBE, decisions_by, lowered
+
+PAIR = Mesh((("x", 2), ("y", 4)))
+ROWS, GROUPS = 64, 8
+LOADS = {
+    "balanced": (8,) * 8,
+    "skewed": (1, 0, 30, 5, 0, 20, 7, 1),
+    "all to one": (0, 0, 0, 0, 0, 64, 0, 0),
+    "rows left over": (3, 9, 0, 0, 11, 2, 6, 4),
+}
+# one axis; two; rows and groups both, so that a device has some rows of some groups
+SPLITS = (
+    (PAIR, ("m", "")), (PAIR, ("", "m")), (PAIR, ("", "g")), (PAIR, ("g", "g")),
+    (PAIR, ("m", "g")), (PAIR, ("g", "m")), (CUBE, ("n", "m", "g")), (CUBE, ("k", "g", "n")),
+    (PAIR, ("", "k")), (PAIR, ("n", "n")), (PAIR, ("m", "k")),
+)  # fmt: skip
+
+
+def arguments(load: str, dtype: Any = np.float32) -> tuple[Any, ...]:
+    """Rows, matrices, sizes, and the gradient of the product."""
+    rng = np.random.default_rng(1)
+    shapes = ((ROWS, 16), (GROUPS, 16, 8), (ROWS, 8))
+    x, w, seed = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    sizes = np.array(LOADS[load], np.int32)
+    return jnp.asarray(x, dtype), jnp.asarray(w, dtype), sizes, jnp.asarray(seed, dtype)
+
+
+def with_gradients(x: Any, w: Any, sizes: Any, seed: Any) -> Any:
+    out, pull = jax.vjp(lambda x, w: jax.lax.ragged_dot(x, w, sizes), x, w)
+    return out, pull(seed)
+
+
+def split(traced: Traced, mesh: Mesh, roles: tuple[str, ...]) -> Decisions:
+    """Decisions that split grouped products as the roles say, and nothing else."""
+
+    def choose(_types: Any, op: Any, menu: Any) -> Any:
+        if op.node.op != GROUPED:
+            return menu[0]
+        (found,) = [s for s in menu if s.roles == roles]
+        return found
+
+    inputs = [replicated(item.type.rank) for item in traced.graph.inputs]
+    outputs = [replicated(traced.graph.type_of(o).rank) for o in traced.graph.outputs]
+    return decisions_by(traced.graph, mesh, inputs, outputs, choose, lambda raw: raw)
+
+
+def check(mesh: Mesh, roles: tuple[str, ...], each: list[Any], rtol: float = 1e-5) -> None:
+    """One compiled plan on each of some arguments, against the program on one device."""
+    traced = trace(with_gradients, *each[0])
+    plan = compile_plan(traced, lowered(traced, split(traced, mesh, roles)))
+    alone = jax.jit(with_gradients)
+    for args in each:
+        pairs = zip(jax.tree.leaves(plan(*args)), jax.tree.leaves(alone(*args)), strict=True)
+        for found, expected in pairs:
+            found, expected = (np.asarray(x, np.float32) for x in (found, expected))
+            np.testing.assert_allclose(found, expected, rtol, 1e-5 + rtol, err_msg=f"{args[2]}")
+
+
+@pytest.mark.parametrize(("mesh", "roles"), SPLITS, ids=["-".join(r) for _, r in SPLITS])
+def test_products_and_gradients(mesh: Mesh, roles: tuple[str, ...]) -> None:
+    check(mesh, roles, [arguments(load) for load in LOADS])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_many_tiles(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of 4 rows, two at once: the loop runs as long as there are tiles with rows."""
+    monkeypatch.setattr("ir.ops.grouped._TILES", (4, 4))
+    monkeypatch.setattr("planner.emit.grouped.TILES_AT_ONCE", 2)
+    each = [arguments(load, dtype) for load in LOADS]
+    check(PAIR, ("m", "g"), each, 1e-5 if dtype == jnp.float32 else 4e-2)
+
+
+def test_rows_of_others_do_not_count() -> None:
+    """What is infinite or not a number in one group stays there, also in the gradients."""
+    x, w, sizes, seed = arguments("skewed")
+    args = x.at[10].set(np.inf), w, sizes, seed.at[40].set(np.nan)
+    check(PAIR, ("m", ""), [args])
+    found = jax.tree.leaves(jax.jit(with_gradients)(*args))
+    assert all(0 < int(np.isfinite(x).sum()) < x.size for x in found)
+
+
+def test_forms_with_batches_keep_rows_and_groups_whole() -> None:
+    numbers = jax.lax.RaggedDotDimensionNumbers((((2,), (2,)), ((0,), (0,))), (1,), (1,))
+
+    def run(x: Any, w: Any, sizes: Any) -> Any:
+        return jax.lax.ragged_dot_general(x, w, sizes, numbers)
+
+    shapes = ((2, 8, 4), (2, 2, 4, 6))
+    graph = trace(run, *(jnp.ones(s) for s in shapes), jnp.array([3, 5])).graph
+    for node in graph.nodes:
+        if node.op == GROUPED:
+            types = tuple(map(graph.type_of, node.inputs))
+            spec = lookup(GROUPED).factors(types, node.outputs, dict(node.attrs))
+            roles = {role for s in strategies(spec, Mesh((("x", 2),))) for role in s.roles}
+            assert roles == {"", "b0", "k0", "n3"}
+            return
+    raise AssertionError("no grouped product was traced")
