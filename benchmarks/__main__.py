@@ -37,6 +37,7 @@ BENCHES = (
     "schedules",
     "start",
     "substitutions",
+    "third-party-plans",
     "verify",
 )
 WITH_VALUE = (  # of single benches

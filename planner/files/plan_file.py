@@ -26,6 +26,7 @@ FILE_VERSION = 6
 OLD_PIPELINE_FORMAT = "meshwright-pipeline"  # of plans in stages, to version 3
 LARGEST_BYTES = 1 << 30
 AS_WRITTEN = "as written"
+ONE_PROGRAM = "one program"  # the baseline of a plan in stages that is the best one without stages
 ROUNDING = 1e-9  # relative
 
 
@@ -79,6 +80,8 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     bubble: share of the step in which devices are idle.
     chunks: stages on each group of devices: stage s is on group s mod p.
+    no_single: why no plan without stages is among the baselines; empty if one is, and in files of
+        earlier releases.
     """
 
     name: str
@@ -93,6 +96,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss_reduction: Annotated[str, Meta(pattern="^(auto|mean|sum)$")]
     baselines: dict[str, BaselineRow]
     warnings: tuple[str, ...]
+    no_single: str = ""
 
 
 class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from ir import Sharding
 from ..common.layer_names import common_name, without_numbers
 from ..common.stop import Stop
 from ..common.units_text import bytes_text, printable, seconds_text
-from .plan_file import Pipeline, PlanFile
+from .plan_file import ONE_PROGRAM, Pipeline, PlanFile
 from .program_plan import ProgramPlan
 
 MOST_ROWS = 8
@@ -68,7 +68,10 @@ def _stages(file: PlanFile, pipeline: Pipeline, glance: Sequence[str]) -> list[s
         f"  memory       {bytes_text(file.peak_bytes)} peak per device of "
         f"{bytes_text(pipeline.limit_bytes)}, "
         f"{bytes_text(max(pipeline.limit_bytes - file.peak_bytes, 0.0))} left",
+        f"  lower bound  {_bound_of_stages(file, pipeline)}",
     ]
+    if pipeline.no_single:
+        lines.append(f"  no stages    a plan of one program {pipeline.no_single}")
     for s, (stage, program) in enumerate(zip(file.stages, file.members, strict=True)):
         first, end = stage.devices
         mesh = " x ".join(f"{axis}={n}" for axis, n in program.mesh)
@@ -78,13 +81,20 @@ def _stages(file: PlanFile, pipeline: Pipeline, glance: Sequence[str]) -> list[s
             f"{end - 1} ({mesh}): busy {seconds_text(stage.step_s)}, "
             f"{bytes_text(stage.peak_bytes)}{again}"
         )
-    for name, b in sorted(pipeline.baselines.items(), key=lambda item: item[1].step_s):
-        fit = "" if b.fits else ", does not fit"
-        lines.append(f"  {name:<20} {seconds_text(b.step_s)} on {b.mesh}{fit}")
+    lines += _baselines(pipeline)
     if file.substitutions:
         rules = [f"{rule} {count} times" for rule, count in file.substitutions.items()]
         lines.append(f"  rewritten    {', '.join(rules)}")
     return lines
+
+
+def _bound_of_stages(file: PlanFile, pipeline: Pipeline) -> str:
+    if not pipeline.lower_bound_s:
+        return "none is known"
+    return (
+        f"{seconds_text(pipeline.lower_bound_s)} for all pipelines of this program, gap "
+        f"{file.gap:.2%}: {file.stop.value}"
+    )
 
 
 def _program(
@@ -136,12 +146,13 @@ def rewrites_text(program: ProgramPlan) -> str:
     return ", ".join(f"{rule} {times.get(n, f'{n} times')}" for rule, n in found.items())
 
 
-def _baselines(program: ProgramPlan) -> list[str]:
+def _baselines(program: ProgramPlan | Pipeline) -> list[str]:
     if not program.baselines:
         return []
     rows = sorted(program.baselines.items(), key=lambda item: (not item[1].fits, item[1].step_s))
     width = max(len(name) for name, _ in rows)
-    lines = ["  hand-written plans, priced alike"]
+    best = " and the best without stages" if ONE_PROGRAM in program.baselines else ""
+    lines = [f"  hand-written plans{best}, priced alike"]
     for name, b in rows:
         ratio = b.step_s / program.step_s if program.step_s else 1.0
         verdict = "" if b.fits else "   does not fit"
@@ -155,8 +166,10 @@ def _baselines(program: ProgramPlan) -> list[str]:
 def _collectives(program: ProgramPlan) -> list[str]:
     if not program.collectives:
         return ["  no collectives"]
-    lines = ["  collectives per step and device, dearest first"]
-    for c in program.collectives[:MOST_ROWS]:
+    kinds, shown = len(program.collectives), program.collectives[:MOST_ROWS]
+    some = f"; {len(shown)} of {kinds} rows" if kinds > len(shown) else ""
+    lines = [f"  collectives per step and device, dearest first{some}"]
+    for c in shown:
         lines.append(
             f"    {c.kind:<18} over {'*'.join(c.axes):<6} x{c.count:<5.0f} "
             f"{bytes_text(c.bytes):>10}  {seconds_text(c.seconds):>9}  {c.cause}"

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from costmodel import Cluster, ComputeModel
-from ir import ATTENTION, GROUPED, Graph, flops_of, lookup
-from ir.analysis import operand_types
+from costmodel.compiler import analyse
 
+from ..common.stop import PROVED
 from ..common.units_text import dollars_text, seconds_text, share_text
-from ..files.plan_file import Pipeline, PlanFile
-from ..files.program_plan import BaselineRow, ProgramPlan
+from ..files.plan_file import ONE_PROGRAM, Pipeline, PlanFile
+from ..files.program_plan import BaselineRow
 from .accuracy import accuracy_text
 from .analysed_plan import AnalysedPlan
-from .what_next import is_full, next_of_program, next_of_stages
+from .layout import layout_of_axes, layout_text
+from .products import at_peak_s, computed_again
+from .rates import examples_of, tokens_of
+from .what_next import Use, is_full, next_of_program, next_of_stages
 
-# Share of the bytes of a role that an axis splits, from which on the axis counts as splitting it:
-# norms and biases often stay whole.
-MOST = 0.5
-COMPUTE = "compute"
+COMPUTE, LAUNCHES = "compute", "starting kernels"
+INSIDE, WAITING = "collectives inside stages", "waiting for other stages"
+# Share of compute that launches of kernels take, from which on these are named in its place.
+MOSTLY = 0.5
 MOST_PARTS = 3  # of a step that are named
+OTHERS = "; their steps are products mostly, and this one's are launches, so this says little"
 CENT = 0.01  # dollars
 
 
@@ -34,7 +37,10 @@ class Glance:
     layout: what each group of mesh axes does, in the words of well-known plans.
     other: name of the fastest hand-written plan that fits, empty if none was priced.
     times_as_fast: its seconds over the seconds of this plan; 0 if there is none.
-    peak_share: matrix products at the devices' peak rate, as a share of the step of all devices.
+    bounded: how far the step is above the lower bound, in words; empty if no bound is known.
+    mfu: matrix products at the devices' peak rate, as a share of the step of all devices, without
+        those that the backward pass computes again.
+    hfu: the same with these.
     examples_per_s: size of the batch over the step; 0 if no argument is a batch.
     tokens_per_s: the same of batch times sequence; 0 if no batch argument has a sequence of ids.
     limits: what the step consists of, most first: (text, share of the step).
@@ -42,7 +48,6 @@ class Glance:
     limited_by: what takes most of the step, with its share, and whether memory is nearly full.
     dollars, kwh: price and energy of a step on all devices; None where the cluster names none.
     accuracy: how far predictions for this device were off, as a sentence.
-    recomputes: whether products of `peak_share` include some that are computed again.
     what_next: what would make the step shorter, and the command that prices it.
     """
 
@@ -50,7 +55,9 @@ class Glance:
     layout: str
     other: str
     times_as_fast: float
-    peak_share: float
+    bounded: str
+    mfu: float
+    hfu: float
     examples_per_s: float
     tokens_per_s: float
     limits: tuple[tuple[str, float], ...]
@@ -59,22 +66,26 @@ class Glance:
     dollars: float | None
     kwh: float | None
     accuracy: str
-    recomputes: bool
     what_next: str
 
     def sentence(self) -> str:
         """What the plan is, how good, and what limits it."""
         said = [f"{seconds_text(self.step_s)} a step", self.layout]
         if self.other:
-            said.append(
-                f"{self.compared()} as {self.other}, the fastest hand-written plan that fits"
-            )
+            said.append(f"{self.compared()} as {self.against()}")
+        said.append(self.bounded)
         said.append(f"limited by {self.limited_by}" if self.limited_by else "")
         return ", ".join(filter(None, said))
 
     def compared(self) -> str:
         """The step against that of the fastest hand-written plan."""
         return f"{self.times_as_fast:.2f} times as fast" if self.other else ""
+
+    def against(self) -> str:
+        """What the step is compared with."""
+        if self.other == ONE_PROGRAM:
+            return "the best plan without stages"
+        return f"{self.other}, the fastest hand-written plan that fits"
 
     def lines(self) -> list[str]:
         """For the terminal."""
@@ -100,17 +111,18 @@ class Glance:
         """Examples, tokens, and the use of the devices' arithmetic."""
         counted = ((self.examples_per_s, "examples"), (self.tokens_per_s, "tokens"))
         found = [f"{rate:,.{0 if rate >= 100 else 1}f} {unit}/s" for rate, unit in counted if rate]
-        if self.peak_share:
-            name, again = ("HFU", ", those computed again too,") if self.recomputes else ("MFU", "")
-            found.append(
-                f"{name} {share_text(self.peak_share)} (matrix products{again} at the devices' "
-                "peak rate)"
-            )
+        if self.mfu:
+            found.append(f"MFU {share_text(self.mfu)} (matrix products at the devices' peak rate)")
+        if self.hfu > self.mfu:
+            found.append(f"HFU {share_text(self.hfu)} (with those computed again)")
         return found
 
     def parts(self) -> list[str]:
-        """What takes most of the step."""
-        return [f"{text} {share:.0%}" for text, share in self.limits[:MOST_PARTS]]
+        """What takes most of the step, and the rest."""
+        found = [f"{text} {share_text(share)}" for text, share in self.limits[:MOST_PARTS]]
+        rest = self.limits[MOST_PARTS:]
+        left = share_text(sum(share for _, share in rest))
+        return [*found, *([f"and {len(rest)} more {left}"] if rest else [])]
 
     def record(self) -> dict[str, Any]:
         """For `--json`."""
@@ -125,28 +137,28 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
         analysed: the plan with its graph and decisions.
     """
     program = analysed.program
-    examples, tokens = _batch(analysed)
     other, seconds = _fastest(program.baselines)
-    step, limits = program.step_s, _limits(program)
+    step, limits = program.step_s, _limits(analysed)
     left = max(program.limit_bytes - program.peak_bytes, 0.0)
     dollars, kwh = _costs(analysed.cluster, step)
-    peak_share = _at_peak_s(analysed) / analysed.cluster.num_devices / step if step else 0.0
+    model_s, all_s = (s / analysed.cluster.num_devices for s in _at_peak_s(analysed))
     return Glance(
         step_s=step,
-        layout=_layout(analysed),
+        layout=layout_text(analysed),
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
-        peak_share=peak_share,
-        examples_per_s=examples / step if step else 0.0,
-        tokens_per_s=tokens / step if step else 0.0,
+        bounded=_bounded(step, program.lower_bound_s, "plan"),
+        mfu=model_s / step if step else 0.0,
+        hfu=all_s / step if step else 0.0,
+        examples_per_s=examples_of(analysed) / step if step else 0.0,
+        tokens_per_s=tokens_of(analysed) / step if step else 0.0,
         limits=limits,
         memory_left=left,
         limited_by=_limited_by(limits, left, program.limit_bytes),
         dollars=dollars,
         kwh=kwh,
-        accuracy=accuracy_text(analysed.cluster, step),
-        recomputes=_recomputes(analysed.graph),
-        what_next=_what_next(analysed, limits, peak_share, left) if step else "",
+        accuracy=accuracy_text(analysed.cluster, step) + (OTHERS if _is_launches(limits) else ""),
+        what_next=_what_next(analysed, limits, (model_s / step, all_s / step)) if step else "",
     )
 
 
@@ -163,20 +175,24 @@ def glance_of_stages(
     cluster, step = Cluster.from_dict(pipeline.cluster), pipeline.step_s
     other, seconds = _fastest(pipeline.baselines)
     left = max(pipeline.limit_bytes - file.peak_bytes, 0.0)
-    limits = (("waiting for other stages", pipeline.bubble),)
+    limits = _limits_of_stages(file, pipeline)
     dollars, kwh = _costs(cluster, step)
     slowest = max(range(len(file.stages)), key=lambda s: file.stages[s].step_s)
     stages = [programs[stage.program] for stage in file.stages]
-    at_peak_s = sum(_at_peak_s(stage) for stage in stages) / cluster.num_devices
-    parts = [_batch(stage) for stage in stages]  # of a micro-batch
-    examples, tokens = (pipeline.microbatches * max(counts) for counts in zip(*parts, strict=True))
+    model_s, all_s = (
+        sum(each) / cluster.num_devices for each in zip(*map(_at_peak_s, stages), strict=True)
+    )
+    examples = pipeline.microbatches * max(map(examples_of, stages))  # stages take micro-batches
+    tokens = pipeline.microbatches * max(map(tokens_of, stages))
     return Glance(
         step_s=step,
         layout=f"a pipeline of {len(file.stages)} stages with {pipeline.microbatches} "
         f"micro-batches, schedule {pipeline.schedule}",
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
-        peak_share=at_peak_s / step if step else 0.0,
+        bounded=_bounded(step, pipeline.lower_bound_s, "pipeline"),
+        mfu=model_s / step if step else 0.0,
+        hfu=all_s / step if step else 0.0,
         examples_per_s=examples / step if step else 0.0,
         tokens_per_s=tokens / step if step else 0.0,
         limits=limits,
@@ -185,9 +201,18 @@ def glance_of_stages(
         dollars=dollars,
         kwh=kwh,
         accuracy=accuracy_text(cluster, step),
-        recomputes=any(_recomputes(stage.graph) for stage in stages),
         what_next=next_of_stages(file, pipeline, full=is_full(left, pipeline.limit_bytes)),
     )
+
+
+def _bounded(step_s: float, lower_bound_s: float, kind: str) -> str:
+    """How much faster a plan of a kind may be, by the lower bound of all that were searched."""
+    if not step_s or not lower_bound_s:
+        return ""
+    gap = max(0.0, 1.0 - lower_bound_s / step_s)
+    if gap <= PROVED:
+        return f"no {kind} is faster, by proof"
+    return f"no {kind} is more than {share_text(gap)} faster, by a lower bound"
 
 
 def _costs(cluster: Cluster, step_s: float) -> tuple[float | None, float | None]:
@@ -215,25 +240,22 @@ def _nearly_full(memory_left: float, limit_bytes: float) -> str:
 
 
 def _what_next(
-    analysed: AnalysedPlan,
-    limits: tuple[tuple[str, float], ...],
-    peak_share: float,
-    memory_left: float,
+    analysed: AnalysedPlan, limits: tuple[tuple[str, float], ...], used: tuple[float, float]
 ) -> str:
-    """Advice about the largest part of the step beside compute, or about compute."""
-    program = analysed.program
-    moved = [part for part in limits if part[0] != COMPUTE]
+    """Advice about the largest part of the step beside compute, or about compute.
+
+    Args:
+        analysed: the plan.
+        limits: what its step consists of.
+        used: MFU and HFU.
+    """
+    moved = [part for part in limits if part[0] not in (COMPUTE, LAUNCHES)]
     first = moved[0] if moved else (COMPUTE, 1.0)
-    names = set(first[0].rpartition(" over ")[2].split("*")) if moved else set[str]()
-    layouts = [
-        _known(analysed, position, axis)
-        for position, (axis, size) in enumerate(analysed.decisions.mesh.axes)
-        if size > 1 and axis in names
-    ]
+    layout = layout_of_axes(analysed, first[0].rpartition(" over ")[2].split("*")) if moved else ""
+    use = Use(*used, dict(limits).get(LAUNCHES, 0.0))
     return next_of_program(
-        program, analysed.cluster.num_devices, first=first, layout=", ".join(layouts),
-        peak_share=peak_share, memory_left=memory_left,
-    )  # fmt: skip
+        analysed.program, analysed.cluster.num_devices, first=first, layout=layout, use=use
+    )
 
 
 def _fastest(baselines: dict[str, BaselineRow]) -> tuple[str, float]:
@@ -242,91 +264,54 @@ def _fastest(baselines: dict[str, BaselineRow]) -> tuple[str, float]:
     return name, seconds
 
 
-def _limits(program: ProgramPlan) -> tuple[tuple[str, float], ...]:
-    """Compute, and exposed collectives by kind and axes, as shares of the step."""
+def _limits(analysed: AnalysedPlan) -> tuple[tuple[str, float], ...]:
+    """Compute, and exposed collectives by kind and axes, as shares of the step.
+
+    Where most of compute are launches, t = kernels x t_launch, these are a part of their own.
+    """
+    program = analysed.program
     spent: dict[str, float] = defaultdict(float)
-    spent[COMPUTE] = program.compute_s
+    launches_s = min(_launches_s(analysed), program.compute_s)
+    if launches_s < MOSTLY * program.compute_s:
+        launches_s = 0.0
+    spent[LAUNCHES], spent[COMPUTE] = launches_s, program.compute_s - launches_s
     for row in program.collectives:
         spent[f"{row.kind} over {'*'.join(row.axes)}"] += row.exposed_s
     order = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
     return tuple((text, s / program.step_s) for text, s in order if program.step_s and s)
 
 
-def _products(analysed: AnalysedPlan) -> list[tuple[int, float]]:
-    """Matrix products, also those inside kernels: flat number and flops of all rounds of each."""
+def _is_launches(limits: tuple[tuple[str, float], ...]) -> bool:
+    return LAUNCHES in dict(limits)
+
+
+def _launches_s(analysed: AnalysedPlan) -> float:
+    """Seconds that a device takes to start the kernels of a step."""
     flat = analysed.flat
-    return [
-        (i, op.weight * flops_of(lookup(op.node.op), op.node, operand_types(flat, op)))
-        for i, op in enumerate(flat.ops)
-        if op.node.op in ("dot_general", "conv_general_dilated", GROUPED, *ATTENTION)
-    ]
+    kernels = zip(flat.ops, analyse(flat).launches, strict=True)
+    launch_s = ComputeModel(analysed.cluster).launch_s
+    return launch_s * sum(op.weight * count for op, count in kernels)
 
 
-def _at_peak_s(analysed: AnalysedPlan) -> float:
-    """Seconds of all matrix products at the peak rate of one device."""
-    flat, compute = analysed.flat, ComputeModel(analysed.cluster)
-    total = 0.0
-    for i, flops in _products(analysed):
-        dtype = operand_types(flat, flat.ops[i])[0].dtype
-        total += flops / compute.peak_flops(dtype, tensor=True)
-    return total
+def _limits_of_stages(file: PlanFile, pipeline: Pipeline) -> tuple[tuple[str, float], ...]:
+    """Waiting, and what stages do in the rest of the step, as shares of all devices' time.
 
-
-def _recomputes(graph: Graph) -> bool:
-    """Whether a program has regions of `jax.checkpoint`, which a backward pass computes again."""
-    return any(node.op == "remat" or any(map(_recomputes, node.bodies)) for node in graph.nodes)
-
-
-def _batch(analysed: AnalysedPlan) -> tuple[int, int]:
-    """Examples of a step, and tokens, where an argument [batch, sequence] of whole numbers is."""
-    types = [item.type for item in analysed.graph.inputs if item.role == "batch"]
-    ids = [t for t in types if len(t.shape) == 2 and t.dtype.startswith(("int", "uint"))]
-    examples = max((t.shape[0] for t in types if t.shape), default=0)
-    return examples, max((math.prod(t.shape) for t in ids), default=0)
-
-
-def _layout(analysed: AnalysedPlan) -> str:
-    """What the mesh axes split, in the words of well-known plans."""
-    mesh = analysed.decisions.mesh
-    groups: dict[str, list[str]] = defaultdict(list)
-    for position, (axis, size) in enumerate(mesh.axes):
-        if size > 1:
-            groups[_known(analysed, position, axis)].append(axis)
-    return "; ".join(
-        f"{name} over {mesh.product(tuple(axes))} devices ({'*'.join(axes)})"
-        for name, axes in groups.items()
-    )
-
-
-def _known(analysed: AnalysedPlan, position: int, axis: str) -> str:
-    """The well-known plan in which an axis splits what this one splits."""
-    split = _most_split(analysed, position)
-    stored = {role: _stores(analysed, axis, role) for role in ("parameter", "optimizer-state")}
-    if split == "batch":
-        if stored["parameter"]:
-            return "fully sharded data parallel"
-        return "ZeRO data parallel" if stored["optimizer-state"] else "data parallel"
-    names = {"sequence": "sequence parallel", "experts": "expert parallel", "": "mostly unsplit"}
-    return names.get(split, "tensor parallel")
-
-
-def _most_split(analysed: AnalysedPlan, position: int) -> str:
-    """The kind of dimension that one mesh axis splits in most of the flops of products.
-
-    Returns:
-        batch, sequence, experts, `other`, or nothing if most are not split.
+    A stage's time is divided as that of its program is, into compute and exposed collectives.
     """
-    flat, kinds = analysed.flat, analysed.kinds
-    spent: dict[str, float] = defaultdict(float)
-    for i, flops in _products(analysed):
-        factor = analysed.decisions.ops[flat.ops[i].place][position]
-        spent[(kinds.of_factor(i, factor) or "other") if factor else ""] += flops
-    return max(spent, key=lambda kind: (spent[kind], kind), default="")
+    busy = {COMPUTE: 0.0, INSIDE: 0.0}
+    for stage, size, program in zip(file.stages, file.sizes, file.members, strict=True):
+        exposed = program.exposed_s / program.step_s if program.step_s else 0.0
+        busy[COMPUTE] += size * stage.step_s * (1.0 - exposed)
+        busy[INSIDE] += size * stage.step_s * exposed
+    total = sum(busy.values())
+    parts = [(text, s / total * (1.0 - pipeline.bubble)) for text, s in busy.items() if s]
+    parts.append((WAITING, pipeline.bubble))
+    return tuple(sorted((part for part in parts if part[1]), key=lambda part: -part[1]))
 
 
-def _stores(analysed: AnalysedPlan, axis: str, role: str) -> bool:
-    """Whether an axis splits most of the bytes of the arguments of a role."""
-    pairs = zip(analysed.graph.inputs, analysed.decisions.inputs, strict=True)
-    rows = [(s, float(item.type.nbytes)) for item, s in pairs if item.role == role]
-    total = sum(nbytes for _, nbytes in rows)
-    return total > 0.0 and sum(b for s, b in rows if axis in s.axes) >= MOST * total
+def _at_peak_s(analysed: AnalysedPlan) -> tuple[float, float]:
+    """Seconds of matrix products at the peak rate of one device: once each, and all."""
+    flat, cluster = analysed.flat, analysed.cluster
+    again = computed_again(flat)
+    every_s = at_peak_s(flat, cluster)
+    return (at_peak_s(flat, cluster, again) if again else every_s), every_s

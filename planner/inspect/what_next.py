@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..common.stop import PROVED, Stop
 from ..common.units_text import bytes_text, seconds_text, share_text
 from ..files.plan_file import Pipeline, PlanFile
@@ -15,14 +17,27 @@ ROOM = 0.25  # share of the memory limit: with more left, a larger batch is like
 TASK = "`meshwright plan TARGET"
 
 
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a step does with the devices' arithmetic, as shares of the step.
+
+    mfu: matrix products at the peak rate, without those that are computed again.
+    hfu: the same with these.
+    launches: starting kernels; 0 where that is no large part of compute.
+    """
+
+    mfu: float
+    hfu: float
+    launches: float = 0.0
+
+
 def next_of_program(
     program: ProgramPlan,
     devices: int,
     *,
     first: tuple[str, float],
     layout: str,
-    peak_share: float,
-    memory_left: float,
+    use: Use,
 ) -> str:
     """What would make the step shorter, as a sentence with a command.
 
@@ -32,33 +47,45 @@ def next_of_program(
     Args:
         program: the plan.
         devices: number of devices.
-        first: what takes most of the step, and its share.
-        layout: well-known plan in which the axes of that collective split the program; empty for
+        first: the largest part of the step beside compute, and its share.
+        layout: well-known plans in which the axes of that collective split the program; empty for
             compute.
-        peak_share: matrix products at the peak rate, as a share of the step.
-        memory_left: bytes that the limit leaves on each device.
+        use: what the step does with the devices' arithmetic.
     """
     step_s, (what, share) = program.step_s, first
-    room = _room(memory_left, program.limit_bytes)
+    left = max(program.limit_bytes - program.peak_bytes, 0.0)
+    room = _room(left, program.limit_bytes)
     gap = max(0.0, 1.0 - program.lower_bound_s / step_s)
     if program.stop == Stop.TIME_LIMIT.name:
         return (
             f"raise --time-limit: the search ended early, {share_text(gap)} above its lower bound"
         )
-    if is_full(memory_left, program.limit_bytes):
+    if is_full(left, program.limit_bytes):
         twice = bytes_text(2 * program.limit_bytes)
         return (
             "memory is nearly full, so a faster plan may not fit: `meshwright explain PLAN.JSON "
             f"--memory {twice.replace(' ', '')}` plans with twice the memory{_exposed(program)}"
         )
+    again = _again(program, use, left)
     exposed = program.exposed_s / step_s
     if layout and exposed >= MUCH:
         less_s = step_s * (1.0 - share)
         return (
-            f"{what} is {share:.0%} of the step; without it a step takes {seconds_text(less_s)}"
-            f": {_against(layout, room)}"
+            f"{again}{what} is {share:.0%} of the step; without it a step takes "
+            f"{seconds_text(less_s)}: {_against(layout, room)}"
         )
-    return f"{_bounded(gap)}{_computing(program, devices, peak_share, room)}"
+    return f"{again}{_bounded(gap)}{_computing(program, devices, use, room)}"
+
+
+def _again(program: ProgramPlan, use: Use, left: float) -> str:
+    """What the backward pass need not compute again, as the program asks for, if memory is free."""
+    if use.hfu <= use.mfu or program.recomputed is not None or left <= ROOM * program.limit_bytes:
+        return ""
+    more = use.hfu / use.mfu - 1.0
+    return (
+        f"jax.checkpoint computes {more:.0%} of the flops of products again, though "
+        f"{bytes_text(left)} of memory are left: {TASK} --recompute search` keeps what pays; "
+    )
 
 
 def is_full(memory_left: float, limit_bytes: float) -> bool:
@@ -101,10 +128,16 @@ def _bounded(gap: float) -> str:
     return f"plans up to {share_text(gap)} faster are not ruled out by the lower bound; "
 
 
-def _computing(program: ProgramPlan, devices: int, peak_share: float, room: str) -> str:
+def _computing(program: ProgramPlan, devices: int, use: Use, room: str) -> str:
     """What to do about a step that is mostly compute."""
+    if use.launches:
+        return (
+            f"starting kernels is {use.launches:.0%} of the step, which takes the same time for "
+            f"shorter arrays: a larger batch{room} is almost free, more devices hardly help "
+            f"({TASK} ... --sweep batch=...` prices it)"
+        )
     share = program.compute_s / program.step_s
-    rate = peak_share / share if share else 0.0
+    rate = use.hfu / share if share else 0.0
     more = f"{TASK} -c ... --sweep devices={devices},{2 * devices}` prices twice the devices"
     if rate >= BUSY:
         return (

@@ -19,7 +19,7 @@ from ..common.interruption import ADVICE
 from ..common.options import Options
 from ..common.request import Request
 from ..common.stop import PROVED, Stop
-from ..files.plan_file import Pipeline, StageCost, StageRow, file_of
+from ..files.plan_file import ONE_PROGRAM, Pipeline, StageCost, StageRow, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
 from ..sharding.fewest_microbatches import fewest
 from ..sharding.plan_program import asks_for_shardings, with_asked
@@ -59,7 +59,7 @@ def one_or_stages(training: Training, request: Request) -> Planned:
         found = _run(search, options.pipeline)
         if found is None:
             raise search.refusal()
-        return _plan_of(found, search, {})
+        return _plan_of(found, search, _ASKED)
     if options.pipeline == "off" or _ignored(options):
         return in_one_program(fewest(training, request))
     if request.machine.num_devices <= request.machine.island:
@@ -69,6 +69,8 @@ def one_or_stages(training: Training, request: Request) -> Planned:
     return _faster(search)
 
 
+_ASKED = "was not planned, as a pipeline is asked for; pipeline='auto' plans both"
+_INTERRUPTED = "was not planned, as the search was interrupted"
 _LEFT_OUT = {"shardings": "plan with shardings='warn'"}
 
 
@@ -102,7 +104,7 @@ def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
         found, why = _tried(search)
         if found is None:
             raise _and_no_pipeline(error, why) from error
-        return _plan_of(found, search, {})
+        return _plan_of(found, search, error.message)
 
 
 def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
@@ -122,7 +124,7 @@ def _faster(search: PipelineSearch) -> Planned:
     found, why = _tried(search)
     spent = time.monotonic() - begun
     if found and search.request.interruption.happened:
-        return _plan_of(found, search, {})
+        return _plan_of(found, search, _INTERRUPTED)
     try:
         plan = fewest(
             search.training, search.request, found.ranked.step_s if found else float("inf")
@@ -130,13 +132,14 @@ def _faster(search: PipelineSearch) -> Planned:
     except KeyboardInterrupt:
         if found is None or not search.request.interruption.kept(found=True):
             raise
-        return _plan_of(found, search, {})
+        return _plan_of(found, search, _INTERRUPTED)
     except PlanError as error:
         if error.kind not in ("does-not-fit", "not-faster"):
             raise
         if found is None:
             raise _and_no_pipeline(error, why) from error
-        return _plan_of(found, search, {})
+        slow = "is not faster: none is below this step"
+        return _plan_of(found, search, slow if error.kind == "not-faster" else error.message)
     if found is None or plan.step_s <= found.ranked.step_s:
         notes = (
             (*plan.program.warnings, f"no pipeline was looked at: {why}")
@@ -151,7 +154,7 @@ def _faster(search: PipelineSearch) -> Planned:
     one = BaselineRow(
         plan.step_s, plan.program.peak_bytes, fits(plan.program), str(Mesh(plan.program.mesh))
     )
-    return _plan_of(found, search, {**plan.program.baselines, "one program": one})
+    return _plan_of(found, search, {**plan.program.baselines, ONE_PROGRAM: one})
 
 
 def _among_pipelines(program: ProgramPlan, pipelines_s: float) -> ProgramPlan:
@@ -187,9 +190,17 @@ def _run(search: PipelineSearch, asked: int | None) -> PlannedPipeline | None:
 
 
 def _plan_of(
-    found: PlannedPipeline, search: PipelineSearch, one: dict[str, BaselineRow]
+    found: PlannedPipeline, search: PipelineSearch, single: dict[str, BaselineRow] | str
 ) -> Planned:
-    rows = {**one, **_by_hand(search)}
+    """The pipeline as a plan.
+
+    Args:
+        found: the pipeline.
+        search: the search that found it.
+        single: the best plan without stages and hand-written ones, or why there is none.
+    """
+    no_single = single if isinstance(single, str) else ""
+    rows = {**({} if isinstance(single, str) else single), **_by_hand(search)}
     substitute_s, refused = 0.0, (ADVICE,)
     if not search.request.interruption.happened:
         found, substitute_s, refused = rewritten_pipeline(found, search)
@@ -202,7 +213,7 @@ def _plan_of(
         lower_bound_s=min(bound, best.step_s), bubble=max(best.bubble, 0.0),
         limit_bytes=search.limit, microbatches=best.shape.microbatches, schedule=best.schedule,
         chunks=best.shape.chunks, loss_reduction=loss.built.reduction, baselines=rows,
-        warnings=_warnings(search, (*loss.built.warnings, *refused)),
+        warnings=_warnings(search, (*loss.built.warnings, *refused)), no_single=no_single,
     )  # fmt: skip
     programs = tuple({id(plan.program): plan.program for plan in found.plans}.values())
     file = file_of(_stages(found, programs), programs, pipeline)

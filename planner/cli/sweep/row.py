@@ -56,7 +56,7 @@ def _figures(found: planner.Plan) -> dict[str, Any]:
     glance, devices = said["at_a_glance"], found.cluster.num_devices
     return {name: said[name] for name in names} | {
         "device_seconds": devices * found.step_s, "stages": len(said["stages"]),
-        "seconds": said["seconds"]["total"], "mfu": glance["peak_share"],
+        "seconds": said["seconds"]["total"], "mfu": glance["mfu"],
         "examples_per_s": glance["examples_per_s"], "tokens_per_s": glance["tokens_per_s"],
         "dollars": glance["dollars"], "kwh": glance["kwh"],
     }  # fmt: skip

@@ -9,7 +9,7 @@ from ...files.plan_file import Pipeline, PlanFile
 from ...pipeline.file_schedule import priced_of
 from ...pipeline.schedule import PIPELINES
 from ..analysed_plan import AnalysedPlan
-from ..at_a_glance import glance_of_stages
+from ..at_a_glance import Glance, glance_of_stages
 from ..timeline import predicted
 from .arguments import groups
 from .markup import Child, Markup, bar, el, join, table
@@ -45,8 +45,7 @@ def pipeline_html(file: PlanFile, pipeline: Pipeline, programs: Sequence[Analyse
         ("Idle", f"{simulated.bubble:.2%}", "of the devices' time in a step"),
         ("Peak memory of a device", bytes_text(file.peak_bytes),
          f"{file.peak_bytes / pipeline.limit_bytes:.0%} of {bytes_text(pipeline.limit_bytes)}"),
-        ("Gap to the lower bound", f"{file.gap:.2%}",
-         f"bound {seconds_text(pipeline.lower_bound_s)}"),
+        _gap(file, pipeline),
         ("Micro-batches", str(pipeline.microbatches), f"schedule: {pipeline.schedule}"),
     ]  # fmt: skip
     cluster = pipeline.cluster.get("name", "cluster")
@@ -57,8 +56,25 @@ def pipeline_html(file: PlanFile, pipeline: Pipeline, programs: Sequence[Analyse
     glance = glance_of_stages(file, pipeline, programs)
     speed, *more = glance.rates() or ["unknown"]
     tiles.append(("Speed", speed, ", ".join(more)))
+    tiles.append(_step_consists_of(glance))
+    if glance.other:
+        tiles.append(("Against other plans", f"{glance.times_as_fast:.2f} times as fast",
+                      f"as {glance.against()}"))  # fmt: skip
     title = f"Plan for {pipeline.name} on {cluster}"
     return document(title, [*tiles, *costs(glance)], parts, about, lead(glance))
+
+
+def _gap(file: PlanFile, pipeline: Pipeline) -> tuple[str, str, str]:
+    """The figure of the lower bound, which holds for pipelines."""
+    if not pipeline.lower_bound_s:
+        return "Gap to the lower bound", "unknown", "no bound is known"
+    bound = f"no pipeline of this program is below {seconds_text(pipeline.lower_bound_s)}"
+    return "Gap to the lower bound", f"{file.gap:.2%}", bound
+
+
+def _step_consists_of(glance: Glance) -> tuple[str, str, str]:
+    first, *others = glance.parts() or ["nothing"]
+    return "The step consists of", first, ", ".join(others)
 
 
 def _warnings(pipeline: Pipeline) -> Markup:
@@ -118,13 +134,14 @@ def _inside(file: PlanFile, member: int, analysed: AnalysedPlan) -> Markup:
 
 
 def _baselines(pipeline: Pipeline) -> Markup:
+    single = el("p", f"A plan of one program {pipeline.no_single}.") if pipeline.no_single else None
     if not pipeline.baselines:
-        about = "None were priced."
-        return el("p", about)
+        return single or el("p", "None were priced.")
     ranked = sorted(pipeline.baselines.items(), key=lambda item: item[1].step_s)
     rows = [
         (name, seconds_text(b.step_s), bytes_text(b.peak_bytes), "yes" if b.fits else "no", b.mesh)
         for name, b in ranked
     ]
     head = ("plan", "step", "peak memory", "fits", "mesh or stages")
-    return table("Other plans, priced alike", head, list(rows), numeric=" nn")
+    found = table("Other plans, priced alike", head, list(rows), numeric=" nn")
+    return join([single, found] if single else [found])

@@ -94,7 +94,7 @@ def test_rows_are_those_of_single_plans(run: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8")) == answer
     for name in ("mfu", "examples_per_s", "dollars"):
         glance = single["at_a_glance"]
-        assert last[name] == glance["peak_share" if name == "mfu" else name]
+        assert last[name] == glance[name]
     shown = run(*SWEEP, *SOME).out
     assert "device time" in shown
     assert shown.count("*") >= 2

@@ -13,6 +13,7 @@ import pytest
 
 from costmodel import ComputeModel, parse_cluster
 from planner import Options, Plan, load, plan
+from planner.common.units_text import share_text
 from planner.inspect.at_a_glance import at_a_glance
 
 EXAMPLES, WIDTH, LAYERS = 64, 256, 2
@@ -53,7 +54,7 @@ def test_figures_follow_from_the_plan() -> None:
     products = 3 * LAYERS - 1  # forward, and backward of both operands; none of the first input
     peak = ComputeModel(parse_cluster("8xh100")).peak_flops("float32", tensor=True)
     at_peak_s = products * 2 * 1024 * WIDTH * WIDTH / peak / 8
-    assert glance.peak_share == pytest.approx(at_peak_s / step_s)
+    assert glance.mfu == pytest.approx(at_peak_s / step_s)
     assert glance.examples_per_s == pytest.approx(1024 / step_s)
     assert glance.tokens_per_s == 0.0  # the batch holds no ids
     assert sum(share for _, share in glance.limits) == pytest.approx(1.0)
@@ -62,21 +63,31 @@ def test_figures_follow_from_the_plan() -> None:
     assert (glance.times_as_fast * step_s, glance.other) == pytest.approx(min(fitting))
 
 
-def test_what_is_computed_again_is_no_model_flop() -> None:
+@pytest.mark.parametrize("scanned", [False, True])
+def test_what_is_computed_again_is_no_model_flop(scanned: bool) -> None:
     def again(params, batch):
+        layer = jax.checkpoint(lambda x, w: jnp.tanh(x @ w))
+
         def loss(params):
-            layer = jax.checkpoint(lambda x, w: jnp.tanh(x @ w))
-            return jnp.mean(layer(layer(batch, params[0]), params[1]) ** 2)
+            if scanned:
+                x = jax.lax.scan(lambda x, w: (layer(x, w), None), batch, params)[0]
+            else:
+                x = layer(layer(batch, params[0]), params[1])
+            return jnp.mean(x * x)
 
         return jax.grad(loss)(params)
 
-    params = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * LAYERS
+    params = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
     batch = jax.ShapeDtypeStruct((EXAMPLES, WIDTH), jnp.float32)
-    options = Options(baseline="data-parallel", mesh=(8,), recompute="written")
+    options = Options(baseline="data-parallel", mesh=(8,), recompute="written", substitutions=False)
     found = plan(again, params, batch, cluster="8xh100", options=options)
-    assert "HFU" in str(found)
-    assert "MFU" not in str(found)
-    assert "MFU" in str(planned("data-parallel"))
+    glance = at_a_glance(found.analysed)
+    # forward, and backward of both operands (written out, none of the first input)
+    once = 3 * LAYERS - (not scanned)
+    assert glance.hfu / glance.mfu == pytest.approx((once + LAYERS) / once)
+    assert f"HFU {share_text(glance.hfu)}" in str(found)
+    assert f"MFU {share_text(glance.mfu)}" in str(found)
+    assert "HFU" not in str(planned("data-parallel"))
 
 
 def test_the_page_and_the_summary_say_it() -> None:
@@ -146,10 +157,66 @@ def test_a_plan_in_stages_has_a_glance_too() -> None:
     peak = ComputeModel(parse_cluster("4xv100-16gb:2")).peak_flops("float32", tensor=True)
     at_peak_s = products * 2 * EXAMPLES * WIDTH * WIDTH / peak / 4
     # A rule may write the sum of squares as a product, a thousandth of the whole.
-    assert glance["peak_share"] == pytest.approx(at_peak_s / found.step_s, rel=2e-3)
+    assert glance["mfu"] == pytest.approx(at_peak_s / found.step_s, rel=2e-3)
 
 
 def test_equal_layers_are_one_row() -> None:
     text = str(planned("fsdp"))
     assert f"of {LAYERS + 1} arguments are split" in text
     assert re.search(r"^    params/\*\s+2 x  \[x,-\]$", text, re.MULTILINE)
+
+
+def test_a_step_of_tiny_kernels_waits_for_their_launches() -> None:
+    tiny, large = (planned("data-parallel", rows) for rows in (EXAMPLES, 2**20))
+    parts = dict(at_a_glance(tiny.analysed).limits)
+    assert parts["starting kernels"] > 0.5 * tiny.file.programs[0].compute_s / tiny.step_s
+    assert "starting kernels" not in dict(at_a_glance(large.analysed).limits)
+    assert "says little" in at_a_glance(tiny.analysed).accuracy
+    assert "says little" not in at_a_glance(large.analysed).accuracy
+
+
+def test_axes_that_work_together_are_named_together() -> None:
+    """Parameters split over one of two data axes, and over an axis that splits the sequence."""
+
+    def loss(table, ids):
+        return jnp.mean((table[ids] @ table.T) ** 2)
+
+    table = jax.ShapeDtypeStruct((512, 64), jnp.float32)
+    ids = jax.ShapeDtypeStruct((64, 4096), jnp.int32)
+
+    def said(pin: str, rows: str, mesh: tuple[int, ...]) -> str:
+        options = Options(mesh=mesh, pins={"table": pin, "ids": rows}, substitutions=False)
+        step = lambda table, ids: table - jax.grad(loss)(table, ids)  # noqa: E731
+        roles = ("parameter", "batch")
+        found = plan(step, table, ids, cluster="8xh100", roles=roles, options=options)
+        return at_a_glance(found.analysed).layout
+
+    assert said("[y,-]", "[x*y,-]", (2, 4)) == (
+        "hybrid sharded data parallel over 8 devices (x*y); parameters split over 4 devices (y)"
+    )
+    assert said("[x*y,-]", "[x*y,-]", (2, 4)) == "fully sharded data parallel over 8 devices (x*y)"
+    assert said("[x*y,-]", "[x,y]", (2, 4)) == (
+        "fully sharded data parallel over 2 devices (x); context parallel over 4 devices (y); "
+        "parameters split over 8 devices (x*y)"
+    )
+
+
+def test_examples_and_tokens_are_of_the_same_argument() -> None:
+    def step(w, batch):
+        x = w[batch["ids"]].sum(1)
+        return (
+            w
+            - jax.grad(lambda w: jnp.mean((x @ w.T) ** 2))(w)
+            + batch["table"].sum() * batch["weights"].sum()
+        )
+
+    w = jax.ShapeDtypeStruct((512, 64), jnp.float32)
+    batch = {
+        "ids": jax.ShapeDtypeStruct((64, 16), jnp.int32),
+        "weights": jax.ShapeDtypeStruct((64,), jnp.float32),
+        "table": jax.ShapeDtypeStruct((999, 3), jnp.int32),
+    }
+    found = plan(step, w, batch, cluster="8xh100", roles=("parameter", "batch"), baselines=False)
+    glance = at_a_glance(found.analysed)
+    assert glance.examples_per_s == pytest.approx(64 / found.step_s)
+    assert glance.tokens_per_s == pytest.approx(64 * 16 / found.step_s)

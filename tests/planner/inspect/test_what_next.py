@@ -16,7 +16,7 @@ from planner.cli.main import COMMANDS
 from planner.common.units_text import bytes_text, seconds_text
 from planner.files.plan_file import Pipeline, PlanFile, StageRow
 from planner.inspect.at_a_glance import at_a_glance
-from planner.inspect.what_next import next_of_program, next_of_stages
+from planner.inspect.what_next import Use, next_of_program, next_of_stages
 
 WIDTH = 256
 
@@ -40,22 +40,22 @@ def found() -> Plan:
 
 
 def said(found: Plan, **changes: Any) -> str:
-    program = structs.replace(found.program, **changes)
+    held = {"peak_bytes": found.program.limit_bytes - 8e9}  # no room for much more
+    program = structs.replace(found.program, **held | changes)
     limits = at_a_glance(found.analysed).limits
-    first = next(part for part in limits if part[0] != "compute")
+    first = next(part for part in limits if " over " in part[0])
     return next_of_program(
         program,
         8,
         first=first,
         layout="fully sharded data parallel",
-        peak_share=0.01,
-        memory_left=8e9,
+        use=Use(0.01, 0.01),
     )
 
 
 def test_communication_is_named_with_the_step_without_it(found: Plan) -> None:
     glance = at_a_glance(found.analysed)
-    what, share = next(part for part in glance.limits if part[0] != "compute")
+    what, share = next(part for part in glance.limits if " over " in part[0])
     assert found.program.exposed_s > 0.2 * found.step_s  # else this tests another branch
     text = said(found)
     assert glance.what_next.startswith(f"{what} is {share:.0%} of the step")
@@ -68,7 +68,7 @@ def test_communication_is_named_with_the_step_without_it(found: Plan) -> None:
     assert "memory are left" not in text  # little is
     program = found.program
     assert "faster links" in next_of_program(
-        program, 8, first=(what, share), layout="tensor parallel", peak_share=0.01, memory_left=8e9
+        program, 8, first=(what, share), layout="tensor parallel", use=Use(0.01, 0.01)
     )
 
 
@@ -82,18 +82,35 @@ def test_compute_is_named_with_its_rate_and_the_bound(found: Plan) -> None:
     assert "up to 30% faster are not ruled out" in far
     near = said(found, **alone, lower_bound_s=0.97 * found.step_s)
     assert "more than 3.0% faster" in near
-    busy = next_of_program(
-        structs.replace(found.program, **alone), 8, first=("compute", 1.0), layout="",
-        peak_share=0.6, memory_left=8e9,
-    )  # fmt: skip
+    full = structs.replace(found.program, **alone, peak_bytes=0.9 * found.program.limit_bytes)
+    busy = next_of_program(full, 8, first=("compute", 1.0), layout="", use=Use(0.4, 0.6))
     assert "60% of the devices' peak, so more devices help" in busy
+
+
+def test_steps_of_launches_and_of_recomputation_are_told_apart(found: Plan) -> None:
+    alone = structs.replace(found.program, exposed_s=0.0, compute_s=found.step_s)
+
+    def about(program: Any, use: Use) -> str:
+        return next_of_program(program, 8, first=("compute", 1.0), layout="", use=use)
+
+    launches = about(alone, Use(0.001, 0.001, launches=0.8))
+    assert "starting kernels is 80% of the step" in launches
+    assert "devices=8,16" not in launches
+    again = about(alone, Use(0.3, 0.4))
+    assert "33% of the flops of products again" in again
+    assert "--recompute search`" in again
+    assert "again" not in about(alone, Use(0.3, 0.3))
+    chosen = structs.replace(alone, recomputed=())  # by the planner already
+    full = structs.replace(alone, peak_bytes=0.9 * alone.limit_bytes)
+    assert all("again" not in about(program, Use(0.3, 0.4)) for program in (chosen, full))
 
 
 def test_a_search_that_was_cut_short_and_full_memory_come_first(found: Plan) -> None:
     assert "--time-limit" in said(found, stop="TIME_LIMIT")
     full = next_of_program(
-        found.program, 8, first=("compute", 1.0), layout="", peak_share=0.0, memory_left=0.0
-    )
+        structs.replace(found.program, peak_bytes=found.program.limit_bytes), 8,
+        first=("compute", 1.0), layout="", use=Use(0.0, 0.0),
+    )  # fmt: skip
     assert "memory is nearly full" in full
     assert f"--memory {2 * found.program.limit_bytes / 1e9:.2f}GB" in full
 

@@ -44,6 +44,8 @@ def test_a_pipeline_is_saved_loaded_bound_and_run(tmp_path):
     assert made.microbatches == 4
     assert made.fits
     assert made.lower_bound_s <= made.step_s
+    assert "lower bound  " in str(made)
+    assert "a plan of one program was not planned, as a pipeline is asked for" in str(made)
     assert {s.recompute for s in made.stages} <= {*RECOMPUTE}
     made.save(tmp_path / "a.json")
     again = load(tmp_path / "a.json")
@@ -217,6 +219,8 @@ def test_a_pipeline_is_chosen_where_the_network_is_slow():
     assert by_hand
     assert all(auto.step_s <= b.step_s * (1 + 1e-9) for b in auto.baselines.values())
     # beside a pipeline that is faster, one program is not searched to the end
+    assert auto.file.joined.no_single == ""
+    assert "  one program " in str(auto)
     assert single.step_s <= auto.baselines["one program"].step_s <= single.step_s * 1.01
 
 
