@@ -26,6 +26,7 @@ INSIDE, WAITING = "collectives inside stages", "waiting for other stages"
 # Share of compute that launches of kernels take, from which on these are named in its place.
 MOSTLY = 0.5
 MOST_PARTS = 3  # of a step that are named
+DATA = ("data-parallel", "zero-1", "zero-2", "fsdp")  # split the batch over all devices
 OTHERS = "; their steps are products mostly, and this one's are launches, so this says little"
 CENT = 0.01  # dollars
 
@@ -49,6 +50,7 @@ class Glance:
     dollars, kwh: price and energy of a step on all devices; None where the cluster names none.
     accuracy: how far predictions for this device were off, as a sentence.
     what_next: what would make the step shorter, and the command that prices it.
+    left_out: well-known plans that were not priced, and why; empty if there are none.
     """
 
     step_s: float
@@ -67,6 +69,7 @@ class Glance:
     kwh: float | None
     accuracy: str
     what_next: str
+    left_out: str = ""
 
     def sentence(self) -> str:
         """What the plan is, how good, and what limits it."""
@@ -93,6 +96,7 @@ class Glance:
             "in short": [self.sentence()], "speed": self.rates(), "cost": self.costs(),
             "consists of": self.parts(), "how sure": [self.accuracy],
             "what next": [self.what_next] if self.what_next else [],
+            "left out": [self.left_out] if self.left_out else [],
         }  # fmt: skip
         return [f"  {name:<12} {', '.join(texts)}" for name, texts in rows.items() if texts]
 
@@ -159,6 +163,7 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
         kwh=kwh,
         accuracy=accuracy_text(analysed.cluster, step) + (OTHERS if _is_launches(limits) else ""),
         what_next=_what_next(analysed, limits, (model_s / step, all_s / step)) if step else "",
+        left_out=_left_out(analysed),
     )
 
 
@@ -213,6 +218,17 @@ def _bounded(step_s: float, lower_bound_s: float, kind: str) -> str:
     if gap <= PROVED:
         return f"no {kind} is faster, by proof"
     return f"no {kind} is more than {share_text(gap)} faster, by a lower bound"
+
+
+def _left_out(analysed: AnalysedPlan) -> str:
+    """Hand-written plans that split the batch over all devices, where it does not divide."""
+    examples, devices = examples_of(analysed), analysed.cluster.num_devices
+    priced = analysed.program.baselines
+    if not priced or not examples % devices or any(name in priced for name in DATA):
+        return ""
+    has_state = any(item.role == "optimizer-state" for item in analysed.graph.inputs)
+    names = [name for name in DATA if has_state or not name.startswith("zero")]
+    return f"{', '.join(names)}: a batch of {examples:,} does not divide over {devices:,} devices"
 
 
 def _costs(cluster: Cluster, step_s: float) -> tuple[float | None, float | None]:

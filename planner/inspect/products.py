@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
+from itertools import groupby
 
 from costmodel import Cluster, ComputeModel
-from ir import ATTENTION, GROUPED, Graph, Literal, flops_of, lookup
+from ir import ATTENTION, GROUPED, Graph, flops_of, lookup
 from ir.analysis import FlatProgram, Place, operand_types
 
 NAMES = ("dot_general", "conv_general_dilated", GROUPED, *ATTENTION)
@@ -37,36 +39,39 @@ def at_peak_s(flat: FlatProgram, cluster: Cluster, without: frozenset[int] = fro
 
 
 def computed_again(flat: FlatProgram) -> frozenset[int]:
-    """Products in regions of `jax.checkpoint` that equal an earlier one elsewhere, by flat number.
+    """Products that backward regions of `jax.checkpoint` compute again, by flat number.
 
-    Two ops are equal if all that they are computed from is. What enters a loop's body counts as
-    equal if it is of the same type, since the backward loop gets what the forward loop had.
+    Each stands for an earlier product of the same form: op, attributes and types. The tables that
+    it is computed from may differ, as JAX moves some out of a loop in the forward pass alone. A
+    region of which all products have such a counterpart has no gradients, so it is a forward one.
     """
     regions = _regions(flat.graph, ())
-    if not regions:
-        return frozenset()
-    same: dict[int, Hashable] = {}  # value -> what equal values share
-
-    def name_of(value: int | Literal) -> Hashable:
-        if isinstance(value, Literal) or value in same:
-            return value if isinstance(value, Literal) else same[value]
-        item = flat.values[value]
-        return item.type if item.kind == "port" else value
+    forms, found = Counter[Hashable](), set[int]()
 
     def region_of(i: int) -> Place:
         place = flat.ops[i].place
         return next((place[:n] for n in range(1, len(place)) if place[:n] in regions), ())
 
-    first: dict[Hashable, int] = {}
-    found: set[int] = set()
-    for i, op in enumerate(flat.ops):
-        inputs = tuple(map(name_of, op.inputs))
-        at = first.setdefault((op.node.op, repr(op.node.attrs), op.node.outputs, inputs), i)
-        if at != i:
-            same.update(zip(op.outputs, map(name_of, flat.ops[at].outputs), strict=True))
-            if op.node.op in NAMES and region_of(i) not in ((), region_of(at)):
-                found.add(i)
+    numbers = [i for i, _ in products(flat)] if regions else []
+    for region, group in groupby(numbers, region_of):
+        members = [(i, _form(flat, i)) for i in group]
+        left, again = forms.copy(), set[int]()
+        for i, form in members:
+            if region and left[form]:
+                left[form] -= 1
+                again.add(i)
+        if again and len(again) < len(members):
+            found |= again
+            forms = left
+        else:
+            forms.update(form for _, form in members)
     return frozenset(found)
+
+
+def _form(flat: FlatProgram, i: int) -> Hashable:
+    op, node = flat.ops[i], flat.ops[i].node
+    types = (*operand_types(flat, op), *node.outputs)
+    return node.op, repr(node.attrs), types, op.weight
 
 
 def _regions(graph: Graph, prefix: Place) -> set[Place]:

@@ -6,11 +6,14 @@ as well as it can, so that no expert's version of a baseline is faster than the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from ir import FactorSpec, Sharding, Strategy
-from ir.analysis import FlatProgram, Kinds, accumulators
+from ir import FactorSpec, Sharding, Strategy, flops_of, lookup
+from ir.analysis import FlatProgram, Kinds, accumulators, operand_types
 
 from ...common.surface import public_methods
 from ..problem.argument_roles import Roles
@@ -30,6 +33,7 @@ class Baseline:
 
 
 BATCH = "batch"
+MOST = 0.5  # share of the flops of products whose batch must divide over the data axes of a recipe
 Menu = tuple[Strategy, ...]
 # (kind of a factor, whether its op is outside forward and backward) -> may this axis split it?
 Rule = Callable[[str, bool], bool]
@@ -84,6 +88,10 @@ def _on_batch(kind: str, _update: bool) -> bool:
     return kind == BATCH
 
 
+def _tensor(kind: str, _update: bool) -> bool:
+    return kind != BATCH
+
+
 def _data(kind: str, update: bool) -> bool:
     """Rule of a data axis with sharded state: factors of the batch, and any in the update."""
     return kind == BATCH or update
@@ -134,12 +142,15 @@ class Recipes:
             return set(state.axes) == full
         return state.is_replicated
 
-    def recipes(self, *, every: bool) -> list[Recipe]:
-        """The recipes that apply to this mesh.
+    def recipes(self, *, every: bool, apart: bool = False) -> list[Recipe]:
+        """The recipes that apply to this mesh, and over whose data axes the batch divides.
+
+        Where it does not, most devices would repeat the work of others, which nobody writes.
 
         Args:
             every: whether to include those of a single axis, which on a mesh of several axes repeat
                 those of the flat mesh.
+            apart: whether the devices are in several islands of fast links.
         """
         found: list[Recipe] = []
         axes = tuple(range(len(self.mesh.names)))
@@ -149,8 +160,59 @@ class Recipes:
         if self.kinds.batch and (every or len(axes) <= 2):
             found.extend(self._expert())
         found.extend(self._megatron())
+        if self.kinds.batch and self.roles.parameters and len(axes) == 2:
+            found.extend(self._two_ways(apart=apart))
         if self.roles.parameters and flat:
             found.append(self._largest())
+        return [recipe for recipe in found if self._divides(recipe.data)]
+
+    @cached_property
+    def _batches(self) -> dict[int, float]:
+        """Sizes of the batch in products, and the flops of those."""
+        found: dict[int, float] = defaultdict(float)
+        for i, op in enumerate(self.flat.ops):
+            if op.node.op in ("dot_general", "conv_general_dilated"):
+                kinds = self.kinds.of_op(i)
+                spec = self.builder.spec(op)
+                sizes = [n for (_, n), kind in zip(spec.sizes, kinds, strict=True) if kind == BATCH]
+                flops = flops_of(lookup(op.node.op), op.node, operand_types(self.flat, op))
+                found[max(sizes, default=0)] += op.weight * flops
+        return found
+
+    def _divides(self, axes: Sequence[int]) -> bool:
+        """Whether the batch divides over some axes, in most of the flops of products that have one.
+
+        Args:
+            axes: positions of mesh axes.
+        """
+        ways = math.prod(self.mesh.sizes[a] for a in axes)
+        having = {size: flops for size, flops in self._batches.items() if size}
+        dividing = sum(flops for size, flops in having.items() if size % ways == 0)
+        return dividing >= MOST * sum(having.values())
+
+    def _two_ways(self, *, apart: bool) -> list[Recipe]:
+        """On two axes, the second of close devices: fully sharded with tensor parallel, and hybrid.
+
+        The first splits parameters and state over all devices, the batch over the first axis and
+        products over the second. The second splits the batch over all devices, and parameters and
+        state only over close ones. Experts write them for several islands, and the first for small
+        batches.
+        """
+        second = self.mesh.names[1]
+        whole = self._divides((0, 1))
+
+        def near(v: int, state: Sharding) -> bool:
+            if v not in self.keeps:
+                return True
+            options = self.builder.states(v, partial=False)
+            able = any(set(s.axes) == {second} for s in options)
+            return set(state.axes) == ({second} if able else set())
+
+        found: list[Recipe] = []
+        if apart or not whole:
+            found.append(Recipe("fsdp-tp", (_data, _tensor), self._split(self.keeps), (0,)))
+        if apart and self.roles.states:
+            found.append(Recipe("hsdp", (_data, _data), near, (0, 1)))
         return found
 
     def _data_parallel(self, axes: tuple[int, ...]) -> list[Recipe]:
@@ -202,9 +264,6 @@ class Recipes:
     def _tensor_parallel(self, tensor: int) -> list[Recipe]:
         name = self.mesh.names[tensor]
 
-        def with_sequence(kind: str, _update: bool) -> bool:
-            return kind != BATCH
-
         def without(kind: str, _update: bool) -> bool:
             return kind not in (BATCH, "sequence")
 
@@ -217,7 +276,7 @@ class Recipes:
         data = tuple(a for a in range(len(self.mesh.names)) if a != tensor)
         recipes = [Recipe("megatron", rules(without), state, data)]
         if self.kinds.sequence:
-            recipes.append(Recipe("megatron-sp", rules(with_sequence), state, data))
+            recipes.append(Recipe("megatron-sp", rules(_tensor), state, data))
         return recipes
 
     def _largest(self) -> Recipe:

@@ -333,14 +333,15 @@ class MeshSearch:
 
     def baselines(self, table: dict[str, Baseline]) -> list[Candidate]:
         """Prices the hand-written plans here; the best mesh of each stays in the table."""
-        program, machine = self.scope.program, self.scope.request.machine
-        one_island = machine.num_devices <= machine.island
+        program, request = self.scope.program, self.scope.request
+        one_island = request.machine.num_devices <= request.machine.island
         if len(self.mesh.axes) > 2 and one_island:
             return []
         maker = Recipes(self.builder, program.kinds, program.roles)
         found: list[Candidate] = []
         done: dict[tuple[object, ...], tuple[Candidate, bool] | None] = {}
-        for recipe in maker.recipes(every=self.scope.request.options.mesh is not None):
+        every = request.options.mesh is not None
+        for recipe in maker.recipes(every=every, apart=not one_island):
             self.scope.say(f"baseline {recipe.name} on {self.mesh}")
             key = (recipe.axis, id(recipe.state))
             if key not in done:
@@ -349,9 +350,8 @@ class MeshSearch:
             if priced is None:
                 continue
             candidate, fits = priced
-            row = Baseline(
-                candidate.account.step_s, candidate.account.peak_bytes, fits, str(self.mesh)
-            )
+            sums = candidate.account
+            row = Baseline(sums.step_s, sums.peak_bytes, fits, str(self.mesh))
             held = table.get(recipe.name)
             if held is None or (not row.fits, row.step_s) < (not held.fits, held.step_s):
                 table[recipe.name] = row

@@ -39,7 +39,8 @@ def training(loss: Any, params: Any, batch: Any, **settings: Any) -> Plan:
     return plan(loss, params, batch, optimizer=optax.adam(1e-3), cluster=slow_machine(), **settings)
 
 
-def recipes(loss: Any, params: Any, batch: Any, mesh: tuple[int, ...], *, every: bool = True):
+def recipes(loss: Any, params: Any, batch: Any, mesh: tuple[int, ...], *, every: bool = True,
+            apart: bool = False):  # fmt: skip
     call = step_for(loss, (params, batch), optimizer=optax.adam(1e-3), microbatches=1,
                     loss_reduction="auto")  # fmt: skip
     traced = trace(
@@ -55,7 +56,7 @@ def recipes(loss: Any, params: Any, batch: Any, mesh: tuple[int, ...], *, every:
     specs = [facts.spec(op) for op in flat.ops]
     kinds = Kinds(Classes(flat, specs), specs, roles.batch, roles.parameters, roles.states)
     maker = Recipes(builder, kinds, roles)
-    return maker, {r.name: r for r in maker.recipes(every=every)}
+    return maker, {r.name: r for r in maker.recipes(every=every, apart=apart)}
 
 
 # --- which there are ---------------------------------------------------------------------------
@@ -97,6 +98,30 @@ def test_one_axis_recipes_are_priced_on_the_flat_mesh() -> None:
     assert "megatron" in on_two
     _, asked = recipes(mean_loss, PARAMS, BATCH, (2, 4))
     assert "data-parallel" in asked
+
+
+def test_a_batch_that_does_not_divide_leaves_no_straw_man() -> None:
+    few = {"x": struct(4, 16), "y": struct(4, 16)}
+    _, flat = recipes(mean_loss, PARAMS, few, (8,))
+    assert {"data-parallel", "zero-1", "zero-2", "fsdp"}.isdisjoint(flat)
+    assert {"megatron", "largest-dimension"} <= flat.keys()
+    _, two = recipes(mean_loss, PARAMS, few, (4, 2))
+    assert {"megatron", "fsdp-tp"} <= two.keys()
+    assert {"data-parallel", "fsdp", "hsdp"}.isdisjoint(two)
+    p = training(mean_loss, PARAMS, few)
+    assert p.step_s <= p.baselines["fsdp-tp"].step_s * (1 + 1e-9)
+    said = "  left out     data-parallel, zero-1, zero-2, fsdp: a batch of 4 does not divide over 8"
+    assert said in str(p)
+    assert "left out" not in str(training(mean_loss, PARAMS, BATCH))
+
+
+def test_several_islands_give_hybrid_plans() -> None:
+    maker, found = recipes(mean_loss, PARAMS, BATCH, (2, 4), apart=True)
+    for v in maker.roles.parameters:
+        assert {s.axes for s in allowed(maker, found["hsdp"], v)} == {("y",)}
+        assert {frozenset(s.axes) for s in allowed(maker, found["fsdp-tp"], v)} == {frozenset("xy")}
+    _, near = recipes(mean_loss, PARAMS, BATCH, (2, 4))
+    assert {"hsdp", "fsdp-tp"}.isdisjoint(near)
 
 
 # --- what they mean ----------------------------------------------------------------------------
