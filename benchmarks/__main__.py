@@ -14,6 +14,7 @@ BENCHES = (
     "autoparallel",
     "contest",
     "costs",
+    "experts",
     "extraction",
     "false-rules",
     "fuzz",

@@ -1,0 +1,183 @@
+# pyright: basic
+"""Transformers whose perceptrons are experts, as losses that the planner traces.
+
+Tokens choose their experts by the largest of softmax or sigmoid scores, whose weights are made to
+sum to one; shared experts see all tokens. Rows of experts are brought together in one of the forms
+that people write:
+
+    onehot   products with one-hot masks [tokens, experts, slots] (GShard); a capacity
+    slots    scatter into slots of experts, batched products, gather back; a capacity
+    ragged   sort by expert, `jax.lax.ragged_dot`, scatter back; no token is dropped
+
+Sources: Lepikhin et al., GShard, arXiv:2006.16668; Gale et al., MegaBlocks, arXiv:2211.15841.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.published_model import Transformer, again
+
+FORMS = ("onehot", "slots", "ragged")
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A model with experts in every layer.
+
+    dense: everything but the experts.
+    head: features of a head of attention.
+    experts, active, shared: experts in a layer, those of a token, and those that all tokens see.
+    width: inner features of an expert.
+    form: one of `FORMS`.
+    capacity: slots of an expert against its mean number of tokens in a sequence; the sorted form
+        has none.
+    balance: weight of the loss that keeps experts equally busy.
+    """
+
+    dense: Transformer
+    head: int
+    experts: int
+    active: int
+    shared: int
+    width: int
+    form: str = "slots"
+    capacity: float = 1.25
+    balance: float = 0.01
+
+    def parameters(self) -> Any:
+        """Shapes of the parameters; those of layers are stacked."""
+        m, d, e, f = self.dense.hidden, self.head, self.experts, self.width
+        heads, groups = self.dense.heads, self.dense.kv_heads
+        found = self.dense.parameters()
+        each = {"q": (m, heads, d), "k": (m, groups, d), "v": (m, groups, d), "o": (heads, d, m)}
+        each |= {"router": (m, e), "up": (e, m, f), "gate": (e, m, f), "down": (e, f, m)}
+        if self.shared:
+            s = self.shared * f
+            each |= {"shared_up": (m, s), "shared_gate": (m, s), "shared_down": (s, m)}
+        norms = {name: found["layers"][name].shape[1:] for name in ("attn_norm", "mlp_norm")}
+        shapes = (each | norms).items()
+        stacked = {
+            name: jax.ShapeDtypeStruct((self.dense.layers, *s), self.dense.activations)
+            for name, s in shapes
+        }
+        return found | {"layers": stacked}
+
+    def batch(self, sequences: int) -> Any:
+        """Shapes of a batch."""
+        return self.dense.batch(sequences)
+
+    def loss(self, params: Any, batch: Any) -> Any:
+        """Mean cross entropy of the next token, and the loss of unequal experts."""
+        x = params["tok"][batch["tokens"]]
+        layer = again(self.layer) if self.dense.recompute == "full" else self.layer
+        x, uneven = jax.lax.scan(layer, x, params["layers"])
+        logits = self.dense.norm(x, params["norm"], None) @ params["head"]
+        entropy = self.dense.entropy(logits, batch["labels"])
+        return entropy + self.balance * jnp.mean(uneven)
+
+    def layer(self, x: Any, p: Any) -> Any:
+        """One layer, and how unequal its experts are."""
+        y = self.dense.norm(x, p["attn_norm"], None)
+        q, k, v = (jnp.einsum("bsm,mhd->bshd", y, p[name]) for name in "qkv")
+        core = self.dense.attention(self.dense.rotary(q), self.dense.rotary(k), v, None)
+        x = x + jnp.einsum("bshd,hdm->bsm", core, p["o"])
+        y = self.dense.norm(x, p["mlp_norm"], None)
+        weights, chosen, uneven = self.route(y, p["router"])
+        found = getattr(self, f"by_{self.form}")(y, weights, chosen, p)
+        if self.shared:
+            up = (y @ p["shared_up"]) * jax.nn.silu(y @ p["shared_gate"])
+            found = found + up @ p["shared_down"]
+        return x + found, uneven
+
+    def route(self, y: Any, router: Any) -> Any:
+        """Weights and numbers of each token's experts, and how unequal these are."""
+        scores = jax.nn.softmax((y @ router).astype(jnp.float32), axis=-1)
+        weights, chosen = jax.lax.top_k(scores, self.active)
+        weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
+        picked = jax.nn.one_hot(chosen, self.experts, dtype=jnp.float32)
+        share = jnp.mean(jnp.sum(picked, axis=2), axis=(0, 1)) / self.active
+        uneven = self.experts * jnp.sum(share * jnp.mean(scores, axis=(0, 1)))
+        return weights.astype(y.dtype), chosen, uneven
+
+    @property
+    def slots(self) -> int:
+        """Slots of an expert for the tokens of one sequence."""
+        return max(int(self.capacity * self.active * self.dense.seq / self.experts), 1)
+
+    def places(self, chosen: Any) -> Any:
+        """For each choice of a sequence its number among those of the same expert, [b, s k]."""
+        flat = chosen.reshape(chosen.shape[0], -1)
+        picked = jax.nn.one_hot(flat, self.experts, dtype=jnp.int32)
+        return flat, jnp.sum(jnp.cumsum(picked, axis=1) * picked, axis=-1) - 1
+
+    def held(self, name: str, x: Any) -> Any:
+        """A value by its name, as it is; for programs with shardings of their own."""
+        del name
+        return x
+
+    def by_onehot(self, y: Any, weights: Any, chosen: Any, p: Any) -> Any:
+        """Products with masks."""
+        _, place = self.places(chosen)
+        slot = jax.nn.one_hot(place.reshape(chosen.shape), self.slots, dtype=y.dtype)
+        expert = jax.nn.one_hot(chosen, self.experts, dtype=y.dtype)
+        sent = jnp.einsum("bskc,bske->bsec", slot, expert)
+        back = jnp.einsum("bskc,bske,bsk->bsec", slot, expert, weights)
+        rows = jnp.einsum("bsec,bsm->becm", sent, self.held("tokens", y))
+        rows = self.held("rows", self.held("packed", rows))
+        up = jnp.einsum("becm,emf->becf", rows, p["up"])
+        up = self.held("up", up * jax.nn.silu(jnp.einsum("becm,emf->becf", rows, p["gate"])))
+        return jnp.einsum("bsec,becm->bsm", back, jnp.einsum("becf,efm->becm", up, p["down"]))
+
+    def by_slots(self, y: Any, weights: Any, chosen: Any, p: Any) -> Any:
+        """Rows scattered into slots; what is beyond them is dropped."""
+        flat, place = self.places(chosen)
+        count = self.experts * self.slots
+        slot = jnp.where(place < self.slots, flat * self.slots + place, count)
+
+        def sent(y: Any, slot: Any) -> Any:
+            rows = jnp.zeros((count, y.shape[-1]), y.dtype)
+            return rows.at[slot].set(jnp.repeat(y, self.active, axis=0), mode="drop")
+
+        rows = jax.vmap(sent)(self.held("tokens", y), slot)
+        rows = rows.reshape(y.shape[0], self.experts, self.slots, -1)
+        rows = self.held("rows", self.held("packed", rows))
+        up = jnp.einsum("becm,emf->becf", rows, p["up"])
+        up = self.held("up", up * jax.nn.silu(jnp.einsum("becm,emf->becf", rows, p["gate"])))
+        rows = jnp.einsum("becf,efm->becm", up, p["down"]).reshape(y.shape[0], count, -1)
+        back = jax.vmap(lambda rows, slot: rows.at[slot].get(mode="fill", fill_value=0))
+        found = back(rows, slot).reshape(*chosen.shape, -1)
+        return jnp.einsum("bsk,bskm->bsm", weights, found)
+
+    def by_ragged(self, y: Any, weights: Any, chosen: Any, p: Any) -> Any:
+        """Rows of all sequences in the order of their experts."""
+        flat, tokens = chosen.reshape(-1), y.reshape(-1, y.shape[-1])
+        order = jnp.argsort(flat)
+        sizes = jnp.bincount(flat, length=self.experts).astype(jnp.int32)
+        rows = self.held("sorted", tokens[order // self.active])
+        up = jax.lax.ragged_dot(rows, p["up"], sizes)
+        up = self.held("inner", up * jax.nn.silu(jax.lax.ragged_dot(rows, p["gate"], sizes)))
+        rows = jax.lax.ragged_dot(up, p["down"], sizes) * weights.reshape(-1)[order][:, None]
+        return jnp.zeros_like(tokens).at[order // self.active].add(rows).reshape(y.shape)
+
+
+def small(form: str, *, experts: int = 8, active: int = 2, shared: int = 0) -> Experts:
+    """A model for numerics: an expert has as many slots as a sequence has tokens, or more."""
+    dense = Transformer(1, 16, 4, 2, 0, True, 32, 16, dtype="float32", flash=False)
+    return Experts(dense, 8, experts, active, shared, 24, form, capacity=float(experts))
+
+
+MIXTRAL = Experts(Transformer(32, 4096, 32, 8, 0, True, 32000, 4096), 128, 8, 2, 0, 14336)
+DEEPSEEK = Experts(Transformer(58, 7168, 128, 128, 0, True, 129280, 4096), 128, 256, 8, 1, 2048)
+# of the model trained on 64 GB200 in marin's pull request 7981 (359.6 billion parameters)
+GRUG = Experts(Transformer(48, 6144, 48, 48, 0, True, 128256, 4096), 128, 128, 4, 2, 3072)
+QWEN = Experts(Transformer(48, 2048, 32, 4, 0, True, 151936, 4096), 128, 128, 8, 0, 768)
+
+
+def cut(model: Experts, layers: int, form: str) -> Experts:
+    """The model with fewer layers, which recompute what they need, in some form."""
+    return replace(model, dense=replace(model.dense, layers=layers, recompute="full"), form=form)
