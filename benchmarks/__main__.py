@@ -25,6 +25,7 @@ BENCHES = (
     "oracles",
     "overlap",
     "pipeline-plans",
+    "pipeline-scan",
     "pipeline-search",
     "pipeline-steps",
     "pipelines",

@@ -94,7 +94,7 @@ class CompiledPlan:
     @unmeshed
     def __call__(self, *args: Any) -> Any:
         places = zip(self._flat(args), self._flat_in, self._carried, strict=True)
-        leaves = [_placed(leaf, sharding, carried=state) for leaf, sharding, state in places]
+        leaves = [placed(leaf, sharding, carried=state) for leaf, sharding, state in places]
         try:
             results = self._jitted(*leaves)
         except TypeError:
@@ -140,7 +140,7 @@ class CompiledPlan:
         return leaves
 
 
-def _placed(leaf: Any, sharding: NamedSharding, *, carried: bool) -> Any:
+def placed(leaf: Any, sharding: NamedSharding, *, carried: bool) -> Any:
     """The argument where the plan wants it; an array that lies otherwise is moved first.
 
     Arrays on no mesh are moved too, and so are numbers and NumPy's arrays that state begins with:
@@ -158,8 +158,8 @@ def _placed(leaf: Any, sharding: NamedSharding, *, carried: bool) -> Any:
         return leaf  # every process has the same
     there: Any = getattr(leaf, "sharding", None)
     on_mesh = isinstance(there, NamedSharding) and there.mesh == sharding.mesh
-    placed = on_mesh and there.is_equivalent_to(sharding, leaf.ndim)
-    return leaf if placed else jax.device_put(leaf, sharding)
+    is_there = on_mesh and there.is_equivalent_to(sharding, leaf.ndim)
+    return leaf if is_there else jax.device_put(leaf, sharding)
 
 
 def compile_plan(

@@ -11,6 +11,7 @@ from ir import digest
 from ..common.errors import PlanError
 from ..emit.pipeline.build import build_pipeline
 from ..emit.pipeline.runtime import Pipeline
+from ..emit.pipeline.scan import ScannedPipeline, scanned_pipeline
 from ..emit.pipeline.transfer import split_devices
 from ..files.plan_file import PlanFile
 from ..inspect.analysed_plan import analyse_plan
@@ -20,6 +21,8 @@ from ..pipeline.divide.simulated import table_of
 from ..pipeline.stage_planner import BoundStages
 from ..training.step_call import params_and_batch
 from .bind import check_settings
+
+RUNTIMES = ("dispatch", "scan")
 
 
 def bound_stages(
@@ -62,8 +65,8 @@ def bound_stages(
 
 
 def compiled_stages(
-    file: PlanFile, bound: BoundStages, devices: Sequence[Any], where: str
-) -> Pipeline:
+    file: PlanFile, bound: BoundStages, devices: Sequence[Any], where: str, runtime: str
+) -> Pipeline | ScannedPipeline:
     """The step: (params, opt_state, batch) -> (params, opt_state, loss).
 
     Args:
@@ -71,6 +74,10 @@ def compiled_stages(
         bound: its loss.
         devices: at least as many as the plan needs.
         where: the plan is, for errors.
+        runtime: one of `RUNTIMES`.
+
+    Raises:
+        PlanError: if the stages cannot run as one program, with what stands in the way.
     """
     joined = file.joined
     schedule = table_of(joined.schedule, joined.microbatches, file.recompute, joined.chunks)
@@ -79,6 +86,12 @@ def compiled_stages(
         (stage.program, solved_of(stage, member.decisions, member.reshard))
         for stage, member in zip(bound.stages, members, strict=True)
     ]
-    groups = split_devices(list(devices), file.groups)
     options = [member.compiler_options for member in file.members]
+    if runtime == "scan":
+        first, *others = options
+        common = dict(item for item in first.items() if all(item in o.items() for o in others))
+        return scanned_pipeline(
+            bound.loss, file.cuts, schedule, devices, file.recompute, solved, common
+        )
+    groups = split_devices(list(devices), file.groups)
     return build_pipeline(bound.loss, file.cuts, schedule, groups, file.recompute, solved, options)

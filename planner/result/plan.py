@@ -36,7 +36,7 @@ from ..inspect.what_if import what_if
 from ..pipeline.stage_planner import BoundStages
 from ..sharding.lower import lower_decisions
 from .bind import bound_program, placed, specs_like
-from .bind_stages import bound_stages, compiled_stages
+from .bind_stages import RUNTIMES, bound_stages, compiled_stages
 from .enough_devices import check_enough
 from .plan_view import PlanView
 
@@ -247,20 +247,32 @@ class Plan(PlanView):
         self._here(devices)
         return build_mesh(self.mesh, devices)
 
-    def compile(self, *, devices: Devices | None = None) -> Any:
+    def compile(self, *, devices: Devices | None = None, runtime: str = "dispatch") -> Any:
         """A callable with the signature of the function, on the devices present.
 
         With `optimizer=`: (params, opt_state, batch) -> (params, opt_state, loss).
 
+        Args:
+            devices: devices to run on, in row-major order; all there are if None.
+            runtime: of a plan in stages: "dispatch" starts a program for each task of the
+                schedule; "scan" is one program that runs the schedule in rounds, for stages of
+                equal layers on equal groups of devices.
+
         Raises:
-            PlanError: if there are fewer devices than the plan needs, or no function is bound.
+            PlanError: if there are fewer devices than the plan needs, no function is bound, or the
+                stages cannot run as one program.
         """
         bound, here = self._need(), self._here(devices)
+        if runtime not in RUNTIMES:
+            raise PlanError(
+                f"must be {' or '.join(map(repr, RUNTIMES))}, got {runtime!r}", kind="bad-option",
+                where="runtime", remedy="leave it out to start each task by itself",
+            )  # fmt: skip
         LOGGER.info("emitting %s for %d devices", self.file.whole.name, sum(self.file.groups))
         if isinstance(bound, BoundStages):
             if devices is None:
                 here = sorted(here, key=lambda device: (device.process_index, device.id))
-            return compiled_stages(self.file, bound, here, self.where)
+            return compiled_stages(self.file, bound, here, self.where, runtime)
         return compile_plan(
             bound, self._lowered, devices=devices, emission=self.program.emission,
             gpu_options=self.compiler_options,

@@ -149,7 +149,7 @@ class Planned:
         outs = [finished(self._of(part, k)) for k in range(plain)]
         # sums come out in the order in which they go in
         outs += [self._known(v) for v in (sorted(sums) if added else ())]
-        local = local_program(part.program, _lowered(part, self.solved, ins, outs))
+        local = local_program(part.program, lowered_part(part, self.solved, ins, outs))
         waits_in, waits_out = [_axes(s) for s in ins], [_axes(s) for s in outs]
 
         def shards(*arrays: Array) -> tuple[Array, ...]:
@@ -234,7 +234,7 @@ def _spec(state: Sharding) -> PartitionSpec:
     return PartitionSpec(_axes(state), *spec) if state.partial else spec
 
 
-def _lowered(
+def lowered_part(
     part: Part, solved: Solved, ins: Sequence[Sharding], outs: Sequence[Sharding]
 ) -> LoweredPlan:
     """What was decided for the whole program, lowered for a part of it.

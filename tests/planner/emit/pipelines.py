@@ -15,7 +15,7 @@ from jax import lax
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.emit.pipeline.build import build_pipeline
-from planner.emit.pipeline.runtime import Pipeline
+from planner.emit.pipeline.scan import scanned_pipeline
 from planner.emit.pipeline.transfer import split_devices
 from planner.pipeline.cut.chain import Chain
 from planner.pipeline.cut.opened_loss import Opened, cut_of, opened
@@ -90,19 +90,21 @@ def pipeline_of(
     microbatches: int = 4,
     optimizer: Any = CLIPPED,
     shares: Sequence[float] = (),
+    cuts: Sequence[int] = (),
     recompute: Sequence[str] = (),
     mesh: tuple[int, ...] | None = None,
     planned: bool = False,
+    scanned: bool = False,
     **settings: Any,
-) -> tuple[Opened, Pipeline]:
+) -> tuple[Opened, Any]:
     """A pipeline with a stage for every chunk of a schedule, on groups of the given sizes.
 
     With `mesh` every stage is split as the planner decides for that shape, with `planned` for the
-    best one.
+    best one. If `scanned` it is one program, whose stages are planned.
     """
     loss = opened(loss_fn, params, batch, optimizer, microbatches=microbatches, **settings)
     table = build(schedule, len(sizes), microbatches)
-    cuts = cuts_near(loss.chain, shares or (1.0,) * table.placement.stages)
+    cuts = cuts or cuts_near(loss.chain, shares or (1.0,) * table.placement.stages)
     groups = split_devices(jax.devices(), sizes)
     solved = []
     if mesh is not None or planned:
@@ -117,6 +119,8 @@ def pipeline_of(
             solved.append(
                 (stage.program, solved_of(stage, best.decisions, best.builder.cache.reshard))
             )
+    if scanned:
+        return loss, scanned_pipeline(loss, cuts, table, jax.devices(), recompute, solved, {})
     return loss, build_pipeline(loss, cuts, table, groups, recompute, solved)
 
 

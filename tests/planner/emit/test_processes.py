@@ -1,4 +1,4 @@
-"""A pipeline over two processes, with groups of one process and of both."""
+"""Pipelines over processes: two with groups of one and of both; four with a stage each."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-SECONDS = 300
+SECONDS = 480
 JOIN = """
 import runpy, sys, jax
-jax.distributed.initialize(sys.argv.pop(1), 2, int(sys.argv.pop(1)))
-runpy.run_module("tests.planner.emit.two_processes", run_name="__main__")
+module, address, count, number = (sys.argv.pop(1) for _ in range(4))
+jax.distributed.initialize(address, int(count), int(number))
+runpy.run_module(f"tests.planner.emit.{module}", run_name="__main__")
 """
 ENVIRONMENT = {
     "XLA_FLAGS": "--xla_backend_optimization_level=0", "PYTHONPATH": str(ROOT),
-    "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4",
+    "JAX_PLATFORMS": "cpu",
     "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "false",
 }  # fmt: skip
 
@@ -27,16 +28,28 @@ ENVIRONMENT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", ["4,4", pytest.param("2,6", marks=pytest.mark.exhaustive)])
 def test_two_processes_compute_the_unsharded_step(sizes: str):
+    assert_equal_on("two_processes", 2, sizes)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_one_program_of_four_processes_computes_the_unsharded_step():
+    assert_equal_on("four_processes", 4)
+
+
+def assert_equal_on(module: str, count: int, *arguments: str) -> None:
+    """Processes of eight devices together run a module of this folder, and say that it is equal."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
+    own = ENVIRONMENT | {"JAX_NUM_CPU_DEVICES": str(8 // count)}
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", JOIN, address, str(n), sizes], cwd=ROOT,
-            env=os.environ | ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [sys.executable, "-c", JOIN, module, address, str(count), str(n), *arguments],
+            cwd=ROOT, env=os.environ | own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True,
         )
-        for n in range(2)
+        for n in range(count)
     ]  # fmt: skip
     try:
         said = [process.communicate(timeout=SECONDS)[0] for process in started]

@@ -1,0 +1,157 @@
+# pyright: basic
+"""Pipelines as one program beside the same stages started task by task.
+
+    python -m benchmarks pipeline-scan [--quick] [--gpus]
+
+Stages of equal layers of a GPT without dropout, in the same plan, on host devices; the two
+ways take steps in turn, and a row has the least of each. `dispatch_us` is the time until a step of
+the second way is on its way, in which one process has started all tasks, transfers and the update,
+over the number of tasks; `tasks_per_s` is its inverse. `expected` is the step in rounds over that
+of the schedule, both simulated with the seconds that tasks have when they run alone.
+
+With `--gpus` the one program is compiled by XLA for 8 H100s, without one, and each permute
+is listed with what its schedule has between start and end: `beside` says which branches.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false "
+    "intra_op_parallelism_threads=1",
+)
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from benchmarks.pipeline_steps import costs_of, task_times
+from examples import gpt
+from ir.jax_compilers import platform_named
+from planner.emit.compilers import devices_for
+from planner.emit.scheduled.instructions import HloProgram
+from planner.pipeline.cut.opened_loss import opened
+from planner.pipeline.schedule import simulate
+from planner.pipeline.schedule.lockstep import lockstep
+from tests.planner.emit.pipelines import pipeline_of
+
+LAYERS, MICROBATCHES, ROUNDS = 8, 8, 10
+CASES = [(s, name) for s in (2, 4) for name in ("gpipe", "1f1b", "1f1b-eager", "zb-h1", "zb-h2")]
+QUICK = [(2, "1f1b-eager")]
+
+
+class Model(gpt.GPT):
+    """Without dropout, whose layers differ in their constants."""
+
+    def dropout(self, x: Any, key: Any, rate: float = 0.0) -> Any:
+        return x
+
+
+MODEL = Model(1024, 64, 128, 4, LAYERS, 16, "float32", True)
+
+
+def both(stages: int, schedule: str, devices: int) -> tuple[Any, Any, Any, Any, Any]:
+    """Parameters, batch, state, the pipeline of tasks, and the one program."""
+    params, batch = jax.jit(MODEL.init)(jax.random.key(0))
+    optimizer = optax.adamw(1e-3)
+    loss = opened(MODEL.loss, params, batch, optimizer, microbatches=MICROBATCHES)
+    slots = loss.layers.slots
+    first = next(k for k, (_, layer) in enumerate(slots) if layer == 0)
+    each = LAYERS // stages
+    cuts = (0, *(first + each * s for s in range(1, stages)), len(slots))
+    made = [
+        pipeline_of(
+            MODEL.loss, params, batch, schedule=schedule, sizes=(devices,) * stages,
+            mesh=(devices,), microbatches=MICROBATCHES, optimizer=optimizer, cuts=cuts,
+            scanned=scanned,
+        )[1]
+        for scanned in (False, True)
+    ]  # fmt: skip
+    return params, batch, loss.built.init(params), *made
+
+
+def on_hosts(stages: int, schedule: str) -> dict[str, object]:
+    """A pipeline of stages on one host device each, in both ways."""
+    params, batch, state, tasks, one = both(stages, schedule, 1)
+    seconds: dict[str, list[float]] = {"tasks": [], "one": [], "dispatch": []}
+    held = {k: (p.place(params, 0), p.place(state, 1)) for k, p in (("tasks", tasks), ("one", one))}
+    losses: dict[str, Any] = {}
+    for turn in range(ROUNDS + 2):
+        for name, pipeline in (("tasks", tasks), ("one", one)):
+            begun = time.perf_counter()
+            *new, losses[name] = pipeline(*held[name], batch)
+            started = time.perf_counter() - begun
+            held[name] = jax.block_until_ready(tuple(new))
+            if turn >= 2:
+                seconds[name].append(time.perf_counter() - begun)
+                if name == "tasks":
+                    seconds["dispatch"].append(started)
+        np.testing.assert_allclose(losses["tasks"], losses["one"], rtol=1e-4)
+    costs = costs_of(task_times(tasks, *held["tasks"], batch), stages)
+    count = len(tasks.order)
+    dispatch_us = min(seconds["dispatch"]) / count * 1e6
+    return {
+        "stages": stages, "schedule": schedule, "tasks": count,
+        "tasks_step_s": min(seconds["tasks"]), "one_program_step_s": min(seconds["one"]),
+        "ratio": float(np.median(np.divide(seconds["one"], seconds["tasks"]))),
+        "expected": lockstep(tasks.schedule).step_s(costs) / simulate(tasks.schedule, costs).step_s,
+        "dispatch_us": dispatch_us, "tasks_per_s": 1e6 / dispatch_us,
+    }  # fmt: skip
+
+
+def for_gpus(stages: int, schedule: str) -> dict[str, object]:
+    """The permutes of the one program in the schedule of XLA for GPUs."""
+    params, batch, state, _, one = both(stages, schedule, 2)
+    grid = devices_for("aot", one.mesh.size, 8, "h100")
+    mesh = Mesh(np.array(grid, dtype=object).reshape(one.mesh.devices.shape), one.mesh.axis_names)
+    object.__setattr__(one, "mesh", mesh)
+    with platform_named("cuda"):
+        compiled = one.lower(*jax.eval_shape(lambda *trees: trees, params, state, batch)).compile()
+    memory = compiled.memory_analysis()
+    return {
+        "stages": stages, "schedule": schedule, "permutes": beside(compiled.as_text()),
+        "temporary_bytes": memory.temp_size_in_bytes,
+    }  # fmt: skip
+
+
+def beside(text: str) -> list[dict[str, object]]:
+    """For each permute between stages inside of the loop over rounds, what runs beside it."""
+    rows: list[dict[str, object]] = []
+    for computation in HloProgram(text).computations.values():
+        order = list(computation.instructions.values())
+        for at, start in enumerate(order):
+            if start.opcode != "collective-permute-start" or "while/body" not in start.op_name:
+                continue
+            end = next(k for k, other in enumerate(order) if start.name in other.operands)
+            between = order[at + 1 : end]
+            rows.append(
+                {
+                    "permute": start.name,
+                    "beside": [i.name for i in between if i.opcode == "conditional"],
+                }
+            )
+    return rows
+
+
+def main(quick: bool = False) -> list[dict[str, object]]:
+    """Prints and returns a row for every pipeline."""
+    rows: list[dict[str, object]] = []
+    run = for_gpus if "--gpus" in sys.argv else on_hosts
+    for stages, schedule in QUICK if quick else CASES:
+        rows.append(run(stages, schedule))
+        print(
+            "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
+                      for k, v in rows[-1].items()),
+            flush=True,
+        )  # fmt: skip
+    return rows
+
+
+if __name__ == "__main__":
+    main("--quick" in sys.argv)
