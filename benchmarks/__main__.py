@@ -40,12 +40,13 @@ BENCHES = (
     "start",
     "substitutions",
     "third-party-plans",
+    "uneven",
     "verify",
 )
 WITH_VALUE = (  # of single benches
     "--before", "--checkout", "--count", "--data", "--first", "--jobs", "--keep", "--limit",
-    "--minutes", "--only", "--pipelines", "--programs", "--python", "--repeat", "--rewrites",
-    "--seed", "--training", "--workers",
+    "--minutes", "--only", "--padded", "--pipelines", "--programs", "--python", "--repeat",
+    "--rewrites", "--seed", "--training", "--workers",
 )  # fmt: skip
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 

@@ -77,6 +77,7 @@ PLANNER_FRONT: tuple[str, ...] = (
     "planner/result/bind.py",
     "planner/result/plan.py",
     "planner/result/restore.py",
+    "planner/sharding/padding/nodes.py",
     "planner/sharding/rewrite/retrace.py",
 )
 
@@ -173,6 +174,7 @@ BASIC: tuple[str, ...] = (
     "planner/sharding/plan_program.py",
     "planner/sharding/recompute/frontier.py",
     "planner/sharding/rewrite/replay.py",
+    "planner/sharding/padding/nodes.py",
     "planner/sharding/rewrite/retrace.py",
     "planner/solver/exact/highs.py",
     "planner/training/custom_derivatives.py",

@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from .decisions import Chooser, random_mesh
 from .generate import NOT_A_PROGRAM, random_program
 from .kinds import KINDS
 from .noisy import noise
+from .paddings import random_paddings
 from .program import Program, function
 from .references import by_jit, known_options, op_by_op, plain
 from .values import VARIANTS, arguments
@@ -36,6 +38,7 @@ QUICK = known_options({
     "xla_cpu_use_fusion_emitters": False,
     "xla_llvm_disable_expensive_passes": True,
 })  # fmt: skip
+UNEVEN = (2, 3, 5, 6, 7, 9)  # sizes of padded cases, and twice and three times these
 EMISSIONS = ("shard_map", "constraints")
 BAD = ("wrong", "raised", "crashed")
 
@@ -49,6 +52,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
         `plan()`.
     usual: compiled as a user compiles it.
     wide: JAX has types of 64 bits.
+    pad: seed of dimensions that are padded before; 0 for none.
     """
 
     program: Program
@@ -59,6 +63,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     usual: bool = False
     wide: bool = False
     told: tuple[tuple[str, str], ...] = ()
+    pad: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -94,6 +99,16 @@ def random_case(seed: int, number: int) -> Case:
     return msgspec.json.decode(msgspec.json.encode(case), type=Case)  # as it would be read
 
 
+def padded_case(seed: int, number: int) -> Case:
+    """Case `number` of a run with padded dimensions, on sizes of which most do not divide."""
+    rng = random.Random(f"padded/{seed}/{number}")
+    mesh = random_mesh(rng)
+    program = random_program(rng, [*UNEVEN, *(n for n in mesh if n > 1)])
+    draw, pad = rng.randrange(10**6), rng.randrange(1, 10**6)
+    case = Case(program, mesh, draw, pad=pad)
+    return msgspec.json.decode(msgspec.json.encode(case), type=Case)
+
+
 def bits(wide: bool) -> AbstractContextManager[Any]:
     """JAX with or without types of 64 bits."""
     return jax.enable_x64(wide)
@@ -121,7 +136,11 @@ def told(case: Case) -> Case:
         return case
     with bits(case.wide):
         structs = [a.type.struct() for a in case.program.arguments]
-        chooser = Chooser(trace(function(case.program, KINDS), *structs), case.mesh)
+        traced = trace(function(case.program, KINDS), *structs)
+        if case.pad:
+            program = random_paddings(traced.program, case.mesh, random.Random(case.pad))
+            traced = replace(traced, program=program)
+        chooser = Chooser(traced, case.mesh)
         chosen = chooser.draw(random.Random(case.draw))
         words = () if chosen is None else chooser.told(chosen)
     return msgspec.structs.replace(case, told=words)
@@ -169,6 +188,12 @@ class _Run:
     def _planned(self) -> CompiledPlan | None:
         case = self.case
         self.traced: Traced = trace(self.fn, *self.structs)
+        if case.pad:
+            program = self.traced.program
+            padded = random_paddings(program, case.mesh, random.Random(case.pad))
+            if padded.graph.nodes == program.graph.nodes:
+                return None
+            self.traced = replace(self.traced, program=padded)
         if case.route == "search":
             devices = 1
             for n in case.mesh:

@@ -22,7 +22,7 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
         quick: a few hundred.
     """
     given = _options(sys.argv[1:])
-    if not (given.programs or given.training or given.pipelines or given.rewrites):
+    if not any(getattr(given, work) for work in WORK):
         given.programs = 300 if quick else 10_000
     wanted = {work: getattr(given, work) for work in WORK}
     until = time.monotonic() + (given.minutes * 60 if given.minutes else 1e9)
@@ -65,6 +65,9 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--pipelines", type=int, default=0, help='how many with pipeline="auto"')
     parser.add_argument(
         "--rewrites", type=int, default=0, help="how often each row of the catalogue is applied"
+    )
+    parser.add_argument(
+        "--padded", type=int, default=0, help="how many with dimensions that are padded"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first")

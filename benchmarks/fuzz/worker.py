@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from .auto_pipelines import tried_in_stages
-from .case import Case, Outcome, random_case, run, unsharded
+from .case import Case, Outcome, padded_case, random_case, run, unsharded
 from .rewrites import rewrites
 from .shrink import shrunk
 from .training import tried
@@ -38,8 +38,16 @@ def say(row: Row) -> None:
 
 def program(seed: int, number: int, shrink: bool) -> Row:
     """Draws a case, runs it, and cuts it down if it goes wrong."""
+    return _program(random_case(seed, number), number, shrink)
+
+
+def padded(seed: int, number: int, shrink: bool) -> Row:
+    """The same of a case with padded dimensions."""
+    return _program(padded_case(seed, number), number, shrink)
+
+
+def _program(case: Case, number: int, shrink: bool) -> Row:
     start = time.monotonic()
-    case = random_case(seed, number)
     outcome = run(case)
     seconds = time.monotonic() - start
     small = None
@@ -84,7 +92,8 @@ def rules(seed: int, number: int, shrink: bool) -> Row:
 
 FAR = 1_000_000  # seeds of different runs share no case
 WORK: Mapping[str, Callable[[int, int, bool], Row]] = {
-    "pipelines": pipelines, "programs": program, "rewrites": rules, "training": training,
+    "padded": padded, "pipelines": pipelines, "programs": program, "rewrites": rules,
+    "training": training,
 }  # fmt: skip
 
 

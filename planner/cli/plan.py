@@ -120,6 +120,10 @@ NoSubstitutions = Annotated[
     bool,
     typer.Option("--no-substitutions", help="Do not rewrite the program."),
 ]
+NoPadding = Annotated[
+    bool,
+    typer.Option("--no-padding", help="Do not pad dimensions whose sizes do not divide."),
+]
 SubstitutionsText = Annotated[
     str | None,
     typer.Option(
@@ -193,6 +197,7 @@ def plan_command(
     no_baselines: NoBaselines = False,
     substitutions: SubstitutionsText = None,
     no_substitutions: NoSubstitutions = False,
+    no_padding: NoPadding = False,
     no_cache: NoCache = False,
     sweep_texts: SweepTexts = None,
     jobs: Jobs = None,
@@ -221,6 +226,7 @@ def plan_command(
         "recompute": recompute,
         "baselines": False if no_baselines else None,
         "substitutions": wishes.substitutions(substitutions, off=no_substitutions),
+        "padding": False if no_padding else None,
         "cache": False if no_cache else None,
     }
     given = {name: value for name, value in given.items() if value is not None}

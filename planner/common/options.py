@@ -53,6 +53,8 @@ class Options:
         is written (`jax.checkpoint`), or a choice where that does not fit or the memory limit slows
         it down; "search" chooses in any case; "written" never; "none", "selective" (all but
         products with weights) and "full" (all but the inputs of layers) hold for every layer.
+    padding: whether dimensions whose sizes do not divide may be padded inside the program where
+        its plan becomes faster; arguments and results keep their shapes.
     """
 
     time_limit_s: float = math.inf
@@ -72,6 +74,7 @@ class Options:
     cache: bool = False
     shardings: str = "pin"
     recompute: str = "auto"
+    padding: bool = True
 
     def __post_init__(self) -> None:
         _check_number("time_limit_s", self.time_limit_s, whole=False, finite=False)
@@ -88,6 +91,7 @@ class Options:
         _check_word("recompute", self.recompute, RECOMPUTE)
         _check_flag("baselines", self.baselines)
         _check_flag("overlap", self.overlap)
+        _check_flag("padding", self.padding)
         if not isinstance(self.substitutions, bool) and self.substitutions not in WORTHS:
             raise _bad(
                 "substitutions",
@@ -190,6 +194,7 @@ _EXAMPLES = {
     "overlap": "False to plan for collectives and compute one after the other",
     "substitutions": "False to plan the program as it is written, or 'exact'",
     "shardings": "'warn' to plan without what the program is written with, or 'pin'",
+    "padding": "False to leave all sizes as they are",
     "recompute": "'auto' to have it chosen",
     "cache": "True to look plans up in the plan store",
     "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",

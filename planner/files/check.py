@@ -52,6 +52,7 @@ def check_program(program: ProgramPlan, where: str) -> None:
         flat = flatten(graph)
         _check_machine(program, decisions.mesh)
         _check_substitutions(program)
+        _check_padded(program)
         _check_arguments(program, graph)
         _check_ends(decisions, graph)
         _check_wishes(program, flat, decisions)
@@ -115,6 +116,12 @@ def _check_substitutions(program: ProgramPlan) -> None:
             raise IRError(f"it names the rule '{row.rule}', which the catalogue does not have")
     if bool(program.substitutions) != bool(program.traced_digest):
         raise IRError("it has substitutions without the digest of what they rewrote, or vice versa")
+
+
+def _check_padded(program: ProgramPlan) -> None:
+    for row in program.padded:
+        if row.size <= row.was:
+            raise IRError(f"it pads a dimension of {row.was} to {row.size}")
 
 
 def _check_arguments(program: ProgramPlan, graph: Graph) -> None:

@@ -123,6 +123,9 @@ def _program(
         )
     if program.substitutions:
         lines.append(f"  rewritten    {rewrites_text(program)}")
+    if program.padded:
+        sizes = ", ".join(f"{row.was:,} to {row.size:,}" for row in program.padded)
+        lines.append(f"  padded       inside the program, from sizes that do not divide: {sizes}")
     if program.microbatches > 1:
         lines.append(f"  micro-batches {program.microbatches}")
     return lines + _baselines(program) + _collectives(program) + _arguments(inputs)

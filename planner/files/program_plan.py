@@ -77,6 +77,20 @@ class RecomputedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arr
     numbers: tuple[Position, ...]
 
 
+class PaddedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A dimension that is padded, with all that belong to it, in the program before this row.
+
+    place, number, dim: body, number of a value in it, dimension.
+    was, size: its elements before and after.
+    """
+
+    place: Place
+    number: Position
+    dim: Position
+    was: Count
+    size: Count
+
+
 class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is decided of one program, and what it is predicted to cost; see `docs/plan-file.md`."""
 
@@ -123,6 +137,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     candidates: tuple[CandidateRow, ...]
     # what the backward pass computes again; absent if that is as the program is written
     recomputed: tuple[RecomputedRow, ...] | None = None
+    padded: tuple[PaddedRow, ...] = ()  # dimensions that do not divide, in order
 
 
 def fits(plan: ProgramPlan) -> bool:

@@ -16,6 +16,7 @@ from ir.trace import Traced, structs_of, trace
 from ..common.errors import PlanError
 from ..files.program_plan import ProgramPlan
 from ..inspect.analysed_plan import AnalysedPlan
+from ..sharding.padding.rows import as_padded
 from ..sharding.recompute.variants import as_planned
 from ..sharding.rewrite.replay import as_rewritten
 from ..training.step_call import step_for
@@ -41,6 +42,7 @@ def bound_program(
         fn, args = _step_of(program, fn, args, settings)
     traced = trace(fn, *args, pinned=program.shardings == "pin")
     traced = as_planned(traced, program.recomputed)
+    traced = as_padded(traced, program.padded, analysed.where)
     if program.substitutions:
         traced = as_rewritten(traced, program, analysed.where, hint)
     traced = _with_state(traced, program)

@@ -23,6 +23,8 @@ from ..files.program_plan import ProgramPlan, SubstitutionRow
 from ..training.step_call import StepCall
 from .check_effects import check_effects
 from .nested_maps import check_maps
+from .padding.plan import with_padding
+from .padding.rows import as_padded
 from .planned_program import PlannedProgram
 from .problem.program import InFlight, Program, program_of
 from .problem.records import Menus
@@ -49,6 +51,7 @@ from .search.context import Candidate
 from .search.found_to_file import idle_axes, outcome
 from .search.over_meshes import Search, SearchOutcome, limit_of
 from .search.stored_plans import plan_key, store_plan, stored_plan
+from .searched import Searched
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,54 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
     """
     request.say("trace")
     begun = time.monotonic()
+    traced = _traced(one, request)
+    machine, interruption = request.machine, request.interruption
+    options, notes = with_asked(request.options, traced, machine)
+    request = replace(request, options=options)
+    traced = replace(traced, warnings=(*traced.warnings, *notes))
+    memory, key = memory_of(options), ""
+    if memory.store:
+        key = key_of_one(one, traced, machine, options, cutoff_s)
+        stored = _stored(memory, key, traced)
+        if stored is not None:
+            spent = {"trace": time.monotonic() - begun, "total": time.monotonic() - request.start}
+            return replace(stored, seconds=stored.seconds | spent)
+    menus = Menus()
+
+    def search(variant: Variant, cutoff_s: float, wished: Request = request) -> Searched:
+        since = begun if variant.traced is traced else time.monotonic()
+        found = plan_traced(one, variant.traced, wished, since, memory, cutoff_s, menus=menus)
+        return Searched(*found)
+
+    def pricer(traced: Traced, best: Candidate) -> Pricer:
+        return Pricer(machine, options, best, _ties(traced), _donated(traced))
+
+    chosen = choose(
+        traced, request, search,
+        lambda t: node_seconds(program_for(t, options).facts, machine),
+        lambda found: RoughPlans(
+            traced, lambda t: pricer(t, found.outcome.best), limit_of(options, machine)
+        ), cutoff_s,
+    )  # fmt: skip
+    known = Searched(_as_chosen(chosen.found.plan, chosen), chosen.found.outcome)
+    known, whole = with_padding(known, chosen.variant.traced, request, search, pricer)
+    plan, best = known.plan, known.outcome.best
+    near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
+    if options.substitutions and options.baseline is None and near and not interruption.happened:
+        try:
+            plan = _rewritten(one, plan, best, whole, request, memory, menus)
+        except KeyboardInterrupt:
+            if not interruption.kept(found=True):
+                raise
+    if interruption.happened:
+        stop = Stop.INTERRUPTED.name
+        plan = replace(plan, program=msgspec.structs.replace(plan.program, stop=stop))
+    store_plan(memory, key, plan.program)
+    return plan
+
+
+def _traced(one: One, request: Request) -> Traced:
+    """A step as it is traced, which the planner can read."""
     traced = trace(
         one.call.fn, *one.call.args, donate_argnums=one.donate, roles=one.roles,
         pinned=request.options.shardings == "pin",
@@ -103,61 +154,10 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
             f"'{one.name}' has no arguments and computes nothing", kind="bad-argument",
             where="plan", remedy="pass the arguments after the function: plan(fn, *args, ...)",
         )  # fmt: skip
-    machine, interruption = request.machine, request.interruption
-    options, notes = with_asked(request.options, traced, machine)
-    request = replace(request, options=options)
-    traced = replace(traced, warnings=(*traced.warnings, *notes))
-    memory, key = memory_of(options), ""
-    if memory.store:
-        key = key_of_one(one, traced, machine, options, cutoff_s)
-        stored = _stored(memory, key, traced)
-        if stored is not None:
-            spent = {"trace": time.monotonic() - begun, "total": time.monotonic() - request.start}
-            return replace(stored, seconds=stored.seconds | spent)
-    menus = Menus()
-
-    def search(variant: Variant, cutoff_s: float) -> _Searched:
-        since = begun if variant.traced is traced else time.monotonic()
-        found = plan_traced(one, variant.traced, request, since, memory, cutoff_s, menus=menus)
-        return _Searched(*found)
-
-    chosen = choose(
-        traced, request, search,
-        lambda t: node_seconds(program_for(t, options).facts, machine),
-        lambda found: RoughPlans(traced, lambda t: Pricer(
-            machine, options, found.outcome.best, _ties(t), _donated(t)
-        ), limit_of(options, machine)), cutoff_s,
-    )  # fmt: skip
-    plan, best = _as_chosen(chosen.found.plan, chosen), chosen.found.outcome.best
-    near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
-    if options.substitutions and options.baseline is None and near and not interruption.happened:
-        try:
-            plan = _rewritten(one, plan, best, chosen.variant.traced, request, memory, menus)
-        except KeyboardInterrupt:
-            if not interruption.kept(found=True):
-                raise
-    if interruption.happened:
-        stop = Stop.INTERRUPTED.name
-        plan = replace(plan, program=msgspec.structs.replace(plan.program, stop=stop))
-    store_plan(memory, key, plan.program)
-    return plan
+    return traced
 
 
-@dataclass(frozen=True)
-class _Searched:  # by a search of a variant
-    plan: PlannedProgram
-    outcome: SearchOutcome
-
-    @property
-    def step_s(self) -> float:
-        return self.plan.step_s
-
-    @property
-    def bound_s(self) -> float:
-        return self.plan.lower_bound_s
-
-
-def _as_chosen(plan: PlannedProgram, chosen: Chosen[_Searched]) -> PlannedProgram:
+def _as_chosen(plan: PlannedProgram, chosen: Chosen[Searched]) -> PlannedProgram:
     """A plan that says what is computed again, with a bound for all variants that were planned."""
     program = plan.program
     stop, bound_s = program.stop, min(chosen.bound_s, program.step_s)
@@ -174,7 +174,7 @@ def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
     known = memory.get("plan", key, ProgramPlan)
     if known is None:
         return None
-    traced = as_planned(traced, known.recomputed)
+    traced = as_padded(as_planned(traced, known.recomputed), known.padded, "plan store")
     program = stored_plan(memory, key, traced.text, digest(traced.graph))
     if program is None:
         return None
@@ -210,6 +210,8 @@ def with_asked(
     ranks = {item.name: item.type.rank for item in arguments}
     options = pinned_options(options, ranks, [*asked, *mapped], machine.num_devices)
     inside = pinned and any(one.place.mesh for one in asked_inside(graph))
+    if inside or mapped:
+        options = replace(options, padding=False)
     if options.substitutions and (inside or mapped):
         options = replace(options, substitutions=False)
         why = "shardings inside it are pins" if inside else "it has a shard_map"
@@ -277,6 +279,7 @@ def _rewritten(
                 whole = msgspec.structs.replace(
                     other.program, baselines=program.baselines, substitutions=rows,
                     traced_digest=digest(traced.graph), recomputed=program.recomputed,
+                    padded=program.padded,
                 )  # fmt: skip
                 better = replace(other, program=whole)
     now = time.monotonic()

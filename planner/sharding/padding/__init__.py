@@ -1,0 +1,1 @@
+"""Dimensions whose sizes do not divide, padded so that they can be split."""

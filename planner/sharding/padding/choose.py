@@ -1,0 +1,134 @@
+"""Whether a program is planned with some dimensions padded, so that more devices can share them.
+
+The program as it is has a plan first. What padding a class of dimensions could save at most follows
+from that plan: the work of products that have the dimension and are not split over all devices, and
+these products' share of the communication that compute waits for, less the work on the padding.
+Where that is something, the padded program has a rough plan on the mesh of the known one; where
+that is faster, it is planned as every program is, and kept if the result is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+from ir.trace import Traced
+
+from ...common.errors import PlanError
+from ...files.program_plan import PaddedRow
+from ..search.context import Candidate
+from .candidates import Class, classes_of, padded_size, products
+from .edit import Classified, padded
+
+# Share of the step that padding must save. Not measured.
+WORTH = 0.01
+MOST_ROUGH = 3  # classes that have a rough plan
+
+
+class Found(Protocol):
+    """Result of a search."""
+
+    @property
+    def step_s(self) -> float:
+        """Predicted seconds of a step."""
+        ...
+
+
+T = TypeVar("T", bound=Found)
+
+
+@dataclass(frozen=True)
+class Chosen(Generic[T]):
+    """A padded program with its plan."""
+
+    traced: Traced
+    rows: tuple[PaddedRow, ...]
+    found: T
+
+
+def choose(
+    traced: Traced,
+    best: Candidate,
+    devices: int,
+    search: Callable[[Traced, float], T],
+    rough_s: Callable[[Traced], float],
+) -> Chosen[T] | None:
+    """A plan of the program with padded dimensions, if that is faster.
+
+    Args:
+        traced: the program.
+        best: its plan.
+        devices: number of devices.
+        search: plans a program below some seconds.
+        rough_s: seconds of a step by a rough plan; infinite if none is found.
+
+    Raises:
+        PlanError: if a search fails for another reason than that no plan is faster.
+    """
+    step_s = least_s = best.account.step_s
+    program, rows = traced, tuple[PaddedRow, ...]()
+    for one, size in _worth_a_try(Classified(traced.graph), best, devices)[:MOST_ROUGH]:
+        known = Classified(program.graph)
+        here = next((c for c in classes_of(known) if _same(c, one)), None)
+        if here is None:
+            continue
+        padding = here.padding(size)
+        variant = replace(program, program=padded(program.program, padding, known))
+        found_s = rough_s(variant)
+        if found_s < least_s * (1 - WORTH):
+            place, number, dim = here.at
+            rows = (*rows, PaddedRow(place, number, dim, here.size, size))
+            program, least_s = variant, found_s
+    if not rows:
+        return None
+    try:
+        found = search(program, step_s * (1 - WORTH))
+    except PlanError as error:
+        if error.kind not in ("not-faster", "does-not-fit"):
+            raise
+        return None
+    return Chosen(program, rows, found) if found.step_s < step_s * (1 - WORTH) else None
+
+
+def _same(a: Class, b: Class) -> bool:
+    """Whether two classes, before and after another one was padded, are of the same argument."""
+    return a.at == b.at and a.size == b.size
+
+
+def _worth_a_try(known: Classified, best: Candidate, devices: int) -> list[tuple[Class, int]]:
+    """Classes whose padding may save something, with their sizes, that which saves most first."""
+    sizes = [(one, padded_size(one.size, devices)) for one in classes_of(known)]
+    saved = _saved_at_most(known, best, devices, {c.number: s / c.size for c, s in sizes if s})
+    least_s = WORTH * best.account.step_s
+    worth = [(one, size) for one, size in sizes if size and saved[one.number] > least_s]
+    return sorted(worth, key=lambda pair: -saved[pair[0].number])
+
+
+def _saved_at_most(
+    known: Classified, best: Candidate, devices: int, growth: dict[int, float]
+) -> dict[int, float]:
+    """Seconds of a step that padding each class may save at most, as a rule.
+
+    Args:
+        known: the program.
+        best: its plan.
+        devices: number of devices.
+        growth: class -> its padded size, over that without.
+    """
+    now, least = dict.fromkeys(growth, 0.0), dict.fromkeys(growth, 0.0)
+    total = 0.0
+    for i, flops, names in products(known):
+        roles = best.decisions.ops.get(known.flat.ops[i].place, ())
+        split = zip(best.mesh.names, roles, strict=True) if roles else ()
+        ways = best.mesh.product(tuple(axis for axis, r in split if r and r[0] != "@"))
+        total += flops / ways
+        for name in names & growth.keys():
+            now[name] += flops / ways
+            least[name] += flops * growth[name] / devices
+    sums = best.account
+    return {
+        name: ((now[name] - least[name]) * sums.compute_s + now[name] * sums.exposed_s) / total
+        if now[name] else 0.0
+        for name in growth
+    }  # fmt: skip

@@ -1,0 +1,414 @@
+"""A program with one class of dimensions padded wherever an op gains by it.
+
+Every value has the form in which its op makes it, plain or padded, and the other one where that is
+read: a pad puts zeros behind it, a slice takes the padding off. Products that have a padded factor
+run padded. Other ops follow their operands: padded where more bytes of these are padded than not,
+if there is a rule of what padding means to them. Arguments and results of the program keep their
+sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ir import REGIONS, Graph, Literal, Node, Scan, TensorType, While, lookup
+from ir.analysis import Classes, FlatProgram, Place, Specs, flatten
+from ir.trace import Binding, Program
+
+from ..recompute.draft import Draft, Item, Numbers, Value, draft_of, program_of
+from .nodes import Writer, can_be_padded
+from .rules import PRODUCTS, Hidden, Number, hidden
+
+Port = bool | None  # of what enters or leaves a body: whether it is padded; None if either serves
+
+
+@dataclass(frozen=True)
+class Padding:
+    """A class of dimensions and the size that its padding gives it.
+
+    place, number, dim: one of its dimensions: body, number of the value in it, dimension.
+    size: elements of that dimension with padding.
+    """
+
+    place: Place
+    number: int
+    dim: int
+    size: int
+
+
+@dataclass
+class Classified:
+    """A program with its dimensions and factors in classes."""
+
+    graph: Graph
+    flat: FlatProgram = field(init=False)
+    specs: Specs = field(init=False)
+    classes: Classes = field(init=False)
+    op_at: dict[Place, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.flat = flatten(self.graph)
+        self.specs = Specs(self.flat)
+        self.classes = Classes(self.flat, [self.specs.of(op) for op in self.flat.ops])
+        self.op_at = {op.place: i for i, op in enumerate(self.flat.ops)}
+
+    def dims(self, place: Place, number: int, wanted: int) -> tuple[int, ...]:
+        """Dimensions of a value that are of a class."""
+        v = self.flat.names.get((place, number))
+        if v is None:
+            return ()
+        shape = self.flat.values[v].type.shape
+        return tuple(
+            d for d, size in enumerate(shape)
+            if size > 1 and self.classes.of_dim(v, d) == wanted
+        )  # fmt: skip
+
+
+def padded(program: Program, padding: Padding, known: Classified | None = None) -> Program:
+    """The program with a class of dimensions padded.
+
+    Args:
+        program: the program.
+        padding: the class and its size.
+        known: the program's classes, if they have been found.
+    """
+    known = known or Classified(program.graph)
+    value = known.flat.names[padding.place, padding.number]
+    wanted = known.classes.of_dim(value, padding.dim)
+    size = known.flat.values[value].type.shape[padding.dim]
+    whole = _Padded(known, wanted, padding.size, size, Numbers())
+    inputs = program.graph.inputs
+    eager = [item.role not in ("parameter", "optimizer-state", "constant") for item in inputs]
+    draft, _ = whole.body(program, (), [False] * len(inputs), [False] * len(program.graph.outputs),
+                          eager)  # fmt: skip
+    return program_of(draft)
+
+
+@dataclass
+class _Value:
+    """A value in one form or both.
+
+    sizes: dimensions with padding -> elements before it.
+    home: whether its op makes it padded; None if it can make either.
+    filled: padded forms in which the padding is known, by what is there.
+    """
+
+    plain: Value | None
+    padded: Value | None
+    sizes: Mapping[int, int]
+    home: Port
+    filled: dict[Number, Value] = field(default_factory=dict[Number, Value])
+
+
+@dataclass
+class _Padded:
+    """What is the same in all bodies: elements `size` become `more`, in proportion."""
+
+    known: Classified
+    wanted: int
+    more: int
+    size: int
+    numbers: Numbers
+
+    def shape(self, type_: TensorType, dims: Sequence[int]) -> tuple[int, ...]:
+        """A shape with some dimensions padded."""
+        return tuple(
+            n // self.size * self.more if d in dims else n for d, n in enumerate(type_.shape)
+        )
+
+    def body(
+        self, program: Program, place: Place, entering: Sequence[bool], leaving: Sequence[Port],
+        eager: Sequence[bool] = (),
+    ) -> tuple[Draft, list[Port]]:  # fmt: skip
+        """A body with padded dimensions, and the forms that its results have.
+
+        Args:
+            program: the body.
+            place: of the body.
+            entering: whether each input, captured constants first, is padded.
+            leaving: whether each result is to be; None for the form that it has.
+            eager: whether each input is padded where it enters.
+        """
+        draft = draft_of(program, self.numbers)
+        scope = _Scope(self, draft, place)
+        scope.enter(entering, eager)
+        for i, item in enumerate(list(draft.items)):
+            scope.run(i, item)
+        draft.items = scope.items
+        homes = [scope.home(v) for v in draft.outputs]
+        forms = [h if want is None else want for h, want in zip(homes, leaving, strict=True)]
+        last = program_item(program)
+        draft.outputs = [
+            scope.form(v, form=bool(f), like=last)
+            for v, f in zip(draft.outputs, forms, strict=True)
+        ]
+        return draft, forms
+
+
+def program_item(program: Program) -> Item:
+    """What conversions of a body's results are like: its last node."""
+    if not program.graph.nodes:
+        return Item(Node("", (), ()), Binding(None, {}), [], [], False)
+    binding = program.bindings[-1]
+    return Item(program.graph.nodes[-1], binding, [], [], binding.backward)
+
+
+@dataclass
+class _Scope:
+    """One body while it is edited."""
+
+    whole: _Padded
+    draft: Draft
+    place: Place
+    items: list[Item] = field(default_factory=list[Item])
+    values: dict[int, _Value] = field(default_factory=dict[int, _Value])
+
+    def __post_init__(self) -> None:
+        self.writer = Writer(self.whole.numbers, self.items)
+
+    def dims(self, v: Value) -> tuple[int, ...]:
+        """Dimensions of a value of this body that can be padded."""
+        if isinstance(v, Literal):
+            return ()
+        number = v - self.draft.first
+        found = self.whole.known.dims(self.place, number, self.whole.wanted)
+        type_ = self.whole.numbers.types[v]
+        return found if can_be_padded(type_) else ()
+
+    def enter(self, entering: Sequence[bool], eager: Sequence[bool]) -> None:
+        for k, (v, item) in enumerate(list(self.draft.inputs)):
+            dims = self.dims(v)
+            sizes = {d: item.type.shape[d] for d in dims}
+            if dims and entering[k]:
+                shape = self.whole.shape(item.type, dims)
+                bigger = TensorType(shape, item.type.dtype)
+                inner = self.whole.numbers.new(bigger)
+                self.draft.inputs[k] = inner, replace(item, type=bigger)
+                self.values[v] = _Value(None, inner, sizes, True)
+            else:
+                home = bool(dims and eager and eager[k])  # the plain form is there all the same
+                self.values[v] = _Value(v, None, sizes, home)
+
+    def home(self, v: Value) -> Port:
+        """The form in which a value is made."""
+        return False if isinstance(v, Literal) else self.values[v].home
+
+    def form(self, v: Value, *, form: bool, like: Item) -> Value:
+        """A value, padded or plain."""
+        if isinstance(v, Literal):
+            return v
+        value = self.values[v]
+        if not value.sizes:
+            form = False
+        if form and value.padded is None:
+            assert value.plain is not None
+            type_ = self.whole.numbers.types[v]
+            shape = self.whole.shape(type_, tuple(value.sizes))
+            value.padded = value.filled[0] = self.writer.padded(value.plain, shape, like)
+        if not form and value.plain is None:
+            assert value.padded is not None
+            shape = self.whole.numbers.types[v].shape
+            value.plain = self.writer.cut(value.padded, shape, like)
+        found = value.padded if form else value.plain
+        assert found is not None
+        return found
+
+    def with_fill(self, v: Value, fill: Number | None, like: Item) -> Value:
+        """The padded form of a value, with a number in its padding."""
+        found = self.form(v, form=True, like=like)
+        if fill is None or isinstance(v, Literal) or not self.values[v].sizes:
+            return found
+        value = self.values[v]
+        if fill not in value.filled:
+            assert isinstance(found, int)
+            value.filled[fill] = self.writer.filled(found, value.sizes, fill, like)
+        return value.filled[fill]
+
+    # --- nodes -------------------------------------------------------------------------------
+
+    def run(self, i: int, item: Item) -> None:
+        """Writes a node of the body, padded, plain or both."""
+        if item.op in REGIONS:
+            self._region(i, item)
+            return
+        touched = [v for v in (*item.ins, *item.outs) if self.dims(v)]
+        how = self._how(i, item) if touched else None
+        homes = [self.home(v) for v in item.ins if self.dims(v)]
+        if how is None:
+            home: Port = False
+        elif item.op in PRODUCTS:
+            home = True
+        elif all(h is None for h in homes):
+            home = None if any(self.dims(v) for v in item.outs) else True
+        else:
+            home = self._more_padded(item)
+        if home is not True:
+            self._plain(item)
+        if home is not False and how is not None:
+            self._bigger(item, how)
+        for v in item.outs:
+            self.values[v].home = home if self.values[v].sizes else False
+
+    def _how(self, i: int, item: Item) -> Hidden | None:
+        known = self.whole.known
+        op = known.op_at[*self.place, i]
+        spec = known.specs.of(known.flat.ops[op])
+        types = tuple(self.draft.type_of(v) for v in item.ins)
+        if not all(map(can_be_padded, (*types, *item.node.outputs))):
+            return None
+        factors = frozenset(
+            name for name in spec.names
+            if known.classes.of_factor(op, name) == self.whole.wanted
+        )  # fmt: skip
+        return hidden(item.node, spec, factors, types) if factors else None
+
+    def _more_padded(self, item: Item) -> bool:
+        """Whether more bytes of the operands that may be padded are so than not."""
+        weighed = {True: 0, False: 0, None: 0}
+        for v in {v for v in item.ins if isinstance(v, int) and self.dims(v)}:
+            weighed[self.home(v)] += self.whole.numbers.types[v].nbytes
+        return weighed[True] > weighed[False]
+
+    def _plain(self, item: Item) -> None:
+        ins = [self.form(v, form=False, like=item) for v in item.ins]
+        self.items.append(replace(item, ins=ins))
+        for v in item.outs:
+            type_ = self.whole.numbers.types[v]
+            self.values[v] = _Value(v, None, {d: type_.shape[d] for d in self.dims(v)}, False)
+
+    def _bigger(self, item: Item, how: Hidden) -> None:
+        """The node with all dimensions of the class padded, hidden where they must be."""
+        numbers = self.whole.numbers
+        ins = [self.with_fill(v, f, item) for v, f in zip(item.ins, how.fills, strict=True)]
+        if how.indexed:
+            (d,) = _looked_up(item.node)
+            size = self.draft.type_of(item.ins[0]).shape[d]
+            ins[1] = self.writer.within(ins[1], size, str(item.node.attr("mode")), item)
+        outs: list[int] = []
+        for v in item.outs:
+            type_ = numbers.types[v]
+            dims = self.dims(v)
+            made = numbers.new(TensorType(self.whole.shape(type_, dims), type_.dtype))
+            sizes = {d: type_.shape[d] for d in dims}
+            value = self.values.setdefault(v, _Value(None, None, sizes, True))
+            value.padded = made
+            if not dims and value.plain is None:
+                value.plain = made
+            if item.op in _KEEPS_ZERO and 0 in self._known_fills(item.ins[0]):
+                value.filled[0] = made
+            outs.append(made)
+        types_in = tuple(numbers.types[v] if isinstance(v, int) else v.type for v in ins)
+        types_out = tuple(numbers.types[v] for v in outs)
+        local = lookup(item.op).local
+        changed = {} if local is None else dict(local(types_in, types_out, dict(item.node.attrs)))
+        attrs = tuple((key, changed.get(key, value)) for key, value in item.node.attrs)
+        binding = replace(item.binding, params={**item.binding.params, **changed})
+        self.items.append(
+            Item(replace(item.node, attrs=attrs, outputs=types_out), binding, ins, outs,
+                 item.backward)
+        )  # fmt: skip
+
+    def _known_fills(self, v: Value) -> Mapping[Number, Value]:
+        """Fills that the padded form of a value has."""
+        if isinstance(v, Literal):
+            return {}
+        value = self.values[v]
+        return {fill: at for fill, at in value.filled.items() if at == value.padded}
+
+    # --- loops, branches and checkpoints -----------------------------------------------------
+
+    def _region(self, i: int, item: Item) -> None:
+        edit = {"scan": self._scan, "while": self._while, "cond": self._cond,
+                "remat": self._remat}[item.op]  # fmt: skip
+        forms_in, forms_out, bodies = edit(i, item)
+        numbers = self.whole.numbers
+        ins = [
+            self.form(v, form=bool(f), like=item) for v, f in zip(item.ins, forms_in, strict=True)
+        ]
+        outs: list[int] = []
+        for v, form in zip(item.outs, forms_out, strict=True):
+            type_, dims = numbers.types[v], self.dims(v)
+            sizes = {d: type_.shape[d] for d in dims}
+            if dims and form:
+                made = numbers.new(TensorType(self.whole.shape(type_, dims), type_.dtype))
+                self.values[v] = _Value(None, made, sizes, True)
+                outs.append(made)
+            else:
+                self.values[v] = _Value(v, None, sizes, False)
+                outs.append(v)
+        self.items.append(replace(item, ins=ins, outs=outs, bodies=bodies))
+
+    def _body(
+        self, i: int, item: Item, number: int, entering: Sequence[Port], leaving: Sequence[Port]
+    ) -> tuple[Draft, list[Port]]:
+        """A body of node i, whose captured constants stay as they are."""
+        program = item.binding.bodies[number]
+        forms = [*([False] * len(program.consts)), *map(bool, entering)]
+        return self.whole.body(program, (*self.place, i, number), forms, leaving)
+
+    def _homes(self, values: Sequence[Value], *, along: int = -1) -> list[bool]:
+        """Whether values enter a region padded; not if they are taken apart along what is."""
+        return [self.home(v) is True and along not in self.dims(v) for v in values]
+
+    def _scan(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
+        wiring = Scan.of(item.node)
+        consts, carries, xs = wiring.operands(item.ins)
+        fixed, slices = self._homes(consts), self._homes(xs, along=0)
+        carried, found = self._homes(carries), list[Port]()
+        stacks = wiring.results(item.outs)[1]
+        apart = [None if 0 not in self.dims(v) else False for v in stacks]
+        while True:
+            wanted: list[Port] = [True if form else None for form in carried]
+            _, found = self._body(i, item, 0, [*fixed, *carried, *slices], [*wanted, *apart])
+            after = [bool(f) for f in found[: wiring.carries]]
+            if after == carried:
+                break
+            carried = [a or b for a, b in zip(carried, after, strict=True)]
+        leaving = [*carried, *(bool(f) for f in found[wiring.carries :])]
+        draft, _ = self._body(i, item, 0, [*fixed, *carried, *slices], leaving)
+        return [*fixed, *carried, *slices], leaving, {0: draft}
+
+    def _while(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
+        wiring = While.of(item.node)
+        of_test, of_step, carries = (self._homes(part) for part in wiring.operands(item.ins))
+        while True:
+            wanted: list[Port] = [True if form else None for form in carries]
+            _, found = self._body(i, item, wiring.step, [*of_step, *carries], wanted)
+            after = [bool(f) for f in found]
+            if after == carries:
+                break
+            carries = [a or b for a, b in zip(carries, after, strict=True)]
+        step, _ = self._body(i, item, wiring.step, [*of_step, *carries], list(carries))
+        test, _ = self._body(i, item, wiring.test, [*of_test, *carries], [False])
+        return [*of_test, *of_step, *carries], carries, {wiring.step: step, wiring.test: test}
+
+    def _cond(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
+        entering = self._homes(item.ins)
+        each = range(len(item.binding.bodies))
+        free: list[Port] = [None] * len(item.outs)
+        found = [self._body(i, item, b, entering[1:], free)[1] for b in each]
+        leaving = [any(forms) for forms in zip(*found, strict=True)]
+        bodies = {b: self._body(i, item, b, entering[1:], list(leaving))[0] for b in each}
+        return entering, leaving, bodies
+
+    def _remat(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
+        entering = self._homes(item.ins)
+        draft, forms = self._body(i, item, 0, entering, [None] * len(item.outs))
+        return entering, [bool(f) for f in forms], {0: draft}
+
+
+# Ops that make zeros of zeros, of their only operand.
+_KEEPS_ZERO = (
+    "convert_element_type", "copy", "neg", "reduce_precision", "reshape", "squeeze", "transpose",
+)  # fmt: skip
+
+
+def _looked_up(node: Node) -> tuple[int, ...]:
+    """Dimensions of the operand that indices of a lookup are along."""
+    names = ("start_index_map", "scatter_dims_to_operand_dims")
+    numbers = node.attr("dimension_numbers")
+    for pair in numbers if isinstance(numbers, tuple) else ():
+        if isinstance(pair, tuple) and pair[0] in names and isinstance(pair[1], tuple):
+            return tuple(d for d in pair[1] if isinstance(d, int))
+    return ()

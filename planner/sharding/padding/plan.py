@@ -1,0 +1,69 @@
+"""The plan of a program with padded dimensions, where that is faster than the plan without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from ir.trace import Traced
+
+from ...common.request import Request
+from ...common.stop import PROVED, Stop
+from ..recompute.rough_plans import RoughPlans
+from ..recompute.variants import Variant
+from ..rewrite.price import Pricer
+from ..search.context import Candidate
+from ..search.over_meshes import limit_of
+from ..searched import Searched
+from .choose import choose
+
+
+def with_padding(
+    known: Searched,
+    traced: Traced,
+    request: Request,
+    search: Callable[[Variant, float, Request], Searched],
+    pricer: Callable[[Traced, Candidate], Pricer],
+) -> tuple[Searched, Traced]:
+    """The faster plan, and the program that it is of.
+
+    Args:
+        known: the plan of the program as it is.
+        traced: that program.
+        request: machine, options and progress.
+        search: plans a program below some seconds, as requested.
+        pricer: plans a program on the mesh of a plan, without a proof.
+    """
+    best, machine, options = known.outcome.best, request.machine, request.options
+    if not options.padding or options.baseline is not None or request.interruption.happened:
+        return known, traced
+    request.say("padding")
+    again = replace(request, options=replace(options, baselines=False))
+
+    def rough_s(program: Traced) -> float:
+        rough = RoughPlans(program, lambda t: pricer(t, best), limit_of(options, machine))
+        return rough.step_s(Variant(program))
+
+    try:
+        chosen = choose(
+            traced, best, machine.num_devices,
+            lambda program, cutoff_s: search(Variant(program), cutoff_s, again), rough_s,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        if not request.interruption.kept(found=True):
+            raise
+        return known, traced
+    if chosen is None:
+        return known, traced
+    before, program = known.plan.program, chosen.found.plan.program
+    step_s = program.step_s
+    bound_s = min(before.lower_bound_s, program.lower_bound_s)  # of both programs
+    proved = step_s - bound_s <= PROVED * step_s
+    stop = Stop.GAP.name if program.stop == Stop.OPTIMAL.name and not proved else program.stop
+    whole = msgspec.structs.replace(
+        program, baselines=before.baselines, recomputed=before.recomputed, padded=chosen.rows,
+        lower_bound_s=bound_s, stop=stop,
+    )  # fmt: skip
+    return replace(chosen.found, plan=replace(chosen.found.plan, program=whole)), chosen.traced

@@ -1,0 +1,123 @@
+# pyright: basic
+"""Dimensions that do not divide: when they are padded, and what the padded program computes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from ir import TensorType
+from ir.evaluate import plain_program
+from ir.trace import trace
+from planner import PlanError, load, plan
+from planner.sharding.padding.candidates import MOST_WASTE, classes_of, padded_size
+from planner.sharding.padding.edit import Classified, padded
+
+ROWS, WORDS, WIDTH = 1000, 30011, 256
+
+
+def head(params: Any, batch: Any) -> Any:
+    """A step of the last layer of a language model, with a prime vocabulary."""
+
+    def loss(weights: Any) -> Any:
+        logits = batch["x"] @ weights.T
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean()
+
+    value, slope = jax.value_and_grad(loss)(params["w"])
+    return {"w": params["w"] - 0.1 * slope}, value
+
+
+def given() -> tuple[Any, Any]:
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, WORDS, ROWS).astype("int32")
+    labels[0] = WORDS - 1  # the last row before the padding
+    x = 0.1 * draw.normal(size=(ROWS, WIDTH)).astype("float32")
+    return {"w": draw.normal(size=(WORDS, WIDTH)).astype("float32")}, {"x": x, "labels": labels}
+
+
+def planned(**options: Any) -> Any:
+    return plan(head, *given(), cluster="8xh100", baselines=False, **options)
+
+
+def test_a_padded_vocabulary_is_split_where_that_is_faster(tmp_path: Path) -> None:
+    padded_plan, plain = planned(), planned(padding=False)
+    (program,) = padded_plan.file.programs
+    assert [(row.was, row.size) for row in program.padded] == [(30011, 30016)]
+    assert padded_plan.step_s < 0.9 * plain.step_s
+    assert "padded       inside the program" in str(padded_plan)
+    assert plain.file.programs[0].padded == ()
+    path = tmp_path / "plan.json"
+    padded_plan.save(path)
+    compiled = load(path).bind(head, *given()).compile()
+    expected, found = jax.jit(head)(*given()), compiled(*given())
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
+    lowered = compiled.jitted.lower(*jax.tree.leaves(given())).as_text()
+    assert f"tensor<{30016 // 8}x{WIDTH}xf32>" in lowered  # a shard of the product
+
+
+def test_a_plan_pads_what_the_program_has(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    planned().save(path)
+    file = json.loads(path.read_text())
+    (row,) = file["programs"][0]["padded"]
+    row[3] = 30010
+    path.write_text(json.dumps(file))
+    with pytest.raises(PlanError):
+        load(path).bind(head, *given())
+
+
+@pytest.mark.parametrize(
+    ("size", "devices", "found"),
+    [(50257, 8, 50264), (50257, 512, 50688), (12, 8, 16), (60, 8, 64), (126, 8, 128), (5, 8, 6),
+     (3, 7, None), (16, 8, None), (12, 6, None)],
+)  # fmt: skip
+def test_sizes_are_padded_as_far_as_they_waste_little(
+    size: int, devices: int, found: int | None
+) -> None:
+    assert padded_size(size, devices) == found
+    assert found is None or found - size <= MOST_WASTE * found
+
+
+def rows_of(program: Any, name: str) -> list[tuple[TensorType, ...]]:
+    """Types of the results of the ops of a name."""
+    return [node.outputs for node in program.graph.nodes if node.op == name]
+
+
+def test_only_what_gains_by_it_is_padded() -> None:
+    """The product is; the update reads the slope without its padding, and the weights as given."""
+    program = trace(head, *given(), roles=("parameter", "batch")).program
+    known = Classified(program.graph)
+    (words,) = [one for one in classes_of(known) if one.size == WORDS]
+    found = padded(program, words.padding(30016), known)
+    assert [t.type for t in found.graph.inputs] == [t.type for t in program.graph.inputs]
+    shapes = [out.shape for (out,) in rows_of(found, "dot_general")]
+    assert shapes == [(ROWS, 30016), (30016, WIDTH)]
+    assert len(rows_of(found, "pad")) == 1
+    assert [out.shape for (out,) in rows_of(found, "slice")] == [(WORDS, WIDTH)]
+    assert [out.shape for (out,) in rows_of(found, "sub")][-1] == (WORDS, WIDTH)
+
+
+def lookups(table: Any, at: Any) -> Any:
+    rows = [table.at[at].get(mode=mode, fill_value=7.0) for mode in ("clip", "fill")]
+    return sum(jnp.tanh(r @ table.T) for r in rows), table.at[at].add(1.0, mode="drop") @ table.T
+
+
+def test_indices_beyond_the_elements_mean_what_they_did() -> None:
+    table = np.random.default_rng(1).normal(size=(5, 3)).astype("float32")
+    at = np.array([-9, -5, -1, 0, 4, 5, 6, 7, 8, 100], "int32")
+    program = trace(lookups, table, at, roles=("parameter", "batch")).program
+    known = Classified(program.graph)
+    (one,) = [one for one in classes_of(known) if one.size == 5]
+    expected = plain_program(program)(table, at)
+    found = plain_program(padded(program, one.padding(8), known))(table, at)
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-6)
