@@ -66,6 +66,9 @@ def choose(
     Raises:
         PlanError: if a search fails for another reason than that no plan is faster.
     """
+    sizes = {size for value in best.builder.flat.values for size in value.type.shape if size > 1}
+    if not any(padded_size(size, devices) for size in sizes):
+        return None
     step_s = least_s = best.account.step_s
     program, rows = traced, tuple[PaddedRow, ...]()
     for one, size in _worth_a_try(Classified(traced.graph), best, devices)[:MOST_ROUGH]:
