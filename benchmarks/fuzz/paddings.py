@@ -11,7 +11,8 @@ from dataclasses import replace
 from ir import check
 from ir.trace import Program
 from planner.sharding.padding.candidates import classes_of
-from planner.sharding.padding.edit import Classified, padded
+from planner.sharding.padding.classified import Classified
+from planner.sharding.padding.edit import padded
 
 MOST = 2  # classes that are padded, one after the other
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ir import flops_of, lookup
 from ir.analysis import operand_types
 
-from .edit import Classified, Padding
+from .classified import Classified, Padding
 from .rules import PRODUCTS
 
 # Padding's share of a padded dimension: 12 rows on 8 devices become 16, of which 4 are padding.

@@ -19,7 +19,8 @@ from ...common.errors import PlanError
 from ...files.program_plan import PaddedRow
 from ..search.context import Candidate
 from .candidates import Class, classes_of, padded_size, products
-from .edit import Classified, padded
+from .classified import Classified
+from .edit import padded
 
 # Share of the step that padding must save. Not measured.
 WORTH = 0.01

@@ -9,7 +9,8 @@ from ir.trace import Traced
 
 from ...common.errors import PlanError
 from ...files.program_plan import PaddedRow
-from .edit import Classified, Padding, padded
+from .classified import Classified, Padding
+from .edit import padded
 
 
 def as_padded(traced: Traced, rows: Sequence[PaddedRow], where: str) -> Traced:

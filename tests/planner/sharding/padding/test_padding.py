@@ -18,7 +18,8 @@ from ir.evaluate import plain_program
 from ir.trace import trace
 from planner import PlanError, load, plan
 from planner.sharding.padding.candidates import MOST_WASTE, classes_of, padded_size
-from planner.sharding.padding.edit import Classified, padded
+from planner.sharding.padding.classified import Classified
+from planner.sharding.padding.edit import padded
 
 ROWS, WORDS, WIDTH = 1000, 30011, 256
 
