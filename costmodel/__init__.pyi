@@ -5,6 +5,9 @@ from .attention_blocks import hops_of as hops_of
 from .attention_blocks import joint_axes as joint_axes
 from .cluster import Cluster as Cluster
 from .cluster import Part as Part
+from .collective_matmul import InParts as InParts
+from .collective_matmul import in_parts as in_parts
+from .collective_matmul import is_within_host as is_within_host
 from .collectives import INTERFERENCE as INTERFERENCE
 from .collectives import KINDS as KINDS
 from .collectives import CollectiveModel as CollectiveModel

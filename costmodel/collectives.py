@@ -42,6 +42,12 @@ LINK_EFFICIENCY: Final = 0.78
 # The same for networks between hosts; assumed, as no table spans hosts.
 NETWORK_EFFICIENCY: Final = 0.9
 
+# Share of a link's published bandwidth at which copy engines send to another device of the process,
+# behind a switch. XLA sends bf16[512, 24576] in 100 us by them, and in 445 us by NCCL
+# (openxla/xla, pull request 11182), that is 269 of the 450 GB/s of an H100 beside `BASE_S`; alone
+# they reach 371 both ways (NVIDIA/nccl, issue 1264).
+COPY_EFFICIENCY: Final = 0.6
+
 # While a collective runs, compute beside it takes so much longer, as both want the same memory
 # and processors. Galvatron's profile of 8 A100 (overlap_coefficient.json, Apache-2.0).
 INTERFERENCE: Final = 1.1256
@@ -123,6 +129,22 @@ class CollectiveModel:
             found = self._crossing(kind, group, size)
         result = np.where(size > 0.0, found, 0.0)
         return float(result) if np.ndim(full_bytes) == 0 else result
+
+    def copy_s(self, group: Group, nbytes: Floats) -> Floats:
+        """Seconds of a permute within an island, by copy engines where the link is a switch.
+
+        Compiled with `xla_gpu_use_memcpy_local_p2p`; copies are between devices of one process.
+
+        Args:
+            group: the devices, on one island.
+            nbytes: that each of them sends.
+        """
+        found = np.asarray(self.seconds("collective-permute", group, nbytes))
+        link = self.cluster.intra_host
+        if link.torus_axes or link.mesh_devices > 1 or link.cube_devices > 1:
+            return found
+        rate = COPY_EFFICIENCY * link.bandwidth_bytes_per_s
+        return np.minimum(found, np.where(nbytes > 0.0, BASE_S + nbytes / rate, 0.0))
 
     def _island(
         self, kind: CollectiveKind, n: int, size: Floats, stride: int = 1, spans: Spans = ()

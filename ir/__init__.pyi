@@ -1,4 +1,11 @@
 from .check import check as check
+from .collective_matmul import PRODUCT as PRODUCT
+from .collective_matmul import Parts as Parts
+from .collective_matmul import gather_in_parts as gather_in_parts
+from .collective_matmul import gathered_operand as gathered_operand
+from .collective_matmul import is_product as is_product
+from .collective_matmul import parts_of as parts_of
+from .collective_matmul import scatter_in_parts as scatter_in_parts
 from .differences import differences as differences
 from .errors import IRError as IRError
 from .errors import TraceError as TraceError

@@ -69,11 +69,14 @@ class Reshard:
     passage: value, site, runs in one call, moment.
     change: the reshard's steps; one object where many sites change alike.
     cause: the argument, or the op and source line, that needs the new state.
+    in_parts: whether its product runs in parts beside permutes, instead of after the gather or
+        before the reduce-scatter: a collective matmul.
     """
 
     passage: Passage
     change: Change
     cause: str
+    in_parts: bool = False
 
     @property
     def weight(self) -> float:
@@ -107,7 +110,19 @@ class LoweredPlan:
         ops = {op.place: strategy.roles for op, strategy in pairs if strategy is not None}
         named = ((key, self.states[v]) for key, v in self.flat.names.items())
         values = {key: state for key, state in named if state is not None}
-        return Decisions(self.mesh, ops, values, self.arguments, self.results)
+        in_parts = frozenset(r.passage.site for r in self.reshards if r.in_parts)
+        return Decisions(self.mesh, ops, values, self.arguments, self.results, in_parts)
+
+    @cached_property
+    def in_parts(self) -> dict[Place, Reshard]:
+        """The reshard of each product that runs in parts beside it, by the place of the product."""
+        each = (reshard for reshard in self.reshards if reshard.in_parts)
+        return {self.flat.ops[self.product_of(reshard)].place: reshard for reshard in each}
+
+    def product_of(self, reshard: Reshard) -> int:
+        """The op that runs in parts beside a reshard: it reads what is gathered, or made sums."""
+        passage = reshard.passage
+        return self.flat.maker[passage.value][0] if reshard.change.before.partial else passage.op
 
     @cached_property
     def arguments(self) -> tuple[Sharding, ...]:

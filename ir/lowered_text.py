@@ -12,7 +12,8 @@
     return %2
 
 A value is kept in the state that `@ %n` gives it, a result of an op in the last one that it has.
-`operand` and `return` change a state on the way to the next line, `result` after the last one.
+`operand` and `return` change a state on the way to the next line, `result` after the last one; with
+`in parts`, beside the product that is there.
 `parse_plan(show_plan(plan)) == plan`.
 """
 
@@ -92,7 +93,8 @@ class _Notes:
             if reshard is not None:
                 steps = "".join(f" {_show_step(s)} {s.after}" for s in reshard.change.steps)
                 before = reshard.change.before
-                yield f"{at} {k}: {before}{steps} for {quote(reshard.cause)}"
+                beside = " in parts" if reshard.in_parts else ""
+                yield f"{at} {k}: {before}{steps}{beside} for {quote(reshard.cause)}"
 
     def _runs(self, place: Place) -> Iterator[str]:
         i = self.plan.op_at.get(place)  # bodies of ops, such as those of scatters, do not run
@@ -130,7 +132,7 @@ _VALUE = re.compile(rf"%([0-9]{{1,9}}) ({_STATE})")
 _RUNS = re.compile(rf"runs (whole|[^:]+):((?: {_STATE})*) ->((?: {_STATE})*)")
 _AT = re.compile(
     rf"(operand|result|return) ([0-9]{{1,9}}): ({_STATE})((?:{_STEP.pattern})*)"
-    rf"(?: for ({STRING}))?"
+    rf"( in parts)?(?: for ({STRING}))?"
 )
 _KINDS = (
     "all-gather", "all-reduce", "all-to-all", "collective-permute", "mask", "reduce-scatter",
@@ -149,8 +151,8 @@ class _Read:
     runs: dict[Place, tuple[int, dict[str, str], Strategy]] = field(
         default_factory=dict[Place, tuple[int, dict[str, str], Strategy]]
     )
-    reshards: dict[Site, tuple[int, tuple[ReshardStep, ...], str]] = field(
-        default_factory=dict[Site, tuple[int, tuple[ReshardStep, ...], str]]
+    reshards: dict[Site, tuple[int, tuple[ReshardStep, ...], str, bool]] = field(
+        default_factory=dict[Site, tuple[int, tuple[ReshardStep, ...], str, bool]]
     )
     results: dict[int, Sharding] = field(default_factory=dict[int, Sharding])
 
@@ -186,12 +188,13 @@ class _Read:
         at, position, state = found[1], int(found[2]), parse_sharding(found[3])
         cause = unquote(found[found.re.groups]) if found[found.re.groups] else None
         if cause is None:
-            if at != "return" or body or found[4]:
+            if at != "return" or body or found[4] or found[found.re.groups - 1]:
                 raise IRError("a change of state ends with what it is for, such as 'for \"w\"'")
             self.results[position] = state
             return
         place = {"operand": (*body, nodes), "result": (*body, nodes - 1), "return": body}[at]
-        self.reshards[Site(place, at, position)] = line, _steps(state, found[4]), cause
+        parts = bool(found[found.re.groups - 1])
+        self.reshards[Site(place, at, position)] = line, _steps(state, found[4]), cause, parts
 
 
 def _states(text: str) -> tuple[Sharding, ...]:
@@ -249,13 +252,13 @@ def parse_plan(text: str) -> LoweredPlan:
 def _reshards(read: _Read, flat: FlatProgram) -> tuple[Reshard, ...]:
     sites = {passage.site: (n, passage) for n, passage in enumerate(flat.passages)}
     found: dict[int, Reshard] = {}
-    for site, (line, steps, cause) in read.reshards.items():
+    for site, (line, steps, cause, in_parts) in read.reshards.items():
         if site not in sites:
             raise IRError(f"line {line}: the program has no such {site.at} there")
         n, passage = sites[site]
         type_ = flat.values[passage.value].type
         change = Change(type_, steps[0].before, steps[-1].after, steps)
-        found[n] = Reshard(passage, change, cause)
+        found[n] = Reshard(passage, change, cause, in_parts)
     return tuple(found[n] for n in sorted(found))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..mesh import Mesh
 from ..sharding import Sharding
-from .flat_program import Place
+from .flat_program import Place, Site
 
 ValueKey = tuple[Place, int]  # place of the enclosing body (() at the top), number of the value
 
@@ -21,6 +21,7 @@ class Decisions:
     values: state in which each value is kept: arguments, results of ops and of regions, inputs of
         bodies. A value made of literals alone has no entry: it is made in whatever state is read.
     inputs, outputs: states of the program's flat arguments and results, never partial.
+    in_parts: sites of the reshards beside which their product runs in parts: collective matmuls.
     """
 
     mesh: Mesh
@@ -28,3 +29,4 @@ class Decisions:
     values: Mapping[ValueKey, Sharding]
     inputs: tuple[Sharding, ...]
     outputs: tuple[Sharding, ...]
+    in_parts: frozenset[Site] = frozenset()

@@ -42,6 +42,9 @@ class Options:
     emission: "shard_map" (explicit collectives) or "constraints" (XLA's partitioner).
     overlap: whether collectives may run beside compute; if not, a step is the sum of both. On CPU
         devices it is in any case.
+    collective_matmul: whether products may run in parts beside permutes, instead of after a gather
+        or before a reduce-scatter, where that is faster; never with `overlap=False` or
+        `emission="constraints"`. Permutes count on one process for all devices of a host.
     substitutions: whether proven rules rewrite the program where its plan becomes faster. A name
         ("exact", "reassociated", "bounded", "unbounded") is the least accuracy of a rule in
         floats; True means "bounded".
@@ -70,6 +73,7 @@ class Options:
     schedules: tuple[str, ...] = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", "interleaved")
     emission: str = "shard_map"
     overlap: bool = True
+    collective_matmul: bool = True
     substitutions: bool | str = True
     cache: bool = False
     shardings: str = "pin"
@@ -92,6 +96,7 @@ class Options:
         _check_flag("baselines", self.baselines)
         _check_flag("overlap", self.overlap)
         _check_flag("padding", self.padding)
+        _check_flag("collective_matmul", self.collective_matmul)
         if not isinstance(self.substitutions, bool) and self.substitutions not in WORTHS:
             raise _bad(
                 "substitutions",
@@ -104,6 +109,11 @@ class Options:
             object.__setattr__(self, "mesh", _mesh(self.mesh))
         object.__setattr__(self, "pins", _pins(self.pins, self.mesh))
         object.__setattr__(self, "forbidden", _pairs("forbidden", self.forbidden, int))
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether products may run in parts, which the emission must be able to write."""
+        return self.collective_matmul and self.emission == "shard_map"
 
     @property
     def shape(self) -> Sizes | None:
@@ -192,6 +202,7 @@ _EXAMPLES = {
     "emission": "'shard_map' unless the compiler shall choose the collectives",
     "baselines": "False to skip the hand-written plans",
     "overlap": "False to plan for collectives and compute one after the other",
+    "collective_matmul": "False to gather before products and reduce after them",
     "substitutions": "False to plan the program as it is written, or 'exact'",
     "shardings": "'warn' to plan without what the program is written with, or 'pin'",
     "padding": "False to leave all sizes as they are",

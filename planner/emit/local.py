@@ -32,6 +32,7 @@ from ir.analysis import Place, Site, has_effects, is_effect
 from ir.evaluate_regions import branch, remat, scan
 from ir.trace import Binding, Program
 
+from .collective_matmul import product_in_parts
 from .effects import Effects
 from .local_op import LocalOp
 from .run import Mover, Written, run_op
@@ -119,6 +120,7 @@ class _Scope:
         plan, place = self.emission.plan, (*self.prefix, i)
         number = plan.op_at[place]
         strategy, count = plan.strategies[number], plan.flat.ops[number].weight
+        raw = () if strategy is None else strategy.results
         if strategy is not None:
             arrays = self.read(i, operands, range(len(operands)), strategy.operands)
         elif node.outputs:
@@ -132,8 +134,16 @@ class _Scope:
         else:
             types = tuple(entry.type for entry in operands)
             op = LocalOp(node, binding, types, strategy, plan.mesh, count)
-            results = run_op(op, arrays, self.emission.mover)
-        found = self.publish(i, node, results, strategy.results)
+            beside = plan.in_parts.get(place)
+            if beside is None:
+                results = run_op(op, arrays, self.emission.mover)
+            else:
+                name = f"reshard{plan.numbers[beside.passage.site]}"
+                mover = self.emission.mover
+                results = product_in_parts(op, arrays, beside, name, mover)
+                if beside.change.before.partial:
+                    raw = (beside.change.after,)
+        found = self.publish(i, node, results, raw)
         self.maker.latest = found[-1] if found else self.maker.latest
         return found
 

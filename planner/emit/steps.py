@@ -38,7 +38,7 @@ def run_step(x: Array, step: ReshardStep, mesh: Mesh, again: int = 0) -> Array:
         return mask(x, step.axes)
     if step.kind == "slice":
         return _plain(x, lambda data: block(data, step.to_dim, step.axes, mesh))
-    return _as_bytes(x, lambda data: _moved(data, step, mesh, again))
+    return as_bytes(x, lambda data: _moved(data, step, mesh, again))
 
 
 def finishing(state: Sharding) -> tuple[ReshardStep, ...]:
@@ -109,7 +109,7 @@ def _plain(x: Array, move: Move) -> Array:
     return jax.random.wrap_key_data(move(jax.random.key_data(x)), impl=jax.random.key_impl(x))
 
 
-def _as_bytes(x: Array, move: Move) -> Array:
+def as_bytes(x: Array, move: Move) -> Array:
     """Applies a move of data to an array whose type collectives may not know.
 
     Short types travel as bytes of their own size, which is exact; booleans as 0 and 1.

@@ -96,7 +96,7 @@ class Maker:
 
     def _move(self, site: Site) -> Move:
         found = self.plan.at.get(site)
-        if found is None:
+        if found is None or found.in_parts:  # its product runs it
             return (), 1.0, ""
         return found.change.steps, found.weight, f"reshard{self.plan.numbers[site]}"
 

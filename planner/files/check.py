@@ -58,6 +58,7 @@ def check_program(program: ProgramPlan, where: str) -> None:
         _check_wishes(program, flat, decisions)
         _check_ops(program, flat, decisions)
         _check_values(program, flat, decisions)
+        _check_in_parts(flat, decisions)
         _check_figures(program)
     except (IRError, PlanError, ProfileError) as error:
         raise PlanError(
@@ -259,3 +260,9 @@ def _check_values(program: ProgramPlan, flat: FlatProgram, decisions: Decisions)
     for number, state in enumerate(decisions.inputs):
         if found[(number,)] != state:
             raise IRError(f"argument {number} is {state} and {found[(number,)]} at once")
+
+
+def _check_in_parts(flat: FlatProgram, decisions: Decisions) -> None:
+    known = {passage.site for passage in flat.passages}
+    if extra := sorted(decisions.in_parts - known):
+        raise IRError(f"a product runs in parts at {extra[0]}, which is not there")

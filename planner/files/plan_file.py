@@ -22,7 +22,7 @@ from .program_plan import BaselineRow, Bytes, CollectiveRow, Count, Position, Pr
 from .seal import opened, sealed
 
 FORMAT = "meshwright-plan"
-FILE_VERSION = 6
+FILE_VERSION = 7
 OLD_PIPELINE_FORMAT = "meshwright-pipeline"  # of plans in stages, to version 3
 LARGEST_BYTES = 1 << 30
 AS_WRITTEN = "as written"

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ir import IRError, Mesh, Sharding, parse_sharding
-from ir.analysis import Decisions
+from ir.analysis import Decisions, Site
 
 from ..common.errors import PlanError
 
@@ -55,6 +55,14 @@ class ValueRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_li
     place: Place
     number: Position
     sharding: str
+
+
+class SiteRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A site of a reshard beside which a product runs in parts: a collective matmul."""
+
+    place: Place
+    at: Annotated[str, Meta(pattern="^(operand|result|return)$")]
+    position: Position
 
 
 class SubstitutionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,6 +112,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     communication_s: Seconds
     exposed_s: Seconds  # the part of communication in which compute waits or is slowed down
     overlap: bool  # whether collectives may run beside compute
+    collective_matmul: bool  # whether products may run in parts beside their collectives
     # of XLA's GPU compiler, set whatever the user's environment says
     compiler_options: dict[Annotated[str, Meta(pattern="^xla_gpu_[a-z0-9_]{1,80}$")], bool]
     peak_bytes: Bytes
@@ -134,6 +143,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     warnings: tuple[str, ...]
     ops: tuple[OpRow, ...]
     values: tuple[ValueRow, ...]
+    in_parts: tuple[SiteRow, ...]
     candidates: tuple[CandidateRow, ...]
     # what the backward pass computes again; absent if that is as the program is written
     recomputed: tuple[RecomputedRow, ...] | None = None
@@ -155,6 +165,11 @@ def rows_of(decisions: Decisions) -> tuple[tuple[OpRow, ...], tuple[ValueRow, ..
         for (place, number), state in sorted(decisions.values.items())
     )
     return ops, values
+
+
+def site_rows(decisions: Decisions) -> tuple[SiteRow, ...]:
+    """Sites of collective matmuls in a stable order."""
+    return tuple(SiteRow(*site) for site in sorted(decisions.in_parts))
 
 
 def decisions_of(plan: ProgramPlan, where: str) -> Decisions:
@@ -183,6 +198,7 @@ def decisions_of(plan: ProgramPlan, where: str) -> Decisions:
             {(row.place, row.number): state(row.sharding) for row in plan.values},
             tuple(state(text) for text in plan.inputs),
             tuple(state(text) for text in plan.outputs),
+            frozenset(Site(row.place, row.at, row.position) for row in plan.in_parts),
         )
     except IRError as error:
         raise PlanError(

@@ -72,7 +72,11 @@ class AnalysedPlan:
         heads = sum(role == "constant" for role in self.program.roles)
         donated = frozenset(heads + a for a in self.program.donated)
         facts = Facts(self.flat, self.program.ties, donated)
-        return Builder(facts, cache, self.program.limit_bytes, overlap=self.program.overlap)
+        program = self.program
+        return Builder(
+            facts, cache, program.limit_bytes, overlap=program.overlap,
+            in_parts=program.collective_matmul,
+        )  # fmt: skip
 
     def searched(self, wishes: Wishes) -> Program:
         """The program, to be searched with wishes."""

@@ -15,6 +15,7 @@ from costmodel import full_bytes, wire_bytes
 from ir import Reshard
 
 from ..sharding.cost.account import Account, held_at
+from ..sharding.cost.in_parts import PERMUTE, beside_product
 from .analysed_plan import AnalysedPlan
 
 COMPUTE, COLLECTIVE = "compute", "collective"
@@ -177,6 +178,13 @@ def _collectives(analysed: AnalysedPlan, moved: Reshard, exposed_s: float) -> It
     type_, weight = moved.change.type, moved.weight
     time, _ = held_at(analysed.builder.facts, moved)
     early = moved.passage.site.at != "result"
+    parts = beside_product(analysed.decided, moved)
+    if parts is not None:
+        yield _Piece(
+            COLLECTIVE, PERMUTE, moved.cause, parts.axes, parts.seconds, exposed_s,
+            early, parts.sent_bytes, parts.count, time, moved.passage.op,
+        )  # fmt: skip
+        return
     total = sum(reshard.step_s(s, type_) for s in moved.change.steps if s.collective) * weight
     for step in moved.change.steps:
         kind = step.collective

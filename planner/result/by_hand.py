@@ -114,6 +114,7 @@ def _priced(
     settings: dict[str, Any] = {
         "mesh": mesh, "pins": pins, "baselines": False,
         "overlap": analysed.program.overlap,
+        "collective_matmul": analysed.program.collective_matmul,
     }  # fmt: skip
     try:
         program = replanned(analysed, analysed.cluster, Options(**settings, memory_bytes=limit))

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from costmodel import ReshardModel
-from ir import Change, LoweredPlan, Reshard, Sharding, Strategy, kept_states, strategy_of
+from ir import (
+    Change,
+    IRError,
+    LoweredPlan,
+    Reshard,
+    Sharding,
+    Strategy,
+    is_product,
+    kept_states,
+    parts_of,
+    strategy_of,
+)
 from ir.analysis import Decisions, FlatProgram, Passage, Specs
 
 from .problem.build import Builder
+from .problem.in_parts import PartsTable
 from .problem.records import Built
 from .problem.states import state_at
 
@@ -64,15 +76,40 @@ def lower(builder: Builder, built: Built, choice: Sequence[int]) -> LoweredPlan:
         changes.append(change)
     changing = np.array([change is not None for change in changes], dtype=np.bool_)
     joins, passages = outline.sites.join, outline.sites.passage
-    found: list[tuple[Passage, Change]] = []
+    found: list[tuple[Passage, Change, bool]] = []
+    in_parts = _InParts(builder, built, choice)
     for n in np.flatnonzero(changing[joins]):
-        change = changes[int(joins[n])]
+        join, passage = int(joins[n]), int(passages[n])
+        change = changes[join]
         if change is not None:
-            found.append((flat.passages[int(passages[n])], change))
+            found.append((flat.passages[passage], change, in_parts(join, passage, change)))
     return LoweredPlan(
         flat, builder.mesh, tuple(strategies), tuple([known[k] for k in kept]), tuple(results),
         _reshards(flat, builder.tied_in, found),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _InParts:
+    """Where the product of a join runs in parts beside a reshard."""
+
+    builder: Builder
+    built: Built
+    choice: Sequence[int]
+    tables: dict[int, PartsTable | None] = field(default_factory=dict[int, PartsTable | None])
+
+    def __call__(self, join: int, passage: int, change: Change) -> bool:
+        if self.built.beside_s is None:
+            return False
+        if join not in self.tables:
+            self.tables[join] = self.builder.in_parts(self.built.refs, join)
+        table, ends = self.tables[join], self.built.outline.joins[join]
+        if table is None:
+            return False
+        reshard, pair = self.builder.cache.reshard, (self.choice[ends.u], self.choice[ends.v])
+        seconds = sum(reshard.step_s(step, change.type) for step in change.steps)
+        beside_s = float(self.built.beside_s[passage])
+        return table.less(pair, seconds * ends.weight, beside_s * ends.weight)
 
 
 def lower_decisions(
@@ -91,16 +128,21 @@ def lower_decisions(
     """
     heads = {((), n): state for n, state in enumerate(decisions.inputs)}
     states = kept_states(flat, {**decisions.values, **heads})
-    strategies = _strategies(flat, decisions)
+    specs = Specs(flat)
+    strategies = _strategies(flat, decisions, specs)
 
-    def changes() -> Iterable[tuple[Passage, Change]]:
+    def changes() -> Iterable[tuple[Passage, Change, bool]]:
         for passage in flat.passages:
             before, after = states[passage.value], _after(passage)
             if passage.site.at == "result" and passage.op >= 0:
                 before, after = after, before
             if before is not None and after is not None and before != after:
                 type_ = flat.values[passage.value].type
-                yield passage, Change(type_, before, after, reshard.path(type_, before, after))
+                change = Change(type_, before, after, reshard.path(type_, before, after))
+                in_parts = passage.site in decisions.in_parts
+                if in_parts:
+                    _check_product(flat, specs, strategies, passage, change)
+                yield passage, change, in_parts
 
     def _after(passage: Passage) -> Sharding | None:
         """State that the reader needs; of an untied result the state that its op produces."""
@@ -123,8 +165,22 @@ def lower_decisions(
     )  # fmt: skip
 
 
-def _strategies(flat: FlatProgram, decisions: Decisions) -> tuple[Strategy | None, ...]:
-    specs, known = Specs(flat), dict[tuple[int, tuple[str, ...]], Strategy]()
+def _check_product(
+    flat: FlatProgram, specs: Specs, strategies: Sequence[Strategy | None], passage: Passage,
+    change: Change,
+) -> None:  # fmt: skip
+    sums = bool(change.before.partial)
+    i = flat.maker.get(passage.value, (-1, 0))[0] if sums else passage.op
+    strategy = strategies[i] if i >= 0 and is_product(flat.ops[i].node) else None
+    position = passage.site.position
+    if not strategy or not parts_of(specs.of(flat.ops[i]), position, strategy, change):
+        raise IRError(f"no product runs in parts at {passage.site}; plan the function again")
+
+
+def _strategies(
+    flat: FlatProgram, decisions: Decisions, specs: Specs
+) -> tuple[Strategy | None, ...]:
+    known = dict[tuple[int, tuple[str, ...]], Strategy]()
     found: list[Strategy | None] = []
     for op in flat.ops:
         roles = decisions.ops.get(op.place)
@@ -140,10 +196,13 @@ def _strategies(flat: FlatProgram, decisions: Decisions) -> tuple[Strategy | Non
 
 
 def _reshards(
-    flat: FlatProgram, tied: Ties, changes: Iterable[tuple[Passage, Change]]
+    flat: FlatProgram, tied: Ties, changes: Iterable[tuple[Passage, Change, bool]]
 ) -> tuple[Reshard, ...]:
     return tuple(
-        [Reshard(passage, change, _cause(flat, tied, passage)) for passage, change in changes]
+        [
+            Reshard(passage, change, _cause(flat, tied, passage), in_parts)
+            for passage, change, in_parts in changes
+        ]
     )
 
 

@@ -253,5 +253,10 @@ def lowered_part(
             values[(place[prefix[0]], *prefix[1:]), v] = state
         elif not prefix and v in part.number:
             values[(), part.number[v]] = state
-    decisions = Decisions(whole.mesh, ops, values, tuple(ins), tuple(outs))
+    in_parts = frozenset(
+        site._replace(place=(place[site.place[0]], *site.place[1:]))
+        for site in whole.in_parts
+        if site.place and site.place[0] in place
+    )
+    decisions = Decisions(whole.mesh, ops, values, tuple(ins), tuple(outs), in_parts)
     return lower_decisions(flatten(part.program.graph), decisions, solved.reshard, {})

@@ -63,6 +63,8 @@ def _docstring(analysed: AnalysedPlan) -> str:
     peak, limit = bytes_text(program.peak_bytes), bytes_text(program.limit_bytes)
     gap = max(0.0, 1 - program.lower_bound_s / program.step_s) if program.step_s > 0 else 0.0
     title = re.sub(r"[^\w. :-]", "_", cluster.name)
+    count = len(program.in_parts)
+    left = f"\nThe plan runs {count} products in parts beside permutes, which XLA does not do here."
     return f'''"""Shardings of {name} on {title}, planned by Meshwright for JAX alone.
 
     step = shard({name}, *args)  # args: arrays, or shapes from jax.eval_shape
@@ -71,7 +73,7 @@ def _docstring(analysed: AnalysedPlan) -> str:
 
 Predicted, not measured: {seconds_text(program.step_s)} a step, of which {seconds_text(program.exposed_s)} exposed communication;
 {peak} of {limit} on each device; at most {gap:.2%} slower than any other plan.
-The plan needs no compiler options; it recomputes what the function itself does.
+The plan needs no compiler options; it recomputes what the function itself does.{left if count else ""}
 Digest of the planned program: {program.graph_digest[:16]}
 """'''  # noqa: E501
 

@@ -53,6 +53,11 @@ def solved_of(stage: StageTrainingStep, decisions: Decisions, reshard: ReshardMo
     body = Decisions(
         decisions.mesh, ops, values, tuple(values[(), v] for v in range(len(graph.inputs))),
         tuple(_output(values, o) for o in graph.outputs),
+        frozenset(
+            site._replace(place=site.place[2:])
+            for site in decisions.in_parts
+            if site.place[:2] == inside
+        ),
     )  # fmt: skip
     states: dict[tuple[int, ...], Sharding] = {}
     for v in stage.states:

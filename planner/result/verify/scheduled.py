@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from costmodel import CollectiveModel, ComputeModel, group_for
 from ir import Mesh, Reshard
 from ir.analysis import Place
 
+from ...common.compiler_options import LOCAL_COPIES
 from ...common.surface import public_methods
 from ...common.units_text import seconds_text
 from ...emit.hlo import HloInstruction, like
@@ -136,10 +139,13 @@ def scheduled_overlap(plan: Plan, text: str, unknown_trips: int) -> Overlap | No
     if not program.is_scheduled or not plan.program.overlap or plan.cluster.has_cpus:
         return None
     mesh, model = plan.mesh, CollectiveModel(plan.cluster)
+    copies = LOCAL_COPIES in plan.compiler_options
 
     def price(line: str, sent: HloInstruction) -> float:
         c = sent.collective
         group = group_for(plan.cluster, mesh.sizes, axes_of(line, mesh.sizes))
+        if c.kind == "collective-permute" and copies and group.hosts == 1:
+            return float(model.copy_s(group, np.array([float(c.bytes)]))[0])
         return model.seconds(like(c.kind), group, float(c.bytes))
 
     kernels = KernelPrices(program, ComputeModel(plan.cluster))

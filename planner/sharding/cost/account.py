@@ -19,6 +19,7 @@ from ir.analysis import Place
 from ...common.surface import public_methods
 from ..lower import Decided
 from ..problem.facts import Facts
+from .in_parts import PERMUTE, BesideProduct, beside_product
 from .inside_ops import Inside, inside_ops
 
 # XLA's CPU compiler fuses less and computes 16-bit numbers in 32 bits: its temporaries over those
@@ -173,6 +174,11 @@ class _Priced:
         return sum(run[-1] for run in self.runs)
 
 
+def _priced_in_parts(found: BesideProduct) -> _Priced:
+    held, runs = found.held_bytes, (PERMUTE, found.axes, found.sent_bytes, found.seconds)
+    return _Priced(held, held, held, (runs,))
+
+
 def _priced(reshard: ReshardModel, moved: Reshard, holds: str) -> _Priced:
     change, weight, mesh = moved.change, moved.weight, reshard.mesh
     runs: list[tuple[str, tuple[str, ...], float, float]] = []
@@ -204,10 +210,11 @@ def account(decided: Decided) -> Account:
     widest: dict[int, int] = {}
     ends: dict[int, int] = {}
     rows: list[_Priced] = []
-    for n, moved in enumerate(plan.reshards):
+    in_parts = [beside_product(decided, moved) for moved in plan.reshards]
+    for n, (moved, parts) in enumerate(zip(plan.reshards, in_parts, strict=True)):
         (time, holds), op = held_at(facts, moved), moved.passage.op
         key = id(moved.change), moved.weight, holds
-        each = priced.get(key)
+        each = priced.get(key) if parts is None else _priced_in_parts(parts)
         if each is None:
             each = priced[key] = _priced(reshard, moved, holds)
         rows.append(each)
@@ -217,13 +224,14 @@ def account(decided: Decided) -> Account:
             here[together] = here.get(together, 0) + each.passes
             widest[time] = max(widest.get(time, 0), each.widest)
             ends[time] = max(ends.get(time, 0), each.ends)
-    exposed, window_of, windows = _overlapped(decided, [row.seconds for row in rows])
-    for moved, each, exposed_s in zip(plan.reshards, rows, exposed, strict=True):
+    exposed, window_of, windows = _overlapped(decided, [row.seconds for row in rows], in_parts)
+    for moved, parts, each, exposed_s in zip(plan.reshards, in_parts, rows, exposed, strict=True):
         share = exposed_s / each.seconds if each.seconds > 0.0 else 0.0
         for kind, axes, sent, seconds in each.runs:
-            row = merged.setdefault((kind, axes, moved.cause), [0.0, 0.0, 0.0, 0.0])
+            cause = moved.cause if parts is None else f"{moved.cause}, beside its product"
+            row = merged.setdefault((kind, axes, cause), [0.0, 0.0, 0.0, 0.0])
             row[0] += sent
-            row[1] += moved.weight
+            row[1] += moved.weight if parts is None else parts.count
             row[2] += seconds
             row[3] += seconds * share
     for own in inside:
@@ -256,7 +264,7 @@ def account(decided: Decided) -> Account:
 
 
 def _overlapped(
-    decided: Decided, seconds: Sequence[float]
+    decided: Decided, seconds: Sequence[float], in_parts: Sequence[BesideProduct | None]
 ) -> tuple[list[float], tuple[int, ...], tuple[WindowSeconds, ...]]:
     """Exposed seconds and window of each reshard of a plan, and the windows of its step.
 
@@ -272,6 +280,7 @@ def _overlapped(
     Args:
         decided: the plan.
         seconds: of each of its reshards, all runs together.
+        in_parts: likewise, of those that run in parts beside their product.
     """
     built = decided.built
     if built.beside_s is None:
@@ -279,10 +288,12 @@ def _overlapped(
     windows, numbers = built.outline.windows, built.outline.passage_numbers
     at, saved = list[int](), list[float]()
     total, hideable, short = (np.zeros(windows.count) for _ in range(3))
-    for moved, spent in zip(decided.plan.reshards, seconds, strict=True):
+    for moved, spent, parts in zip(decided.plan.reshards, seconds, in_parts, strict=True):
         number = numbers[moved.passage]
         hidden = min(spent, INTERFERENCE * float(built.beside_s[number]) * moved.weight)
         hidden *= float(windows.rounds[number])
+        if parts is not None:
+            hidden = parts.hidden_s * INTERFERENCE
         at.append(int(windows.passage[number]))
         saved.append(hidden / INTERFERENCE)
         total[at[-1]] += spent

@@ -16,6 +16,8 @@ part of the problem that does not depend on the mesh is the `Outline`; a mesh pr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from costmodel import HOLDING, OpWork, held_bytes, hops_of, op_seconds, sharded_dims
@@ -34,7 +36,8 @@ from ...solver.problem import Edge, Floats, Hidden, IntraProblem
 from ..cost.least_seconds import least_each_s
 from .buffers import LiveIntervals
 from .facts import Facts
-from .overlap_tables import Lengths, lengths_of, most_finite, sites_of, split_table, work_of
+from .in_parts import PartsTable, Products, split_once
+from .overlap_tables import lengths_of, most_finite, sites_of, work_of
 from .records import Built, MenuCache, NodeRef, States
 from .reshard_tables import edge_table
 from .skeleton import End, Join, Outline, Slot
@@ -46,6 +49,7 @@ class Builder:
 
     outline: outline of the program's problems; if None, one without repeats.
     overlap: whether collectives may run beside compute; on CPUs they do not.
+    in_parts: whether products may run in parts beside their collectives, where these may hide.
     """
 
     def __init__(
@@ -56,12 +60,14 @@ class Builder:
         outline: Outline | None = None,
         *,
         overlap: bool = True,
+        in_parts: bool = True,
     ) -> None:
         self.facts, self.flat, self.traffic = facts, facts.flat, facts.traffic
         self.cache, self.mesh, self.limit_bytes = cache, cache.mesh, limit_bytes
         self.tied_in = facts.tied_in
         self.outline = outline or outline_of(facts, None)
         self.overlap = overlap and not cache.reshard.cluster.has_cpus
+        self.products = Products(facts, cache, self.outline) if in_parts and self.overlap else None
 
     def spec(self, op: FlatOp) -> FactorSpec:
         return self.facts.spec(op)
@@ -124,10 +130,11 @@ class Builder:
         """Costs of joins of a node with itself, and edges."""
         outline, sites = self.outline, sites_of(self.outline, beside_s)
         tables, most, free = dict[int, Floats](), dict[int, float](), set[int]()
-        found: dict[tuple[int, int, int, int], list[tuple[float, float]]] = {}
+        found = dict[_Alike, list[tuple[float, float]]]()
         joins = zip(outline.joins, outline.types, outline.counts, strict=True)
         for k, (join, type_, count) in enumerate(joins):
             table = self._table(join, type_) if count else _NONE
+            parts = self.in_parts(self.refs, k) if count else None
             if id(table) not in tables:
                 tables[id(table)] = table
                 most[id(table)] = most_finite(table)
@@ -136,13 +143,15 @@ class Builder:
             if id(table) in free:
                 continue
             for window, longest_s, times in sites.get(k, ((-1, 0.0, count),)):
-                key = join.u, join.v, id(table), window if longest_s > 0.0 else -1
+                counted = window if longest_s > 0.0 or parts is not None else -1
+                key = join.u, join.v, id(table), counted, parts
                 found.setdefault(key, []).append((longest_s * join.weight, times))
         own, edges = dict[int, Floats](), list[Edge]()
-        for (u, v, number, window), each in found.items():
+        for (u, v, number, window, parts), each in found.items():
             table = tables[number]
             if window >= 0:
-                cost, hidden = self._split(table, lengths_of(most[number], each))
+                lengths = lengths_of(most[number], each)
+                cost, hidden = split_once(self.cache.edges, table, lengths, parts)
                 edges.append(Edge(u, v, cost, Hidden(window, hidden)))
                 continue
             cost = self._times(self.cache.edges, table, sum(times for _, times in each))
@@ -152,13 +161,11 @@ class Builder:
                 edges.append(Edge(u, v, cost))
         return own, edges
 
-    def _split(self, table: Floats, lengths: Lengths) -> tuple[Floats, Floats]:
-        """The paid and the hidden seconds of a table; one object for equal arguments."""
-        edges, key = self.cache.edges, (id(table), lengths)
-        if ("paid", *key) not in edges:
-            edges["paid", *key], edges["hidden", *key] = split_table(table, lengths)
-            edges["keep", id(table)] = table
-        return edges["paid", *key], edges["hidden", *key]
+    def in_parts(self, refs: Sequence[NodeRef], number: int) -> PartsTable | None:
+        """Products in parts at a join; None if there are none."""
+        join = self.outline.joins[number]
+        ends = (self._state_column(refs, end) for end in (join.source, join.target))
+        return self.products.table(number, refs, *ends) if self.products else None
 
     def _beside_s(self) -> Floats:
         """Seconds of compute beside which a collective may run, of each passage and run."""
@@ -320,7 +327,10 @@ class Builder:
 
     def _states_at(self, end: End) -> States:
         """The state of a value under each option of the node that has it."""
-        ref = self.refs[end.node]
+        return self._state_column(self.refs, end)
+
+    def _state_column(self, refs: Sequence[NodeRef], end: End) -> States:
+        ref = refs[end.node]
         if end.how == "states":
             return ref.states
         if end.how == "lifted":
@@ -385,3 +395,4 @@ class Builder:
 
 
 _NONE = np.zeros(0)
+_Alike = tuple[int, int, int, int, PartsTable | None]  # two nodes, table, window, products in parts

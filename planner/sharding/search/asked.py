@@ -247,7 +247,10 @@ def as_written(program: ProgramPlan, devices: int) -> dict[str, Any]:
     fits = math.prod(size for _, size in program.mesh) == devices
     kept = (own and fits) or program.shardings == "pin"
     mesh = program.mesh if kept else None
-    return {"shardings": program.shardings, "mesh": mesh, "overlap": program.overlap}
+    return {
+        "shardings": program.shardings, "mesh": mesh, "overlap": program.overlap,
+        "collective_matmul": program.collective_matmul,
+    }  # fmt: skip
 
 
 def _literally(name: str) -> str:

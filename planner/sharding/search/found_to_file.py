@@ -9,7 +9,7 @@ from costmodel import Cluster
 
 from ...common.compiler_options import compiler_options
 from ...common.options import Options
-from ...files.program_plan import BaselineRow, CandidateRow, CollectiveRow, rows_of
+from ...files.program_plan import BaselineRow, CandidateRow, CollectiveRow, rows_of, site_rows
 from ..cost.account import Account
 from .context import Candidate
 from .over_meshes import SearchOutcome
@@ -39,7 +39,11 @@ def outcome(
         "communication_s": sums.communication_s,
         "exposed_s": sums.exposed_s,
         "overlap": best.builder.overlap,
-        "compiler_options": compiler_options(overlap=best.builder.overlap),
+        "collective_matmul": options.in_parts,
+        "in_parts": site_rows(best.decisions),
+        "compiler_options": compiler_options(
+            overlap=best.builder.overlap, in_parts=bool(best.decisions.in_parts)
+        ),
         "peak_bytes": sums.peak_bytes,
         "argument_bytes": sums.argument_bytes,
         "limit_bytes": limit_bytes,

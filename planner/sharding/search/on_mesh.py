@@ -49,10 +49,10 @@ class MeshSearch:
         self.cuts, self.tables, self.reductions = Cuts(), Tables(), ReductionCache()
 
     def _builder(self, cache: MenuCache) -> Builder:
-        program = self.scope.program
+        program, options = self.scope.program, self.scope.request.options
         return Builder(
             program.facts, cache, self.scope.limit, program.outline,
-            overlap=self.scope.request.options.overlap,
+            overlap=options.overlap, in_parts=options.in_parts,
         )  # fmt: skip
 
     def _with_room(self, room_bytes: float) -> Builder:
