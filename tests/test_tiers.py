@@ -105,6 +105,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/attention.py",
     "planner/emit/attention_blocks.py",
     "planner/emit/attention_window.py",
+    "planner/emit/collective_matmul.py",
     "planner/emit/compilers.py",
     "planner/emit/constraints.py",
     "planner/emit/context.py",
