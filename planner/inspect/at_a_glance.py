@@ -216,8 +216,8 @@ def _bounded(step_s: float, lower_bound_s: float, kind: str) -> str:
         return ""
     gap = max(0.0, 1.0 - lower_bound_s / step_s)
     if gap <= PROVED:
-        return f"no {kind} is faster, by proof"
-    return f"no {kind} is more than {share_text(gap)} faster, by a lower bound"
+        return f"no {kind} of the search space is faster, by proof"
+    return f"no {kind} of the search space is more than {share_text(gap)} faster, by a lower bound"
 
 
 def _left_out(analysed: AnalysedPlan) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..common.stop import PROVED, Stop
+from ..common.stop import Stop
 from ..common.units_text import bytes_text, seconds_text, share_text
 from ..files.plan_file import Pipeline, PlanFile
 from ..files.program_plan import ProgramPlan
 
 MUCH = 0.2  # share of the step from which on communication or waiting is spoken of
-SMALL_GAP = 0.05  # of the step to its lower bound: a plan so near to it is called good
 BUSY = 0.5  # share of the peak rate while it computes, above which the devices are called busy
 FULL = 0.05  # share of the memory limit: with less left, memory limits the plan too
 ROOM = 0.25  # share of the memory limit: with more left, a larger batch is likely to fit
@@ -74,7 +73,7 @@ def next_of_program(
             f"{again}{what} is {share:.0%} of the step; without it a step takes "
             f"{seconds_text(less_s)}: {_against(layout, room)}"
         )
-    return f"{again}{_bounded(gap)}{_computing(program, devices, use, room)}"
+    return f"{again}{_computing(program, devices, use, room)}"
 
 
 def _again(program: ProgramPlan, use: Use, left: float) -> str:
@@ -118,14 +117,6 @@ def _against(layout: str, room: str) -> str:
         "its bytes grow with the batch, so that faster links help, or fewer devices along it "
         "(`meshwright explain PLAN.JSON --bandwidth 2` and `--mesh` price these)"
     )
-
-
-def _bounded(gap: float) -> str:
-    if gap <= PROVED:
-        return "no other plan of the search space is faster on these devices, by proof; "
-    if gap <= SMALL_GAP:
-        return f"on these devices no plan that was searched is more than {gap:.1%} faster; "
-    return f"plans up to {share_text(gap)} faster are not ruled out by the lower bound; "
 
 
 def _computing(program: ProgramPlan, devices: int, use: Use, room: str) -> str:

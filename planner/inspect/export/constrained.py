@@ -80,6 +80,8 @@ def _wanted(plan: LoweredPlan) -> set[int]:
         if passage.op >= 0:
             op = plan.flat.ops[passage.op]
             found.update((*op.reads, *op.outputs))
+    # what changes its state as it leaves a loop's body, slice by slice, is named by its stack
+    found.update(stack for stack, part in plan.flat.stacked.items() if part in found)
     return found
 
 

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from msgspec import structs
 
 from costmodel import ComputeModel, parse_cluster
 from planner import Options, Plan, load, plan
 from planner.common.units_text import share_text
+from planner.inspect.analysed_plan import AnalysedPlan
 from planner.inspect.at_a_glance import at_a_glance
 
 EXAMPLES, WIDTH, LAYERS = 64, 256, 2
@@ -220,3 +222,16 @@ def test_examples_and_tokens_are_of_the_same_argument() -> None:
     glance = at_a_glance(found.analysed)
     assert glance.examples_per_s == pytest.approx(64 / found.step_s)
     assert glance.tokens_per_s == pytest.approx(64 * 16 / found.step_s)
+
+
+def test_the_sentence_says_how_far_the_bound_is() -> None:
+    found = planned("data-parallel")
+
+    def said(share: float) -> str:
+        program = structs.replace(found.program, lower_bound_s=share * found.step_s)
+        analysed = AnalysedPlan(program, found.decisions, found.cluster, "here")
+        return at_a_glance(analysed).sentence()
+
+    assert ", no plan of the search space is faster, by proof, limited" in said(1.0)
+    assert ", no plan of the search space is more than 30% faster, by a lower bound," in said(0.7)
+    assert "search space" not in said(0.0)

@@ -72,16 +72,11 @@ def test_communication_is_named_with_the_step_without_it(found: Plan) -> None:
     )
 
 
-def test_compute_is_named_with_its_rate_and_the_bound(found: Plan) -> None:
+def test_compute_is_named_with_its_rate(found: Plan) -> None:
     alone = {"exposed_s": 0.0, "compute_s": found.step_s}
-    proved = said(found, **alone, lower_bound_s=found.step_s)
-    assert "by proof" in proved
-    assert "1% of the devices' peak" in proved
-    assert "devices=8,16" in proved
-    far = said(found, **alone, lower_bound_s=0.7 * found.step_s)
-    assert "up to 30% faster are not ruled out" in far
-    near = said(found, **alone, lower_bound_s=0.97 * found.step_s)
-    assert "more than 3.0% faster" in near
+    text = said(found, **alone)
+    assert "1% of the devices' peak" in text
+    assert "devices=8,16" in text
     full = structs.replace(found.program, **alone, peak_bytes=0.9 * found.program.limit_bytes)
     busy = next_of_program(full, 8, first=("compute", 1.0), layout="", use=Use(0.4, 0.6))
     assert "60% of the devices' peak, so more devices help" in busy
