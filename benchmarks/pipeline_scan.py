@@ -1,12 +1,13 @@
 # pyright: basic
 """Pipelines as one program beside the same stages started task by task.
 
-    python -m benchmarks pipeline-scan [--quick] [--gpus]
+    python -m benchmarks pipeline-scan [--quick] [--gpus | --dispatch]
 
 Stages of equal layers of a GPT without dropout, in the same plan, on host devices; the two
-ways take steps in turn, and a row has the least of each. `dispatch_us` is the time until a step of
-the second way is on its way, in which one process has started all tasks, transfers and the update,
-over the number of tasks; `tasks_per_s` is its inverse. `expected` is the step in rounds over that
+ways take steps in turn, and a row has the least of each. `dispatch_us` is the processor time that
+the starting thread has spent when a step of the first way is on its way, over the number of tasks:
+on host devices with what they compute in that thread. `--dispatch` takes a loss of 4x4 products, so
+that little else is in it; `tasks_per_s` is its inverse. `expected` is the step in rounds over that
 of the schedule, both simulated with the seconds that tasks have when they run alone.
 
 With `--gpus` the one program is compiled by XLA for 8 H100s, without one, and each permute
@@ -27,6 +28,7 @@ os.environ.setdefault(
 )
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -84,9 +86,9 @@ def on_hosts(stages: int, schedule: str) -> dict[str, object]:
     losses: dict[str, Any] = {}
     for turn in range(ROUNDS + 2):
         for name, pipeline in (("tasks", tasks), ("one", one)):
-            begun = time.perf_counter()
+            begun, own = time.perf_counter(), time.thread_time()
             *new, losses[name] = pipeline(*held[name], batch)
-            started = time.perf_counter() - begun
+            started = time.thread_time() - own
             held[name] = jax.block_until_ready(tuple(new))
             if turn >= 2:
                 seconds[name].append(time.perf_counter() - begun)
@@ -102,6 +104,33 @@ def on_hosts(stages: int, schedule: str) -> dict[str, object]:
         "ratio": float(np.median(np.divide(seconds["one"], seconds["tasks"]))),
         "expected": lockstep(tasks.schedule).step_s(costs) / simulate(tasks.schedule, costs).step_s,
         "dispatch_us": dispatch_us, "tasks_per_s": 1e6 / dispatch_us,
+    }  # fmt: skip
+
+
+def dispatch(stages: int, schedule: str) -> dict[str, object]:
+    """Seconds of starting tasks that compute next to nothing."""
+
+    def loss_of(params: Any, batch: Any) -> Any:
+        x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch["x"], params["w"])
+        return jnp.mean(x**2)
+
+    params = {"w": jnp.ones((LAYERS, 4, 4)) / 4}
+    batch = {"x": jnp.ones((4 * MICROBATCHES, 4))}
+    loss, pipeline = pipeline_of(
+        loss_of, params, batch, schedule=schedule, sizes=(1,) * stages, mesh=(1,),
+        microbatches=MICROBATCHES, optimizer=optax.sgd(1e-3),
+    )  # fmt: skip
+    held = pipeline.place(params, 0), pipeline.place(loss.built.init(params), 1)
+    seconds: list[float] = []
+    for _ in range(3 * ROUNDS):
+        begun = time.thread_time()
+        *new, _ = pipeline(*held, batch)
+        seconds.append(time.thread_time() - begun)
+        held = jax.block_until_ready(tuple(new))
+    each = min(seconds) / len(pipeline.order)
+    return {
+        "stages": stages, "schedule": schedule, "tasks": len(pipeline.order),
+        "dispatch_us": each * 1e6, "tasks_per_s": 1 / each,
     }  # fmt: skip
 
 
@@ -142,7 +171,8 @@ def beside(text: str) -> list[dict[str, object]]:
 def main(quick: bool = False) -> list[dict[str, object]]:
     """Prints and returns a row for every pipeline."""
     rows: list[dict[str, object]] = []
-    run = for_gpus if "--gpus" in sys.argv else on_hosts
+    ways = {"--gpus": for_gpus, "--dispatch": dispatch}
+    run = next((way for name, way in ways.items() if name in sys.argv), on_hosts)
     for stages, schedule in QUICK if quick else CASES:
         rows.append(run(stages, schedule))
         print(

@@ -7,7 +7,7 @@ group of devices in the order of its own tasks. Arrays go from group to group by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,13 +207,7 @@ class Run:
         return [self.rows[c, leaf][m] for leaf in leaves]
 
     def start(self, task: Task) -> None:
-        c, m = task.chunk, task.microbatch
-        run = {
-            Kind.FORWARD: self._forward, Kind.RECOMPUTE: self._again,
-            Kind.BACKWARD: self._backward, Kind.INPUT_GRADIENT: self._input_gradient,
-            Kind.WEIGHT_GRADIENT: self._weight_gradient,
-        }  # fmt: skip
-        run[task.kind](c, m)
+        _TASKS[task.kind](self, task.chunk, task.microbatch)
 
     def _forward(self, c: int, m: int) -> None:
         chunk, s = self.pipeline.chunks[c], self.stage[c]
@@ -322,6 +316,10 @@ class Run:
         return started(call, args, devices, lambda rank: whole(devices, rank), {})
 
 
+_TASKS: Mapping[Kind, Callable[[Run, int, int], None]] = {
+    Kind.FORWARD: Run._forward, Kind.RECOMPUTE: Run._again, Kind.BACKWARD: Run._backward,
+    Kind.INPUT_GRADIENT: Run._input_gradient, Kind.WEIGHT_GRADIENT: Run._weight_gradient,
+}  # fmt: skip
 _add = jax.jit(jnp.add, donate_argnums=0)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from ir import IRError
+from ir.jax_compilers import copied_to
 
 from .processes import away, crossed, is_here, is_one
 
@@ -96,17 +98,55 @@ def sent(x: Array, devices: Devices, goal: NamedSharding | None = None) -> Array
         devices: where it goes; if they are the same ones, in the same order, it stays.
         goal: how it shall lie there; the same parts as at the source, as far as possible, if None.
     """
-    source = devices_of(x.sharding)
-    if source == devices:
+    way = _way(x.sharding, x.shape, devices, goal)
+    if way is None:
         return _lying(x, goal)
-    if not is_one((*source, *devices)):
-        return _crossed(x, source, devices, goal)
-    wished = tiles_of(x.sharding if goal is None else goal, x.shape)
-    between = common(wished, len(source), len(devices))
+    if not way.is_one:
+        return _crossed(x, devices_of(x.sharding), devices, goal)
+    if not way.is_here:
+        return away(x.shape, x.dtype, goal or way.there)
+    if way.first is not None:
+        x = way.first(x)
+    x = copied_to(x, way.there) if way.is_even else jax.device_put(x, way.there)
+    return x if way.last is None else way.last(x)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How arrays of one sharding and shape get to other devices.
+
+    is_one: whether all devices are of one process; is_here: whether the target's are of this one.
+    is_even: whether there are as many devices at both ends.
+    first, last: reshard at the source and at the target, None where the array lies so already.
+    there: tiles that the source has after the first, on the target.
+    """
+
+    is_one: bool
+    is_here: bool
+    is_even: bool
+    first: Any
+    there: NamedSharding
+    last: Any
+
+
+@cache
+def _way(
+    lies: Sharding, shape: tuple[int, ...], devices: Devices, goal: NamedSharding | None
+) -> _Way | None:
+    """The way to other devices; None to the same ones."""
+    source = devices_of(lies)
+    if source == devices:
+        return None
+    between = common(tiles_of(goal or lies, shape), len(source), len(devices))
     here, there = tiled(source, between), tiled(devices, between)
-    if not is_here(devices):
-        return away(x.shape, x.dtype, goal or there)
-    return _lying(jax.device_put(_lying(x, here), there), goal)
+    rank = len(shape)
+    stays = lies.is_equivalent_to(here, rank)
+    arrives = goal is None or there.is_equivalent_to(goal, rank)
+    return _Way(
+        is_one((*source, *devices)), is_here(devices), len(source) == len(devices),
+        None if stays else _reshard(here), there,
+        None if arrives or goal is None else _reshard(goal),
+    )  # fmt: skip
 
 
 def _lying(x: Array, goal: NamedSharding | None) -> Array:
