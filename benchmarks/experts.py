@@ -33,7 +33,7 @@ import numpy as np
 from benchmarks.experts_model import DEEPSEEK, GRUG, MIXTRAL, QWEN, Experts, cut
 from benchmarks.published_model import adam
 from costmodel.grouped import load
-from ir import GROUPED, GROUPS, ROWS, lookup
+from ir import GROUPED, GROUPS, NEAR, ROWS, lookup
 from ir.analysis import operand_types
 from planner import PlanError, plan
 
@@ -126,7 +126,7 @@ def _ways(found: Any, model: Experts) -> list[dict[str, int]]:
 def _use(op: str, role: str, spec: Any) -> str:
     """Experts, tokens, or features of a factor of a product of experts."""
     if op == GROUPED:
-        return role if role in (GROUPS, ROWS) else "features"
+        return role if role in (GROUPS, ROWS, NEAR) else "features"
     sides = [role in {f for dim in dims for f in dim} for dims in spec.operands]
     if all(sides) and role[0] == "b":
         return GROUPS
@@ -161,7 +161,7 @@ def _text(row: Any) -> str:
         return f"| {row['cell']} | {row['why']} |" + " - |" * 11
     hand = row["by_hand"]
     split = min((hand[n]["step_s"] for n in ("megatron", "megatron-sp") if n in hand), default=0.0)
-    words = {GROUPS: "experts", ROWS: "tokens"}
+    words = {GROUPS: "experts", ROWS: "tokens", NEAR: "tokens and experts"}
     ways = "; ".join(
         ", ".join(f"{words.get(use, use)} {n}" for use, n in each.items()) or "whole"
         for each in row["ways"]

@@ -22,6 +22,7 @@ from .gaps import missing_sizes as missing_sizes
 from .group import Group as Group
 from .group import group_for as group_for
 from .grouped import GroupedWork as GroupedWork
+from .grouped import rounds_of as rounds_of
 from .mapped import mapped_collective_s as mapped_collective_s
 from .mapped import mapped_collectives as mapped_collectives
 from .opcost import HOLDING as HOLDING

@@ -87,7 +87,9 @@ def op_seconds(
         return busy if hops is None else busy + attention.exchange(compute, hops).exposed_s
     sizes = grouped_sizes(work.operands, dict(work.node.attrs)) if work.node.op == GROUPED else None
     if sizes is not None:
-        return GroupedWork(sizes, work.operands[0].dtype, ways).seconds(compute) + np.zeros(count)
+        grouped = GroupedWork(sizes, work.operands[0].dtype, ways)
+        busy = grouped.seconds(compute) + np.zeros(count)
+        return busy if hops is None else busy + grouped.exchange(hops).exposed_s
     if work.node.op == "conv_general_dilated":
         return np.maximum(_convolution_s(work, local, compute), compute.memory_s(moved))
     measured = compute.moving_s(_measured_as(work.node.op), moved)

@@ -51,6 +51,7 @@ from .ops.attention import pairs as pairs
 from .ops.attention import sequence_dim as sequence_dim
 from .ops.grouped import GROUPED as GROUPED
 from .ops.grouped import GROUPS as GROUPS
+from .ops.grouped import NEAR as NEAR
 from .ops.grouped import ROWS as ROWS
 from .ops.grouped import TILES_AT_ONCE as TILES_AT_ONCE
 from .ops.grouped import GroupedSizes as GroupedSizes

@@ -11,13 +11,18 @@ Every device has all sizes, and so knows where groups begin in its rows, whichev
 own: rows of others are left out, as zeros of a partial sum. No row is dropped, however unequal the
 groups are. Forms with batch dimensions, or with sizes for each batch, keep rows and groups whole.
 
-Source: Gale et al., MegaBlocks, arXiv:2211.15841.
+The joint factor `near` splits rows and groups over the same n devices. All have equally many rows,
+which belong to few groups, those nearby: with equal groups to those that the device holds. Matrices
+of other devices pass by from both sides until all rows have met theirs, in as many rounds as the
+farthest needs, n - 1 at most; the sums of the gradient come back the same way. Results are shards.
+
+Sources: rings, Liu et al., arXiv:2310.01889; Gale et al., MegaBlocks, arXiv:2211.15841.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +36,7 @@ from .contraction import einsum, labels, operand_names, product_dims, result_nam
 GROUPED: Final = "ragged_dot_general"
 ROWS: Final = "m"  # factors of the forms that are split by rows or groups
 GROUPS: Final = "g"
+NEAR: Final = "near"
 TILES_AT_ONCE: Final = 32  # of which one batched product is made
 
 # Few rows leave a matrix unit waiting for matrices, many are mostly empty in a small group.
@@ -117,7 +123,11 @@ def _factors(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
         for dim, name in zip(sizes.matrix_dims, (GROUPS, "k", "n"), strict=True):
             right[dim] = name
         kinds |= {"k": "sum", GROUPS: "sum"}
-    return build_spec(operands, [left, right, ["sizes"]], results, [out], kinds)
+    spec = build_spec(operands, [left, right, ["sizes"]], results, [out], kinds)
+    near = math.gcd(sizes.rows, sizes.groups)
+    if near < 2 or not {ROWS, GROUPS} <= {*spec.names}:
+        return spec
+    return replace(spec, sizes=(*spec.sizes, (NEAR, near)), joint=((NEAR, (ROWS, GROUPS)),))
 
 
 def _with_batches(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:

@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from costmodel import KINDS, wire_fraction
+import numpy as np
+
+from costmodel import KINDS, rounds_of, wire_fraction
+from ir import NEAR
 from profiles import CollectiveKind
 
 from .hlo_groups import group_size
@@ -37,6 +40,8 @@ _CALLED = re.compile(r"(?:called_computations|calls)=\{([^}]*)\}")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 # XLA sums 16-bit numbers in 32 bits where the hardware has no such sum, and says so in this name.
 _PROMOTED = re.compile(r"to_apply=%?[\w.\-]*promoted")
+# Loops of `near_groups`, which a plan prices by the number of devices.
+_NEAR = re.compile(rf'op_name="[^"]*/{NEAR}(\d+)/while"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
@@ -152,7 +157,10 @@ def _runs(bodies: dict[str, list[str]], entry: str, unknown_trips: int) -> dict[
 def trips_of(line: str, unknown_trips: int) -> float:
     """Iterations of the loop of a line, if the compiler knows them."""
     trips = _TRIPS.search(line)
-    return float(trips.group(1)) if trips else float(unknown_trips)
+    if trips:
+        return float(trips.group(1))
+    near = _NEAR.search(line)
+    return float(rounds_of(np.array(float(near.group(1))))) if near else float(unknown_trips)
 
 
 def _called(line: str, unknown_trips: int) -> Iterator[tuple[str, float]]:

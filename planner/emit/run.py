@@ -127,7 +127,7 @@ def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
     if op.node.op in ATTENTION:
         return attention(op, operands, mover.note)
     if op.node.op == GROUPED:
-        return grouped(op, operands)
+        return grouped(op, operands, mover.note)
     if op.node.op == REGISTERED:
         return registered(op, operands)
     by_hand = None if op.is_whole else BY_HAND.get(op.node.op)

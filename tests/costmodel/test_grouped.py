@@ -1,3 +1,4 @@
+# pyright: basic
 """Grouped products: work that is split, unequal groups, and memory."""
 
 from __future__ import annotations
@@ -7,10 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from costmodel import ComputeModel, GroupedWork, parse_cluster
+from costmodel import (
+    CollectiveModel,
+    ComputeModel,
+    GroupedWork,
+    Hops,
+    group_for,
+    parse_cluster,
+    rounds_of,
+)
 from costmodel.grouped import load
 from ir import TILES_AT_ONCE, GroupedSizes
+
+Floats = NDArray[np.float64]
 
 MODEL = ComputeModel(parse_cluster("8xh100"))
 LOADS = Path(__file__).parents[2] / "benchmarks" / "data" / "experts_load.csv"
@@ -65,3 +77,42 @@ def test_memory_is_of_some_tiles_and_not_of_rows_times_groups() -> None:
     tile = sizes.tile_rows * (sizes.depth + sizes.width) + sizes.depth * sizes.width
     assert held == TILES_AT_ONCE * tile * 2.0
     assert held < sizes.rows * sizes.depth * 2.0
+
+
+def test_rounds_are_those_of_drawn_loads() -> None:
+    """Loads of devices are drawn whose largest is in the mean what is priced."""
+    rng = np.random.default_rng(0)
+    for n in (8, 64, 256):
+        drawn: Floats = rng.normal(size=(4000, n))
+        wanted = float(load(np.array(float(n))))
+        loads: Floats = 1.0 + drawn * (wanted - 1.0) / np.mean(drawn.max(axis=1))
+        assert abs(float(np.mean(loads.max(axis=1))) - wanted) < 1e-3 * wanted
+        before: Floats = np.cumsum(loads / loads.mean(axis=1, keepdims=True), axis=1)
+        far = np.max(before - np.arange(1, n + 1), axis=1)
+        found = float(rounds_of(np.array(float(n))))
+        assert abs(found - (1.0 + np.mean(far))) < 0.15 + 0.25 * np.mean(far), n
+
+
+def test_rounds_end_with_the_other_devices() -> None:
+    ways = np.array([1.0, 2.0, 3.0, 1024.0])
+    found = rounds_of(ways)
+    assert found[0] == 0.0
+    assert found[1] == 1.0
+    assert np.all(found[2:] < ways[2:])
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_groups_nearby(sizes: GroupedSizes) -> None:
+    """As even as split rows; on 8 devices half of what gathers of all matrices send, or less."""
+    near = GroupedWork(sizes, "bfloat16", {"near": np.array([8.0])})
+    assert float(near.own[0]) == sizes.rows / 8
+    assert seconds(sizes, near=8.0) < seconds(sizes, g=8.0) * 1.5
+    cluster = parse_cluster("8xh100")
+    hops = Hops(CollectiveModel(cluster), (group_for(cluster, (8,), (0,)),), overlap=True)
+    sent = near.exchange(hops)
+    item = 4.0 if sizes.contracts_rows else 2.0
+    gathered = 7 / 8 * sizes.groups * sizes.depth * sizes.width * item
+    assert 0.0 < float(sent.sent_bytes[0]) < 0.5 * gathered
+    assert float(sent.exposed_s[0]) == float(sent.seconds[0]) > 0.0
+    alone = GroupedWork(sizes, "bfloat16", {"m": np.array([8.0])})
+    assert float(alone.exchange(hops).count[0]) == 0.0

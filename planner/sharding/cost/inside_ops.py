@@ -1,4 +1,4 @@
-"""Collectives that ops run themselves: attention along the sequence, and the user's `shard_map`."""
+"""Collectives that ops run themselves: attention, grouped products, and the user's `shard_map`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel import (
     AttentionWork,
     CollectiveModel,
+    ComputeModel,
+    Exchange,
+    GroupedWork,
+    Hops,
     hops_of,
     joint_axes,
     mapped_collective_s,
     mapped_collectives,
 )
-from ir import ATTENTION, SHARD_MAP
+from ir import ATTENTION, GROUPED, SHARD_MAP, TensorType, grouped_sizes
 from ir.analysis import FlatOp, operand_types
 
 from ..lower import Decided
@@ -51,7 +56,7 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
             yield from _mapped(op, cache.reshard.collectives, f"inside {cause}")
             continue
         spec = builder.spec(op)
-        if op.node.op not in ATTENTION or strategy is None:
+        if op.node.op not in (*ATTENTION, GROUPED) or strategy is None:
             continue
         axes, hops = joint_axes(spec, strategy, plan.mesh.names), None
         if axes:
@@ -60,13 +65,24 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
             continue
         parts = strategy.factor_axes(plan.mesh)
         ways = {n: np.array([float(plan.mesh.product(parts.get(n, ())))]) for n in spec.names}
-        work = AttentionWork(op.node, operand_types(flat, op), ways)
-        found = work.exchange(cache.compute, hops)
+        found = _exchange(op, operand_types(flat, op), ways, cache.compute, hops)
         count, sent, seconds, exposed = (
             float(x[0]) * op.weight
             for x in (found.count, found.sent_bytes, found.seconds, found.exposed_s)
         )
         yield Inside(PERMUTE, axes, count, sent, seconds, exposed, cause)
+
+
+def _exchange(
+    op: FlatOp, types: tuple[TensorType, ...], ways: dict[str, NDArray[np.float64]],
+    compute: ComputeModel, hops: Hops,
+) -> Exchange:  # fmt: skip
+    """Permutes of an op with joint factors."""
+    if op.node.op in ATTENTION:
+        return AttentionWork(op.node, types, ways).exchange(compute, hops)
+    sizes = grouped_sizes(types, dict(op.node.attrs))
+    assert sizes is not None  # others have no joint factors
+    return GroupedWork(sizes, types[0].dtype, ways).exchange(hops)
 
 
 def _mapped(op: FlatOp, model: CollectiveModel, cause: str) -> Iterator[Inside]:

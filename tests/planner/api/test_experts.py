@@ -85,7 +85,7 @@ def close(found: Any, expected: Any, what: str) -> None:
 def test_losses_and_gradients(mode: str) -> None:
     form, specs, kind = MODES[mode]
     plain = small(form)
-    model = Held(*(getattr(plain, field.name) for field in fields(plain)), specs)
+    model = Held(**{field.name: getattr(plain, field.name) for field in fields(plain)}, specs=specs)
     p = plan(
         with_gradients(model), *arguments(model, "balanced"), cluster="host", shardings="pin",
         substitutions=False, baselines=False,

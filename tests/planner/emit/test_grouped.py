@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ir import GROUPED, Mesh, replicated
+from costmodel import rounds_of
+from ir import GROUPED, Mesh, interpret_lowered, replicated
 from ir.analysis.decisions import Decisions
 from ir.strategy import strategies
 from ir.table import lookup
 from ir.trace import Traced, trace
+from planner.emit.hlo import count_collectives
 from planner.emit.jit import compile_plan
 from tests.planner.emit.plans import CUBE, decisions_by, lowered
 
@@ -31,6 +33,8 @@ SPLITS = (
     (PAIR, ("m", "")), (PAIR, ("", "m")), (PAIR, ("", "g")), (PAIR, ("g", "g")),
     (PAIR, ("m", "g")), (PAIR, ("g", "m")), (CUBE, ("n", "m", "g")), (CUBE, ("k", "g", "n")),
     (PAIR, ("", "k")), (PAIR, ("n", "n")), (PAIR, ("m", "k")),
+    (PAIR, ("near", "near")), (PAIR, ("", "near")), (PAIR, ("near", "k")),
+    (CUBE, ("near", "n", "near")),
 )  # fmt: skip
 
 
@@ -65,8 +69,14 @@ def split(traced: Traced, mesh: Mesh, roles: tuple[str, ...]) -> Decisions:
 def check(mesh: Mesh, roles: tuple[str, ...], each: list[Any], rtol: float = 1e-5) -> None:
     """One compiled plan on each of some arguments, against the program on one device."""
     traced = trace(with_gradients, *each[0])
-    plan = compile_plan(traced, lowered(traced, split(traced, mesh, roles)))
+    given = lowered(traced, split(traced, mesh, roles))
+    plan = compile_plan(traced, given)
     alone = jax.jit(with_gradients)
+    if each[0][0].dtype == np.float32 and np.isfinite(each[0][0]).all():
+        consts = [np.asarray(x) for x in traced.program.consts]
+        meant = interpret_lowered(given, [*consts, *map(np.asarray, each[0])])
+        for x, y in zip(meant, jax.tree.leaves(alone(*each[0])), strict=True):
+            np.testing.assert_allclose(x, y, 1e-4, 1e-4)
     for args in each:
         pairs = zip(jax.tree.leaves(plan(*args)), jax.tree.leaves(alone(*args)), strict=True)
         for found, expected in pairs:
@@ -83,18 +93,35 @@ def test_products_and_gradients(mesh: Mesh, roles: tuple[str, ...]) -> None:
 def test_many_tiles(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 4 rows, two at once: the loop runs as long as there are tiles with rows."""
     monkeypatch.setattr("ir.ops.grouped._TILES", (4, 4))
-    monkeypatch.setattr("planner.emit.grouped.TILES_AT_ONCE", 2)
+    monkeypatch.setattr("planner.emit.group_tiles.TILES_AT_ONCE", 2)
     each = [arguments(load, dtype) for load in LOADS]
-    check(PAIR, ("m", "g"), each, 1e-5 if dtype == jnp.float32 else 4e-2)
+    for roles in (("m", "g"), ("near", "near")):
+        check(PAIR, roles, each, 1e-5 if dtype == jnp.float32 else 4e-2)
 
 
 def test_rows_of_others_do_not_count() -> None:
     """What is infinite or not a number in one group stays there, also in the gradients."""
     x, w, sizes, seed = arguments("skewed")
     args = x.at[10].set(np.inf), w, sizes, seed.at[40].set(np.nan)
-    check(PAIR, ("m", ""), [args])
+    for roles in (("m", ""), ("", "near")):
+        check(PAIR, roles, [args])
     found = jax.tree.leaves(jax.jit(with_gradients)(*args))
     assert all(0 < int(np.isfinite(x).sum()) < x.size for x in found)
+
+
+def test_compiled_permutes_are_those_that_are_priced() -> None:
+    """Rounds are priced by the number of devices; the compiled text tells these loops by a name."""
+    args = arguments("balanced")
+    traced = trace(with_gradients, *args)
+    plan = compile_plan(traced, lowered(traced, split(traced, PAIR, ("near", "near"))))
+    text = plan.lower_as_planned().compile().as_text()
+    found = [c for c in count_collectives(text, unknown_trips=50) if "permute" in c.kind]
+    written = [w for w in plan.written or () if w.step.kind == "collective-permute"]
+    rounds = float(rounds_of(np.array(8.0)))
+    assert sum(c.count for c in found) == pytest.approx(6 * rounds)  # two sides, three products
+    assert sum(w.count for w in written) == pytest.approx(6 * rounds)
+    sent = sum(c.count * c.bytes for c in found)
+    assert sent == pytest.approx(sum(w.count * w.type.nbytes for w in written))
 
 
 def test_forms_with_batches_keep_rows_and_groups_whole() -> None:
