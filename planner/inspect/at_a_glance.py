@@ -78,7 +78,7 @@ class Glance:
             said.append(f"{self.compared()} as {self.against()}")
         said.append(self.bounded)
         said.append(f"limited by {self.limited_by}" if self.limited_by else "")
-        return ", ".join(filter(None, said))
+        return "; ".join(filter(None, said))
 
     def compared(self) -> str:
         """The step against that of the fastest hand-written plan."""

@@ -52,7 +52,7 @@ def layout_text(analysed: AnalysedPlan) -> str:
     stored = [axis for axis in split.parameters if axis in summing]
     if stored and {*stored} != {*split.work.get(BATCH, ())}:
         named.append(f"parameters split {over(stored)}")
-    return "; ".join(named)
+    return ", ".join(named)
 
 
 def layout_of_axes(analysed: AnalysedPlan, axes: Collection[str]) -> str:

@@ -10,14 +10,17 @@ from .markup import Markup, el, join
 
 WIDTH, HEIGHT = 1000.0, 180.0
 MOST_TIMES = 2.0  # slower plans are left out of the plot of time against memory
+FLAT = 0.02  # share of the limit: below it the area would be a line
 FINEST = 1.0  # points nearer to each other than this are drawn as the higher one
 
 
 def draw_memory(
     points: Sequence[tuple[float, float]], end_s: float, limit: float | None, arguments: float
 ) -> Markup:
-    """Memory of a device over the step, with the limit."""
-    top = max([limit or 0.0, *(held for _, held in points)], default=1.0) or 1.0
+    """Memory of a device over the step, with the limit unless that is far above."""
+    peak = max((held for _, held in points), default=0.0)
+    far = limit is not None and peak < FLAT * limit
+    top = max(0.0 if far else limit or 0.0, peak) or 1.0
     across = WIDTH / end_s if end_s > 0 else 0.0
     path = [f"M0 {HEIGHT:g}"]
     height = HEIGHT
@@ -27,11 +30,10 @@ def draw_memory(
         height = y
     path.append(f"L{WIDTH:g} {height:.1f} L{WIDTH:g} {HEIGHT:g} Z")
     line = None
-    if limit is not None:
+    if limit is not None and not far:
         at = max(HEIGHT * (1 - limit / top), 1.0)
         line = el("path", d=f"M0 {at:.1f} H{WIDTH:g}", class_="limit",
                   vector_effect="non-scaling-stroke")  # fmt: skip
-    peak = max((held for _, held in points), default=0.0)
     under = "no limit" if limit is None else f"a limit of {bytes_text(limit)}"
     said = f"memory peaks at {bytes_text(peak)} under {under}"
     drawn = el(
@@ -43,7 +45,8 @@ def draw_memory(
     about = (
         f"The area is memory in use, {bytes_text(peak)} at its peak; what is always there holds "
         f"{bytes_text(arguments)}."
-        + ("" if limit is None else f" The dashed line is the limit, {bytes_text(limit)}.")
+        + ("" if limit is None or far else f" The dashed line is the limit, {bytes_text(limit)}.")
+        + (f" The limit, {bytes_text(limit)}, is far above." if limit and far else "")
     )
     return el(
         "figure", el("div", drawn, el("div", *marks, class_="axis"), class_="plot"),

@@ -39,9 +39,14 @@ def _begun(text: str) -> str:
 
 
 def _commands(text: str) -> Markup:
-    """Text with commands between backquotes."""
+    """Text with commands between backquotes, whose words are not broken, as at `--`."""
+
+    def command(part: str) -> Markup:
+        first, *others = (el("span", word) for word in part.split(" "))
+        return el("code", first, *(each for word in others for each in (" ", word)))
+
     parts = text.split("`")
-    return join([el("code", part) if k % 2 else part for k, part in enumerate(parts)])
+    return join([command(part) if k % 2 else part for k, part in enumerate(parts)])
 
 
 def costs(glance: Glance) -> list[tuple[str, str, str]]:

@@ -47,7 +47,7 @@ caption{text-align:left;padding:4px 0 6px;font-size:.9rem}
 th,td{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid var(--line);
 vertical-align:top}
 tbody th{font-weight:500;overflow-wrap:break-word;min-width:11ch}
-tbody th code{white-space:nowrap}
+tbody th code,code span{white-space:nowrap}
 td{white-space:nowrap}
 td.wrap{white-space:normal;min-width:22ch}
 .num{text-align:right}

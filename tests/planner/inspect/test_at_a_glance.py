@@ -138,7 +138,7 @@ def test_the_first_lines_say_what_it_is_how_good_and_how_sure(tmp_path: Path) ->
     html = (tmp_path / "plan.html").read_text(encoding="utf-8")
     assert glance.sentence() in html
     command = glance.what_next.split("`")[1]
-    assert f"<code>{command}</code>" in html
+    assert f"<code>{command}</code>" in re.sub("</?span>", "", html)
 
 
 def test_a_plan_in_stages_has_a_glance_too() -> None:
@@ -194,11 +194,11 @@ def test_axes_that_work_together_are_named_together() -> None:
         return at_a_glance(found.analysed).layout
 
     assert said("[y,-]", "[x*y,-]", (2, 4)) == (
-        "hybrid sharded data parallel over 8 devices (x*y); parameters split over 4 devices (y)"
+        "hybrid sharded data parallel over 8 devices (x*y), parameters split over 4 devices (y)"
     )
     assert said("[x*y,-]", "[x*y,-]", (2, 4)) == "fully sharded data parallel over 8 devices (x*y)"
     assert said("[x*y,-]", "[x,y]", (2, 4)) == (
-        "fully sharded data parallel over 2 devices (x); context parallel over 4 devices (y); "
+        "fully sharded data parallel over 2 devices (x), context parallel over 4 devices (y), "
         "parameters split over 8 devices (x*y)"
     )
 
@@ -232,6 +232,6 @@ def test_the_sentence_says_how_far_the_bound_is() -> None:
         analysed = AnalysedPlan(program, found.decisions, found.cluster, "here")
         return at_a_glance(analysed).sentence()
 
-    assert ", no plan of the search space is faster, by proof, limited" in said(1.0)
-    assert ", no plan of the search space is more than 30% faster, by a lower bound," in said(0.7)
+    assert "; no plan of the search space is faster, by proof; limited" in said(1.0)
+    assert "; no plan of the search space is more than 30% faster, by a lower bound;" in said(0.7)
     assert "search space" not in said(0.0)
