@@ -85,8 +85,8 @@ def _split(analysed: AnalysedPlan) -> Split:
     axes = [axis for _, axis in sized]
     return Split(
         {kind: tuple(found) for kind, found in work.items()},
-        tuple(axis for axis in axes if _stores(analysed, axis, "parameter")),
-        tuple(axis for axis in axes if _stores(analysed, axis, "optimizer-state")),
+        tuple(axis for axis in axes if stores(analysed, axis, "parameter")),
+        tuple(axis for axis in axes if stores(analysed, axis, "optimizer-state")),
         tokens_of(analysed) > 0,
     )
 
@@ -105,7 +105,7 @@ def _most_split(analysed: AnalysedPlan, position: int) -> str:
     return max(spent, key=lambda kind: (spent[kind], kind), default="")
 
 
-def _stores(analysed: AnalysedPlan, axis: str, role: str) -> bool:
+def stores(analysed: AnalysedPlan, axis: str, role: str) -> bool:
     """Whether an axis splits most of the bytes of the arguments of a role."""
     pairs = zip(analysed.graph.inputs, analysed.decisions.inputs, strict=True)
     rows = [(s, float(item.type.nbytes)) for item, s in pairs if item.role == role]

@@ -15,6 +15,7 @@ from .schedule import schedule
 from .shardings import shardings
 from .stablehlo import stablehlo
 from .torch_plan import torch_plan
+from .torchtitan import torchtitan
 from .traffic import traffic
 
 _ALL = (
@@ -28,6 +29,7 @@ _ALL = (
     Format("shardings", "PartitionSpecs by path (JSON and a Python module)", False, shardings),
     Format("stablehlo", "StableHLO with Shardy, and jax.export's bytes", True, stablehlo),
     Format("torch", "DeviceMesh and DTensor placements (JSON and a loader)", False, torch_plan),
+    Format("torchtitan", "torchtitan's settings (TOML)", False, torchtitan),
     Format("traffic", "bytes by link and phase (JSON)", False, traffic),
 )
 

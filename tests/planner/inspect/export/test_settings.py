@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import tomllib
 from pathlib import Path
 
 import optax
@@ -64,6 +65,20 @@ def test_known_layouts_in_maxtext(layout, tmp_path: Path) -> None:
             product *= value
     assert product == 4
     assert settings["per_device_batch_size"] * 4 * settings["gradient_accumulation_steps"] == 8
+
+
+def test_known_layouts_in_torchtitan(layout, tmp_path: Path) -> None:
+    name, found = layout
+    settings = tomllib.loads(exported(found, "torchtitan", tmp_path))
+    degrees = settings["parallelism"]
+    split = "shard" if name == "fsdp" else "replicate"
+    assert degrees[f"data_parallel_{split}_degree"] == 4
+    assert degrees.pop("expert_parallel_degree") == 1
+    assert math.prod(degrees.values()) == 4  # as torchtitan checks
+    training = settings["training"]
+    assert training["global_batch_size"] == 8
+    assert 8 % (4 * training["local_batch_size"]) == 0
+    assert settings["activation_checkpoint"]["mode"] == "none"
 
 
 def megatron_parser() -> argparse.ArgumentParser:
