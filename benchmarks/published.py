@@ -101,6 +101,7 @@ def _case(row: Mapping[str, str]) -> Case:
     given: dict[str, Any] = {k: int(row[k]) for k in DEGREES if row[k] != "?"}
     given |= {"shard": row["shard"]} if row["shard"] != "?" else {}
     given |= {k: row[k] == "1" for k in ("sequence", "overlap")}
+    given |= {"in_parts": row.get("in_parts") == "1"}
     given |= {"sums": "bfloat16"} if row.get("reduced") == "2" else {}
     took = None if row["step_s"] == "OOM" else float(row["step_s"])
     peak = row.get("peak_gb")

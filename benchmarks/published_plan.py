@@ -59,6 +59,7 @@ class Degrees:
     shard: what data parallelism splits: nothing, or as ZeRO 1, 2 or 3 names it.
     sequence: norms and sums are split over the tensor-parallel devices too.
     overlap: collectives run beside compute, in a pipeline also those of a step.
+    in_parts: products run in parts beside the collectives of tensor parallelism.
     sums: type in which stages of a pipeline add up the gradients of micro-batches.
     """
 
@@ -71,6 +72,7 @@ class Degrees:
     shard: Shard = "none"
     sequence: bool = False
     overlap: bool = True
+    in_parts: bool = False
     sums: str = "float32"
 
     @property
@@ -125,7 +127,11 @@ def price(
     if degrees.pipeline * degrees.chunks > model.layers + 2:
         raise ValueError(f"{degrees} has more stages than {model.layers} layers")
     options = Options(
-        memory_bytes=limit_bytes, overlap=degrees.overlap, baselines=False, substitutions=False
+        memory_bytes=limit_bytes,
+        overlap=degrees.overlap,
+        collective_matmul=degrees.in_parts,
+        baselines=False,
+        substitutions=False,
     )
     copies = not model.wide_weights
     args = (model.parameters(), model.batch(batch))

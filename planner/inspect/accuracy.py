@@ -31,8 +31,8 @@ COMPARED: dict[str, Compared] = {
     "b200": Compared(3, 1.05, 1.12, 1.14),
     "gb200": Compared(3, 0.99, 1.00, 1.04),
     "gb300": Compared(2, 1.15, 1.18, 1.22),
-    "h100": Compared(86, 0.64, 0.82, 1.16),
-    "h100-hbm2e": Compared(8, 0.72, 0.79, 0.82),
+    "h100": Compared(86, 0.64, 0.82, 1.15),
+    "h100-hbm2e": Compared(8, 0.72, 0.78, 0.82),
     "v100-16gb": Compared(19, 0.79, 0.89, 0.98),
 }
 

@@ -19,8 +19,11 @@ PROOF = SolveOptions(tolerance=0.0)
 NARROWED = replace(DEFAULT, narrowed_pairs=0.0)  # as of wide problems
 
 
+# 480 problems; 4,000 with `-m exhaustive`.
 @pytest.mark.parametrize(("block", "budget"), [
     *((block, DEFAULT) for block in range(6)), *((block, NARROWED) for block in range(6, 12)),
+    *(pytest.param(block, (DEFAULT, NARROWED)[block % 2], marks=pytest.mark.exhaustive)
+      for block in range(12, 112)),
 ])  # fmt: skip
 def test_bound_is_below_the_optimum_and_the_choice_above(block: int, budget: Budget) -> None:
     gaps: list[float] = []
