@@ -13,8 +13,10 @@ from ir import (
     AMOUNTS,
     ATTENTION,
     GROUPED,
+    HALO,
     REGISTERED,
     SHARD_MAP,
+    SHIFT,
     FactorSpec,
     Node,
     OpDef,
@@ -29,6 +31,7 @@ from .attention_blocks import AttentionWork, Hops
 from .compute import ComputeModel
 from .grouped import GroupedWork
 from .mapped import mapped_s
+from .shifts import border_bytes
 
 Floats = NDArray[np.float64]
 
@@ -92,6 +95,10 @@ def op_seconds(
         return busy if hops is None else busy + grouped.exchange(hops).exposed_s
     if work.node.op == "conv_general_dilated":
         return np.maximum(_convolution_s(work, local, compute), compute.memory_s(moved))
+    if work.node.op == SHIFT:
+        own = compute.memory_s(moved) + work.launches * compute.launch_s
+        sent = border_bytes(work.node, work.operands, ways, count)
+        return own if hops is None else own + hops.seconds(sent)
     measured = compute.moving_s(_measured_as(work.node.op), moved)
     if measured is not None:
         return np.where(moved > 0.0, measured, 0.0)
@@ -103,7 +110,7 @@ def op_seconds(
 
 
 # Ops that hold memory of their own while they run.
-HOLDING = (*ATTENTION, GROUPED)
+HOLDING = (*ATTENTION, GROUPED, SHIFT)
 
 
 def held_bytes(
@@ -119,6 +126,9 @@ def held_bytes(
     """
     if node.op in ATTENTION:
         return AttentionWork(node, operands, ways).scratch_bytes()
+    if node.op == SHIFT:
+        split = np.asarray(ways.get(HALO, 1.0)) > 1.0
+        return np.where(split, border_bytes(node, operands, ways, count), 0.0)
     sizes = grouped_sizes(operands, dict(node.attrs))
     held: Floats = np.zeros(count)
     return (

@@ -59,6 +59,8 @@ from .ops.grouped import grouped_sizes as grouped_sizes
 from .ops.mapped import SHARD_MAP as SHARD_MAP
 from .ops.mapped import mapped_axes as mapped_axes
 from .ops.numeric import numpy_dtype as numpy_dtype
+from .ops.shift import SHIFT as SHIFT
+from .ops.shift import border_elements as border_elements
 from .passing import factor_marks as factor_marks
 from .passing import passing_groups as passing_groups
 from .placements import ANY as ANY

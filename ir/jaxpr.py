@@ -28,6 +28,7 @@ from .jax_internals import REMAT, group_of, inlined, opened, params_of
 from .placements import OF_RESULTS, PLACEMENTS, asked, is_explicit, placement
 from .program import Binding, Call, Program, prune
 from .registered import REGISTERED, attributes, call_of
+from .shifts import with_shifts
 from .sources import Sources, line_inside
 from .stand_ins import AskedPlace, CapturedArray
 from .types import DTYPES, TensorType
@@ -129,7 +130,8 @@ def read_jaxpr(
     env: dict[Any, Operand] = dict(zip(names, range(len(all_inputs)), strict=True))
     outputs = _asked(_walk(jaxpr, env, walk, ""), results, "result", walk, "")
     graph = Graph(all_inputs, tuple(walk.nodes), outputs)
-    return prune(Program(graph, tuple(walk.bindings), tuple(consts), tuple(walk.calls)))
+    found = Program(graph, tuple(walk.bindings), tuple(consts), tuple(walk.calls))
+    return prune(with_shifts(found))
 
 
 def const_aval(const: Any) -> Any:

@@ -25,8 +25,8 @@ _BY_SIGNATURE: Mapping[str, str] = {
         one_minus_square population_count random_clone random_split reduce_and reduce_max
         reduce_min reduce_or reduce_precision reduce_prod reduce_sum reduce_window_max
         reduce_window_min reduce_window_sum reduce_xor reshape reshard rev round rsqrt
-        sharding_constraint sign sin sinh slice sqrt square squeeze stop_gradient tan tanh tile
-        transpose
+        sharding_constraint shift sign sin sinh slice sqrt square squeeze stop_gradient tan tanh
+        tile transpose
     """,
     "T T -> T": """
         add add_any and atan2 div igamma igamma_grad_a igammac max min mul mulhi nextafter or pad

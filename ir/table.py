@@ -22,6 +22,7 @@ from .ops import (
     reduction,
     registered,
     scatter,
+    shift,
     window,
 )
 from .ops.build import opaque
@@ -42,6 +43,7 @@ _FAMILIES = (
     reduction,
     registered,
     scatter,
+    shift,
     window,
 )
 

@@ -46,7 +46,7 @@ JAX_FAMILY = frozenset({"equinox", "flax", "haiku", "jax", "jaxlib", "optax"})
 JAX_EDGES = (
     *("ir/batched_while.py", "ir/carried.py", "ir/custom_partitioning.py", "ir/evaluate.py"),
     *("ir/evaluate_regions.py", "ir/high_words.py", "ir/host_kernels.py", "ir/inplace.py"),
-    "ir/registered_calls.py",
+    *("ir/registered_calls.py", "ir/shifts.py"),
     *("ir/jax_compilers.py", "ir/jax_internals.py", "ir/jaxpr.py", "ir/threefry.py", "ir/trace.py"),
     *("planner/emit/", "planner/pipeline/cut/", "planner/training/", "profiles/measure"),
 )
@@ -91,6 +91,7 @@ BASIC: tuple[str, ...] = (
     "ir/jax_internals.py",
     "ir/jaxpr.py",
     "ir/registered_calls.py",
+    "ir/shifts.py",
     "ir/threefry.py",
     "ir/trace.py",
     "planner/api/call_parts.py",
@@ -113,6 +114,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/given.py",
     "planner/emit/group_tiles.py",
     "planner/emit/grouped.py",
+    "planner/emit/halo.py",
     "planner/emit/index.py",
     "planner/emit/jit.py",
     "planner/emit/local.py",

@@ -11,10 +11,21 @@ from typing import Any
 import jax
 from jax import lax
 
-from ir import ATTENTION, GROUPED, REGISTERED, SHARD_MAP, Mesh, ReshardStep, Sharding, TensorType
+from ir import (
+    ATTENTION,
+    GROUPED,
+    REGISTERED,
+    SHARD_MAP,
+    SHIFT,
+    Mesh,
+    ReshardStep,
+    Sharding,
+    TensorType,
+)
 
 from .attention import attention
 from .grouped import grouped
+from .halo import shifted
 from .index import gather, scatter
 from .local_op import LocalOp
 from .mapped import shard_map
@@ -128,6 +139,8 @@ def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
         return attention(op, operands, mover.note)
     if op.node.op == GROUPED:
         return grouped(op, operands, mover.note)
+    if op.node.op == SHIFT:
+        return shifted(op, operands, mover.note)
     if op.node.op == REGISTERED:
         return registered(op, operands)
     by_hand = None if op.is_whole else BY_HAND.get(op.node.op)

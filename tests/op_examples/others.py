@@ -1,5 +1,5 @@
 # pyright: basic
-"""Example calls of linear algebra, random numbers and control flow."""
+"""Example calls of shifts, linear algebra, random numbers and control flow."""
 
 from __future__ import annotations
 
@@ -22,6 +22,17 @@ from .example import (
     normal,
     positive,
 )
+
+
+def _shifts() -> list[Example]:
+    """Shifts, which JAX writes with slices, pads and concatenations."""
+    field = normal(8, 6)
+    return [
+        Example("shift", lambda x: jnp.roll(x, 2, 0), (field,), "around the end"),
+        Example("shift", lambda x: jnp.roll(x, -1, 1), (field,), "back around the end"),
+        Example("shift", lambda x: jnp.pad(x[:-3], ((3, 0), (0, 0))), (field,), "zeros"),
+        Example("shift", lambda x: lax.pad(x, 0.0, ((-1, 1, 0), (0, 0, 0))), (field,), "back"),
+    ]
 
 
 def _linalg() -> list[Example]:
@@ -147,4 +158,4 @@ def _registered() -> list[Example]:
 
 
 def others() -> list[Example]:
-    return [*_linalg(), *_random(), *_control(), *_registered()]
+    return [*_shifts(), *_linalg(), *_random(), *_control(), *_registered()]
