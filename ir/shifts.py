@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from jax import lax
 
 from .graph import Graph, Literal, Node, Operand
-from .ops.build import ints, pairs
+from .ops.build import ints, pairs, whole_number
 from .ops.shift import SHIFT
 from .program import Program
 from .types import TensorType, dtype_kind
@@ -89,7 +89,12 @@ class _Makers(NamedTuple):
         """Operand, dimension, start and limit of a slice along one dimension."""
         if not isinstance(value, int) or value not in self.graph.maker:
             return None
-        node = self.nodes[self.graph.maker[value]]
+        number = self.graph.maker[value]
+        node = self.nodes[number]
+        if node.op == "split":
+            sizes, axis = ints(node.attr("sizes")), whole_number(node.attr("axis"))
+            k = value - self.graph.first_value[number]
+            return node.inputs[0], axis, sum(sizes[:k]), sum(sizes[: k + 1])
         if node.op != "slice" or node.attr("strides") not in (None, (1,) * node.outputs[0].rank):
             return None
         starts, limits = ints(node.attr("start_indices")), ints(node.attr("limit_indices"))
@@ -99,6 +104,13 @@ class _Makers(NamedTuple):
             return None
         (axis,) = cut
         return node.inputs[0], axis, starts[axis], limits[axis]
+
+    def is_zero(self, value: Operand) -> bool:
+        """Whether a value is a zero that the program is written with."""
+        if isinstance(value, int) and value in self.graph.maker:
+            node = self.nodes[self.graph.maker[value]]
+            value = node.inputs[0] if node.op == "convert_element_type" else value
+        return isinstance(value, Literal) and repr(value.value) in _ZEROS
 
     def type_of(self, value: Operand) -> TensorType:
         return self.graph.type_of(value)
@@ -121,7 +133,7 @@ def _of_pad(known: _Makers, node: Node) -> _Shift | None:
     x, fill = node.inputs
     config = pairs(node.attr("padding_config"))
     padded = [d for d, edges in enumerate(config) if edges != (0, 0, 0)]
-    if len(padded) != 1 or not isinstance(fill, Literal) or repr(fill.value) not in _ZEROS:
+    if len(padded) != 1 or not known.is_zero(fill):
         return None
     (axis,) = padded
     low, high, inner = config[axis]

@@ -22,8 +22,8 @@ def shifted(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
 
     A device that has none there gets zeros, unless the shift goes around the end.
     """
-    attrs, (x,) = dict(op.node.attrs), operands
-    axis, by = attrs["axis"], attrs["by"]
+    params, (x,) = op.binding.params, operands
+    axis, by = params["axis"], params["by"]
     axes = op.strategy.operands[0].dims[axis]
     if not axes:
         return bind_inside(op.node.op, op.binding, operands, op.params)
@@ -32,7 +32,7 @@ def shifted(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
     parts = (lax.slice_in_dim(x, 0, edge, axis=axis), lax.slice_in_dim(x, edge, size, axis=axis))
     leaves, stays = parts[::-1] if by > 0 else parts
     pairs = [
-        (i, (i + step) % count) for i in range(count) if attrs["wraps"] or 0 <= i + step < count
+        (i, (i + step) % count) for i in range(count) if params["wraps"] or 0 <= i + step < count
     ]
     state = replicated(x.ndim)
     sent = TensorType(tuple(leaves.shape), op.operands[0].dtype)
