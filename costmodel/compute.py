@@ -9,7 +9,8 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from profiles import Device, OpTable, load_profile
+from ir import TO_HOST
+from profiles import Device, OpTable, ProfileError, load_profile
 
 from .attention import AttentionFit, attention_table_fit
 from .cluster import Cluster
@@ -263,6 +264,25 @@ class ComputeModel:
         """
         size, rate = np.asarray(block_bytes, dtype=np.float64), self.device.fresh_bytes_per_s
         return np.zeros(size.shape) if rate is None else np.where(size > KEPT_BYTES, size, 0) / rate
+
+    def host_copy_s(self, op: str, nbytes: ArrayLike) -> Floats:
+        """Time of a copy between the memory of a device and that of its host.
+
+        Args:
+            op: one of `ir.HOST_COPIES`.
+            nbytes: of the device's part.
+
+        Raises:
+            ProfileError: if nothing is known of the link between them.
+        """
+        link = self.device.host_link
+        if link is None:
+            raise ProfileError(
+                "a copy to the memory of the host has no price", where=self.device.name,
+                remedy="give `host_link` in its profile, or plan with offload='never'",
+            )  # fmt: skip
+        rate = link.to_host_bytes_per_s if op == TO_HOST else link.from_host_bytes_per_s
+        return np.asarray(nbytes, dtype=np.float64) / rate
 
     def _rate(self, op: str) -> float:
         """Operations per second of a measured op at its best size."""

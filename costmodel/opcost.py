@@ -14,6 +14,7 @@ from ir import (
     ATTENTION,
     GROUPED,
     HALO,
+    HOST_COPIES,
     REGISTERED,
     SHARD_MAP,
     SHIFT,
@@ -64,7 +65,9 @@ def op_seconds(
     A product and an attention kernel are priced by measured tables, a grouped product by those of
     its tiles, a convolution as a product, a gather, scatter or reduction by its own timings where
     the device has them; everything else by the larger of its arithmetic and its traffic:
-    t = max(flops / rate, bytes / bandwidth) + launches * t_launch.
+    t = max(flops / rate, bytes / bandwidth) + launches * t_launch. A copy to or from the host takes
+    no time of the device; what of it nothing runs beside is the planner's to add
+    (`ComputeModel.host_copy_s`).
 
     Args:
         work: the op.
@@ -79,8 +82,10 @@ def op_seconds(
     local = local_sizes(work.spec, ways)
     if work.node.op == "dot_general":
         return _product_s(work, local, compute)
-    if work.node.op == SHARD_MAP:
-        return np.full(count, mapped_s(work.node, compute.cluster, _on_shards(compute)))
+    if work.node.op in (SHARD_MAP, *HOST_COPIES):
+        alone = work.node.op == SHARD_MAP
+        seconds = mapped_s(work.node, compute.cluster, _on_shards(compute)) if alone else 0.0
+        return np.full(count, seconds)
     moved = _traffic(work, local, count)
     if work.node.op == REGISTERED:
         return _registered_s(work, ways, moved, compute)

@@ -14,6 +14,7 @@ from msgspec import Meta, structs
 
 from profiles import (
     Device,
+    HostLink,
     Link,
     Profile,
     ProfileError,
@@ -282,10 +283,16 @@ def _weaker(a: Device, b: Device) -> Device:
         fresh_bytes_per_s=min(
             filter(None, (a.fresh_bytes_per_s, b.fresh_bytes_per_s)), default=None
         ),
+        host_link=_slower_to_host(a.host_link, b.host_link),
         source=a.source if a.source == b.source else f"{a.source}; {b.source}",
         date=max(a.date, b.date),
         evidence=a.evidence if a.evidence == b.evidence else "assumed",
     )
+
+
+def _slower_to_host(a: HostLink | None, b: HostLink | None) -> HostLink | None:
+    """The slower of two links; None if one of them is not known."""
+    return None if a is None or b is None else min(a, b, key=lambda x: x.to_host_bytes_per_s)
 
 
 def _lower(a: dict[str, float], b: dict[str, float]) -> Iterator[tuple[str, float]]:

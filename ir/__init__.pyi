@@ -64,7 +64,10 @@ from .ops.shift import border_elements as border_elements
 from .passing import factor_marks as factor_marks
 from .passing import passing_groups as passing_groups
 from .placements import ANY as ANY
+from .placements import FROM_HOST as FROM_HOST
+from .placements import HOST_COPIES as HOST_COPIES
 from .placements import OF_RESULTS as OF_RESULTS
+from .placements import TO_HOST as TO_HOST
 from .placements import Placement as Placement
 from .placements import asks as asks
 from .placements import placement as placement

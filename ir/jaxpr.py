@@ -25,7 +25,7 @@ from .errors import TraceError
 from .graph import Attr, Graph, Input, Literal, Node, Operand
 from .iota_lookups import LOOKUPS, Known, batched
 from .jax_internals import REMAT, group_of, inlined, opened, params_of
-from .placements import OF_RESULTS, PLACEMENTS, asked, is_explicit, placement
+from .placements import OF_RESULTS, PLACEMENTS, asked, host_copy, is_explicit, placement
 from .program import Binding, Call, Program, prune
 from .registered import REGISTERED, attributes, call_of
 from .shifts import with_shifts
@@ -68,11 +68,12 @@ class _Objects:
     """Numbers for the objects among parameters that are not data, such as functions.
 
     Distinct objects get distinct numbers, so that nodes that call different functions differ.
-    `sources` are the lines of the same program.
+    `sources` are the lines of the same program; `offload` is that of `read_jaxpr`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, offload: bool = False) -> None:
         self.numbers: dict[Any, int] = {}
+        self.offload = offload
         self.sources = Sources()
         self.alive: list[Any] = []  # keeps ids of objects unique
         # Written-out layers have equal bodies: each is read once if it is the same jaxpr (which is
@@ -110,6 +111,8 @@ def read_jaxpr(
     inputs: Sequence[Input],
     objects: _Objects | None = None,
     results: Sequence[Any] = (),
+    *,
+    offload: bool = False,
 ) -> Program:
     """The program of a jaxpr, without dead code.
 
@@ -119,13 +122,16 @@ def read_jaxpr(
         inputs: the graph inputs for its `invars`.
         objects: objects of the enclosing program, for a body.
         results: requested shardings of its results.
+        offload: whether copies to the host's memory, and back, are ops of their own.
     """
     heads = [
         Input(f"const{i}", tensor_type(const_aval(c)), "constant", _content(c))
         for i, c in enumerate(consts)
     ]
     all_inputs = (*heads, *inputs)
-    walk = _Walk([item.type for item in all_inputs], [], [], objects or _Objects(), consts=consts)
+    walk = _Walk(
+        [item.type for item in all_inputs], [], [], objects or _Objects(offload), consts=consts
+    )
     names = (*jaxpr.constvars, *jaxpr.invars)
     env: dict[Any, Operand] = dict(zip(names, range(len(all_inputs)), strict=True))
     outputs = _asked(_walk(jaxpr, env, walk, ""), results, "result", walk, "")
@@ -276,6 +282,8 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     if call is not None:
         name, attrs = REGISTERED, (*attributes(call, given, types), ("of", attrs))
     name = "remat" if name in REMAT else name
+    if name == "device_put" and walk.objects.offload:
+        name = host_copy(params, [var.aval for var in eqn.invars]) or name
     start = len(walk.types)
     walk.types.extend(types)
     bodies = tuple(encode.bodies)

@@ -25,9 +25,8 @@ class OpDef:
 
     factors: (operand types, result types, attributes) -> factor spec.
     family: elementwise | contraction | reduction | layout | index | convolution | random |
-        linalg | control | collective | effect (acts outside the program, once and in program order)
-            | opaque (unknown); only elementwise, layout and cheap ops
-        are fused.
+        linalg | control | collective | host-copy | effect (acts outside the program, once and in
+        program order) | opaque (unknown); only elementwise, layout and cheap ops are fused.
     flops: floating-point operations of the whole op; None counts one per result element.
     linear: groups of operand positions; a partial sum in exactly the operands of one group
         (the others not partial) is, over the reals, a partial sum of the result. `add` has

@@ -17,6 +17,9 @@ PLACEMENTS = {"device_put": "devices", "reshard": "dst_sharding", "sharding_cons
 # The attribute of operations that also compute something.
 OF_RESULTS = ("out_sharding", "sharding")
 ASKED = "sharding_constraint"
+# Copies of a value between the memory of a device and that of its host.
+TO_HOST, FROM_HOST = "to_host", "from_host"
+HOST_COPIES = (TO_HOST, FROM_HOST)
 ANY = "*"  # a dimension that the planner may split freely
 Entry = tuple[str, ...] | str  # the axes that split a dimension, or `ANY`
 
@@ -129,6 +132,33 @@ def is_explicit(value: Any) -> bool:
     """Whether a sharding is over a mesh with explicit axes, where types include shardings."""
     kinds = getattr(getattr(value, "mesh", None), "axis_types", None) or ()
     return any(getattr(kind, "name", "") == "Explicit" for kind in kinds)
+
+
+def host_copy(params: Mapping[str, Any], operands: Sequence[Any]) -> str:
+    """The op that a `device_put` is: a copy to the host, one back, or "" for anything else.
+
+    Args:
+        params: its parameters.
+        operands: abstract values of its operands; they say in which memory a value is.
+    """
+    goals = tuple(params.get("devices", ()))
+    if len(goals) != 1 or hasattr(goals[0], "device_set"):
+        return ""
+    place = _of_memory(goals[0])
+    if place is not None:
+        return TO_HOST if place.memory in _HOSTS else ""
+    to_device = type(goals[0]).__name__ in _MEMORIES
+    return FROM_HOST if to_device and is_on_host(operands[0]) else ""
+
+
+def is_on_host(aval: Any) -> bool:
+    """Whether an abstract value is in the memory of the host."""
+    space = getattr(getattr(aval, "memory_space", None), "name", "")
+    return str(space).lower() in _HOSTS
+
+
+_HOSTS = ("host", "pinned_host")
+_MEMORIES = ("MemorySpace", "Space", "TransferToMemoryKind")
 
 
 def _of_memory(value: Any) -> Placement | None:

@@ -22,7 +22,7 @@ from .jax_internals import check_version
 from .jaxpr import const_aval as const_aval
 from .jaxpr import read_jaxpr as read_jaxpr
 from .jaxpr import tensor_type
-from .placements import Placement, is_explicit, placement
+from .placements import Placement, is_explicit, is_on_host, placement
 from .program import Binding as Binding
 from .program import Program as Program
 from .program import prune as prune
@@ -77,6 +77,7 @@ def trace(
     donate_argnums: int | Sequence[int] = (),
     roles: Sequence[str] = (),
     pinned: bool = False,
+    offload: bool = False,
 ) -> Traced:
     """Traces `fn(*args)` to a graph; nothing is computed or allocated.
 
@@ -88,6 +89,8 @@ def trace(
         roles: role of each positional argument, one of parameter, optimizer-state, batch and
             argument; guessed from names and donation where not given.
         pinned: whether the graph says where a jitted function wants its results.
+        offload: whether copies to the host's memory, and back, are ops of their own; else, and
+            where a result is left there, they are requests that nothing follows.
 
     Raises:
         TraceError: if an argument is not an array or the function fails to trace.
@@ -139,9 +142,11 @@ def trace(
     kept = _kept(closed, inputs)
     asked = _asked(jitted, structs) if jitted is fn else ((), ())
     over_meshes = [s if (p := placement(s)) and p.mesh else None for s in asked[1]]
+    # a result is a value of the device: what the program leaves on its host is not offloaded
+    offload = offload and not any(map(is_on_host, (v.aval for v in closed.jaxpr.outvars)))
     with doing(f"reading the jaxpr of '{_name(fn)}'"):
         results = over_meshes if pinned else ()
-        program = read_jaxpr(closed.jaxpr, closed.consts, kept, results=results)
+        program = read_jaxpr(closed.jaxpr, closed.consts, kept, results=results, offload=offload)
     places = Places(
         _placements(map(_sharding, jax.tree.leaves(args))) | _placements(asked[0]),
         _placements(asked[1]),

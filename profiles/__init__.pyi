@@ -18,6 +18,7 @@ from .schema import Device as Device
 from .schema import Evidence as Evidence
 from .schema import GemmRow as GemmRow
 from .schema import GemmTable as GemmTable
+from .schema import HostLink as HostLink
 from .schema import Link as Link
 from .schema import OpKind as OpKind
 from .schema import OpRow as OpRow

@@ -39,6 +39,20 @@ OpKind = Literal[
 Record = TypeVar("Record")
 
 
+class HostLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The way between the memory of a device and that of its host, while all devices copy.
+
+    `to_host_bytes_per_s` and `from_host_bytes_per_s` are of one device and one direction, from and
+    to memory that the operating system does not move (pinned).
+    """
+
+    name: Name
+    to_host_bytes_per_s: BytesPerS
+    from_host_bytes_per_s: BytesPerS
+    source: Text
+    date: Date
+
+
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One accelerator (or one CPU host device).
 
@@ -48,6 +62,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     than what products reach that are timed one at a time; a dtype without it is not limited.
     `fresh_bytes_per_s` is the rate at which memory is taken from the operating system and first
     written; None where the runtime keeps its memory, as it does on GPUs.
+    `host_link` is None where nothing is known of it: nothing is kept in the host's memory then.
     """
 
     name: Name
@@ -57,6 +72,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     kernel_launch_s: Seconds
     sustained_flops: tuple[tuple[Name, FlopsPerS], ...] = ()
     fresh_bytes_per_s: BytesPerS | None = None
+    host_link: HostLink | None = None
     source: Text
     date: Date
     evidence: Evidence

@@ -18,6 +18,7 @@ from .flat_program import flat_type as flat_type
 from .flat_program import is_float as is_float
 from .flat_program import operand_types as operand_types
 from .flatten import flatten as flatten
+from .host_values import host_values as host_values
 from .union_find import find as find
 from .value_uses import accumulators as accumulators
 from .value_uses import any_partial as any_partial

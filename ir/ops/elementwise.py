@@ -9,6 +9,7 @@ import numpy as np
 
 from ..factors import FactorSpec
 from ..opdef import Attributes, LinearRule, OpDef, Types
+from ..placements import HOST_COPIES
 from ..types import TensorType, dtype_bytes, dtype_kind
 from . import numeric
 from .build import as_whole, build_spec, linear_in, names, no_flops
@@ -249,6 +250,12 @@ _IDENTITY = tuple(
     )
 )
 
+
+def _host_copy(name: str) -> OpDef:
+    """A copy of a whole buffer, which no loop around it takes in."""
+    return OpDef(name, pointwise, "host-copy", no_flops, meaning=_plain(_identity))
+
+
 RECORDS = (
     *_ARITHMETIC,
     *_FUNCTIONS,
@@ -256,5 +263,6 @@ RECORDS = (
     *_SELECTION,
     *_CONVERSION,
     *_IDENTITY,
+    *map(_host_copy, HOST_COPIES),
     OpDef("threefry2x32", pointwise, "elementwise", _random_flops),
 )

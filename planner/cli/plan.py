@@ -140,6 +140,14 @@ RecomputeText = Annotated[
         "selective or full.",
     ),
 ]
+OffloadText = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHAT",
+        help="What may be kept in the host's memory: auto (the default: what the program sends "
+        "there) or never.",
+    ),
+]
 NoCache = Annotated[
     bool,
     typer.Option(
@@ -194,6 +202,7 @@ def plan_command(
     pipeline: PipelineText = None,
     schedules: ScheduleNames = None,
     recompute: RecomputeText = None,
+    offload: OffloadText = None,
     no_baselines: NoBaselines = False,
     substitutions: SubstitutionsText = None,
     no_substitutions: NoSubstitutions = False,
@@ -224,6 +233,7 @@ def plan_command(
         "pipeline": None if pipeline is None else wishes.stages(pipeline),
         "schedules": None if schedules is None else tuple(schedules.split(",")),
         "recompute": recompute,
+        "offload": offload,
         "baselines": False if no_baselines else None,
         "substitutions": wishes.substitutions(substitutions, off=no_substitutions),
         "padding": False if no_padding else None,

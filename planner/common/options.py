@@ -15,6 +15,7 @@ from .pins import Pin
 from .surface import public_methods
 
 RECOMPUTE = ("auto", "search", "written", "none", "selective", "full")
+OFFLOAD = ("auto", "never")
 
 
 @public_methods
@@ -58,6 +59,9 @@ class Options:
         products with weights) and "full" (all but the inputs of layers) hold for every layer.
     padding: whether dimensions whose sizes do not divide may be padded inside the program where
         its plan becomes faster; arguments and results keep their shapes.
+    offload: whether values may be kept in the memory of the host: "auto" as the program is written
+        (a `jax.checkpoint` policy that offloads), on devices whose link to the host is known, and
+        with a `recompute` that follows the program; "never" keeps all of them on the device.
     """
 
     time_limit_s: float = math.inf
@@ -79,6 +83,7 @@ class Options:
     shardings: str = "pin"
     recompute: str = "auto"
     padding: bool = True
+    offload: str = "auto"
 
     def __post_init__(self) -> None:
         _check_number("time_limit_s", self.time_limit_s, whole=False, finite=False)
@@ -93,6 +98,7 @@ class Options:
         _check_word("emission", self.emission, ("shard_map", "constraints"))
         _check_word("shardings", self.shardings, ("warn", "pin"))
         _check_word("recompute", self.recompute, RECOMPUTE)
+        _check_word("offload", self.offload, OFFLOAD)
         _check_flag("baselines", self.baselines)
         _check_flag("overlap", self.overlap)
         _check_flag("padding", self.padding)
@@ -207,6 +213,7 @@ _EXAMPLES = {
     "shardings": "'warn' to plan without what the program is written with, or 'pin'",
     "padding": "False to leave all sizes as they are",
     "recompute": "'auto' to have it chosen",
+    "offload": "'never' to keep everything on the devices",
     "cache": "True to look plans up in the plan store",
     "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",
     "mesh": "sizes whose product is the number of devices, such as (2, 4) or {'data': 8}",

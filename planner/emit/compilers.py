@@ -29,6 +29,7 @@ class Compiled:
     """What a compiler made of a program: its text and its memory per device [byte].
 
     notes: what had to be done to get it compiled.
+    host_bytes: memory of the host, which is none of the others.
     """
 
     text: str
@@ -37,6 +38,7 @@ class Compiled:
     temporary_bytes: int
     alias_bytes: int
     notes: tuple[str, ...] = ()
+    host_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -117,4 +119,6 @@ def compile_for_mesh(program: CompiledPlan) -> Compiled:
     return Compiled(
         compiled.as_text(), memory.argument_size_in_bytes, memory.output_size_in_bytes,
         memory.temp_size_in_bytes, memory.alias_size_in_bytes, notes,
+        memory.host_argument_size_in_bytes + memory.host_temp_size_in_bytes
+        + memory.host_output_size_in_bytes - memory.host_alias_size_in_bytes,
     )  # fmt: skip

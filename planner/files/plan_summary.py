@@ -58,6 +58,7 @@ def _of_program(program: ProgramPlan) -> dict[str, Any]:
     return {
         "compute_s": program.compute_s, "communication_s": program.communication_s,
         "exposed_s": program.exposed_s, "origin": program.origin,
+        "host_bytes": program.host_bytes,
         "operations": len(program.ops), "decided_operations": program.decided_ops,
     }  # fmt: skip
 

@@ -112,7 +112,8 @@ def _program(
         f"{seconds_text(program.compute_s)} compute + {_communication(program)}",
         f"  memory       {bytes_text(program.peak_bytes)} peak per device of "
         f"{bytes_text(program.limit_bytes)} (arguments {bytes_text(program.argument_bytes)}), "
-        f"{bytes_text(max(program.limit_bytes - program.peak_bytes, 0.0))} left",
+        f"{bytes_text(max(program.limit_bytes - program.peak_bytes, 0.0))} left"
+        + (f", {bytes_text(program.host_bytes)} of the host's" if program.host_bytes else ""),
         f"  lower bound  {seconds_text(program.lower_bound_s)}, gap {max(gap, 0.0):.2%}: "
         f"{Stop[program.stop].value}",
     ]

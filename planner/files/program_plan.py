@@ -148,6 +148,10 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     # what the backward pass computes again; absent if that is as the program is written
     recomputed: tuple[RecomputedRow, ...] | None = None
     padded: tuple[PaddedRow, ...] = ()  # dimensions that do not divide, in order
+    # whether what the program sends to the host's memory may be there, and how much of it is, for
+    # each device
+    offload: Annotated[str, Meta(pattern="^(auto|never)$")] = "never"
+    host_bytes: Bytes = 0.0
 
 
 def fits(plan: ProgramPlan) -> bool:

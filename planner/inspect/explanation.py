@@ -137,6 +137,8 @@ class Overview:
             "windows": [asdict(w) for w in sums.windows], "peak_bytes": sums.peak_bytes,
             "limit_bytes": self.program.limit_bytes,
             "collectives": [asdict(c) for c in sums.collectives],
+            "host_bytes": sums.host_bytes,
+            "host_copies": [asdict(c) for c in sums.host_copies],
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -162,7 +164,27 @@ class Overview:
         if rest:
             total = seconds_text(sum(c.seconds for c in rest))
             lines.append(f"  {total:>8}  in {len(rest)} more")
-        return "\n".join(map(printable, lines))
+        return "\n".join(map(printable, [*lines, *_host_copies(sums)]))
+
+
+def _host_copies(sums: Account) -> list[str]:
+    """Copies to and from the host, by op and source line."""
+    if not sums.host_copies:
+        return []
+    total: dict[tuple[str, str], list[float]] = {}
+    for copy in sums.host_copies:
+        row = total.setdefault((copy.op, copy.source), [0.0, 0.0, 0.0, 0.0])
+        figures = copy.seconds, copy.exposed_s, copy.nbytes, copy.count
+        row[:] = [a + b for a, b in zip(row, figures, strict=True)]
+    return [
+        f"copies to and from the host, whose memory holds {bytes_text(sums.host_bytes)}",
+        *(
+            f"  {seconds_text(spent):>8}  {op.replace('_', ' ')}, {count:.0f} x, "
+            f"{bytes_text(nbytes)}{f', {source}' if source else ''}; {seconds_text(exposed)} "
+            "exposed, as part of compute"
+            for (op, source), (spent, exposed, nbytes, count) in total.items()
+        ),
+    ]
 
 
 def _others(program: ProgramPlan) -> list[str]:

@@ -40,7 +40,7 @@ def bound_program(
     hint = "" if settings else _hint(program)
     if settings:
         fn, args = _step_of(program, fn, args, settings)
-    traced = trace(fn, *args, pinned=program.shardings == "pin")
+    traced = trace(fn, *args, pinned=program.shardings == "pin", offload=program.offload == "auto")
     traced = as_planned(traced, program.recomputed)
     traced = as_padded(traced, program.padded, analysed.where)
     if program.substitutions:

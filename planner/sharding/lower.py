@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,7 +21,7 @@ from ir import (
     parts_of,
     strategy_of,
 )
-from ir.analysis import Decisions, FlatProgram, Passage, Specs
+from ir.analysis import Decisions, FlatProgram, Passage, Specs, host_values
 
 from .problem.build import Builder
 from .problem.in_parts import PartsTable
@@ -124,8 +124,10 @@ def lower_decisions(
         tied: results that share one state with an argument.
 
     Raises:
-        IRError: if roles are not legal for their op, or a value has no way to a state.
+        IRError: if roles are not legal for their op, a value has no way to a state, or one that is
+            on the host would change its sharding there.
     """
+    on_host = host_values(flat)
     heads = {((), n): state for n, state in enumerate(decisions.inputs)}
     states = kept_states(flat, {**decisions.values, **heads})
     specs = Specs(flat)
@@ -139,6 +141,7 @@ def lower_decisions(
             if before is not None and after is not None and before != after:
                 type_ = flat.values[passage.value].type
                 change = Change(type_, before, after, reshard.path(type_, before, after))
+                _check_on_device(flat, on_host, passage, change)
                 in_parts = passage.site in decisions.in_parts
                 if in_parts:
                     _check_product(flat, specs, strategies, passage, change)
@@ -163,6 +166,16 @@ def lower_decisions(
         flat, decisions.mesh, strategies, states, decisions.outputs,
         _reshards(flat, tied, changes()),
     )  # fmt: skip
+
+
+def _check_on_device(
+    flat: FlatProgram, on_host: Collection[int], passage: Passage, change: Change
+) -> None:
+    if passage.value in on_host:
+        raise IRError(
+            f"{flat.values[passage.value].name} is in the host's memory and cannot go from "
+            f"{change.before} to {change.after} there"
+        )
 
 
 def _check_product(

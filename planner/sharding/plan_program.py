@@ -43,6 +43,7 @@ from .search.asked import (
     Asked,
     asked_inside,
     mapped_inside,
+    may_offload,
     not_followed,
     pinned_options,
     unused,
@@ -139,6 +140,7 @@ def _traced(one: One, request: Request) -> Traced:
     traced = trace(
         one.call.fn, *one.call.args, donate_argnums=one.donate, roles=one.roles,
         pinned=request.options.shardings == "pin",
+        offload=may_offload(request.options, request.machine),
     )  # fmt: skip
     try:
         check(traced.graph, after="trace")

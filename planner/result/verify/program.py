@@ -40,6 +40,7 @@ class Verification:
     compiler: which one.
     collectives: by kind and group.
     predicted_peak_bytes, predicted_argument_bytes: of the plan, under this compiler.
+    predicted_host_bytes: memory of the host that the plan takes for each device.
     compiled: text and memory of the program.
     limit_bytes: of a device, 0 where the program was not compiled for it.
     compiler_options: that the plan sets for this compiler.
@@ -52,6 +53,7 @@ class Verification:
     collectives: tuple[Row, ...]
     predicted_peak_bytes: float
     predicted_argument_bytes: float
+    predicted_host_bytes: float
     compiled: Compiled
     limit_bytes: float
     compiler_options: dict[str, bool]
@@ -83,6 +85,8 @@ class Verification:
                 "compiled_output_bytes": m.output_bytes,
                 "compiled_temporary_bytes": m.temporary_bytes,
                 "compiled_alias_bytes": m.alias_bytes,
+                "predicted_host_bytes": self.predicted_host_bytes,
+                "compiled_host_bytes": m.host_bytes,
             },
             "overlap": None if self.overlap is None else self.overlap.summary(),
             "unexplained_bytes": self.unexplained_bytes,
@@ -106,6 +110,11 @@ class Verification:
             f"{bytes_text(m.temporary_bytes)} + results {bytes_text(m.output_bytes)}, of which "
             f"{bytes_text(m.alias_bytes)} reuse arguments",
         ]
+        if self.predicted_host_bytes or m.host_bytes:
+            lines.append(
+                f"  memory of the host: predicted {bytes_text(self.predicted_host_bytes)}; "
+                f"compiled {bytes_text(m.host_bytes)}"
+            )
         if self.limit_bytes and m.peak_bytes > self.limit_bytes:
             lines.append(f"  does not fit: a device has {bytes_text(self.limit_bytes)}")
         lines += [] if self.overlap is None else self.overlap.lines()
@@ -155,8 +164,8 @@ def verify_program(plan: Plan, *, compiler: str | None = None) -> Verification:
     peak = predicted_peak_bytes(plan, chosen) if elsewhere else plan.peak_bytes
     fits = not limit or compiled.peak_bytes <= limit
     return Verification(
-        unexplained <= allowed and fits, chosen, rows, peak, plan.program.argument_bytes, compiled,
-        limit,
+        unexplained <= allowed and fits, chosen, rows, peak, plan.program.argument_bytes,
+        plan.program.host_bytes, compiled, limit,
         {} if chosen == "host" else plan.compiler_options,
         None if chosen == "host" else scheduled_overlap(plan, compiled.text, ASSUMED_ITERATIONS),
     )  # fmt: skip

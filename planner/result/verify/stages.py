@@ -87,6 +87,7 @@ def verify_stages(plan: Plan, *, compiler: str | None = None) -> StagesVerificat
         collectives=tuple(row for member in members for row in found[member].collectives),
         predicted_peak_bytes=max(stage.predicted_peak_bytes for stage in found),
         predicted_argument_bytes=max(stage.predicted_argument_bytes for stage in found),
+        predicted_host_bytes=max(stage.predicted_host_bytes for stage in found),
         compiled=fullest.compiled, limit_bytes=fullest.limit_bytes,
         compiler_options=fullest.compiler_options, overlap=fullest.overlap,
         stages=tuple(found), members=members, transfers=tuple(transfers(plan.file)),

@@ -19,6 +19,7 @@ from ir.analysis import Place
 from ...common.surface import public_methods
 from ..lower import Decided
 from ..problem.facts import Facts
+from .host_memory import HostCopy, host_bytes, host_copies
 from .in_parts import PERMUTE, BesideProduct, beside_product
 from .inside_ops import Inside, inside_ops
 
@@ -80,6 +81,9 @@ class Account:
     taking_s: of `compute_s`, in which a CPU takes new memory for results.
     ends_bytes: largest buffer that a value has before or after it changes its state then.
     inside: permutes that ops run themselves.
+    host_copies: copies to and from the host's memory; what of them nothing runs beside is part of
+        `compute_s`.
+    host_bytes: largest amount of memory of the host that a device takes [byte].
     """
 
     step_s: float
@@ -98,6 +102,8 @@ class Account:
     taking_s: float = 0.0
     ends_bytes: int = 0
     inside: tuple[Inside, ...] = ()
+    host_copies: tuple[HostCopy, ...] = ()
+    host_bytes: float = 0.0
 
 
 def held_at(facts: Facts, reshard: Reshard) -> tuple[int, str]:
@@ -260,6 +266,7 @@ def account(decided: Decided) -> Account:
         memory,
         widest.get(int(memory.argmax()), 0) if len(memory) else 0, built.taking_s(choice),
         ends.get(int(memory.argmax()), 0) if len(memory) else 0, inside,
+        tuple(host_copies(decided)), host_bytes(decided),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from costmodel import HOLDING, OpWork, held_bytes, hops_of, op_seconds, sharded_dims
 from ir import (
+    HOST_COPIES,
     FactorSpec,
     Strategy,
     TensorType,
@@ -33,13 +34,13 @@ from ir import (
 from ir.analysis import FlatOp, operand_types
 
 from ...solver.problem import Edge, Floats, Hidden, IntraProblem
-from ..cost.least_seconds import least_each_s
 from .buffers import LiveIntervals
 from .facts import Facts
+from .host_copies import HostCopies
 from .in_parts import PartsTable, Products, split_once
 from .overlap_tables import lengths_of, most_finite, sites_of, work_of
 from .records import Built, MenuCache, NodeRef, States
-from .reshard_tables import edge_table
+from .reshard_tables import edge_table, same_state_table
 from .skeleton import End, Join, Outline, Slot
 from .skeleton_builder import outline_of
 
@@ -101,9 +102,12 @@ class Builder:
         self.refs: list[NodeRef] = []
         self.costs: list[Floats] = []
         self.use: list[Floats] = []
+        devices = self.mesh.num_devices
+        least_s = outline.least_s(self.cache.compute, devices) if self.overlap else None
+        beside_s = None if least_s is None else outline.windows.beside_s(least_s)
+        self.host_copies = HostCopies(outline, least_s, self.cache)
         for slot in outline.slots:
             self._node(slot)
-        beside_s = self._beside_s() if self.overlap else None
         own, edges = self._edges(beside_s)
         if self.cache.compute.device.fresh_bytes_per_s:
             for node, v in outline.taken:
@@ -142,7 +146,9 @@ class Builder:
                     free.add(id(table))
             if id(table) in free:
                 continue
-            for window, longest_s, times in sites.get(k, ((-1, 0.0, count),)):
+            alone = ((-1, 0.0, count),)
+            places = alone if join.how == "same state" else sites.get(k, alone)
+            for window, longest_s, times in places:
                 counted = window if longest_s > 0.0 or parts is not None else -1
                 key = join.u, join.v, id(table), counted, parts
                 found.setdefault(key, []).append((longest_s * join.weight, times))
@@ -166,17 +172,6 @@ class Builder:
         join = self.outline.joins[number]
         ends = (self._state_column(refs, end) for end in (join.source, join.target))
         return self.products.table(number, refs, *ends) if self.products else None
-
-    def _beside_s(self) -> Floats:
-        """Seconds of compute beside which a collective may run, of each passage and run."""
-        windows = self.outline.windows
-        of_op = {self.outline.slots[n].number: n for n in map(int, windows.nodes)}
-        compute, devices = self.cache.compute, self.mesh.num_devices
-        least_s = np.zeros(len(self.costs))
-        # the same on every mesh, so that a plan costs the same on all that can represent it
-        for i, seconds in least_each_s(self.facts, compute, devices, of_op).items():
-            least_s[of_op[i]] = seconds
-        return windows.beside_s(least_s)
 
     def _multiplied(self, costs: list[Floats]) -> list[Floats]:
         """Costs of nodes, times the members of each."""
@@ -304,6 +299,8 @@ class Builder:
         writes = tuple(k for k, v in enumerate(op.outputs) if self.traffic.stored[v])
         reads, launches = self.traffic.reads[i], self.traffic.launches[i]
         types = operand_types(self.flat, op)
+        if op.node.op in HOST_COPIES:
+            return self.host_copies.exposed_s(i, menu) * op.weight
         key = (
             "cost", op.node.op, types, op.node.outputs, op.node.attrs, id(menu), reads, writes,
             launches, op.weight, self.overlap if spec.joint else None,
@@ -360,6 +357,8 @@ class Builder:
                 edges[key] = np.vstack((self._same(len(columns)),) * 2)
             return edges[key]
         rows = self._states_at(join.source)
+        if join.how == "same state":
+            return same_state_table(self.cache, rows, columns)
         move = edge_table(self.cache, rows, columns, type_, join.weight)
         if join.how == "reshard":
             return move

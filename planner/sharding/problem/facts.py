@@ -16,6 +16,7 @@ from ir.analysis import (
     Specs,
     accumulators,
     any_partial,
+    host_values,
     is_float,
     may_be_partial,
     uses,
@@ -33,6 +34,7 @@ class Facts:
         shared: values of ops that get a node of their own: read more than once or never, or one of
             several results.
         in_place: results written into the buffer of their donated argument.
+        on_host: values in the memory of the host.
         stack_of: port -> the stacked value whose slices it is.
         read_only: ports that a region only reads: the buffer outside, unless in another state.
         spans: moments [start, end) in which a value's own node is alive.
@@ -58,6 +60,7 @@ class Facts:
         reused = {v for a, k in ties if a in donated and isinstance(v := flat.outputs[k], int)}
         self.lifetimes = lifetimes(flat, self.traffic.stored, reused)
         self.in_place = self._in_place([pair for pair in ties if pair[0] in donated])
+        self.on_host = host_values(flat)
         self.stack_of = {port: outer for outer, port in flat.stacked.items()}
         self.shared = {
             v for op in flat.ops for v in op.outputs
@@ -156,7 +159,14 @@ class Facts:
         return float(np.cumsum(change).max())
 
     def buffers(self, v: int) -> int:
-        """Number of buffers of a value's size: slices of a stack, padded copies; 0 if none."""
+        """Number of buffers of a value's size on a device: slices of a stack, padded copies."""
+        return 0 if v in self.on_host else self._buffers(v)
+
+    def host_buffers(self, v: int) -> int:
+        """The same in the memory of the host."""
+        return self._buffers(v) if v in self.on_host else 0
+
+    def _buffers(self, v: int) -> int:
         elsewhere = v in self.in_place or v in self.read_only or v in self.flat.stacked
         if not self.lifetimes.owns[v] or self.traffic.free[v] or elsewhere:
             return 0

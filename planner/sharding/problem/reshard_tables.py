@@ -33,6 +33,15 @@ def edge_table(
     return cache.edges[key]
 
 
+def same_state_table(cache: MenuCache, rows: States, columns: States) -> Floats:
+    """The table of two ends of a value that cannot be resharded: no way to another state."""
+    key = "same state", rows, columns
+    if key not in cache.edges:
+        same = np.reshape([[a == b for b in columns] for a in rows], (len(rows), len(columns)))
+        cache.edges[key] = np.where(same, 0.0, np.inf)
+    return cache.edges[key]
+
+
 def _index(
     cache: MenuCache, states: States, type_: TensorType, kind: str | None
 ) -> tuple[NDArray[np.intp], str]:

@@ -13,9 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel import ComputeModel
 from ir import TensorType
 from ir.analysis import Link, Passage
 
+from ...solver.problem import Floats
+from ..cost.least_seconds import least_each_s
 from .facts import Facts
 from .windows import Windows, windows_of
 
@@ -37,7 +40,8 @@ class End(NamedTuple):
 class Join(NamedTuple):
     """How two nodes are joined by an edge.
 
-    how: "reshard" between two ends; "same" option at both; "read" a value itself or a copy, or
+    how: "reshard" between two ends, "same state" where that is on the host, which reshards nothing;
+        "same" option at both; "read" a value itself or a copy, or
     the "slices" of that, by a region.
     """
 
@@ -118,6 +122,17 @@ class Outline:
     def windows(self) -> Windows:
         """Where communication may run beside compute."""
         return windows_of(self.facts, self.op_node)
+
+    def least_s(self, compute: ComputeModel, devices: int) -> Floats:
+        """Least seconds of an op of each node that stands for large ops, of one run.
+
+        The same on every mesh, so that a plan costs the same on all that can represent it.
+        """
+        of_op = {self.slots[n].number: n for n in map(int, self.windows.nodes)}
+        found: Floats = np.zeros(len(self.slots))
+        for i, seconds in least_each_s(self.facts, compute, devices, of_op).items():
+            found[of_op[i]] = seconds
+        return found
 
     @cached_property
     def passage_numbers(self) -> dict[Passage, int]:

@@ -96,7 +96,8 @@ class _Outliner:
         return number
 
     def _reshard(self, v: int, source: End, target: End, weight: float, count: int = 1) -> int:
-        join = Join(source.node, target.node, "reshard", source, target, weight)
+        how = "same state" if v in self.facts.on_host else "reshard"
+        join = Join(source.node, target.node, how, source, target, weight)
         return self._join(join, self.flat.values[v].type, count)
 
     def _source(self, v: int) -> End:
@@ -154,7 +155,8 @@ class _Outliner:
         """
         node, source = self.value_node[link.target], self._source(link.source)
         target = End(node, "lifted" if link.lift else "states")
-        passed = not link.lift and link.target not in self.facts.read_only
+        read = link.lift or link.target in self.facts.read_only
+        passed = not read or link.source in self.facts.on_host
         join = self._reshard(link.source, source, target, link.weight, int(passed))
         self.sites.append((join, passage))
         if passed:
@@ -165,8 +167,8 @@ class _Outliner:
         stack, type_ = self.results[key], self.flat.values[link.source].type
         self._live(stack, (link.time, self.flat.values[link.target].region_end + 1))
         self.stacks.append((stack, link))
-        read = self._join(Join(source.node, stack, "read", source, target, link.weight), type_)
-        self.sites.append((read, passage))
+        copied = self._join(Join(source.node, stack, "read", source, target, link.weight), type_)
+        self.sites.append((copied, passage))
         self._join(Join(stack, node, "slices", End(stack), target, 1.0), type_)
 
     def _outputs(self, passage: int) -> None:

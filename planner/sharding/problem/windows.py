@@ -97,6 +97,18 @@ class Windows:
         steps = np.floor(np.log(np.where(some, found, 1.0)) / np.log(GRAIN))
         return np.where(some, GRAIN**steps, 0.0)
 
+    def body_s(self, least_s: Floats) -> Floats:
+        """Seconds of compute of the body of each passage, of one run.
+
+        Args:
+            least_s: as of `beside_s`.
+        """
+        tables = ((self.ops, np.ones(1)), (self.shared, self.nbytes))
+        return sum(
+            (times * (table @ least_s[self.nodes])[self.whole] for table, times in tables),
+            np.zeros(len(self.passage)),
+        )
+
 
 class _Reader:
     """Reads the windows off a program."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from ir import Node
+from ir import HOST_COPIES, Node
 from ir.trace import Binding, CapturedArray, Program
 
 from .across import Across, InBody, InLoops
@@ -108,7 +108,7 @@ class _Merge:
 
     def __init__(self, across: Across, opened: set[int]) -> None:
         self.across, self.target, self.opened = across, across.target, opened
-        self.plain = _without_rounding(across.source)
+        self.plain = _without_copies(across.source)
         self.same: dict[int, int] = {}
         self.equal: dict[int, int] = {}
         self.known: dict[Hashable, list[int]] = {}
@@ -170,10 +170,11 @@ class _Merge:
         return v
 
 
-def _without_rounding(draft: Draft) -> dict[int, int]:
-    """Leaves out nodes that round a value to its own precision; returns result -> value.
+def _without_copies(draft: Draft) -> dict[int, int]:
+    """Leaves out what changes no value; returns result -> value.
 
-    JAX rounds what a policy saves, so that compilers do not keep it more precisely.
+    JAX rounds what a policy saves to its own precision, so that compilers do not keep it more
+    precisely. A copy to the host, or back, is left out as well: everything is kept on the device.
     """
     plain: dict[int, int] = {}
     for item in draft.items:
@@ -182,6 +183,8 @@ def _without_rounding(draft: Draft) -> dict[int, int]:
             bits = item.node.attr("exponent_bits"), item.node.attr("mantissa_bits")
             if bits == _BITS.get(item.node.outputs[0].dtype):
                 plain[item.outs[0]] = item.ins[0]
+        if item.op in HOST_COPIES and isinstance(item.ins[0], int):
+            plain[item.outs[0]] = item.ins[0]
     draft.outputs = [plain.get(v, v) if isinstance(v, int) else v for v in draft.outputs]
     return plain
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
+from costmodel import Cluster
 from ir import SHARD_MAP, Graph, Node, Placement, asks, live_inputs, mapped_axes
 
 from ...common.errors import PlanError
@@ -75,6 +76,11 @@ def _made_at(graph: Graph, node: Node) -> str:
         if made is not None and (source := graph.nodes[made].source):
             return source
     return ""
+
+
+def may_offload(options: Options, machine: Cluster) -> bool:
+    """Whether what a program sends to the memory of the host is kept there."""
+    return options.offload == "auto" and machine.device.host_link is not None
 
 
 def is_not_followed(warning: str) -> bool:

@@ -11,6 +11,7 @@ from ...common.compiler_options import compiler_options
 from ...common.options import Options
 from ...files.program_plan import BaselineRow, CandidateRow, CollectiveRow, rows_of, site_rows
 from ..cost.account import Account
+from .asked import may_offload
 from .context import Candidate
 from .over_meshes import SearchOutcome
 
@@ -46,6 +47,8 @@ def outcome(
         ),
         "peak_bytes": sums.peak_bytes,
         "argument_bytes": sums.argument_bytes,
+        "offload": "auto" if may_offload(options, cluster) else "never",
+        "host_bytes": sums.host_bytes,
         "limit_bytes": limit_bytes,
         "room_bytes": min(best.builder.cache.reshard.room_bytes, ANY_BYTES),
         "lower_bound_s": max(found.lower_bound_s, 0.0),

@@ -1,0 +1,174 @@
+"""What a program keeps in the memory of the host: values, memory, price, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+
+from costmodel import parse_cluster
+from ir import FROM_HOST, TO_HOST, IRError
+from planner import load, plan
+from planner.common.errors import PlanError
+from planner.emit.compilers import has_plugin
+from planner.sharding.lower import lower_decisions
+
+NAME = "hidden"
+OFFLOADING = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[],
+    names_which_can_be_offloaded=[NAME],
+    offload_src="device",
+    offload_dst="pinned_host",
+)
+LAYERS, ROWS, WIDTH = 4, 16, 32
+SETTINGS: dict[str, Any] = {
+    "cluster": "8xh100", "recompute": "written", "substitutions": False, "baselines": False,
+}  # fmt: skip
+
+
+def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+    hidden = checkpoint_name(jnp.tanh(h @ w), NAME)
+    return jnp.sin(hidden) @ w + h, None
+
+
+def step(ws: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def loss(ws: jax.Array) -> jax.Array:
+        y, _ = jax.lax.scan(jax.checkpoint(layer, policy=OFFLOADING), x, ws)
+        return jnp.mean(y**2)
+
+    return jax.value_and_grad(loss)(ws)
+
+
+def written_out(ws: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def loss(ws: jax.Array) -> jax.Array:
+        y = x
+        for w in ws:
+            y, _ = jax.checkpoint(layer, policy=OFFLOADING)(y, w)
+        return jnp.mean(y**2)
+
+    return jax.value_and_grad(loss)(ws)
+
+
+def arguments() -> tuple[jax.Array, jax.Array]:
+    keys = jax.random.split(jax.random.key(0))
+    ws = jax.random.normal(keys[0], (LAYERS, WIDTH, WIDTH)) / WIDTH**0.5
+    return ws, jax.random.normal(keys[1], (ROWS, WIDTH))
+
+
+def large() -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    return jax.ShapeDtypeStruct((8, 4096, 4096), "bfloat16"), jax.ShapeDtypeStruct(
+        (8192, 4096), "bfloat16"
+    )
+
+
+@pytest.mark.parametrize("fn", [step, written_out])
+@pytest.mark.parametrize("emission", ["shard_map", "constraints"])
+def test_values_are_those_of_the_program(fn: Any, emission: str) -> None:
+    found = plan(fn, *arguments(), emission=emission, **SETTINGS)
+    assert found.program.host_bytes > 0
+    got = found.compile()(*arguments())
+    for ours, theirs in zip(got, jax.jit(fn)(*arguments()), strict=True):
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("fn", [step, written_out])
+def test_the_host_holds_what_the_devices_do_not(fn: Any) -> None:
+    away = plan(fn, *arguments(), mesh=(8,), **SETTINGS)
+    here = plan(fn, *arguments(), mesh=(8,), offload="never", **SETTINGS)
+    copies = away.analysed.decided.builder.host_copies
+    flat, strategies = copies.flat, away.analysed.decided.plan.strategies
+    out = [i for i, op in enumerate(flat.ops) if op.node.op == TO_HOST]
+    sent = sum(
+        float(copies.nbytes(i, (strategy,))[0]) * flat.ops[i].weight
+        for i in out
+        if (strategy := strategies[i]) is not None
+    )
+    assert away.program.host_bytes == sent > 0
+    assert here.program.host_bytes == 0
+    assert away.peak_bytes < here.peak_bytes
+
+
+def test_never_keeps_all_on_the_devices_and_says_so() -> None:
+    found = plan(step, *arguments(), offload="never", **SETTINGS)
+    (warning,) = [w for w in found.warnings if "nothing is offloaded" in w]
+    assert "test_offload.py" in warning
+
+
+def test_without_a_known_link_nothing_is_offloaded() -> None:
+    found = plan(step, *arguments(), **SETTINGS | {"cluster": "8xv100-32gb"})
+    assert found.program.host_bytes == 0
+    assert any("nothing is offloaded" in w for w in found.warnings)
+
+
+def test_what_is_left_on_the_host_is_not_offloaded() -> None:
+    def leaves(x: jax.Array) -> jax.Array:
+        return jax.device_put(jnp.tanh(x), jax.memory.Space.Host)
+
+    found = plan(leaves, jnp.ones((8, 8)), **SETTINGS)
+    assert any("nothing is offloaded" in w for w in found.warnings)
+
+
+def test_keeping_everything_keeps_it_on_the_devices() -> None:
+    found = plan(step, *arguments(), **SETTINGS | {"recompute": "none"})
+    assert found.program.host_bytes == 0
+    assert not {n.op for n in found.graph.nodes} & {TO_HOST, FROM_HOST}
+
+
+def test_a_copy_costs_what_no_compute_runs_beside() -> None:
+    found = plan(step, *large(), **SETTINGS)
+    sums = found.analysed.decided.builder
+    account = found.analysed.account
+    assert {copy.op for copy in account.host_copies} == {TO_HOST, FROM_HOST}
+    rate = parse_cluster("8xh100").device.host_link
+    assert rate is not None
+    for copy in account.host_copies:
+        assert copy.seconds == pytest.approx(copy.nbytes / rate.to_host_bytes_per_s)
+        beside = [s for i, s in sums.host_copies.beside_s.items() if s > 0]
+        assert copy.exposed_s >= copy.seconds - max(beside) * copy.count - 1e-12
+        assert 0 <= copy.exposed_s < copy.seconds
+    alone = plan(step, *large(), overlap=False, **SETTINGS).analysed.account
+    assert all(copy.exposed_s == copy.seconds for copy in alone.host_copies)
+    assert "copies to and from the host" in found.explain()
+
+
+def test_a_saved_plan_offloads_as_before(tmp_path: Path) -> None:
+    found = plan(step, *arguments(), **SETTINGS)
+    found.save(tmp_path / "plan.json")
+    again = load(tmp_path / "plan.json").bind(step, *arguments())
+    assert again.program.host_bytes == found.program.host_bytes
+    np.testing.assert_array_equal(
+        np.asarray(again.compile()(*arguments())[1]), np.asarray(found.compile()(*arguments())[1])
+    )
+
+
+def test_a_value_on_the_host_cannot_be_resharded() -> None:
+    found = plan(step, *arguments(), mesh=(8,), **SETTINGS)
+    decided = found.analysed.decided
+    flat, builder, lowered = decided.builder.flat, decided.builder, decided.plan
+    back = next(op for op in flat.ops if op.node.op == FROM_HOST)
+    other = next(
+        s.roles for s in builder.menu(back) if s.roles != lowered.strategies[flat.ops.index(back)].roles
+    )  # fmt: skip
+    decisions = replace(lowered.decisions, ops={**lowered.decisions.ops, back.place: other})
+    with pytest.raises(IRError, match="is in the host's memory and cannot go"):
+        lower_decisions(flat, decisions, builder.cache.reshard, builder.tied_in)
+
+
+def test_a_wrong_setting_is_one_clear_error() -> None:
+    with pytest.raises(PlanError, match="offload.*auto or never"):
+        plan(step, *arguments(), **SETTINGS | {"offload": "always"})
+
+
+@pytest.mark.skipif(not has_plugin(), reason="XLA's GPU compiler is not installed")
+def test_xla_moves_the_bytes_that_are_predicted() -> None:
+    from planner import verify
+
+    found = verify(plan(step, *large(), **SETTINGS), compiler="gpu-aot")
+    assert found.compiled.host_bytes == found.predicted_host_bytes > 0
+    assert found.compiled.peak_bytes == pytest.approx(found.predicted_peak_bytes, rel=0.05)
