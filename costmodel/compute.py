@@ -268,6 +268,8 @@ class ComputeModel:
     def host_copy_s(self, op: str, nbytes: ArrayLike) -> Floats:
         """Time of a copy between the memory of a device and that of its host.
 
+        t = t_launch + bytes / rate
+
         Args:
             op: one of `ir.HOST_COPIES`.
             nbytes: of the device's part.
@@ -282,7 +284,7 @@ class ComputeModel:
                 remedy="give `host_link` in its profile, or plan with offload='never'",
             )  # fmt: skip
         rate = link.to_host_bytes_per_s if op == TO_HOST else link.from_host_bytes_per_s
-        return np.asarray(nbytes, dtype=np.float64) / rate
+        return self.launch_s + np.asarray(nbytes, dtype=np.float64) / rate
 
     def _rate(self, op: str) -> float:
         """Operations per second of a measured op at its best size."""

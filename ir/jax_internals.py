@@ -17,6 +17,7 @@ import jax
 
 from .errors import TraceError
 from .jax_versions import KNOWN, known
+from .placements import FROM_HOST, TO_HOST
 from .regions import Scan
 from .registered import REGISTERED
 
@@ -346,6 +347,16 @@ def recomputed_region() -> tuple[Any, dict[str, Any]]:
     params = {**params_of(eqn), "differentiated": True, "prevent_cse": True}
     del params["jaxpr"]
     return eqn.primitive, params
+
+
+def host_copies() -> dict[str, tuple[Any, dict[str, Any]]]:
+    """The primitive and parameters of a copy to the host's memory, and of one back, by op."""
+    host, device = jax.memory.Space.Host, jax.memory.Space.Device
+    jaxpr = jax.make_jaxpr(lambda x: jax.device_put(jax.device_put(x, host), device))(0.0)
+    away, back = jaxpr.eqns
+    return {
+        TO_HOST: (away.primitive, params_of(away)), FROM_HOST: (back.primitive, params_of(back))
+    }  # fmt: skip
 
 
 threefry2x32 = threefry2x32_p

@@ -21,12 +21,12 @@ _BY_SIGNATURE: Mapping[str, str] = {
     "T -> T": """
         acos acosh asin asinh atan atanh bessel_i0e bessel_i1e broadcast_in_dim cbrt ceil cholesky
         clz copy cos cosh cumlogsumexp cummax cummin cumprod cumsum device_put digamma erf erf_inv
-        erfc exp exp2 expm1 floor integer_pow lgamma log log1p log2 logistic name neg not
+        erfc exp exp2 expm1 floor from_host integer_pow lgamma log log1p log2 logistic name neg not
         one_minus_square population_count random_clone random_split reduce_and reduce_max
         reduce_min reduce_or reduce_precision reduce_prod reduce_sum reduce_window_max
         reduce_window_min reduce_window_sum reduce_xor reshape reshard rev round rsqrt
         sharding_constraint shift sign sin sinh slice sqrt square squeeze stop_gradient tan tanh
-        tile transpose
+        tile to_host transpose
     """,
     "T T -> T": """
         add add_any and atan2 div igamma igamma_grad_a igammac max min mul mulhi nextafter or pad

@@ -152,6 +152,9 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     # each device
     offload: Annotated[str, Meta(pattern="^(auto|never)$")] = "never"
     host_bytes: Bytes = 0.0
+    # what of the values that are kept for the backward pass waits on the host, of those that the
+    # planner chose: in the program with `recomputed`
+    hosted: tuple[RecomputedRow, ...] = ()
 
 
 def fits(plan: ProgramPlan) -> bool:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from costmodel import Cluster, CollectiveModel, ComputeModel, missing_sizes
-from ir import IRError, TraceError, check, digest
+from ir import TO_HOST, IRError, TraceError, check, digest
 from ir.trace import Traced, trace
 from substitutions import draft_of
 
@@ -116,7 +116,7 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
         lambda t: node_seconds(program_for(t, options).facts, machine),
         lambda found: RoughPlans(
             traced, lambda t: pricer(t, found.outcome.best), limit_of(options, machine)
-        ), cutoff_s,
+        ), cutoff_s, _copy_s(machine) if may_offload(options, machine) else None,
     )  # fmt: skip
     known = Searched(_as_chosen(chosen.found.plan, chosen), chosen.found.outcome)
     known, whole = with_padding(known, chosen.variant.traced, request, search, pricer)
@@ -159,6 +159,12 @@ def _traced(one: One, request: Request) -> Traced:
     return traced
 
 
+def _copy_s(machine: Cluster) -> Callable[[float], float]:
+    """Seconds of copying an amount, spread over all devices, to their hosts [byte]."""
+    compute = ComputeModel(machine)
+    return lambda nbytes: float(compute.host_copy_s(TO_HOST, nbytes / machine.num_devices))
+
+
 def _as_chosen(plan: PlannedProgram, chosen: Chosen[Searched]) -> PlannedProgram:
     """A plan that says what is computed again, with a bound for all variants that were planned."""
     program = plan.program
@@ -166,8 +172,8 @@ def _as_chosen(plan: PlannedProgram, chosen: Chosen[Searched]) -> PlannedProgram
     if stop == Stop.OPTIMAL.name and program.step_s - bound_s > PROVED * program.step_s:
         stop = Stop.GAP.name
     return replace(plan, program=msgspec.structs.replace(
-        program, recomputed=chosen.variant.rows, lower_bound_s=bound_s, stop=stop,
-        warnings=(*program.warnings, *chosen.notes),
+        program, recomputed=chosen.variant.rows, hosted=chosen.variant.hosted,
+        lower_bound_s=bound_s, stop=stop, warnings=(*program.warnings, *chosen.notes),
     ))  # fmt: skip
 
 
@@ -176,7 +182,8 @@ def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
     known = memory.get("plan", key, ProgramPlan)
     if known is None:
         return None
-    traced = as_padded(as_planned(traced, known.recomputed), known.padded, "plan store")
+    traced = as_planned(traced, known.recomputed, known.hosted)
+    traced = as_padded(traced, known.padded, "plan store")
     program = stored_plan(memory, key, traced.text, digest(traced.graph))
     if program is None:
         return None

@@ -17,6 +17,7 @@ from ir.interpret import apply
 from ir.opdef import FactorRule
 from ir.ops.elementwise import pointwise
 from ir.passing import passing_groups
+from ir.placements import HOST_COPIES
 from ir.table import OPS, lookup
 from ir.types import TensorType, dtype_kind
 from tests import helpers_split
@@ -39,8 +40,9 @@ def calls(label: str) -> tuple[Call, ...]:
 LACKING = {n for n in ("log2", "one_minus_square", "polynomial") if not has_primitive(n)}
 
 
-# Over a mesh of its own: tests/planner/api/test_shard_map.py.
-ELSEWHERE = {"shard_map"}
+# Over a mesh of its own: tests/planner/api/test_shard_map.py; in pairs, as other ops do not take
+# what is in the memory of the host: tests/planner/sharding/test_offload.py.
+ELSEWHERE = {"shard_map", *HOST_COPIES}
 
 
 def test_every_record_has_an_example() -> None:

@@ -40,6 +40,7 @@ class InLoops:
     """Forward and backward pass in the bodies of a pair of loops.
 
     source, target: these bodies.
+    stacked: values of the forward body of which the backward loop takes slices.
     """
 
     def __init__(self, draft: Draft, pair: Pair) -> None:
@@ -57,13 +58,16 @@ class InLoops:
         fixed, _, sliced = one.operands(entered)
         constants, slices = dict(fixed), dict(sliced)
         _, stacks = one.results(list(zip(forward.outs, self.source.outputs, strict=True)))
-        slices.update((s, v) for s, v in stacks if isinstance(v, int))
+        made = {s: v for s, v in stacks if isinstance(v, int)}
+        slices.update(made)
         fixed, _, sliced = two.operands(list(zip(backward.ins, self.target.entered, strict=True)))
         for known, ports in ((constants, fixed), (slices, sliced)):
             for outer, port in ports:
                 if isinstance(outer, int) and outer in known:
                     self._value[port] = known[outer]
                     self._port.setdefault(known[outer], port)
+        read = [made[outer] for outer, _ in sliced if isinstance(outer, int) and outer in made]
+        self.stacked = tuple(dict.fromkeys(read))
 
     def forward(self, value: Value) -> Value | None:
         """The value of the forward body that a value of the backward body is; None if it is not."""

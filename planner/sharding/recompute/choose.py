@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from typing import Generic, Protocol, TypeVar
 
 from ir import digest
@@ -22,7 +22,7 @@ from .keep import recomputes
 from .kinds import KINDS, chosen_by_kind
 from .passes import differentiates
 from .saved import Key, Layer, layers_of
-from .variants import Variant, kept_by, variant_of
+from .variants import Variant, hosted_variants, kept_by, variant_of
 
 MOST_CHOICES = 8
 # Not measured: share of the step that another choice must save, by its rough plan; share of the
@@ -84,8 +84,9 @@ def choose(
     seconds_of: Callable[[Traced], SecondsOf],
     rough: Callable[[T], Rough],
     cutoff_s: float,
+    copy_s: Callable[[float], float] | None = None,
 ) -> Chosen[T]:
-    """Chooses what a program computes again, and plans it.
+    """Chooses what a program computes again and what waits on the host, and plans it.
 
     With "auto" the program as written is planned first. If it does not fit, every other choice is
     planned. If it fits, but a limit of memory makes its step s seconds longer, choices that add
@@ -99,6 +100,8 @@ def choose(
         seconds_of: seconds of the nodes of a program, each split evenly over all devices.
         rough: rough plans of variants, given the plan of the program as it is written.
         cutoff_s: upper limit of the step [s].
+        copy_s: seconds of copying an amount of all devices together to the host [byte]; None if
+            nothing may go there that the program does not send there.
 
     Raises:
         PlanError: if no variant has a plan that fits, or is below the cutoff.
@@ -119,7 +122,7 @@ def choose(
                 raise
             refused = error
         else:
-            variants = _variants(kept, layers, seconds_of, [traced], few_first=True)
+            variants = _variants(kept, layers, seconds_of, [traced], copy_s, few_first=True)
             try:
                 return _where_memory_slows(written, variants, request, search, seconds_of, rough)
             except KeyboardInterrupt:
@@ -127,11 +130,12 @@ def choose(
                     raise
                 return replace(written, notes=(PART,))
     variants = _variants(
-        kept, layers, seconds_of, [traced] if refused else [], few_first=refused is None
+        kept, layers, seconds_of, [traced] if refused else [], copy_s, few_first=refused is None
     )
     others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []
     best = _best(chain(variants, others), request, search, cutoff_s, refused)
     every = len(_recomputable(layers)) <= EVERY_CHOICE_OF and not request.interruption.happened
+    every = every and (copy_s is None or not any(layer.loop for layer in layers))
     return best if every else replace(best, notes=(PART,))
 
 
@@ -260,6 +264,7 @@ def _variants(
     layers: Sequence[Layer],
     seconds_of: Callable[[Traced], SecondsOf],
     without: Sequence[Traced],
+    copy_s: Callable[[float], float] | None,
     *,
     few_first: bool,
 ) -> Iterator[Variant]:
@@ -270,8 +275,13 @@ def _variants(
         layers: its bodies with a forward pass.
         seconds_of: seconds of the nodes of a program.
         without: programs that have been planned.
+        copy_s: as of `choose`.
         few_first: those that compute least again come first, else last: where memory is short,
             these take longest to plan, least if a faster plan is known.
+
+    Where values may wait on the host, each choice is planned as well with as much there as its
+    copies have compute beside them; the first and the last choice also with all that loops stack
+    up.
     """
     each = _recomputable(layers)
     if len(each) <= EVERY_CHOICE_OF:
@@ -281,12 +291,15 @@ def _variants(
         named = [chosen_by_kind(layers, kind) for kind in KINDS]
         choices = [*named[:2], *(choice.values for choice in found), *named[2:]]
     seen = {digest(one.graph) for one in without}
+    ends = choices[0], choices[-1]
     for values in choices if few_first else choices[::-1]:
         variant = variant_of(kept, values)
-        name = digest(variant.traced.graph)
-        if name not in seen:
-            seen.add(name)
-            yield variant
+        hosted = iter(()) if copy_s is None else hosted_variants(variant, seconds_of, copy_s)
+        for one in (variant, *islice(hosted, None if values in ends else 1)):
+            name = digest(one.traced.graph)
+            if name not in seen:
+                seen.add(name)
+                yield one
 
 
 def _recomputable(layers: Sequence[Layer]) -> list[frozenset[Key]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -10,6 +10,8 @@ from ir.trace import Traced
 
 from ...files.program_plan import RecomputedRow
 from .again import with_recompute
+from .frontier import SecondsOf
+from .hosted import hidden_behind, stacked_values, with_hosted
 from .keep import keeping_all
 from .saved import Key
 
@@ -22,10 +24,12 @@ class Variant:
 
     traced: the program.
     rows: what is computed again; None if the program is as it was written.
+    hosted: what of the rest waits in the memory of the host.
     """
 
     traced: Traced
     rows: Rows | None = None
+    hosted: Rows = ()
 
 
 def variant_of(kept: Traced, values: Iterable[Key]) -> Variant:
@@ -34,20 +38,56 @@ def variant_of(kept: Traced, values: Iterable[Key]) -> Variant:
     return Variant(applied(kept, rows), rows)
 
 
+def with_values_on_host(variant: Variant, values: Iterable[Key]) -> Variant:
+    """A variant with some of its stacked values in the memory of the host."""
+    hosted = rows_of(values)
+    return Variant(_on_host(variant.traced, hosted), variant.rows, hosted)
+
+
 def kept_by(traced: Traced) -> Traced:
     """The traced function as the program that keeps everything."""
     return replace(traced, program=keeping_all(traced.program))
 
 
-def as_planned(traced: Traced, rows: Rows | None) -> Traced:
-    """A traced function with what a plan says is computed again."""
-    return traced if rows is None else applied(kept_by(traced), rows)
+def hosted_variants(
+    variant: Variant,
+    seconds_of: Callable[[Traced], SecondsOf],
+    copy_s: Callable[[float], float],
+) -> Iterator[Variant]:
+    """A variant with stacked values on the host: what compute hides the copies of, then all.
+
+    Args:
+        variant: with all that it keeps on the devices.
+        seconds_of: seconds of the nodes of a program, each split evenly over all devices.
+        copy_s: seconds of copying an amount of all devices together to the host [byte].
+    """
+    stacked = stacked_values(variant.traced.program)
+    if not stacked:
+        return
+    seconds, hidden = seconds_of(variant.traced), list[Key]()
+    for place in dict.fromkeys(one.key[0] for one in stacked):
+        here = [one for one in stacked if one.key[0] == place]
+        hidden += hidden_behind(here, seconds(place[:-1]), copy_s)
+    yield with_values_on_host(variant, hidden)
+    yield with_values_on_host(variant, [one.key for one in stacked])
+
+
+def as_planned(traced: Traced, rows: Rows | None, hosted: Rows) -> Traced:
+    """A traced function with what a plan says is computed again, and waits on the host."""
+    return _on_host(traced if rows is None else applied(kept_by(traced), rows), hosted)
+
+
+def _on_host(traced: Traced, hosted: Rows) -> Traced:
+    return replace(traced, program=with_hosted(traced.program, _keys(hosted)))
 
 
 def applied(kept: Traced, rows: Rows) -> Traced:
     """A program that keeps everything, with the values of some rows computed again."""
-    values = [(row.place, v) for row in rows for v in row.numbers]
-    return replace(kept, program=with_recompute(kept.program, values))
+    return replace(kept, program=with_recompute(kept.program, _keys(rows)))
+
+
+def _keys(rows: Rows) -> list[Key]:
+    return [(row.place, v) for row in rows for v in row.numbers]
 
 
 def rows_of(values: Iterable[Key]) -> Rows:

@@ -14,10 +14,20 @@ from jax.ad_checkpoint import checkpoint_name
 
 from costmodel import parse_cluster
 from ir import FROM_HOST, TO_HOST, IRError
-from planner import load, plan
+from ir.analysis import flatten
+from ir.trace import trace
+from planner import load, plan, verify
 from planner.common.errors import PlanError
 from planner.emit.compilers import has_plugin
 from planner.sharding.lower import lower_decisions
+from planner.sharding.recompute.hosted import stacked_values
+from planner.sharding.recompute.variants import (
+    Variant,
+    as_planned,
+    kept_by,
+    rows_of,
+    with_values_on_host,
+)
 
 NAME = "hidden"
 OFFLOADING = jax.checkpoint_policies.save_and_offload_only_these_names(
@@ -26,6 +36,7 @@ OFFLOADING = jax.checkpoint_policies.save_and_offload_only_these_names(
     offload_src="device",
     offload_dst="pinned_host",
 )
+LAUNCH_S = parse_cluster("8xh100").device.kernel_launch_s
 LAYERS, ROWS, WIDTH = 4, 16, 32
 SETTINGS: dict[str, Any] = {
     "cluster": "8xh100", "recompute": "written", "substitutions": False, "baselines": False,
@@ -128,7 +139,8 @@ def test_a_copy_costs_what_no_compute_runs_beside() -> None:
     rate = parse_cluster("8xh100").device.host_link
     assert rate is not None
     for copy in account.host_copies:
-        assert copy.seconds == pytest.approx(copy.nbytes / rate.to_host_bytes_per_s)
+        launches_s = copy.count * LAUNCH_S
+        assert copy.seconds == pytest.approx(launches_s + copy.nbytes / rate.to_host_bytes_per_s)
         beside = [s for i, s in sums.host_copies.beside_s.items() if s > 0]
         assert copy.exposed_s >= copy.seconds - max(beside) * copy.count - 1e-12
         assert 0 <= copy.exposed_s < copy.seconds
@@ -152,23 +164,59 @@ def test_a_value_on_the_host_cannot_be_resharded() -> None:
     decided = found.analysed.decided
     flat, builder, lowered = decided.builder.flat, decided.builder, decided.plan
     back = next(op for op in flat.ops if op.node.op == FROM_HOST)
-    other = next(
-        s.roles for s in builder.menu(back) if s.roles != lowered.strategies[flat.ops.index(back)].roles
-    )  # fmt: skip
+    chosen = lowered.strategies[flat.ops.index(back)]
+    other = next(s.roles for s in builder.menu(back) if chosen and s.roles != chosen.roles)
     decisions = replace(lowered.decisions, ops={**lowered.decisions.ops, back.place: other})
     with pytest.raises(IRError, match="is in the host's memory and cannot go"):
         lower_decisions(flat, decisions, builder.cache.reshard, builder.tied_in)
 
 
 def test_a_wrong_setting_is_one_clear_error() -> None:
-    with pytest.raises(PlanError, match="offload.*auto or never"):
+    with pytest.raises(PlanError, match=r"offload.*auto or never"):
         plan(step, *arguments(), **SETTINGS | {"offload": "always"})
 
 
 @pytest.mark.skipif(not has_plugin(), reason="XLA's GPU compiler is not installed")
 def test_xla_moves_the_bytes_that_are_predicted() -> None:
-    from planner import verify
-
     found = verify(plan(step, *large(), **SETTINGS), compiler="gpu-aot")
     assert found.compiled.host_bytes == found.predicted_host_bytes > 0
     assert found.compiled.peak_bytes == pytest.approx(found.predicted_peak_bytes, rel=0.05)
+
+
+def wide(ws: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def loss(ws: jax.Array) -> jax.Array:
+        y, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)
+        return jnp.mean(y**2)
+
+    found, grads = jax.value_and_grad(loss)(ws)
+    return ws - 0.1 * grads, found
+
+
+def test_where_memory_binds_the_host_holds_what_compute_hides() -> None:
+    shapes = (
+        jax.ShapeDtypeStruct((16, 16384, 16384), "bfloat16"),
+        jax.ShapeDtypeStruct((65536, 16384), "bfloat16"),
+    )
+    settings = SETTINGS | {"recompute": "search", "donate_argnums": 0}
+    free = plan(wide, *shapes, **settings)
+    limit = int(0.9 * free.peak_bytes)
+    here = plan(wide, *shapes, memory_bytes=limit, offload="never", **settings)
+    away = plan(wide, *shapes, memory_bytes=limit, **settings)
+    assert away.program.host_bytes > 0
+    assert away.program.hosted
+    assert away.peak_bytes <= limit
+    assert away.step_s < 0.99 * here.step_s
+    assert all(c.exposed_s < 0.01 * away.step_s for c in away.analysed.account.host_copies)
+
+
+def test_a_file_says_what_is_on_the_host() -> None:
+    traced = kept_by(trace(wide, *arguments(), offload=True))
+    keys = [one.key for one in stacked_values(traced.program)]
+    assert keys
+    variant = with_values_on_host(Variant(traced, ()), keys)
+    ops = [op.node.op for op in flatten(variant.traced.graph).ops]
+    assert ops.count(TO_HOST) == ops.count(FROM_HOST) == len(keys)
+    found = plan(wide, *arguments(), **SETTINGS | {"recompute": "none"})
+    again = as_planned(trace(wide, *arguments(), offload=True), (), rows_of(keys))
+    assert again.graph == variant.traced.graph
+    assert found.program.hosted == ()

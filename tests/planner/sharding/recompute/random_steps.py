@@ -1,9 +1,10 @@
 # pyright: basic
-"""Random training steps with random choices of what is computed again, on eight devices."""
+"""Random training steps, with values computed again or sent to hosts at random, on 8 devices."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,13 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.fuzz.training import random_training
-from ir import check
-from ir.trace import trace
+from ir import HOST_COPIES, Graph, check, replicated
+from ir.analysis import Decisions, flatten, host_values
+from ir.trace import Program, trace
 from planner import PlanError
 from planner.emit import compile_plan
+from planner.sharding.recompute.hosted import stacked_values
 from planner.sharding.recompute.keep import recomputes
 from planner.sharding.recompute.saved import Layer, layers_of
-from planner.sharding.recompute.variants import kept_by, variant_of
+from planner.sharding.recompute.variants import kept_by, variant_of, with_values_on_host
 from planner.training.step import BuiltStep, build_step
 from tests.planner.emit.plans import CUBE, LINE, lowered, random_decisions
 
@@ -32,6 +35,24 @@ def random_values(layers: tuple[Layer, ...], seed: int) -> list[tuple[tuple[int,
     return [key for layer, node in nodes for key in layer.keys([node])]
 
 
+def random_stacks(program: Program, seed: int) -> list[tuple[tuple[int, ...], int]]:
+    """Values that loops over layers stack up, each with one chance in two."""
+    draw = random.Random(seed)
+    return [one.key for one in stacked_values(program) if draw.random() < 0.5]
+
+
+def whole_on_host(graph: Graph, decisions: Decisions) -> Decisions:
+    """Decisions under which every device has the whole of what is on its host."""
+    flat = flatten(graph)
+    away, whole = host_values(flat), ("",) * len(decisions.mesh.names)
+    copies = {op.place: whole for op in flat.ops if op.node.op in HOST_COPIES}
+    values = {
+        key: replicated(len(state.dims)) if flat.names[key] in away else state
+        for key, state in decisions.values.items()
+    }
+    return replace(decisions, ops={**decisions.ops, **copies}, values=values)
+
+
 def check_step(seed: int) -> int:
     """Compares a random step with the step as written; returns the nodes that were added."""
     loss, params, batch, optimizer, settings = random_training(seed)
@@ -39,9 +60,11 @@ def check_step(seed: int) -> int:
     args = params, built.init(params), batch
     kept = kept_by(trace(built.fn, *args))
     assert not recomputes(kept.program)
-    chosen = variant_of(kept, random_values(layers_of(kept.program), seed)).traced
+    variant = variant_of(kept, random_values(layers_of(kept.program), seed))
+    chosen = with_values_on_host(variant, random_stacks(variant.traced.program, seed)).traced
     check(chosen.graph, after="recompute")
-    decisions = random_decisions(chosen.graph, (CUBE, LINE)[seed % 2], seed)
+    drawn = random_decisions(chosen.graph, (CUBE, LINE)[seed % 2], seed)
+    decisions = whole_on_host(chosen.graph, drawn)
     found = compile_plan(chosen, lowered(chosen, decisions))(*args)
     expected = jax.jit(built.fn)(*args)
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

@@ -1,0 +1,125 @@
+"""A program in which values that wait for the backward pass wait in the memory of the host.
+
+A value that a loop over layers stacks up is copied to the host in its iteration, and back in that
+iteration of the backward loop which reads it:
+
+    forward:  h = tanh(x @ w);  a = to_host(h)          stacked: a
+    backward: h' = from_host(a);  dh = g * (1 - h'^2)
+
+so that the stack is on the host. Values of layers that are written out stay on the device: nothing
+says when they are to come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from ir import FROM_HOST, TO_HOST, Node
+from ir.jax_internals import host_copies
+from ir.trace import Binding, Program
+
+from .across import InLoops
+from .draft import Draft, Item, Value, draft_of, program_of
+from .passes import bodies_with_passes, pairs_of
+from .saved import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """A value that a loop over layers stacks up for its backward pass.
+
+    nbytes: of all its slices in a step, of all devices together.
+    """
+
+    key: Key
+    nbytes: float
+
+
+def stacked_values(program: Program) -> tuple[Stacked, ...]:
+    """The values that loops over layers stack up for their backward pass, the largest first."""
+    found = [
+        Stacked((place, v - across.source.first), copies * across.source.type_of(v).nbytes)
+        for place, across, copies in _loops(draft_of(program), (), 1.0)
+        for v in across.stacked
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.nbytes, one.key)))
+
+
+def with_hosted(program: Program, keys: Collection[Key]) -> Program:
+    """The program with some of its `stacked_values` in the memory of the host."""
+    if not keys:
+        return program
+    draft = draft_of(program)
+    for place, across, _ in list(_loops(draft, (), 1.0)):
+        for v in across.stacked:
+            if (place, v - across.source.first) in keys:
+                _host(across, v)
+    return program_of(draft)
+
+
+def hidden_behind(
+    values: Sequence[Stacked], compute_s: float, copy_s: Callable[[float], float]
+) -> frozenset[Key]:
+    """As much of some values, the largest first, as the compute of their pass hides.
+
+    Args:
+        values: candidates.
+        compute_s: seconds of the forward pass, split evenly over all devices [s].
+        copy_s: seconds of copying an amount, spread over all devices.
+    """
+    chosen: list[Key] = []
+    for value in values:
+        spent_s = copy_s(value.nbytes)
+        if spent_s <= compute_s:
+            chosen.append(value.key)
+            compute_s -= spent_s
+    return frozenset(chosen)
+
+
+def _loops(
+    draft: Draft, place: tuple[int, ...], copies: float
+) -> Iterator[tuple[tuple[int, ...], InLoops, float]]:
+    """Pairs of loops over layers: place of the forward body, the pair, its iterations in a step."""
+    for i, b, body in bodies_with_passes(draft):
+        item = draft.items[i]
+        length = item.node.attr("length") if item.op == "scan" else 1
+        assert isinstance(length, int)
+        yield from _loops(body, (*place, i, b), copies * length)
+    numbers = {id(item): i for i, item in enumerate(draft.items)}
+    seen: set[int] = set()
+    for pair in pairs_of(draft):
+        if id(pair.forward) not in seen:
+            seen.add(id(pair.forward))
+            length = pair.forward.node.attr("length")
+            assert isinstance(length, int)
+            yield (*place, numbers[id(pair.forward)], 0), InLoops(draft, pair), copies * length
+
+
+def _host(across: InLoops, v: int) -> None:
+    """Sends a value of the forward body to the host, and brings it back in the backward body."""
+    source, target = across.source, across.target
+    type_, made = source.type_of(v), source.makers().get(v)
+    line = made.node.source if made is not None else ""
+
+    def copy(op: str, value: int, *, backward: bool) -> Item:
+        primitive, params = host_copies()[op]
+        node = Node(op, (), (type_,), (), (), line)
+        result = source.numbers.new(type_)
+        return Item(
+            node, Binding(primitive, params, backward=backward), [value], [result], backward
+        )
+
+    away = copy(TO_HOST, v, backward=False)
+    across.add(away)
+    back = copy(FROM_HOST, across.port(away.outs[0]), backward=True)
+
+    def read(values: list[Value]) -> list[Value]:
+        return [
+            back.outs[0] if isinstance(x, int) and across.forward(x) == v else x for x in values
+        ]
+
+    for item in target.items:
+        item.ins = read(item.ins)
+    target.outputs = read(target.outputs)
+    target.items.insert(0, back)
