@@ -86,21 +86,24 @@ class GroupedWork:
         self.own = np.minimum(self.rows, sizes.rows * load(groups) / groups)
         met = self.groups * np.where(self.near, 1.0 + 2.0 * self.rounds, 1.0)
         present = np.minimum(met, sizes.groups * self.own / max(sizes.rows, 1) + 1.0)
-        self.tile = np.minimum(float(sizes.tile_rows), self.rows)
+        self.tile = np.maximum(np.minimum(float(sizes.tile_rows), self.rows), 1.0)
         self.tiles = self.own / self.tile + 0.5 * present
         most = np.floor(self.rows / self.tile) + np.minimum(self.groups, self.rows)
         self.matrices = self.groups * self.depth * self.width  # elements of a device
         self.at_once = np.minimum(float(TILES_AT_ONCE), most)
+        self.is_empty = min(sizes.rows, sizes.groups, sizes.depth, sizes.width) == 0
 
     def seconds(self, compute: ComputeModel) -> Floats:
-        """Seconds in one run."""
+        """Seconds in one run; 0 without elements."""
+        if self.is_empty:
+            return np.zeros_like(self.tiles)
         product = compute.gemm_s(*self._product(), self.dtype)
         steps = np.maximum(np.ceil(self.tiles / self.at_once), 1.0 + 2.0 * self.rounds)
         return product + compute.memory_s(self._moved()) + steps * _KERNELS * compute.launch_s
 
     def exchange(self, hops: Hops) -> Exchange:
         """Permutes of one run."""
-        count = np.where(self.near, 2.0 * self.rounds, 0.0)
+        count = np.where(self.near & (not self.is_empty), 2.0 * self.rounds, 0.0)
         each = self.matrices * (_SUM if self.contracts_rows else self.item)
         seconds = count * hops.seconds(each)
         return Exchange(count, count * each, seconds, seconds)
@@ -119,7 +122,9 @@ class GroupedWork:
         return self.tiles * (rows + 2.0 * matrix * self.item) + self.rows * self.width * self.item
 
     def held_bytes(self) -> Floats:
-        """Bytes that it holds beside operands and results."""
+        """Bytes that it holds beside operands and results; 0 without elements."""
+        if self.is_empty:
+            return np.zeros_like(self.tiles)
         matrix = self.depth * self.width
         rows = self.at_once * self.tile * (self.depth + self.width) * self.item
         if self.contracts_rows:

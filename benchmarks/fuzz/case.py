@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import msgspec
 
-from ir import Graph, TraceError
+from ir import GROUPED, Graph, TraceError
 from ir.trace import Traced, trace
 from planner import NotAProgramError, PlanError, load
 from planner import plan as planned_by_search
@@ -25,7 +25,7 @@ from .comparison import described, differences, judged
 from .decisions import Chooser, random_mesh
 from .generate import NOT_A_PROGRAM, random_program
 from .kinds import KINDS
-from .noisy import noise
+from .noisy import noise, of_own_groups
 from .paddings import random_paddings
 from .program import Program, function
 from .references import by_jit, known_options, op_by_op, plain
@@ -70,8 +70,9 @@ class Outcome(msgspec.Struct, frozen=True):
     """What became of a case.
 
     verdict: right; rounding (equal as far as rounding goes); chaotic (rounding decides what it
-        computes); compiler (it is XLA's jit of the unsharded program that is off); refused; no
-        program; no choice; wrong; raised.
+        computes); own groups (equal to the program whose grouped products do not multiply rows
+        with matrices of other groups); compiler (it is XLA's jit of the unsharded program that is
+        off); refused; no program; no choice; wrong; raised.
     """
 
     verdict: str
@@ -178,7 +179,7 @@ class _Run:
             verdicts = [self._verdict(reference, x, found) for x, found in runs]
         except jax.errors.JaxRuntimeError as error:
             return Outcome("no program", _line(error), counts)  # XLA cannot run the unsharded one
-        order = ("wrong", "chaotic", "compiler", "rounding", "right")
+        order = ("wrong", "chaotic", "compiler", "own groups", "rounding", "right")
         verdict, reason = min(verdicts, key=lambda v: order.index(v[0]))
         return Outcome(verdict, reason, counts)
 
@@ -230,6 +231,13 @@ class _Run:
         again, unsure = judged(found, other, noisy, has_complex=complex_)
         if not any(far.any() for far in again):
             return ("chaotic" if unsure else "compiler"), ""
+        if GROUPED in _primitives(traced.graph):
+            own = [plain(y) for y in of_own_groups(traced, x)]
+            runs = noise(traced, x, own_groups=True)
+            noisy = [[plain(y) for y in results] for results in runs]
+            again, unsure = judged(found, own, noisy, has_complex=complex_)
+            if not any(far.any() for far in again):
+                return ("chaotic" if unsure else "own groups"), ""
         rows = described(wrong, found, expected)
         return "wrong", "; ".join(map(str, rows))
 

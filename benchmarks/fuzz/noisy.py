@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ir import Literal, Node, lookup
+from ir import GROUPED, Literal, Node, grouped_sizes, lookup
 from ir.trace import Binding, Program, Traced
 
 Array = Any
@@ -38,19 +38,39 @@ LAYOUT = frozenset(("broadcast_in_dim", "expand_dims", "reshape", "rev", "slice"
 LEFT = 16.0  # units in the last place of the largest element: what is left where terms cancel
 
 
-def noise(traced: Traced, arguments: Sequence[Array]) -> list[list[Array]]:
+def noise(
+    traced: Traced, arguments: Sequence[Array], *, own_groups: bool = False
+) -> list[list[Array]]:
     """Results of the program, several times, each floating value of it off by a rounding error.
 
     In the first, what cancels nearly in a product of matrices cancels wholly; in the second, a
     product with a bool that was cast to floats selects, as XLA has it: 0 * NaN is then 0.
     In the third no sum is a negative zero, as an all-reduce of XLA's CPU compiler has it.
+
+    Args:
+        traced: the program.
+        arguments: of it.
+        own_groups: as in `of_own_groups`.
     """
 
     def run(seed: Any, *arrays: Any) -> Any:
-        return _Scope(_Noise(seed), traced.program).run([*traced.program.consts, *arrays])
+        scope = _Scope(_Noise(seed), traced.program, own_groups)
+        return scope.run([*traced.program.consts, *arrays])
 
     compiled, leaves = jax.jit(run), jax.tree.leaves(tuple(arguments))
     return [list(compiled(jnp.float32(seed), *leaves)) for seed in range(RUNS)]
+
+
+def of_own_groups(traced: Traced, arguments: Sequence[Array]) -> list[Array]:
+    """Results where rows of grouped products meet the matrices of their own groups only.
+
+    XLA's CPU compiler makes of `ragged_dot` a dense product of all rows with all matrices, in which
+    the rows of other groups are zeros: what is not finite in any matrix is NaN in all rows. A plan
+    multiplies rows with their own matrices (`docs/how-to/limits.md`).
+    """
+    program = traced.program
+    run = jax.jit(lambda *x: _Scope(_Exact(0), program, True).run([*program.consts, *x]))
+    return list(run(*jax.tree.leaves(tuple(arguments))))
 
 
 @dataclass
@@ -98,12 +118,21 @@ class _Noise:
         return (jnp.floor(3 * (wave - jnp.floor(wave))) - 1).astype(x.dtype)
 
 
+class _Exact(_Noise):
+    """No errors."""
+
+    def __call__(self, x: Array, op: str = "", terms: Array | None = None) -> Array:
+        del op, terms
+        return x
+
+
 @dataclass(frozen=True)
 class _Scope:
     """One body."""
 
     noise: _Noise
     program: Program
+    own_groups: bool = False
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         env = [self.noise(jnp.asarray(x)) for x in inputs]
@@ -113,20 +142,42 @@ class _Scope:
             given = [_read(o, env) for o in node.inputs]
             call = _REGIONS.get(node.op)
             results = call(self, node, binding, given) if call else _bound(binding, given)
+            if self.own_groups and node.op == GROUPED:
+                results = self.grouped(node, binding, given, results)
             if node.op == "convert_element_type" and given[0].dtype == np.bool_:
                 bools.add(len(env))
             if node.op in LAYOUT and node.inputs[0] in bools:
                 bools.add(len(env))
-            if node.op in ("mul", "dot_general") and not bools.isdisjoint(node.inputs):
+            selects = not isinstance(self.noise, _Exact) and node.op in ("mul", "dot_general")
+            if selects and not bools.isdisjoint(node.inputs):
                 chosen = _selected(binding, given, [o in bools for o in node.inputs])
                 results = [jnp.where(self.noise.seed == 1, chosen, results[0])]
             terms = _terms(binding, given) if node.op in SUMS else None
             env += [self.noise(x, node.op, terms) for x in results]
         return [_read(o, env) for o in graph.outputs]
 
+    def grouped(
+        self, node: Node, binding: Binding, given: list[Array], dense: list[Array]
+    ) -> list[Array]:
+        """Rows times the matrices of their own groups; `dense` in forms that no plan tiles."""
+        types = tuple(self.program.graph.type_of(o) for o in node.inputs)
+        sizes = grouped_sizes(types, dict(node.attrs))
+        if sizes is None or sizes.contracts_rows:
+            return dense
+        lhs, rhs, counts = given
+        ends, out = jnp.cumsum(counts), jnp.zeros_like(dense[0])
+        place, every = jnp.arange(sizes.rows)[:, None], jnp.array([sizes.rows], counts.dtype)
+        for group in range(sizes.groups):
+            own = lax.slice_in_dim(rhs, group, group + 1, axis=sizes.matrix_dims[0])
+            (found,) = _bound(binding, [lhs, own, every])
+            rows = (ends[group] - counts[group] <= place) & (place < ends[group])
+            out = jnp.where(rows, found, out)
+        return [out]
+
     def body(self, binding: Binding, number: int) -> Callable[[Sequence[Array]], list[Array]]:
         program = binding.bodies[number]
-        return lambda given: _Scope(self.noise, program).run([*program.consts, *given])
+        scope = _Scope(self.noise, program, self.own_groups)
+        return lambda given: scope.run([*program.consts, *given])
 
 
 def _read(operand: int | Literal, env: Sequence[Array]) -> Array:

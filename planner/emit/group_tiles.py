@@ -61,11 +61,14 @@ class Tiles:
 
 
 def bounds(counts: Array, here: Array, rows: int) -> tuple[Array, Array]:
-    """First and end of each group in the `rows` rows from number `here` on."""
+    """First and end of each group in the `rows` rows from number `here` on.
+
+    A group of a negative size has no rows, and those after it begin so much earlier, as in JAX.
+    """
     counts = counts.astype(jnp.int32)
     ends = jnp.cumsum(counts)
     first, end = (jnp.clip(x - here, 0, rows) for x in (ends - counts, ends))
-    return first, end
+    return first, jnp.maximum(first, end)
 
 
 def tiles_of(sizes: GroupedSizes, first: Array, end: Array, rows: int) -> Tiles:

@@ -8,7 +8,9 @@ groups is one step of a loop, which ends with the last tile that has rows:
     tiles    sum over groups of ceil(rows of the group / B), however unequal they are
     memory   T (B depth + depth width + B width) elements beside operands and results
 
-so that no row is dropped and nothing depends on a bound. XLA itself makes of a gradient for the
+so that no row is dropped and nothing depends on a bound. A result has terms of the row's own group
+only: NaN and infinities in other groups' matrices are not multiplied by zeros, which a dense
+product adds as NaN. XLA itself makes of a gradient for the
 matrices one dense product of all rows for each group, and of the other products too where cuDNN
 has no kernel: groups times the work, and groups times the rows in memory.
 
@@ -46,8 +48,10 @@ def grouped(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
     """
     sizes = grouped_sizes(op.operands, dict(op.node.attrs))
     result = op.local_results[0]
-    if sizes is None or not all(x.size for x in operands) or 0 in result.shape:
+    if sizes is None:
         return bind(op.binding, operands, op.params)
+    if not all(x.size for x in operands) or 0 in result.shape:
+        return [jnp.zeros(result.shape, result.dtype)]
     lhs, rhs, counts = operands
     products, rows = Products(op, sizes), lhs.shape[0]
     axes = op.strategy.factor_axes(op.mesh).get(NEAR, ())

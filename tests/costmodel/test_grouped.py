@@ -65,6 +65,21 @@ def test_no_faster_than_the_products_at_the_peak(sizes: GroupedSizes) -> None:
     assert seconds(sizes) > flops / MODEL.peak_flops("bfloat16", tensor=True)
 
 
+@pytest.mark.parametrize("empty", [(0, 8, 4, 4), (16, 0, 4, 4), (16, 8, 0, 4), (16, 8, 4, 0)])
+@pytest.mark.parametrize("dims", [(0, 1, 2), ()], ids=["rows", "gradient"])
+def test_without_elements_nothing_is_paid(empty: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    rows, groups, depth, width = empty
+    work = GroupedWork(
+        GroupedSizes(rows, groups, depth, width, dims), "float32",
+        {"m": np.array([1.0, 8.0, 1.0]), "near": np.array([1.0, 1.0, 8.0])},
+    )  # fmt: skip
+    cluster = parse_cluster("8xh100")
+    near = group_for(cluster, (8,), (0,))
+    exchange = work.exchange(Hops(CollectiveModel(cluster), (None, None, near), overlap=True))
+    for found in (work.seconds(MODEL), work.held_bytes(), exchange.count, exchange.seconds):
+        np.testing.assert_array_equal(found, np.zeros(3))
+
+
 def test_rows_and_groups_split_together_overlap_at_the_diagonal() -> None:
     """Rows are in the order of groups: half of them has half of the groups."""
     both = GroupedWork(SIZES[0], "bfloat16", {"m": np.array([2.0]), "g": np.array([2.0])})

@@ -16,6 +16,7 @@ from ir.analysis.decisions import Decisions
 from ir.strategy import strategies
 from ir.table import lookup
 from ir.trace import Traced, trace
+from planner.emit.group_tiles import bounds
 from planner.emit.hlo import count_collectives
 from planner.emit.jit import compile_plan
 from tests.planner.emit.plans import CUBE, decisions_by, lowered
@@ -107,6 +108,54 @@ def test_rows_of_others_do_not_count() -> None:
         check(PAIR, roles, [args])
     found = jax.tree.leaves(jax.jit(with_gradients)(*args))
     assert all(0 < int(np.isfinite(x).sum()) < x.size for x in found)
+
+
+def test_sizes_beyond_the_rows_end_with_them() -> None:
+    x, w, _, seed = arguments("balanced")
+    each = [(x, w, np.array(s, np.int32), seed) for s in ((60, 3, 9, 1, 2, 0, 5, 7), (70,) * 8)]
+    for roles in (("m", "g"), ("near", "near")):
+        check(PAIR, roles, each)
+
+
+def test_a_group_of_a_negative_size_is_empty() -> None:
+    first, end = bounds(jnp.array([2, -1, 3]), jnp.int32(0), 8)
+    assert [list(range(a, b)) for a, b in zip(first, end, strict=True)] == [[0, 1], [], [1, 2, 3]]
+    assert (end >= first).all()
+
+
+@pytest.mark.parametrize("roles", [("m", ""), ("m", "g"), ("near", "near")])
+def test_matrices_of_other_groups_do_not_count(roles: tuple[str, ...]) -> None:
+    """What is not finite in a matrix is so in the rows of its group, whatever a dense product does.
+
+    docs/how-to/limits.md states where XLA's dense product differs.
+    """
+    x, w, sizes, _ = arguments("rows left over")
+    w = w.at[1, 3, 2].set(np.nan).at[5, :, 4].set(np.inf)
+    traced = trace(jax.lax.ragged_dot, x, w, sizes)
+    found = np.asarray(
+        compile_plan(traced, lowered(traced, split(traced, PAIR, roles)))(x, w, sizes)
+    )
+    expected = np.zeros_like(found)
+    start = 0
+    for group, size in enumerate(sizes):
+        rows = slice(start, start := start + int(size))
+        expected[rows] = np.asarray(x[rows] @ w[group])
+    np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
+    assert np.isnan(found[:, 2]).sum() == sizes[1]
+    dense = np.asarray(jax.jit(jax.lax.ragged_dot)(x, w, sizes))
+    assert np.isnan(dense[:, 2]).all()
+    np.testing.assert_allclose(found[:, [0, 1, 3]], dense[:, [0, 1, 3]], 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("roles", [("", ""), ("", "n"), ("g", "g")])
+def test_no_rows(roles: tuple[str, ...]) -> None:
+    """Rows there are none of; their gradient is zero in every group."""
+    _, w, sizes, _ = arguments("balanced")
+    args = jnp.ones((0, 16)), w, np.zeros_like(sizes), jnp.ones((0, 8))
+    traced = trace(with_gradients, *args)
+    out, (rows, matrices) = compile_plan(traced, lowered(traced, split(traced, PAIR, roles)))(*args)
+    assert (out.shape, rows.shape) == ((0, 8), (0, 16))
+    np.testing.assert_array_equal(matrices, np.zeros(w.shape))
 
 
 def test_compiled_permutes_are_those_that_are_priced() -> None:
