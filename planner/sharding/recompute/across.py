@@ -58,7 +58,7 @@ class InLoops:
         fixed, _, sliced = one.operands(entered)
         constants, slices = dict(fixed), dict(sliced)
         _, stacks = one.results(list(zip(forward.outs, self.source.outputs, strict=True)))
-        made = {s: v for s, v in stacks if isinstance(v, int)}
+        made: dict[Value, int] = {s: v for s, v in stacks if isinstance(v, int)}
         slices.update(made)
         fixed, _, sliced = two.operands(list(zip(backward.ins, self.target.entered, strict=True)))
         for known, ports in ((constants, fixed), (slices, sliced)):

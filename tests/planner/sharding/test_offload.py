@@ -1,3 +1,4 @@
+# pyright: basic
 """What a program keeps in the memory of the host: values, memory, price, and what is refused."""
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ LAYERS, ROWS, WIDTH = 4, 16, 32
 SETTINGS: dict[str, Any] = {
     "cluster": "8xh100", "recompute": "written", "substitutions": False, "baselines": False,
 }  # fmt: skip
+
+
+def settings(**changed: Any) -> dict[str, Any]:
+    return {**SETTINGS, **changed}
 
 
 def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
@@ -112,7 +117,7 @@ def test_never_keeps_all_on_the_devices_and_says_so() -> None:
 
 
 def test_without_a_known_link_nothing_is_offloaded() -> None:
-    found = plan(step, *arguments(), **SETTINGS | {"cluster": "8xv100-32gb"})
+    found = plan(step, *arguments(), **settings(cluster="8xv100-32gb"))
     assert found.program.host_bytes == 0
     assert any("nothing is offloaded" in w for w in found.warnings)
 
@@ -126,7 +131,7 @@ def test_what_is_left_on_the_host_is_not_offloaded() -> None:
 
 
 def test_keeping_everything_keeps_it_on_the_devices() -> None:
-    found = plan(step, *arguments(), **SETTINGS | {"recompute": "none"})
+    found = plan(step, *arguments(), **settings(recompute="none"))
     assert found.program.host_bytes == 0
     assert not {n.op for n in found.graph.nodes} & {TO_HOST, FROM_HOST}
 
@@ -141,7 +146,7 @@ def test_a_copy_costs_what_no_compute_runs_beside() -> None:
     for copy in account.host_copies:
         launches_s = copy.count * LAUNCH_S
         assert copy.seconds == pytest.approx(launches_s + copy.nbytes / rate.to_host_bytes_per_s)
-        beside = [s for i, s in sums.host_copies.beside_s.items() if s > 0]
+        beside = [s for s in sums.host_copies.beside_s.values() if s > 0]
         assert copy.exposed_s >= copy.seconds - max(beside) * copy.count - 1e-12
         assert 0 <= copy.exposed_s < copy.seconds
     alone = plan(step, *large(), overlap=False, **SETTINGS).analysed.account
@@ -173,7 +178,7 @@ def test_a_value_on_the_host_cannot_be_resharded() -> None:
 
 def test_a_wrong_setting_is_one_clear_error() -> None:
     with pytest.raises(PlanError, match=r"offload.*auto or never"):
-        plan(step, *arguments(), **SETTINGS | {"offload": "always"})
+        plan(step, *arguments(), **settings(offload="always"))
 
 
 @pytest.mark.skipif(not has_plugin(), reason="XLA's GPU compiler is not installed")
@@ -197,11 +202,11 @@ def test_where_memory_binds_the_host_holds_what_compute_hides() -> None:
         jax.ShapeDtypeStruct((16, 16384, 16384), "bfloat16"),
         jax.ShapeDtypeStruct((65536, 16384), "bfloat16"),
     )
-    settings = SETTINGS | {"recompute": "search", "donate_argnums": 0}
-    free = plan(wide, *shapes, **settings)
+    given = settings(recompute="search", donate_argnums=0)
+    free = plan(wide, *shapes, **given)
     limit = int(0.9 * free.peak_bytes)
-    here = plan(wide, *shapes, memory_bytes=limit, offload="never", **settings)
-    away = plan(wide, *shapes, memory_bytes=limit, **settings)
+    here = plan(wide, *shapes, memory_bytes=limit, offload="never", **given)
+    away = plan(wide, *shapes, memory_bytes=limit, **given)
     assert away.program.host_bytes > 0
     assert away.program.hosted
     assert away.peak_bytes <= limit
@@ -216,7 +221,7 @@ def test_a_file_says_what_is_on_the_host() -> None:
     variant = with_values_on_host(Variant(traced, ()), keys)
     ops = [op.node.op for op in flatten(variant.traced.graph).ops]
     assert ops.count(TO_HOST) == ops.count(FROM_HOST) == len(keys)
-    found = plan(wide, *arguments(), **SETTINGS | {"recompute": "none"})
+    found = plan(wide, *arguments(), **settings(recompute="none"))
     again = as_planned(trace(wide, *arguments(), offload=True), (), rows_of(keys))
     assert again.graph == variant.traced.graph
     assert found.program.hosted == ()
