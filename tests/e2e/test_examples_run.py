@@ -94,7 +94,7 @@ def assert_trains(before, after, losses):
         assert np.any(np.asarray(old) != np.asarray(new)), jax.tree_util.keystr(path)
 
 
-USUAL = {"gpt": (2, 2, 2), "lstm": (2, 4), "moe": (2, 4), "recommender": (2, 4), "unet": (2, 4)}
+USUAL = {"gpt": (2, 2, 2), "lstm": (2, 4), "moe": (2, 4), "recommender": (2, 4)}
 
 
 def cases():

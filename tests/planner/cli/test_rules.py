@@ -11,6 +11,7 @@ from tests.planner.cli.runner import Run
 from tests.substitutions.published import FLEXFLOW, FOLDER, TASO, rules
 
 
+@pytest.mark.exhaustive
 def test_audit_keeps_its_contract(run: Run) -> None:
     ran = run("rules", "audit", FOLDER / TASO, "--json")
     assert ran.status == 0

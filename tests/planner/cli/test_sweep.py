@@ -78,6 +78,7 @@ def test_values_per_device_grow_with_the_devices() -> None:
 # --- rows ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_rows_are_those_of_single_plans(run: Run, tmp_path: Path) -> None:
     answer = run(*SWEEP, *SOME, "-o", "sweep.json", "--json", "-j", "2").answer
     assert answer["complete"] is True

@@ -86,6 +86,7 @@ def test_memory_holds_no_scores() -> None:
     assert found.peak_bytes < scores / 100
 
 
+@pytest.mark.exhaustive
 def test_training_steps_and_stages_take_kernels() -> None:
     args = arguments(4)
     found = plan(

@@ -69,7 +69,7 @@ def assert_same_steps(plan: Any) -> None:
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_stages_in_turn_on_each_group_are_chosen_saved_and_run(tmp_path):
     made = planned(schedules=("1f1b", "interleaved"))
     assert made.schedule == "interleaved"

@@ -45,7 +45,7 @@ def step_of(search: PipelineSearch, asked: int | None = None) -> float:
     return found.ranked.step_s if found else float("inf")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("widths", [(256, 32, 32)])
 def test_a_space_is_no_worse_than_its_parts(widths: tuple[int, ...]):
     auto = step_of(search_of(widths, None))

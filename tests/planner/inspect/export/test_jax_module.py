@@ -67,10 +67,8 @@ def collectives(text: str) -> dict[tuple[str, int, int], float]:
     return {(c.kind, c.group_size, c.bytes): c.count for c in count_collectives(text)}
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.exhaustive) for name in list(EXAMPLES)[1:]]
-
-
-@pytest.mark.parametrize("name", [next(iter(EXAMPLES)), *SLOW])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", list(EXAMPLES))
 def test_the_module_runs_alone_with_the_collectives_of_the_plan(name: str, tmp_path: Path) -> None:
     make, module, target, settings = EXAMPLES[name]
     found = planned(make, **settings)

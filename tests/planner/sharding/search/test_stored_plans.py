@@ -223,6 +223,7 @@ def test_a_store_that_cannot_be_used_is_said_once_and_planning_goes_on() -> None
     assert encoded(found.file) == encoded(right.file)
 
 
+@pytest.mark.exhaustive
 def test_a_pipeline_takes_its_stages_from_the_store() -> None:
     params, batch = arguments()
 
