@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 
 from ir import (
     ATTENTION,
+    SHIFT,
     LoweredPlan,
     Node,
     Sharding,
@@ -132,5 +133,5 @@ def _on_shards(node: Node) -> bool:
     """
     family = lookup(node.op).family
     reduces = family == "reduction" and node.op not in _SPLIT_BY_XLA
-    by_hand = node.op in _INSIDE or node.op in ATTENTION
+    by_hand = node.op in _INSIDE or node.op in (*ATTENTION, SHIFT)
     return by_hand or family in ("convolution", "linalg") or reduces

@@ -72,7 +72,8 @@ def _empty(name: str) -> Any:
     if name == "mesh":
         return [("x", 1)]
     known = {"stop": "GAP", "emission": "shard_map", "loss_reduction": "auto", "microbatches": 1,
-             "shardings": "warn", "overlap": True}  # fmt: skip
+             "shardings": "warn", "overlap": True, "collective_matmul": True,
+             "offload": "never"}  # fmt: skip
     texts = ("planner", "jax", "graph_digest", "graph", "origin", "schedule", "traced_digest")
     numbers = ("decided_ops",)
     if name in known:

@@ -197,20 +197,27 @@ def wide(ws: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return ws - 0.1 * grads, found
 
 
+@pytest.mark.exhaustive
 def test_where_memory_binds_the_host_holds_what_compute_hides() -> None:
+    def deep(ws: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def loss(ws: jax.Array) -> jax.Array:
+            y, _ = jax.lax.scan(layer, x, ws)
+            return jnp.mean(y**2)
+
+        found, grads = jax.value_and_grad(loss)(ws)
+        return ws - 0.1 * grads, found
+
     shapes = (
-        jax.ShapeDtypeStruct((16, 16384, 16384), "bfloat16"),
-        jax.ShapeDtypeStruct((65536, 16384), "bfloat16"),
+        jax.ShapeDtypeStruct((16, 8192, 8192), "bfloat16"),
+        jax.ShapeDtypeStruct((65536, 8192), "bfloat16"),
     )
-    given = settings(recompute="search", donate_argnums=0)
-    free = plan(wide, *shapes, **given)
-    limit = int(0.9 * free.peak_bytes)
-    here = plan(wide, *shapes, memory_bytes=limit, offload="never", **given)
-    away = plan(wide, *shapes, memory_bytes=limit, **given)
+    given = settings(recompute="search", donate_argnums=0, memory_bytes=8_000_000_000)
+    here = plan(deep, *shapes, offload="never", **given)
+    away = plan(deep, *shapes, **given)
     assert away.program.host_bytes > 0
     assert away.program.hosted
-    assert away.peak_bytes <= limit
-    assert away.step_s < 0.99 * here.step_s
+    assert away.peak_bytes <= 8_000_000_000
+    assert away.step_s < 0.97 * here.step_s
     assert all(c.exposed_s < 0.01 * away.step_s for c in away.analysed.account.host_copies)
 
 
