@@ -45,7 +45,8 @@ PHASES: dict[str, tuple[str, ...]] = {
     "write": ("planner/files/",),
 }
 TICK_S = 0.01
-MOST_SECONDS = ((1_500, 2.0), (5_000, 8.0), (20_000, 20.0))  # for programs of at most so many ops
+# (ops, seconds): programs of at most that many ops are to be planned in that time.
+MOST_SECONDS = ((1_500, 2.0), (5_000, 8.0), (20_000, 20.0))
 MOST_MB = 2_000.0
 
 

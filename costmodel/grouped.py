@@ -133,6 +133,11 @@ class GroupedWork:
             found = rows + (self.at_once * matrix + self._passing(2.0, 0.0)) * self.item
         return found
 
-    def _passing(self, near: float, else_: float) -> Floats:
-        """Elements of all matrices of a device, so many times where they pass by."""
-        return self.matrices * np.where(self.near, near, else_)
+    def _passing(self, near: float, otherwise: float) -> Floats:
+        """Elements of copies of a device's matrices.
+
+        Args:
+            near: number of copies where matrices pass by from other devices.
+            otherwise: number of copies where they do not.
+        """
+        return self.matrices * np.where(self.near, near, otherwise)

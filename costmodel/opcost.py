@@ -82,28 +82,18 @@ def op_seconds(
     local = local_sizes(work.spec, ways)
     if work.node.op == "dot_general":
         return _product_s(work, local, compute)
-    if work.node.op in (SHARD_MAP, *HOST_COPIES):
-        alone = work.node.op == SHARD_MAP
-        seconds = mapped_s(work.node, compute.cluster, _on_shards(compute)) if alone else 0.0
-        return np.full(count, seconds)
+    if work.node.op in HOST_COPIES:
+        return np.zeros(count)
+    if work.node.op == SHARD_MAP:
+        return np.full(count, mapped_s(work.node, compute.cluster, _on_shards(compute)))
     moved = _traffic(work, local, count)
     if work.node.op == REGISTERED:
         return _registered_s(work, ways, moved, compute)
-    if work.node.op in ATTENTION:
-        attention = AttentionWork(work.node, work.operands, ways)
-        busy = np.maximum(attention.seconds(compute), compute.memory_s(moved))
-        return busy if hops is None else busy + attention.exchange(compute, hops).exposed_s
-    sizes = grouped_sizes(work.operands, dict(work.node.attrs)) if work.node.op == GROUPED else None
-    if sizes is not None:
-        grouped = GroupedWork(sizes, work.operands[0].dtype, ways)
-        busy = grouped.seconds(compute) + np.zeros(count)
-        return busy if hops is None else busy + grouped.exchange(hops).exposed_s
+    own = _exchanging_s(work, ways, moved, compute, hops) if work.node.op in HOLDING else None
+    if own is not None:
+        return own
     if work.node.op == "conv_general_dilated":
         return np.maximum(_convolution_s(work, local, compute), compute.memory_s(moved))
-    if work.node.op == SHIFT:
-        own = compute.memory_s(moved) + work.launches * compute.launch_s
-        sent = border_bytes(work.node, work.operands, ways, count)
-        return own if hops is None else own + hops.seconds(sent)
     measured = compute.moving_s(_measured_as(work.node.op), moved)
     if measured is not None:
         return np.where(moved > 0.0, measured, 0.0)
@@ -114,8 +104,29 @@ def op_seconds(
     return np.maximum(arithmetic, compute.memory_s(moved)) + work.launches * compute.launch_s
 
 
-# Ops that hold memory of their own while they run.
+# Ops that exchange parts and hold memory of their own while they run.
 HOLDING = (*ATTENTION, GROUPED, SHIFT)
+
+
+def _exchanging_s(
+    work: OpWork, ways: Mapping[str, Floats], moved: Floats, compute: ComputeModel,
+    hops: Hops | None,
+) -> Floats | None:  # fmt: skip
+    """Time of one of `HOLDING`, what is exposed of its exchange included; None if as others."""
+    if work.node.op in ATTENTION:
+        attention = AttentionWork(work.node, work.operands, ways)
+        busy = np.maximum(attention.seconds(compute), compute.memory_s(moved))
+        return busy if hops is None else busy + attention.exchange(compute, hops).exposed_s
+    if work.node.op == SHIFT:
+        busy = compute.memory_s(moved) + work.launches * compute.launch_s
+        sent = border_bytes(work.node, work.operands, ways, len(moved))
+        return busy if hops is None else busy + hops.seconds(sent)
+    sizes = grouped_sizes(work.operands, dict(work.node.attrs))
+    if sizes is None:
+        return None
+    grouped = GroupedWork(sizes, work.operands[0].dtype, ways)
+    busy = grouped.seconds(compute) + np.zeros(len(moved))
+    return busy if hops is None else busy + grouped.exchange(hops).exposed_s
 
 
 def held_bytes(

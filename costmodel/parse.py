@@ -291,8 +291,17 @@ def _weaker(a: Device, b: Device) -> Device:
 
 
 def _slower_to_host(a: HostLink | None, b: HostLink | None) -> HostLink | None:
-    """The slower of two links; None if one of them is not known."""
-    return None if a is None or b is None else min(a, b, key=lambda x: x.to_host_bytes_per_s)
+    """The lower rate of two links in each direction; None if one of them is not known."""
+    if a is None or b is None or a == b:
+        return a if a == b else None
+    return structs.replace(
+        a,
+        name=f"{a.name}+{b.name}",
+        to_host_bytes_per_s=min(a.to_host_bytes_per_s, b.to_host_bytes_per_s),
+        from_host_bytes_per_s=min(a.from_host_bytes_per_s, b.from_host_bytes_per_s),
+        source=f"{a.source}; {b.source}",
+        date=max(a.date, b.date),
+    )
 
 
 def _lower(a: dict[str, float], b: dict[str, float]) -> Iterator[tuple[str, float]]:

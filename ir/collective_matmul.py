@@ -58,7 +58,7 @@ def gather_in_parts(
         spec: of the product.
         position: of the operand.
         result: raw state of the result; one that waits to be summed may be reduced in parts.
-        before: state of the operand as it is kept.
+        before: state in which the operand is kept.
         after: state in which the product needs it.
     """
     if result.partial or before.partial or after.partial or position != gathered_operand(spec):

@@ -222,6 +222,7 @@ def _attention_backward(operands: Sequence[Shape], attrs: Attributes) -> Sequenc
 
 _RULES: Mapping[str, ShapeRule] = {
     **_rows(_same, "cholesky copy cumlogsumexp cummax cummin cumprod cumsum dynamic_update_slice"),
+    **_rows(_same, "from_host to_host"),
     **_rows(_same, "name random_clone reshard rev sharding_constraint shift stop_gradient"),
     **_rows(_same, "scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub"),
     **_rows(_second, "select_and_scatter_add triangular_solve"),

@@ -145,7 +145,7 @@ OffloadText = Annotated[
     typer.Option(
         metavar="WHAT",
         help="What may be kept in the host's memory: auto (the default: what the program sends "
-        "there) or never.",
+        "there, and where memory is short what compute hides the copies of) or never.",
     ),
 ]
 NoCache = Annotated[

@@ -59,9 +59,10 @@ class Options:
         products with weights) and "full" (all but the inputs of layers) hold for every layer.
     padding: whether dimensions whose sizes do not divide may be padded inside the program where
         its plan becomes faster; arguments and results keep their shapes.
-    offload: whether values may be kept in the memory of the host: "auto" as the program is written
-        (a `jax.checkpoint` policy that offloads), on devices whose link to the host is known, and
-        with a `recompute` that follows the program; "never" keeps all of them on the device.
+    offload: whether values may be kept in the memory of the host, on devices whose link to it is
+        known: "auto" keeps there what the program sends there (a `jax.checkpoint` policy that
+        offloads) and, where `recompute` chooses, stacks of loops whose copies compute hides;
+        "never" keeps all values on the devices.
     """
 
     time_limit_s: float = math.inf

@@ -189,6 +189,9 @@ def test_a_mixed_cluster_goes_at_the_pace_of_the_slowest(tmp_path: Path) -> None
     assert cluster.device.peak("float8_e4m3fn") is None
     assert cluster.intra_host.name == "nvlink3"
     assert cluster.network.name == "efa"
+    of_host = cluster.device.host_link
+    assert of_host is not None
+    assert (of_host.name, of_host.to_host_bytes_per_s) == ("pcie5+pcie4", 27.5e9)
     assert [part.num_devices for part in cluster.parts] == [16, 8]
     assert Cluster.from_dict(json.loads(json.dumps(cluster.to_dict()))) == cluster
 

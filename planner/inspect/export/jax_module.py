@@ -16,6 +16,7 @@ from ...common.units_text import bytes_text, printable, seconds_text
 from ...sharding.lower import lower_decisions
 from ..analysed_plan import AnalysedPlan
 from .constrained import Constrained, constrained, type_text
+from .edits import edits
 from .record import Exported, Subject, loader
 
 _WIDTH = 88  # of ruff format, unless told otherwise
@@ -54,6 +55,12 @@ def _check(analysed: AnalysedPlan) -> None:
             f"its step is one of {program.microbatches} micro-batches that Meshwright wrote, which "
             "no function of yours is", kind="bad-plan", where=analysed.where,
             remedy="plan with microbatches=1, or plan your own step",
+        )  # fmt: skip
+
+    for edit in edits(program):
+        raise PlanError(
+            f"it {edit.what}, and a module for the unchanged function cannot", kind="bad-plan",
+            where=analysed.where, remedy=f"plan with {edit.without}",
         )  # fmt: skip
 
 

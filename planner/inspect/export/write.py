@@ -10,6 +10,7 @@ from pathlib import Path
 from ...common.errors import PlanError
 from ...common.write_files import write_files
 from ..analysed_plan import AnalysedPlan
+from .edits import edits
 from .record import Format, Subject
 from .registry import FORMATS
 
@@ -51,7 +52,8 @@ def export_files(
     Raises:
         PlanError: if the format is unknown, cannot express the plan, or cannot be written.
     """
-    made = format_called(name).make(Subject(analysed, serialize, progress or (lambda _: None)))
+    format_ = format_called(name)
+    made = format_.make(Subject(analysed, serialize, progress or (lambda _: None)))
     beside = [(path.with_suffix(suffix), data) for suffix, data in made.beside]
     clash = [str(other) for other, _ in beside if other == path]
     if clash:
@@ -60,4 +62,6 @@ def export_files(
             where=str(path), remedy="choose another ending for the file named",
         )  # fmt: skip
     write_files([*beside, (path, made.main)])
-    return Written(name, (path, *(other for other, _ in beside)), made.notes)
+    changed = () if format_.needs_function else edits(analysed.program)
+    notes = (*made.notes, *(f"the plan {edit.what}: see that yours does too" for edit in changed))
+    return Written(name, (path, *(other for other, _ in beside)), notes)

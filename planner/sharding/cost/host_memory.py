@@ -35,8 +35,8 @@ def host_copies(decided: Decided) -> Iterator[HostCopy]:
     for i in decided.built.op_node:
         op, strategy = flat.ops[i], decided.plan.strategies[i]
         if op.node.op in HOST_COPIES and strategy is not None:
-            menu, of = (strategy,), builder.host_copies
-            each = of.nbytes(i, menu), of.seconds(i, menu), of.exposed_s(i, menu)
+            menu, copies = (strategy,), builder.host_copies
+            each = copies.nbytes(i, menu), copies.seconds(i, menu), copies.exposed_s(i, menu)
             nbytes, seconds, exposed = (float(x[0]) * op.weight for x in each)
             yield HostCopy(op.node.op, op.weight, nbytes, seconds, exposed, op.node.source)
 

@@ -25,8 +25,7 @@ from ir import ATTENTION, GROUPED, SHARD_MAP, SHIFT, TensorType, grouped_sizes
 from ir.analysis import FlatOp, operand_types
 
 from ..lower import Decided
-
-PERMUTE = "collective-permute"
+from .in_parts import PERMUTE
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,17 @@ def test_a_saved_plan_offloads_as_before(tmp_path: Path) -> None:
     )
 
 
+def test_an_export_that_cannot_offload_says_so(tmp_path: Path) -> None:
+    found = plan(step, *arguments(), **SETTINGS)
+    with pytest.raises(PlanError, match=r"memory of its host.*offload='never'"):
+        found.export("jax", tmp_path / "exported.py")
+    assert list(tmp_path.iterdir()) == []
+    notes = found.export("torch", tmp_path / "exported.json").notes
+    assert any("in the memory of its host" in note for note in notes)
+    here = plan(step, *arguments(), offload="never", **SETTINGS)
+    here.export("jax", tmp_path / "exported.py")
+
+
 def test_a_value_on_the_host_cannot_be_resharded() -> None:
     found = plan(step, *arguments(), mesh=(8,), **SETTINGS)
     decided = found.analysed.decided

@@ -1,0 +1,42 @@
+"""What a plan changes in the program, beside shardings and rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...common.units_text import bytes_text
+from ...files.program_plan import ProgramPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of the program.
+
+    what: what the plan does.
+    without: options of a plan that does not.
+    """
+
+    what: str
+    without: str
+
+
+def edits(program: ProgramPlan) -> Iterator[Edit]:
+    """The changes of a plan, the first ones first."""
+    if program.recomputed:
+        yield Edit(
+            "computes values again that the program as written keeps",
+            "recompute='written' (--recompute written)",
+        )
+    if program.hosted or program.host_bytes:
+        size = bytes_text(program.host_bytes)
+        yield Edit(
+            f"keeps {size} of each device in the memory of its host",
+            "offload='never' (--offload never)",
+        )
+    if program.padded:
+        count = len(program.padded)
+        yield Edit(
+            f"pads {count} dimension{'s' * (count > 1)} that do not divide",
+            "padding=False (--no-padding)",
+        )
