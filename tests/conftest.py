@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from importlib.metadata import version
 
@@ -18,6 +19,9 @@ QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_spl
 # Later versions know no other emitters.
 OLDER_FLAG = " --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""
 
+# Processes that tests start read modules that are compiled already.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ["JAX_ENABLE_X64"] = "0"
 # What `meshwright profile` measured on this machine must not decide a test.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="meshwright-tests-")
