@@ -11,7 +11,8 @@ this order, and it is put back with the bound that follows:
 3. where that takes longer than its bound, with each kind of recomputation;
 4. the pipelines of these stages are simulated.
 
-Where there are too many divisions to list, or too much to solve, the rest is left to the estimates.
+Where there are too many divisions to list, or too much to solve (`MOST_WORK`, counted, not timed),
+the rest is left to the estimates, and the bound is the least of what was not solved.
 """
 
 from __future__ import annotations
@@ -36,12 +37,9 @@ from .stage_planner import NEAR, StageError
 from .trials import PlannedPipeline, Trials, flight_of
 
 MOST_LISTED = 200_000  # stages that are looked at to list the divisions of one source
-# Distinct stages of the divisions that are left, each times the square of its devices, beyond which
-# none is solved: a stage of a GPT on 8 devices takes 3 to 5 s, on 4 devices 0.4 s.
-MOST_SOLVES = 100
-# The same of the stages that are solved for the bound alone, until it is this close to the step; a
-# MoE of 16 layers on two hosts of 8 takes 288 (`benchmarks pipeline-search`).
-MOST_RAISED, CLOSE = 300, 0.1
+# Work of all stages that are traced and solved, see `StageFloors.work`: 67 stages of 300 ops on 2
+# devices take 2.4e5 and 15 s of a processor. The bound is raised until it is as close to the step.
+MOST_WORK, CLOSE = 2e5, 0.1
 MOST_OPENED = 1000  # divisions that are left, beyond which none is solved
 MOST_TRIED = 200  # pipelines that are simulated; 200 of a small model take about 4 s
 MOST_UNITS = 16  # distinct runs between neighbouring places whose ops are priced
@@ -82,6 +80,7 @@ class Proof:
     unlisted_s: lower bound of the divisions that were not listed [s].
     is_complete: whether no division that is left can be better than the best by more than the
         tolerance of solves.
+    left: work that is left, of `MOST_WORK`.
     """
 
     trials: Trials
@@ -93,6 +92,7 @@ class Proof:
     opened: list[Open] = field(default_factory=list[Open])
     unlisted_s: float = 0.0
     is_complete: bool = False
+    left: float = field(default_factory=lambda: MOST_WORK)
 
     def run(
         self,
@@ -114,11 +114,11 @@ class Proof:
         best_s = best.ranked.step_s if best else float("inf")
         self.unlisted_s = best_s * (1 - EXACT)
         self.opened = [*self._listed(best_s, counts, families, stages, turns)]
-        is_little = len(self.opened) <= MOST_OPENED and self._solves() <= MOST_SOLVES
+        is_little = len(self.opened) <= MOST_OPENED and self.work() <= self.left
         queue = [(self.bound_s(one), k, one) for k, one in enumerate(self.opened)]
         heapify(queue)
         tried = 0
-        while queue and is_little and tried < MOST_TRIED:
+        while queue and is_little and tried < MOST_TRIED and self.left > 0:
             bound_s, number, one = heappop(queue)
             if bound_s >= best_s * (1 - EXACT):
                 queue = []
@@ -137,13 +137,14 @@ class Proof:
         self.is_complete = self.unlisted_s >= best_s * (1 - EXACT) and not queue
         return best
 
-    def _solves(self) -> int:
-        """Distinct stages of all divisions, each times the square of its devices."""
+    def work(self) -> float:
+        """Work of solving the distinct stages of all divisions without a limit of memory."""
+        alike = self.floors.shares.alike
         found = {
-            (one.count, size, self.floors.shares.alike(one.run(s))[0])
+            (one.count, size, alike(one.run(s))[0])
             for one in self.opened for s, size in enumerate(one.sizes)
         }  # fmt: skip
-        return sum(size * size for _, size, _ in found)
+        return sum(self.floors.work(*stage) for stage in sorted(found))
 
     def lower_bound_s(self, step_s: float) -> float:
         """Lower bound of all pipelines, whatever the plans of their stages [s].
@@ -152,18 +153,17 @@ class Proof:
         """
         queue = [(self._least_s(one), k) for k, one in enumerate(self.opened)]
         heapify(queue)
-        left, goal_s = MOST_RAISED, min(step_s * (1 - CLOSE), self.unlisted_s)
-        while queue and queue[0][0] < goal_s:
+        goal_s = min(step_s * (1 - CLOSE), self.unlisted_s)
+        while queue and queue[0][0] < goal_s and self.left > 0:
             least_s, k = queue[0]
             one = self.opened[k]
             now_s, s = self._least_s(one), self._widest(one)
             if now_s > least_s:
                 heapreplace(queue, (now_s, k))
                 continue
-            left -= one.sizes[s] ** 2 if s is not None else left
-            if s is None or left < 0:
+            if s is None:
                 break
-            self.floors.prove(one.count, one.sizes[s], one.run(s))
+            self._prove(one, s)
         return min([self.unlisted_s, *(least_s for least_s, _ in queue[:1])])
 
     def _widest(self, one: Open) -> int | None:
@@ -269,7 +269,7 @@ class Proof:
         order = sorted(range(len(one.sizes)), key=lambda s: -one.flight[s])
         for s in order:
             if not self.floors.is_proved(one.count, one.sizes[s], one.run(s)):
-                self.floors.prove(one.count, one.sizes[s], one.run(s))
+                self._prove(one, s)
                 return True
         for s in order:
             for kind in ("none", *self._kinds(one, s)):
@@ -278,7 +278,12 @@ class Proof:
                     return True
         return False
 
+    def _prove(self, one: Open, s: int) -> None:
+        self.left -= self.floors.work(one.count, one.sizes[s], one.run(s))
+        self.floors.prove(one.count, one.sizes[s], one.run(s))
+
     def _plan(self, one: Open, s: int, kind: str) -> None:
+        self.left -= self.floors.work(one.count, one.sizes[s], one.run(s))
         planner, places = self.trials.planner, self.floors.shares.places
         kinds = tuple(kind if r == s else "none" for r in range(len(one.sizes)))
         cuts = tuple(places[k] for k in one.places)

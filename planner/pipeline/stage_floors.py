@@ -32,6 +32,9 @@ from .divide.run_costs import Shares
 from .stage_planner import AMPLE, THOROUGH, Ask, StagePlanner
 
 Floats = NDArray[np.float64]
+# Work of tracing an op beside that of solving it, the square of the stage's devices: 0.5 ms, and
+# 0.3 ms on 2 devices (random steps of `benchmarks fuzz --pipelines`).
+TRACED = 8
 Run = tuple[int, int]
 # Seconds of a run's forward pass, of its input gradient, of all of a micro-batch, and once a step.
 Phases = tuple[float, float, float, float]
@@ -69,6 +72,7 @@ class StageFloors:
         default_factory=dict[tuple[int, str], dict[int, Phases]]
     )
     _least: dict[tuple[int, int], Least] = field(default_factory=dict[tuple[int, int], Least])
+    _ops: dict[int, Floats] = field(default_factory=dict[int, Floats])
     proved: dict[tuple[int, int], dict[Run, float]] = field(
         default_factory=dict[tuple[int, int], dict[Run, float]]
     )
@@ -108,6 +112,18 @@ class StageFloors:
         for same in self.shares.alike(at):
             least.step_s[same] = max(least.step_s[same], bound_s)
 
+    def work(self, count: int, size: int, at: Run) -> float:
+        """Work of tracing and solving a stage: its ops, each times `TRACED` + devices squared.
+
+        Args:
+            count: number of micro-batches.
+            size: devices of the stage.
+            at: places of the stage.
+        """
+        self.least(count, size)  # which counts the ops
+        ops = self._ops[count]
+        return float(ops[at[1]] - ops[at[0]]) * (TRACED + size**2)
+
     def is_proved(self, count: int, size: int, at: Run) -> bool:
         """Whether a stage, or an equal one, was solved without a limit of memory."""
         return self.shares.alike(at)[0] in self.proved.get((count, size), {})
@@ -125,15 +141,18 @@ class StageFloors:
         cut = cut_of(loss, self.shares.places)
         readers = Counter(use for stage in cut.stages for use in stage.params)
         rows: list[dict[int, Phases]] = []
+        ops = [0]
         for k in range(n - 1):
             ends = self.shares.places[k : k + 2]
             stage, name = self.planner.training_step(loss, cut, k, ends, "none")
             if (count, name) not in self._units:
                 self._units[count, name] = self._unit(stage, name, count)
             row = self._units[count, name]
+            ops.append(len(self.planner.searched(stage, name).facts.flat.ops))
             if any(readers[use] > 1 for use in cut.stages[k].params):
                 row = {d: (forward, 0.0, forward, 0.0) for d, (forward, *_) in row.items()}
             rows.append(row)
+        self._ops[count] = np.cumsum(ops)
         empty = np.tril(np.ones((n, n), dtype=bool))
         for size in self.sizes:
             each = np.array([row[size] for row in rows])

@@ -134,21 +134,31 @@ def test_a_bound_of_all_pipelines_is_below_the_best_and_above_their_work():
     assert work / 4 < search.lower_bound_s(found.ranked.step_s) < found.ranked.step_s
 
 
-def test_stages_are_solved_for_the_bound_where_there_are_too_many_to_plan(monkeypatch):
-    best = search_of((64, 64), None, microbatches=2).run(None)
-    assert best is not None
-    monkeypatch.setattr(proof, "MOST_SOLVES", 0)
+def test_stages_are_solved_within_the_work_that_is_allowed(monkeypatch):
+    """No stage is solved once the work is spent, and what was not solved is not in the bound."""
     monkeypatch.setattr(proof, "CLOSE", 0.0)
-    bounds = []
-    for most in (0, 300):
-        monkeypatch.setattr(proof, "MOST_RAISED", most)
+    rows, needed = list[tuple[int, float]](), 0.0
+    for share in (0.0, 0.9):
+        monkeypatch.setattr(proof, "MOST_WORK", most := share * needed)
         search = search_of((64, 64), None, microbatches=2)
-        found = search.run(None)
+        found, own = search.run(None), search.proof
         assert found is not None
-        assert not search.proof.is_complete
-        bounds.append(search.proof.lower_bound_s(found.ranked.step_s))
-        assert bool(search.floors.proved) is (most > 0)
-    assert bounds[0] < bounds[1] <= best.ranked.step_s
+        assert not own.is_complete
+        needed = own.work()
+        assert needed > most
+        bound_s = own.lower_bound_s(found.ranked.step_s)
+        assert bound_s <= found.ranked.step_s
+        each = [
+            search.floors.work(count, size, run)
+            for (count, size), runs in search.floors.proved.items()
+            for run in runs
+        ]
+        assert most - own.left == pytest.approx(sum(each))
+        assert sum(each) < most + max(each, default=1.0)
+        rows.append((len(each), bound_s))
+    (none, low_s), (some, high_s) = rows
+    assert none == 0 < some
+    assert low_s < high_s
 
 
 @pytest.mark.slow
