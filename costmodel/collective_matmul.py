@@ -19,6 +19,7 @@ Deep Learning Models, ASPLOS 2023, section 5.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -81,15 +82,16 @@ def in_parts(
     """
     count = len(cuts)
     n = np.array([float(reshard.mesh.product(parts.axes)) for parts in cuts])
+    factors = np.array([parts.factor for parts in cuts])
     both = {
-        name: np.concatenate((w, w * np.where([parts.factor == name for parts in cuts], n, 1.0)))
+        name: np.concatenate((w, w * np.where(factors == name, n, 1.0)))
         for name, w in ways.items()
     }
     alone_s, part_s = op_seconds(work, both, compute).reshape(2, count)
     local = local_sizes(work.spec, both)
     whole, part = np.zeros(count), np.zeros(count)  # bytes of the operands that are cut
     for type_, dims in zip(work.operands, work.spec.operands, strict=True):
-        has = np.array([any(parts.factor in dim for dim in dims) for parts in cuts])
+        has = np.isin(factors, list(itertools.chain.from_iterable(dims)))
         each = tensor_bytes(type_, dims, local, 2 * count).reshape(2, count)
         whole, part = whole + has * each[0], part + has * each[1]
     result, sum_ = tensor_bytes(

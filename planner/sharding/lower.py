@@ -24,7 +24,7 @@ from ir import (
 from ir.analysis import Decisions, FlatProgram, Passage, Specs, host_values
 
 from .problem.build import Builder
-from .problem.in_parts import PartsTable
+from .problem.overlap_tables import PartsTable
 from .problem.records import Built
 from .problem.states import state_at
 

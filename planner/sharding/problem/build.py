@@ -37,8 +37,8 @@ from ...solver.problem import Edge, Floats, Hidden, IntraProblem
 from .buffers import LiveIntervals
 from .facts import Facts
 from .host_copies import HostCopies
-from .in_parts import PartsTable, Products, split_once
-from .overlap_tables import lengths_of, most_finite, sites_of, work_of
+from .in_parts import Products
+from .overlap_tables import PartsTable, lengths_of, most_finite, sites_of, split_once, work_of
 from .records import Built, MenuCache, NodeRef, States
 from .reshard_tables import edge_table, same_state_table
 from .skeleton import End, Join, Outline, Slot

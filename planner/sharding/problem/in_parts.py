@@ -8,12 +8,11 @@ with collective matmuls than without: the cost of a pair of options is the small
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from costmodel import INTERFERENCE, InParts, OpWork, in_parts, is_within_host
+from costmodel import InParts, OpWork, in_parts, is_within_host
 from ir import (
     Mesh,
     Parts,
@@ -28,60 +27,10 @@ from ir.analysis import FlatOp, operand_types
 
 from ...solver.problem import Floats
 from .facts import Facts
-from .overlap_tables import Lengths, split_table
+from .overlap_tables import PartsTable
 from .records import MenuCache, NodeRef, States
+from .reshard_tables import edge_table
 from .skeleton import End, Join, Outline
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PartsTable:
-    """Products in parts by the options of a join's two nodes, all runs together.
-
-    added_s: seconds beside the product; infinite where it does not run in parts.
-    hidden_s: seconds of its permutes that compute hides.
-    """
-
-    added_s: Floats
-    hidden_s: Floats
-
-    def less(self, pair: tuple[int, int], seconds: float, beside_s: float) -> bool:
-        """Whether it is in parts at a site: if that adds less than a reshard that hides all it may.
-
-        Args:
-            pair: options of the two nodes.
-            seconds: of the reshard, of all runs.
-            beside_s: seconds of compute beside it, of all runs.
-        """
-        hidden = min(seconds, INTERFERENCE * beside_s) / INTERFERENCE
-        return float(self.added_s[pair]) < seconds - hidden
-
-    def at(self, lengths: Lengths, table: Floats) -> tuple[Floats, Floats]:
-        """Paid and hidden seconds of a reshard at several sites, in parts where that is less.
-
-        Args:
-            lengths: seconds of compute beside it and number of such sites, of all runs.
-            table: seconds of the reshard, of all runs; infinite where there is no way.
-        """
-        paid, hidden = np.zeros(table.shape), np.zeros(table.shape)
-        for longest_s, times in lengths:
-            behind = np.minimum(np.where(np.isfinite(table), table, 0.0), INTERFERENCE * longest_s)
-            behind = behind / INTERFERENCE
-            less = self.added_s < table - behind
-            paid += times * np.where(less, self.added_s, table - behind)
-            hidden += times * np.where(less, self.hidden_s, behind)
-        return paid, hidden
-
-
-def split_once(
-    known: dict[object, Floats], table: Floats, lengths: Lengths, parts: PartsTable | None
-) -> tuple[Floats, Floats]:
-    """The paid and the hidden seconds of a table; one object for equal arguments."""
-    key = id(table), lengths, parts
-    if ("paid", *key) not in known:
-        split = split_table(table, lengths) if parts is None else parts.at(lengths, table)
-        known["paid", *key], known["hidden", *key] = split
-        known["keep", id(table)] = table
-    return known["paid", *key], known["hidden", *key]
 
 
 class Products:
@@ -98,7 +47,6 @@ class Products:
         sites, windows = outline.sites, outline.windows
         late = windows.rounds[sites.passage] < 1.0  # sent beside the next round of a loop
         self.late = frozenset(sites.join[late].tolist())
-        self.tables: dict[object, PartsTable | None] = {}
 
     def table(
         self, number: int, refs: Sequence[NodeRef], rows: States, columns: States
@@ -117,17 +65,19 @@ class Products:
         ends = [(end, op) for end in (join.source, join.target) if (op := self._op(end, join))]
         if not ends:
             return None
-        flat = self.facts.flat
+        flat, cache = self.facts.flat, self.cache
+        seconds = edge_table(cache, rows, columns, self.outline.types[number], join.weight)
         key = (
-            id(rows), id(columns), join.weight,
+            id(rows), id(columns), id(seconds), join.weight,
             *((op.node.attrs, operand_types(flat, op), id(refs[end.node].menu), end[1:])
               for end, op in ends),
         )  # fmt: skip
-        if key not in self.tables:
-            self.tables[key] = self._made(join, refs, rows, columns)
-            self.cache.columns[("keep", id(rows))] = rows
-            self.cache.columns[("keep", id(columns))] = columns
-        return self.tables[key]
+        if key not in cache.products:
+            cache.products[key] = self._made(join, refs, rows, columns, seconds)
+            cache.columns[("keep", id(rows))] = rows
+            cache.columns[("keep", id(columns))] = columns
+            cache.edges[("keep", id(seconds))] = seconds
+        return cache.products[key]
 
     def _op(self, end: End, join: Join) -> FlatOp | None:
         """The product whose operand or result an end is, if it may run in parts."""
@@ -142,8 +92,9 @@ class Products:
         return op
 
     def _made(
-        self, join: Join, refs: Sequence[NodeRef], rows: States, columns: States
+        self, join: Join, refs: Sequence[NodeRef], rows: States, columns: States, seconds: Floats
     ) -> PartsTable | None:
+        """Prices of what runs in parts; `seconds` are those of the reshard in its place."""
         added = np.full((len(rows), len(columns)), np.inf)
         hidden = np.zeros(added.shape)
         for end, states, others in ((join.target, columns, rows), (join.source, rows, columns)):
@@ -151,33 +102,50 @@ class Products:
             if op is None:
                 continue
             gathers = end is join.target
-            found = list(self._pairs(end, op, refs[end.node], states, others, gathers=gathers))
+            found = list(self._cuts(end, op, refs[end.node], states, others, gathers=gathers))
             if not found:
                 continue
-            prices = self.prices(op, refs[end.node], [(k, parts) for k, _, parts in found])
-            for n, (k, where, _) in enumerate(found):
-                at = (where, k) if gathers else (k, where)
-                added[at] = prices.added_s[n] * join.weight
-                hidden[at] = prices.hidden_s[n] * join.weight
+            cuts = [(k, parts) for options, _, parts in found for k in options]
+            prices = self.prices(op, refs[end.node], cuts)
+            last = 0
+            for options, places, _ in found:
+                first, last = last, last + len(options)
+                at = np.ix_(places, options) if gathers else np.ix_(options, places)
+                shape = (1, -1) if gathers else (-1, 1)
+                added[at] = prices.added_s[first:last].reshape(shape) * join.weight
+                hidden[at] = prices.hidden_s[first:last].reshape(shape) * join.weight
+        added[added >= seconds] = np.inf  # not in parts, even where nothing hides the reshard
         return PartsTable(added, hidden) if np.isfinite(added).any() else None
 
-    def _pairs(
+    def _cuts(
         self, end: End, op: FlatOp, ref: NodeRef, states: States, others: States, *, gathers: bool
-    ) -> Iterator[tuple[int, list[int], Parts]]:
-        """Option of the product, options at the other end, and how it is cut for these."""
-        spec, places = self.facts.spec(op), dict[Sharding, list[int]]()
-        for k, state in enumerate(others):
-            places.setdefault(state, []).append(k)
-        near = {state: _near(state, places, self.cache.mesh) for state in {*states}}
-        for k, state in enumerate(states):
-            for other in near[state]:
-                if gathers:
-                    result = ref.menu[k].results[0]
-                    parts = gather_in_parts(spec, end.position, result, other, state)
-                else:
-                    parts = scatter_in_parts(spec, state, other)
-                if parts is not None and is_within_host(parts, self.cache.reshard):
-                    yield k, places[other], parts
+    ) -> Iterator[tuple[list[int], list[int], Parts]]:
+        """Options of the product, options at the other end, and how it is cut for these."""
+        spec = self.facts.spec(op)
+        for options, places in self._near(states, others):
+            state, other = states[options[0]], others[places[0]]
+            if gathers:
+                options = [k for k in options if not ref.menu[k].results[0].partial]
+                if not options:
+                    continue
+                result = ref.menu[options[0]].results[0]
+                parts = gather_in_parts(spec, end.position, result, other, state)
+            else:
+                parts = scatter_in_parts(spec, state, other)
+            if parts is not None and is_within_host(parts, self.cache.reshard):
+                yield options, places, parts
+
+    def _near(self, states: States, others: States) -> list[tuple[list[int], list[int]]]:
+        """Places of a state, and of another that splits one of its dimensions further."""
+        known, key = self.cache.near, (id(states), id(others))
+        if key not in known:
+            here, there = _places(states), _places(others)
+            known[key] = [
+                (at, there[other])
+                for state, at in here.items()
+                for other in _further(state, there, self.cache.mesh)
+            ]
+        return known[key]
 
     def prices(self, op: FlatOp, ref: NodeRef, cuts: Sequence[tuple[int, Parts]]) -> InParts:
         """Prices of a product in parts, by its option and how it is cut; of one kind."""
@@ -190,11 +158,18 @@ class Products:
                         self.cache.reshard)  # fmt: skip
 
 
-def _near(state: Sharding, known: dict[Sharding, list[int]], mesh: Mesh) -> list[Sharding]:
+def _places(states: States) -> dict[Sharding, list[int]]:
+    found = dict[Sharding, list[int]]()
+    for k, state in enumerate(states):
+        found.setdefault(state, []).append(k)
+    return found
+
+
+def _further(state: Sharding, known: Mapping[Sharding, object], mesh: Mesh) -> Iterator[Sharding]:
     """Known states that split a dimension further than a state: by unused axes, or partial ones."""
     partial = dict(state.partial)
     free = [a for a, n in mesh.axes if n > 1 and a not in state.axes and a not in partial]
-    axes, found = tuple(partial) if partial else tuple(free), list[Sharding]()
+    axes = tuple(partial) if partial else tuple(free)
     for count in range(1, len(axes) + 1):
         for some in itertools.combinations(axes, count):
             left = tuple((a, kind) for a, kind in state.partial if a not in some)
@@ -202,5 +177,4 @@ def _near(state: Sharding, known: dict[Sharding, list[int]], mesh: Mesh) -> list
                 dims = (*state.dims[:d], (*old, *some), *state.dims[d + 1 :])
                 further = Sharding(dims, left)
                 if further in known:
-                    found.append(further)
-    return found
+                    yield further

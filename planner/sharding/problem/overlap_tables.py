@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -60,6 +61,57 @@ def split_table(table: Floats, lengths: Lengths) -> tuple[Floats, Floats]:
     heights = np.concatenate(([0.0], np.cumsum(growing * np.diff(knots))))
     hidden = np.interp(finite, knots, heights) / INTERFERENCE
     return table * times.sum() - hidden, hidden
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartsTable:
+    """Products in parts by the options of a join's two nodes, all runs together.
+
+    added_s: seconds beside the product; infinite where it does not run in parts.
+    hidden_s: seconds of its permutes that compute hides.
+    """
+
+    added_s: Floats
+    hidden_s: Floats
+
+    def less(self, pair: tuple[int, int], seconds: float, beside_s: float) -> bool:
+        """Whether it is in parts at a site: if that adds less than a reshard that hides all it may.
+
+        Args:
+            pair: options of the two nodes.
+            seconds: of the reshard, of all runs.
+            beside_s: seconds of compute beside it, of all runs.
+        """
+        hidden = min(seconds, INTERFERENCE * beside_s) / INTERFERENCE
+        return float(self.added_s[pair]) < seconds - hidden
+
+    def at(self, lengths: Lengths, table: Floats) -> tuple[Floats, Floats]:
+        """Paid and hidden seconds of a reshard at several sites, in parts where that is less.
+
+        Args:
+            lengths: seconds of compute beside it and number of such sites, of all runs.
+            table: seconds of the reshard, of all runs; infinite where there is no way.
+        """
+        paid, hidden = np.zeros(table.shape), np.zeros(table.shape)
+        for longest_s, times in lengths:
+            behind = np.minimum(np.where(np.isfinite(table), table, 0.0), INTERFERENCE * longest_s)
+            behind = behind / INTERFERENCE
+            less = self.added_s < table - behind
+            paid += times * np.where(less, self.added_s, table - behind)
+            hidden += times * np.where(less, self.hidden_s, behind)
+        return paid, hidden
+
+
+def split_once(
+    known: dict[object, Floats], table: Floats, lengths: Lengths, parts: PartsTable | None
+) -> tuple[Floats, Floats]:
+    """The paid and the hidden seconds of a table; one object for equal arguments."""
+    key = id(table), lengths, parts
+    if ("paid", *key) not in known:
+        split = split_table(table, lengths) if parts is None else parts.at(lengths, table)
+        known["paid", *key], known["hidden", *key] = split
+        known["keep", id(table)] = table
+    return known["paid", *key], known["hidden", *key]
 
 
 def most_finite(table: Floats) -> float:

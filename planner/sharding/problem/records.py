@@ -13,11 +13,14 @@ from ir import FactorSpec, Mesh, Sharding, Splits, Strategy
 
 from ...solver.problem import Floats, IntraProblem
 from .buffers import LiveIntervals, watched
+from .overlap_tables import PartsTable
 from .skeleton import Outline
 
 States = tuple[Sharding, ...]
 _Menus = dict[object, tuple[Strategy, ...]]
 _Index = dict[object, tuple[NDArray[np.intp], str]]
+_Products = dict[object, PartsTable | None]
+_Near = dict[object, list[tuple[list[int], list[int]]]]
 AllowOp = Callable[[int, FactorSpec, tuple[Strategy, ...]], tuple[Strategy, ...]]
 AllowState = Callable[[int, Sharding], bool]
 
@@ -61,6 +64,8 @@ class MenuCache:
     columns: dict[object, States] = field(default_factory=dict[object, States])
     index: _Index = field(default_factory=_Index)
     forms: dict[int, Hashable] = field(default_factory=dict[int, Hashable])
+    products: _Products = field(default_factory=_Products)
+    near: _Near = field(default_factory=_Near)
     ways: dict[int, Mapping[str, Floats]] = field(default_factory=dict[int, Mapping[str, Floats]])
     splits: Splits = field(init=False)
 
