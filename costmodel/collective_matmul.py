@@ -84,8 +84,7 @@ def in_parts(
     n = np.array([float(reshard.mesh.product(parts.axes)) for parts in cuts])
     factors = np.array([parts.factor for parts in cuts])
     both = {
-        name: np.concatenate((w, w * np.where(factors == name, n, 1.0)))
-        for name, w in ways.items()
+        name: np.concatenate((w, w * np.where(factors == name, n, 1.0))) for name, w in ways.items()
     }
     alone_s, part_s = op_seconds(work, both, compute).reshape(2, count)
     local = local_sizes(work.spec, both)

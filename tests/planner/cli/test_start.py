@@ -46,6 +46,12 @@ def test_help_and_wrong_usage_load_no_numerical_library(words: tuple[str, ...]) 
     assert not found.intersection(HEAVY)
 
 
+def test_the_package_runs_as_the_program() -> None:
+    command = [sys.executable, "-m", "meshwright", "version"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("meshwright ")
+
+
 @pytest.mark.parametrize("name", ["meshwright", "planner"])
 def test_importing_the_packages_loads_no_numerical_library(name: str) -> None:
     script = f"import {name}, sys; print(','.join(sys.modules))"
