@@ -137,6 +137,13 @@ def part_of(sharding: Sharding, shape: Shape, mesh: Mesh, at: Coordinates) -> tu
     return tuple(found)
 
 
+def cut(x: Any, part: tuple[slice, ...]) -> Any:
+    """A part of an array, by NumPy: JAX would compile a program for every place."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return x[part]
+    return jax.device_put(np.asarray(x)[part])
+
+
 def simulate(call: Call, mesh: Mesh, axes: dict[str, tuple[str, ...]]) -> tuple[Any, ...]:
     """Results of the op when each logical device works on its shards."""
     spec = call.spec
@@ -145,7 +152,7 @@ def simulate(call: Call, mesh: Mesh, axes: dict[str, tuple[str, ...]]) -> tuple[
     parts: list[tuple[Any, ...]] = []
     for at in devices:
         operands = [
-            x[part_of(s, t.shape, mesh, at)]
+            cut(x, part_of(s, t.shape, mesh, at))
             for x, s, t in zip(call.operands, ins, call.operand_types, strict=True)
         ]
         shard = Shard(call, mesh, axes, at, operands, outs)
@@ -215,7 +222,7 @@ def _run_bits(shard: Shard) -> tuple[Any, ...]:
     sizes = shard.attributes["shape"]
     starts = shard.starts[keys.ndim :]
     drawn = (slice(s, s + n) for s, n in zip(starts, sizes, strict=True))
-    return (bits[(slice(None),) * keys.ndim + tuple(drawn)],)
+    return (cut(bits, (slice(None),) * keys.ndim + tuple(drawn)),)
 
 
 def _global_indices(shard: Shard, size: int) -> Any:
@@ -255,12 +262,13 @@ def _run_placed(shard: Shard) -> tuple[Any, ...]:
     """On operands that are zero elsewhere, of which the results' parts count."""
     call, mesh, at = shard.call, shard.mesh, shard.at
     ins, outs = shardings_of(call.spec, shard.axes, mesh)
-    placed = [
-        jnp.zeros(t.shape, x.dtype).at[part_of(s, t.shape, mesh, at)].set(x)
-        for x, s, t in zip(shard.operands, ins, call.operand_types, strict=True)
-    ]
+    placed: list[Any] = []
+    for x, s, t in zip(shard.operands, ins, call.operand_types, strict=True):
+        whole = np.zeros(t.shape, x.dtype)
+        whole[part_of(s, t.shape, mesh, at)] = x
+        placed.append(jax.device_put(whole))
     results = call.run(placed, {})
-    return tuple(x[part_of(s, x.shape, mesh, at)] for x, s in zip(results, outs, strict=True))
+    return tuple(cut(x, part_of(s, x.shape, mesh, at)) for x, s in zip(results, outs, strict=True))
 
 
 def _run_scatter(shard: Shard) -> tuple[Any, ...]:
