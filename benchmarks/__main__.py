@@ -19,6 +19,7 @@ BENCHES = (
     "false-rules",
     "fuzz",
     "fuzz-files",
+    "halos",
     "host-steps",
     "joint",
     "long-context",

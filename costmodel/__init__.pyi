@@ -3,6 +3,7 @@ from .attention_blocks import Exchange as Exchange
 from .attention_blocks import Hops as Hops
 from .attention_blocks import hops_of as hops_of
 from .attention_blocks import joint_axes as joint_axes
+from .borders import Borders as Borders
 from .cluster import Cluster as Cluster
 from .cluster import Part as Part
 from .collective_matmul import InParts as InParts
@@ -42,4 +43,3 @@ from .reshard import ReshardModel as ReshardModel
 from .reshard import full_bytes as full_bytes
 from .reshard import reduction_of as reduction_of
 from .reshard import sharded_dims as sharded_dims
-from .shifts import border_bytes as border_bytes

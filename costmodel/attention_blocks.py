@@ -56,11 +56,17 @@ class Hops:
     """Prices of permutes between the devices of joint factors, one group per strategy.
 
     overlap: whether they run beside compute.
+    each: groups along each joint factor alone.
     """
 
     model: CollectiveModel
     groups: tuple[Group | None, ...]
     overlap: bool
+    each: tuple[tuple[str, tuple[Group | None, ...]], ...] = ()
+
+    def along(self, factor: str) -> Hops:
+        """The hops along one joint factor."""
+        return Hops(self.model, dict(self.each)[factor], self.overlap)
 
     def seconds(
         self, nbytes: Floats, kinds: Sequence[CollectiveKind] = ("collective-permute",)
@@ -87,16 +93,27 @@ def hops_of(
     """The hops of an op's strategies; None if it has no joint factors."""
     if not spec.joint:
         return None
-    groups: list[Group | None] = []
-    for strategy in menu:
-        axes = joint_axes(spec, strategy, reshard.mesh.names)
-        groups.append(reshard.group(axes) if axes else None)
-    return Hops(reshard.collectives, tuple(groups), overlap)
+    names, known = reshard.mesh.names, dict[tuple[str, ...], Group | None]()
+
+    def groups(*factors: str) -> tuple[Group | None, ...]:
+        found: list[Group | None] = []
+        for strategy in menu:
+            axes = joint_axes(spec, strategy, names, factors)
+            if axes not in known:
+                known[axes] = reshard.group(axes) if axes else None
+            found.append(known[axes])
+        return tuple(found)
+
+    joint = tuple(name for name, _ in spec.joint)
+    each = tuple((name, groups(name)) for name in joint)
+    return Hops(reshard.collectives, groups(*joint), overlap, each)
 
 
-def joint_axes(spec: FactorSpec, strategy: Strategy, names: Sequence[str]) -> tuple[str, ...]:
-    """Mesh axes that split joint factors."""
-    joint = dict(spec.joint)
+def joint_axes(
+    spec: FactorSpec, strategy: Strategy, names: Sequence[str], factors: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Mesh axes that split joint factors: all, or some of them."""
+    joint = factors or tuple(name for name, _ in spec.joint)
     return tuple(a for a, role in zip(names, strategy.roles, strict=True) if role in joint)
 
 

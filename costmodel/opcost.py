@@ -13,11 +13,10 @@ from ir import (
     AMOUNTS,
     ATTENTION,
     GROUPED,
-    HALO,
     HOST_COPIES,
     REGISTERED,
     SHARD_MAP,
-    SHIFT,
+    SLIDING,
     FactorSpec,
     Node,
     OpDef,
@@ -29,10 +28,10 @@ from ir import (
 )
 
 from .attention_blocks import AttentionWork, Hops
+from .borders import Borders
 from .compute import ComputeModel
 from .grouped import GroupedWork
 from .mapped import mapped_s
-from .shifts import border_bytes
 
 Floats = NDArray[np.float64]
 
@@ -89,9 +88,22 @@ def op_seconds(
     moved = _traffic(work, local, count)
     if work.node.op == REGISTERED:
         return _registered_s(work, ways, moved, compute)
-    own = _exchanging_s(work, ways, moved, compute, hops) if work.node.op in HOLDING else None
+    own = _exchanging_s(work, ways, moved, compute, hops)
     if own is not None:
         return own
+    busy = _computing_s(work, ways, local, moved, compute)
+    if work.node.op not in SLIDING or hops is None:
+        return busy
+    borders = Borders(work.node, work.operands, work.spec, ways, count)
+    return busy + borders.seconds(hops) + compute.memory_s(borders.copied_bytes())
+
+
+def _computing_s(
+    work: OpWork, ways: Mapping[str, Floats], local: Mapping[str, Floats], moved: Floats,
+    compute: ComputeModel,
+) -> Floats:  # fmt: skip
+    """Time of an op without exchanges of its own."""
+    count = len(moved)
     if work.node.op == "conv_general_dilated":
         return np.maximum(_convolution_s(work, local, compute), compute.memory_s(moved))
     measured = compute.moving_s(_measured_as(work.node.op), moved)
@@ -105,22 +117,20 @@ def op_seconds(
 
 
 # Ops that exchange parts and hold memory of their own while they run.
-HOLDING = (*ATTENTION, GROUPED, SHIFT)
+HOLDING = (*ATTENTION, GROUPED, *SLIDING)
 
 
 def _exchanging_s(
     work: OpWork, ways: Mapping[str, Floats], moved: Floats, compute: ComputeModel,
     hops: Hops | None,
 ) -> Floats | None:  # fmt: skip
-    """Time of one of `HOLDING`, what is exposed of its exchange included; None if as others."""
+    """Time of attention and of grouped products, what is exposed of their exchange included."""
     if work.node.op in ATTENTION:
         attention = AttentionWork(work.node, work.operands, ways)
         busy = np.maximum(attention.seconds(compute), compute.memory_s(moved))
         return busy if hops is None else busy + attention.exchange(compute, hops).exposed_s
-    if work.node.op == SHIFT:
-        busy = compute.memory_s(moved) + work.launches * compute.launch_s
-        sent = border_bytes(work.node, work.operands, ways, len(moved))
-        return busy if hops is None else busy + hops.seconds(sent)
+    if work.node.op != GROUPED:
+        return None
     sizes = grouped_sizes(work.operands, dict(work.node.attrs))
     if sizes is None:
         return None
@@ -130,21 +140,22 @@ def _exchanging_s(
 
 
 def held_bytes(
-    node: Node, operands: tuple[TensorType, ...], ways: Mapping[str, Floats], count: int
-) -> Floats:
+    node: Node, operands: tuple[TensorType, ...], spec: FactorSpec, ways: Mapping[str, Floats],
+    count: int,
+) -> Floats:  # fmt: skip
     """Bytes that an op holds beside operands and results, one entry per strategy.
 
     Args:
         node: one of `HOLDING`.
         operands: types of its whole operands.
+        spec: its factors.
         ways: for every factor the number of parts, one entry per strategy.
         count: number of strategies.
     """
     if node.op in ATTENTION:
         return AttentionWork(node, operands, ways).scratch_bytes()
-    if node.op == SHIFT:
-        split = np.asarray(ways.get(HALO, 1.0)) > 1.0
-        return np.where(split, border_bytes(node, operands, ways, count), 0.0)
+    if node.op in SLIDING:
+        return Borders(node, operands, spec, ways, count).held
     sizes = grouped_sizes(operands, dict(node.attrs))
     held: Floats = np.zeros(count)
     return (

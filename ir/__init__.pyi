@@ -60,7 +60,7 @@ from .ops.mapped import SHARD_MAP as SHARD_MAP
 from .ops.mapped import mapped_axes as mapped_axes
 from .ops.numeric import numpy_dtype as numpy_dtype
 from .ops.shift import SHIFT as SHIFT
-from .ops.shift import border_elements as border_elements
+from .ops.sliding import Slide as Slide
 from .passing import factor_marks as factor_marks
 from .passing import passing_groups as passing_groups
 from .placements import ANY as ANY
@@ -84,6 +84,8 @@ from .registered import register as register
 from .sharding import Sharding as Sharding
 from .sharding import parse_sharding as parse_sharding
 from .sharding import replicated as replicated
+from .slides import SLIDING as SLIDING
+from .slides import slides as slides
 from .strategy import Splits as Splits
 from .strategy import Strategy as Strategy
 from .strategy import form_of as form_of

@@ -198,11 +198,23 @@ def _op(at: _At, entries: list[_Entry]) -> list[_Entry]:
     local = _placed if lookup(node.op).offset and any(inside.roles) else _local
     devices = range(run.devices.mesh.num_devices)
     results = [local(run, node, types, inside, d, [x[d] for x in operands]) for d in devices]
+    results = _once(run, strategy, joint, results)
     found: list[_Entry] = []
     for k, raw in enumerate(strategy.results):
         shards = tuple(result[k] for result in results)
         found.append(at.publish(k, _exchanged(run, shards, raw, joint, "slice"), raw))
     return found
+
+
+def _once(
+    run: _Run, strategy: Strategy, joint: tuple[str, ...], results: list[tuple[Array, ...]]
+) -> list[tuple[Array, ...]]:
+    """Results that every device has whole, as terms of partial sums over joint axes."""
+    summed = [axis for s in strategy.results[:1] for axis, _ in s.partial if axis in joint]
+    return [
+        tuple(map(np.zeros_like, found)) if run.devices.rank(d, tuple(summed)) else found
+        for d, found in enumerate(results)
+    ]
 
 
 def _without_joint(

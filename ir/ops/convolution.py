@@ -1,4 +1,4 @@
-"""Convolution: batch, channels and groups are factors, the window is whole."""
+"""Convolution: batch, channels and groups are factors; along spatial dimensions it slides."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..factors import Dim, FactorSpec
 from ..opdef import Attributes, OpDef, Types
 from .build import as_whole, build_spec, fields, ints, linear_in, pairs, whole_number
 from .numeric import numpy_dtype
+from .sliding import Meeting, Slide, splitting
 from .window import dilated
 
 
@@ -59,7 +60,33 @@ def _conv(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
         if _is_pointwise(attrs, i, rhs.shape[b]):
             left[a] = out[c] = f"p{i}"
     dims = [[where[i] for i in range(lhs.rank)] for where in (left, kernel, out)]
-    return build_spec(operands, dims[:2], results, dims[2:], kinds, sizes)
+    spec = build_spec(operands, dims[:2], results, dims[2:], kinds, sizes)
+    return splitting(spec, slides(operands, results, attrs))
+
+
+def slides(operands: Types, results: Types, attrs: Attributes) -> tuple[Slide, ...]:
+    """Spatial dimensions along which a convolution can be split.
+
+    Of the result and the window that index is split which has more elements: the gradient by the
+    kernel is a convolution with a window that is as large as the image.
+    """
+    at_lhs, at_rhs, at_out = _layouts(attrs)
+    strides, spread, base = (
+        ints(attrs[key]) for key in ("window_strides", "rhs_dilation", "lhs_dilation")
+    )
+    found: list[Slide] = []
+    for i, (a, b, c) in enumerate(zip(at_lhs[2:], at_rhs[2:], at_out[2:], strict=True)):
+        size, window, made = operands[0].shape[a], operands[1].shape[b], results[0].shape[c]
+        low = pairs(attrs["padding"])[i][0]
+        sums = window > made
+        ways = (window, spread[i], made, strides[i]), (made, strides[i], window, spread[i])
+        meeting = Meeting(size, base[i], low, *(ways[0] if sums else ways[1]))
+        if _is_pointwise(attrs, i, window) or not meeting.aligned or meeting.parts < 2:
+            continue
+        members = (f"x{i}", f"r{i}" if sums else f"y{i}")
+        border, padding = meeting.border, meeting.padding
+        found.append(Slide(f"halo{i}", meeting.parts, members, i, (0,), a, *border, padding, sums))
+    return tuple(found)
 
 
 def _conv_flops(operands: Types, results: Types, attrs: Attributes) -> int:

@@ -7,14 +7,10 @@ JAX has no primitive for it: `ir/shifts.py` reads one from the slices, pads and 
 `jnp.roll` and `jnp.pad(x[:-1], (1, 0))` become. Split along that dimension, a device takes `by`
 elements from the shard beside its own. The joint factor `halo` says so; it splits the dimension
 into shards of `by` elements or more.
-
-Source: the spatial splits of Jia et al., OptCNN, ICML 2018, and Wang et al., Tofu, EuroSys 2019.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,28 +19,30 @@ from ..factors import FactorSpec
 from ..opdef import Attributes, OpDef, Types
 from .attention import HALO
 from .build import as_whole, build_spec, linear_in, names, no_flops, whole_number
+from .sliding import Slide, splitting
 
 SHIFT: Final = "shift"
 _ALONG = "x"
 
 
 def _spec(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
-    axis, by = whole_number(attrs["axis"]), abs(whole_number(attrs["by"]))
+    axis = whole_number(attrs["axis"])
     dims = [*names("d", operands[0].rank)]
     dims[axis] = _ALONG
     spec = build_spec(operands, [dims], results, [dims], as_whole([_ALONG]))
+    return splitting(spec, slides(operands, results, attrs))
+
+
+def slides(operands: Types, results: Types, attrs: Attributes) -> tuple[Slide, ...]:
+    """The dimension of a shift; elements come from the shard before, or the one behind."""
+    del results
+    axis, by = whole_number(attrs["axis"]), whole_number(attrs["by"])
     size = operands[0].shape[axis]
-    parts = size // next(n for n in range(max(1, by), size + 1) if size % n == 0)
-    if parts < 2 or size < 2:
-        return spec
-    return replace(spec, sizes=(*spec.sizes, (HALO, parts)), joint=((HALO, (_ALONG,)),))
-
-
-def border_elements(node_attrs: Attributes, operand: Types) -> tuple[int, tuple[str, ...]]:
-    """Elements that pass one border between shards, and the factors that split them."""
-    axis, by = whole_number(node_attrs["axis"]), abs(whole_number(node_attrs["by"]))
-    others = [n for d, n in enumerate(operand[0].shape) if d != axis]
-    return by * math.prod(others), tuple(f"d{d}" for d in range(operand[0].rank) if d != axis)
+    least = max(1, abs(by))
+    parts = size // next((n for n in range(least, size + 1) if size % n == 0), size or 1)
+    if parts < 2:
+        return ()
+    return (Slide(HALO, parts, (_ALONG,), -1, (0,), axis, max(0, by), max(0, -by), (0, 0)),)
 
 
 def _meaning(attrs: Attributes, x: Any) -> Any:

@@ -1,4 +1,8 @@
-"""Reductions over sliding windows; a dimension with a trivial window is a batch."""
+"""Reductions over sliding windows; a dimension with a trivial window is a batch.
+
+Those that pick one element of a window, and bring something back to it, are split where no window
+crosses the shards.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ import numpy as np
 from ..factors import FactorSpec
 from ..opdef import Attributes, OpDef, Types
 from .build import as_whole, build_spec, ints, linear_in, names, pairs
+from .sliding import Meeting, Slide, splitting
 
 
 def _is_trivial(attrs: Attributes, i: int) -> bool:
@@ -21,7 +26,7 @@ def _is_trivial(attrs: Attributes, i: int) -> bool:
     )
 
 
-def _window(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
+def _whole_window(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     # Initial values of the general form have rank 0.
     rank = results[0].rank
     plain = [_is_trivial(attrs, i) for i in range(rank)]
@@ -32,6 +37,17 @@ def _window(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     return build_spec(operands, ins, results, [after] * len(results), kinds)
 
 
+def _window(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
+    spec = _whole_window(operands, results, attrs)
+    return splitting(spec, slides(operands, results, attrs))
+
+
+def _gather_add(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
+    """Rule for (tangents, operand) -> tangents of the elements that windows pick."""
+    spec = _whole_window(operands, results, attrs)
+    return splitting(spec, slides_alone(operands, results, attrs))
+
+
 def _scatter_back(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     """Rule for (source, operand) -> a result of the operand's shape."""
     rank = results[0].rank
@@ -39,7 +55,51 @@ def _scatter_back(operands: Types, results: Types, attrs: Attributes) -> FactorS
     source = [f"d{i}" if plain[i] else f"y{i}" for i in range(rank)]
     operand = [f"d{i}" if plain[i] else f"x{i}" for i in range(rank)]
     kinds = as_whole(names("x", rank), names("y", rank))
-    return build_spec(operands, [source, operand], results, [operand], kinds)
+    spec = build_spec(operands, [source, operand], results, [operand], kinds)
+    return splitting(spec, slides_back(operands, results, attrs))
+
+
+def slides(operands: Types, results: Types, attrs: Attributes) -> tuple[Slide, ...]:
+    """Dimensions along which a reduction over windows can be split."""
+    moving = tuple(i for i, type_ in enumerate(operands) if type_.rank)
+    return _along(operands[0].shape, results[0].shape, attrs, moving)
+
+
+def slides_alone(operands: Types, results: Types, attrs: Attributes) -> tuple[Slide, ...]:
+    """Dimensions along which a gather out of windows can be split."""
+    return _alone(slides(operands, results, attrs))
+
+
+def slides_back(operands: Types, results: Types, attrs: Attributes) -> tuple[Slide, ...]:
+    """Dimensions along which a scatter back into windows can be split."""
+    return _alone(_along(results[0].shape, operands[0].shape, attrs, (1,)))
+
+
+def _alone(found: tuple[Slide, ...]) -> tuple[Slide, ...]:
+    """Dimensions in which no window crosses the shards."""
+    return tuple(each for each in found if not each.before and not each.after)
+
+
+def _along(
+    before: tuple[int, ...], after: tuple[int, ...], attrs: Attributes, moving: tuple[int, ...]
+) -> tuple[Slide, ...]:
+    """Of windows that make one shape of another."""
+    found: list[Slide] = []
+    ones = (1,) * len(before)
+    strides, windows = ints(attrs["window_strides"]), ints(attrs["window_dimensions"])
+    base, spread = (ints(attrs.get(k, ones)) for k in ("base_dilation", "window_dilation"))
+    for d, (size, made) in enumerate(zip(before, after, strict=True)):
+        low = pairs(attrs["padding"])[d][0]
+        meeting = Meeting(size, base[d], low, made, strides[d], windows[d], spread[d])
+        if _is_trivial(attrs, d) or not meeting.aligned or meeting.parts < 2:
+            continue
+        low, high = meeting.padding
+        if low < 0 or high <= -strides[d]:
+            continue  # windows leave out elements at an end, which their padding cannot say
+        members, padding = (f"x{d}", f"y{d}"), (low, max(0, high))
+        border = meeting.border
+        found.append(Slide(f"halo{d}", meeting.parts, members, d, moving, d, *border, padding))
+    return tuple(found)
 
 
 def _window_flops(operands: Types, results: Types, attrs: Attributes) -> int:
@@ -122,6 +182,6 @@ RECORDS = (
         linear_in((0,)),
         meaning=_reduce_window(np.add, 0),
     ),
-    OpDef("select_and_gather_add", _window, "reduction", _window_flops, linear_in((0,))),
+    OpDef("select_and_gather_add", _gather_add, "reduction", _window_flops, linear_in((0,))),
     OpDef("select_and_scatter_add", _scatter_back, "reduction", _back_flops, linear_in((0,))),
 )

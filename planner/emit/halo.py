@@ -1,14 +1,15 @@
 # pyright: basic
-"""Shifts of values that are split along the shifted dimension: borders go to the neighbours."""
+"""Ops that slide along a dimension that is split: borders of shards go to the neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
-from ir import ReshardStep, TensorType, replicated
+from ir import SHIFT, ReshardStep, Slide, TensorType, replicated, slides
 
 from .local_op import LocalOp
 from .slices import bind_inside
@@ -17,25 +18,86 @@ Array = Any
 Note = Callable[[ReshardStep, TensorType, float], None]
 
 
-def shifted(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
-    """Shifts a shard; what enters it comes from the device before it, or behind it, in one permute.
+def sliding(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
+    """Runs an op of `ir.SLIDING` on a shard with the borders that it needs of its neighbours."""
+    parts, given, params = op.strategy.factor_axes(op.mesh), list(operands), op.params
+    split = [each for each in slides(op.node, op.operands) if each.factor in parts]
+    if op.node.op == SHIFT and split:
+        return [_shifted(op, given[0], parts[split[0].factor], note)]
+    for slide in split:
+        axes, fills = parts[slide.factor], _fills(op, given, slide)
+        for k, fill in zip(slide.operands, fills, strict=True):
+            given[k] = _with_borders(op, given[k], slide, axes, fill, note)
+        padding = [tuple(edges) for edges in params["padding"]]
+        padding[slide.number] = slide.padding
+        params = {**params, "padding": tuple(padding)}
+    return bind_inside(op.node.op, op.binding, given, params)
 
-    A device that has none there gets zeros, unless the shift goes around the end.
+
+def _with_borders(
+    op: LocalOp, x: Array, slide: Slide, axes: tuple[str, ...], fill: Array | None, note: Note
+) -> Array:
+    """A shard between the end of the one before and the start of the one behind.
+
+    fill: what is before the first shard and behind the last; None for zeros.
     """
-    params, (x,) = op.binding.params, operands
+    size, dim, count = x.shape[slide.dim], slide.dim, op.mesh.product(axes)
+    pieces = [x]
+    if slide.before:
+        end = lax.slice_in_dim(x, size - slide.before, size, axis=dim)
+        pieces.insert(0, _filled(_sent(op, end, axes, 1, False, note), axes, 0, fill))
+    if slide.after:
+        start = lax.slice_in_dim(x, 0, slide.after, axis=dim)
+        pieces.append(_filled(_sent(op, start, axes, -1, False, note), axes, count - 1, fill))
+    return lax.concatenate(pieces, dim) if len(pieces) > 1 else x
+
+
+def _filled(border: Array, axes: tuple[str, ...], end: int, fill: Array | None) -> Array:
+    """What came from a neighbour, and on the device at the end what is there instead."""
+    return border if fill is None else jnp.where(lax.axis_index(axes) == end, fill, border)
+
+
+def _fills(op: LocalOp, operands: Sequence[Array], slide: Slide) -> list[Array | None]:
+    """What an op reads beyond the ends of each of its sliding operands; None for zeros."""
+    name = op.node.op
+    if name == "reduce_window":
+        return [operands[len(operands) // 2 + k] for k in slide.operands]
+    if name in ("reduce_window_max", "reduce_window_min"):
+        return [_extreme(operands[k].dtype, name == "reduce_window_max") for k in slide.operands]
+    return [None] * len(slide.operands)
+
+
+def _extreme(dtype: Any, lowest: bool) -> Array:
+    """The least value of a type, or the largest."""
+    if dtype == jnp.bool_:
+        return jnp.array(not lowest)
+    if jnp.issubdtype(dtype, jnp.integer):
+        info = jnp.iinfo(dtype)
+        return jnp.array(info.min if lowest else info.max, dtype)
+    return jnp.array(-jnp.inf if lowest else jnp.inf, dtype)
+
+
+def _shifted(op: LocalOp, x: Array, axes: tuple[str, ...], note: Note) -> Array:
+    """A shard shifted; what enters it comes from the device before it, or behind it."""
+    params = op.binding.params
     axis, by = params["axis"], params["by"]
-    axes = op.strategy.operands[0].dims[axis]
-    if not axes:
-        return bind_inside(op.node.op, op.binding, operands, op.params)
-    count, size, step = op.mesh.product(axes), x.shape[axis], 1 if by > 0 else -1
+    size = x.shape[axis]
     edge = size - by if by > 0 else -by  # between what stays and what leaves
     parts = (lax.slice_in_dim(x, 0, edge, axis=axis), lax.slice_in_dim(x, edge, size, axis=axis))
     leaves, stays = parts[::-1] if by > 0 else parts
-    pairs = [
-        (i, (i + step) % count) for i in range(count) if params["wraps"] or 0 <= i + step < count
-    ]
-    state = replicated(x.ndim)
-    sent = TensorType(tuple(leaves.shape), op.operands[0].dtype)
+    enters = _sent(op, leaves, axes, 1 if by > 0 else -1, params["wraps"], note)
+    return lax.concatenate([enters, stays] if by > 0 else [stays, enters], axis)
+
+
+def _sent(
+    op: LocalOp, x: Array, axes: tuple[str, ...], step: int, wraps: bool, note: Note
+) -> Array:
+    """What the neighbour sends: the device before for a step of 1, the one behind for -1.
+
+    A device that has none there gets zeros, unless neighbours go around the end.
+    """
+    count, state = op.mesh.product(axes), replicated(x.ndim)
+    pairs = [(i, (i + step) % count) for i in range(count) if wraps or 0 <= i + step < count]
+    sent = TensorType(tuple(x.shape), op.operands[0].dtype)
     note(ReshardStep("collective-permute", axes, -1, -1, "", state, state), sent, op.count)
-    enters = lax.ppermute(leaves, axes, pairs)
-    return [lax.concatenate([enters, stays] if by > 0 else [stays, enters], axis)]
+    return lax.ppermute(x, axes, pairs)

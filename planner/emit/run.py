@@ -16,7 +16,7 @@ from ir import (
     GROUPED,
     REGISTERED,
     SHARD_MAP,
-    SHIFT,
+    SLIDING,
     Mesh,
     ReshardStep,
     Sharding,
@@ -25,7 +25,7 @@ from ir import (
 
 from .attention import attention
 from .grouped import grouped
-from .halo import shifted
+from .halo import sliding
 from .index import gather, scatter
 from .local_op import LocalOp
 from .mapped import shard_map
@@ -139,8 +139,8 @@ def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
         return attention(op, operands, mover.note)
     if op.node.op == GROUPED:
         return grouped(op, operands, mover.note)
-    if op.node.op == SHIFT:
-        return shifted(op, operands, mover.note)
+    if op.node.op in SLIDING:
+        return sliding(op, operands, mover.note)
     if op.node.op == REGISTERED:
         return registered(op, operands)
     by_hand = None if op.is_whole else BY_HAND.get(op.node.op)

@@ -1,4 +1,4 @@
-"""Collectives that ops run themselves: attention, grouped products, and the user's `shard_map`."""
+"""Collectives that ops run themselves: attention, grouped products, borders, `shard_map`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from costmodel import (
     AttentionWork,
+    Borders,
     CollectiveModel,
     ComputeModel,
     Exchange,
     GroupedWork,
     Hops,
-    border_bytes,
     hops_of,
     joint_axes,
     mapped_collective_s,
     mapped_collectives,
 )
-from ir import ATTENTION, GROUPED, SHARD_MAP, SHIFT, TensorType, grouped_sizes
+from ir import ATTENTION, GROUPED, SHARD_MAP, SLIDING, TensorType, grouped_sizes
 from ir.analysis import FlatOp, operand_types
 
 from ..lower import Decided
@@ -56,7 +56,7 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
             yield from _mapped(op, cache.reshard.collectives, f"inside {cause}")
             continue
         spec = builder.spec(op)
-        if op.node.op not in (*ATTENTION, GROUPED, SHIFT) or strategy is None:
+        if op.node.op not in (*ATTENTION, GROUPED, *SLIDING) or strategy is None:
             continue
         axes, hops = joint_axes(spec, strategy, plan.mesh.names), None
         if axes:
@@ -65,11 +65,15 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
             continue
         parts = strategy.factor_axes(plan.mesh)
         ways = {n: np.array([float(plan.mesh.product(parts.get(n, ())))]) for n in spec.names}
-        if op.node.op == SHIFT:
-            sent = border_bytes(op.node, operand_types(flat, op), ways, 1)
-            total_s = float(hops.seconds(sent)[0]) * op.weight
-            total = float(sent[0]) * op.weight
-            yield Inside(PERMUTE, axes, op.weight, total, total_s, total_s, cause)
+        if op.node.op in SLIDING:
+            for sent in Borders(op.node, operand_types(flat, op), spec, ways, 1).sent:
+                if sent.each:
+                    along = joint_axes(spec, strategy, plan.mesh.names, (sent.slide.factor,))
+                    count, total, total_s = (
+                        float(x[0]) * op.weight
+                        for x in (sent.count, sent.bytes, sent.seconds(hops))
+                    )
+                    yield Inside(PERMUTE, along, count, total, total_s, total_s, cause)
             continue
         found = _exchange(op, operand_types(flat, op), ways, cache.compute, hops)
         count, sent, seconds, exposed = (

@@ -292,8 +292,9 @@ class Builder:
         """Bytes that an op holds while it runs, beside operands and results."""
         if op.node.op not in HOLDING:
             return np.zeros(len(menu))
-        ways = self.cache.parts(self.facts.spec(op), menu)
-        return held_bytes(op.node, operand_types(self.flat, op), ways, len(menu))
+        spec = self.facts.spec(op)
+        ways = self.cache.parts(spec, menu)
+        return held_bytes(op.node, operand_types(self.flat, op), spec, ways, len(menu))
 
     def _op_cost(self, i: int, op: FlatOp, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Floats:
         writes = tuple(k for k, v in enumerate(op.outputs) if self.traffic.stored[v])

@@ -1,0 +1,224 @@
+# pyright: basic
+"""Fields and large images on eight H100s, split in space with borders exchanged, and without.
+
+    python -m benchmarks halos [--quick]
+
+Programs, each a step that keeps its state where it is:
+
+    navier-stokes   2-D, periodic, 4,096 x 4,096 in float32: advection and diffusion by central
+                    differences, a projection by 20 rounds of Jacobi, all with `jnp.roll`
+    stencil         3-D, 512 x 512 x 512 in float32: 10 rounds of 27 points, `conv_general_dilated`
+    unet            a training step with SGD on images of 2,048 x 2,048, bfloat16, four levels of 32
+                    to 256 channels, max pools and transposed convolutions; batch 1, 2 and 8
+
+`without` is the plan of the same program if no op may slide: dimensions of windows and shifts are
+then whole; `gathered` the same with the state, or the images, pinned to be split in space. `sent`
+is what a device sends in a step. `error`: the decisions of the plan with halos, taken for the same
+program on a small field, run on eight host devices; the largest difference of a result from that of
+one device, over its largest magnitude. Programs are planned as they are written
+(`substitutions=False`), so that the decisions are those of the small program's operations.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ir.analysis import flatten
+from ir.ops import convolution, shift, window
+from ir.trace import trace
+from planner import plan
+from planner.emit import compile_plan
+from planner.sharding.lower import lower_decisions
+
+CLUSTER = "8xh100"
+
+
+def navier_stokes(size: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
+    """One step of an incompressible flow in a periodic square."""
+    step, viscosity = 1e-3, 1e-3
+    h = 1.0 / size
+
+    def slope(f: Any, axis: int) -> Any:
+        return (jnp.roll(f, -1, axis) - jnp.roll(f, 1, axis)) / (2 * h)
+
+    def near(f: Any) -> Any:
+        return sum(jnp.roll(f, by, axis) for axis in (0, 1) for by in (1, -1))
+
+    def flow(state: Any) -> Any:
+        u, v = state["u"], state["v"]
+        made = []
+        for f in (u, v):
+            moved = u * slope(f, 0) + v * slope(f, 1)
+            made.append(f + step * (viscosity * (near(f) - 4 * f) / h**2 - moved))
+        u, v = made
+        source = (slope(u, 0) + slope(v, 1)) * h**2 / step
+
+        def jacobi(p: Any, _: Any) -> Any:
+            return (near(p) - source) / 4, None
+
+        p, _ = lax.scan(jacobi, state["p"], None, length=20)
+        return {"u": u - step * slope(p, 0), "v": v - step * slope(p, 1), "p": p}
+
+    shape = jax.ShapeDtypeStruct((size, size), "float32")
+    return flow, (), ({"u": shape, "v": shape, "p": shape},)
+
+
+def stencil(size: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
+    """Rounds of a mean over 27 neighbours, zero beyond the border."""
+
+    def rounds(state: Any, weights: Any) -> Any:
+        def one(x: Any, _: Any) -> Any:
+            return lax.conv_general_dilated(x, weights, (1, 1, 1), "SAME"), None
+
+        return {"x": lax.scan(one, state["x"], None, length=10)[0]}
+
+    x = jax.ShapeDtypeStruct((1, 1, size, size, size), "float32")
+    return rounds, (), ({"x": x}, jax.ShapeDtypeStruct((1, 1, 3, 3, 3), "float32"))
+
+
+def unet(size: int, batch: int, widths: tuple[int, ...]) -> Any:
+    """A training step of a network of convolutions, pools and their inverses."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+
+    def conv(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w.astype(x.dtype), (1, 1), "SAME",
+                                        dimension_numbers=numbers)  # fmt: skip
+
+    def block(x: Any, ws: Any) -> Any:
+        for w in ws:
+            x = jax.nn.relu(conv(x, w))
+        return x
+
+    def net(params: Any, x: Any) -> Any:
+        kept = []
+        for ws in params["down"]:
+            x = block(x, ws)
+            kept.append(x)
+            x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        x = block(x, params["middle"])
+        for ws, up, old in zip(params["up"], params["wider"], kept[::-1], strict=True):
+            x = lax.conv_transpose(x, up.astype(x.dtype), (2, 2), "SAME",
+                                   dimension_numbers=numbers)  # fmt: skip
+            x = block(jnp.concatenate([x, old], -1), ws)
+        return conv(x, params["last"])
+
+    def train(params: Any, images: Any, targets: Any) -> Any:
+        def loss(params: Any) -> Any:
+            found = net(params, images.astype(jnp.bfloat16)).astype(jnp.float32)
+            return jnp.mean((found - targets) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - 1e-3 * g, params, grads), value
+
+    def w(*shape: int) -> Any:
+        return jax.ShapeDtypeStruct(shape, "float32")
+
+    ins = (3, *widths)
+    *outer, inner = widths
+    params = {
+        "down": [[w(3, 3, a, b), w(3, 3, b, b)] for a, b in zip(ins, outer, strict=False)],
+        "middle": [w(3, 3, outer[-1], inner), w(3, 3, inner, inner)],
+        "wider": [w(2, 2, b, a) for a, b in zip(outer[::-1], widths[::-1], strict=False)],
+        "up": [[w(3, 3, 2 * a, a), w(3, 3, a, a)] for a in outer[::-1]],
+        "last": w(3, 3, widths[0], 3),
+    }
+    images = w(batch, size, size, 3)
+    return train, (0,), (params, images, images)
+
+
+CASES: dict[str, tuple[Any, Any]] = {
+    "navier-stokes": (lambda: navier_stokes(4096), lambda: navier_stokes(64)),
+    "stencil": (lambda: stencil(512), lambda: stencil(16)),
+    **{
+        f"unet, batch {n}": (
+            lambda n=n: unet(2048, n, (32, 64, 128, 256)),
+            lambda n=n: unet(128, n, (8, 16, 16, 32)),
+        )
+        for n in (1, 2, 8)
+    },
+}  # fmt: skip
+
+
+PINS = {
+    "navier-stokes": (("state/*", "[8,-]"),),
+    "stencil": (("state/*", "[-,-,8,-,-]"),),
+    "unet": (("images", "[-,8,-,-]"), ("targets", "[-,8,-,-]")),
+}
+
+
+def _planned(made: Any, *, slides: bool, pins: Any = ()) -> tuple[Any, dict[str, Any]]:
+    fn, donated, args = made
+    start = time.process_time()
+    with ExitStack() as stack:
+        for module in () if slides else (convolution, shift, window):
+            stack.enter_context(mock.patch.object(module, "splitting", lambda spec, _slides: spec))
+        found = plan(
+            fn, *args, cluster=CLUSTER, baselines=False, substitutions=False, padding=False,
+            pins=pins, donate_argnums=donated or (0,),
+        )  # fmt: skip
+    program = found.file.programs[0]
+    rows = program.collectives
+    return found, {
+        "step_s": program.step_s, "wire_bytes": sum(row.bytes for row in rows),
+        "permuted_bytes": sum(row.bytes for row in rows if row.kind == "collective-permute"),
+        "peak_bytes": program.peak_bytes, "gap": found.gap, "mesh": str(program.mesh),
+        "cpu_s": time.process_time() - start,
+    }  # fmt: skip
+
+
+def _error(found: Any, made: Any) -> float:
+    """The largest difference from one device of a plan's decisions on a smaller program."""
+    fn, _, shapes = made
+    rng = np.random.default_rng(0)
+    args = jax.tree.map(lambda t: (rng.normal(size=t.shape) / 8).astype(t.dtype), shapes)
+    traced = trace(fn, *args)
+    flat, reshard = flatten(traced.graph), found.analysed.reshard
+    smaller = lower_decisions(flat, found.decisions, reshard, {})
+    here, one = compile_plan(traced, smaller)(*args), jax.jit(fn)(*args)
+    pairs = zip(jax.tree.leaves(here), jax.tree.leaves(one), strict=True)
+    return max(float(jnp.abs(x - y).max() / jnp.abs(y).max()) for x, y in pairs)
+
+
+def main(quick: bool = False) -> list[dict[str, Any]]:
+    """Plans each program twice and prints a table.
+
+    Args:
+        quick: the stencil only.
+    """
+    rows: list[dict[str, Any]] = []
+    head = ("program", "step ms", "without", "gathered", "sent MB", "in permutes", "without",
+            "gathered", "peak GB", "without", "gap", "cpu s", "without", "error")  # fmt: skip
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}", flush=True)
+    for name, (large, small) in CASES.items():
+        if quick and name != "stencil":
+            continue
+        (_, whole), (found, halo) = (_planned(large(), slides=how) for how in (False, True))
+        pins = PINS[name.split(",")[0]]
+        _, gathered = _planned(large(), slides=False, pins=pins)
+        error = _error(found, small())
+        print(
+            f"| {name} | {halo['step_s'] * 1e3:.2f} | {whole['step_s'] * 1e3:.2f} "
+            f"| {gathered['step_s'] * 1e3:.2f} "
+            f"| {halo['wire_bytes'] / 1e6:.1f} | {halo['permuted_bytes'] / 1e6:.1f} "
+            f"| {whole['wire_bytes'] / 1e6:.1f} | {gathered['wire_bytes'] / 1e6:.1f} "
+            f"| {halo['peak_bytes'] / 1e9:.2f} "
+            f"| {whole['peak_bytes'] / 1e9:.2f} | {halo['gap']:.1%} | {halo['cpu_s']:.0f} "
+            f"| {whole['cpu_s']:.0f} | {error:.1e} |",
+            flush=True,
+        )
+        rows.append(
+            {"program": name, "halo": halo, "without": whole, "gathered": gathered, "error": error}
+        )
+    return rows
