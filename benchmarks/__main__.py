@@ -23,6 +23,7 @@ BENCHES = (
     "host-steps",
     "joint",
     "long-context",
+    "memory",
     "oracles",
     "overlap",
     "pipeline-plans",
@@ -46,8 +47,8 @@ BENCHES = (
 )
 WITH_VALUE = (  # of single benches
     "--before", "--checkout", "--count", "--data", "--first", "--jobs", "--keep", "--limit",
-    "--minutes", "--only", "--padded", "--pipelines", "--programs", "--python", "--repeat",
-    "--rewrites", "--seed", "--training", "--workers",
+    "--mesh", "--minutes", "--only", "--padded", "--pipelines", "--programs", "--python",
+    "--repeat", "--rewrites", "--seed", "--sequences", "--training", "--workers",
 )  # fmt: skip
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 

@@ -26,6 +26,12 @@ ALTERNATE = ("q", "core", "up")  # torchtitan saves every second product
 SAVED: dict[str, Any] = {
     "alternate": policies.save_only_these_names(*ALTERNATE),
     "full": policies.nothing_saveable,
+    "offload": policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=list(ALTERNATE),
+        offload_src="device",
+        offload_dst="pinned_host",
+    ),
 }
 
 
@@ -38,6 +44,7 @@ class Transformer:
     bias: whether products and norms have biases.
     dropout: rate on attention's probabilities and on both branches.
     recompute: none; selective (attention's scores); alternate (all but every second product);
+        offload (the same, and these are in the memory of the host);
         full (the layer).
     wide_weights: parameters are float32, as fully sharded training keeps them; else they have the
         type of the activations, and the optimizer's state has a float32 copy.
