@@ -1,5 +1,5 @@
 # pyright: basic
-"""The nodes that padding adds to a program: pads, slices, and masks that hide what is in a pad."""
+"""Nodes that edits add to a program: pads, slices, zeros, and masks that hide what is in a pad."""
 
 from __future__ import annotations
 
@@ -57,6 +57,10 @@ class Writer:
         if inside is None:
             return x
         return self._choose(inside, self._same(fill, type_, like), x, like)
+
+    def zeros(self, type_: TensorType, like: Item) -> int:
+        """Zeros of a type."""
+        return self._same(0, type_, like)
 
     def within(self, indices: Value, size: int, mode: str, like: Item) -> Value:
         """Indices that mean the same in a longer dimension as they did in one of `size`.

@@ -91,7 +91,8 @@ def choose(
     With "auto" the program as written is planned first. If it does not fit, every other choice is
     planned. If it fits, but a limit of memory makes its step s seconds longer, choices that add
     less than s seconds of work have a rough plan each; the one with the fastest is planned, and
-    kept if its step is shorter. With "search" every choice is planned, the program as written too.
+    kept if its step is shorter. With "search" every choice is planned, the program as written
+    first.
 
     Args:
         traced: the program as it was written.
@@ -133,7 +134,7 @@ def choose(
         kept, layers, seconds_of, [traced] if refused else [], copy_s, few_first=refused is None
     )
     others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []
-    best = _best(chain(variants, others), request, search, cutoff_s, refused)
+    best = _best(chain(others, variants), request, search, cutoff_s, refused)
     every = len(_recomputable(layers)) <= EVERY_CHOICE_OF and not request.interruption.happened
     every = every and (copy_s is None or not any(layer.loop for layer in layers))
     return best if every else replace(best, notes=(PART,))

@@ -1,13 +1,14 @@
 """A program in which values that wait for the backward pass wait in the memory of the host.
 
-A value that a loop over layers stacks up is copied to the host in its iteration, and back in that
-iteration of the backward loop which reads it:
+What a loop over layers stacks up for its backward pass is copied to the host by the iteration
+after the one that makes it, and back by the iteration before the one that reads it. So each copy
+has the compute of a whole iteration beside it, and two slices are on the device:
 
-    forward:  h = tanh(x @ w);  a = to_host(h)          stacked: a
-    backward: h' = from_host(a);  dh = g * (1 - h'^2)
+    forward:  a = to_host(p);  h = tanh(x @ w);  p' = h                  carried: p; stacked: a
+    backward: q' = from_host(a);  dh = g * (1 - q^2)                     carried: q
 
-so that the stack is on the host. Values of layers that are written out stay on the device: nothing
-says when they are to come back.
+Slice i of the stack is of layer i - 1; that of the last layer enters the backward loop as it is.
+Values of layers that are written out stay on the device: nothing says when they are to come back.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from ir import FROM_HOST, TO_HOST, Node
+from ir import FROM_HOST, TO_HOST, Input, Node
 from ir.jax_internals import host_copies
 from ir.trace import Binding, Program
 
+from ..padding.nodes import Writer, can_be_padded
 from .across import InLoops
-from .draft import Draft, Item, Value, draft_of, program_of
-from .passes import bodies_with_passes, pairs_of
+from .draft import Draft, Item, Value, draft_of, program_of, with_numbers
+from .passes import Pair, bodies_with_passes, pairs_of
 from .saved import Key
 
 
@@ -42,6 +44,7 @@ def stacked_values(program: Program) -> tuple[Stacked, ...]:
         Stacked((place, v - across.source.first), copies * across.source.type_of(v).nbytes)
         for place, across, copies in _loops(draft_of(program), (), 1.0)
         for v in across.stacked
+        if can_be_padded(across.source.type_of(v))
     ]
     return tuple(sorted(found, key=lambda one: (-one.nbytes, one.key)))
 
@@ -80,7 +83,7 @@ def hidden_behind(
 def _loops(
     draft: Draft, place: tuple[int, ...], copies: float
 ) -> Iterator[tuple[tuple[int, ...], InLoops, float]]:
-    """Pairs of loops over layers: place of the forward body, the pair, its iterations in a step."""
+    """Pairs of loops over layers in opposite orders: place of the forward body, pair, copies."""
     for i, b, body in bodies_with_passes(draft):
         item = draft.items[i]
         length = item.node.attr("length") if item.op == "scan" else 1
@@ -89,17 +92,24 @@ def _loops(
     numbers = {id(item): i for i, item in enumerate(draft.items)}
     seen: set[int] = set()
     for pair in pairs_of(draft):
-        if id(pair.forward) not in seen:
+        if id(pair.forward) not in seen and _opposite(pair):
             seen.add(id(pair.forward))
             length = pair.forward.node.attr("length")
             assert isinstance(length, int)
             yield (*place, numbers[id(pair.forward)], 0), InLoops(draft, pair), copies * length
 
 
+def _opposite(pair: Pair) -> bool:
+    """Whether one of the loops runs from the last layer to the first, over more than one."""
+    one, two = pair.forward.node, pair.backward.node
+    return one.attr("reverse") != two.attr("reverse") and one.attr("length") != 1
+
+
 def _host(across: InLoops, v: int) -> None:
     """Sends a value of the forward body to the host, and brings it back in the backward body."""
-    source, target = across.source, across.target
-    type_, made = source.type_of(v), source.makers().get(v)
+    source, target, draft = across.source, across.target, across.draft
+    type_, forward, backward = source.type_of(v), across.pair.forward, across.pair.backward
+    made = source.makers().get(v)
     line = made.node.source if made is not None else ""
 
     def copy(op: str, value: int, *, backward: bool) -> Item:
@@ -110,16 +120,40 @@ def _host(across: InLoops, v: int) -> None:
             node, Binding(primitive, params, backward=backward), [value], [result], backward
         )
 
-    away = copy(TO_HOST, v, backward=False)
+    before: list[Item] = []
+    nothing = Writer(draft.numbers, before).zeros(type_, forward)
+    at = next(i for i, item in enumerate(draft.items) if item is forward)
+    draft.items[at:at] = before
+    previous, last = _carried(forward, source, nothing, v)
+    away = copy(TO_HOST, previous, backward=False)
     across.add(away)
     back = copy(FROM_HOST, across.port(away.outs[0]), backward=True)
+    fetched, _ = _carried(backward, target, last, back.outs[0])
 
     def read(values: list[Value]) -> list[Value]:
-        return [
-            back.outs[0] if isinstance(x, int) and across.forward(x) == v else x for x in values
-        ]
+        return [fetched if isinstance(x, int) and across.forward(x) == v else x for x in values]
 
     for item in target.items:
         item.ins = read(item.ins)
     target.outputs = read(target.outputs)
     target.items.insert(0, back)
+
+
+def _carried(loop: Item, body: Draft, first: int, result: int) -> tuple[int, int]:
+    """Carries a value of a body into its next iteration: the value inside, and after the loop.
+
+    Args:
+        loop: the loop.
+        body: its body.
+        first: what enters the first iteration.
+        result: what the body carries on.
+    """
+    wiring, type_ = loop.wiring(), body.type_of(result)
+    inside, after = body.numbers.new(type_), body.numbers.new(type_)
+    at = wiring.constants + wiring.carries
+    loop.ins.insert(at, first)
+    body.inputs.insert(len(body.consts) + at, (inside, Input("in", type_, "body")))
+    body.outputs.insert(wiring.carries, result)
+    loop.outs.insert(wiring.carries, after)
+    with_numbers(loop, num_carry=wiring.carries + 1)
+    return inside, after

@@ -14,7 +14,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from costmodel import parse_cluster
-from ir import FROM_HOST, TO_HOST, IRError
+from ir import FROM_HOST, HOST_COPIES, TO_HOST, IRError
 from ir.analysis import flatten
 from ir.trace import trace
 from planner import load, plan, verify
@@ -230,6 +230,24 @@ def test_where_memory_binds_the_host_holds_what_compute_hides() -> None:
     assert away.peak_bytes <= 8_000_000_000
     assert away.step_s < 0.97 * here.step_s
     assert all(c.exposed_s < 0.01 * away.step_s for c in away.analysed.account.host_copies)
+
+
+def test_copies_have_a_whole_iteration_beside_them() -> None:
+    """They read what enters an iteration, and nothing of it reads what they bring back."""
+    kept = kept_by(trace(wide, *arguments(), offload=True))
+    keys = [one.key for one in stacked_values(kept.program)]
+    hosted = with_values_on_host(Variant(kept, ()), keys).traced
+    copies = 0
+    for loop in (node for node in hosted.graph.nodes if node.op == "scan"):
+        (body,) = loop.bodies
+        entered = set(range(len(body.inputs)))
+        for i, node in enumerate(body.nodes):
+            if node.op in HOST_COPIES:
+                copies += 1
+                assert entered.issuperset(node.inputs)
+                made = set(body.values_of(i))
+                assert not any(made.intersection(other.inputs) for other in body.nodes)
+    assert copies == 2 * len(keys) > 0
 
 
 def test_a_file_says_what_is_on_the_host() -> None:
