@@ -63,6 +63,8 @@ def tried_in_stages(seed: int) -> Outcome:
         refused = next((w for w in made.warnings if w.startswith(NO_PIPELINE)), "")
         if refused and not whole_only:
             return Outcome(what, wrong=f"seed {seed}: {what}: {refused}")
+        if not made.lower_bound_s > 0:  # left out where the step is below it
+            return Outcome(what, wrong=f"seed {seed}: {what}: the bound is above the step")
         step = made.compile()
     except PlanError as error:
         defect = isinstance(error, NotAProgramError)

@@ -38,7 +38,7 @@ from .trials import PlannedPipeline, Trials, flight_of
 
 MOST_LISTED = 200_000  # stages that are looked at to list the divisions of one source
 # Work of all stages that are traced and solved, see `StageFloors.work`: 67 stages of 300 ops on 2
-# devices take 2.4e5 and 15 s of a processor. The bound is raised until it is as close to the step.
+# devices take 3.2e5 and 15 s of a processor. The bound is raised until it is as close to the step.
 MOST_WORK, CLOSE = 2e5, 0.1
 MOST_OPENED = 1000  # divisions that are left, beyond which none is solved
 MOST_TRIED = 200  # pipelines that are simulated; 200 of a small model take about 4 s
@@ -117,7 +117,7 @@ class Proof:
         is_little = len(self.opened) <= MOST_OPENED and self.work() <= self.left
         queue = [(self.bound_s(one), k, one) for k, one in enumerate(self.opened)]
         heapify(queue)
-        tried = 0
+        tried, seen = 0, set[tuple[object, ...]]()
         while queue and is_little and tried < MOST_TRIED and self.left > 0:
             bound_s, number, one = heappop(queue)
             if bound_s >= best_s * (1 - EXACT):
@@ -130,6 +130,10 @@ class Proof:
                 heappush(queue, (self.bound_s(one), number, one))
             else:
                 for division in self._divisions(one, best_s):
+                    known = one.count, division.key, self._prices(one, division)
+                    if known in seen:
+                        continue  # ways to schedule differ in the memory that stages have
+                    seen.add(known)
                     tried += 1
                     found = self.trials.trial(one.count, division, one.family)
                     if found and found.ranked.step_s < best_s:
@@ -294,6 +298,12 @@ class Proof:
         if isinstance(found, StageError):
             self.trials.least.append(found.needs_bytes)
         self.prices[self._key(one, s, kind)] = price
+
+    def _prices(self, one: Open, division: Division) -> tuple[StagePrice | None, ...]:
+        """Prices of the planned stages of a division."""
+        return tuple(
+            self.prices[self._key(one, s, kind)] for s, kind in enumerate(division.recompute)
+        )
 
     def _divisions(self, one: Open, best_s: float) -> Iterator[Division]:
         """The pipelines of planned stages whose bound is below the best step."""

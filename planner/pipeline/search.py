@@ -12,7 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,12 +31,12 @@ from .divide.candidates import Candidates
 from .divide.dynamic_programme import EXACT, Division, with_one_cut_moved
 from .divide.refusal import refusal
 from .divide.run_costs import RECOMPUTE, Shares
-from .divide.simulated import Ranked
+from .divide.simulated import PipelineShape, Ranked, ranked
 from .divide.sources import Chain, InTurn, Source
 from .divide.space import check_stages, counts, group_counts, sizes, stage_counts
 from .divide.stage_bounds import StageBounds
 from .proof import MOST_UNITS, Proof
-from .schedule import INTERLEAVED, families, late_families
+from .schedule import INTERLEAVED, families, family_of, late_families
 from .stage_floors import StageFloors
 from .stage_planner import StagePlanner
 from .trials import WORTH, PlannedPipeline, Trials
@@ -191,28 +192,54 @@ class PipelineSearch:
         return best
 
     def _climbed(self, best: PlannedPipeline) -> PlannedPipeline:
-        """Moves single cuts of the best pipeline, as long as that makes its step shorter.
+        """Moves single cuts of the best pipeline, and its number of micro-batches to the next.
 
-        Estimates are above the step where a stage fills the time in which it waits with forward
-        passes of other micro-batches, most of all in eager 1F1B.
+        That is repeated as long as it makes the step shorter. Estimates are above the step where a
+        stage fills the time in which it waits with forward passes of other micro-batches, or with
+        weight gradients.
         """
         seen = set[tuple[object, ...]]()
         while True:
-            shape, start_s = best.ranked.shape, best.ranked.step_s
-            schedule = best.ranked.schedule
-            family = INTERLEAVED if shape.chunks > 1 else families((schedule,))[0]
-            places = tuple(self.shares.places.index(cut) for cut in shape.cuts)
-            for moved in with_one_cut_moved(places):
-                one = self.candidates.estimated(shape, moved, family)
-                if one.key in seen or self.planner.solved >= MOST_PLANS:
+            now = best
+            for count, family, one in self._moved(now):
+                if (count, one.key) in seen or self.planner.solved >= MOST_PLANS:
                     continue
-                seen.add(one.key)
+                seen.add((count, one.key))
                 if DOUBT * one.step_s < best.ranked.step_s:
-                    found = self.trials.trial(shape.microbatches, one, family)
+                    found = self.trials.trial(count, one, family)
                     best = min(best, found or best, key=lambda f: f.ranked.step_s)
-            if best.ranked.step_s >= start_s:
+            if best is now:
                 return best
             self.best = best
+
+    def _moved(self, best: PlannedPipeline) -> Iterator[tuple[int, str, Division]]:
+        """Pipelines near one: number of micro-batches, family of schedules, estimated division.
+
+        With another number of micro-batches, their seconds and bytes are taken to be in proportion
+        to their size.
+        """
+        shape = best.ranked.shape
+        family = family_of(best.ranked.schedule)
+        places = tuple(self.shares.places.index(cut) for cut in shape.cuts)
+        for at in with_one_cut_moved(places):
+            yield shape.microbatches, family, self.candidates.estimated(shape, at, family)
+        for count in self._next_counts(shape):
+            prices = [p.of_size(shape.microbatches / count) for p in best.prices]
+            sent = [shape.microbatches / count * size for size in best.across]
+            other = replace(shape, microbatches=count)
+            fast = ranked(other, prices, sent, self.machine, math.inf, self.options.schedules)[0]
+            one = Division(places, shape.sizes, shape.recompute, fast.step_s, 0.0, shape.chunks)
+            yield count, family_of(fast.schedule), one
+
+    def _next_counts(self, shape: PipelineShape) -> list[int]:
+        """The next smaller and the next larger number of micro-batches."""
+        able = [
+            m for m in self.counts
+            if self.trials.is_able(m) and not (shape.chunks > 1 and m % len(shape.groups))
+        ]  # fmt: skip
+        smaller = [m for m in able if m < shape.microbatches]
+        larger = [m for m in able if m > shape.microbatches]
+        return [*smaller[-1:], *larger[:1]]
 
     def _proved(
         self, best: PlannedPipeline | None, stages: tuple[int, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,6 +56,14 @@ class StagePrice:
     def paced_s(self, recompute: str) -> float:
         """`microbatch_s` with recomputation."""
         return self.microbatch_s + (recompute == "stage") * self.forward_s
+
+    def of_size(self, ratio: float) -> StagePrice:
+        """The price with micro-batches larger by a ratio, in proportion to their size."""
+        weight_s = self.sums_s + ratio * (self.weight_gradient_s - self.sums_s)
+        return replace(
+            self, forward_s=ratio * self.forward_s, weight_gradient_s=weight_s,
+            input_gradient_s=ratio * self.input_gradient_s,
+        )  # fmt: skip
 
     def more_bytes(self, recompute: str) -> float:
         """Bytes of each further micro-batch in flight."""

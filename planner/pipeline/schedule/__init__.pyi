@@ -17,6 +17,7 @@ from .registry import PIPELINES as PIPELINES
 from .registry import build as build
 from .registry import check_pipelines as check_pipelines
 from .registry import families as families
+from .registry import family_of as family_of
 from .registry import late_families as late_families
 from .registry import schedules as schedules
 from .simulate import Simulator as Simulator

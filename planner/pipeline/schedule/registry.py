@@ -75,6 +75,11 @@ def families(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in found if name != "gpipe" or len(found) == 1)
 
 
+def family_of(name: str) -> str:
+    """The family of a schedule; interleaved 1F1B is one of its own."""
+    return INTERLEAVED if name == INTERLEAVED else families((name,))[0]
+
+
 def late_families(names: Sequence[str]) -> frozenset[str]:
     """Families with a schedule in which weight gradients wait for idle time."""
     return frozenset(_KNOWN[name].divided_as for name in names if _KNOWN[name].divided_as)

@@ -8,8 +8,13 @@ import math
 from dataclasses import replace
 from functools import cache
 
+import jax
+import jax.numpy as jnp
+import optax
 import pytest
 
+from planner.common.options import Options
+from planner.common.request import Request
 from planner.pipeline import proof
 from planner.pipeline.cut.opened_loss import cut_of
 from planner.pipeline.divide.dynamic_programme import EXACT, Division, Machine
@@ -20,7 +25,9 @@ from planner.pipeline.schedule import INTERLEAVED, families
 from planner.pipeline.search import CHUNKS, PipelineSearch
 from planner.pipeline.stage_planner import NEAR, StageError
 from planner.pipeline.trials import flight_of
+from planner.training.training import Training
 from tests.planner.pipeline.test_search import search_of
+from tests.planner.programs import slow_machine
 
 ALL = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", "interleaved")
 # Widths of the layers, bytes of memory, kinds of recomputation, other settings.
@@ -124,6 +131,39 @@ def test_plans_of_stages_take_no_less_than_their_bounds():
         spent_s = kind.count * price.paced_s(kind.recompute) + price.once_s
         assert spent_s >= least.step_s[run] * (1 - 1e-9)
         assert least.step_s[run] >= kind.count * least.micro_s[run]
+
+
+def towers(params, batch):
+    """A second tower begins in the middle: its gradients are sent to no earlier stage."""
+    x = jnp.tanh(jnp.tanh(batch["x"] @ params["a"]) @ params["b"])
+    y = jnp.tanh(jnp.tanh(batch["x"] @ params["c"]) @ params["d"])
+    return jnp.mean(jnp.square(x + y))
+
+
+def chain(params, batch):
+    """What `tanh` returns is computed again where a stage begins after it."""
+    x = batch["x"]
+    for w, v in (("a", "b"), ("c", "d")):
+        x = x + jnp.tanh(x @ params[w]) @ params[v]
+    return jnp.mean(jnp.square(x))
+
+
+@pytest.mark.parametrize("loss", [chain, towers])
+def test_stages_send_their_gradients_no_earlier_than_their_bounds(loss):
+    square = jax.ShapeDtypeStruct((16, 16), jnp.float32)
+    args = dict.fromkeys("abcd", square), {"x": jax.ShapeDtypeStruct((8, 16), jnp.float32)}
+    options = Options(microbatches=2, baselines=False, loss_reduction="mean")
+    training = Training(loss, args, optax.sgd(0.1), False, 0, "two")
+    search = PipelineSearch(training, Request(slow_machine(4), options))
+    least, places, whole = search.floors.least(2, 1), search.shares.places, search.planner.loss(2)
+    for first in range(1, len(places) - 1):
+        cuts = (0, places[first], places[-1])
+        shape = PipelineShape(cuts, (1, 1), 2, ("none",) * 2, 1)
+        found = search.planner.stage(cut_of(whole, cuts), shape, 1, 1)
+        assert not isinstance(found, StageError)
+        price, run = found[1], (first, len(places) - 1)
+        assert price.forward_s >= least.forward_s[run] * (1 - 1e-9)
+        assert price.forward_s + price.input_gradient_s >= least.both_s[run] * (1 - 1e-9)
 
 
 def test_a_bound_of_all_pipelines_is_below_the_best_and_above_their_work():
