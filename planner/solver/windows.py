@@ -98,6 +98,8 @@ class _Windows:
         known = dict(options.multipliers)
         # those of the bound
         self.multipliers = tuple(min(max(known.get(w, 0.0), 0.0), 1.0) for w in self.windows)
+        self.solved = self.multipliers  # those of the last solve, and its tolerance
+        self.tolerance: float = np.inf
         self.stop: Stop | None = None  # why the search was cut short
         self.left: OptionsLeft | None = None  # what is searched, all if None
         self.outside: float = np.inf  # no choice with another option costs less
@@ -110,9 +112,9 @@ class _Windows:
         step, stale = STEP, 0
         while self.solves > 0 and self.stop is None and not self._close:
             highest, far = self._highest()
-            moved = max(abs(a - b) for a, b in zip(self.multipliers, far, strict=True))
             # small problems are solved once more at the same multipliers, with less tolerance
-            if stale >= MOST_STALE or (self.large and moved < NEAREST):
+            again = _distance(self.multipliers, far) < NEAREST and self.large
+            if stale >= MOST_STALE or again:
                 break
             if highest - self.bound <= self.options.tolerance * abs(self.cost) / 2:
                 break
@@ -120,7 +122,11 @@ class _Windows:
                 self._narrow()
             bound, gap = self.bound, self.cost - self.bound
             moves = zip(self.multipliers, far, strict=True)
-            if not self._solve(tuple(a + step * (b - a) for a, b in moves)).choice:
+            here = tuple(a + step * (b - a) for a, b in moves)
+            near = _distance(self.solved, here) < NEAREST
+            if near and self._tolerance(here) >= self.tolerance:
+                break
+            if not self._solve(here).choice:
                 break
             if self.bound > bound:
                 step = min(1.0, step * LONGER)
@@ -142,13 +148,8 @@ class _Windows:
     def _solve(self, multipliers: tuple[float, ...]) -> IntraSolution:
         """Solves at some multipliers; takes the choice and the bound."""
         self.solves -= 1
-        tolerance = self.options.tolerance
-        if self.large and any(multipliers):
-            tolerance = max(tolerance, MIXED)
-        if self.choice and self.cost > 0.0:
-            gap = (self.cost - max(self.bound, 0.0)) / self.cost
-            tolerance = max(tolerance, SHARE_OF_GAP * gap)
-        found = self._found(multipliers, tolerance)
+        self.solved, self.tolerance = multipliers, self._tolerance(multipliers)
+        found = self._found(multipliers, self.tolerance)
         if min(found.bound, self.outside) > self.bound:
             self.bound, self.multipliers = min(found.bound, self.outside), multipliers
         if found.stop is Stop.INTERRUPTED:
@@ -165,6 +166,16 @@ class _Windows:
             if cost < self.cost:
                 self.choice, self.cost = found.choice, cost
         return found
+
+    def _tolerance(self, multipliers: tuple[float, ...]) -> float:
+        """Tolerance of the next solve, at some multipliers."""
+        tolerance = self.options.tolerance
+        if self.large and any(multipliers):
+            tolerance = max(tolerance, MIXED)
+        if self.choice and self.cost > 0.0:
+            gap = (self.cost - max(self.bound, 0.0)) / self.cost
+            tolerance = max(tolerance, SHARE_OF_GAP * gap)
+        return tolerance
 
     def _found(self, multipliers: tuple[float, ...], tolerance: float) -> IntraSolution:
         """The solution at some multipliers, among the options that are left."""
@@ -228,3 +239,8 @@ class _Windows:
             return self.bound, self.multipliers
         chosen = np.clip(values[1 : 1 + count], 0.0, 1.0)
         return floor + scale * float(values[0]), tuple(chosen.tolist())
+
+
+def _distance(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    """The greatest difference of two multipliers of a window."""
+    return max(abs(x - y) for x, y in zip(a, b, strict=True))
