@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -34,6 +35,12 @@ def planned(**settings: Any) -> Any:
     params, batch = arguments()
     given = {"cluster": slow_machine(4), "microbatches": 4, "pipeline": 2, "baselines": False}
     return plan(everything, params, batch, optimizer=CLIPPED, has_aux=True, **given | settings)
+
+
+@cache
+def in_two_stages() -> Any:
+    """A plan that tests share; none changes it."""
+    return planned(schedules=("gpipe",))
 
 
 def test_a_pipeline_is_saved_loaded_bound_and_run(tmp_path):
@@ -91,14 +98,14 @@ def test_stages_in_turn_on_each_group_are_chosen_saved_and_run(tmp_path):
 
 
 def test_a_plan_for_another_program_is_refused(tmp_path):
-    made = planned(schedules=("gpipe",), pipeline=2)
+    made = in_two_stages()
     params, batch = arguments(layers=6)
     with pytest.raises(PlanError, match=r"is of a program of|is not the one that was planned"):
         made.bind(everything, params, batch, optimizer=CLIPPED, has_aux=True)
 
 
 def test_a_step_called_with_other_than_it_was_planned_for_is_refused():
-    made = planned(schedules=("gpipe",))
+    made = in_two_stages()
     params, batch = arguments()
     state, step = made.bound.loss.built.init(params), made.compile()
     narrow = {**batch, "ids": batch["ids"][:, :1]}
@@ -127,7 +134,7 @@ def test_a_step_called_with_other_than_it_was_planned_for_is_refused():
 
 
 def test_a_step_leaves_what_was_placed_for_it_and_refuses_what_it_used():
-    made = planned(schedules=("gpipe",))
+    made = in_two_stages()
     params, batch = arguments()
     for given in (params, jax.device_put(params, jax.devices()[0])):
         state = made.bound.loss.built.init(given)
