@@ -17,13 +17,14 @@ from .collectives import wire_fraction as wire_fraction
 from .compute import KEPT_BYTES as KEPT_BYTES
 from .compute import ComputeModel as ComputeModel
 from .compute import item_bytes as item_bytes
+from .exchanged_rows import RowExchange as RowExchange
 from .fit import Curve as Curve
 from .fit import fit_curve as fit_curve
 from .gaps import missing_sizes as missing_sizes
 from .group import Group as Group
 from .group import group_for as group_for
 from .grouped import GroupedWork as GroupedWork
-from .grouped import rounds_of as rounds_of
+from .grouped import fetched_of as fetched_of
 from .mapped import mapped_collective_s as mapped_collective_s
 from .mapped import mapped_collectives as mapped_collectives
 from .opcost import HOLDING as HOLDING

@@ -120,9 +120,9 @@ def joint_axes(
 @final
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Permutes in one run of an op, one entry per strategy.
+    """Collectives of one kind in one run of an op, permutes mostly, one entry per strategy.
 
-    sent_bytes: of a device, all permutes together; seconds: of these.
+    sent_bytes: of a device, all of them together; seconds: of these.
     exposed_s: the part of `seconds` in which no block is computed, or one is slowed down.
     """
 

@@ -11,19 +11,20 @@ times the mean. Fused experts on H100s, split over w devices, take that much lon
 choose experts by a power law of 1.01 than when they are balanced (medians: 1.62 times at 8 devices,
 2.34 at 64; 2.01 and 3.22 for a power law of 1.2). Split rows are even.
 
-Where rows and groups are split alike, every device has as many rows, and matrices pass by from both
-sides, from as far as the rows before a device's own groups are more or less than its share. With
-loads that deviate by s, which makes the largest of n what it is above, that is the largest value of
-a Brownian bridge, sqrt(pi / 8) s sqrt(n) devices, and one more for the edges:
+Where rows and groups are split alike over n devices, every one has as many rows. It lacks the
+matrices of the groups that these are of beside its own, and fetches them, in rounds of
 
-    rounds = 1 + sqrt(pi / 8) s sqrt(n),  s = (n^0.2 - 1) / sqrt(2 ln n),  n - 1 at most,
+    min(G + ceil(n^0.2), groups - G)
 
-of each side: 1.4 of 8 devices, 3.3 of 64. Nothing is computed beside a permute.
+matrices: it has rows of G + 1 groups in the mean, and a device that holds groups with more rows
+than the mean sends their matrices to so many more. With drawn loads, of which the largest device
+has n^0.2 times the mean, the device that lacks or sends most has 0.6 to 1.2 rounds in the mean of
+the draws (`tests/costmodel/test_grouped.py`); the price is that of one. Sums of the gradient go the
+other way. Nothing is computed beside an exchange.
 
 Emission: `planner.emit.grouped`.
 
-Sources: largest of n deviates and of a bridge, Feller, An Introduction to Probability Theory,
-volume 2; aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0), timings of TensorRT-LLM's experts, whose
+Source: aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0), timings of TensorRT-LLM's experts, whose
 medians by number of devices are in `benchmarks/data/experts_load.csv`.
 """
 
@@ -55,12 +56,10 @@ def load(ways: Floats) -> Floats:
     return np.power(ways, LOAD_POWER)
 
 
-def rounds_of(ways: Floats) -> Floats:
-    """Rounds from each side, where rows and groups are split alike over `ways` devices."""
-    n = np.maximum(ways, 2.0)
-    deviation = (load(n) - 1.0) / np.sqrt(2.0 * np.log(n))
-    far = 1.0 + np.sqrt(np.pi / 8.0) * deviation * np.sqrt(n)
-    return np.minimum(far, np.maximum(ways, 1.0) - 1.0)
+def fetched_of(groups: float, ways: Floats) -> Floats:
+    """Matrices of a round, where rows and as many groups are split alike over `ways` devices."""
+    own = groups / ways
+    return np.minimum(own + np.ceil(load(ways)), groups - own)
 
 
 @final
@@ -80,11 +79,11 @@ class GroupedWork:
         self.dtype, self.item = dtype, float(item_bytes(dtype))
         self.contracts_rows = sizes.contracts_rows
         self.depth, self.width = sizes.depth / depth, sizes.width / width
-        self.near, self.rounds = near > 1.0, rounds_of(near)
+        self.near, self.count, self.fetched = near > 1.0, near, fetched_of(sizes.groups, near)
         self.rows, self.groups = sizes.rows / (rows * near), sizes.groups / (groups * near)
         # rows are in the order of groups: a part of the rows has few groups, and the other way
         self.own = np.minimum(self.rows, sizes.rows * load(groups) / groups)
-        met = self.groups * np.where(self.near, 1.0 + 2.0 * self.rounds, 1.0)
+        met = self.groups + self.fetched
         present = np.minimum(met, sizes.groups * self.own / max(sizes.rows, 1) + 1.0)
         self.tile = np.maximum(np.minimum(float(sizes.tile_rows), self.rows), 1.0)
         self.tiles = self.own / self.tile + 0.5 * present
@@ -98,15 +97,16 @@ class GroupedWork:
         if self.is_empty:
             return np.zeros_like(self.tiles)
         product = compute.gemm_s(*self._product(), self.dtype)
-        steps = np.maximum(np.ceil(self.tiles / self.at_once), 1.0 + 2.0 * self.rounds)
+        steps = np.maximum(np.ceil(self.tiles / self.at_once), 1.0 + self.near)
         return product + compute.memory_s(self._moved()) + steps * _KERNELS * compute.launch_s
 
     def exchange(self, hops: Hops) -> Exchange:
-        """Permutes of one run."""
-        count = np.where(self.near & (not self.is_empty), 2.0 * self.rounds, 0.0)
-        each = self.matrices * (_SUM if self.contracts_rows else self.item)
-        seconds = count * hops.seconds(each)
-        return Exchange(count, count * each, seconds, seconds)
+        """All-to-alls of one run."""
+        count = np.where(self.near & (not self.is_empty), 1.0, 0.0)
+        item = _SUM if self.contracts_rows else self.item
+        full = count * self.fetched * self.depth * self.width * item
+        seconds = hops.seconds(full, ("all-to-all",))
+        return Exchange(count, full * (1.0 - 1.0 / self.count), seconds, seconds)
 
     def _product(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Batch, rows, columns and depth of the product of all tiles."""
@@ -127,17 +127,7 @@ class GroupedWork:
             return np.zeros_like(self.tiles)
         matrix = self.depth * self.width
         rows = self.at_once * self.tile * (self.depth + self.width) * self.item
+        passing = 2.0 * self.fetched * matrix  # matrices, or sums, on their way
         if self.contracts_rows:
-            found = rows + self.at_once * matrix * _SUM + self._passing(3.0, 1.0) * _SUM
-        else:
-            found = rows + (self.at_once * matrix + self._passing(2.0, 0.0)) * self.item
-        return found
-
-    def _passing(self, near: float, otherwise: float) -> Floats:
-        """Elements of copies of a device's matrices.
-
-        Args:
-            near: number of copies where matrices pass by from other devices.
-            otherwise: number of copies where they do not.
-        """
-        return self.matrices * np.where(self.near, near, otherwise)
+            return rows + (self.at_once * matrix + passing + self.matrices) * _SUM
+        return rows + (self.at_once * matrix + passing) * self.item

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ir import (
     AMOUNTS,
     ATTENTION,
+    EXCHANGE,
+    EXCHANGED,
     GROUPED,
     HOST_COPIES,
     REGISTERED,
@@ -30,6 +32,7 @@ from ir import (
 from .attention_blocks import AttentionWork, Hops
 from .borders import Borders
 from .compute import ComputeModel
+from .exchanged_rows import RowExchange
 from .grouped import GroupedWork
 from .mapped import mapped_s
 
@@ -63,10 +66,10 @@ def op_seconds(
 
     A product and an attention kernel are priced by measured tables, a grouped product by those of
     its tiles, a convolution as a product, a gather, scatter or reduction by its own timings where
-    the device has them; everything else by the larger of its arithmetic and its traffic:
-    t = max(flops / rate, bytes / bandwidth) + launches * t_launch. A copy to or from the host takes
-    no time of the device; what of it nothing runs beside is the planner's to add
-    (`ComputeModel.host_copy_s`).
+    the device has them, rows that devices exchange included; everything else by the larger of its
+    arithmetic and its traffic: t = max(flops / rate, bytes / bandwidth) + launches * t_launch. A
+    copy to or from the host takes no time of the device; what of it nothing runs beside is the
+    planner's to add (`ComputeModel.host_copy_s`).
 
     Args:
         work: the op.
@@ -92,6 +95,10 @@ def op_seconds(
     if own is not None:
         return own
     busy = _computing_s(work, ways, local, moved, compute)
+    if work.node.op in EXCHANGED and work.spec.joint:
+        rows = RowExchange(work.node, work.operands, ways)
+        busy = busy + rows.seconds(compute)
+        return busy if hops is None else busy + rows.exposed_s(hops)
     if work.node.op not in SLIDING or hops is None:
         return busy
     borders = Borders(work.node, work.operands, work.spec, ways, count)
@@ -117,7 +124,7 @@ def _computing_s(
 
 
 # Ops that exchange parts and hold memory of their own while they run.
-HOLDING = (*ATTENTION, GROUPED, *SLIDING)
+HOLDING = (*ATTENTION, *EXCHANGED, GROUPED, *SLIDING)
 
 
 def _exchanging_s(
@@ -156,11 +163,12 @@ def held_bytes(
         return AttentionWork(node, operands, ways).scratch_bytes()
     if node.op in SLIDING:
         return Borders(node, operands, spec, ways, count).held
+    if node.op in EXCHANGED:
+        held = RowExchange(node, operands, ways).held_bytes() if EXCHANGE in ways else 0.0
+        return np.zeros(count) + held
     sizes = grouped_sizes(operands, dict(node.attrs))
-    held: Floats = np.zeros(count)
-    return (
-        held if sizes is None else held + GroupedWork(sizes, operands[0].dtype, ways).held_bytes()
-    )
+    grouped = GroupedWork(sizes, operands[0].dtype, ways).held_bytes() if sizes else 0.0
+    return np.zeros(count) + grouped
 
 
 def local_sizes(spec: FactorSpec, ways: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -49,6 +49,8 @@ from .ops.attention import halo as halo
 from .ops.attention import is_causal as is_causal
 from .ops.attention import pairs as pairs
 from .ops.attention import sequence_dim as sequence_dim
+from .ops.gather import EXCHANGE as EXCHANGE
+from .ops.gather import EXCHANGED as EXCHANGED
 from .ops.grouped import GROUPED as GROUPED
 from .ops.grouped import GROUPS as GROUPS
 from .ops.grouped import NEAR as NEAR

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..factors import FactorSpec
+from ..ops.grouped import GROUPED, GROUPS
 from ..table import lookup
 from .batch_dimensions import batch_dimensions
 from .dimension_classes import Classes
@@ -21,7 +22,7 @@ class Kinds:
         batch: classes of the batch dimensions of batch arguments.
         sequence: classes of the first of their other dimensions.
         experts: classes of batch dimensions of products one operand of which is a parameter, cast
-            or reshaped.
+            or reshaped, and of the groups of grouped products.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ def _expert_classes(classes: Classes, specs: Sequence[FactorSpec], weights: set[
             lhs, rhs = ({f for dim in dims for f in dim} for dims in spec.operands)
             out = {f for dim in spec.results[0] for f in dim}
             found.update(classes.of_factor(i, f) for f in lhs & rhs & out)
+        elif op.node.op == GROUPED and GROUPS in spec.names and op.inputs[1] in weights:
+            found.add(classes.of_factor(i, GROUPS))
     return found
 
 

@@ -10,13 +10,17 @@ With one indexed operand dimension, as in an embedding lookup, that dimension is
        first shard only.
 
 The sum over the shards is the result.
+
+Where the result has n k rows of n rows of a table, as that of tokens brought into the order of
+their experts, the joint factor `exchange` splits both alike: devices ask the holders of their rows
+for these, and get them in one exchange. So do rows that are added to a table, `scatter.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,6 +31,8 @@ from .build import NUMBERS, build_spec, fields, ints, names, no_flops
 from .numeric import convert
 
 SUMMED = "v"
+EXCHANGE: Final = "exchange"
+EXCHANGED: Final = ("gather", "scatter-add")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,34 @@ def _gather(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
         kinds[SUMMED] = "sum"
     whole = {name for name in (*at_operand, *at_result) if name[0] in "xy"} | {"index"}
     kinds |= dict.fromkeys(whole, "whole")
-    return build_spec(operands, [at_operand, at_indices], results, [at_result], kinds)
+    spec = build_spec(operands, [at_operand, at_indices], results, [at_result], kinds)
+    moved = numbers.start_index_map, numbers.collapsed_slice_dims, numbers.offset_dims
+    return exchanged(spec, operand, indices, results[0], moved)
+
+
+def exchanged(
+    spec: FactorSpec, table: TensorType, indices: TensorType, rows: TensorType,
+    numbers: tuple[tuple[int, ...], ...],
+) -> FactorSpec:  # fmt: skip
+    """The spec with the joint factor of rows that devices exchange, if the lookup has that form.
+
+    Args:
+        spec: of a lookup of rows in a table, or of what adds rows to it.
+        table: its type, [n, ...].
+        indices: their type, [n k, 1].
+        rows: their type, [n k, ...].
+        numbers: indexed dimensions of the table, those without a place in a row, and dimensions of
+            rows that are dimensions of the table.
+    """
+    form = (0,), (0,), tuple(range(1, table.rank))
+    known = dtype_kind(table.dtype) in ("int", "float") and table.nbytes >= table.size
+    if not known or table.rank < 2 or indices.rank != 2 or numbers != form:
+        return spec
+    count = table.shape[0]
+    if count < 2 or rows.shape[0] % count or not rows.size or table.shape[1:] != rows.shape[1:]:
+        return spec
+    joint = ((EXCHANGE, (SUMMED, "i0")),)
+    return replace(spec, sizes=(*spec.sizes, (EXCHANGE, count)), joint=joint)
 
 
 def is_lookup(operand: TensorType, sizes: tuple[int, ...], indexed: tuple[int, ...]) -> bool:

@@ -12,11 +12,11 @@ own: rows of others are left out, as zeros of a partial sum. No row is dropped, 
 groups are. Forms with batch dimensions, or with sizes for each batch, keep rows and groups whole.
 
 The joint factor `near` splits rows and groups over the same n devices. All have equally many rows,
-which belong to few groups, those nearby: with equal groups to those that the device holds. Matrices
-of other devices pass by from both sides until all rows have met theirs, in as many rounds as the
-farthest needs, n - 1 at most; the sums of the gradient come back the same way. Results are shards.
+which belong to few groups: with equal groups to those that the device holds. Matrices of the other
+groups that it has rows of are fetched from the devices that hold them, and sums of the gradient are
+sent to these. Results are shards.
 
-Sources: rings, Liu et al., arXiv:2310.01889; Gale et al., MegaBlocks, arXiv:2211.15841.
+Source: Gale et al., MegaBlocks, arXiv:2211.15841.
 """
 
 from __future__ import annotations

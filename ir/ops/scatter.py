@@ -10,7 +10,8 @@ shard that starts at `first`:
 
 Where updates are added, the places of the indices are sum factors, named `i0`, `i1`, ...: each
 device adds its own updates. The operand must then be counted once: emission passes it to the
-first shard along those axes and zeros to the others. The sum over the shards is the result.
+first shard along those axes and zeros to the others. The sum over the shards is the result. Rows
+that are added to rows of a table may be sent to the devices that hold these (`gather.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..factors import FactorSpec
 from ..opdef import Attributes, FactorRule, OpDef, Types
 from ..types import dtype_kind
 from .build import NUMBERS, build_spec, fields, ints, linear_in, names
-from .gather import windows
+from .gather import exchanged, windows
 
 SCATTERED = "v"
 
@@ -57,8 +58,13 @@ class ScatterNumbers:
         return [i for i in range(rank) if i not in gone]
 
 
-def _scatter(adds: bool) -> FactorRule:
-    """Rule of a scatter; `adds` if updates are combined by a sum."""
+def _scatter(adds: bool, combined: bool) -> FactorRule:
+    """Rule of a scatter.
+
+    Args:
+        adds: whether updates are combined by a sum.
+        combined: whether they are added.
+    """
 
     def rule(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
         operand, indices, updates = operands
@@ -87,7 +93,11 @@ def _scatter(adds: bool) -> FactorRule:
         whole = {name for name in (*at_operand, *at_updates) if name[0] in "xu"} | {"index"}
         kinds |= dict.fromkeys(whole, "whole")
         dims = [at_operand, at_indices, at_updates]
-        return build_spec(operands, dims, results, [at_operand], kinds)
+        spec = build_spec(operands, dims, results, [at_operand], kinds)
+        if not combined:
+            return spec
+        moved = scattered, numbers.inserted_window_dims, numbers.update_window_dims
+        return exchanged(spec, operand, indices, updates, moved)
 
     return rule
 
@@ -133,7 +143,7 @@ def _record(name: str, combine: Callable[[Any, Any], Any]) -> OpDef:
     adds = name in ("scatter-add", "scatter-sub")
     return OpDef(
         name,
-        _scatter(adds),
+        _scatter(adds, name == "scatter-add"),
         "index",
         _update_size,
         linear_in((0, 2)) if adds else None,

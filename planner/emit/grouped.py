@@ -34,6 +34,7 @@ from .attention_blocks import Note
 from .group_tiles import Products, bounds, tiles_of
 from .local_op import LocalOp, shift
 from .near_groups import Near, near_gradient, near_rows
+from .row_exchange import noted
 
 Array = Any
 
@@ -56,7 +57,9 @@ def grouped(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
     products, rows = Products(op, sizes), lhs.shape[0]
     axes = op.strategy.factor_axes(op.mesh).get(NEAR, ())
     if axes:
-        near = Near(op, axes, products, counts, rows, note)
+        near = Near(op, axes, products, counts, rows)
+        sent = products.sum_type if sizes.contracts_rows else rhs.dtype
+        note(*noted("all-to-all", axes, near.shape(), sent), op.count)
         run = near_gradient if sizes.contracts_rows else near_rows
         return [run(near, lhs, rhs).astype(result.dtype)]
     first, end = bounds(counts, shift(op, op.strategy.operands[0], 0, sizes.rows), rows)

@@ -7,10 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from costmodel import KINDS, rounds_of, wire_fraction
-from ir import NEAR
+from costmodel import KINDS, wire_fraction
+from ir import EXCHANGE
 from profiles import CollectiveKind
 
 from .hlo_groups import group_size
@@ -40,8 +38,8 @@ _CALLED = re.compile(r"(?:called_computations|calls)=\{([^}]*)\}")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 # XLA sums 16-bit numbers in 32 bits where the hardware has no such sum, and says so in this name.
 _PROMOTED = re.compile(r"to_apply=%?[\w.\-]*promoted")
-# Loops of `near_groups`, which a plan prices by the number of devices.
-_NEAR = re.compile(rf'op_name="[^"]*/{NEAR}(\d+)/while"')
+# Loops of `row_exchange`: rounds after the first, of which a plan has none.
+_EXCHANGED = re.compile(rf'op_name="[^"]*/{EXCHANGE}/while"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
@@ -159,8 +157,7 @@ def trips_of(line: str, unknown_trips: int) -> float:
     trips = _TRIPS.search(line)
     if trips:
         return float(trips.group(1))
-    near = _NEAR.search(line)
-    return float(rounds_of(np.array(float(near.group(1))))) if near else float(unknown_trips)
+    return 0.0 if _EXCHANGED.search(line) else float(unknown_trips)
 
 
 def _called(line: str, unknown_trips: int) -> Iterator[tuple[str, float]]:
@@ -210,6 +207,8 @@ def _results(match: re.Match[str]) -> list[tuple[str, str]]:
         return tensors
     if kind == "collective-permute" and tensors[-2:] == [("u32", ""), ("u32", "")]:
         tensors = tensors[:-2]
+    if kind == _RAGGED:  # whose sizes and places are operands too
+        return tensors[-1:]
     return tensors[len(tensors) // 2 :]
 
 

@@ -55,12 +55,12 @@ def gather(op: LocalOp, operands: Sequence[Array]) -> list[Array]:
     found = jnp.where(wide(kept), found, nothing(found))
     if fills:
         axes = tuple(axis for d in split for axis in state.dims[d])
-        fill = jnp.full_like(found, _fill_value(params["fill_value"], found.dtype))
+        fill = jnp.full_like(found, fill_value(params["fill_value"], found.dtype))
         found = jnp.where(wide(inside), found, mask(fill, axes))
     return [found]
 
 
-def _fill_value(given: Any, dtype: Any) -> Any:
+def fill_value(given: Any, dtype: Any) -> Any:
     """The value that `jax.lax.gather` fills in."""
     if given is not None:
         return given

@@ -1,29 +1,27 @@
 # pyright: basic
-"""Grouped products whose rows and groups are split alike: matrices pass by from both sides.
+"""Grouped products whose rows and groups are split alike: devices fetch the matrices they lack.
 
-Device d of n has rows d R to (d + 1) R, and matrices of the groups d G to (d + 1) G. In round r it
-has the matrices of device d + r, and then of d - r, for r from 1 to the farthest that any device
-needs, which follows from the sizes of all groups. A gradient goes the other way: sums for device d
-begin at the farthest device that has rows of its groups, and every one on the way adds its own.
+Device d of n has rows d R to (d + 1) R, and matrices of the groups d G to (d + 1) G. Sizes of all
+groups tell every device which groups all others have rows of, and so which matrices it sends to
+whom. What a device lacks comes in rounds of `costmodel.fetched_of` matrices. Sums of the gradient
+go the other way, and are added up where their groups are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from costmodel import rounds_of
-from ir import NEAR, ReshardStep, TensorType, replicated
+from costmodel import fetched_of
 
-from .attention_blocks import Note
 from .group_tiles import Products, Tiles, bounds, tiles_of
 from .local_op import LocalOp
+from .row_exchange import INDEX, Asked, Round, repeated
 
 Array = Any
 
@@ -41,86 +39,134 @@ class Near:
     products: Products
     counts: Array
     rows: int
-    note: Note
 
-    @property
+    @cached_property
     def count(self) -> int:
         """Devices."""
         return self.op.mesh.product(self.axes)
 
-    @property
+    @cached_property
     def groups(self) -> int:
         """Groups of a device."""
         return self.products.sizes.groups // self.count
 
-    @property
+    @cached_property
+    def room(self) -> int:
+        """Matrices of a round."""
+        found = fetched_of(float(self.products.sizes.groups), np.array(float(self.count)))
+        return max(int(found), 1)
+
+    def shape(self) -> tuple[int, ...]:
+        """Of the matrices of a round, or of sums of the gradient."""
+        sizes, op = self.products.sizes, self.op
+        if sizes.contracts_rows:
+            return (self.room, *op.local_results[0].shape[1:])
+        matrices, dim = op.local_operands[1].shape, sizes.matrix_dims[0]
+        return (self.room, *matrices[:dim], *matrices[dim + 1 :])
+
+    @cached_property
     def index(self) -> Array:
         """Number of this device."""
         return lax.axis_index(self.axes)
 
-    def tiles(self, device: Array) -> Tiles:
-        """Tiles of this device's rows of the groups of another device, if there is such a one."""
-        start = jnp.clip(device, 0, self.count - 1) * self.groups
-        first, end = (
-            lax.dynamic_slice(x, (start,), (self.groups,))
-            for x in bounds(self.counts, self.index * self.rows, self.rows)
-        )
-        known = (device >= 0) & (device < self.count)
-        return tiles_of(self.products.sizes, first, jnp.where(known, end, first), self.rows)
-
-    def rounds(self, sign: int) -> Array:
-        """How far up (1) or down (-1) the farthest groups are that any device has rows of."""
-        device = jnp.arange(self.count, dtype=jnp.int32)[:, None]
+    @cached_property
+    def lacking(self) -> Array:
+        """Whether device d has rows of a group that it does not hold, at [d, group]."""
+        device = lax.iota(INDEX, self.count)[:, None]
         first, end = bounds(self.counts, device * self.rows, self.rows)
-        holder = jnp.arange(self.products.sizes.groups, dtype=jnp.int32) // self.groups
-        return jnp.max(jnp.where(end > first, (holder - device) * sign, 0))
+        holder = lax.iota(INDEX, self.products.sizes.groups) // self.groups
+        return (end > first) & (holder != device)
 
-    def passed(self, x: Array, by: int) -> Array:
-        """What the device `by` places before has."""
-        pairs = [(i, (i + by) % self.count) for i in range(self.count)]
-        words = jnp.dtype(f"uint{8 * x.dtype.itemsize}")  # which no compiler rounds on their way
-        moved = lax.ppermute(lax.bitcast_convert_type(x, words), self.axes, pairs)
-        return lax.bitcast_convert_type(moved, x.dtype)
+    @cached_property
+    def place(self) -> Array:
+        """Number of a group among those that device d lacks, at [d, group]."""
+        lacking = self.lacking.astype(INDEX)
+        return jnp.cumsum(lacking, axis=1, dtype=INDEX) - lacking
 
-    def loop(self, x: Array, rounds: Array, step: Callable[[Array, Any], Any], start: Any) -> Any:
-        """`step(r, carry)` for r from 1 to `rounds`, which has one permute of an array like `x`."""
-        state, expected = replicated(x.ndim), float(rounds_of(np.array(float(self.count))))
-        permute = ReshardStep("collective-permute", self.axes, -1, -1, "", state, state)
-        type_ = TensorType(tuple(x.shape), str(x.dtype))
-        self.note(permute, type_, self.op.count * expected)
-        with jax.named_scope(f"{NEAR}{self.count}"):  # for readers of the compiled text
-            return lax.while_loop(
-                lambda c: c[0] <= rounds, lambda c: (c[0] + 1, step(*c)), (jnp.int32(1), start)
-            )[1]
+    @cached_property
+    def rounds(self) -> Array:
+        """As the device needs that lacks most."""
+        most = jnp.max(jnp.sum(self.lacking, axis=1, dtype=INDEX))
+        return (most + (self.room - 1)) // self.room
+
+    def own_tiles(self) -> Tiles:
+        """Tiles of this device's rows of its own groups."""
+        first, end = bounds(self.counts, self.index * self.rows, self.rows)
+        start = self.index * self.groups
+        first, end = (lax.dynamic_slice(x, (start,), (self.groups,)) for x in (first, end))
+        return tiles_of(self.products.sizes, first, end, self.rows)
+
+    def fetch(self, r: Array) -> Fetch:
+        """What is lacking in round r."""
+        wanted = self.lacking & (self.place // self.room == r)
+        counts = jnp.sum(wanted.reshape(self.count, self.count, self.groups), 2, dtype=INDEX)
+        return Fetch(self, wanted, Asked(self.axes, self.room, counts))
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Matrices that devices lack in one round of them; wanted: by device d of a group."""
+
+    near: Near
+    wanted: Array
+    asked: Asked
+
+    def tiles(self) -> Tiles:
+        """Tiles of this device's rows of the groups that it lacks, in the order of these."""
+        near = self.near
+        group = _chosen(self.wanted[near.index], jnp.zeros((), INDEX), near.room)
+        first, end = bounds(near.counts, near.index * near.rows, near.rows)
+        first, end = (jnp.take(x, group, mode="fill", fill_value=0) for x in (first, end))
+        return tiles_of(near.products.sizes, first, end, near.rows)
+
+    def held(self, this: Round) -> Array:
+        """Groups of this device, by their numbers in it, that its round is about."""
+        near = self.near
+        mine = self.wanted.reshape(near.count, near.count, near.groups)[:, near.index]
+        found = _chosen(mine.reshape(-1), this.number, near.room)
+        return jnp.where(found < mine.size, found % near.groups, near.groups)
+
+
+def _chosen(flags: Array, r: Array, room: int) -> Array:
+    """Places of `room` flags that are set, from number r `room` on; beyond the last where none."""
+    number = jnp.cumsum(flags, dtype=INDEX) - 1 - r * room
+    to = jnp.where(flags & (number >= 0) & (number < room), number, room)
+    places = lax.iota(INDEX, flags.shape[0])
+    return jnp.full(room, flags.shape[0], INDEX).at[to].set(places, mode="drop")
 
 
 def near_rows(near: Near, lhs: Array, rhs: Array) -> Array:
     """Rows times the matrices of their groups."""
-    result = near.op.local_results[0]
+    result, dim = near.op.local_results[0], near.products.sizes.matrix_dims[0]
+
+    def step(r: Array, out: Array) -> Array:
+        fetch = near.fetch(r)
+
+        def fetched(this: Round, matrices: Array) -> Array:
+            sent = jnp.take(rhs, fetch.held(this), axis=dim, mode="clip")
+            return this.from_holders(jnp.moveaxis(sent, dim, 0), matrices)
+
+        matrices = fetch.asked.each(fetched, jnp.zeros(near.shape(), rhs.dtype))
+        return near.products.rows(fetch.tiles(), lhs, jnp.moveaxis(matrices, 0, dim), out)
+
     out = jnp.zeros(result.shape, result.dtype)
-    out = near.products.rows(near.tiles(near.index), lhs, rhs, out)
-    for sign in (1, -1):
-
-        def step(r: Array, carry: Any, sign: int = sign) -> Any:
-            matrices, out = near.passed(carry[0], -sign), carry[1]
-            tiles = near.tiles(near.index + sign * r)
-            return matrices, near.products.rows(tiles, lhs, matrices, out)
-
-        _, out = near.loop(rhs, near.rounds(sign), step, (rhs, out))
-    return out
+    out = near.products.rows(near.own_tiles(), lhs, rhs, out)
+    return repeated(near.rounds, step, out)
 
 
 def near_gradient(near: Near, lhs: Array, rhs: Array) -> Array:
     """For each of a device's groups the product of its rows on all devices, in a wide type."""
     result, wide = near.op.local_results[0], near.products.sum_type
-    zeros = jnp.zeros(result.shape, wide)
-    total = near.products.gradient(near.tiles(near.index), lhs, rhs, zeros)
-    for sign in (1, -1):
-        rounds = near.rounds(sign)
 
-        def step(r: Array, sums: Any, sign: int = sign, rounds: Array = rounds) -> Any:
-            tiles = near.tiles(near.index + sign * (rounds + 1 - r))
-            return near.passed(near.products.gradient(tiles, lhs, rhs, sums), sign)
+    def step(r: Array, total: Array) -> Array:
+        fetch = near.fetch(r)
+        sums = near.products.gradient(fetch.tiles(), lhs, rhs, jnp.zeros(near.shape(), wide))
 
-        total = total + near.loop(zeros, rounds, step, zeros)
-    return total
+        def added(this: Round, total: Array) -> Array:
+            return total.at[fetch.held(this)].add(this.to_holders(sums), mode="drop")
+
+        return fetch.asked.each(added, total)
+
+    total = jnp.zeros(result.shape, wide)
+    total = near.products.gradient(near.own_tiles(), lhs, rhs, total)
+    return repeated(near.rounds, step, total)

@@ -13,6 +13,7 @@ from jax import lax
 
 from ir import (
     ATTENTION,
+    EXCHANGE,
     GROUPED,
     REGISTERED,
     SHARD_MAP,
@@ -24,6 +25,7 @@ from ir import (
 )
 
 from .attention import attention
+from .exchanged_rows import exchanged_add, exchanged_gather
 from .grouped import grouped
 from .halo import sliding
 from .index import gather, scatter
@@ -143,6 +145,9 @@ def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
         return sliding(op, operands, mover.note)
     if op.node.op == REGISTERED:
         return registered(op, operands)
+    if EXCHANGE in op.strategy.roles:
+        run = exchanged_gather if op.node.op == "gather" else exchanged_add
+        return run(op, operands, mover.note)
     by_hand = None if op.is_whole else BY_HAND.get(op.node.op)
     if by_hand is None:
         return bind_inside(op.node.op, op.binding, operands, op.params)

@@ -12,6 +12,7 @@ Predicted and written must be equal. Between written and compiled the compiler m
     as another kind    a reduce-scatter as all-reduce and slice, an all-reduce as reduce-scatter
                        and all-gather, an all-reduce whose result is cut as reduce-scatter
     widened            16-bit numbers summed in 32 bits; a CPU sends them so too
+    in blocks          rows that devices exchange, on CPUs as many to each
     left out           equal ones merged, unused ones dropped, a constant one run outside its loop
 
 What compiled has beyond that is unplanned: a reshard that the partitioner added. Collectives that
@@ -28,7 +29,8 @@ from ir import SHARD_MAP, Mesh
 from ir.analysis import FlatOp
 
 from ...common.units_text import bytes_text
-from ...emit.hlo import HloInstruction
+from ...emit.hlo import HloInstruction, like
+from ...emit.row_exchange import block_rows
 from ...emit.run import Written
 from ...sharding.cost.account import Collective
 
@@ -90,6 +92,7 @@ def compare_collectives(
     if widens and steps is not None:
         halves = _written([w for w in steps if w.type.dtype in HALVES], mesh)
         _sent_wide(halves, held.widened, left, notes)
+        _sent_in_blocks(steps, mesh, left, notes)
     _rewritten(left, notes)
     rows: list[Row] = []
     for key in sorted(notes):
@@ -182,7 +185,7 @@ class _Compiled:
         found = cls()
         for item in instructions:
             c = item.collective
-            key, sent = _key(c.kind, c.group_size), c.wire_bytes * c.count
+            key, sent = _key(like(c.kind), c.group_size), c.wire_bytes * c.count
             _add(found.sums, key, sent, c.count)
             if item.promoted:
                 found.widened[key] = found.widened.get(key, 0.0) + sent / 2
@@ -216,6 +219,22 @@ def _sent_wide(
         if others > SAME * sent and _same(left.get(key, 0.0), others):
             left[key] -= others
             notes[key].append("16-bit numbers sent in 32 bits by the compiler")
+
+
+def _sent_in_blocks(
+    steps: Iterable[Written], mesh: Mesh, left: dict[Key, float], notes: Mapping[Key, list[str]]
+) -> None:
+    """Takes out of `left` what blocks of equal sizes have more than the rows of an exchange."""
+    more: Sums = {}
+    for item in steps:
+        rows, n = (item.type.shape or (0,))[0], mesh.product(item.step.axes)
+        if item.step.kind == "all-to-all" and item.step.dim < 0 < rows:
+            full = (block_rows(rows, n) * n / rows - 1.0) * item.type.nbytes
+            _add(more, _key("all-to-all", n), wire_bytes("all-to-all", n, full) * item.count, 0.0)
+    for key, (sent, _) in more.items():
+        if (extra := min(sent, left.get(key, 0.0))) > 0.0:
+            left[key] -= extra
+            notes[key].append("rows sent in blocks of equal sizes, as this compiler needs")
 
 
 # (kind written, [(kind compiled, bytes of it per byte written)])

@@ -235,9 +235,11 @@ def _row(
             weights[w] = weights.get(w, 0.0) + account.seconds[n] * share
     window = max(weights, key=lambda w: (weights[w], -w), default=-1)
     note = _note(played, causes, predicted, expected, step_s)
-    if not shares and played.kind == "collective-permute" and account.inside:
-        # of an op that hides some of its permutes; the account has them as a whole
-        note, causes = "", tuple(dict.fromkeys(own.cause for own in account.inside))
+    inside = [own.cause for own in account.inside if own.kind == like(played.kind)]
+    if (
+        not shares and inside
+    ):  # of an op that hides some of its own; the account has them as a whole
+        note, causes = "", tuple(dict.fromkeys(inside))
     return ScheduledCollective(
         played.name, played.kind, played.group_size, float(played.bytes), played.runs, causes,
         window, seconds, played.beside_s * played.runs, predicted, played.exposed_s, note,

@@ -1,14 +1,15 @@
-"""Collectives that ops run themselves: attention, grouped products, borders, `shard_map`."""
+"""Collectives that ops run themselves: attention, products, lookups, borders, `shard_map`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import (
+    HOLDING,
     AttentionWork,
     Borders,
     CollectiveModel,
@@ -16,12 +17,13 @@ from costmodel import (
     Exchange,
     GroupedWork,
     Hops,
+    RowExchange,
     hops_of,
     joint_axes,
     mapped_collective_s,
     mapped_collectives,
 )
-from ir import ATTENTION, GROUPED, SHARD_MAP, SLIDING, TensorType, grouped_sizes
+from ir import ATTENTION, EXCHANGED, SHARD_MAP, SLIDING, TensorType, grouped_sizes
 from ir.analysis import FlatOp, operand_types
 
 from ..lower import Decided
@@ -56,7 +58,7 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
             yield from _mapped(op, cache.reshard.collectives, f"inside {cause}")
             continue
         spec = builder.spec(op)
-        if op.node.op not in (*ATTENTION, GROUPED, *SLIDING) or strategy is None:
+        if op.node.op not in HOLDING or strategy is None:
             continue
         axes, hops = joint_axes(spec, strategy, plan.mesh.names), None
         if axes:
@@ -75,24 +77,25 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
                     )
                     yield Inside(PERMUTE, along, count, total, total_s, total_s, cause)
             continue
-        found = _exchange(op, operand_types(flat, op), ways, cache.compute, hops)
-        count, sent, seconds, exposed = (
-            float(x[0]) * op.weight
-            for x in (found.count, found.sent_bytes, found.seconds, found.exposed_s)
-        )
-        yield Inside(PERMUTE, axes, count, sent, seconds, exposed, cause)
+        types = operand_types(flat, op)
+        for kind, found in _exchanges(op, types, ways, cache.compute, hops):
+            figures = (found.count, found.sent_bytes, found.seconds, found.exposed_s)
+            count, sent, seconds, exposed = (float(x[0]) * op.weight for x in figures)
+            yield Inside(kind, axes, count, sent, seconds, exposed, cause)
 
 
-def _exchange(
+def _exchanges(
     op: FlatOp, types: tuple[TensorType, ...], ways: dict[str, NDArray[np.float64]],
     compute: ComputeModel, hops: Hops,
-) -> Exchange:  # fmt: skip
-    """Permutes of an op with joint factors."""
+) -> Sequence[tuple[str, Exchange]]:  # fmt: skip
+    """Collectives of an op with joint factors, by kind."""
+    if op.node.op in EXCHANGED:
+        return RowExchange(op.node, types, ways).exchange(hops)
     if op.node.op in ATTENTION:
-        return AttentionWork(op.node, types, ways).exchange(compute, hops)
+        return ((PERMUTE, AttentionWork(op.node, types, ways).exchange(compute, hops)),)
     sizes = grouped_sizes(types, dict(op.node.attrs))
     assert sizes is not None  # others have no joint factors
-    return GroupedWork(sizes, types[0].dtype, ways).exchange(hops)
+    return (("all-to-all", GroupedWork(sizes, types[0].dtype, ways).exchange(hops)),)
 
 
 def _mapped(op: FlatOp, model: CollectiveModel, cause: str) -> Iterator[Inside]:

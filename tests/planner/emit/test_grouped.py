@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from costmodel import rounds_of
+from costmodel import fetched_of
 from ir import GROUPED, Mesh, interpret_lowered, replicated
 from ir.analysis.decisions import Decisions
 from ir.strategy import strategies
@@ -19,6 +19,7 @@ from ir.trace import Traced, trace
 from planner.emit.group_tiles import bounds
 from planner.emit.hlo import count_collectives
 from planner.emit.jit import compile_plan
+from planner.emit.row_exchange import block_rows
 from tests.planner.emit.plans import CUBE, decisions_by, lowered
 
 PAIR = Mesh((("x", 2), ("y", 4)))
@@ -158,19 +159,20 @@ def test_no_rows(roles: tuple[str, ...]) -> None:
     np.testing.assert_array_equal(matrices, np.zeros(w.shape))
 
 
-def test_compiled_permutes_are_those_that_are_priced() -> None:
-    """Rounds are priced by the number of devices; the compiled text tells these loops by a name."""
+def test_compiled_exchanges_are_those_that_are_priced() -> None:
+    """One round, in which this compiler sends a block to every device; loops have later ones.
+
+    Matrices are fetched once: the compiler merges the exchanges of the product and its gradient.
+    """
     args = arguments("balanced")
     traced = trace(with_gradients, *args)
     plan = compile_plan(traced, lowered(traced, split(traced, PAIR, ("near", "near"))))
     text = plan.lower_as_planned().compile().as_text()
-    found = [c for c in count_collectives(text, unknown_trips=50) if "permute" in c.kind]
-    written = [w for w in plan.written or () if w.step.kind == "collective-permute"]
-    rounds = float(rounds_of(np.array(8.0)))
-    assert sum(c.count for c in found) == pytest.approx(6 * rounds)  # two sides, three products
-    assert sum(w.count for w in written) == pytest.approx(6 * rounds)
-    sent = sum(c.count * c.bytes for c in found)
-    assert sent == pytest.approx(sum(w.count * w.type.nbytes for w in written))
+    found = [c for c in count_collectives(text, unknown_trips=50) if c.kind == "all-to-all"]
+    written = [w for w in plan.written or () if w.step.kind == "all-to-all"]
+    room = int(fetched_of(GROUPS, np.array(8.0)))
+    assert sum(w.count * w.type.nbytes for w in written) == 3 * room * 16 * 8 * 4
+    assert sum(c.count * c.bytes for c in found) == 2 * 8 * block_rows(room, 8) * 16 * 8 * 4
 
 
 def test_forms_with_batches_keep_rows_and_groups_whole() -> None:

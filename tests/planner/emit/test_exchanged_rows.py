@@ -1,0 +1,135 @@
+# pyright: basic
+"""Rows that devices exchange, on eight devices, however often each row is looked up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.experts_model import small
+from ir import EXCHANGE, EXCHANGED, NEAR, Mesh, interpret_lowered, replicated
+from ir.analysis.decisions import Decisions
+from ir.trace import Traced, trace
+from planner.emit.hlo import count_collectives
+from planner.emit.jit import compile_plan
+from tests.planner.api.test_experts import LOADS, with_gradients
+from tests.planner.api.test_experts import arguments as experts
+from tests.planner.emit.plans import CUBE, LINE, decisions_by, lowered
+
+PAIR = Mesh((("x", 2), ("y", 4)))
+TOKENS, ROWS = 16, 48
+RNG = np.random.default_rng(5)
+LOOKUPS = {
+    "an order": RNG.permutation(ROWS) % TOKENS,
+    "in place": np.arange(ROWS) * TOKENS // ROWS,
+    "all of one": np.full(ROWS, 5),
+    "skewed": np.minimum(RNG.geometric(0.3, ROWS) - 1, TOKENS - 1),
+    "some beyond": RNG.integers(-3, TOKENS + 4, ROWS),
+    "none there": np.full(ROWS, TOKENS),
+}
+SPLITS = (
+    (LINE, (EXCHANGE,)), (PAIR, (EXCHANGE, EXCHANGE)), (PAIR, ("", EXCHANGE)),
+    (PAIR, (EXCHANGE, "w1")), (CUBE, (EXCHANGE, "w1", EXCHANGE)),
+)  # fmt: skip
+
+
+def split(traced: Traced, mesh: Mesh, roles: tuple[str, ...]) -> Decisions:
+    """Decisions that split lookups as the roles say, and nothing else."""
+
+    def choose(_types: Any, op: Any, menu: Any) -> Any:
+        if op.node.op not in EXCHANGED:
+            return menu[0]
+        (found,) = [s for s in menu if s.roles == roles]
+        return found
+
+    inputs = [replicated(item.type.rank) for item in traced.graph.inputs]
+    outputs = [replicated(traced.graph.type_of(o).rank) for o in traced.graph.outputs]
+    return decisions_by(traced.graph, mesh, inputs, outputs, choose, lambda raw: raw)
+
+
+def arguments(lookup: str, dtype: Any = np.float32) -> tuple[Any, ...]:
+    """A table, lookups, and rows to be added."""
+    rng = np.random.default_rng(2)
+    table, rows = (rng.normal(size=(n, 8)).astype(np.float32) for n in (TOKENS, ROWS))
+    return jnp.asarray(table, dtype), LOOKUPS[lookup].astype(np.int32), jnp.asarray(rows, dtype)
+
+
+def both(mode: str) -> Any:
+    def run(table: Any, index: Any, rows: Any) -> Any:
+        found = table.at[index].get(mode=mode, wrap_negative_indices=False)
+        return found, table.at[index].add(rows, mode=mode, wrap_negative_indices=False)
+
+    return run
+
+
+def check(mesh: Mesh, roles: tuple[str, ...], mode: str, dtype: Any = np.float32) -> None:
+    run, first = both(mode), arguments("an order", dtype)
+    traced = trace(run, *first)
+    given = lowered(traced, split(traced, mesh, roles))
+    plan, alone = compile_plan(traced, given), jax.jit(run)
+    for lookup in LOOKUPS:
+        args = arguments(lookup, dtype)
+        expected = [np.asarray(x, np.float32) for x in alone(*args)]
+        found = [np.asarray(x, np.float32) for x in plan(*args)]
+        np.testing.assert_array_equal(found[0], expected[0], lookup)
+        tolerance = 1e-5 if dtype == np.float32 else 0.1
+        np.testing.assert_allclose(found[1], expected[1], tolerance, tolerance, err_msg=lookup)
+    if dtype == np.float32 and mode == "fill":
+        consts = [np.asarray(x) for x in traced.program.consts]
+        meant = interpret_lowered(given, [*consts, *map(np.asarray, args)])
+        for x, y in zip(meant, expected, strict=True):
+            np.testing.assert_allclose(x, y, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(("mesh", "roles"), SPLITS, ids=["-".join(r) for _, r in SPLITS])
+def test_lookups_and_additions(mesh: Mesh, roles: tuple[str, ...]) -> None:
+    check(mesh, roles, "fill")
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int32])
+def test_types(dtype: Any) -> None:
+    check(LINE, (EXCHANGE,), "clip", dtype)
+
+
+def test_compiled_collectives_are_those_that_are_priced() -> None:
+    """One round of blocks; later ones are in a loop, which the compiled text tells by a name.
+
+    Numbers of rows are sent once, as both have the same lookups.
+    """
+    args = arguments("an order")
+    traced = trace(both("fill"), *args)
+    plan = compile_plan(traced, lowered(traced, split(traced, LINE, (EXCHANGE,))))
+    text = plan.lower_as_planned().compile().as_text()
+    found = [c for c in count_collectives(text, unknown_trips=50) if c.kind == "all-to-all"]
+    written = [w for w in plan.written or () if w.step.kind == "all-to-all"]
+    sent = sum(w.count * w.type.nbytes for w in written)
+    assert sent == 2 * (ROWS // 8) * (4 + 8 * 4)  # numbers and rows, of both
+    blocks = 8 * -(-ROWS // 64)  # of rows of equal numbers for every device
+    assert sum(c.count * c.bytes for c in found) == blocks * (4 + 2 * 8 * 4)
+
+
+def test_experts_that_tokens_are_sent_to() -> None:
+    """A layer of the sorted form, rows exchanged and matrices fetched, however tokens choose."""
+    model = small("ragged")
+    run = with_gradients(model)
+    traced = trace(run, *experts(model, "balanced"))
+    used: list[str] = []
+
+    def choose(_types: Any, op: Any, menu: Any) -> Any:
+        (found,) = [s for s in menu if s.roles[0] in (EXCHANGE, NEAR)] or [menu[0]]
+        used.append(found.roles[0])
+        return found
+
+    inputs = [replicated(item.type.rank) for item in traced.graph.inputs]
+    outputs = [replicated(traced.graph.type_of(o).rank) for o in traced.graph.outputs]
+    given = decisions_by(traced.graph, LINE, inputs, outputs, choose, lambda raw: raw)
+    plan, alone = compile_plan(traced, lowered(traced, given)), jax.jit(run)
+    assert (used.count(EXCHANGE), used.count(NEAR)) == (4, 9)
+    for load in LOADS:
+        args = experts(model, load)
+        for x, y in zip(jax.tree.leaves(plan(*args)), jax.tree.leaves(alone(*args)), strict=True):
+            np.testing.assert_allclose(np.asarray(x), np.asarray(y), 2e-4, 2e-4, err_msg=load)
