@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 BENCHES = (
+    "alpa",
     "autoparallel",
     "contest",
     "costs",

@@ -68,7 +68,8 @@ def ours(model: Any, cluster: str, memory_bytes: int | None, **more: Any) -> dic
         memory_bytes=memory_bytes, **more,
     )  # fmt: skip
     return {
-        "step_s": found.step_s, "peak_bytes": found.peak_bytes, "schedule": found.schedule,
+        "step_s": found.step_s, "lower_bound_s": found.lower_bound_s,
+        "peak_bytes": found.peak_bytes, "schedule": found.schedule,
         "microbatches": found.microbatches,
         "stages": [[*s.layers, s.devices[1] - s.devices[0], s.recompute] for s in found.stages],
         "meshes": [s.mesh for s in found.stages],

@@ -7,8 +7,10 @@ Stages of equal layers of a GPT without dropout, in the same plan, on host devic
 ways take steps in turn, and a row has the least of each. `dispatch_us` is the processor time that
 the starting thread has spent when a step of the first way is on its way, over the number of tasks:
 on host devices with what they compute in that thread. `--dispatch` takes a loss of 4x4 products, so
-that little else is in it; `tasks_per_s` is its inverse. `expected` is the step in rounds over that
-of the schedule, both simulated with the seconds that tasks have when they run alone.
+that little else is in it, and has `start_us` too: that of starting the tasks alone, without what is
+done once a step (micro-batches are cut, sums added, parameters updated); `tasks_per_s` is the
+inverse of the first. `expected` is the step in rounds over that of the schedule, both simulated
+with the seconds that tasks have when they run alone.
 
 With `--gpus` the one program is compiled by XLA for 8 H100s, without one, and each permute
 is listed with what its schedule has between start and end: `beside` says which branches.
@@ -37,6 +39,7 @@ from benchmarks.pipeline_steps import costs_of, task_times
 from examples import gpt
 from ir.jax_compilers import platform_named
 from planner.emit.compilers import devices_for
+from planner.emit.pipeline.runtime import Run
 from planner.emit.scheduled.instructions import HloProgram
 from planner.pipeline.cut.opened_loss import opened
 from planner.pipeline.schedule import simulate
@@ -127,10 +130,19 @@ def dispatch(stages: int, schedule: str) -> dict[str, object]:
         *new, _ = pipeline(*held, batch)
         seconds.append(time.thread_time() - begun)
         held = jax.block_until_ready(tuple(new))
+    starts: list[float] = []
+    for _ in range(3 * ROUNDS):
+        run = Run(pipeline, pipeline.flat(held[0], 0, pipeline.where), pipeline.cut(batch))
+        begun = time.thread_time()
+        for task in pipeline.order:
+            run.start(task)
+        starts.append(time.thread_time() - begun)
+        jax.block_until_ready((run.outputs, run.acc))
     each = min(seconds) / len(pipeline.order)
     return {
         "stages": stages, "schedule": schedule, "tasks": len(pipeline.order),
-        "dispatch_us": each * 1e6, "tasks_per_s": 1 / each,
+        "dispatch_us": each * 1e6, "start_us": min(starts) / len(pipeline.order) * 1e6,
+        "tasks_per_s": 1 / each,
     }  # fmt: skip
 
 

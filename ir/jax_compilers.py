@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -36,6 +37,11 @@ def cpu_devices(count: int) -> Sequence[Any]:
     return xla_client.make_cpu_client(num_devices=count).devices()
 
 
+@cache
+def _is_extended(dtype: Any) -> bool:
+    return bool(jax.numpy.issubdtype(dtype, jax.dtypes.extended))
+
+
 def copied_to(x: Any, sharding: Any) -> Any:
     """An array on other devices, each shard as it is: `jax.device_put` without its checks.
 
@@ -47,8 +53,7 @@ def copied_to(x: Any, sharding: Any) -> Any:
         sharding: that cuts it into the same shards, for as many devices of this process.
     """
     copy = getattr(xla_client, "batched_copy_array_to_devices_with_sharding", None)
-    is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.extended)
-    if copy is None or is_key or x.is_deleted():  # the copy does not look
+    if copy is None or _is_extended(x.dtype) or x.is_deleted():  # the copy does not look
         return jax.device_put(x, sharding)
     semantics = xla_client.ArrayCopySemantics.REUSE_INPUT
     return copy([x], [sharding._internal_device_list], [sharding], [semantics])[0]

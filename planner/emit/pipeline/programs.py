@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ir import IRError
 from ir.trace import Program
 
 from ...pipeline.cut.forward_backward import Part, nodes_behind, part_of
@@ -23,11 +25,22 @@ from .processes import away, is_here, started
 Array = Any
 
 
+FORWARD = ("params", "batch", "takes")
+INPUT = (*FORWARD, "slopes", "saved")
+BACKWARD = (*INPUT, "sums")
+WEIGHT = (*BACKWARD, "between")
+
+
 @dataclass(frozen=True)
 class Compiled:
-    """A part of a stage's program, jitted."""
+    """A part of a stage's program, jitted.
 
-    reads: tuple[int, ...]
+    count: values that it is given.
+    pick: those that it reads, of those that it is given.
+    """
+
+    count: int
+    pick: Callable[[Sequence[Array]], Sequence[Array]]
     call: Any
     layout: Layout
     known: dict[Any, Any] = field(default_factory=dict)
@@ -37,8 +50,10 @@ class Compiled:
         """Whether there are no other processes."""
         return jax.process_count() == 1
 
-    def __call__(self, env: Mapping[int, Array]) -> list[Array]:
-        args = [env[v] for v in self.reads]
+    def __call__(self, given: Sequence[Array]) -> list[Array]:
+        if len(given) != self.count:
+            raise IRError(f"a part of a stage takes {self.count} values, got {len(given)}")
+        args = self.pick(given)
         if self._is_alone:
             return list(self.call(*args))
         return list(started(self.call, args, self.layout.devices, self.layout.whole, self.known))
@@ -73,11 +88,12 @@ class ChunkPrograms:
         saves = part_of(traced, _behind(traced, outputs[gives:]), outputs[gives:])
         self._gives = gives
         self._known: dict[Any, Any] = {}
-        self._forward = self._jit(light if recompute else parts.forward, f"{name}_forward")
-        self._saves = self._jit(saves, f"{name}_recompute") if recompute else None
-        self._backward = self._jit(parts.backward, f"{name}_backward", program.outgoing)
-        self._input = self._jit(parts.input_gradient, f"{name}_input_gradient")
-        self._weight = self._jit(parts.weight_gradient, f"{name}_weight_gradient", ())
+        first = light if recompute else parts.forward
+        self._forward = self._jit(first, f"{name}_forward", FORWARD)
+        self._saves = self._jit(saves, f"{name}_recompute", FORWARD) if recompute else None
+        self._backward = self._jit(parts.backward, f"{name}_backward", BACKWARD, program.outgoing)
+        self._input = self._jit(parts.input_gradient, f"{name}_input_gradient", INPUT)
+        self._weight = self._jit(parts.weight_gradient, f"{name}_weight_gradient", WEIGHT, ())
 
     @property
     def stage(self) -> Stage:
@@ -96,27 +112,30 @@ class ChunkPrograms:
     def outgoing(self) -> tuple[Slope, ...]:
         return self.program.outgoing
 
-    def _jit(self, part: Part, name: str, slopes: Sequence[Slope] | None = None) -> Compiled:
-        """A part; `slopes` are results before the sums of gradients, if it makes those."""
-        sums = set(self.program.args["sums"])
+    def _jit(
+        self, part: Part, name: str, kinds: Sequence[str], slopes: Sequence[Slope] | None = None
+    ) -> Compiled:
+        """A part that is given values of some kinds.
+
+        `slopes` are results before the sums of gradients, if it makes those.
+        """
+        args, parts = self.program.args, self.program.parts
+        values = {**args, "saved": parts.saved, "between": parts.between}
+        given = [v for kind in kinds for v in values[kind]]
+        place = {v: k for k, v in enumerate(given)}
         added = 0 if slopes is None else len(part.makes) - len(slopes)
-        return Compiled(part.reads, self.layout.jit(part, name, sums, added), self.layout)
+        call = self.layout.jit(part, name, set(args["sums"]), added)
+        return Compiled(len(given), _picked([place[v] for v in part.reads]), call, self.layout)
 
     def goals(self, kind: str) -> list[Any]:
         """Shardings that arguments of one kind must have; None where any will do."""
         return [self.layout.goal(v) for v in self.program.args[kind]]
 
-    def _env(self, **values: Sequence[Array]) -> dict[int, Array]:
-        env: dict[int, Array] = {}
-        for name, arrays in values.items():
-            env.update(zip(self.program.args[name], arrays, strict=True))
-        return env
-
     def forward(
         self, params: Sequence[Array], batch: Sequence[Array], takes: Sequence[Array]
     ) -> tuple[list[Array], list[Array] | None]:
         """Values given, and what is saved; nothing (None) if it is computed again later."""
-        found = self._forward(self._env(params=params, batch=batch, takes=takes))
+        found = self._forward([*params, *batch, *takes])
         return found[: self._gives], None if self.recompute else found[self._gives :]
 
     def again(
@@ -124,7 +143,7 @@ class ChunkPrograms:
     ) -> list[Array]:
         """What the forward pass would have saved."""
         assert self._saves is not None
-        return self._saves(self._env(params=params, batch=batch, takes=takes))
+        return self._saves([*params, *batch, *takes])
 
     def backward(
         self,
@@ -136,9 +155,7 @@ class ChunkPrograms:
         sums: Sequence[Array],
     ) -> tuple[list[Array], list[Array]]:
         """Outgoing gradients and new sums; the old ones are donated."""
-        env = self._env(params=params, batch=batch, takes=takes, slopes=slopes, sums=sums)
-        env.update(zip(self.program.parts.saved, saved, strict=True))
-        found = self._backward(env)
+        found = self._backward([*params, *batch, *takes, *slopes, *saved, *sums])
         return found[: len(self.outgoing)], found[len(self.outgoing) :]
 
     def input_gradient(
@@ -150,9 +167,7 @@ class ChunkPrograms:
         slopes: Sequence[Array],
     ) -> tuple[list[Array], list[Array]]:
         """Outgoing gradients, and what the weight gradient reads of them."""
-        env = self._env(params=params, batch=batch, takes=takes, slopes=slopes)
-        env.update(zip(self.program.parts.saved, saved, strict=True))
-        found = self._input(env)
+        found = self._input([*params, *batch, *takes, *slopes, *saved])
         return found[: len(self.outgoing)], found[len(self.outgoing) :]
 
     def weight_gradient(
@@ -166,10 +181,7 @@ class ChunkPrograms:
         sums: Sequence[Array],
     ) -> list[Array]:
         """New sums of gradients; the old ones are donated."""
-        env = self._env(params=params, batch=batch, takes=takes, slopes=slopes, sums=sums)
-        env.update(zip(self.program.parts.saved, saved, strict=True))
-        env.update(zip(self.program.parts.between, between, strict=True))
-        return self._weight(env)
+        return self._weight([*params, *batch, *takes, *slopes, *saved, *sums, *between])
 
     def zeros(self) -> list[Array]:
         """Sums of no gradients."""
@@ -200,6 +212,13 @@ class ChunkPrograms:
         if not is_here(self.layout.devices):
             return away(filled.shape, filled.dtype, goal)
         return jax.device_put(filled, goal)
+
+
+def _picked(places: Sequence[int]) -> Callable[[Sequence[Array]], Sequence[Array]]:
+    """Takes the values at some places out of a sequence."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda given: [given[k] for k in places]
 
 
 def _behind(program: Program, ends: Sequence[Any]) -> set[int]:

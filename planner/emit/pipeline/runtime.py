@@ -184,6 +184,11 @@ class Run:
         self.home = pipeline.schedule.placement.device
         self.stage = pipeline.schedule.placement.stage
         self.params = [self._params(c, held) for c in range(len(pipeline.chunks))]
+        self.ends = [
+            [(p, chunk.stage.gives.index(key)) for p, (s, key, _) in enumerate(pipeline.finish)
+             if s == self.stage[c]]
+            for c, chunk in enumerate(pipeline.chunks)
+        ]  # fmt: skip
         self.acc = [chunk.zeros() for chunk in pipeline.chunks]
         self.boxes: dict[tuple[Any, ...], Array] = {}  # (stage, micro-batch, key, sender)
         self.saved: dict[tuple[int, int], Any] = {}
@@ -219,9 +224,8 @@ class Run:
                 target = self.pipeline.route[m][reader]
                 goal = self.pipeline.goals[target, "takes", key]
                 self.boxes[reader, m, key] = sent(x, self._devices(target), goal)
-        for position, (stage, key, _) in enumerate(self.pipeline.finish):
-            if stage == s:
-                self.outputs[position, m] = gives[chunk.stage.gives.index(key)]
+        for position, at in self.ends[c]:
+            self.outputs[position, m] = gives[at]
 
     def drop(self, task: Task) -> None:
         """Keeps nothing of a forward program for its backward program."""
