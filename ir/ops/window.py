@@ -1,7 +1,7 @@
 """Reductions over sliding windows; a dimension with a trivial window is a batch.
 
-Those that pick one element of a window, and bring something back to it, are split where no window
-crosses the shards.
+Those that pick one element of a window, those that bring something back to it, and those with a
+function of the user's are split where no window crosses the shards.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ def _window(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     return splitting(spec, slides(operands, results, attrs))
 
 
-def _gather_add(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
-    """Rule for (tangents, operand) -> tangents of the elements that windows pick."""
+def _window_alone(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     spec = _whole_window(operands, results, attrs)
     return splitting(spec, slides_alone(operands, results, attrs))
 
@@ -66,7 +65,7 @@ def slides(operands: Types, results: Types, attrs: Attributes) -> tuple[Slide, .
 
 
 def slides_alone(operands: Types, results: Types, attrs: Attributes) -> tuple[Slide, ...]:
-    """Dimensions along which a gather out of windows can be split."""
+    """Dimensions along which a reduction without borders can be split."""
     return _alone(slides(operands, results, attrs))
 
 
@@ -159,7 +158,7 @@ def _extreme(dtype: Any, sign: int) -> Any:
 
 
 RECORDS = (
-    OpDef("reduce_window", _window, "reduction", _window_flops),
+    OpDef("reduce_window", _window_alone, "reduction", _window_flops),
     OpDef(
         "reduce_window_max",
         _window,
@@ -182,6 +181,6 @@ RECORDS = (
         linear_in((0,)),
         meaning=_reduce_window(np.add, 0),
     ),
-    OpDef("select_and_gather_add", _gather_add, "reduction", _window_flops, linear_in((0,))),
+    OpDef("select_and_gather_add", _window_alone, "reduction", _window_flops, linear_in((0,))),
     OpDef("select_and_scatter_add", _scatter_back, "reduction", _back_flops, linear_in((0,))),
 )

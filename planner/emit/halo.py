@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,9 +25,9 @@ def sliding(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
     if op.node.op == SHIFT and split:
         return [_shifted(op, given[0], parts[split[0].factor], note)]
     for slide in split:
-        axes, fills = parts[slide.factor], _fills(op, given, slide)
-        for k, fill in zip(slide.operands, fills, strict=True):
-            given[k] = _with_borders(op, given[k], slide, axes, fill, note)
+        for k in slide.operands:
+            fill = _FILLS[op.node.op](given[k].dtype) if op.node.op in _FILLS else None
+            given[k] = _with_borders(op, given[k], slide, parts[slide.factor], fill, note)
         padding = [tuple(edges) for edges in params["padding"]]
         padding[slide.number] = slide.padding
         params = {**params, "padding": tuple(padding)}
@@ -57,26 +57,6 @@ def _filled(border: Array, axes: tuple[str, ...], end: int, fill: Array | None) 
     return border if fill is None else jnp.where(lax.axis_index(axes) == end, fill, border)
 
 
-def _fills(op: LocalOp, operands: Sequence[Array], slide: Slide) -> list[Array | None]:
-    """What an op reads beyond the ends of each of its sliding operands; None for zeros."""
-    name = op.node.op
-    if name == "reduce_window":
-        return [operands[len(operands) // 2 + k] for k in slide.operands]
-    if name in ("reduce_window_max", "reduce_window_min"):
-        return [_extreme(operands[k].dtype, name == "reduce_window_max") for k in slide.operands]
-    return [None] * len(slide.operands)
-
-
-def _extreme(dtype: Any, lowest: bool) -> Array:
-    """The least value of a type, or the largest."""
-    if dtype == jnp.bool_:
-        return jnp.array(not lowest)
-    if jnp.issubdtype(dtype, jnp.integer):
-        info = jnp.iinfo(dtype)
-        return jnp.array(info.min if lowest else info.max, dtype)
-    return jnp.array(-jnp.inf if lowest else jnp.inf, dtype)
-
-
 def _shifted(op: LocalOp, x: Array, axes: tuple[str, ...], note: Note) -> Array:
     """A shard shifted; what enters it comes from the device before it, or behind it."""
     params = op.binding.params
@@ -101,3 +81,28 @@ def _sent(
     sent = TensorType(tuple(x.shape), op.operands[0].dtype)
     note(ReshardStep("collective-permute", axes, -1, -1, "", state, state), sent, op.count)
     return lax.ppermute(x, axes, pairs)
+
+
+def _least(dtype: Any) -> Array:
+    """The neutral element of a maximum."""
+    return _end(dtype, -jnp.inf, "min")
+
+
+def _largest(dtype: Any) -> Array:
+    """The neutral element of a minimum."""
+    return _end(dtype, jnp.inf, "max")
+
+
+def _end(dtype: Any, infinite: float, name: str) -> Array:
+    """The end of a type's values; of truth values, false is the least."""
+    if dtype == jnp.bool_:
+        return jnp.array(name == "max")
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.array(getattr(jnp.iinfo(dtype), name), dtype)
+    return jnp.array(infinite, dtype)
+
+
+# What is beyond the ends of an operand; zeros for others.
+_FILLS: Mapping[str, Callable[[Any], Array]] = {
+    "reduce_window_max": _least, "reduce_window_min": _largest,
+}  # fmt: skip

@@ -18,6 +18,10 @@ from planner import plan
 FIELD = np.random.default_rng(0).normal(size=(16, 8)).astype("float32")
 
 
+def sliced_slope(x: Any) -> Any:
+    return jax.grad(lambda x: jnp.sum(jnp.concatenate([x[-5:], x])[:-5] * FIELD))(x)
+
+
 def slope(x: Any) -> Any:
     return jax.grad(lambda x: jnp.sum(jnp.roll(x, 3, 0) * FIELD))(x)
 
@@ -29,6 +33,23 @@ SHIFTS = {
     "gradient of a roll": (slope, (0, -3, True)),
     "zeros come in": (lambda x: jnp.pad(x[:-2], ((2, 0), (0, 0))), (0, 2, False)),
     "zeros at the end": (lambda x: jnp.pad(x[2:], ((0, 2), (0, 0))), (0, -2, False)),
+    "padded around the end, then sliced": (
+        lambda x: jnp.pad(x, ((1, 1), (0, 0)), mode="wrap")[2:],
+        (0, -1, True),
+    ),
+    "far around the end": (
+        lambda x: jnp.concatenate([x[-5:], x, x[:3]])[:-8],
+        (0, 5, True),
+    ),
+    "its gradient": (sliced_slope, (0, -5, True)),
+    "beside zeros": (
+        lambda x: jnp.concatenate([jnp.zeros((2, 8), "float32"), x])[:-2],
+        (0, 2, False),
+    ),
+    "padded with zeros, then sliced": (
+        lambda x: jnp.pad(x, ((0, 0), (1, 1)))[:, 2:],
+        (1, -1, False),
+    ),
     "one pad": (lambda x: lax.pad(x, 0.0, ((0, 0, 0), (1, -1, 0))), (1, 1, False)),
 }
 OTHERS = {
@@ -36,6 +57,10 @@ OTHERS = {
     "longer": lambda x: jnp.pad(x[:-2], ((3, 0), (0, 0))),
     "other rows": lambda x: jnp.pad(x[1:-1], ((2, 0), (0, 0))),
     "in order": lambda x: jnp.concatenate([x[:5], x[5:]]),
+    "around the end, and one element more": lambda x: jnp.pad(x, ((1, 1), (0, 0)), mode="wrap")[1:],
+    "in order again": lambda x: jnp.pad(x, ((1, 1), (0, 0)), mode="wrap")[1:-1],
+    "twice the start": lambda x: jnp.concatenate([x[:3], x])[:-3],
+    "other dimensions": lambda x: jnp.concatenate([x[:, -1:], x], 1)[1:, :-1],
     "of two": lambda x: jnp.concatenate([x[5:], jnp.tanh(x)[:5]]),
     "some left out": lambda x: jnp.concatenate([x[6:], x[:5]]),
 }
