@@ -57,8 +57,11 @@ PUBLISHED = (
 # Of libraries that may be missing, see `third_party.py`; here by name, as JAX is not imported.
 THIRD_PARTY = {
     "haiku": ("resnet_18", "resnet_50", "resnet_101", "resnet_200", "mobilenet_v1"),
-    "transformers": ("bert_base", "roberta_base", "gpt2", "distilbert_base", "vit_base"),
-}
+    "transformers": ("bert_base", "roberta_base", "gpt2", "distilbert_base", "vit_base",
+                     "gpt_neo_125m", "electra_small", "llama_160m", "bart_base", "whisper_tiny"),
+    "jax_cfd": ("cfd_flow",), "jraph": ("jraph_net",), "diffrax": ("diffrax_ode",),
+    "flowjax": ("flowjax_coupling",),
+}  # fmt: skip
 RSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of `ru_maxrss`
 
 

@@ -14,7 +14,15 @@ def test_the_names_of_the_table_are_targets() -> None:
     assert {library: tuple(targets) for library, targets in LIBRARIES.items()} == THIRD_PARTY
 
 
-@pytest.mark.parametrize("library", THIRD_PARTY)
+def test_a_flow_keeps_its_fields() -> None:
+    pytest.importorskip("jax_cfd")
+    step, args, settings = LIBRARIES["jax_cfd"]["cfd_flow"]()
+    assert settings == {"donate_argnums": (0,)}
+    found, given = (jax.tree.leaves(x) for x in (jax.eval_shape(step, *args), args))
+    assert [(x.shape, x.dtype) for x in found] == [(x.shape, x.dtype) for x in given]
+
+
+@pytest.mark.parametrize("library", [name for name in THIRD_PARTY if name != "jax_cfd"])
 def test_a_step_updates_what_it_is_given(library: str) -> None:
     pytest.importorskip(library)
     step, args, settings = next(iter(LIBRARIES[library].values()))()
