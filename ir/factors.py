@@ -74,6 +74,10 @@ class FactorSpec:
     def kind(self, factor: str) -> str:
         return self.kind_of.get(factor, "plain")
 
+    def can_split(self, factor: str) -> bool:
+        """Whether devices may share the factor."""
+        return self.kind(factor) not in ("whole", "window")
+
     def splitting(self, factor: str) -> tuple[str, ...]:
         """The factor and the joint ones that split it."""
         return (factor, *(name for name, members in self.joint if factor in members))
@@ -232,7 +236,7 @@ def shardings_of(
         IRError: if the assignment is not legal for this spec.
     """
     for name, mine in axes.items():
-        if mine and spec.kind(name) in ("whole", "window"):
+        if mine and not spec.can_split(name):
             raise IRError(f"factor '{name}' is {spec.kind(name)} and cannot be split")
     return (
         tuple(operand_sharding(spec, k, axes, mesh) for k in range(len(spec.operands))),

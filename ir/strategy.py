@@ -89,9 +89,7 @@ def _roles(
     if mapped:
         missing = {*mapped} - {*mesh.names}
         return [() if missing else (name,) if name in mapped else ("",) for name in mesh.names]
-    splittable = [
-        name for name, size in spec.sizes if spec.kind(name) not in ("whole", "window") and size > 1
-    ]
+    splittable = [name for name, size in spec.sizes if spec.can_split(name) and size > 1]
     sizes = dict(spec.sizes)
     passing = tuple(f"@{g}" for g, members in enumerate(pass_groups) if members)
     return [

@@ -284,7 +284,7 @@ def _columns(step: BatchedOp) -> tuple[int, ...]:
 
 def _result(step: BatchedOp, spec: FactorSpec, factor: str, j: int, row: Share) -> Share:
     kind = spec.kind(factor)
-    if kind in ("whole", "window"):
+    if not spec.can_split(factor):
         return mixed(f"{at(step.node)} works across the examples")
     for d, dim in enumerate(spec.results[j]):
         if factor in dim:

@@ -164,7 +164,7 @@ def _splits(spec: FactorSpec, sizes: Collection[int]) -> list[tuple[int, ...]]:
     allowed = {n for d in sizes for n in range(1, d + 1) if d % n == 0}
     found: list[tuple[int, tuple[int, ...]]] = [(1, ())]
     for name, size in spec.sizes:
-        able = spec.kind(name) not in ("whole", "window") and size > 1
+        able = spec.can_split(name) and size > 1
         most = [n for n in sorted(allowed) if size % n == 0] if able else [1]
         found = [(made * n, (*row, n)) for made, row in found for n in most if made * n in allowed]
         if len(found) > MOST_WAYS:

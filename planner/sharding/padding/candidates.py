@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-
-from ir import flops_of, lookup
-from ir.analysis import operand_types
+from dataclasses import dataclass
 
 from .classified import Classified, Padding
 from .rules import PRODUCTS
@@ -22,15 +19,11 @@ class Class:
 
     size: of its smallest dimension, which divides all others.
     at: one dimension of that size: body, number of the value in it, dimension.
-    ops: products that have a factor of the class, by number.
-    flops: theirs in one call.
     """
 
     number: int
     size: int
     at: tuple[tuple[int, ...], int, int]
-    ops: list[int] = field(default_factory=list[int])
-    flops: float = 0.0
 
     def padding(self, size: int) -> Padding:
         """The class padded so that its smallest dimension has a size."""
@@ -52,21 +45,16 @@ def classes_of(known: Classified) -> list[Class]:
             name = known.classes.of_dim(v, d)
             if size > 1 and size % found[name].size:
                 odd.add(name)
-    for i, flops, names in products(known):
-        for name in names & found.keys():
-            found[name].ops.append(i)
-            found[name].flops += flops
     return [one for one in found.values() if one.number not in odd]
 
 
-def products(known: Classified) -> Iterator[tuple[int, float, set[int]]]:
-    """Products of a program: number of the op, flops in one call, classes of its factors."""
+def products(known: Classified) -> Iterator[tuple[int, set[int]]]:
+    """Products of a program: number of the op, classes of its factors that can be split."""
     for i, op in enumerate(known.flat.ops):
         if op.node.op in PRODUCTS:
             spec = known.specs.of(op)
-            names = {known.classes.of_factor(i, name) for name in spec.names}
-            types = operand_types(known.flat, op)
-            yield i, flops_of(lookup(op.node.op), op.node, types) * op.weight, names
+            able = (name for name in spec.names if spec.can_split(name))
+            yield i, {known.classes.of_factor(i, name) for name in able}
 
 
 def padded_size(size: int, devices: int) -> int | None:

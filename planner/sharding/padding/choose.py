@@ -1,8 +1,9 @@
 """Whether a program is planned with some dimensions padded, so that more devices can share them.
 
 The program as it is has a plan first. What padding a class of dimensions could save at most follows
-from that plan: the work of products that have the dimension and are not split over all devices, and
-these products' share of the communication that compute waits for, less the work on the padding.
+from that plan: the seconds of products that have the dimension and are not split over all devices,
+beyond those of the padded product on all devices or of starting a kernel, and these products' share
+of the communication that compute waits for.
 Where that is something, the padded program has a rough plan on the mesh of the known one; where
 that is faster, it is planned as every program is, and kept if the result is.
 """
@@ -121,18 +122,22 @@ def _saved_at_most(
         growth: class -> its padded size, over that without.
     """
     now, least = dict.fromkeys(growth, 0.0), dict.fromkeys(growth, 0.0)
-    total = 0.0
-    for i, flops, names in products(known):
-        roles = best.decisions.ops.get(known.flat.ops[i].place, ())
+    total_s, account, built = 0.0, best.account, best.built
+    at = {op.place: i for i, op in enumerate(best.builder.flat.ops)}
+    for i, names in products(known):
+        op = known.flat.ops[i]
+        node = built.op_node[at[op.place]]
+        seconds = float(built.work[node][best.decided.choice[node]]) / built.outline.members[node]
+        roles = best.decisions.ops.get(op.place, ())
         split = zip(best.mesh.names, roles, strict=True) if roles else ()
         ways = best.mesh.product(tuple(axis for axis, r in split if r and r[0] != "@"))
-        total += flops / ways
+        launch_s = best.builder.cache.compute.launch_s * op.weight
+        total_s += seconds
         for name in names & growth.keys():
-            now[name] += flops / ways
-            least[name] += flops * growth[name] / devices
-    sums = best.account
+            now[name] += seconds
+            least[name] += max(launch_s, seconds * ways * growth[name] / devices)
     return {
-        name: ((now[name] - least[name]) * sums.compute_s + now[name] * sums.exposed_s) / total
+        name: now[name] - least[name] + now[name] * account.exposed_s / total_s
         if now[name] else 0.0
         for name in growth
     }  # fmt: skip

@@ -17,7 +17,7 @@ from ir import TensorType
 from ir.evaluate import plain_program
 from ir.trace import trace
 from planner import PlanError, load, plan
-from planner.sharding.padding.candidates import MOST_WASTE, classes_of, padded_size
+from planner.sharding.padding.candidates import MOST_WASTE, classes_of, padded_size, products
 from planner.sharding.padding.classified import Classified
 from planner.sharding.padding.edit import padded
 
@@ -105,6 +105,21 @@ def test_only_what_gains_by_it_is_padded() -> None:
     assert len(rows_of(found, "pad")) == 1
     assert [out.shape for (out,) in rows_of(found, "slice")] == [(WORDS, WIDTH)]
     assert [out.shape for (out,) in rows_of(found, "sub")][-1] == (WORDS, WIDTH)
+
+
+def test_windows_of_convolutions_cannot_gain() -> None:
+    images, kernel = jnp.ones((2, 9, 9, 5)), jnp.ones((3, 3, 5, 7))
+    numbers = ("NHWC", "HWIO", "NHWC")
+    program = trace(
+        lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers),
+        images, kernel,
+    ).program  # fmt: skip
+    known = Classified(program.graph)
+    ((_, names),) = products(known)
+    sizes = {one.size: one.number in names for one in classes_of(known)}
+    assert not sizes[3]
+    assert sizes[5]
+    assert sizes[7]
 
 
 def lookups(table: Any, at: Any) -> Any:
