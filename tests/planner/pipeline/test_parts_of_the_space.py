@@ -99,7 +99,7 @@ def test_nothing_fixed_is_no_worse(program: str) -> None:
         assert auto_s <= min(by_hand, default=float("inf")) * (1 + 2e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_other_numbers_of_micro_batches_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates are far above the step of few micro-batches whose weight gradients wait."""
     monkeypatch.setattr(search_module, "MOST_UNITS", 0)  # without the proof
