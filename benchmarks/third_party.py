@@ -109,7 +109,7 @@ def translator(
     return _step(loss, params, given, tokens, tokens, _key())
 
 
-def flow(size: int = 8192) -> Any:
+def flow(size: int = 4096) -> Any:
     """A step of an incompressible flow out of `jax_cfd`, periodic in two dimensions."""
     cfd = import_module("jax_cfd.base")
     grid = cfd.grids.Grid((size, size), domain=((0.0, 6.3), (0.0, 6.3)))

@@ -6,7 +6,10 @@
 Models are those of `third_party.py`, as they are, on eight H100; each is planned in a process of
 its own, beside which nothing else is counted. A phase is what the interpreter was in when the
 kernel's clock of this process's time ticked (every 10 ms): the innermost function of the call
-stack that belongs to one. `over` says which goal a row misses (`GOALS`).
+stack that belongs to one. `by hand` is the fastest of the plans that an expert would write
+(`Plan.baselines`), `plan / by hand` the ratio of the steps, both in the planner's prices. `misses`
+names the goals that a row misses: seconds and megabytes (`MOST_SECONDS`, `MOST_MB`), and a plan
+that is no slower than that by hand.
 """
 
 from __future__ import annotations
