@@ -20,6 +20,7 @@ from planner import Collective, Plan, PlanError, plan, verify
 from planner.emit import compilers
 from planner.emit.gpu_targets import GPU_TARGETS
 from planner.emit.hlo import HloCollective, HloInstruction
+from planner.emit.row_exchange import noted
 from planner.emit.run import Written
 from planner.files.plan_file import one_stage
 from planner.result.verify.collectives import Row, compare_collectives
@@ -244,6 +245,20 @@ def test_sixteen_bits_are_sent_in_thirty_two_by_cpus() -> None:
     (gpu,) = compare_collectives(said, put, MESH, found)
     assert (cpu.unexplained_bytes, gpu.unexplained_bytes) == (0.0, sent)
     assert "32 bits" in cpu.note
+
+
+def test_rows_are_sent_in_blocks_by_cpus() -> None:
+    """Three rows between eight devices are one for each there, and three elsewhere."""
+    full = 3 * 32 * 4
+    step, type_ = noted("all-to-all", ("x",), (3, 32), "float32")
+    said = [Collective("all-to-all", ("x",), 8, full * 7 / 8, 1.0, 0.0, "a test", 0.0)]
+    put, found = [Written(step, type_, 1.0)], [compiled("all-to-all", full * 8 // 3)]
+    (cpu,) = compare_collectives(said, put, MESH, found, widens=True)
+    assert (cpu.unexplained_bytes, "blocks" in cpu.note) == (0.0, True)
+    (more,) = compare_collectives(said, put, MESH, [*found, *found], widens=True)
+    assert more.unexplained_bytes == pytest.approx(full * 7 / 3)
+    (gpu,) = compare_collectives(said, put, MESH, [compiled("ragged-all-to-all", full)])
+    assert (gpu.unexplained_bytes, gpu.note) == (0.0, "")
 
 
 def test_of_sums_in_thirty_two_bits_only_some_are_marked() -> None:
