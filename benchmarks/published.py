@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.published_memory import memory_rows
 from benchmarks.published_model import Transformer
 from benchmarks.published_plan import Degrees, Price, price
-from benchmarks.published_reasons import memory_reason, reason
+from benchmarks.published_reasons import memory_reason, peak_reason, reason
 from costmodel import Cluster, parse_cluster
 
 DATA = Path(__file__).parent / "data"
@@ -34,6 +34,7 @@ FILES = (
     "mlperf", "sequence_parallel", "torchtitan_memory",
 )  # fmt: skip
 FAR = 0.2  # errors above it are explained one by one
+PEAK_FAR = 0.05
 LARGEST = "MosaicML llm-foundry"  # more cases than all others together
 # Bytes that a framework can use: of V100s as Alpa's profile has them; of others the total capacity
 # that PyTorch reports when it is out of memory, 79.11 GiB of an H100 (vllm-project/vllm, issue
@@ -217,8 +218,12 @@ def _likely_cause(found: Predicted) -> str:
 
 
 def _memory_cause(found: Predicted) -> str:
-    """Why a verdict on memory may be wrong; empty where it is right."""
+    """Why a verdict on memory, or a peak, may be wrong; empty where it is right."""
     case = found.case
+    if case.peak_gb and abs(found.price.peak_bytes / (case.peak_gb * 1e9) - 1.0) > PEAK_FAR:
+        logits = case.model.seq * case.model.vocab * found.degrees.micro_batch
+        wide_bytes = 4 * logits / (found.degrees.tensor * found.degrees.context)
+        return peak_reason(case.source, case.model, wide_bytes)
     if found.price.fits == (case.step_s is not None):
         return ""
     limit = usable_bytes(parse_cluster(case.cluster))
@@ -256,6 +261,15 @@ def summary(found: list[Predicted]) -> None:
             case = one.case
             print(f"- {case.source}, {case.name}, {case.cluster}, sequence {case.model.seq}: "
                   f"{one.ratio:.2f}. {why}")  # fmt: skip
+    peaks = [
+        (one.case.peak_gb * 1e9, float(one.price.peak_bytes)) for one in found if one.case.peak_gb
+    ]
+    if peaks:
+        held, said = np.array(peaks).T
+        rho = rank_correlation(held.tolist(), said.tolist())
+        low, high = np.min(said / held), np.max(said / held)
+        print(f"\npeak memory of {len(peaks)}: rank correlation {rho:.2f}, "
+              f"predicted {low:.2f} to {high:.2f} of published")  # fmt: skip
     right = sum(one.price.fits == (one.case.step_s is not None) for one in found)
     print(f"\nout of memory or not: {right} of {len(found)} right\n")
     for one in found:

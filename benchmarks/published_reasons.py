@@ -103,3 +103,25 @@ def memory_reason(
             else f"{off:.0%} above the limit."
         )
     return f"{off:.0%} above the limit."
+
+
+def peak_reason(source: str, model: Transformer, wide_bytes: float) -> str:
+    """The likely cause of a published peak of memory that is not the predicted one.
+
+    Args:
+        source: of the case.
+        model: what is trained.
+        wide_bytes: float32 logits of a micro-batch on one device.
+    """
+    if not source.startswith("torchtitan"):
+        return "Unexplained."
+    kept = (
+        " Its policy keeps every second product as it is called, so also the values, and the "
+        "output of the last product of a layer, which no backward pass reads"
+    )
+    return (
+        "Its figure is what PyTorch's allocator has reserved (max_reserved_gib), free blocks "
+        "included. Its loss holds the log-probabilities and two gradients of them in float32, "
+        f"{3 * wide_bytes / 1e9:.1f} GB at once, where XLA holds one such array."
+        + (f"{kept}." if model.recompute == "alternate" else "")
+    )

@@ -1,11 +1,13 @@
 # pyright: basic
 """Planning at scale: published models on 8 to 4,096 devices, scanned and unrolled.
 
-    python -m benchmarks scale [--quick] [--only llama-70b] [--limit 300]
+    python -m benchmarks scale [--quick] [--only llama-70b] [--limit 300] [--written]
 
 Every row is a fresh process. `cpu s` is its processor time with imports, `wall s` its wall time,
 which `--limit` (60 s) limits: give more where other work shares the machine. `ops` counts
-operations of the flat program, `decided` those with a decision of their own.
+operations of the flat program, `decided` those with a decision of their own. With `--written` a
+second process plans each row as it is written (`recompute="written"`, `offload="never"`), and a
+line gives the processor time with the decision as a multiple of that without.
 """
 
 from __future__ import annotations
@@ -52,20 +54,24 @@ HEAD = (
 )
 
 
-def one(row: Row, limit_s: float = 60.0) -> dict[str, Any]:
+AS_WRITTEN: dict[str, Any] = {"recompute": "written", "offload": "never"}
+
+
+def one(row: Row, limit_s: float = 60.0, *, written: bool = False) -> dict[str, Any]:
     """Plans one row in this process."""
     name, cluster, unrolled, batch, layers = row
+    asked: dict[str, Any] = AS_WRITTEN if written else {}
     begin = time.monotonic()
     try:
         if name == "gpt-39b":  # with micro-batches that the planner counts
             params, data = jax.eval_shape(GPT_39B.init, jax.random.key(0))
             p = plan(
                 GPT_39B.loss, params, data, cluster=cluster, optimizer=ADAMW, pipeline="off",
-                time_limit_s=limit_s,
+                time_limit_s=limit_s, **asked,
             )  # fmt: skip
         else:
             fn, args, settings = target(name, unrolled=unrolled, batch=batch, layers=layers)
-            p = plan(fn, *args, cluster=cluster, time_limit_s=limit_s, **settings)
+            p = plan(fn, *args, cluster=cluster, time_limit_s=limit_s, **settings, **asked)
     except PlanError as error:
         return {"error": str(error)}
     facts = p.summary()
@@ -95,11 +101,22 @@ def line(row: Row, found: dict[str, Any]) -> str:
     )
 
 
+def _apart(row: Row, limit_s: float, *, written: bool) -> dict[str, Any]:
+    """A row, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.scale", json.dumps(row), str(limit_s)]
+    command += ["written"] if written else []
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def main(quick: bool) -> list[dict[str, Any]]:
     """Prints the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks scale")
     parser.add_argument("--only", default="", help="rows whose model or cluster is called so")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for each plan")
+    parser.add_argument("--written", action="store_true", help="plan as written too")
     given = parser.parse_known_args()[0]
     only = given.only
     print(HEAD, flush=True)
@@ -107,15 +124,20 @@ def main(quick: bool) -> list[dict[str, Any]]:
     for row in QUICK if quick else ROWS:
         if only and only not in row[:2]:
             continue
-        command = [sys.executable, "-m", "benchmarks.scale", json.dumps(row), str(given.limit)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        lines = done.stdout.splitlines() or [""]
-        failed = {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
-        found = json.loads(lines[-1]) if done.returncode == 0 else failed
+        found = _apart(row, given.limit, written=False)
         rows.append({"row": row, **found})
         print(line(row, found), flush=True)
+        if given.written:
+            beside = _apart(row, given.limit, written=True)
+            rows[-1]["as_written"] = beside
+            if "cpu_s" in found and "cpu_s" in beside:
+                times = f"{found['cpu_s']:.1f} s with the decision, {beside['cpu_s']:.1f} s without"
+                print(f"  {times}: {found['cpu_s'] / beside['cpu_s']:.2f} times", flush=True)
     return rows
 
 
 if __name__ == "__main__":
-    print(json.dumps(one(tuple(json.loads(sys.argv[1])), *map(float, sys.argv[2:]))))
+    target_row, seconds, *words = sys.argv[1:]
+    print(
+        json.dumps(one(tuple(json.loads(target_row)), float(seconds), written="written" in words))
+    )
