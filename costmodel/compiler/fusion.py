@@ -23,6 +23,8 @@ DEAR = (
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "digamma", "erf",
     "erf_inv", "erfc", "lgamma", "pow", "random_bits", "sinh", "tan", "tanh", "threefry2x32",
 )  # fmt: skip
+# Ops that read a few elements of their first operand, each of which is computed where it is read.
+LOOKUPS = ("gather",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,9 @@ def _stored(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:
         if not fused or lookup(op.node.op).family == "reduction":
             for value in op.outputs:
                 stored[value] = True
-        for value in op.inputs:
+        for position, value in enumerate(op.inputs):
             if not fused and isinstance(value, int) and not free[value]:
-                stored[value] = True
+                stored[value] |= not (op.node.op in LOOKUPS and position == 0)
     for value in turned(flat, free):
         stored[value] = True
     _store_dear(flat, stored, free)

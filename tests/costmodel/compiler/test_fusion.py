@@ -55,6 +55,17 @@ def test_two_fusions_read_a_value_each() -> None:
     assert [len(reads) for reads in found.traffic.reads] == [1, 1]
 
 
+def test_a_lookup_computes_the_few_elements_that_it_reads() -> None:
+    """The sum and the lookup read the argument; its wider copy is in neither's memory."""
+
+    def picked(x, i):
+        wide = x.astype("float32")
+        return jnp.take_along_axis(wide, i, axis=1), wide.sum(1)
+
+    found = of(picked, A.astype("bfloat16"), jnp.zeros((A.shape[0], 1), int))
+    assert stored(found)["convert_element_type@0"] is False
+
+
 def test_constants_are_free() -> None:
     found = of(lambda x: x + (jnp.zeros((8, 16)) + 1), A)
     free = {v.name: found.traffic.free[i] for i, v in enumerate(found.flat.values)}
