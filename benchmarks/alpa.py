@@ -11,8 +11,8 @@ predicted; the same prices hold for every other plan that is printed:
 
 * Megatron's: stages of equal numbers of layers, tensor and data parallel inside, the best of a few
   numbers of stages and micro-batches;
-* equal layers and equal operations: as many stages and micro-batches as ours has, each stage with
-  our best shardings.
+* equal layers and equal operations: as many sub-meshes and micro-batches as ours has, each stage
+  with our best shardings.
 
 `--only` takes a part of a row's name, such as "GPT" or "on 16"; `--quick` the smallest of each.
 """
@@ -110,18 +110,20 @@ def family(name: str, devices: int) -> list[dict[str, Any]]:
     model = {"GPT": gpt, "MoE": mixture, "Wide-ResNet": resnet}[name](devices)
     found = _row(ours, model, cluster(devices), MEMORY_BYTES)
     rows = [{"plan": "ours", **found}]
-    stages, count = len(found.get("stages", ())), found.get("microbatches", 1)
+    sizes = [size for _, _, size, _ in found.get("stages", ())]
+    # where stages take turns on their groups, there are as many sub-meshes as devices allow
+    groups, count = len(sizes) * devices // max(sum(sizes), 1), found.get("microbatches", 1)
     if name == "GPT":
         rows.append({"plan": "Megatron's", **_megatron(devices)})
-    if stages > 1 and devices % stages == 0:
-        cuts = decoder_layers(stages, model.layers) if name == "GPT" else equal_layers(stages)
+    if groups > 1 and devices % groups == 0:
+        cuts = decoder_layers(groups, model.layers) if name == "GPT" else equal_layers(groups)
         for plan, places in (
             ("equal layers", cuts),
-            ("equal operations", equal_operations(stages)),
+            ("equal operations", equal_operations(groups)),
         ):
-            sizes = (devices // stages,) * stages
+            equal = (devices // groups,) * groups
             rows.append(
-                {"plan": plan, **_row(fixed, model, cluster(devices), count, places, sizes, None)}
+                {"plan": plan, **_row(fixed, model, cluster(devices), count, places, equal, None)}
             )
     for row in rows:
         step_s = row["step_s"]
