@@ -42,7 +42,7 @@ def test_a_wrong_emission_is_found_and_cut_down(monkeypatch: pytest.MonkeyPatch)
     broken(monkeypatch)
     cases = (Case(SCALED, (2, 2), draw) for draw in range(20))
     bad = next(case for case in cases if run(case).is_bad)
-    small, outcome = shrunk(bad, 20.0)
+    small, outcome = shrunk(bad, 300.0)
     assert outcome.verdict == "wrong"
     assert [step.kind for step in small.program.steps] == ["take"]
     assert small.mesh == (2,)
