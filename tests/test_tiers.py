@@ -373,8 +373,10 @@ def test_jax_is_imported_at_the_edges_only() -> None:
 
 
 def test_private_parts_of_jax_are_imported_in_one_file() -> None:
+    words = re.compile("_src|extend|interpreters")  # of files with others nothing is parsed
+    near = [file for file in ALL_FILES if words.search((ROOT / file).read_text("utf-8"))]
     private = ("jax._src", "jax.extend", "jax.interpreters")
-    users = [file for file in ALL_FILES if any(name.startswith(private) for name in imported(file))]
+    users = [file for file in near if any(name.startswith(private) for name in imported(file))]
     assert users == sorted(JAX_INTERNALS)
 
 
@@ -392,9 +394,6 @@ def test_files_stay_within_the_line_budget() -> None:
 
 
 def test_files_with_basic_types_are_listed() -> None:
-    found = [
-        file
-        for file in PACKAGE_FILES
-        if (ROOT / file).read_text(encoding="utf-8").startswith("# pyright: basic")
-    ]
+    mark = "# pyright: basic"
+    found = [file for file in PACKAGE_FILES if (ROOT / file).read_text("utf-8").startswith(mark)]
     assert found == sorted(BASIC), "keep the list BASIC true"

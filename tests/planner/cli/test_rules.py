@@ -59,8 +59,11 @@ def test_list_has_rows_without_a_worth(run: Run, monkeypatch: pytest.MonkeyPatch
     assert "relu-once" in run("rules", "list").out
 
 
-def test_verify_proves_the_catalogue(run: Run) -> None:
+def test_verify_proves_the_catalogue(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of it, as each row has a test of its own."""
+    part = {family: rows[:2] for family, rows in CATALOGUE.items()}
+    monkeypatch.setattr("planner.cli.rules.CATALOGUE", part)
     ran = run("rules", "verify", "--json")
     assert ran.status == 0
     assert ran.answer.keys() >= {"rules", "counts"}
-    assert sum(ran.answer["counts"].values()) == len(ran.answer["rules"])
+    assert sum(ran.answer["counts"].values()) == len(ran.answer["rules"]) > len(part)

@@ -132,7 +132,7 @@ def test_devices_of_a_priced_file_and_a_batch_for_each(run: Run, tmp_path: Path)
 
 def test_one_device_that_is_too_small_is_shown_so(run: Run) -> None:
     words = ("plan", "step.py:adam", "-c", "8xh100", "--sweep", "devices=1,2", "--memory", "1kB")
-    ran = run(*words, "--no-baselines", "--json")
+    ran = run(*words, "--no-baselines", "--json", "-j", "1")
     assert ran.status == 1
     assert [row["error"]["kind"] for row in ran.answer["rows"]] == ["does-not-fit"] * 2
 

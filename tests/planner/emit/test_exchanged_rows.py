@@ -112,6 +112,7 @@ def test_compiled_collectives_are_those_that_are_priced() -> None:
     assert sum(c.count * c.bytes for c in found) == blocks * (4 + 2 * 8 * 4)
 
 
+@pytest.mark.exhaustive
 def test_experts_that_tokens_are_sent_to() -> None:
     """A layer of the sorted form, rows exchanged and matrices fetched, however tokens choose."""
     model = small("ragged")
