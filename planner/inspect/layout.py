@@ -6,6 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from ir import SLIDING, slides
+from ir.analysis import operand_types
+
 from .analysed_plan import AnalysedPlan
 from .products import products
 from .rates import tokens_of
@@ -13,10 +16,11 @@ from .rates import tokens_of
 # Share of the bytes of a role that an axis splits, from which on the axis counts as splitting it:
 # norms and biases often stay whole.
 MOST = 0.5
-BATCH, SEQUENCE = "batch", "sequence"
+BATCH, SEQUENCE, SPACE = "batch", "sequence", "space"
 DATA = "data parallel"
 OTHERS = {
-    "experts": "expert parallel", "other": "tensor parallel", "": "mostly the same work",
+    "experts": "expert parallel", SPACE: "spatial partitioning", "other": "tensor parallel",
+    "": "mostly the same work",
 }  # fmt: skip
 
 
@@ -25,7 +29,7 @@ class Split:
     """Axes of a plan's mesh by what they split.
 
     work: kind of the dimension that most of the flops of products are split along -> axes: batch,
-        sequence, experts, other, or nothing if most are not split.
+        sequence, experts, space, other, or nothing if most are not split.
     parameters, states: axes that split most of the bytes of these arguments.
     ids: whether the batch holds token ids.
     """
@@ -48,7 +52,7 @@ def layout_text(analysed: AnalysedPlan) -> str:
         return f"over {mesh.product(tuple(axes))} devices ({'*'.join(axes)})"
 
     named = [f"{_name(split, kind)} {over(axes)}" for kind, axes in split.work.items()]
-    summing = {*split.work.get(BATCH, ()), *split.work.get(SEQUENCE, ())}
+    summing = {axis for kind in (BATCH, SEQUENCE, SPACE) for axis in split.work.get(kind, ())}
     stored = [axis for axis in split.parameters if axis in summing]
     if stored and {*stored} != {*split.work.get(BATCH, ())}:
         named.append(f"parameters split {over(stored)}")
@@ -95,13 +99,18 @@ def _most_split(analysed: AnalysedPlan, position: int) -> str:
     """The kind of dimension that one mesh axis splits in most of the flops of products.
 
     Returns:
-        batch, sequence, experts, `other`, or nothing if most are not split.
+        batch, sequence, experts, space, `other`, or nothing if most are not split.
     """
     flat, kinds = analysed.flat, analysed.kinds
     spent: dict[str, float] = defaultdict(float)
     for i, flops in products(analysed.flat):
-        factor = analysed.decisions.ops[flat.ops[i].place][position]
-        spent[(kinds.of_factor(i, factor) or "other") if factor else ""] += flops
+        op = flat.ops[i]
+        factor = analysed.decisions.ops[op.place][position]
+        sliding = slides(op.node, operand_types(flat, op)) if op.node.op in SLIDING else ()
+        if any(factor == each.factor for each in sliding):
+            spent[SPACE] += flops
+        else:
+            spent[(kinds.of_factor(i, factor) or "other") if factor else ""] += flops
     return max(spent, key=lambda kind: (spent[kind], kind), default="")
 
 

@@ -203,6 +203,22 @@ def test_axes_that_work_together_are_named_together() -> None:
     )
 
 
+def test_images_may_be_split_in_space() -> None:
+    def loss(kernels, images):
+        for kernel in kernels:
+            numbers = ("NHWC", "HWIO", "NHWC")
+            images = jax.lax.conv_general_dilated(
+                images, kernel, (1, 1), "SAME", dimension_numbers=numbers
+            )
+        return jnp.mean(images**2)
+
+    kernels = [jax.ShapeDtypeStruct((3, 3, 16, 16), jnp.float32)] * 2
+    image = jax.ShapeDtypeStruct((1, 1024, 1024, 16), jnp.float32)
+    options = Options(mesh=(8,), substitutions=False, baselines=False)
+    found = plan(jax.grad(loss), kernels, image, cluster="8xh100", options=options)
+    assert at_a_glance(found.analysed).layout == "spatial partitioning over 8 devices (x)"
+
+
 def test_examples_and_tokens_are_of_the_same_argument() -> None:
     def step(w, batch):
         x = w[batch["ids"]].sum(1)
