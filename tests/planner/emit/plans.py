@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from costmodel import CollectiveModel, ReshardModel, parse_cluster, sharded_dims
 from costmodel.compiler.fusion import analyse
@@ -128,6 +128,23 @@ def decisions_by(
         states |= {v: publish(s) for v, s in zip(op.outputs, strategy.results, strict=True)}
     values = {key: states[v] for key, v in flat.names.items() if v in states}
     return Decisions(mesh, roles, values, tuple(inputs), tuple(outputs))
+
+
+def decisions_of(
+    ops: Collection[str], traced: Traced, mesh: Mesh, roles: tuple[str, ...]
+) -> Decisions:
+    """Decisions that split some kinds of ops as the roles say, and nothing else."""
+
+    def choose(_types: object, op: FlatOp, menu: tuple[Strategy, ...]) -> Strategy:
+        if op.node.op not in ops:
+            return menu[0]
+        (found,) = [strategy for strategy in menu if strategy.roles == roles]
+        return found
+
+    graph = traced.graph
+    inputs = [replicated(item.type.rank) for item in graph.inputs]
+    outputs = [replicated(graph.type_of(o).rank) for o in graph.outputs]
+    return decisions_by(graph, mesh, inputs, outputs, choose, lambda raw: raw)
 
 
 def operand_types(flat: FlatProgram, op: FlatOp) -> tuple[TensorType, ...]:

@@ -18,7 +18,7 @@ from planner.emit.hlo import count_collectives
 from planner.emit.jit import compile_plan
 from tests.planner.api.test_experts import LOADS, with_gradients
 from tests.planner.api.test_experts import arguments as experts
-from tests.planner.emit.plans import CUBE, LINE, decisions_by, lowered
+from tests.planner.emit.plans import CUBE, LINE, decisions_by, decisions_of, lowered
 
 PAIR = Mesh((("x", 2), ("y", 4)))
 TOKENS, ROWS = 16, 48
@@ -39,16 +39,7 @@ SPLITS = (
 
 def split(traced: Traced, mesh: Mesh, roles: tuple[str, ...]) -> Decisions:
     """Decisions that split lookups as the roles say, and nothing else."""
-
-    def choose(_types: Any, op: Any, menu: Any) -> Any:
-        if op.node.op not in EXCHANGED:
-            return menu[0]
-        (found,) = [s for s in menu if s.roles == roles]
-        return found
-
-    inputs = [replicated(item.type.rank) for item in traced.graph.inputs]
-    outputs = [replicated(traced.graph.type_of(o).rank) for o in traced.graph.outputs]
-    return decisions_by(traced.graph, mesh, inputs, outputs, choose, lambda raw: raw)
+    return decisions_of(EXCHANGED, traced, mesh, roles)
 
 
 def arguments(lookup: str, dtype: Any = np.float32) -> tuple[Any, ...]:

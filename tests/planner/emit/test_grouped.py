@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from costmodel import fetched_of
-from ir import GROUPED, Mesh, interpret_lowered, replicated
+from ir import GROUPED, Mesh, interpret_lowered
 from ir.analysis.decisions import Decisions
 from ir.strategy import strategies
 from ir.table import lookup
@@ -20,7 +20,7 @@ from planner.emit.group_tiles import bounds
 from planner.emit.hlo import count_collectives
 from planner.emit.jit import compile_plan
 from planner.emit.row_exchange import block_rows
-from tests.planner.emit.plans import CUBE, decisions_by, lowered
+from tests.planner.emit.plans import CUBE, decisions_of, lowered
 
 PAIR = Mesh((("x", 2), ("y", 4)))
 ROWS, GROUPS = 64, 8
@@ -56,16 +56,7 @@ def with_gradients(x: Any, w: Any, sizes: Any, seed: Any) -> Any:
 
 def split(traced: Traced, mesh: Mesh, roles: tuple[str, ...]) -> Decisions:
     """Decisions that split grouped products as the roles say, and nothing else."""
-
-    def choose(_types: Any, op: Any, menu: Any) -> Any:
-        if op.node.op != GROUPED:
-            return menu[0]
-        (found,) = [s for s in menu if s.roles == roles]
-        return found
-
-    inputs = [replicated(item.type.rank) for item in traced.graph.inputs]
-    outputs = [replicated(traced.graph.type_of(o).rank) for o in traced.graph.outputs]
-    return decisions_by(traced.graph, mesh, inputs, outputs, choose, lambda raw: raw)
+    return decisions_of((GROUPED,), traced, mesh, roles)
 
 
 def check(mesh: Mesh, roles: tuple[str, ...], each: list[Any], rtol: float = 1e-5) -> None:
