@@ -4,6 +4,7 @@ from .attention_blocks import Hops as Hops
 from .attention_blocks import hops_of as hops_of
 from .attention_blocks import joint_axes as joint_axes
 from .borders import Borders as Borders
+from .cluster import IMBALANCE as IMBALANCE
 from .cluster import Cluster as Cluster
 from .cluster import Part as Part
 from .collective_matmul import InParts as InParts

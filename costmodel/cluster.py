@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +21,10 @@ from profiles import (
     load_profile,
     profile_names,
 )
+
+# Rows of the busiest of w devices that hold groups (experts) are w to this power times the mean:
+# medians of fused experts under a power law of 1.01, `costmodel/grouped.py`.
+IMBALANCE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Cluster:
         profile: the shipped profile the cluster was built from, or "" if it is not from one.
         parts: the groups of a mixed cluster, else empty.
         prices: what a device costs, where the user says so; plans do not depend on it.
+        imbalance: how unequal groups of rows are that run on it (`IMBALANCE`); 0 if they are equal.
     """
 
     name: str
@@ -71,6 +76,7 @@ class Cluster:
     attention: AttentionTable | None = field(default=None, hash=False, repr=False)
     parts: tuple[Part, ...] = ()
     prices: Prices | None = None
+    imbalance: float = IMBALANCE
 
     def __post_init__(self) -> None:
         if self.num_devices < 1 or self.devices_per_host < 1 or self.domain < 1:
@@ -130,7 +136,10 @@ class Cluster:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for plan files; tables of shipped profiles go by name, others in full."""
-        priced = {} if self.prices is None else {"prices": msgspec.to_builtins(self.prices)}
+        priced: dict[str, Any] = {}
+        if self.prices is not None:
+            priced["prices"] = msgspec.to_builtins(self.prices)
+        priced |= {} if self.imbalance == IMBALANCE else {"imbalance": self.imbalance}
         return priced | {
             "name": self.name,
             "num_devices": self.num_devices,
@@ -174,6 +183,7 @@ class Cluster:
             ),
             parts=plain.parts,
             prices=plain.prices,
+            imbalance=plain.imbalance,
         )
 
 
@@ -192,6 +202,7 @@ class _PlainCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[Part, ...]
     attention: Any = None
     prices: Prices | None = None
+    imbalance: Annotated[float, Meta(ge=0.0, le=1.0)] = IMBALANCE
 
 
 def _shipped(profile: str) -> Any:

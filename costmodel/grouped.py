@@ -6,20 +6,22 @@ are brought together and put back, and every tile has a copy of its group's matr
 
     t = gemm(tiles, B, width, depth) + bytes / bandwidth + steps * launches
 
-Groups that are split over w devices have unequal numbers of rows: the busiest device has w^0.2
-times the mean. Fused experts on H100s, split over w devices, take that much longer when tokens
-choose experts by a power law of 1.01 than when they are balanced (medians: 1.62 times at 8 devices,
-2.34 at 64; 2.01 and 3.22 for a power law of 1.2). Split rows are even.
+Groups that are split over w devices have unequal numbers of rows: the busiest device has w^p
+times the mean, with p = 0.2 unless the user says otherwise (0 for a router that is held balanced).
+Fused experts on H100s, split over w devices, take w^0.2 times as long when tokens choose experts by
+a power law of 1.01 as when they are balanced (medians: 1.62 times at 8 devices, 2.34 at 64; 2.01
+and 3.22, p of 0.3, for a power law of 1.2). Split rows are even.
 
 Where rows and groups are split alike over n devices, every one has as many rows. It lacks the
-matrices of the groups that these are of beside its own, and fetches them, in rounds of
+matrices of the groups that these are of beside its own, and fetches them,
 
-    min(G + ceil(n^0.2), groups - G)
+    min(G min(1, p / 0.2) + ceil(n^p), groups - G)
 
-matrices: it has rows of G + 1 groups in the mean, and a device that holds groups with more rows
-than the mean sends their matrices to so many more. With drawn loads, of which the largest device
-has n^0.2 times the mean, the device that lacks or sends most has 0.6 to 1.2 rounds in the mean of
-the draws (`tests/costmodel/test_grouped.py`); the price is that of one. Sums of the gradient go the
+matrices, none of equal groups (p = 0): it has rows of G + 1 groups in the mean, and a device that
+holds groups with more rows than the mean sends their matrices to so many more. With drawn loads, of
+which the largest device has n^p times the mean, the device that lacks or sends most has 0.5 to 1.7
+times as many in the mean of the draws (`tests/costmodel/test_grouped.py`). The emitted program has
+room for those of p = 0.2, and takes more rounds where there are more. Sums of the gradient go the
 other way. Nothing is computed beside an exchange.
 
 Emission: `planner.emit.grouped`.
@@ -39,27 +41,35 @@ from numpy.typing import NDArray
 from ir import GROUPS, NEAR, ROWS, TILES_AT_ONCE, GroupedSizes
 
 from .attention_blocks import Exchange, Hops
+from .cluster import IMBALANCE
 from .compute import ComputeModel, item_bytes
 
 Floats = NDArray[np.float64]
 
-# Busiest device against the mean, of w devices: w to this power.
-LOAD_POWER: Final = 0.2
 # Kernels of a step beside its product: two or three that bring together, one that puts back, and
 # the test for the end of the loop.
 _KERNELS: Final = 5.0
 _SUM: Final = 4.0  # bytes of an element of a sum
 
 
-def load(ways: Floats) -> Floats:
+def load(ways: Floats, imbalance: float = IMBALANCE) -> Floats:
     """Rows of the busiest device against the mean, where groups are split over `ways` devices."""
-    return np.power(ways, LOAD_POWER)
+    return np.power(ways, imbalance)
 
 
-def fetched_of(groups: float, ways: Floats) -> Floats:
-    """Matrices of a round, where rows and as many groups are split alike over `ways` devices."""
+def fetched_of(groups: float, ways: Floats, imbalance: float = IMBALANCE) -> Floats:
+    """Matrices that a device lacks, where rows and as many groups are split alike.
+
+    Args:
+        groups: number of groups.
+        ways: devices.
+        imbalance: see `IMBALANCE`.
+    """
+    if imbalance == 0.0:
+        return np.zeros_like(ways)
     own = groups / ways
-    return np.minimum(own + np.ceil(load(ways)), groups - own)
+    moved = own * min(1.0, imbalance / IMBALANCE)
+    return np.minimum(moved + np.ceil(load(ways, imbalance)), groups - own)
 
 
 @final
@@ -70,19 +80,25 @@ class GroupedWork:
         sizes: of the product as a whole.
         dtype: of its operands.
         ways: for every factor the number of parts, one entry per strategy.
+        imbalance: see `IMBALANCE`.
     """
 
-    def __init__(self, sizes: GroupedSizes, dtype: str, ways: Mapping[str, Floats]) -> None:
+    def __init__(
+        self, sizes: GroupedSizes, dtype: str, ways: Mapping[str, Floats],
+        imbalance: float = IMBALANCE,
+    ) -> None:  # fmt: skip
         names = (ROWS, GROUPS, "k", "n", NEAR)
         each = (np.asarray(ways.get(name, 1.0), dtype=np.float64) for name in names)
         rows, groups, depth, width, near = np.broadcast_arrays(*each)
         self.dtype, self.item = dtype, float(item_bytes(dtype))
         self.contracts_rows = sizes.contracts_rows
         self.depth, self.width = sizes.depth / depth, sizes.width / width
-        self.near, self.count, self.fetched = near > 1.0, near, fetched_of(sizes.groups, near)
+        self.near, self.count = near > 1.0, near
+        self.room = fetched_of(sizes.groups, near)
+        self.fetched = fetched_of(sizes.groups, near, imbalance)
         self.rows, self.groups = sizes.rows / (rows * near), sizes.groups / (groups * near)
         # rows are in the order of groups: a part of the rows has few groups, and the other way
-        self.own = np.minimum(self.rows, sizes.rows * load(groups) / groups)
+        self.own = np.minimum(self.rows, sizes.rows * load(groups, imbalance) / groups)
         met = self.groups + self.fetched
         present = np.minimum(met, sizes.groups * self.own / max(sizes.rows, 1) + 1.0)
         self.tile = np.maximum(np.minimum(float(sizes.tile_rows), self.rows), 1.0)
@@ -127,7 +143,7 @@ class GroupedWork:
             return np.zeros_like(self.tiles)
         matrix = self.depth * self.width
         rows = self.at_once * self.tile * (self.depth + self.width) * self.item
-        passing = 2.0 * self.fetched * matrix  # matrices, or sums, on their way
+        passing = 2.0 * self.room * matrix  # matrices, or sums, on their way
         if self.contracts_rows:
             return rows + (self.at_once * matrix + passing + self.matrices) * _SUM
         return rows + (self.at_once * matrix + passing) * self.item

@@ -141,7 +141,7 @@ def _exchanging_s(
     sizes = grouped_sizes(work.operands, dict(work.node.attrs))
     if sizes is None:
         return None
-    grouped = GroupedWork(sizes, work.operands[0].dtype, ways)
+    grouped = GroupedWork(sizes, work.operands[0].dtype, ways, compute.cluster.imbalance)
     busy = grouped.seconds(compute) + np.zeros(len(moved))
     return busy if hops is None else busy + grouped.exchange(hops).exposed_s
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from costmodel import IMBALANCE
 from substitutions import WORTHS
 
 from .errors import PlanError
@@ -63,6 +64,9 @@ class Options:
         known: "auto" keeps there what the program sends there (a `jax.checkpoint` policy that
         offloads) and, where `recompute` chooses, stacks of loops whose copies compute hides;
         "never" keeps all values on the devices.
+    imbalance: how unequal groups of a grouped product are, such as experts: of w devices that hold
+        them the busiest has w**imbalance times the rows of the mean. 0 if a router is held
+        balanced; the default is that of measured experts under a mild power law.
     """
 
     time_limit_s: float = math.inf
@@ -85,6 +89,7 @@ class Options:
     recompute: str = "auto"
     padding: bool = True
     offload: str = "auto"
+    imbalance: float = IMBALANCE
 
     def __post_init__(self) -> None:
         _check_number("time_limit_s", self.time_limit_s, whole=False, finite=False)
@@ -101,6 +106,7 @@ class Options:
         _check_word("recompute", self.recompute, RECOMPUTE)
         _check_word("offload", self.offload, OFFLOAD)
         _check_flag("baselines", self.baselines)
+        _check_share("imbalance", self.imbalance)
         _check_flag("overlap", self.overlap)
         _check_flag("padding", self.padding)
         _check_flag("collective_matmul", self.collective_matmul)
@@ -141,6 +147,11 @@ def _check_number(name: str, value: object, *, whole: bool = True, finite: bool 
         raise _bad(name, f"must be {kind} above 0, got {value!r}")
     if not value > 0 or (finite and value == float("inf")):
         raise _bad(name, f"must be above 0, got {value!r}")
+
+
+def _check_share(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise _bad(name, f"must be a number from 0 to 1, got {value!r}")
 
 
 def _check_word(name: str, value: object, words: tuple[str, ...]) -> None:
@@ -214,6 +225,7 @@ _EXAMPLES = {
     "shardings": "'warn' to plan without what the program is written with, or 'pin'",
     "padding": "False to leave all sizes as they are",
     "recompute": "'auto' to have it chosen",
+    "imbalance": "0 for equal groups",
     "offload": "'never' to keep everything on the devices",
     "cache": "True to look plans up in the plan store",
     "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",

@@ -16,6 +16,7 @@ from ..files.plan_file import ONE_PROGRAM, Pipeline, PlanFile
 from ..files.program_plan import BaselineRow
 from .accuracy import accuracy_text
 from .analysed_plan import AnalysedPlan
+from .imbalance import imbalance_text
 from .layout import layout_of_axes, layout_text
 from .products import at_peak_s, computed_again
 from .rates import examples_of, tokens_of
@@ -70,6 +71,7 @@ class Glance:
     accuracy: str
     what_next: str
     left_out: str = ""
+    imbalance: str = ""
 
     def sentence(self) -> str:
         """What the plan is, how good, and what limits it."""
@@ -94,7 +96,8 @@ class Glance:
         """For the terminal."""
         rows = {
             "in short": [self.sentence()], "speed": self.rates(), "cost": self.costs(),
-            "consists of": self.parts(), "how sure": [self.accuracy],
+            "consists of": self.parts(),
+            "how sure": list(filter(None, (self.accuracy, self.imbalance))),
             "what next": [self.what_next] if self.what_next else [],
             "left out": [self.left_out] if self.left_out else [],
         }  # fmt: skip
@@ -162,6 +165,7 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
         dollars=dollars,
         kwh=kwh,
         accuracy=accuracy_text(analysed.cluster, step) + (OTHERS if _is_launches(limits) else ""),
+        imbalance=imbalance_text([analysed]),
         what_next=_what_next(analysed, limits, (model_s / step, all_s / step)) if step else "",
         left_out=_left_out(analysed),
     )
@@ -206,6 +210,7 @@ def glance_of_stages(
         dollars=dollars,
         kwh=kwh,
         accuracy=accuracy_text(cluster, step),
+        imbalance=imbalance_text(stages),
         what_next=next_of_stages(file, pipeline, full=is_full(left, pipeline.limit_bytes)),
     )
 

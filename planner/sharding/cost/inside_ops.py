@@ -95,7 +95,8 @@ def _exchanges(
         return ((PERMUTE, AttentionWork(op.node, types, ways).exchange(compute, hops)),)
     sizes = grouped_sizes(types, dict(op.node.attrs))
     assert sizes is not None  # others have no joint factors
-    return (("all-to-all", GroupedWork(sizes, types[0].dtype, ways).exchange(hops)),)
+    work = GroupedWork(sizes, types[0].dtype, ways, compute.cluster.imbalance)
+    return (("all-to-all", work.exchange(hops)),)
 
 
 def _mapped(op: FlatOp, model: CollectiveModel, cause: str) -> Iterator[Inside]:
