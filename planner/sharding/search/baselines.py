@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ir import FactorSpec, Sharding, Strategy, flops_of, lookup
+from ir import ATTENTION, FactorSpec, Sharding, Strategy, flops_of, lookup
 from ir.analysis import FlatProgram, Kinds, accumulators, operand_types
 
 from ...common.surface import public_methods
@@ -32,7 +32,7 @@ class Baseline:
     mesh: str = ""
 
 
-BATCH = "batch"
+BATCH, SEQUENCE = "batch", "sequence"
 MOST = 0.5  # share of the flops of products whose batch must divide over the data axes of a recipe
 Menu = tuple[Strategy, ...]
 # (kind of a factor, whether its op is outside forward and backward) -> may this axis split it?
@@ -46,29 +46,30 @@ class Recipe:
     axis: one rule per mesh axis, for factors of ops.
     state: (flat value, sharding) -> allowed, for arguments and results.
     data: axes that split the batch wherever an op has it and it divides.
+    context: axes that split the sequence likewise.
     """
 
     name: str
     axis: tuple[Rule, ...]
     state: Callable[[int, Sharding], bool]
     data: tuple[int, ...] = ()
+    context: tuple[int, ...] = ()
 
 
-def _filtered(
-    menu: Menu, kinds: Mapping[str, str], rules: tuple[Rule, ...], data: tuple[int, ...]
-) -> Menu:
+def _filtered(menu: Menu, kinds: Mapping[str, str], recipe: Recipe) -> Menu:
     """Strategies within the rules that split the batch over as many data axes as they can.
 
     Args:
         menu: strategies of an op.
         kinds: kind of each of its factors.
-        rules: one per axis.
-        data: axes that split the batch.
+        recipe: whose axes those are, and those that split the sequence likewise.
     """
     if len(menu) == 1:
         return menu
-    update = BATCH not in kinds.values()  # no factor is of the batch
-    allowed = [{name for name, kind in kinds.items() if rule(kind, update)} for rule in rules]
+    data, context = recipe.data, recipe.context
+    # no factor is of the batch, nor, where it is split, of the sequence
+    update = {BATCH, *((SEQUENCE,) if context else ())}.isdisjoint(kinds.values())
+    allowed = [{name for name, kind in kinds.items() if rule(kind, update)} for rule in recipe.axis]
 
     def legal(strategy: Strategy) -> bool:
         return all(
@@ -77,7 +78,8 @@ def _filtered(
         )
 
     def count(strategy: Strategy) -> int:
-        return sum(kinds.get(strategy.roles[a]) == BATCH for a in data)
+        split = sum(kinds.get(strategy.roles[a]) == BATCH for a in data)
+        return split + sum(kinds.get(strategy.roles[a]) == SEQUENCE for a in context)
 
     kept = [s for s in menu if legal(s)]
     most = max(map(count, kept), default=0)
@@ -95,6 +97,16 @@ def _tensor(kind: str, _update: bool) -> bool:
 def _data(kind: str, update: bool) -> bool:
     """Rule of a data axis with sharded state: factors of the batch, and any in the update."""
     return kind == BATCH or update
+
+
+def _context(kind: str, update: bool) -> bool:
+    """Rule of an axis of context parallelism: factors of the sequence, and any in the update."""
+    return kind == SEQUENCE or update
+
+
+def _within(kind: str, update: bool) -> bool:
+    """Rule of a tensor axis beside those that split tokens."""
+    return update or kind not in (BATCH, SEQUENCE)
 
 
 class Recipes:
@@ -115,7 +127,7 @@ class Recipes:
             key = (id(menu), kinds)
             if key not in known:
                 named = dict(zip(spec.names, kinds, strict=True))
-                known[key] = _filtered(menu, named, recipe.axis, recipe.data)
+                known[key] = _filtered(menu, named, recipe)
             return known[key]
 
         return Limits(op, recipe.state)
@@ -162,6 +174,8 @@ class Recipes:
         found.extend(self._megatron())
         if self.kinds.batch and self.roles.parameters and len(axes) == 2:
             found.extend(self._two_ways(apart=apart))
+        if self.kinds.sequence and self.roles.parameters and self._has_kernels:
+            found.extend(self._context_parallel(len(axes)))
         if self.roles.parameters and flat:
             found.append(self._largest())
         return [recipe for recipe in found if self._divides(recipe.data)]
@@ -213,6 +227,30 @@ class Recipes:
             found.append(Recipe("fsdp-tp", (_data, _tensor), self._split(self.keeps), (0,)))
         if apart and self.roles.states:
             found.append(Recipe("hsdp", (_data, _data), near, (0, 1)))
+        return found
+
+    @property
+    def _has_kernels(self) -> bool:
+        """Whether attention runs in kernels, which blocks of the sequence can call."""
+        return any(op.node.op in ATTENTION for op in self.flat.ops)
+
+    def _context_parallel(self, count: int) -> list[Recipe]:
+        """The sequence split on one axis, beside data parallelism, tensor parallelism or both.
+
+        Tensor parallelism is innermost, then the sequence, data parallelism outermost. Parameters
+        and state are split over all devices, and gathered where products read them. Attention is
+        split along the sequence in the best of its ways: in a ring, in zigzag order, gathered.
+        """
+        state = self._split(self.keeps)
+        name, with_tensor = "context-parallel", "context-parallel-tp"
+        if count == 1:
+            return [Recipe(name, (_context,), state, (), (0,))]
+        found: list[Recipe] = []
+        if count == 2:
+            found.append(Recipe(name, (_data, _context), state, (0,), (1,)))
+            found.append(Recipe(with_tensor, (_context, _within), state, (), (0,)))
+        if count == 3:
+            found.append(Recipe(with_tensor, (_data, _context, _within), state, (0,), (1,)))
         return found
 
     def _data_parallel(self, axes: tuple[int, ...]) -> list[Recipe]:

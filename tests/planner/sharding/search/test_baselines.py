@@ -11,18 +11,20 @@ import optax
 import pytest
 
 from costmodel import CollectiveModel, ComputeModel, ReshardModel
-from ir import Sharding
+from ir import ATTENTION, Sharding
 from ir.analysis import Classes, Kinds
 from ir.analysis.flatten import flatten
+from ir.strategy import strategies
 from ir.trace import trace
 from planner import Plan, plan
 from planner.sharding.problem.build import Builder
 from planner.sharding.problem.facts import Facts
 from planner.sharding.problem.program import roles_of
 from planner.sharding.problem.records import MenuCache
-from planner.sharding.search.baselines import Recipes
+from planner.sharding.search.baselines import SEQUENCE, Recipes
 from planner.sharding.search.mesh_shapes import mesh_of
 from planner.training.step_call import step_for
+from tests.helpers_internals import attention
 from tests.planner.programs import BATCH, PARAMS, mean_loss, mlp, slow_machine, struct
 
 EXPERTS = {"router": struct(16, 8), "up": struct(8, 16, 32), "down": struct(8, 32, 16)}
@@ -113,6 +115,49 @@ def test_a_batch_that_does_not_divide_leaves_no_straw_man() -> None:
     said = "  left out     data-parallel, zero-1, zero-2, fsdp: a batch of 4 does not divide over 8"
     assert said in str(p)
     assert "left out" not in str(training(mean_loss, PARAMS, BATCH))
+
+
+HEADS = {"q": struct(32, 4, 8), "k": struct(32, 4, 8), "v": struct(32, 4, 8), "o": struct(4, 8, 32)}
+LONG = struct(2, 64, 32)
+
+
+def attending_loss(params: Any, batch: Any) -> Any:
+    q, k, v = (jnp.einsum("bsm,mhd->bshd", batch, params[name]) for name in "qkv")
+    core = attention(q, k, v, mask="CAUSAL")
+    return jnp.mean(jnp.einsum("bshd,hdm->bsm", core, params["o"]) ** 2)
+
+
+def test_kernels_give_context_parallel_plans() -> None:
+    """The sequence is split wherever it is, beside batch or features; states over all devices."""
+    for mesh, name, roles in (
+        ((8,), "context-parallel", (SEQUENCE,)),
+        ((2, 4), "context-parallel", ("batch", SEQUENCE)),
+        ((4, 2), "context-parallel-tp", (SEQUENCE, "")),
+        ((2, 2, 2), "context-parallel-tp", ("batch", SEQUENCE, "")),
+    ):
+        maker, found = recipes(attending_loss, HEADS, LONG, mesh)
+        limits, kernels = maker.limits(found[name]), 0
+        for v in (*maker.roles.parameters, *maker.roles.states):
+            full = set(maker.mesh.names) if maker.flat.values[v].type.rank else set[str]()
+            assert all(set(s.axes) == full for s in allowed(maker, found[name], v))
+        for i, op in enumerate(maker.flat.ops):
+            spec = maker.builder.spec(op)
+            kinds = dict(zip(spec.names, maker.kinds.of_op(i), strict=True))
+            if op.node.op in ATTENTION:
+                kernels += 1
+                menu = limits.op(i, spec, strategies(spec, maker.mesh))  # pyright: ignore
+                assert menu
+                assert all(tuple(kinds.get(r, "") for r in s.roles) == roles for s in menu)
+        assert kernels == 2
+    assert not any(
+        name.startswith("context") for name in recipes(mean_loss, PARAMS, BATCH, (8,))[1]
+    )
+
+
+def test_a_plan_is_no_slower_than_context_parallelism() -> None:
+    p = training(attending_loss, HEADS, LONG)
+    for name in ("context-parallel", "context-parallel-tp"):
+        assert p.step_s <= p.baselines[name].step_s * (1 + 1e-9)
 
 
 def test_several_islands_give_hybrid_plans() -> None:
