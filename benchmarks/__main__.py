@@ -25,6 +25,7 @@ BENCHES = (
     "joint",
     "long-context",
     "memory",
+    "one-gpu",
     "oracles",
     "overlap",
     "pipeline-plans",
@@ -48,8 +49,8 @@ BENCHES = (
 )
 WITH_VALUE = (  # of single benches
     "--before", "--checkout", "--count", "--data", "--first", "--jobs", "--keep", "--limit",
-    "--mesh", "--minutes", "--only", "--padded", "--pipelines", "--programs", "--python",
-    "--repeat", "--rewrites", "--seed", "--sequences", "--training", "--workers",
+    "--measure", "--mesh", "--minutes", "--only", "--padded", "--pipelines", "--programs",
+    "--python", "--repeat", "--rewrites", "--seed", "--sequences", "--training", "--workers",
 )  # fmt: skip
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 

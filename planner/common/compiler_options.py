@@ -9,6 +9,11 @@ GPT 1.3B in a loop, fully sharded over 8 H100, they expose as much (2.73 ms, jax
 gathers are hidden within their round, and take 1.0 GB more. Thresholds below which collectives are
 combined are XLA's own, which depend on the memory that is free: with none combined the same
 program exposes 3.27 ms.
+
+Copies to and from the host run beside nothing where XLA captures them in a CUDA graph, whose
+commands run one after the other: 14 GB of copies of `llama-1b offload` add all their 256 ms to a
+step on an H100 (`python -m benchmarks one-gpu`, JAX 0.11.2; openxla/xla, pull request 48900). Plans
+with such copies are compiled without graphs; steps of those have not been measured.
 """
 
 from __future__ import annotations
@@ -25,26 +30,37 @@ OVERLAPPING: Mapping[str, bool] = MappingProxyType({
 # Permutes within a host by copy engines instead of kernels of NCCL: 100 instead of 445 us for 25 MB
 # (openxla/xla, pull request 11182). Only where one process has all devices of the host.
 LOCAL_COPIES = "xla_gpu_use_memcpy_local_p2p"
+# The fewest commands that become a graph: more than any program has.
+WITHOUT_GRAPHS: Mapping[str, int] = MappingProxyType({"xla_gpu_graph_min_graph_size": 1_000_000})
 GPU_PLATFORMS = ("gpu", "cuda")
 
+Options = Mapping[str, bool | int]
 
-def options_on(platform: str, options: Mapping[str, bool]) -> dict[str, bool] | None:
+
+def options_on(platform: str, options: Options) -> dict[str, bool | int] | None:
     """The `compiler_options` of `jax.jit` for devices of a platform: None but for GPUs."""
     return dict(options) if options and platform in GPU_PLATFORMS else None
 
 
-def compiler_options(*, overlap: bool, in_parts: bool = False) -> dict[str, bool]:
+def compiler_options(
+    *, overlap: bool, in_parts: bool = False, on_host: bool = False
+) -> dict[str, bool | int]:
     """Options of XLA's GPU compiler for a plan.
 
     Args:
         overlap: collectives of the plan run beside compute.
         in_parts: products of the plan run in parts beside permutes.
+        on_host: the plan keeps values in the memory of the host.
     """
-    return (dict(OVERLAPPING) if overlap else {}) | ({LOCAL_COPIES: True} if in_parts else {})
+    found: dict[str, bool | int] = dict(OVERLAPPING) if overlap else {}
+    if in_parts:
+        found[LOCAL_COPIES] = True
+    return found | (dict(WITHOUT_GRAPHS) if overlap and on_host else {})
 
 
-def options_of_all(programs: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
-    """Options for all programs of a plan: those that all have, and copies where one has them."""
+def options_of_all(programs: Sequence[Options]) -> dict[str, bool | int]:
+    """Options for all programs of a plan: those that all have, and those that one needs."""
     first, *others = programs
     found = dict(item for item in first.items() if all(item in o.items() for o in others))
-    return found | ({LOCAL_COPIES: True} if any(LOCAL_COPIES in o for o in programs) else {})
+    needed = {LOCAL_COPIES, *WITHOUT_GRAPHS}
+    return found | {name: value for o in programs for name, value in o.items() if name in needed}

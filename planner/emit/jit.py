@@ -168,7 +168,7 @@ def compile_plan(
     *,
     devices: Devices | None = None,
     emission: str = "shard_map",
-    gpu_options: Mapping[str, bool] | None = None,
+    gpu_options: Mapping[str, bool | int] | None = None,
 ) -> CompiledPlan:
     """The plan as a jitted function.
 

@@ -114,7 +114,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     overlap: bool  # whether collectives may run beside compute
     collective_matmul: bool  # whether products may run in parts beside their collectives
     # of XLA's GPU compiler, set whatever the user's environment says
-    compiler_options: dict[Annotated[str, Meta(pattern="^xla_gpu_[a-z0-9_]{1,80}$")], bool]
+    compiler_options: dict[Annotated[str, Meta(pattern="^xla_gpu_[a-z0-9_]{1,80}$")], bool | Count]
     peak_bytes: Bytes
     argument_bytes: Bytes
     limit_bytes: Bytes

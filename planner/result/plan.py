@@ -280,7 +280,7 @@ class Plan(PlanView):
         )  # fmt: skip
 
     @property
-    def compiler_options(self) -> dict[str, bool]:
+    def compiler_options(self) -> dict[str, bool | int]:
         """Options of XLA's compiler that `compile` sets for GPUs; none for other devices.
 
         They are those of the plan file; of a plan in stages, those for all of its programs. A step

@@ -32,7 +32,9 @@ def reprice(plan: Plan) -> Plan:
         peak_bytes=sums.peak_bytes, argument_bytes=sums.argument_bytes,
         collectives=collective_rows(sums), exposed_s=sums.exposed_s, lower_bound_s=least_s,
         stop=stop, in_parts=in_parts,
-        compiler_options=compiler_options(overlap=program.overlap, in_parts=bool(in_parts)),
+        compiler_options=compiler_options(
+            overlap=program.overlap, in_parts=bool(in_parts), on_host=sums.host_bytes > 0
+        ),
     )  # fmt: skip
     return replace(plan, file=one_stage(again, len(analysed.graph.nodes)))
 

@@ -37,7 +37,7 @@ def build_pipeline(
     groups: Sequence[Devices],
     recompute: Sequence[str] = (),
     solved: Sequence[tuple[StageProgram, Solved]] = (),
-    gpu_options: Sequence[Mapping[str, bool]] = (),
+    gpu_options: Sequence[Mapping[str, bool | int]] = (),
 ) -> Pipeline:
     """A pipeline with a stage between any two cuts.
 
@@ -101,7 +101,7 @@ def build_pipeline(
 
 
 def _layout(
-    solved: Sequence[tuple[StageProgram, Solved]], gpu_options: Sequence[Mapping[str, bool]],
+    solved: Sequence[tuple[StageProgram, Solved]], gpu_options: Sequence[Mapping[str, bool | int]],
     stage: int, devices: Devices,
 ) -> Layout:  # fmt: skip
     if not solved:

@@ -135,7 +135,9 @@ class Planned:
 
     solved: Solved
     devices: Devices
-    gpu_options: Mapping[str, bool] = field(default_factory=dict[str, bool], compare=False)
+    gpu_options: Mapping[str, bool | int] = field(
+        default_factory=dict[str, bool | int], compare=False
+    )
 
     @cached_property
     def mesh(self) -> Mesh:

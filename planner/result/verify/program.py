@@ -56,7 +56,7 @@ class Verification:
     predicted_host_bytes: float
     compiled: Compiled
     limit_bytes: float
-    compiler_options: dict[str, bool]
+    compiler_options: dict[str, bool | int]
     overlap: Overlap | None
 
     @property

@@ -43,7 +43,9 @@ def outcome(
         "collective_matmul": options.in_parts,
         "in_parts": site_rows(best.decisions),
         "compiler_options": compiler_options(
-            overlap=best.builder.overlap, in_parts=bool(best.decisions.in_parts)
+            overlap=best.builder.overlap,
+            in_parts=bool(best.decisions.in_parts),
+            on_host=sums.host_bytes > 0,
         ),
         "peak_bytes": sums.peak_bytes,
         "argument_bytes": sums.argument_bytes,

@@ -18,6 +18,7 @@ from ir import FROM_HOST, HOST_COPIES, TO_HOST, IRError
 from ir.analysis import flatten
 from ir.trace import trace
 from planner import load, plan, verify
+from planner.common.compiler_options import WITHOUT_GRAPHS
 from planner.common.errors import PlanError
 from planner.emit.compilers import has_plugin
 from planner.sharding.lower import lower_decisions
@@ -106,6 +107,9 @@ def test_the_host_holds_what_the_devices_do_not(fn: Any) -> None:
         if (strategy := strategies[i]) is not None
     )
     assert away.program.host_bytes == sent > 0
+    # a CUDA graph would run the copies one after the other with everything else
+    assert WITHOUT_GRAPHS.items() <= away.compiler_options.items()
+    assert not WITHOUT_GRAPHS.items() <= here.compiler_options.items()
     assert here.program.host_bytes == 0
     assert away.peak_bytes < here.peak_bytes
 

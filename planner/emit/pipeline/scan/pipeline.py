@@ -58,7 +58,7 @@ class ScannedPipeline:
     mesh: Mesh
     layout: ScanLayout
     loss: Opened
-    gpu_options: Mapping[str, bool]
+    gpu_options: Mapping[str, bool | int]
 
     @public
     @unmeshed
@@ -270,7 +270,7 @@ def scanned_pipeline(
     devices: Sequence[Any],
     recompute: Sequence[str],
     solved: Sequence[tuple[StageProgram, Solved]],
-    gpu_options: Mapping[str, bool],
+    gpu_options: Mapping[str, bool | int],
 ) -> ScannedPipeline:
     """A pipeline whose stages are one program.
 

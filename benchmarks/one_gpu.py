@@ -1,0 +1,186 @@
+# pyright: basic
+"""Predicted beside measured steps and memory of programs on one GPU.
+
+    python -m benchmarks one-gpu [--only NAME]
+
+Each program is planned as it is for one H100, and its step and peak are set beside those that were
+measured there (`benchmarks/data/one_gpu_h100.csv`); nothing of these is fitted to the steps. No GPU
+is needed. On a machine with one,
+
+    python -m benchmarks one-gpu --measure FILE
+
+measures the same programs and writes such a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.profiler import ProfileData
+
+from benchmarks.one_gpu_programs import PROGRAMS
+from planner import plan
+
+MEASURED = Path(__file__).parent / "data" / "one_gpu_h100.csv"
+CLUSTER = "1xh100"
+COLUMNS = ("program", "seconds", "kernel_s", "kernels", "peak_bytes", "argument_bytes",
+           "temporary_bytes", "host_bytes")  # fmt: skip
+# `jax.lax.ragged_dot` as it is: a plan runs grouped products of its own in its place.
+NOT_AS_PLANNED = ("experts ragged",)
+STEPS, RUNS, RUN_S = 30, 3, 0.7  # most steps of a run, runs, seconds of a run
+DONATED = (0, 1)  # of a training step: parameters and state
+
+
+def donated(name: str, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Arguments whose buffers a step takes."""
+    return DONATED if len(args) == 3 and "decode" not in name else ()
+
+
+def measured_rows(path: Path = MEASURED) -> list[dict[str, Any]]:
+    """Rows of a file of measurements."""
+    with path.open(newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        return [{k: v if k == "program" else float(v) for k, v in row.items()} for row in rows]
+
+
+def predicted(name: str) -> Any:
+    """The plan of one program for one GPU, as it is written."""
+    fn, args, _ = PROGRAMS[name]()
+    return plan(
+        fn, *args, cluster=CLUSTER, donate_argnums=donated(name, args), baselines=False,
+        substitutions=False, recompute="written", padding=False,
+    )  # fmt: skip
+
+
+def compared(row: dict[str, Any]) -> dict[str, Any]:
+    """What one program was said to take, and took.
+
+    Where the kernels of a step leave the device idle for a fifth of it, launches bound it, and the
+    kernels alone are compared.
+    """
+    found = predicted(row["program"])
+    busy = row["kernel_s"] > 0.8 * row["seconds"]
+    took = row["seconds"] if busy else row["kernel_s"]
+    return {
+        "program": row["program"], "predicted_s": found.step_s, "measured_s": took,
+        "difference": found.step_s / took - 1, "predicted_peak_bytes": found.peak_bytes,
+        "measured_peak_bytes": row["peak_bytes"],
+        "peak_difference": found.peak_bytes / row["peak_bytes"] - 1,
+        "as_planned": row["program"] not in NOT_AS_PLANNED,
+    }  # fmt: skip
+
+
+def _values(shapes: Any, limit: int) -> Any:
+    """Random values: floats of at most 0.02, integers below a limit."""
+    leaves, tree = jax.tree.flatten(shapes)
+
+    def make() -> Any:
+        key, found = jax.random.key(0, impl="rbg"), []
+        for i, leaf in enumerate(leaves):
+            one = jax.random.fold_in(key, i)
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                found.append(jax.random.key(1))
+            elif jnp.issubdtype(leaf.dtype, jnp.integer):
+                found.append(jax.random.randint(one, leaf.shape, 0, limit).astype(leaf.dtype))
+            else:
+                wide = jax.random.uniform(one, leaf.shape, minval=-0.02, maxval=0.02)
+                found.append(wide.astype(leaf.dtype))
+        return jax.tree.unflatten(tree, found)
+
+    return jax.jit(make)()
+
+
+def _kernels(step: Any, args: Any) -> tuple[float, float]:
+    """Seconds of the kernels of one step on the device, and their number."""
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(step(args))
+        seconds, count = 0.0, 0
+        for path in Path(folder).rglob("*.xplane.pb"):
+            for plane in ProfileData.from_file(str(path)).planes:
+                lines = plane.lines if "GPU" in plane.name else ()
+                for line in (x for x in lines if x.name.startswith("Stream")):
+                    for event in line.events:
+                        seconds, count = seconds + event.duration_ns / 1e9, count + 1
+    return seconds, count
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Runs one program on the first GPU."""
+    fn, args, limit = PROGRAMS[name]()
+    reused = donated(name, args)
+    compiled = jax.jit(fn, donate_argnums=reused).lower(*args).compile()
+    memory = compiled.memory_analysis()
+    state = [_values(args, limit)]
+
+    def step(_: Any = None) -> Any:
+        given = state.pop()
+        found = compiled(*given)
+        state.append((*found[:2], *given[2:]) if reused else given)
+        return found[2] if reused else found
+
+    for _ in range(2):
+        jax.block_until_ready(step())
+    begun = time.perf_counter()
+    jax.block_until_ready(step())
+    count = int(max(RUNS, min(STEPS, RUN_S / (time.perf_counter() - begun))))
+    runs: list[float] = []
+    for _ in range(RUNS):
+        begun = time.perf_counter()
+        for _ in range(count):
+            last = step()
+        jax.block_until_ready(last)
+        runs.append((time.perf_counter() - begun) / count)
+    seconds, kernels = _kernels(step, None)
+    return dict(zip(COLUMNS, (
+        name, min(runs), seconds, kernels, memory.peak_memory_in_bytes,
+        memory.argument_size_in_bytes, memory.temp_size_in_bytes, memory.host_temp_size_in_bytes,
+    ), strict=True))  # fmt: skip
+
+
+def main(quick: bool) -> list[dict[str, Any]]:
+    """Prints the table, or measures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks one-gpu")
+    parser.add_argument("--only", default="", help="programs whose names contain this")
+    parser.add_argument("--measure", type=Path, help="file to write")
+    given = parser.parse_known_args()[0]
+    if given.measure:
+        names = [name for name in PROGRAMS if given.only in name]
+        with given.measure.open("w", newline="") as file:
+            device = jax.devices("gpu")[0].device_kind
+            file.write(f"# measured on one {device}, JAX {jax.__version__}\n")
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            for name in names:
+                writer.writerow(measure(name))
+                file.flush()
+        return measured_rows(given.measure)
+    print("| program | predicted ms | measured ms | difference | predicted GB | XLA's GB "
+          "| difference |\n|---|---|---|---|---|---|---|")  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    for row in measured_rows():
+        if given.only not in row["program"]:
+            continue
+        found = compared(row)
+        rows.append(found)
+        print(f"| {found['program']} | {found['predicted_s'] * 1e3:.2f} "
+              f"| {found['measured_s'] * 1e3:.2f} | {found['difference']:+.1%} "
+              f"| {found['predicted_peak_bytes'] / 1e9:.2f} "
+              f"| {found['measured_peak_bytes'] / 1e9:.2f} | {found['peak_difference']:+.1%} |",
+              flush=True)  # fmt: skip
+        if quick and len(rows) == 3:
+            break
+    same = [r for r in rows if r["as_planned"]]
+    for what, key in (("step", "difference"), ("peak", "peak_difference")):
+        median = statistics.median(abs(r[key]) for r in same)
+        print(f"\n{what}: median difference {median:.1%} of {len(same)} programs that a plan runs "
+              "as they are")  # fmt: skip
+    return rows
