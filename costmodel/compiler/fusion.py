@@ -35,6 +35,7 @@ class Traffic:
     free[v]: value v depends on nothing but literals and can be made in any state at no cost.
     reads[op]: operand positions that the op pays for reading.
     launches[op]: kernels that the op starts: 1 for the first of a fusion and for unfused ops.
+    group[op]: the fusion of the op, as one of its ops; an unfused op is alone in it.
     copied: values that are in memory twice (`gemm_padding.py`).
     """
 
@@ -42,6 +43,7 @@ class Traffic:
     free: tuple[bool, ...]
     reads: tuple[tuple[int, ...], ...]
     launches: tuple[int, ...]
+    group: tuple[int, ...]
     copied: frozenset[int] = frozenset()
 
 
@@ -78,7 +80,7 @@ def analyse(flat: FlatProgram) -> Traffic:
         if starts:
             started.add(group[i])
         launches.append(int(starts))
-    return Traffic(tuple(stored), free, tuple(reads), tuple(launches), copied(flat))
+    return Traffic(tuple(stored), free, tuple(reads), tuple(launches), tuple(group), copied(flat))
 
 
 def _stored(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:

@@ -17,10 +17,10 @@ the rest is left to the estimates, and the bound is the least of what was not so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from heapq import heapify, heappop, heappush, heapreplace
 
 from ..common.errors import IndivisibleError
@@ -200,24 +200,43 @@ class Proof:
         stages: Sequence[int],
         turns: Sequence[tuple[int, int]],
     ) -> Iterator[Open]:
-        """All divisions below the best step, but for those of sources with too many."""
+        """All divisions below the best step, but for some of sources with too many."""
         limit_s = best_s * (1 - EXACT)
         for count in counts:
             with suppress(IndivisibleError):
                 listing = self._listing(count, stages)
-                parts = listing.below(limit_s, MOST_LISTED)
-                if parts is None:
-                    self.unlisted_s = min(self.unlisted_s, listing.least_s())
-                for family in families if parts else ():
-                    yield from self._opened(count, family, 1, parts or ())
+                parts = self._below(
+                    limit_s, partial(listing.below, most=MOST_LISTED), listing.least_s
+                )
+                for family in families:
+                    yield from self._opened(count, family, 1, parts, limit_s)
                 for groups, chunks in turns:
                     if count % groups or groups * chunks >= self.floors.shares.count:
                         continue
-                    parts = listing.in_turn(groups, chunks, limit_s, MOST_LISTED)
-                    if parts is None:
-                        least_s = listing.least_in_turn_s(groups, chunks)
-                        self.unlisted_s = min(self.unlisted_s, least_s)
-                    yield from self._opened(count, INTERLEAVED, chunks, parts or ())
+                    parts = self._below(
+                        limit_s, partial(listing.in_turn, groups, chunks, most=MOST_LISTED),
+                        partial(listing.least_in_turn_s, groups, chunks),
+                    )  # fmt: skip
+                    yield from self._opened(count, INTERLEAVED, chunks, parts, limit_s)
+
+    def _below(
+        self, limit_s: float, find: Callable[[float], list[Parts] | None],
+        least_s: Callable[[], float],
+    ) -> list[Parts]:  # fmt: skip
+        """Divisions of a source below a limit; where they are too many, those close to the bound.
+
+        Args:
+            limit_s: the limit [s].
+            find: limit -> divisions, None where there are too many.
+            least_s: the least bound of all divisions [s].
+        """
+        for below_s in (limit_s, limit_s * (1 - CLOSE)):
+            parts = find(below_s)
+            if parts is not None:
+                self.unlisted_s = min(self.unlisted_s, below_s)
+                return parts
+        self.unlisted_s = min(self.unlisted_s, least_s())
+        return []
 
     def _listing(self, count: int, stages: Sequence[int]) -> Listing:
         space = self.candidates.space(count, "1f1b")
@@ -225,19 +244,21 @@ class Proof:
         return Listing(space.machine, count, floors, cache(space.transfer_s), stages)
 
     def _opened(
-        self, count: int, family: str, chunks: int, parts: Iterable[Parts]
+        self, count: int, family: str, chunks: int, parts: Iterable[Parts], limit_s: float
     ) -> Iterator[Open]:
         transfer_s = cache(self.candidates.space(count, "1f1b").transfer_s)
         for places, sizes in parts:
             division = Division(places, sizes, ("none",) * len(sizes), 0.0, 0.0, chunks)
             flight = flight_of(count, division, family)
-            firsts = [sum(sizes[:s]) for s in range(len(sizes) // chunks)]
+            firsts = [sum(sizes[:s]) for s in range(len(sizes) // chunks)] * chunks
             ends = [min(a, b) for a, b in zip(sizes[:1] + sizes, sizes, strict=False)]
             moved = tuple(
                 float(transfer_s(first, size)[i])
                 for first, size, i in zip(firsts, ends, places, strict=False)
             )
-            yield Open(count, family, places, sizes, chunks, flight, moved)
+            one = Open(count, family, places, sizes, chunks, flight, moved)
+            if self._least_s(one) < limit_s:
+                yield one
 
     def _key(self, one: Open, s: int, kind: str) -> tuple[StageKind, tuple[int, int], int]:
         run = self.floors.shares.alike(one.run(s))[0]

@@ -8,14 +8,15 @@ takes at least
     max over s of  (sum over r < s of  f_r + c_r / 2)  +  c_s / 2  +  T_s
 
 since stage s begins when the first micro-batch has passed all stages before it. Where a group of
-devices holds several stages, T_s is their sum, and s the first of them. It also takes at least
+devices holds several stages, T_s is the sum of s and the later ones, which begin no earlier. It
+also takes at least
 
     max over s > 0 of  g  +  (sum over 0 < r < s of  a_r + c_r)  +  c_s  +  m a_s
 
-with g the seconds of the first stage for one micro-batch and its update, and m a_s summed over the
-stages of a group: its last input gradient follows all its forward passes, and passes the first
-stages of all groups before it. The least of both over all
-divisions of the places from i on into e stages on k devices follows from
+with g the seconds of the first stage for one micro-batch and its update, and m a_s summed over s
+and the later stages of its group: the last input gradient of s follows all forward passes and input
+gradients of these, and passes all stages before s. The least of both over all divisions of one
+stage on each group of the places from i on into e stages on k devices follows from
 
     V[e, i, k] = min over j > i, d: c_i / 2 + max(T[d](i, j), f[d](i, j) + V[e - 1, j, k - d])
     W[e, i, k] = min over j > i, d: c_i     + max(m a[d](i, j), a[d](i, j) + W[e - 1, j, k - d])
@@ -78,18 +79,19 @@ def least_step_s(
     Args:
         stages: least seconds of every stage.
         moved_s: c_s of every stage.
-        groups: groups of devices; stage s is on group s mod `groups`.
+        groups: groups of devices; stage s is on group s modulo `groups`.
         count: number of micro-batches.
     """
     before, around, found = 0.0, stages[0].one_s, 0.0
-    for g in range(groups):
-        before += moved_s[g] / 2
-        found = max(found, before + sum(one.step_s for one in stages[g::groups]))
-        before += stages[g].forward_s
-        if g:
-            around += moved_s[g]
-            found = max(found, around + count * sum(one.both_s for one in stages[g::groups]))
-            around += stages[g].both_s
+    for s, stage in enumerate(stages):
+        later = stages[s::groups]
+        before += moved_s[s] / 2
+        found = max(found, before + sum(one.step_s for one in later))
+        before += stage.forward_s
+        if s:
+            around += moved_s[s]
+            found = max(found, around + count * sum(one.both_s for one in later))
+            around += stage.both_s
     return found
 
 

@@ -15,7 +15,7 @@ top. The bounds serve where a search had no time to find a better one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 from dataclasses import replace
 
 import numpy as np
@@ -86,12 +86,12 @@ def least_inside_s(
     compute: ComputeModel,
     devices: int,
     ops: Collection[int],
-    borders: Collection[int],
+    borders: Set[int],
 ) -> dict[int, float]:
     """Least seconds of one run of each op, also where its program is a part of a larger one.
 
-    An op on the border may be fused with ops outside: it reads and writes the values there at no
-    cost, and no op but a product starts a kernel of its own.
+    A fusion that reads or makes a value on the border may be a part of one outside: it reads and
+    writes the values there at no cost, and starts no kernel of its own.
 
     Args:
         facts: facts of the program.
@@ -101,6 +101,11 @@ def least_inside_s(
         borders: flat values that the program takes from others, or gives to them.
     """
     found: dict[int, float] = {}
+    group = facts.traffic.group
+    outer = {
+        group[i] for i, op in enumerate(facts.flat.ops)
+        if not borders.isdisjoint(op.reads) or not borders.isdisjoint(op.outputs)
+    }  # fmt: skip
     for i in ops:
         op = facts.flat.ops[i]
         if facts.is_made(op):
@@ -109,7 +114,7 @@ def least_inside_s(
                 work,
                 reads=tuple(k for k in work.reads if op.inputs[k] not in borders),
                 writes=tuple(k for k in work.writes if op.outputs[k] not in borders),
-                launches=0,
+                launches=0 if group[i] in outer else work.launches,
             )
             found[i] = _least(inner, compute, (devices,), apart=False)
     return found

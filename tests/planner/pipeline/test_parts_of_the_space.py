@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -80,6 +81,22 @@ def step_s(program: str, **settings: Any) -> float:
     except PlanError:
         return float("inf")
     return found.step_s
+
+
+def test_nothing_fixed_is_no_worse_for_a_tiny_program() -> None:
+    two = replace(far_apart(), num_devices=2, devices_per_host=1, domain=1)
+    args, least_s = chain(2, 256, 512, 4), float("inf")
+    for part in (
+        {"pipeline": "off"}, {"pipeline": "off", "microbatches": 2}, {"mesh": (2,)},
+        {"pipeline": 2, "microbatches": 2, "schedules": ("zb-h1",)}, {},
+    ):  # fmt: skip
+        found = plan(
+            chained, *args, cluster=two, optimizer=optax.sgd(0.1), substitutions=False,
+            baselines=False, **part,
+        )  # fmt: skip
+        least_s = min(least_s, found.step_s)
+    assert len(found.stages) == 2  # with nothing fixed
+    assert found.step_s <= least_s * (1 + 2e-3)
 
 
 @pytest.mark.exhaustive

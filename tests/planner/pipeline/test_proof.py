@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from msgspec import structs
 
 from planner.common.options import Options
 from planner.common.request import Request
@@ -148,13 +149,26 @@ def chain(params, batch):
     return jnp.mean(jnp.square(x))
 
 
-@pytest.mark.parametrize("loss", [chain, towers])
-def test_stages_send_their_gradients_no_earlier_than_their_bounds(loss):
+def normed(params, batch):
+    """Fusions that reach over the places between layers, and others that do not."""
+    x = batch["x"]
+    for w, v in (("a", "b"), ("c", "d")):
+        y = jnp.exp(x - x.mean(-1, keepdims=True))
+        y = y / y.sum(-1, keepdims=True)
+        z = jax.nn.gelu(y @ params[w])
+        x = x + (z * jax.nn.sigmoid(z)) @ params[v]
+    return jnp.mean(jnp.square(x))
+
+
+@pytest.mark.parametrize(("loss", "launch_s"), [(chain, 0.0), (towers, 1e-3), (normed, 1e-3)])
+def test_stages_send_their_gradients_no_earlier_than_their_bounds(loss, launch_s):
     square = jax.ShapeDtypeStruct((16, 16), jnp.float32)
     args = dict.fromkeys("abcd", square), {"x": jax.ShapeDtypeStruct((8, 16), jnp.float32)}
     options = Options(microbatches=2, baselines=False, loss_reduction="mean")
     training = Training(loss, args, optax.sgd(0.1), False, 0, "two")
-    search = PipelineSearch(training, Request(slow_machine(4), options))
+    machine = slow_machine(4)
+    device = structs.replace(machine.device, kernel_launch_s=launch_s)
+    search = PipelineSearch(training, Request(replace(machine, device=device), options))
     least, places, whole = search.floors.least(2, 1), search.shares.places, search.planner.loss(2)
     for first in range(1, len(places) - 1):
         cuts = (0, places[first], places[-1])
@@ -164,6 +178,7 @@ def test_stages_send_their_gradients_no_earlier_than_their_bounds(loss):
         price, run = found[1], (first, len(places) - 1)
         assert price.forward_s >= least.forward_s[run] * (1 - 1e-9)
         assert price.forward_s + price.input_gradient_s >= least.both_s[run] * (1 - 1e-9)
+        assert price.microbatch_s >= least.micro_s[run] * (1 - 1e-9)
 
 
 def test_a_bound_of_all_pipelines_is_below_the_best_and_above_their_work():

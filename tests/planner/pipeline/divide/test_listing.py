@@ -44,7 +44,7 @@ def bound_s(listing: Listing, parts: Parts, groups: int) -> float:
     stages = [
         listing.floors[d].at(at) for d, at in zip(sizes, itertools.pairwise(places), strict=True)
     ]
-    firsts = [sum(sizes[:s]) for s in range(groups)]
+    firsts = [sum(sizes[: s % groups]) for s in range(len(sizes))]
     moved = [
         float(listing.transfer_s(f, d)[i]) for f, d, i in zip(firsts, sizes, places, strict=False)
     ]
@@ -116,8 +116,8 @@ def test_no_schedule_is_faster_than_the_bound(
     )  # fmt: skip
     table = with_optimizer(table_of(name, count, ("none",) * 4, chunks))
     step_s = Simulator(table).run(costs, links_of(sizes, cluster)).step_s
-    across = np.array([0.0, *(sent,) * groups])
-    moved = [float(entry_s(cluster, g * sizes[0], sizes[0], across)[g]) for g in range(groups)]
+    across, size = np.array([0.0, *(sent,) * 3]), sizes[0]
+    moved = [float(entry_s(cluster, s % groups * size, size, across)[s]) for s in range(4)]
     stages = [
         Least(f, f + b, f + b + w + u, count * (f + b + w) + u)
         for f, b, w, u in zip(forward, back, weight, once, strict=True)
