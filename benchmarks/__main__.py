@@ -46,6 +46,7 @@ BENCHES = (
     "third-party-plans",
     "uneven",
     "verify",
+    "written-attention",
 )
 WITH_VALUE = (  # of single benches
     "--before", "--checkout", "--count", "--data", "--first", "--jobs", "--keep", "--limit",

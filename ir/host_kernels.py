@@ -48,6 +48,17 @@ def cudnn_assumed() -> Generator[None]:
             setattr(cudnn_attention, name, check)
 
 
+@contextlib.contextmanager
+def bias_gradients(wanted: bool) -> Generator[None]:
+    """Has kernels that are traced meanwhile compute gradients of their biases, or not."""
+    before = cudnn_attention.should_export_dbias
+    cudnn_attention.should_export_dbias = lambda *_: wanted
+    try:
+        yield
+    finally:
+        cudnn_attention.should_export_dbias = before
+
+
 def _on_cpu(meaning: Callable[..., tuple[Array, ...]], name: str) -> Callable[..., list[Array]]:
     def run(*operands: Array, mask_type: Any, **params: Any) -> list[Array]:
         attrs = {"is_training": True} | params | {"mask_type": mask_type.name}

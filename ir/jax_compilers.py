@@ -14,7 +14,7 @@ from .jax_internals import Primitive, struct_of, unknown
 from .jax_versions import known as known_versions
 
 try:  # names that a version may move
-    from jax._src import xla_bridge
+    from jax._src import api, xla_bridge
     from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
     from jax.interpreters import ad, batching, mlir
 except ImportError as error:
@@ -57,6 +57,37 @@ def copied_to(x: Any, sharding: Any) -> Any:
         return jax.device_put(x, sharding)
     semantics = xla_client.ArrayCopySemantics.REUSE_INPUT
     return copy([x], [sharding._internal_device_list], [sharding], [semantics])[0]
+
+
+# Part of what JAX keeps traced functions by.
+_CHANGED_BY = jax.make_user_context(None)
+
+
+@contextlib.contextmanager
+def differentiated_through(
+    change: Callable[[Callable[..., Any]], Callable[..., Any]], by: object
+) -> Generator[None]:
+    """Changes every function before JAX differentiates it in reverse.
+
+    `by` names the change: functions of `jax.jit` are traced anew for another one. `jax.grad` and
+    `jax.value_and_grad`, and what libraries make of them, call `jax.vjp`.
+
+    Raises:
+        TraceError: if this version has no such function where they look for it.
+    """
+    known = getattr(api, "vjp", None)
+    if known is None or known is not jax.vjp:
+        raise unknown(f"JAX {jax.__version__} has no jax._src.api.vjp")
+
+    def changed(fn: Callable[..., Any], *primals: Any, **settings: Any) -> Any:
+        return known(change(fn), *primals, **settings)
+
+    api.vjp = jax.vjp = changed
+    try:
+        with _CHANGED_BY(by):  # functions of `jax.jit` keep what they were traced to before
+            yield
+    finally:
+        api.vjp = jax.vjp = known
 
 
 def lower_on_cpu(primitive: Any, function: Callable[..., Sequence[Any]]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .attention_kernels import WithKernels
 from .carried import Flat, operands, roles_of, ties
 from .errors import TraceError, doing
 from .graph import Graph, Input
@@ -110,6 +111,8 @@ def trace(
     tree = jax.tree.structure(args)
     structs = jax.tree.unflatten(tree, map(_typed, leaves, jax.tree.leaves(args)))
     watch = Watch(names)
+    # a jitted function that is rewritten is traced anew; what it asks for is still its own
+    own = _jitted_inside(fn)
     jitted = fn if _is_jitted(fn) else jax.jit(watch.on(fn, args))
     try:
         traced = jitted.trace(*structs)
@@ -124,7 +127,7 @@ def trace(
         _watch_inside(watch, fn, args, structs)
     closed = traced.jaxpr
     starts = np.cumsum([0] + [jax.tree.structure(arg).num_leaves for arg in args]).tolist()
-    donated = _donated(donate_argnums, traced, starts)
+    donated = _donated(donate_argnums, own.trace(*structs) if own else traced, starts)
     out_leaves, out_tree = jax.tree.flatten(traced.out_info)
     out_names = tuple(
         jax.tree_util.keystr(path, simple=True, separator="/") or "out"
@@ -140,7 +143,8 @@ def trace(
         for name, leaf, role in zip(names, leaves, leaf_roles, strict=True)
     ]
     kept = _kept(closed, inputs)
-    asked = _asked(jitted, structs) if jitted is fn else ((), ())
+    own = jitted if jitted is fn else own
+    asked = ((), ()) if own is None else _asked(own, structs)
     over_meshes = [s if (p := placement(s)) and p.mesh else None for s in asked[1]]
     # a result is a value of the device: what the program leaves on its host is not offloaded
     offload = offload and not any(map(is_on_host, (v.aval for v in closed.jaxpr.outvars)))
@@ -155,6 +159,11 @@ def trace(
         program, jax.tree.structure((args, {})), out_tree, tuple(leaves), out_names,
         donated, tied, (*warnings, *watch.warnings), closed, places,
     )  # fmt: skip
+
+
+def _jitted_inside(fn: Any) -> Any:
+    """The function of `jax.jit` whose attention is run by kernels; None if there is none."""
+    return fn.fn if isinstance(fn, WithKernels) and _is_jitted(fn.fn) else None
 
 
 def _is_jitted(fn: Any) -> bool:

@@ -38,7 +38,7 @@ SURFACES = ("costmodel.compiler", "ir.analysis")
 DOORS = (
     *("ir.evaluate", "ir.evaluate_regions", "ir.high_words", "ir.jax_internals", "ir.threefry"),
     *("ir.host_kernels", "ir.jax_compilers", "ir.registered_calls"),
-    *("ir.trace", "planner.emit", "profiles.measure"),
+    *("ir.attention_kernels", "ir.trace", "planner.emit", "profiles.measure"),
 )
 
 # The only places of the five packages that may import JAX or a library built on it.
@@ -46,7 +46,8 @@ JAX_FAMILY = frozenset({"equinox", "flax", "haiku", "jax", "jaxlib", "optax"})
 JAX_EDGES = (
     *("ir/batched_while.py", "ir/carried.py", "ir/custom_partitioning.py", "ir/evaluate.py"),
     *("ir/evaluate_regions.py", "ir/high_words.py", "ir/host_kernels.py", "ir/inplace.py"),
-    *("ir/registered_calls.py", "ir/shifts.py"),
+    *("ir/registered_calls.py", "ir/shifts.py", "ir/arranged_attention.py"),
+    *("ir/attention_kernels.py", "ir/compact_values.py"),
     *("ir/jax_compilers.py", "ir/jax_internals.py", "ir/jaxpr.py", "ir/threefry.py", "ir/trace.py"),
     *("planner/emit/", "planner/pipeline/cut/", "planner/training/", "profiles/measure"),
 )
@@ -78,8 +79,8 @@ MAX_LINES = 400
 # Files of the packages at the edge of an untyped library, checked by pyright in its basic mode.
 # Examples, benchmarks and tests talk to JAX all the time and may choose for themselves.
 BASIC: tuple[str, ...] = (
-    "ir/batched_while.py",
-    "ir/carried.py",
+    *("ir/arranged_attention.py", "ir/attention_kernels.py", "ir/batched_while.py"),
+    *("ir/carried.py", "ir/compact_values.py"),
     "ir/custom_partitioning.py",
     "ir/evaluate.py",
     "ir/evaluate_regions.py",
@@ -93,7 +94,7 @@ BASIC: tuple[str, ...] = (
     "ir/registered_calls.py",
     "ir/shifts.py",
     "ir/threefry.py",
-    "ir/trace.py",
+    *("ir/trace.py", "ir/written_attention.py", "ir/written_scores.py"),
     "planner/api/call_parts.py",
     "planner/api/check_ops.py",
     "planner/api/frameworks/arrays.py",

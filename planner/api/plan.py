@@ -30,6 +30,7 @@ from ..pipeline.planned import Planned, in_one_program
 from ..pipeline.schedule import check_pipelines
 from ..result.plan import Plan
 from ..sharding.plan_program import One, plan_one
+from ..sharding.written_attention import with_kernels
 from ..training.step_call import StepCall
 from ..training.training import Training
 
@@ -91,15 +92,20 @@ def plan(
         _refuse(owned, "only without optimizer=: the planner knows them of a step that it owns")
         training = Training(fn, args, optimizer, has_aux, batch_axis, name)
         with interruption.listening():
-            found = one_or_stages(training, request)
-        return _plan_of(found, request)
+            loss, rows = with_kernels(
+                fn, lambda loss: replace(training, loss_fn=loss).step(1, wanted.loss_reduction),
+                request,
+            )  # fmt: skip
+            found = one_or_stages(replace(training, loss_fn=loss), request)
+        return _plan_of(found.with_attention(rows), request)
     only_with = {"has_aux": has_aux, "batch_axis": batch_axis} | _training_only(request.options)
     _refuse(only_with, "only with optimizer=: the planner cuts only steps that it owns")
     _check_roles(roles, donate, len(args))
-    one = One(StepCall(fn, args, (), "auto"), 1, donate, tuple(roles), name)
     with interruption.listening():
+        step, rows = with_kernels(fn, lambda step: StepCall(step, args, (), "auto"), request)
+        one = One(StepCall(step, args, (), "auto"), 1, donate, tuple(roles), name)
         found = in_one_program(plan_one(one, request))
-    return _plan_of(found, request)
+    return _plan_of(found.with_attention(rows), request)
 
 
 @public

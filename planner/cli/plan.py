@@ -148,6 +148,14 @@ OffloadText = Annotated[
         "there, and where memory is short what compute hides the copies of) or never.",
     ),
 ]
+AttentionText = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHAT",
+        help="What runs attention that is written out in 16-bit numbers: auto (the default: the "
+        "kernel of the devices where that pays), kernel or written.",
+    ),
+]
 NoCache = Annotated[
     bool,
     typer.Option(
@@ -203,6 +211,7 @@ def plan_command(
     schedules: ScheduleNames = None,
     recompute: RecomputeText = None,
     offload: OffloadText = None,
+    attention: AttentionText = None,
     no_baselines: NoBaselines = False,
     substitutions: SubstitutionsText = None,
     no_substitutions: NoSubstitutions = False,
@@ -234,6 +243,7 @@ def plan_command(
         "schedules": None if schedules is None else tuple(schedules.split(",")),
         "recompute": recompute,
         "offload": offload,
+        "attention": attention,
         "baselines": False if no_baselines else None,
         "substitutions": wishes.substitutions(substitutions, off=no_substitutions),
         "padding": False if no_padding else None,

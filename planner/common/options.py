@@ -17,6 +17,7 @@ from .surface import public_methods
 
 RECOMPUTE = ("auto", "search", "written", "none", "selective", "full")
 OFFLOAD = ("auto", "never")
+ATTENTION = ("auto", "kernel", "written")
 
 
 @public_methods
@@ -67,6 +68,9 @@ class Options:
     imbalance: how unequal groups of a grouped product are, such as experts: of w devices that hold
         them the busiest has w**imbalance times the rows of the mean. 0 if a router is held
         balanced; the default is that of measured experts under a mild power law.
+    attention: whether attention that the program writes out in 16-bit numbers is run by the kernel
+        of the devices: "auto" where kernels of the device are measured and the step has a lower
+        bound; "kernel" wherever the kernel takes it; "written" never.
     """
 
     time_limit_s: float = math.inf
@@ -90,6 +94,7 @@ class Options:
     padding: bool = True
     offload: str = "auto"
     imbalance: float = IMBALANCE
+    attention: str = "auto"
 
     def __post_init__(self) -> None:
         _check_number("time_limit_s", self.time_limit_s, whole=False, finite=False)
@@ -105,6 +110,7 @@ class Options:
         _check_word("shardings", self.shardings, ("warn", "pin"))
         _check_word("recompute", self.recompute, RECOMPUTE)
         _check_word("offload", self.offload, OFFLOAD)
+        _check_word("attention", self.attention, ATTENTION)
         _check_flag("baselines", self.baselines)
         _check_share("imbalance", self.imbalance)
         _check_flag("overlap", self.overlap)
@@ -227,6 +233,7 @@ _EXAMPLES = {
     "recompute": "'auto' to have it chosen",
     "imbalance": "0 for equal groups",
     "offload": "'never' to keep everything on the devices",
+    "attention": "'written' to run attention as the program writes it",
     "cache": "True to look plans up in the plan store",
     "baseline": "the name of a hand-written plan, such as 'fsdp', with baselines=True",
     "mesh": "sizes whose product is the number of devices, such as (2, 4) or {'data': 8}",

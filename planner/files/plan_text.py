@@ -127,9 +127,22 @@ def _program(
     if program.padded:
         sizes = ", ".join(f"{row.was:,} to {row.size:,}" for row in program.padded)
         lines.append(f"  padded       inside the program, from sizes that do not divide: {sizes}")
+    lines += attention_text(program)
     if program.microbatches > 1:
         lines.append(f"  micro-batches {program.microbatches}")
     return lines + _baselines(program) + _collectives(program) + _arguments(inputs)
+
+
+def attention_text(program: ProgramPlan) -> list[str]:
+    """Attention that the program writes out: what runs it, within which tolerance."""
+    lines: list[str] = []
+    for row in program.attention:
+        how = f"as written: {row.why}"
+        if not row.why:
+            more = f" + {row.within_z:.2g} x largest score" if row.within_z else ""
+            how = f"by the kernel, within ({row.within:.2g}{more}) of the largest value"
+        lines.append(f"{'' if lines else '  attention':<15}{row.line} {row.what}: {how}")
+    return lines
 
 
 def _communication(program: ProgramPlan) -> str:

@@ -99,6 +99,22 @@ class PaddedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
     size: Count
 
 
+class AttentionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Attention that the program writes out.
+
+    line, what: file and line, and its mask, heads, sizes and type.
+    why: it stays as it is written; empty if the kernel of the devices runs it.
+    within, within_z: outputs then differ by at most (within + within_z Z) max|v|, where Z is the
+        largest score.
+    """
+
+    line: str
+    what: str
+    why: str
+    within: Annotated[float, Meta(ge=0.0)] = 0.0
+    within_z: Annotated[float, Meta(ge=0.0)] = 0.0
+
+
 class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is decided of one program, and what it is predicted to cost; see `docs/plan-file.md`."""
 
@@ -155,6 +171,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     # what of the values that are kept for the backward pass waits on the host, of those that the
     # planner chose: in the program with `recomputed`
     hosted: tuple[RecomputedRow, ...] = ()
+    attention: tuple[AttentionRow, ...] = ()  # that the program writes out
 
 
 def fits(plan: ProgramPlan) -> bool:

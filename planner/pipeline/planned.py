@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
 
 from ir.trace import Traced
 
 from ..files.plan_file import PlanFile, one_stage
+from ..files.program_plan import AttentionRow
 from ..sharding.planned_program import PlannedProgram
 from .stage_planner import BoundStages
 
@@ -25,6 +28,13 @@ class Planned:
     bound: Traced | BoundStages
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     cached: bool = False
+
+    def with_attention(self, rows: tuple[AttentionRow, ...]) -> Planned:
+        """The same with what was found of attention that the program writes out."""
+        if not rows:
+            return self
+        programs = tuple(structs.replace(each, attention=rows) for each in self.file.programs)
+        return replace(self, file=structs.replace(self.file, programs=programs))
 
 
 def in_one_program(found: PlannedProgram) -> Planned:

@@ -19,6 +19,7 @@ from ..inspect.analysed_plan import AnalysedPlan
 from ..sharding.padding.rows import as_padded
 from ..sharding.recompute.variants import as_planned
 from ..sharding.rewrite.replay import as_rewritten
+from ..sharding.written_attention import as_attended
 from ..training.step_call import step_for
 
 
@@ -38,6 +39,7 @@ def bound_program(
     """
     program = analysed.program
     hint = "" if settings else _hint(program)
+    fn = as_attended(fn, program.attention, analysed.cluster)
     if settings:
         fn, args = _step_of(program, fn, args, settings)
     traced = trace(fn, *args, pinned=program.shardings == "pin", offload=program.offload == "auto")

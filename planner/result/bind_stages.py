@@ -19,6 +19,7 @@ from ..pipeline.cut.opened_loss import cut_of, opened
 from ..pipeline.cut.solved_stage import solved_of
 from ..pipeline.divide.simulated import table_of
 from ..pipeline.stage_planner import BoundStages
+from ..sharding.written_attention import as_attended
 from ..training.step_call import params_and_batch
 from .bind import check_settings
 
@@ -43,8 +44,9 @@ def bound_stages(
     check_settings(settings)
     params, batch = params_and_batch(args)
     remedy, joined = "plan this function anew", file.joined
+    rows, machine = file.programs[0].attention, analyse_plan(file.programs[0], where).cluster
     loss = opened(
-        fn, params, batch, microbatches=joined.microbatches,
+        as_attended(fn, rows, machine), params, batch, microbatches=joined.microbatches,
         loss_reduction=joined.loss_reduction, **settings,
     )  # fmt: skip
     if file.cuts[-1] != len(loss.layers.slots):
