@@ -13,10 +13,11 @@ import numpy as np
 
 from ir import LoweredPlan
 from ir.evaluate import plain_program
-from ir.trace import Traced
+from ir.trace import Program, Traced
 from planner.emit import compile_plan
 
 RTOL = 1e-4
+_ALONE: dict[int, tuple[Program, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def check_numerics(
         emission: as in `compile_plan`.
     """
     leaves = jax.tree.leaves(tuple(args))
-    expected = jax.jit(plain_program(traced.program))(*traced.program.consts, *leaves)
+    expected = _alone(traced.program)(*traced.program.consts, *leaves)
     planned = compile_plan(traced, plan, devices=devices, emission=emission)
     copies = jax.tree.map(_copy, tuple(args))
     found = jax.tree.leaves(planned(*copies))
@@ -98,6 +99,13 @@ def check_numerics(
         ),
         rtol,
     )
+
+
+def _alone(program: Program) -> Any:
+    """The unsharded program, compiled once for all of its plans."""
+    if id(program) not in _ALONE:
+        _ALONE[id(program)] = program, jax.jit(plain_program(program))
+    return _ALONE[id(program)][1]
 
 
 def _copy(leaf: Any) -> Any:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,8 +86,28 @@ def ops(nodes: tuple[Node, ...]) -> str:
 Split = tuple[Mesh, dict[str, tuple[str, ...]]]
 
 
-def splits_of(spec: FactorSpec, pairs: bool) -> Iterator[Split]:
-    """Every factor that can be split in two, alone, and if `pairs` every two such factors.
+Pairs = Callable[[list[str]], Iterable[tuple[str, str]]]
+
+
+def no_two(factors: list[str]) -> Iterable[tuple[str, str]]:
+    """No pairs."""
+    return ()
+
+
+def neighbours(factors: list[str]) -> Iterable[tuple[str, str]]:
+    """Each factor with the next one, in a circle: of up to three all pairs."""
+    if len(factors) < 4:
+        return every_two(factors)
+    return zip(factors, [*factors[1:], factors[0]], strict=True)
+
+
+def every_two(factors: list[str]) -> Iterable[tuple[str, str]]:
+    """All pairs."""
+    return itertools.combinations(factors, 2)
+
+
+def splits_of(spec: FactorSpec, pairs: Pairs) -> Iterator[Split]:
+    """Every factor that can be split in two, alone, and pairs of those that can.
 
     Within a compound the factors that are more major are split completely. Along joint factors
     devices exchange parts, which logical ones do not: tests/planner/emit/test_attention.py.
@@ -98,8 +118,7 @@ def splits_of(spec: FactorSpec, pairs: bool) -> Iterator[Split]:
         for name, size in spec.sizes
         if size % 2 == 0 and kinds.get(name) not in ("whole", "window")
     ]
-    two = itertools.combinations(free, 2) if pairs else ()
-    for chosen in (*((name,) for name in free), *two):
+    for chosen in (*((name,) for name in free), *pairs(free)):
         ways = dict.fromkeys(chosen, 2)
         for name in chosen:
             ways |= {major: spec.size(major) for major in _majors(spec, name)}

@@ -23,7 +23,18 @@ from ir.types import TensorType, dtype_kind
 from tests import helpers_split
 from tests.helpers_internals import has_primitive
 from tests.helpers_layouts import moving
-from tests.helpers_split import Call, assert_same, calls_of, plain_array, simulate, splits_of
+from tests.helpers_split import (
+    Call,
+    Pairs,
+    assert_same,
+    calls_of,
+    every_two,
+    neighbours,
+    no_two,
+    plain_array,
+    simulate,
+    splits_of,
+)
 from tests.op_examples import computing
 
 EXAMPLES = {f"{i}-{example.label}": example for i, example in enumerate((*computing(), *moving()))}
@@ -78,12 +89,21 @@ def test_numpy_agrees_with_jax(label: str) -> None:
 
 @pytest.mark.parametrize("label", list(EXAMPLES))
 def test_splits_are_exact(label: str) -> None:
+    """Of each factor, and of neighbouring ones together."""
     for call in calls(label):
         check_splits(call, label)
 
 
-def check_splits(call: Call, label: str) -> None:
-    for mesh, axes in splits_of(call.spec, pairs=call.record.family != "elementwise"):
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("label", list(EXAMPLES))
+def test_all_splits_of_two_factors_are_exact(label: str) -> None:
+    for call in calls(label):
+        check_splits(call, label, every_two)
+
+
+def check_splits(call: Call, label: str, pairs: Pairs = neighbours) -> None:
+    pairs = no_two if call.record.family == "elementwise" else pairs
+    for mesh, axes in splits_of(call.spec, pairs):
         what = f"{label}: {call.spec} split as {axes} on {mesh}"
         with doing(what):
             found = simulate(call, mesh, axes)

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import jax
 import numpy as np
 import pytest
 
+import planner
 from planner.api.parallelize import Parallelized
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +39,9 @@ SCRIPTS = {
     "lora": ("jax", "train"),
     "accumulate": ("jax", "train"),
 }
+# Planned with rewrites and hand-written plans, which the other scripts are quicker without: what
+# they compute does not hang on these.
+AS_WRITTEN = "lora"
 
 
 def difference(name: str) -> list[str]:
@@ -79,7 +84,10 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_planned_script_computes_the_same(name: str) -> None:
+def test_the_planned_script_computes_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name != AS_WRITTEN:
+        quick = partial(planner.plan, baselines=False, substitutions=False)
+        monkeypatch.setattr("planner.api.parallelize.plan_function", quick)
     library, _ = SCRIPTS[name]
     pytest.importorskip(library, reason=f"needs {library}; `make .venv` installs it")
     assert_same(main("planned", name), main("one_device", name))

@@ -61,13 +61,13 @@ class StopError(Exception):
 
 
 def test_an_interrupted_search_goes_on_and_finds_the_same(tmp_path: Path) -> None:
-    whole = found_in("parallel")
+    whole = found_in("lookups")
     journal = tmp_path / "found.journal"
-    generate("parallel", 2, journal)
+    generate("lookups", 2, journal)
     lines = journal.read_text("utf-8").splitlines()
     torn = "\n".join(lines[: len(lines) // 2]) + '\n["add(x'
     journal.write_text(torn, "utf-8")
-    again = generate("parallel", 2, journal)
+    again = generate("lookups", 2, journal)
     assert again.rules == whole.rules
     assert again.counts == whole.counts
     assert journal.read_text("utf-8").splitlines() == lines
@@ -79,8 +79,8 @@ def test_an_interruption_leaves_whole_lines(tmp_path: Path) -> None:
 
     journal = tmp_path / "found.journal"
     with pytest.raises(StopError):
-        generate("parallel", 2, journal, stop)
-    assert generate("parallel", 2, journal).rules == found_in("parallel").rules
+        generate("lookups", 2, journal, stop)
+    assert generate("lookups", 2, journal).rules == found_in("lookups").rules
 
 
 @pytest.mark.parametrize("text", ["", "something else\n", "meshwright-rules plain 2\n7\n8\n"])

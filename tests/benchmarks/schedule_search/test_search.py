@@ -82,7 +82,7 @@ def test_what_is_found_fits_and_is_bounded(seed: int, split: bool) -> None:
     assert found.step_s <= microbatches * work.sum() * (1 + 1e-9)  # never worse than one by one
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**31), split=st.booleans(), factor=st.sampled_from([1.0, 1.1, 1.5]))
 def test_patterns_are_sound(seed: int, split: bool, factor: float) -> None:
     placement, costs, microbatches = random_problem(seed)
@@ -99,7 +99,7 @@ def test_patterns_are_sound(seed: int, split: bool, factor: float) -> None:
             assert peak <= base + held + 1e-6
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_the_programme_is_sound_and_no_pattern_beats_its_bound(seed: int) -> None:
     placement, costs, _ = random_problem(seed)

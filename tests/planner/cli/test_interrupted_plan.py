@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -17,11 +18,11 @@ import pytest
 
 import planner
 from planner.common.stop import Stop
-from tests.planner.cli.runner import TARGETS
+from tests.planner.cli.runner import TARGETS, Run
 from tests.planner.cli.test_process import started
 
 SHAPED = jax.ShapeDtypeStruct
-LAYERS, WIDTH = 4, 256
+LAYERS, WIDTH = 2, 256
 PARAMS = {f"w{n}": SHAPED((WIDTH, WIDTH), jnp.float32) for n in range(LAYERS)}
 BATCH = SHAPED((64, WIDTH), jnp.float32)
 
@@ -56,6 +57,7 @@ def interrupted(begin: str, cluster: str = "8xh100", **settings: Any) -> planner
     return caught.value.plan
 
 
+@functools.cache
 def whole(cluster: str = "8xh100", **settings: Any) -> planner.Plan:
     return planner.plan(
         loss, PARAMS, BATCH, cluster=cluster, optimizer=optax.sgd(0.1), **settings
@@ -146,12 +148,9 @@ def test_the_command_prints_the_plan_and_writes_it(tmp_path: Path) -> None:
     assert planner.load(tmp_path / "plan.json").file.stop is Stop.INTERRUPTED
 
 
-def test_progress_without_a_terminal_is_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "step.py").write_text(TARGETS, encoding="utf-8")
+def test_progress_without_a_terminal_is_asked_for(run: Run) -> None:
     words = ("plan", "step.py:sgd", "-c", "4xh100", "--no-cache")
-    (plain, nothing), (text, lines) = (
-        started(tmp_path, *words, *more).communicate(timeout=120) for more in ((), ("--progress",))
-    )
-    assert nothing == ""
-    assert lines.splitlines()[0] == "trace"
-    assert plain.splitlines()[:5] == text.splitlines()[:5]
+    plain, told = run(*words), run(*words, "--progress")
+    assert plain.err == ""
+    assert told.err.splitlines()[0] == "trace"
+    assert plain.out.splitlines()[:5] == told.out.splitlines()[:5]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -32,11 +33,13 @@ LOADS = {
 }
 # one axis; two; rows and groups both, so that a device has some rows of some groups
 SPLITS = (
-    (PAIR, ("m", "")), (PAIR, ("", "m")), (PAIR, ("", "g")), (PAIR, ("g", "g")),
-    (PAIR, ("m", "g")), (PAIR, ("g", "m")), (CUBE, ("n", "m", "g")), (CUBE, ("k", "g", "n")),
-    (PAIR, ("", "k")), (PAIR, ("n", "n")), (PAIR, ("m", "k")),
-    (PAIR, ("near", "near")), (PAIR, ("", "near")), (PAIR, ("near", "k")),
-    (CUBE, ("near", "n", "near")),
+    (PAIR, ("m", "")), (PAIR, ("g", "g")), (PAIR, ("m", "g")), (CUBE, ("k", "g", "n")),
+    (PAIR, ("m", "k")), (PAIR, ("near", "near")), (CUBE, ("near", "n", "near")),
+)  # fmt: skip
+# the same roles on other axes, or with others
+MORE_SPLITS = (
+    (PAIR, ("", "m")), (PAIR, ("", "g")), (PAIR, ("g", "m")), (CUBE, ("n", "m", "g")),
+    (PAIR, ("", "k")), (PAIR, ("n", "n")), (PAIR, ("", "near")), (PAIR, ("near", "k")),
 )  # fmt: skip
 
 
@@ -77,12 +80,20 @@ def check(mesh: Mesh, roles: tuple[str, ...], each: list[Any], rtol: float = 1e-
             np.testing.assert_allclose(found, expected, rtol, 1e-5 + rtol, err_msg=f"{args[2]}")
 
 
-@pytest.mark.parametrize(("mesh", "roles"), SPLITS, ids=["-".join(r) for _, r in SPLITS])
+def cases() -> Iterator[Any]:
+    for splits, marks in ((SPLITS, ()), (MORE_SPLITS, pytest.mark.exhaustive)):
+        for mesh, roles in splits:
+            yield pytest.param(mesh, roles, id="-".join(roles), marks=marks)
+
+
+@pytest.mark.parametrize(("mesh", "roles"), list(cases()))
 def test_products_and_gradients(mesh: Mesh, roles: tuple[str, ...]) -> None:
     check(mesh, roles, [arguments(load) for load in LOADS])
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.exhaustive)]
+)
 def test_many_tiles(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 4 rows, two at once: the loop runs as long as there are tiles with rows."""
     monkeypatch.setattr("ir.ops.grouped._TILES", (4, 4))

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
-from ir.trace import trace
+from ir.trace import Traced, trace
 from tests.helpers_numerics import check_numerics
 from tests.planner.emit.models import MODELS
 from tests.planner.emit.plans import MESHES, lowered, random_decisions
@@ -13,12 +15,19 @@ from tests.planner.emit.plans import MESHES, lowered, random_decisions
 RTOL = 2e-5
 
 
+@cache
+def traced_of(name: str) -> Traced:
+    """A model, traced once, so that the unsharded program is compiled once."""
+    function, args = MODELS[name]
+    return trace(function, *args)
+
+
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", MODELS)
 def test_random_plan_computes_the_same(name: str, mesh: str, seed: int) -> None:
-    function, args = MODELS[name]
-    traced = trace(function, *args)
+    _, args = MODELS[name]
+    traced = traced_of(name)
     decisions = random_decisions(traced.graph, MESHES[mesh], seed)
     report = check_numerics(traced, lowered(traced, decisions), args, rtol=RTOL)
     assert report.ok, str(report)

@@ -44,7 +44,7 @@ class Searched:
 
 @pytest.fixture
 def searched(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`plan`, with the search that it made."""
+    """`plan` of programs as they are written, with the search that it made."""
     runs: list[SearchOutcome] = []
     original = Search.run
 
@@ -56,7 +56,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def call(target: Any, cluster: str, **settings: Any) -> Searched:
         fn, args, options = target
-        made = plan(fn, *args, cluster=cluster, **options, **settings)
+        made = plan(fn, *args, cluster=cluster, substitutions=False, **options, **settings)
         return Searched(made, runs[-1])
 
     return call
@@ -73,12 +73,20 @@ def example(target: str) -> Any:
     return method.__self__._replace(batch=BATCH, **depth).target(jax.eval_shape, **settings)
 
 
+# Products, experts, lookups and convolutions, each on a cluster; the other examples are larger
+# programs of the same ops.
+ALWAYS = {
+    "gpt:small": "4xb200", "moe:small": "8xv100-16gb:4", "recommender:small": "8xh100",
+    "wide_resnet:small": "4xb200",
+}  # fmt: skip
+
+
 def cells() -> list[Any]:
-    """Every example on every cluster; one cluster for every other example is always run."""
+    """Every example on every cluster; some of the smallest are always run."""
     found: list[Any] = []
-    for n, target in enumerate(TARGETS):
-        for m, cluster in enumerate(sorted(CLUSTERS)):
-            always = n % 2 == 0 and n // 2 % len(CLUSTERS) == m
+    for target in TARGETS:
+        for cluster in sorted(CLUSTERS):
+            always = ALWAYS.get(target) == cluster
             marks = [] if always else [pytest.mark.exhaustive]
             found.append(pytest.param(target, cluster, marks=marks, id=f"{target} {cluster}"))
     return found
@@ -133,8 +141,6 @@ BLOCK = Block(*GPT(256, 2048, 8192, 64, 1, 1, "bfloat16", False))
 def test_megatron_is_found(searched: Any) -> None:
     """One sequence cannot be split over the batch: columns first, rows second."""
     target = BLOCK.target(jax.eval_shape, optax.sgd(1e-2))
-    beside = searched(target, "8xh100").plan
-    assert beside.step_s <= beside.baselines["megatron"].step_s
     result = searched(target, "8xh100", overlap=False)
     made = result.plan
     assert result.found.best.name == "search"
@@ -187,8 +193,6 @@ def test_parameters_are_split_over_all_devices_where_memory_forces_it(searched: 
 def test_a_small_model_with_a_large_batch_is_data_parallel(searched: Any) -> None:
     model = GPT(512, 128, 256, 8, 1, BATCH, "bfloat16", False)
     target = model.target(jax.eval_shape, ADAMW)
-    beside = searched(target, "8xh100").plan
-    assert beside.step_s <= beside.baselines["data-parallel"].step_s
     result = searched(target, "8xh100", overlap=False)  # else updates are worth splitting
     shares = batch_shares(result.found.best)
     ops = result.found.best.builder.flat.ops

@@ -179,7 +179,7 @@ RUN: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(programs(), st.sampled_from([2, 4]))
 def test_the_solver_agrees_on_drawn_graphs(
     program: tuple[list[tuple[int, int]], Recipe], devices: int
