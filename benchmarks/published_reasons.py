@@ -91,7 +91,8 @@ def memory_reason(
         layers = 40 if "gb200" in cluster else 20
         return (
             f"Its recipe keeps the activations of {layers} of 80 layers on the host "
-            "(cpu_offloading_num_layers), which plans do not do."
+            "(cpu_offloading_num_layers), which this row does not price: `offload` of plans moves "
+            "values of one program, not of stages."
         )
     if degrees.pipeline > 1 == degrees.chunks:
         return (

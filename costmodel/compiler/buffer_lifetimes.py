@@ -8,14 +8,18 @@ Three things differ from the order and the names of the program:
                 for the last time
     scheduling  a product or convolution, and an op that allocates more than it frees, runs when
                 its result is first read: latency-hiding schedulers fill the program from its
-                end; another op runs at once
+                end; another op runs at once. No op waits for the end of a loop if that keeps
+                more than it makes.
+                What leads to nothing but a number that is returned, such as a loss, runs last.
+    adding      what is added to a scatter into zeros is the buffer that is scattered into
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ir import Literal
 from ir.analysis import FlatOp, FlatProgram
 
 from ..opcost import VIEWS
@@ -48,43 +52,64 @@ def lifetimes(flat: FlatProgram, stored: Sequence[bool], reused: Collection[int]
     """
     owns = _owners(flat, stored)
     made = [value.time for value in flat.values]
-    first: dict[int, int] = {}
-    needed: dict[int, int] = {}
-
-    def read(v: int, at: int, until: int) -> None:
-        first[v] = min(first.get(v, at), at)
-        needed[v] = max(needed.get(v, until), until)
-
-    for v in flat.outputs:
-        if isinstance(v, int):
-            read(v, max(flat.clock - 1, 0), flat.clock)
-    for link in flat.links:
-        # a value that enters a region stays alive inside it: the port may be the same buffer
-        end = flat.values[link.target].region_end
-        entered = flat.values[link.source].time < link.time
-        read(link.source, link.time, max(link.time, end if entered else 0))
-    roots = _roots(flat, owns)
+    reads = _Reads({}, {})
+    reads.at_borders(flat)
+    scattered, last = _scattered_into(flat, owns), _last(flat, stored)
+    roots = _roots(flat, owns, scattered)
+    regions = [(r.start, r.end) for r in flat.regions]
     sizes = [value.type.nbytes for value in flat.values]
 
     def waits(op: FlatOp, begin: int) -> bool:
         """Whether an op runs at `begin`, where its result is first read, and not in its place."""
-        if begin <= op.time or op.node.op in LATE:
-            return begin > op.time
+        if begin <= op.time:
+            return False
+        if op.outputs and op.outputs[0] in last:
+            return True
+        passed = any(op.time < start and end <= begin + 1 for start, end in regions)
+        if op.node.op in LATE and not passed:
+            return True
         sources = _NONE.union(*(roots[v] for v in op.reads))
-        kept = sum([sizes[v] for v in sources if needed.get(v, -1) < begin])
+        kept = sum([sizes[v] for v in sources if reads.last.get(v, -1) < begin])
         made = sum([sizes[v] for v in op.outputs if v not in reused])
         return made > kept
 
     for op in reversed(flat.ops):
         through = [v for v in op.outputs if not owns[v]]
-        begin = min((first.get(v, op.time) for v in op.outputs), default=op.time)
+        begin = min((reads.first.get(v, op.time) for v in op.outputs), default=op.time)
         at = begin if through or waits(op, begin) else op.time
-        until = max((needed.get(v, at) for v in through), default=at)
+        until = max((reads.last.get(v, at) for v in through), default=at)
+        buffer = next((scattered[v] for v in through if v in scattered), None)
+        if buffer is not None:
+            at = max(op.time, begin - 1)
         for v in op.outputs:
             made[v] = at
         for v in op.reads:
-            read(v, at, until)
-    return Lifetimes(tuple(owns), tuple(made), needed)
+            reads.add(v, at, until if buffer in (None, v) else at)
+    return Lifetimes(tuple(owns), tuple(made), reads.last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """The first and the last moment at which each value is read."""
+
+    first: dict[int, int]
+    last: dict[int, int]
+
+    def add(self, v: int, at: int, until: int) -> None:
+        """Notes a read at `at`, whose buffer is needed until `until`."""
+        self.first[v] = min(self.first.get(v, at), at)
+        self.last[v] = max(self.last.get(v, until), until)
+
+    def at_borders(self, flat: FlatProgram) -> None:
+        """Notes the reads of results and of what enters and leaves regions."""
+        for v in flat.outputs:
+            if isinstance(v, int):
+                self.add(v, max(flat.clock - 1, 0), flat.clock)
+        for link in flat.links:
+            # a value that enters a region stays alive inside it: the port may be the same buffer
+            end = flat.values[link.target].region_end
+            entered = flat.values[link.source].time < link.time
+            self.add(link.source, link.time, max(link.time, end if entered else 0))
 
 
 def _owners(flat: FlatProgram, stored: Sequence[bool]) -> list[bool]:
@@ -100,7 +125,56 @@ def _owners(flat: FlatProgram, stored: Sequence[bool]) -> list[bool]:
     return owns
 
 
-def _roots(flat: FlatProgram, owns: Sequence[bool]) -> list[frozenset[int]]:
+def _last(flat: FlatProgram, stored: Sequence[bool]) -> set[int]:
+    """Values that lead to nothing but returned numbers, and are in no fusion with others."""
+    numbers = {v for v in flat.outputs if isinstance(v, int) and flat.values[v].type.size == 1}
+    others = {link.source for link in flat.links} | set(flat.inputs)
+    others |= {v for v in flat.outputs if isinstance(v, int)} - numbers
+    read_by: dict[int, list[int]] = {}
+    for op in flat.ops:
+        for v in op.reads:
+            read_by.setdefault(v, []).extend(op.outputs)
+    found = {v for op in flat.ops for v in op.outputs} - others
+    before = -1
+    while len(found) != before:
+        before = len(found)
+        for op in reversed(flat.ops):
+            fused = [v for v in op.reads if v in flat.maker and not stored[v]]
+            ends = all((v in numbers or v in read_by) and v in found for v in op.outputs)
+            if not (ends and found.issuperset(fused) and _all_in(op, read_by, found)):
+                found.difference_update(op.outputs)
+    return found
+
+
+def _all_in(op: FlatOp, read_by: Mapping[int, list[int]], found: Collection[int]) -> bool:
+    """Whether all that is made of an op's results is among some values."""
+    return all(x in found for v in op.outputs for x in read_by.get(v, ()))
+
+
+def _scattered_into(flat: FlatProgram, owns: Sequence[bool]) -> dict[int, int]:
+    """A sum with what a scatter adds to zeros -> the scatter's result: it is added to the rest."""
+    found: dict[int, int] = {}
+    for op in flat.ops:
+        if op.node.op != "scatter-add" or not _is_zeros(flat, op.inputs[0]):
+            continue
+        read = flat.readers.get(op.outputs[0], [])
+        if len(read) != 1 or read[0].node.op not in ("add", "add_any") or len(read[0].reads) != 2:
+            continue
+        if not owns[read[0].outputs[0]] and op.node.outputs == read[0].node.outputs:
+            found[read[0].outputs[0]] = op.outputs[0]
+    return found
+
+
+def _is_zeros(flat: FlatProgram, value: int | Literal) -> bool:
+    op = flat.made_by(value) if isinstance(value, int) else None
+    if op is not None:
+        return op.node.op == "broadcast_in_dim" and _is_zeros(flat, op.inputs[0])
+    return isinstance(value, Literal) and value.value == 0
+
+
+def _roots(
+    flat: FlatProgram, owns: Sequence[bool], scattered: dict[int, int]
+) -> list[frozenset[int]]:
     """The values with buffers, arguments left out, out of which each value is computed."""
     found = [
         frozenset({v}) if owns[v] and value.kind != "argument" else _NONE
@@ -109,6 +183,6 @@ def _roots(flat: FlatProgram, owns: Sequence[bool]) -> list[frozenset[int]]:
     for op in flat.ops:
         for v in op.outputs:
             if not owns[v]:
-                sources = [found[u] for u in op.reads]
+                sources = [found[u] for u in op.reads if scattered.get(v, u) == u]
                 found[v] = sources[0] if len(sources) == 1 else _NONE.union(*sources)
     return found

@@ -5,15 +5,15 @@ It sums the lowered plan, and its total must equal the objective of the solver, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import INTERFERENCE, ReshardModel, full_bytes, wire_bytes
-from ir import Change, LoweredPlan, Mesh, Reshard, ReshardStep, TensorType
+from ir import Change, LoweredPlan, Mesh, Reshard
 from ir.analysis import Place
 
 from ...common.surface import public_methods
@@ -22,6 +22,7 @@ from ..problem.facts import Facts
 from .host_memory import HostCopy, host_bytes, host_copies
 from .in_parts import PERMUTE, BesideProduct, beside_product
 from .inside_ops import Inside, inside_ops
+from .stacks import is_strided, merged_stacks, turned_stacks
 
 # XLA's CPU compiler fuses less and computes 16-bit numbers in 32 bits: its temporaries over those
 # of the general model, median of 33 plans, 0.9 to 2.9 without embedding tables (the rows of `host`
@@ -121,6 +122,17 @@ def held_at(facts: Facts, reshard: Reshard) -> tuple[int, str]:
     return passage.time, "both" if passage.site.position in facts.tied_in else "before"
 
 
+def _as_compiled(decided: Decided, moments: int) -> NDArray[np.float64]:
+    """Bytes that a compiler keeps beyond the problem's nodes, or does not keep, at each moment."""
+    found = np.zeros(moments)
+    for start, end, size in turned_stacks(decided):
+        found[start:end] += size
+    less = chain(_not_waiting(decided.builder.facts, decided.plan), merged_stacks(decided))
+    for start, end, size in less:
+        found[start:end] -= size
+    return found
+
+
 def _not_waiting(facts: Facts, plan: LoweredPlan) -> Iterator[tuple[int, int, int]]:
     """Moments [start, end) and bytes of partial sums that are counted as waiting, but do not wait.
 
@@ -151,15 +163,11 @@ def _passing_bytes(change: Change, holds: str, mesh: Mesh) -> tuple[int, int]:
         step.after.local_bytes(type_, mesh) if step.collective or then else 0
         for step, then in zip(steps, [*(s.collective for s in steps[1:]), None], strict=True)
     ]
-    if holds != "before" and not (steps and _is_strided(steps[-1], type_)):
+    if holds != "before" and not (steps and is_strided(steps[-1], type_)):
         on_the_way = on_the_way[:-1]
     raw = change.before.local_bytes(type_, mesh) if holds == "after" else 0
     widest = max(on_the_way, default=0)
     return raw + widest, widest
-
-
-def _is_strided(step: ReshardStep, type_: TensorType) -> bool:
-    return step.kind == "all-gather" and math.prod(type_.shape[: step.dim]) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +215,7 @@ def account(decided: Decided) -> Account:
     exposed_inside_s = sum((each.exposed_s for each in inside), 0.0)
     compute_s = built.compute_s(choice) - exposed_inside_s
     memory = built.live_intervals.memory(choice)
-    for start, end, size in _not_waiting(facts, plan):
-        memory[start:end] -= size
+    memory += _as_compiled(decided, len(memory))
     merged: dict[tuple[str, tuple[str, ...], str], list[float]] = {}
     priced: dict[tuple[int, float, str], _Priced] = {}  # by change, which many sites share
     # transient buffers of one op coexist; those of ops and region entries follow each other

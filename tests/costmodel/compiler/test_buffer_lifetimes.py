@@ -1,0 +1,103 @@
+# pyright: basic
+"""In which order a compiler runs the ends of a program, and what it keeps over loops."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from costmodel.compiler import analyse, lifetimes
+from ir.analysis import flatten
+from ir.trace import trace
+
+LAYERS, ROWS, WIDTH, WORDS = 3, 64, 16, 256
+
+
+def struct(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def found(fn, *args):
+    flat = flatten(trace(fn, *args).program.graph)
+    return flat, lifetimes(flat, analyse(flat).stored, ())
+
+
+def the(flat, op: str, *shape: int) -> int:
+    """The result of the only op of a kind with a shape outside of loops."""
+    (value,) = (
+        v for one in flat.ops for v in one.outputs
+        if one.node.op == op and flat.values[v].type.shape == shape and len(one.place) == 1
+    )  # fmt: skip
+    return value
+
+
+def hidden(x, ws):
+    return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0]
+
+
+def test_a_gradient_behind_a_loop_does_not_keep_what_it_is_made_of() -> None:
+    """The head's weight gradient is made before the backward loop, though the step returns it."""
+
+    def step(ws, head, x):
+        return jax.grad(lambda h: jnp.sum(jnp.sin(hidden(x, h[0]) @ h[1])))((ws, head))
+
+    flat, when = found(step, struct(LAYERS, WIDTH, WIDTH), struct(WIDTH, 8), struct(ROWS, WIDTH))
+    backward = max(region.start for region in flat.regions)
+    gradients = [
+        v for op in flat.ops for v in op.outputs
+        if op.node.op == "dot_general" and len(op.place) == 1
+        and sorted(flat.values[v].type.shape) == [8, WIDTH]
+    ]  # fmt: skip
+    assert gradients
+    assert all(when.made[v] < backward for v in gradients)
+
+
+def test_a_product_without_a_loop_in_between_waits_until_it_is_read() -> None:
+    def step(w, x):
+        early = x @ w
+        late = jnp.sin(x).sum(0)
+        return jnp.cumsum(early.sum(0) * late)
+
+    flat, when = found(step, struct(WIDTH, WIDTH), struct(ROWS, WIDTH))
+    product = the(flat, "dot_general", ROWS, WIDTH)
+    assert when.made[product] > 0
+    assert when.made[product] == min(op.time for op in flat.ops if product in op.reads)
+
+
+def nll(logits, labels):
+    picked = jnp.take_along_axis(logits, labels[:, None], -1)[:, 0]
+    return jnp.mean(jax.nn.logsumexp(logits, -1) - picked)
+
+
+def test_what_is_scattered_into_zeros_and_added_is_one_buffer() -> None:
+    """The other summand's sources are free before the sum is read."""
+
+    def step(w, labels, x):
+        return jax.grad(lambda w: nll((x @ w).astype("bfloat16").astype("float32"), labels))(w)
+
+    flat, when = found(step, struct(WIDTH, WORDS), struct(ROWS, dtype="int32"), struct(ROWS, WIDTH))
+    scattered = the(flat, "scatter-add", ROWS, WORDS)
+    (reader,) = flat.readers[scattered]
+    assert reader.node.op == "add_any"
+    logits = next(
+        v for op in flat.ops for v in op.outputs
+        if op.node.op == "convert_element_type" and flat.values[v].type.dtype == "bfloat16"
+    )  # fmt: skip
+    made = min(when.made[v] for op in flat.ops if reader.outputs[0] in op.reads for v in op.outputs)
+    assert when.needed[logits] < made
+    assert when.made[scattered] <= when.needed[logits]
+    assert when.needed[scattered] >= made
+
+
+def test_a_loss_that_nothing_else_reads_is_computed_last() -> None:
+    def step(w, labels, x):
+        return jax.value_and_grad(jax.checkpoint(lambda w: nll(x @ w, labels)))(w)
+
+    def alone(w, labels, x):
+        return nll(x @ w, labels), jnp.cumsum(w, 0)
+
+    args = struct(WIDTH, WORDS), struct(ROWS, dtype="int32"), struct(ROWS, WIDTH)
+    flat, when = found(alone, *args)
+    assert when.made[flat.outputs[0]] >= when.made[flat.outputs[1]]
+    flat, when = found(step, *args)
+    assert when.made[flat.outputs[0]] == flat.clock - 1
