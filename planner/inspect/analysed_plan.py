@@ -26,6 +26,7 @@ from ..sharding.problem.records import Built, MenuCache
 from ..sharding.problem.restricted import Cuts, within
 from ..sharding.search.pinned import wished
 from ..solver.problem import Edge, Floats
+from .again import products_again
 from .cost_changes import changes
 from .explanation import MOST_SHOWN, Alternative, Explanation, Matches, Overview
 from .other_options import Instead, Solved
@@ -188,7 +189,9 @@ class AnalysedPlan:
             PlanError: if nothing in the program has this name.
         """
         if not what:
-            return Overview(self.account, self.program)
+            chosen = self.program.recomputed is not None
+            again = tuple(products_again(self.decided, chosen=chosen))
+            return Overview(self.account, self.program, again)
         found = self.nodes_called(what)
         return Matches(
             tuple(self._node(name, node, alternatives) for name, node in found[:MOST_SHOWN]),

@@ -333,6 +333,6 @@ def _limits_of_stages(file: PlanFile, pipeline: Pipeline) -> tuple[tuple[str, fl
 def _at_peak_s(analysed: AnalysedPlan) -> tuple[float, float]:
     """Seconds of matrix products at the peak rate of one device: once each, and all."""
     flat, cluster = analysed.flat, analysed.cluster
-    again = computed_again(flat)
+    again = computed_again(flat, chosen=analysed.program.recomputed is not None)
     every_s = at_peak_s(flat, cluster)
     return (at_peak_s(flat, cluster, again) if again else every_s), every_s

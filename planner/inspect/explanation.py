@@ -10,6 +10,7 @@ from ..common.stop import Stop
 from ..common.units_text import bytes_text, printable, seconds_text
 from ..files.program_plan import ProgramPlan
 from ..sharding.cost.account import Account
+from .again import Again, lines_of
 from .cost_changes import Change
 
 MOST_SHOWN = 3
@@ -128,6 +129,7 @@ class Overview:
 
     account: Account
     program: ProgramPlan
+    again: tuple[Again, ...] = ()
 
     def summary(self) -> dict[str, Any]:
         sums = self.account
@@ -139,6 +141,7 @@ class Overview:
             "collectives": [asdict(c) for c in sums.collectives],
             "host_bytes": sums.host_bytes,
             "host_copies": [asdict(c) for c in sums.host_copies],
+            "computed_again": [asdict(one) for one in self.again],
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -164,7 +167,7 @@ class Overview:
         if rest:
             total = seconds_text(sum(c.seconds for c in rest))
             lines.append(f"  {total:>8}  in {len(rest)} more")
-        return "\n".join(map(printable, [*lines, *_host_copies(sums)]))
+        return "\n".join(map(printable, [*lines, *lines_of(self.again), *_host_copies(sums)]))
 
 
 def _host_copies(sums: Account) -> list[str]:

@@ -38,14 +38,21 @@ def at_peak_s(flat: FlatProgram, cluster: Cluster, without: frozenset[int] = fro
     return total
 
 
-def computed_again(flat: FlatProgram) -> frozenset[int]:
-    """Products that backward regions of `jax.checkpoint` compute again, by flat number.
+def computed_again(flat: FlatProgram, *, chosen: bool = False) -> frozenset[int]:
+    """Products that the backward pass computes again, by flat number.
 
     Each stands for an earlier product of the same form: op, attributes and types. The tables that
     it is computed from may differ, as JAX moves some out of a loop in the forward pass alone. A
     region of which all products have such a counterpart has no gradients, so it is a forward one.
+
+    Args:
+        flat: the program.
+        chosen: whether the plan chose what is computed again. Regions then hold copies alone, and
+            loops of the backward pass, which take slices of what other loops stack up, are regions
+            too.
     """
-    regions = _regions(flat.graph, ())
+    copies = _regions(flat.graph, ())
+    regions = copies | _backward_loops(flat) if chosen else copies
     forms, found = Counter[Hashable](), set[int]()
 
     def region_of(i: int) -> Place:
@@ -60,12 +67,18 @@ def computed_again(flat: FlatProgram) -> frozenset[int]:
             if region and left[form]:
                 left[form] -= 1
                 again.add(i)
-        if again and len(again) < len(members):
+        if again and (len(again) < len(members) or (chosen and region in copies)):
             found |= again
             forms = left
         else:
             forms.update(form for _, form in members)
     return frozenset(found)
+
+
+def _backward_loops(flat: FlatProgram) -> set[Place]:
+    """Places of the bodies of loops that take slices of what other loops stack up."""
+    sliced = {link.target for link in flat.links if link.lift and link.source in flat.stacked}
+    return {(*r.place, 0) for r in flat.regions if not sliced.isdisjoint(r.entered)}
 
 
 def _form(flat: FlatProgram, i: int) -> Hashable:

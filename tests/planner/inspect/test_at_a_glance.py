@@ -65,8 +65,10 @@ def test_figures_follow_from_the_plan() -> None:
     assert (glance.times_as_fast * step_s, glance.other) == pytest.approx(min(fitting))
 
 
-@pytest.mark.parametrize("scanned", [False, True])
-def test_what_is_computed_again_is_no_model_flop(scanned: bool) -> None:
+@pytest.mark.parametrize(
+    ("scanned", "recompute"), [(False, "written"), (True, "written"), (True, "full")]
+)
+def test_what_is_computed_again_is_no_model_flop(scanned: bool, recompute: str) -> None:
     def again(params, batch):
         layer = jax.checkpoint(lambda x, w: jnp.tanh(x @ w))
 
@@ -81,7 +83,7 @@ def test_what_is_computed_again_is_no_model_flop(scanned: bool) -> None:
 
     params = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
     batch = jax.ShapeDtypeStruct((EXAMPLES, WIDTH), jnp.float32)
-    options = Options(baseline="data-parallel", mesh=(8,), recompute="written", substitutions=False)
+    options = Options(baseline="data-parallel", mesh=(8,), recompute=recompute, substitutions=False)
     found = plan(again, params, batch, cluster="8xh100", options=options)
     glance = at_a_glance(found.analysed)
     # forward, and backward of both operands (written out, none of the first input)
@@ -89,6 +91,11 @@ def test_what_is_computed_again_is_no_model_flop(scanned: bool) -> None:
     assert glance.hfu / glance.mfu == pytest.approx((once + LAYERS) / once)
     assert f"HFU {share_text(glance.hfu)}" in str(found)
     assert f"MFU {share_text(glance.mfu)}" in str(found)
+    rows = found.analysed.reason("").summary()["computed_again"]
+    assert sum(row["count"] for row in rows) == LAYERS
+    assert sum(row["nbytes"] for row in rows) == LAYERS * EXAMPLES * WIDTH * 4 / 8
+    assert 0 < sum(row["seconds"] for row in rows) < found.step_s / 3
+    assert "computed again in the backward pass" in found.explain("")
     assert "HFU" not in str(planned("data-parallel"))
 
 
