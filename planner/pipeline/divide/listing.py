@@ -112,6 +112,22 @@ class _Begun:
 
 
 @dataclass(frozen=True)
+class _InTurn:
+    """The first stages of a division in which groups take turns.
+
+    ahead_s: for each group, the seconds until it has done its stages so far.
+    back_s: the same of forward passes and input gradients, with the way back to the first stage.
+    before_s, around_s: as of `_Begun`.
+    """
+
+    ahead_s: tuple[float, ...]
+    back_s: tuple[float, ...]
+    places: tuple[int, ...] = (0,)
+    before_s: float = 0.0
+    around_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class Listing:
     """The divisions of one number of micro-batches.
 
@@ -225,25 +241,60 @@ class Listing:
         size = self._turn_size(groups)
         if not size:
             return []
-        step_s, last = self.floors[size].step_s, self._places - 1
-        rest = np.append(step_s[:-1, -1], 0.0)
-        begun = ((0,), (0.0,) * groups)  # places so far, and seconds of each group
-        todo: list[tuple[tuple[int, ...], tuple[float, ...]]] = [begun]
-        found, looked = list[Parts](), 0
+        floors, last, stages = self.floors[size], self._places - 1, groups * chunks
+        rest_s = tuple(np.append(each[:-1, -1], 0.0) for each in (floors.step_s, floors.both_s))
+        todo, found, looked = [_InTurn((0.0,) * groups, (0.0,) * groups)], list[Parts](), 0
         while todo:
-            places, busy = todo.pop()
-            s, i = len(places) - 1, places[-1]
-            if s == groups * chunks:
-                found += [(places, (size,) * s)] if i == last else []
+            one = todo.pop()
+            s, i = len(one.places) - 1, one.places[-1]
+            if s == stages:
+                found.append((one.places, (size,) * s))
                 continue
-            looked += last - i
+            first = i + 1 if s + 1 < stages else last
+            looked += last - stages + s + 2 - first
             if looked > most:
                 return None
-            for j in range(i + 1, last + 1):
-                now = [t + (s % groups == g) * float(step_s[i, j]) for g, t in enumerate(busy)]
-                if max(max(now), (sum(now) + float(rest[j])) / groups) < limit_s:
-                    todo.append(((*places, j), tuple(now)))
+            moved_s = float(self.transfer_s(s % groups * size, size)[i])
+            todo += self._longer_in_turn(
+                one, floors, slice(first, last - stages + s + 2), moved_s, rest_s, limit_s
+            )
         return found
+
+    def _longer_in_turn(
+        self, one: _InTurn, floors: Floors, ends: slice, moved_s: float,
+        rest_s: tuple[Floats, ...], limit_s: float,
+    ) -> Iterator[_InTurn]:  # fmt: skip
+        """A division that was begun, with each stage that may come next.
+
+        Groups that have a stage end, on average, no earlier than with their share of what is left.
+
+        Args:
+            one: its first stages.
+            floors: bounds of stages.
+            ends: places at which the next stage may end.
+            moved_s: c_s of it.
+            rest_s: T, and a, of what is left from each place on, as one stage.
+            limit_s: upper limit of the bound [s].
+        """
+        groups, s, i = len(one.ahead_s), len(one.places) - 1, one.places[-1]
+        g, left = s % groups, max(groups - s - 1, 0)
+        before_s, around_s = one.before_s + moved_s / 2, one.around_s + moved_s
+        both = floors.both_s[i, ends]
+        ahead = max(one.ahead_s[g], before_s) + floors.step_s[i, ends]
+        back = max(one.back_s[g], around_s) + self.count * both if s else np.zeros_like(both)
+        after_s = before_s + floors.forward_s[i, ends]
+        passed_s = around_s + both if s else floors.one_s[i, ends]
+        sums_s = sum(one.ahead_s) - one.ahead_s[g] + ahead + left * after_s + rest_s[0][ends]
+        backs_s = sum(one.back_s[1:]) + left * passed_s + self.count * rest_s[1][ends]
+        backs_s = backs_s + (one.ahead_s[0] - one.back_s[g] + back if g else ahead)
+        bounds = np.maximum(np.maximum(sums_s, backs_s) / groups, np.maximum(ahead, back))
+        for k in np.flatnonzero(bounds < limit_s).tolist():
+            ahead_s, back_s = [*one.ahead_s], [*one.back_s]
+            ahead_s[g], back_s[g] = float(ahead[k]), float(back[k])
+            yield _InTurn(
+                tuple(ahead_s), tuple(back_s), (*one.places, ends.start + k), float(after_s[k]),
+                float(passed_s[k]),
+            )  # fmt: skip
 
     @property
     def _places(self) -> int:
