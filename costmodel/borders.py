@@ -6,7 +6,7 @@ n elements on a device, of which b come from one side and c from the other,
     sent = (b + c) / n * bytes    bytes afterwards = (1 + (b + c) / n) * bytes
 
 in two permutes, one to either side, beside which nothing runs. But for a shift, the op then runs
-on a copy of its shard with all borders.
+on a copy of its shard with all borders. Where its result has borders too, the same bytes go back.
 
 Emission: `planner.emit.halo`.
 """
@@ -76,17 +76,19 @@ class Borders:
             split = np.asarray(ways.get(slide.factor, np.ones(count))) > 1.0
             shard = _local_elements(operands, slide, ways, count)
             sides = [np.where(split, local * side / shard, 0.0).round() for side in slide.border]
-            each = tuple(side for side in sides if side.any())
+            there = tuple(side for side in sides if side.any())
+            each = there * 2 if slide.returns else there
             times: Floats = np.zeros(count)
             for side in each:
                 times = times + (side > 0.0) * float(len(moving))
             self.sent.append(Sent(slide, times, each))
-            local = local + sum(each, np.zeros(count))
+            local = local + sum(there, np.zeros(count))
             copied |= times > 0.0
         if node.op == SHIFT:
             self.held = sum((each.bytes for each in self.sent), self.held)
         else:
-            self.held = np.where(copied, local, 0.0)
+            shards = 2.0 if any(each.slide.returns for each in self.sent) else 1.0
+            self.held = np.where(copied, shards * local, 0.0)
         self.copies = node.op != SHIFT
 
     def copied_bytes(self) -> Floats:

@@ -25,6 +25,7 @@ from .errors import TraceError
 from .graph import Attr, Graph, Input, Literal, Node, Operand
 from .iota_lookups import LOOKUPS, Known, batched
 from .jax_internals import REMAT, group_of, inlined, opened, params_of
+from .padded_windows import with_padded_windows
 from .placements import OF_RESULTS, PLACEMENTS, asked, host_copy, is_explicit, placement
 from .program import Binding, Call, Program, prune
 from .registered import REGISTERED, attributes, call_of
@@ -137,7 +138,7 @@ def read_jaxpr(
     outputs = _asked(_walk(jaxpr, env, walk, ""), results, "result", walk, "")
     graph = Graph(all_inputs, tuple(walk.nodes), outputs)
     found = Program(graph, tuple(walk.bindings), tuple(consts), tuple(walk.calls))
-    return prune(with_shifts(found))
+    return prune(with_shifts(with_padded_windows(found)))
 
 
 def const_aval(const: Any) -> Any:

@@ -43,6 +43,7 @@ class Slide:
     before, after: elements of the border on either side.
     padding: of the extended shard, low and high.
     sums: whether results are partial sums over it.
+    returns: whether the result has the borders too, which go back to the neighbours and are added.
     """
 
     factor: str
@@ -55,6 +56,7 @@ class Slide:
     after: int
     padding: tuple[int, int]
     sums: bool = False
+    returns: bool = False
 
     @property
     def border(self) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """Reductions over sliding windows; a dimension with a trivial window is a batch.
 
-Those that pick one element of a window, those that bring something back to it, and those with a
-function of the user's are split where no window crosses the shards.
+Those that bring something back to the elements of a window have a result with the borders of their
+operand, which go back to the neighbours. Those that pick one element of a window, and those with a
+function of the user's, are split where no window crosses the shards.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,7 +73,8 @@ def slides_alone(operands: Types, results: Types, attrs: Attributes) -> tuple[Sl
 
 def slides_back(operands: Types, results: Types, attrs: Attributes) -> tuple[Slide, ...]:
     """Dimensions along which a scatter back into windows can be split."""
-    return _alone(_along(results[0].shape, operands[0].shape, attrs, (1,)))
+    found = _along(results[0].shape, operands[0].shape, attrs, (1,))
+    return tuple(replace(each, returns=each.border != (0, 0)) for each in found)
 
 
 def _alone(found: tuple[Slide, ...]) -> tuple[Slide, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ir import SHIFT, ReshardStep, Slide, TensorType, replicated, slides
+from ir import SHIFT, Node, ReshardStep, Slide, TensorType, replicated, slides
 
 from .local_op import LocalOp
 from .slices import bind_inside
@@ -26,12 +26,31 @@ def sliding(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
         return [_shifted(op, given[0], parts[split[0].factor], note)]
     for slide in split:
         for k in slide.operands:
-            fill = _FILLS[op.node.op](given[k].dtype) if op.node.op in _FILLS else None
+            fill = _fill(op.node, given[k].dtype)
             given[k] = _with_borders(op, given[k], slide, parts[slide.factor], fill, note)
         padding = [tuple(edges) for edges in params["padding"]]
         padding[slide.number] = slide.padding
         params = {**params, "padding": tuple(padding)}
-    return bind_inside(op.node.op, op.binding, given, params)
+    found = bind_inside(op.node.op, op.binding, given, params)
+    for slide in reversed(split):
+        if slide.returns:
+            found = [_returned(op, found[0], slide, parts[slide.factor], note)]
+    return found
+
+
+def _returned(op: LocalOp, x: Array, slide: Slide, axes: tuple[str, ...], note: Note) -> Array:
+    """The middle of a result with borders, with those of its neighbours that lie on it added."""
+    dim, (before, after) = slide.dim, slide.border
+    size = x.shape[dim] - before - after
+    own = lax.slice_in_dim(x, before, before + size, axis=dim)
+    for width, start, step in ((before, 0, -1), (after, before + size, 1)):
+        if width:
+            border = lax.slice_in_dim(x, start, start + width, axis=dim)
+            other = _sent(op, border, axes, step, False, note)
+            edges = [(0, 0, 0)] * x.ndim
+            edges[dim] = (size - width, 0, 0) if step < 0 else (0, size - width, 0)
+            own = own + lax.pad(other, jnp.zeros((), x.dtype), edges)
+    return own
 
 
 def _with_borders(
@@ -102,7 +121,13 @@ def _end(dtype: Any, infinite: float, name: str) -> Array:
     return jnp.array(infinite, dtype)
 
 
-# What is beyond the ends of an operand; zeros for others.
-_FILLS: Mapping[str, Callable[[Any], Array]] = {
-    "reduce_window_max": _least, "reduce_window_min": _largest,
+def _fill(node: Node, dtype: Any) -> Array | None:
+    """What is beyond the ends of an operand; None for zeros."""
+    chosen = _FILLS.get(dict(node.attrs).get("select_prim", node.op))
+    return None if chosen is None else chosen(dtype)
+
+
+# By op, and by the comparison of an element that is kept with another one.
+_FILLS: Mapping[Any, Callable[[Any], Array]] = {
+    "reduce_window_max": _least, "ge": _least, "reduce_window_min": _largest, "le": _largest,
 }  # fmt: skip

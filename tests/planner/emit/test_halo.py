@@ -20,6 +20,7 @@ from planner import plan
 from planner.emit import local_program
 from planner.emit.jit import build_mesh
 from planner.emit.local_op import partition_spec
+from planner.result.verify.verify import verify
 from tests.helpers_numerics import check_numerics
 from tests.planner.emit.plans import LINE, decisions_by, lowered
 
@@ -70,7 +71,13 @@ CASES = {
     ),
     "largest": (pool(*MAX, (1, 3, 1), (1, 2, 1)), (normal(2, 16, 4),), LINE),
     "largest apart": (pool(*MAX, (1, 2, 2, 1), (1, 2, 2, 1)), (normal(2, 16, 8, 4),), PAIR),
+    "padded before": (
+        with_gradients(lambda x, w: lax.conv_general_dilated(
+            jnp.pad(x, ((0, 0), (0, 0), (1, 1))), w, (1,), "VALID"
+        )), (normal(2, 2, 32), normal(2, 2, 3)), LINE,
+    ),
     "least": (pool(np.inf, lax.min, (1, 3, 1), (1, 1, 1)), (-normal(2, 16, 4),), LINE),
+    "overlapping": (pool(*MAX, (1, 4, 3, 1), (1, 2, 1, 1)), (normal(2, 16, 8, 4),), PAIR),
     "sum": (pool(0.0, lax.add, (1, 5, 1), (1, 1, 1)), (normal(2, 16, 4),), FOUR),
     "own": (
         lambda x: lax.reduce_window(
@@ -119,8 +126,8 @@ def rounds(traced: Traced, mesh: Mesh) -> list[Any]:
 
 
 def test_every_case_slides() -> None:
-    """In all ops but the gradients of pools whose windows cross shards."""
-    expected = {"largest": 1, "least": 1, "sum": 1, "own": 1, "largest apart": 2}
+    """In all ops; a pool and a function of one's own have one or two."""
+    expected = {"largest": 2, "least": 2, "sum": 2, "own": 1, "largest apart": 2, "overlapping": 2}
     for name, (run, args, mesh) in CASES.items():
         found = {id(node) for node, _ in ways_of(trace(run, *args), mesh)}
         assert len(found) == expected.get(name, 3), name
@@ -155,7 +162,7 @@ def test_numpy_gives_the_same() -> None:
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["two dimensions", "stride two", "largest"])
+@pytest.mark.parametrize("name", ["two dimensions", "stride two", "largest", "overlapping"])
 def test_permutes_send_what_is_priced(name: str) -> None:
     """Corners included, where two dimensions are split."""
     run, args, mesh = CASES[name]
@@ -197,3 +204,23 @@ def test_images_split_in_space_are_planned_with_borders_only() -> None:
     rows = found.file.programs[0].collectives
     assert {row.kind for row in rows} == {"collective-permute"}
     assert sum(row.bytes for row in rows) == 2 * 4096 * 16 * 4  # a row on either side
+
+
+@pytest.mark.exhaustive
+def test_compiled_permutes_send_what_is_predicted() -> None:
+    """A convolution, an overlapping pool, their gradients and a shift."""
+
+    def loss(x: Any, w: Any) -> Any:
+        y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
+        y = lax.reduce_window(y, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+        return jnp.sum(jnp.roll(y, 1, 1) ** 2)
+
+    args = [jax.ShapeDtypeStruct(s, "float32") for s in ((1, 1024, 1024, 16), (3, 3, 16, 16))]
+    pins = (("x", "[-,8,-,-]"), ("w", "[-,-,-,-]"))
+    settings = {"pins": pins, "baselines": False, "substitutions": False, "mesh": (8,)}
+    found = plan(jax.grad(loss, (0, 1)), *args, cluster="8xh100", **settings)
+    report = verify(found, compiler="host")
+    permutes = [row for row in found.collectives if row.kind == "collective-permute"]
+    assert sum(row.count for row in permutes) >= 6
+    assert report.ok, report
+    assert "unexplained: 0 B" in str(report)
