@@ -8,7 +8,9 @@ of zigzag every device has n times half a block. Permutes are beside the block o
     backward  B_0 | h, then n - 2 times  B | (h + g), then B | g, then g
 
 where x | y is compute x with permutes y beside it, h passes keys and values on, and g their
-gradients in float32, which go once all the way round; h and g together are one permute. Under a
+gradients in float32, which go once all the way round; h and g together are one permute. Blocks of
+keys whose outputs are merged (`merge`) take two all-reduces, of the logarithms and of the outputs
+in float32. Columns of a bias are copied for each block. Under a
 window of w keys there is one kernel of L + w - 1 queries and keys on each device, after a permute
 of w - 1 keys, and backward one before the permute of their gradients.
 
@@ -29,6 +31,7 @@ from numpy.typing import NDArray
 from ir import (
     ATTENTION,
     HALO,
+    MERGE,
     RING,
     ZIGZAG,
     FactorSpec,
@@ -41,7 +44,7 @@ from ir import (
 )
 from profiles import CollectiveKind
 
-from .collectives import INTERFERENCE, CollectiveModel
+from .collectives import INTERFERENCE, CollectiveModel, wire_fraction
 from .compute import ComputeModel, item_bytes
 from .group import Group
 from .reshard import ReshardModel
@@ -132,6 +135,14 @@ class Exchange:
     exposed_s: Floats
 
 
+def all_reduced(nbytes: Floats, does: NDArray[np.bool_], hops: Hops) -> Exchange:
+    """An all-reduce inside an op of `nbytes` on each device, under the strategies that do it."""
+    ways = [1 if group is None else group.size for group in hops.groups]
+    share = np.array([wire_fraction("all-reduce", n) for n in ways])
+    seconds = hops.seconds(nbytes, ("all-reduce",))
+    return Exchange(does.astype(np.float64), nbytes * share, seconds, seconds)
+
+
 @final
 class AttentionWork:
     """An attention kernel on one device under each of some strategies.
@@ -146,9 +157,9 @@ class AttentionWork:
         self, node: Node, operands: tuple[TensorType, ...], ways: Mapping[str, Floats]
     ) -> None:
         whole, attrs = attention_sizes(operands, dict(node.attrs)), dict(node.attrs)
-        batch, groups, shared, t, ring, zigzag, window = (
+        batch, groups, shared, t, ring, zigzag, window, merge, s = (
             np.asarray(ways.get(name, 1.0), dtype=np.float64)
-            for name in ("b", "g", "r", "t", RING, ZIGZAG, HALO)
+            for name in ("b", "g", "r", "t", RING, ZIGZAG, HALO, MERGE, "s")
         )
         self.backward, self.causal = node.op == ATTENTION[1], is_causal(attrs)
         self.dtype, self.features = operands[0].dtype, whole.features
@@ -159,21 +170,56 @@ class AttentionWork:
         self.n = t * ring * zigzag * window
         self.queries = whole.queries / self.n
         self.keys = whole.keys / self.n  # of a block
-        self.unsplit_pairs, self.all_keys = whole.pairs / self.n, whole.keys
+        self.merged, apart = merge > 1.0, merge * s
+        self.unsplit_pairs, self.all_keys = whole.pairs / (self.n * apart), whole.keys / apart
+        self.bias = np.zeros(())  # bytes of a device's rows
+        if operands[3].rank == 4:
+            heads = operands[3].shape[1] > 1
+            parts = self.n * (batch if operands[3].shape[0] > 1 else 1.0)
+            self.bias = operands[3].nbytes / (parts * (groups * shared if heads else 1.0))
         self.rings, self.zigzag = ring * zigzag > 1.0, zigzag > 1.0
         self.blocked = self.rings | ((t > 1.0) & self.causal)
         self.windowed, self.before = window > 1.0, max(halo(attrs), 0)
-        self.sizes = np.broadcast(batch, groups, shared, self.n).shape
+        self.sizes = np.broadcast(batch, groups, shared, self.n, apart).shape
 
     def seconds(self, compute: ComputeModel) -> Floats:
         """Seconds of compute in one run."""
         alone = self._kernel_s(compute, self.unsplit_pairs, self.all_keys)
         if self.windowed.any():
             alone = np.where(self.windowed, self._window_s(compute), alone)
+        if self.merged.any():
+            moved = 4.0 * self.heads * self.queries * (self.of_value + 1.0) * _SUM
+            adding = compute.memory_s(moved) + 2.0 * compute.launch_s
+            alone = alone + np.where(self.merged, adding, 0.0)
         if not self.blocked.any():
             return alone
         first, later = self.blocks_s(compute)
-        return np.where(self.blocked, first + (self.n - 1.0) * later, alone)
+        columns = compute.memory_s(2.0 * self.bias) if np.any(self.bias) else 0.0
+        return np.where(self.blocked, first + (self.n - 1.0) * later + columns, alone)
+
+    def exchanges(
+        self, compute: ComputeModel, hops: Hops
+    ) -> tuple[tuple[CollectiveKind, Exchange], ...]:
+        """Collectives of one run, by kind."""
+        found: list[tuple[CollectiveKind, Exchange]] = []
+        if (self.rings | self.windowed).any():
+            found.append(("collective-permute", self.exchange(compute, hops)))
+        if self.merged.any():
+            found.extend(("all-reduce", each) for each in self._merging(hops))
+        return tuple(found)
+
+    def exposed_s(self, compute: ComputeModel, hops: Hops) -> Floats:
+        """The part of all collectives of one run that waits."""
+        each = (found.exposed_s for _, found in self.exchanges(compute, hops))
+        return sum(each, np.zeros(self.sizes))
+
+    def _merging(self, hops: Hops) -> tuple[Exchange, ...]:
+        """All-reduces of logarithms, and of outputs with what they are divided by."""
+        logarithms = self.heads * self.queries * _SUM
+        return tuple(
+            all_reduced(np.where(self.merged, nbytes, 0.0), self.merged, hops)
+            for nbytes in (logarithms, logarithms * (self.of_value + 1.0))
+        )
 
     def exchange(self, compute: ComputeModel, hops: Hops) -> Exchange:
         """Permutes of one run."""
@@ -221,7 +267,10 @@ class AttentionWork:
         )
         keys = (2.0 if self.backward else 1.0) * self.key_heads * (self.of_query + self.of_value)
         window = length * (padded + keys) * self.item
-        total = np.where(self.windowed, window, np.where(self.blocked, total, 0.0))
+        total = total + self.bias / self.n  # columns of a block
+        merging = 4.0 * self.heads * self.queries * (self.of_value + 1.0) * _SUM
+        alone = np.where(self.merged, merging, 0.0)
+        total = np.where(self.windowed, window, np.where(self.blocked, total, alone))
         return np.broadcast_to(total, self.sizes)
 
     def _window_s(self, compute: ComputeModel) -> Floats:
@@ -245,10 +294,10 @@ class AttentionWork:
         q, k = self.heads * self.queries, self.key_heads * self.keys
         queries, values = q * self.of_query * self.item, q * self.of_value * self.item
         keys = [k * self.of_query * self.item, k * self.of_value * self.item]
-        logarithms = q * _SUM
+        logarithms, bias = q * _SUM, [self.bias] if np.any(self.bias) else []
         if self.backward:
-            return [queries, logarithms, values, values, *keys, queries, *keys]
-        return [queries, *keys, values, logarithms]
+            return [queries, logarithms, values, values, *keys, queries, *keys, *bias]
+        return [queries, *keys, values, logarithms, *bias]
 
     def blocks_s(self, compute: ComputeModel) -> tuple[Floats, Floats]:
         """Seconds of a device's own block, and of each other, with what it adds to the sums."""

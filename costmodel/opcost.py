@@ -135,7 +135,7 @@ def _exchanging_s(
     if work.node.op in ATTENTION:
         attention = AttentionWork(work.node, work.operands, ways)
         busy = np.maximum(attention.seconds(compute), compute.memory_s(moved))
-        return busy if hops is None else busy + attention.exchange(compute, hops).exposed_s
+        return busy if hops is None else busy + attention.exposed_s(compute, hops)
     if work.node.op != GROUPED:
         return None
     sizes = grouped_sizes(work.operands, dict(work.node.attrs))

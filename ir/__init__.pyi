@@ -41,6 +41,7 @@ from .opdef import OpDef as OpDef
 from .opdef import flops_of as flops_of
 from .ops.attention import ATTENTION as ATTENTION
 from .ops.attention import HALO as HALO
+from .ops.attention import MERGE as MERGE
 from .ops.attention import RING as RING
 from .ops.attention import ZIGZAG as ZIGZAG
 from .ops.attention import AttentionSizes as AttentionSizes
@@ -49,6 +50,9 @@ from .ops.attention import halo as halo
 from .ops.attention import is_causal as is_causal
 from .ops.attention import pairs as pairs
 from .ops.attention import sequence_dim as sequence_dim
+from .ops.attention_math import HEADS_FIRST as HEADS_FIRST
+from .ops.attention_math import PADDED as PADDED
+from .ops.attention_math import has_bias as has_bias
 from .ops.gather import EXCHANGE as EXCHANGE
 from .ops.gather import EXCHANGED as EXCHANGED
 from .ops.grouped import GROUPED as GROUPED

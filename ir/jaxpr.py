@@ -20,6 +20,7 @@ import numpy as np
 
 from . import jax_internals as internals
 from .batched_while import one_answer
+from .bias_gradients import without_bias_gradients
 from .custom_partitioning import CUSTOM_PARTITIONING, partitioned_call
 from .errors import TraceError
 from .graph import Attr, Graph, Input, Literal, Node, Operand
@@ -138,7 +139,7 @@ def read_jaxpr(
     outputs = _asked(_walk(jaxpr, env, walk, ""), results, "result", walk, "")
     graph = Graph(all_inputs, tuple(walk.nodes), outputs)
     found = Program(graph, tuple(walk.bindings), tuple(consts), tuple(walk.calls))
-    return prune(with_shifts(with_padded_windows(found)))
+    return without_bias_gradients(prune(with_shifts(with_padded_windows(found))))
 
 
 def const_aval(const: Any) -> Any:

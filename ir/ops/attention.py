@@ -3,7 +3,7 @@
 Query heads are a compound of key heads and the query heads of each. The scores reach no memory:
 operands and results are all that a kernel reads and writes.
 
-The sequence of n devices is split in one of four ways, which differ in where keys and values are:
+The sequence of n devices is split in one of five ways, which differ in where keys and values are:
 
     t        every device has all keys and values, and some queries
     ring     it has a block of queries and of keys and values; the latter go round
@@ -11,6 +11,11 @@ The sequence of n devices is split in one of four ways, which differ in where ke
              same work: in 2 n chunks, of which device i works on numbers i and 2 n - 1 - i
     halo     under a sliding window, it has a block of each, and gets the keys and values before
              its block that its first query sees, all of them from one neighbour
+    merge    it has a block of keys and values and all queries, as when few queries meet the keys of
+             a long past; outputs of the blocks are merged. Backward that is a split of `s`
+
+A bias has whole rows of keys on a device, of which a block takes its columns; masks of any kind,
+such as that of segments, are biases. Where a bias has a gradient, the sequence of keys is whole.
 
 Under a causal mask a device computes block by block: those below the diagonal without a mask, the
 one on it with the mask, none above it. What it reads and returns is in the order of the program.
@@ -31,7 +36,15 @@ from ..errors import IRError
 from ..factors import Dim, FactorSpec
 from ..graph import Attr
 from ..opdef import Attributes, OpDef, Types
-from .attention_math import CAUSAL, HEADS_FIRST, PADDED, backward, forward, has_bias
+from .attention_math import (
+    CAUSAL,
+    HEADS_FIRST,
+    PADDED,
+    backward,
+    forward,
+    has_bias,
+    has_bias_gradient,
+)
 from .build import as_whole, build_spec, opaque, whole_number
 
 FORWARD: Final = "dot_product_attention_fwd_wrapper"
@@ -40,6 +53,7 @@ ATTENTION: Final = (FORWARD, BACKWARD)
 RING: Final = "ring"
 ZIGZAG: Final = "zigzag"
 HALO: Final = "halo"
+MERGE: Final = "merge"
 
 _OPERANDS: Final = 10  # of the forward kernel; the backward has three more
 _PACKED, _PAGED = 6, 8  # positions of the offsets of segments, and of the tables of pages
@@ -81,31 +95,44 @@ def is_causal(attrs: Attributes) -> bool:
     return attrs["mask_type"] in CAUSAL
 
 
+def _gives_bias_gradient(operands: Types, attrs: Attributes) -> bool:
+    """Whether it is a backward kernel that gives the gradient of a bias too."""
+    return len(operands) > _OPERANDS and has_bias_gradient(attrs)
+
+
 def _splits_queries(operands: Types, attrs: Attributes) -> bool:
     """Whether queries can be split: without a mask, or by blocks under a plain causal one."""
     if attrs["mask_type"] in PADDED or attrs["sliding_window_length"]:
         return False
     queries, keys = _lengths(operands, attrs)
-    return not is_causal(attrs) or (queries == keys and not has_bias(attrs))
+    return not is_causal(attrs) or (queries == keys and not _gives_bias_gradient(operands, attrs))
+
+
+def _splits_keys(attrs: Attributes) -> bool:
+    """Whether all queries see all keys that there are, so that blocks of these need no mask."""
+    return not is_causal(attrs) and not attrs["sliding_window_length"]
 
 
 def _with_joint(spec: FactorSpec, operands: Types, attrs: Attributes) -> FactorSpec:
     """The spec with the joint factors of its sequence."""
     sizes = _joint_sizes(operands, attrs) if {"t", "s"} <= {*spec.names} else {}
     joint = tuple((name, ("t", "s")) for name in sizes)
+    if len(operands) == _OPERANDS and "s" in spec.names and _splits_keys(attrs):
+        sizes, joint = sizes | {MERGE: spec.size("s")}, (*joint, (MERGE, ("s",)))
     return replace(spec, sizes=(*spec.sizes, *sizes.items()), joint=joint)
 
 
 def _joint_sizes(operands: Types, attrs: Attributes) -> dict[str, int]:
-    """What the number of parts must divide, of each joint factor; a bias would go round too."""
+    """What the number of parts must divide, of each joint factor of queries and keys."""
     queries, keys = _lengths(operands, attrs)
-    if has_bias(attrs):
+    if _gives_bias_gradient(operands, attrs):
         return {}
     if _splits_queries(operands, attrs):
         length = math.gcd(queries, keys)
         halved = is_causal(attrs) and length % 2 == 0
         return {RING: length} | ({ZIGZAG: length // 2} if halved else {})
-    if attrs["mask_type"] == "CAUSAL" and queries == keys and halo(attrs) > 0:
+    plain = attrs["mask_type"] == "CAUSAL" and not has_bias(attrs)
+    if plain and queries == keys and halo(attrs) > 0:
         # blocks are multiples of a part of the sequence that holds what is seen before it
         part = next(n for n in range(1, keys + 1) if keys % n == 0 and n >= min(halo(attrs), keys))
         return {HALO: keys // part}
@@ -123,7 +150,7 @@ def _dims_of_operands(operands: Types, attrs: Attributes) -> list[DimNames]:
     of_query = _laid_out(attrs, "t", query_heads, "h")
     dims: list[DimNames] = [
         of_query, _laid_out(attrs, "s", "g", "h"), _laid_out(attrs, "s", "g", "d"),
-        ("b", query_heads, "t", "s") if has_bias(attrs) else ("unused",),
+        ("b", query_heads, "t", "columns") if has_bias(attrs) else ("unused",),
         *(("b",) for _ in range(4, _OPERANDS)),
     ]  # fmt: skip
     if len(operands) > _OPERANDS:
@@ -143,7 +170,7 @@ def _forward_spec(operands: Types, results: Types, attrs: Attributes) -> FactorS
     if not is_written_out(operands, attrs):
         return opaque(operands, results, attrs)
     split = _splits_queries(operands, attrs)
-    whole = ("h", "s", "d") if split else ("h", "s", "d", "t")
+    whole = ("h", "s", "d", "columns") if split else ("h", "s", "d", "columns", "t")
     out: list[DimNames] = [_laid_out(attrs, "t", ("g", "r"), "d"), ("b", ("g", "r"), "t")]
     spec = build_spec(
         operands, _dims_of_operands(operands, attrs), results, out[: len(results)],
@@ -158,8 +185,10 @@ def _backward_spec(operands: Types, results: Types, attrs: Attributes) -> Factor
     dims = _dims_of_operands(operands, attrs)
     # Gradients of keys and values are sums over queries and over the query heads of a key head;
     # that of a bias over what shares it.
-    kinds = as_whole(("h", "s", "d")) | {"r": "sum"}
+    kinds = as_whole(("h", "s", "d", "columns")) | {"r": "sum"}
     kinds["t"] = "sum" if _splits_queries(operands, attrs) else "whole"
+    if _splits_keys(attrs) and not has_bias_gradient(attrs):
+        kinds["s"] = "sum"  # of the gradient of queries
     if len(results) > 3:
         kinds |= {name: "sum" for name, n in zip("bg", operands[3].shape, strict=False) if n == 1}
     sizes = _sizes(operands, attrs)

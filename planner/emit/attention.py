@@ -10,6 +10,7 @@ exponentials of each block,
 and each block's gradients are those of a kernel that is given l and o of the whole. Sums over
 blocks are in float32. In round r device i works on the block of keys of device i - r, beside the
 permute of the next; a barrier after each round keeps compilers from sending all blocks at once.
+Rows of a bias stay with their queries; a block takes the columns of its keys.
 
 `ir.ops.attention` says which ways to split there are.
 
@@ -27,6 +28,7 @@ from jax import lax
 
 from ir import (
     HALO,
+    MERGE,
     RING,
     ZIGZAG,
     is_causal,
@@ -34,6 +36,7 @@ from ir import (
 from ir.evaluate import bind
 
 from .attention_blocks import PLAIN, Arrays, Blocks, Note, joined
+from .attention_merged import backward_merged, forward_merged
 from .attention_window import backward_halo, forward_halo
 from .local_op import LocalOp
 
@@ -49,6 +52,10 @@ def attention(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]
         note: told of every permute.
     """
     split = op.strategy.factor_axes(op.mesh)
+    if MERGE in split:
+        return forward_merged(op, split[MERGE], operands, note)
+    if "s" in split:
+        return backward_merged(op, split["s"], operands)
     way = next((name for name in (HALO, RING, ZIGZAG, "t") if name in split), "")
     causal = is_causal(dict(op.node.attrs))
     if not way or (way == "t" and not causal):
@@ -127,23 +134,25 @@ class _Outputs:
         return self.merged(sums, self.query, keys)
 
     def first_keys(self, sums: Arrays, keys: Arrays) -> Arrays:
-        return self.merged(sums, self.query, tuple(self.blocks.halves(x)[0] for x in keys))
+        return self.merged(sums, self.query, self.blocks.first_half(keys))
 
     def second_queries(self, sums: Arrays, keys: Arrays) -> Arrays:
         dims = self.blocks.length, 2
         first, second = zip(*map(self.blocks.halves, sums, dims), strict=True)
-        second = self.merged(second, self.blocks.halves(self.query)[1], keys)
+        query = self.blocks.halves(self.query)[1]
+        second = self.merged(second, query, self.blocks.for_second_half(keys))
         return tuple(map(joined, first, second, dims))
 
 
 def _forward(blocks: Blocks, operands: Sequence[Array]) -> list[Array]:
-    given, dims = tuple(operands[:3]), (blocks.length, 2)
+    given, dims, bias = tuple(operands[:3]), (blocks.length, 2), operands[3]
     if blocks.way == ZIGZAG:
         given = blocks.zigzag(given, (blocks.length,) * 3)
+        bias = blocks.zigzag_rows(bias)
     work = _Outputs(blocks, given[0], tuple(operands[PLAIN]))
     keys, sums = given[1:], Arrays()
     for r in range(blocks.count):
-        block = blocks.block(keys, r)
+        block = (*blocks.block(keys, r), blocks.columns(bias, r))
         if blocks.way != "t" and r + 1 < blocks.count:
             keys = blocks.passed(keys)
         sums = _added(blocks, work, r, sums, block)
@@ -181,7 +190,7 @@ class _Gradients:
 
     def first_keys(self, sums: Arrays, keys: Arrays) -> Arrays:
         d_query, *d_keys = sums
-        new, *of_keys = self.part(self.of_query, tuple(self.blocks.halves(x)[0] for x in keys))
+        new, *of_keys = self.part(self.of_query, self.blocks.first_half(keys))
         return d_query + new, *map(self._added_to, d_keys, of_keys, (0, 0))
 
     def second_queries(self, sums: Arrays, keys: Arrays) -> Arrays:
@@ -190,7 +199,7 @@ class _Gradients:
         second = tuple(
             self.blocks.halves(x, d)[1] for x, d in zip(self.of_query, dims, strict=True)
         )
-        new, *of_keys = self.part(second, keys)
+        new, *of_keys = self.part(second, self.blocks.for_second_half(keys))
         return self._added_to(d_query, new, 1), *map(jnp.add, d_keys, of_keys)
 
     @property
@@ -208,7 +217,9 @@ class _Gradients:
 def _backward(blocks: Blocks, operands: Sequence[Array]) -> list[Array]:
     length, whole = blocks.length, blocks.way == "t"
     of_query, of_keys = (operands[0], *operands[PLAIN.stop :]), tuple(operands[1:3])
+    bias = operands[3]
     if blocks.way == ZIGZAG:
+        bias = blocks.zigzag_rows(bias)
         moved = blocks.zigzag((*of_query, *of_keys), (length, 2, *(length,) * 4))
         of_query, of_keys = moved[:4], moved[4:]
     work = _Gradients(blocks, of_query, tuple(operands[PLAIN]))
@@ -217,12 +228,12 @@ def _backward(blocks: Blocks, operands: Sequence[Array]) -> list[Array]:
     d_keys: Sequence[Array] = ()
     all_keys = tuple(map(jnp.zeros_like, of_keys)) if whole else ()
     for r in range(blocks.count):
-        block = blocks.block(keys, r)
+        block = (*blocks.block(keys, r), blocks.columns(bias, r))
         if not whole:  # gradients follow their keys one round later
             still = keys if r + 1 < blocks.count else ()
             moved = blocks.passed((*still, *d_keys))
             keys, coming = moved[: len(still)], moved[len(still) :]
-        zeros = tuple(jnp.zeros(x.shape, jnp.float32) for x in block)
+        zeros = tuple(jnp.zeros(x.shape, jnp.float32) for x in block[:2])
         d_query, *d_keys = _added(blocks, work, r, (d_query, *zeros), block)
         if whole:
             all_keys = blocks.pasted(all_keys, d_keys, r)

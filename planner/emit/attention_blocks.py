@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ir import ReshardStep, TensorType, replicated, sequence_dim
+from ir import ZIGZAG, ReshardStep, TensorType, has_bias, replicated, sequence_dim
 from ir.evaluate import bind
 
 from .local_op import LocalOp
@@ -21,7 +21,7 @@ Array = Any
 Arrays = tuple[Array, ...]
 Note = Callable[[ReshardStep, TensorType, float], None]
 
-PLAIN = slice(3, 10)  # operands beside query, key and value, which blocks have no use for
+PLAIN = slice(4, 10)  # operands beside query, key, value and bias, which blocks have no use for
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,43 @@ class Blocks:
             for x, new in pairs
         )
 
+    # --- rows of a bias, [batch, heads, queries, keys], whose columns are those of all devices ---
+
+    @property
+    def has_bias(self) -> bool:
+        return has_bias(dict(self.op.node.attrs))
+
+    def columns(self, bias: Array, r: int) -> Array:
+        """The bias of the keys of round r, whose order in zigzag is that of their chunks."""
+        if not self.has_bias:
+            return bias
+        count, keys = self.count, (self.index - r) % self.count
+        if self.way != ZIGZAG:
+            return columns_of(bias, keys, count)
+        chunks = keys, 2 * count - 1 - keys
+        each = [columns_of(bias, chunk, 2 * count) for chunk in chunks]
+        return bias if bias.shape[3] == 1 else jnp.concatenate(each, 3)
+
+    def zigzag_rows(self, bias: Array) -> Array:
+        """The rows of a bias in the order of zigzag."""
+        if not self.has_bias or self.op.operands[3].shape[2] == 1:
+            return bias
+        return self.zigzag((bias,), (2,))[0]
+
+    def first_half(self, keys: Arrays) -> Arrays:
+        """The first half of a block of keys and values, and the columns of its bias."""
+        *both, bias = keys
+        return *(self.halves(x)[0] for x in both), self._half_of(bias, 3, 0)
+
+    def for_second_half(self, keys: Arrays) -> Arrays:
+        """A block of keys and values, and the rows of its bias for the second half of queries."""
+        *both, bias = keys
+        return *both, self._half_of(bias, 2, 1)
+
+    def _half_of(self, bias: Array, dim: int, half: int) -> Array:
+        whole = not self.has_bias or bias.shape[dim] == 1
+        return bias if whole else self.halves(bias, dim)[half]
+
     # --- the order of zigzag -------------------------------------------------------------------
 
     def zigzag(self, xs: Arrays, dims: Sequence[int]) -> Arrays:
@@ -128,6 +165,14 @@ class Blocks:
     def halves(self, x: Array, dim: int | None = None) -> Arrays:
         """The first and the second chunk of a shard."""
         return tuple(jnp.split(x, 2, self.length if dim is None else dim))
+
+
+def columns_of(bias: Array, number: Array, count: int) -> Array:
+    """A part of `count` of the columns of a bias, of which one column is for all keys."""
+    if bias.shape[3] == 1:
+        return bias
+    size = bias.shape[3] // count
+    return lax.dynamic_slice_in_dim(bias, number * size, size, 3)
 
 
 def joined(first: Array, second: Array, dim: int) -> Array:

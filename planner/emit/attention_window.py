@@ -24,7 +24,11 @@ Array = Any
 
 def forward_halo(blocks: Blocks, operands: Sequence[Array]) -> list[Array]:
     """Runs the forward kernel on local shards."""
-    size, length, rest = halo(dict(blocks.op.node.attrs)), blocks.length, tuple(operands[PLAIN])
+    size, length, rest = (
+        halo(dict(blocks.op.node.attrs)),
+        blocks.length,
+        tuple(operands[3 : PLAIN.stop]),
+    )
     query, *keys = operands[:3]
     before = _tails(blocks, keys, size)
 
@@ -42,7 +46,11 @@ def forward_halo(blocks: Blocks, operands: Sequence[Array]) -> list[Array]:
 
 def backward_halo(blocks: Blocks, operands: Sequence[Array]) -> list[Array]:
     """Runs the backward kernel on local shards; gradients of keys before a shard go back."""
-    size, length, rest = halo(dict(blocks.op.node.attrs)), blocks.length, tuple(operands[PLAIN])
+    size, length, rest = (
+        halo(dict(blocks.op.node.attrs)),
+        blocks.length,
+        tuple(operands[3 : PLAIN.stop]),
+    )
     (query, *keys), of_query = operands[:3], operands[PLAIN.stop :]
     before, dims = _tails(blocks, keys, size), (2, length, length)
 

@@ -92,7 +92,7 @@ def _exchanges(
     if op.node.op in EXCHANGED:
         return RowExchange(op.node, types, ways).exchange(hops)
     if op.node.op in ATTENTION:
-        return ((PERMUTE, AttentionWork(op.node, types, ways).exchange(compute, hops)),)
+        return AttentionWork(op.node, types, ways).exchanges(compute, hops)
     sizes = grouped_sizes(types, dict(op.node.attrs))
     assert sizes is not None  # others have no joint factors
     work = GroupedWork(sizes, types[0].dtype, ways, compute.cluster.imbalance)

@@ -46,9 +46,16 @@ def arguments(length: int = 32, groups: int = 2, *, first: bool = False) -> tupl
     return tuple(np.swapaxes(x, 1, 2) for x in arrays) if first else tuple(arrays)
 
 
-def with_gradients(**options: Any) -> Any:
+def with_gradients(*, learned: bool = False, bias: Any = None, **options: Any) -> Any:
+    """Attention and its gradients, with that of a bias if it is learned."""
+
     def run(query: Any, key: Any, value: Any, seed: Any) -> Any:
-        out, pull = jax.vjp(lambda *xs: attention(*xs, **options), query, key, value)
+        given = (query, key, value, *((bias,) if learned else ()))
+
+        def attend(*xs: Any) -> Any:
+            return attention(*xs[:3], bias=xs[3] if learned else bias, **options)
+
+        out, pull = jax.vjp(attend, *given)
         return out, pull(seed)
 
     return run
@@ -182,13 +189,102 @@ def test_a_window_wider_than_a_block_is_not_split_so_far() -> None:
 
 
 @pytest.mark.parametrize("options", [
-    {"mask": "CAUSAL", "bias": jnp.zeros((1, 1, 32, 32))},
-    {"mask": "PADDING", "lengths": (jnp.full(2, 5, jnp.int32),) * 2},
+    {"mask": "CAUSAL", "bias": jnp.zeros((1, 1, 32, 32)), "learned": True},
+    {"mask": "CAUSAL", "bias": jnp.zeros((1, 1, 32, 32)), "window": 4},
+    {"mask": "PADDING_CAUSAL", "lengths": (jnp.full(2, 5, jnp.int32),) * 2},
 ])  # fmt: skip
 def test_what_blocks_cannot_do_is_not_offered(options: Any) -> None:
     traced = trace(with_gradients(**options), *arguments())
-    names = {role for found in roles_of(traced, LINE) for (role,) in found}
-    assert not names & {*ALL}
+    offered = roles_of(traced, LINE)  # forward, where no gradient of a bias is asked, and backward
+    each = offered[1:] if "learned" in options else offered
+    assert not {role for found in each for (role,) in found} & {*ALL, "merge", "s"}
+
+
+def segments(length: int = 32) -> Any:
+    """What keeps the texts of a packed sequence apart, of which a block of keys may be none."""
+    ids = jnp.asarray([[0] * 9 + [1] * 3 + [2] * 20, [0] * 17 + [1] * 15])[:, :length]
+    return jnp.where(ids[:, None, :, None] == ids[:, None, None, :], 0.0, -1e30)
+
+
+@pytest.mark.parametrize(("way", "mask", "shape"), [
+    ("t", "CAUSAL", (2, 4, 32, 32)), ("ring", "NO_MASK", (1, 4, 32, 32)),
+    ("ring", "CAUSAL", (2, 1, 32, 32)), ("zigzag", "CAUSAL", (2, 4, 32, 32)),
+    ("zigzag", "CAUSAL", (1, 1, 1, 32)), ("merge", "NO_MASK", (2, 4, 32, 32)),
+])  # fmt: skip
+def test_a_bias_follows_the_sequence(way: str, mask: str, shape: Any) -> None:
+    bias = jnp.asarray(np.random.default_rng(1).normal(size=shape), jnp.float32)
+    both(with_gradients(mask=mask, bias=bias), arguments(), LINE, way)
+
+
+@pytest.mark.parametrize("way", [*WAYS, "merge"])
+def test_segments_follow_the_sequence(way: str) -> None:
+    mask = "NO_MASK" if way == "merge" else "CAUSAL"
+    both(with_gradients(mask=mask, bias=segments()), arguments(), PAIR, way, "b")
+
+
+def both(run: Any, args: Any, mesh: Mesh, way: str, outer: str = "") -> None:
+    """Forward in a way and backward in the same; of merged keys that is a split of them."""
+    traced = trace(run, *args)
+    names = {ATTENTION[0]: way, ATTENTION[1]: "s" if way == "merge" else way}
+
+    def choose(_types: Any, op: Any, menu: Any) -> Any:
+        wanted = tuple(filter(None, (outer, names.get(op.node.op, "none"))))
+        return next((s for s in menu if s.roles == wanted), menu[0])
+
+    inputs = [replicated(item.type.rank) for item in traced.graph.inputs]
+    outputs = [replicated(traced.graph.type_of(o).rank) for o in traced.graph.outputs]
+    chosen = decisions_by(traced.graph, mesh, inputs, outputs, choose, lambda raw: raw)
+    plan = lowered(traced, chosen)
+    pairs = zip(plan.flat.ops, plan.strategies, strict=True)
+    used = {op.node.op: s.roles[-1] for op, s in pairs if s is not None and op.node.op in names}
+    assert used == {op: names[op] for op in used}
+    assert ATTENTION[0] in used
+    report = check_numerics(traced, plan, args, rtol=1e-5)
+    assert report.ok, f"{way}: {report}"
+
+
+@pytest.mark.parametrize(("queries", "lengths"), [
+    (1, None), (3, None), (1, (29, 5)), (3, (32, 1)),
+])  # fmt: skip
+@pytest.mark.parametrize("first", [False, True])
+def test_few_queries_meet_split_keys(queries: int, lengths: Any, first: bool) -> None:
+    """A step of decoding: blocks of a past, some of them beyond its length."""
+    query, key, value, _ = arguments(first=first)
+    query = query[:, :, :queries] if first else query[:, :queries]
+    used = (np.full(2, queries, np.int32), np.asarray(lengths, np.int32)) if lengths else None
+
+    def step(query: Any, key: Any, value: Any) -> Any:
+        mask = "PADDING" if lengths else "NO_MASK"
+        return attention(query, key, value, mask=mask, lengths=used, heads_first=first)
+
+    both(step, (query, key, value), LINE, "merge")
+
+
+def test_gradients_of_split_keys_with_lengths() -> None:
+    lengths = np.asarray([32, 20], np.int32), np.asarray([32, 7], np.int32)
+    both(with_gradients(mask="PADDING", lengths=lengths), arguments(), LINE, "merge")
+
+
+def test_merging_sends_what_is_priced() -> None:
+    query, key, value, _ = arguments()
+    traced = trace(lambda *xs: attention(*xs), query[:, :1], key, value)
+    plan = lowered(traced, split(traced, LINE, ("merge",)))
+    program = local_program(traced.program, plan)
+    specs = [tuple(map(partition_spec, states)) for states in (plan.arguments, plan.results)]
+    jax.make_jaxpr(jax.shard_map(
+        program, mesh=build_mesh(LINE), in_specs=specs[0], out_specs=specs[1], check_vma=False
+    ))(*traced.args_info)  # fmt: skip
+    cluster, graph = parse_cluster("8xh100"), traced.graph
+    hops = Hops(CollectiveModel(cluster), (group_for(cluster, (8,), (0,)),), overlap=True)
+    node = next(n for n in graph.nodes if n.op == ATTENTION[0])
+    work = AttentionWork(node, tuple(map(graph.type_of, node.inputs)), {"merge": np.array([8.0])})
+    priced = work.exchanges(ComputeModel(cluster), hops)
+    written = [w for w in program.written if w.step.kind == "all-reduce"]
+    assert [kind for kind, _ in priced] == ["all-reduce"] * 2 == [w.step.kind for w in written]
+    for (_, each), wrote in zip(priced, written, strict=True):
+        assert float(each.sent_bytes[0]) == wrote.type.nbytes * 2 * 7 / 8
+        assert 0.0 < float(each.exposed_s[0]) == float(each.seconds[0])
+    assert float(work.scratch_bytes()[0]) > 0.0
 
 
 def test_one_op_is_split_along_the_sequence_in_one_way() -> None:
