@@ -35,6 +35,7 @@ BENCHES = (
     "pipelines",
     "plan-time",
     "published",
+    "published-experts",
     "ring-blocks",
     "rule-places",
     "rules",

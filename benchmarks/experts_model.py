@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.published_model import Transformer, again
+from benchmarks.published_model import FP8, Transformer, again
 
 FORMS = ("onehot", "slots", "ragged")
 
@@ -36,7 +36,7 @@ class Experts:
     form: one of `FORMS`.
     capacity: slots of an expert against its mean number of tokens in a sequence; the sorted form
         has none.
-    balance: weight of the loss that keeps experts equally busy.
+    balance: weight of the loss that keeps experts equally busy; 0 if something else does.
     """
 
     dense: Transformer
@@ -48,6 +48,18 @@ class Experts:
     form: str = "slots"
     capacity: float = 1.25
     balance: float = 0.01
+
+    @property
+    def layers(self) -> int:
+        return self.dense.layers
+
+    @property
+    def hidden(self) -> int:
+        return self.dense.hidden
+
+    @property
+    def wide_weights(self) -> bool:
+        return self.dense.wide_weights
 
     def parameters(self) -> Any:
         """Shapes of the parameters; those of layers are stacked."""
@@ -78,21 +90,21 @@ class Experts:
         x, uneven = jax.lax.scan(layer, x, params["layers"])
         logits = self.dense.norm(x, params["norm"], None) @ params["head"]
         entropy = self.dense.entropy(logits, batch["labels"])
-        return entropy + self.balance * jnp.mean(uneven)
+        return entropy if uneven is None else entropy + self.balance * jnp.mean(uneven)
 
     def layer(self, x: Any, p: Any) -> Any:
         """One layer, and how unequal its experts are."""
         y = self.dense.norm(x, p["attn_norm"], None)
-        q, k, v = (jnp.einsum("bsm,mhd->bshd", y, p[name]) for name in "qkv")
+        q, k, v = self.dense.products("bsm,mhd->bshd", y, *(p[name] for name in "qkv"))
         core = self.dense.attention(self.dense.rotary(q), self.dense.rotary(k), v, None)
-        x = x + jnp.einsum("bshd,hdm->bsm", core, p["o"])
+        x = x + self.dense.products("bshd,hdm->bsm", core, p["o"])[0]
         y = self.dense.norm(x, p["mlp_norm"], None)
         weights, chosen, uneven = self.route(y, p["router"])
         found = getattr(self, f"by_{self.form}")(y, weights, chosen, p)
         if self.shared:
             up = (y @ p["shared_up"]) * jax.nn.silu(y @ p["shared_gate"])
             found = found + up @ p["shared_down"]
-        return x + found, uneven
+        return x + found, uneven if self.balance else None
 
     def route(self, y: Any, router: Any) -> Any:
         """Weights and numbers of each token's experts, and how unequal these are."""
@@ -159,10 +171,55 @@ class Experts:
         order = jnp.argsort(flat)
         sizes = jnp.bincount(flat, length=self.experts).astype(jnp.int32)
         rows = self.held("sorted", tokens[order // self.active])
-        up = jax.lax.ragged_dot(rows, p["up"], sizes)
-        up = self.held("inner", up * jax.nn.silu(jax.lax.ragged_dot(rows, p["gate"], sizes)))
-        rows = jax.lax.ragged_dot(up, p["down"], sizes) * weights.reshape(-1)[order][:, None]
+        small = self.dense.dtype == FP8
+        up, gate = grouped(small, rows, sizes, p["up"], p["gate"])
+        up = self.held("inner", up * jax.nn.silu(gate))
+        (rows,) = grouped(small, up, sizes, p["down"])
+        rows = rows * weights.reshape(-1)[order][:, None]
         return jnp.zeros_like(tokens).at[order // self.active].add(rows).reshape(y.shape)
+
+
+def grouped(fp8: bool, rows: Any, sizes: Any, *matrices: Any) -> Any:
+    """Products of rows with matrices of their groups, in 8 bits if asked, gradients too."""
+    if not fp8:
+        return tuple(jax.lax.ragged_dot(rows, each, sizes) for each in matrices)
+    return _in_8_bits(rows, sizes, matrices)
+
+
+@jax.custom_vjp
+def _in_8_bits(rows: Any, sizes: Any, matrices: Any) -> Any:
+    return _forward(rows, sizes, matrices)[0]
+
+
+def _of_8_bits(rows: Any, matrix: Any, sizes: Any, dtype: Any) -> Any:
+    return jax.lax.ragged_dot(rows, matrix, sizes, preferred_element_type=jnp.dtype(dtype))
+
+
+def _forward(rows: Any, sizes: Any, matrices: Any) -> Any:
+    few = rows.astype(FP8)
+    found = tuple(_of_8_bits(few, each.astype(FP8), sizes, rows.dtype) for each in matrices)
+    return found, (few, sizes, matrices)
+
+
+def _backward(kept: Any, slopes: Any) -> Any:
+    few, sizes, matrices = kept
+    dtype = slopes[0].dtype
+    each = [slope.astype(FP8) for slope in slopes]
+    parts = [
+        _of_8_bits(slope, jnp.swapaxes(matrix, 1, 2).astype(FP8), sizes, dtype)
+        for slope, matrix in zip(each, matrices, strict=True)
+    ]
+    numbers = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
+    grads = tuple(
+        jax.lax.ragged_dot_general(
+            few, slope, sizes, numbers, preferred_element_type=jnp.dtype(dtype)
+        )
+        for slope in each
+    )
+    return sum(parts[1:], parts[0]), None, grads
+
+
+_in_8_bits.defvjp(_forward, _backward)
 
 
 def small(form: str, *, experts: int = 8, active: int = 2, shared: int = 0) -> Experts:
@@ -175,6 +232,7 @@ MIXTRAL = Experts(Transformer(32, 4096, 32, 8, 0, True, 32000, 4096), 128, 8, 2,
 DEEPSEEK = Experts(Transformer(58, 7168, 128, 128, 0, True, 129280, 4096), 128, 256, 8, 1, 2048)
 # of the model trained on 64 GB200 in marin's pull request 7981 (359.6 billion parameters)
 GRUG = Experts(Transformer(48, 6144, 48, 48, 0, True, 128256, 4096), 128, 128, 4, 2, 3072)
+QWEN_LARGE = Experts(Transformer(94, 4096, 64, 4, 0, True, 151936, 4096), 128, 128, 8, 0, 1536)
 QWEN = Experts(Transformer(48, 2048, 32, 4, 0, True, 151936, 4096), 128, 128, 8, 0, 768)
 
 

@@ -75,10 +75,15 @@ def _weights(flat: FlatProgram, parameters: Sequence[int]) -> set[int]:
     """Parameters and values made of parameters alone without arithmetic between them."""
     weights = set(parameters)
     entering = {link.target: link.source for link in flat.links}
+
+    def is_weight(value: int | None) -> bool:
+        """Also of what enters a loop in a loop, as over layers and over parts of a batch."""
+        while value is not None and value not in weights:
+            value = entering.get(value)
+        return value is not None
+
     for op in flat.ops:
-        for value in op.inputs:
-            if isinstance(value, int) and entering.get(value) in weights:
-                weights.add(value)
+        weights.update(v for v in op.inputs if isinstance(v, int) and is_weight(v))
         sources = [v for v in op.inputs if isinstance(v, int)]
         simple = lookup(op.node.op).family in ("elementwise", "layout") and len(sources) == 1
         if simple and sources[0] in weights:

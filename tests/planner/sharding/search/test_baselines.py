@@ -42,9 +42,9 @@ def training(loss: Any, params: Any, batch: Any, **settings: Any) -> Plan:
 
 
 def recipes(loss: Any, params: Any, batch: Any, mesh: tuple[int, ...], *, every: bool = True,
-            apart: bool = False):  # fmt: skip
-    call = step_for(loss, (params, batch), optimizer=optax.adam(1e-3), microbatches=1,
-                    loss_reduction="auto")  # fmt: skip
+            apart: bool = False, microbatches: int = 1):  # fmt: skip
+    call = step_for(loss, (params, batch), optimizer=optax.adam(1e-3), microbatches=microbatches,
+                    loss_reduction="mean" if microbatches > 1 else "auto")  # fmt: skip
     traced = trace(
         call.fn, *call.args, donate_argnums=(0, 1), roles=("parameter", "optimizer-state", "batch")
     )
@@ -75,6 +75,23 @@ def test_experts_are_found_by_their_batched_products() -> None:
     p = training(expert_loss, EXPERTS, TOKENS, mesh=(8,))
     assert "expert-parallel" in p.baselines
     assert "expert-parallel" not in training(mean_loss, PARAMS, BATCH, mesh=(8,)).baselines
+
+
+def test_experts_are_found_in_layers_of_parts_of_a_batch() -> None:
+    """Their matrices enter a loop over parts of the batch, and in it one over layers."""
+    layers = jax.tree.map(lambda x: struct(2, *x.shape), EXPERTS)
+
+    def loss(params: Any, batch: Any) -> Any:
+        def layer(x: Any, p: Any) -> Any:
+            weight = jax.nn.softmax(x @ p["router"])
+            hidden = jax.nn.relu(jnp.einsum("btd,edf->ebtf", x, p["up"]))
+            return jnp.einsum("ebtf,efd,bte->btd", hidden, p["down"], weight), None
+
+        return jnp.mean(jax.lax.scan(layer, batch, params)[0] ** 2)
+
+    for microbatches in (1, 2):
+        _, found = recipes(loss, layers, TOKENS, (8,), microbatches=microbatches)
+        assert "expert-parallel" in found
 
 
 def test_sequences_give_megatron_with_sequence_parallelism() -> None:
