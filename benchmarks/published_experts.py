@@ -51,11 +51,11 @@ def name_of(row: dict[str, str]) -> str:
 def one(number: int) -> dict[str, Any]:
     """Prices a row in this process."""
     row, start = rows()[number], time.process_time()
-    whole = {name: int(row[name]) for name in ("tensor", "pipeline", "chunks", "expert")}
-    gpus = int(row["gpus"])
+    gpus, tensor, pipeline = (int(row[name]) for name in ("gpus", "tensor", "pipeline"))
     degrees = Degrees(
-        data=gpus // (whole["tensor"] * whole["pipeline"]), micro_batch=int(row["micro_batch"]),
-        shard="zero1", sequence=whole["tensor"] > 1, sums="bfloat16", **whole,
+        data=gpus // (tensor * pipeline), micro_batch=int(row["micro_batch"]), tensor=tensor,
+        pipeline=pipeline, chunks=int(row["chunks"]), expert=int(row["expert"]), shard="zero1",
+        sequence=tensor > 1, sums="bfloat16",
     )  # fmt: skip
     cluster = replace(parse_cluster(f"{gpus}x{row['device']}"), imbalance=0.0)
     limit = usable_bytes(cluster)

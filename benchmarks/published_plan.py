@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
@@ -59,9 +59,21 @@ class Price:
     fits: bool
 
 
-def price(
-    model: Transformer, degrees: Degrees, batch: int, cluster: Cluster, limit_bytes: int
-) -> Price:
+class Model(Protocol):
+    """What is trained: sizes that degrees divide, and the loss."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def wide_weights(self) -> bool: ...
+    def parameters(self) -> Any: ...
+    def batch(self, sequences: int) -> Any: ...
+    def loss(self, params: Any, batch: Any) -> Any: ...
+
+
+def price(model: Model, degrees: Degrees, batch: int, cluster: Cluster, limit_bytes: int) -> Price:
     """Plans a training step under given degrees.
 
     Args:

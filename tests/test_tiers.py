@@ -105,7 +105,7 @@ BASIC: tuple[str, ...] = (
     "planner/api/plan.py",
     "planner/cli/platforms.py",
     "planner/emit/attention.py",
-    "planner/emit/attention_blocks.py",
+    *("planner/emit/attention_blocks.py", "planner/emit/attention_merged.py"),
     "planner/emit/attention_window.py",
     "planner/emit/collective_matmul.py",
     "planner/emit/compilers.py",
