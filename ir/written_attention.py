@@ -198,7 +198,7 @@ class Matcher:
         inner += [exponent, weights, reduced.outvars[0], total]
         x = exp.invars[0]
         shift = self.made.get(x)
-        if shift is not None and shift.primitive.name == "sub" and self._is_maximum(shift, axis):
+        if shift is not None and shift.primitive.name == "sub" and self._is_level(shift, axis):
             inner.append(x)
             x = shift.invars[0]
         return x, dims, int(axis), inner, changed
@@ -226,11 +226,14 @@ class Matcher:
             and exp is not None and exp.primitive.name == "exp"
         )  # fmt: skip
 
-    def _is_maximum(self, shift: Any, axis: int) -> bool:
-        """Whether what a difference takes away is the maximum of the rest along an axis."""
-        if isinstance(shift.invars[1], Literal):
+    def _is_level(self, shift: Any, axis: int) -> bool:
+        """Whether what a difference takes away does not vary along an axis, as a maximum of it."""
+        taken = shift.invars[1]
+        if isinstance(taken, Literal):
             return False
-        reduced = self._through(shift.invars[1])
+        if taken.aval.shape[axis : axis + 1] == (1,):
+            return True
+        reduced = self._through(taken)
         if reduced is None or reduced.primitive.name != "reduce_max":
             return False
         same = self._same(reduced.invars[0]) is self._same(shift.invars[0])
@@ -317,18 +320,17 @@ class Matcher:
     # --- masks of queries and keys -----------------------------------------------------------
 
     def _ordered(self, found: WrittenAttention) -> WrittenAttention:
-        """The same with the letter along which masks vary as last of the queries'."""
+        """The same with the queries' letter along which masks vary, or the longest, as the last."""
         varying = {
             d for mask in found.masks for d, n in zip(mask.dims, mask.shape, strict=True) if n != 1
         }
         wide = [d for d in found.queries if found.sizes[d] != 1]
-        seen = [d for d in wide if d in varying] or wide[-1:] or [*found.queries[-1:]]
+        seen = [d for d in wide if d in varying] or wide or [*found.queries]
         if not seen:
             raise NoMatchError
-        if len(seen) > 1 and len(wide) > 1:
-            seen = [max(seen, key=lambda d: found.sizes[d])]
-        rest = tuple(d for d in found.queries if d != seen[0])
-        return replace(found, queries=(*rest, seen[0]))
+        last = max(seen, key=lambda d: found.sizes[d])  # a mask is broadcast to query heads, too
+        rest = tuple(d for d in found.queries if d != last)
+        return replace(found, queries=(*rest, last))
 
     @staticmethod
     def _with_constants(found: WrittenAttention) -> WrittenAttention:

@@ -136,6 +136,7 @@ WRITINGS: dict[str, Case] = {
         lambda *qkv: jax.nn.dot_product_attention(*qkv, is_causal=True, implementation="xla"),
         operands(LENGTH, FEW, FEW), "causal, 2 x 4 heads on 2,",
     ),
+    "no mask": (jax.nn.dot_product_attention, operands(LENGTH, FEW, FEW), "2 x 4 heads on 2,"),
     "float16": (
         grouped, operands(LENGTH, FEW, FEW, dtype=jnp.float16), "causal, 2 x 4 heads on 2,",
     ),
