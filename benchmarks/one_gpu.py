@@ -31,8 +31,10 @@ from planner import plan
 
 MEASURED = Path(__file__).parent / "data" / "one_gpu_h100.csv"
 CLUSTER = "1xh100"
-COLUMNS = ("program", "seconds", "kernel_s", "kernels", "peak_bytes", "argument_bytes",
-           "temporary_bytes", "host_bytes")  # fmt: skip
+COLUMNS: tuple[str, ...] = (
+    "program", "seconds", "kernel_s", "kernels", "peak_bytes", "argument_bytes", "temporary_bytes",
+    "host_bytes",
+)  # fmt: skip
 # `jax.lax.ragged_dot` as it is: a plan runs grouped products of its own in its place.
 NOT_AS_PLANNED = ("experts ragged",)
 STEPS, RUNS, RUN_S = 30, 3, 0.7  # most steps of a run, runs, seconds of a run
@@ -118,7 +120,7 @@ def measure(name: str) -> dict[str, Any]:
     fn, args, limit = PROGRAMS[name]()
     reused = donated(name, args)
     compiled = jax.jit(fn, donate_argnums=reused).lower(*args).compile()
-    memory = compiled.memory_analysis()
+    memory: Any = compiled.memory_analysis()
     state = [_values(args, limit)]
 
     def step(_: Any = None) -> Any:

@@ -10,7 +10,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from profiles import AttentionTable
+from profiles import AttentionTable, KernelRow
 
 from .fit import monotone_grid
 from .grid import complete_grid, interpolate
@@ -125,6 +125,59 @@ def attention_fit(rows: Sequence[tuple[int, int, int, int, float]]) -> Attention
     for size, length, heads, key_heads, seconds in rows:
         timings[size].append((length, heads, key_heads, seconds))
     return AttentionFit(timings)
+
+
+@final
+class KernelFit:
+    """A fit to timings of the kernels that JAX calls, for heads of any size.
+
+    t = t_0 + heads (a pairs + b keys), with terms of each size of heads and each pass that are the
+    least squares of relative errors; between two sizes of heads log t is straight in the logarithm
+    of the size, beyond the largest it grows with the size, below the smallest it stays.
+    """
+
+    def __init__(self, rows: Sequence[KernelRow]) -> None:
+        self._sizes = np.array(sorted({r.head_dim for r in rows}), dtype=np.float64)
+        self._terms: dict[bool, list[Floats]] = {False: [], True: []}
+        for size in self._sizes:
+            own = [r for r in rows if r.head_dim == size]
+            columns = np.array([[1.0, r.heads * r.pairs, r.heads * r.keys] for r in own])
+            for backward, found in self._terms.items():
+                seconds = np.array([r.backward_s if backward else r.seconds for r in own])
+                relative = columns / seconds[:, None]
+                scale: Floats = np.abs(relative).max(axis=0)
+                least: Floats = np.linalg.pinv(relative / scale) @ np.ones(len(own))
+                found.append(np.maximum(least / scale, 0.0))
+
+    def __call__(
+        self, heads: ArrayLike, pairs: ArrayLike, keys: ArrayLike, features: float, *,
+        backward: bool = False,
+    ) -> Floats:  # fmt: skip
+        """Seconds of one kernel.
+
+        Args:
+            heads: query heads of all batches.
+            pairs: pairs of a query and a key that are computed for one head.
+            keys: keys of a head.
+            features: size of a head.
+            backward: whether it is the backward kernel.
+        """
+        w, p, s = np.broadcast_arrays(*(np.asarray(x, np.float64) for x in (heads, pairs, keys)))
+        each = [t[0] + w * (t[1] * p + t[2] * s) for t in self._terms[backward]]
+        beyond = max(features / float(self._sizes[-1]), 1.0)
+        if len(each) == 1:
+            return each[0] * beyond
+        high = int(np.clip(np.searchsorted(self._sizes, features), 1, len(each) - 1))
+        edges = np.log(self._sizes[high - 1 : high + 1])
+        part = float(np.clip((np.log(features) - edges[0]) / (edges[1] - edges[0]), 0.0, 1.0))
+        return each[high - 1] ** (1.0 - part) * each[high] ** part * beyond
+
+
+@functools.lru_cache(maxsize=64)
+def kernel_fit(table: AttentionTable, dtype: str) -> KernelFit | None:
+    """The fit to a table's timings of the kernels that JAX calls, None if it has none."""
+    rows = [row for row in table.kernels if row.dtype == dtype]
+    return KernelFit(rows) if rows else None
 
 
 @functools.lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ir import TO_HOST
 from profiles import Device, OpTable, ProfileError, load_profile
 
-from .attention import AttentionFit, attention_table_fit
+from .attention import AttentionFit, KernelFit, attention_table_fit, kernel_fit
 from .cluster import Cluster
 from .fit import Curve, fit_curve
 from .products import ProductFit, table_fit
@@ -205,9 +205,11 @@ class ComputeModel:
     ) -> Floats:  # fmt: skip
         """Time of an attention kernel, launch included.
 
-        It takes as long as a causal kernel with as many pairs of a query and a key, of
-        L = sqrt(2 pairs) queries. Timings are of bfloat16; those of other types, and of the
-        measured device with the nearest peak where this one has none, are scaled by the peaks.
+        Timings of the kernels that JAX calls go first, of this device or of one with the same peak.
+        By those of other libraries it takes as long as a causal kernel with as many pairs of a
+        query and a key, of L = sqrt(2 pairs) queries. Timings are of bfloat16; those of other
+        types, and of the measured device with the nearest peak where this one has none, are scaled
+        by the peaks.
 
         Args:
             heads: query heads of all batches.
@@ -219,6 +221,11 @@ class ComputeModel:
             backward: whether it is the backward kernel.
         """
         peak = self.peak_flops(dtype, tensor=True)
+        kernels = self._kernels()
+        if kernels is not None:
+            busy = kernels(heads, pairs, keys, features, backward=backward)
+            busy = busy * self.peak_flops("bfloat16", tensor=True) / peak
+            return np.maximum(busy, self.launch_s)
         own = attention_table_fit(self._attention, "bfloat16") if self._attention else None
         if own is None:
             fit, timed_peak = _attention_reference(peak)
@@ -227,6 +234,11 @@ class ComputeModel:
         length = np.sqrt(2.0 * np.asarray(pairs, dtype=np.float64))
         busy = fit(length, heads, key_heads, keys, features, backward=backward) * timed_peak / peak
         return np.maximum(busy, self.launch_s)
+
+    def _kernels(self) -> KernelFit | None:
+        """Timings of the kernels that JAX calls, of this device or of one with its peak."""
+        own = kernel_fit(self._attention, "bfloat16") if self._attention else None
+        return own or _same_chip(self.peak_flops("bfloat16", tensor=True))
 
     def convolution_s(
         self, groups: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str
@@ -310,6 +322,16 @@ def _op_curves(table: OpTable) -> dict[str, Curve]:
         if rows and min(size) > 0:
             found[op] = fit_curve(size, [row.seconds for row in rows])
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _same_chip(peak: float) -> KernelFit | None:
+    """The fit of a device with the same peak of bfloat16."""
+    for name in REFERENCES:
+        profile = load_profile(name)
+        if profile.attention and profile.device.peak("bfloat16") == peak:
+            return kernel_fit(profile.attention, "bfloat16")
+    return None
 
 
 @functools.lru_cache(maxsize=64)

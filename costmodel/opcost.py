@@ -48,6 +48,7 @@ class OpWork:
     reads: operand positions that this op pays for reading; others come from its own fusion.
     writes: result positions that reach memory.
     launches: kernels it starts, 0 inside a fusion that another op started.
+    moved: operands and results that a loop moves beside it: side, position, how often.
     """
 
     node: Node
@@ -57,19 +58,13 @@ class OpWork:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     launches: int
+    moved: tuple[tuple[str, int, float], ...] = ()
 
 
 def op_seconds(
     work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel, hops: Hops | None = None
 ) -> Floats:
-    """Time of one execution on one device, for all strategies at once.
-
-    A product and an attention kernel are priced by measured tables, a grouped product by those of
-    its tiles, a convolution as a product, a gather, scatter or reduction by its own timings where
-    the device has them, rows that devices exchange included; everything else by the larger of its
-    arithmetic and its traffic: t = max(flops / rate, bytes / bandwidth) + launches * t_launch. A
-    copy to or from the host takes no time of the device; what of it nothing runs beside is the
-    planner's to add (`ComputeModel.host_copy_s`).
+    """Time of one execution on one device, for all strategies at once, with what loops copy.
 
     Args:
         work: the op.
@@ -79,6 +74,31 @@ def op_seconds(
 
     Returns:
         Seconds, one per strategy.
+    """
+    seconds = _own_seconds(work, ways, compute, hops)
+    if not work.moved:
+        return seconds
+    local, count = local_sizes(work.spec, ways), len(seconds)
+    for side, position, times in work.moved:
+        if side == "operand":
+            type_, dims = work.operands[position], work.spec.operands[position]
+        else:
+            type_, dims = work.node.outputs[position], work.spec.results[position]
+        seconds = seconds + compute.memory_s(times * tensor_bytes(type_, dims, local, count))
+    return seconds
+
+
+def _own_seconds(
+    work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel, hops: Hops | None
+) -> Floats:
+    """Time of an op alone.
+
+    A product and an attention kernel are priced by measured tables, a grouped product by those of
+    its tiles, a convolution as a product, a gather, scatter or reduction by its own timings where
+    the device has them, rows that devices exchange included; everything else by the larger of its
+    arithmetic and its traffic: t = max(flops / rate, bytes / bandwidth) + launches * t_launch. A
+    copy to or from the host takes no time of the device; what of it nothing runs beside is the
+    planner's to add (`ComputeModel.host_copy_s`).
     """
     count = len(next(iter(ways.values()))) if ways else 1
     local = local_sizes(work.spec, ways)

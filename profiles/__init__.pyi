@@ -19,6 +19,7 @@ from .schema import Evidence as Evidence
 from .schema import GemmRow as GemmRow
 from .schema import GemmTable as GemmTable
 from .schema import HostLink as HostLink
+from .schema import KernelRow as KernelRow
 from .schema import Link as Link
 from .schema import OpKind as OpKind
 from .schema import OpRow as OpRow

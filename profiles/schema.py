@@ -191,14 +191,33 @@ class AttentionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arra
     seconds: PositiveSeconds
 
 
-class AttentionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Attention kernels timed on one device, forward."""
+class KernelRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """One timing of an attention kernel that JAX calls, forward and backward.
+
+    `heads` counts those of all batches, `pairs` those of a query and a key that one head computes.
+    """
+
+    dtype: Name
+    head_dim: Size
+    heads: Size
+    keys: Size
+    pairs: Size
+    seconds: PositiveSeconds
+    backward_s: PositiveSeconds
+
+
+class AttentionTable(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """Attention kernels timed on one device: forward in `rows`, as JAX calls them in `kernels`."""
 
     name: Name
     source: Text
     date: Date
     licence: Text
     rows: Annotated[tuple[AttentionRow, ...], SOME]
+    kernels: tuple[KernelRow, ...] = ()
+    kernels_source: Text = "none"
 
     @property
     def digest(self) -> str:
@@ -278,6 +297,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             pairs = [
                 (2.0 * r.heads * r.length * r.length * r.head_dim, r.seconds)
                 for r in self.attention.rows
+            ]
+            pairs += [
+                (4.0 * r.heads * r.pairs * r.head_dim, r.seconds) for r in self.attention.kernels
             ]
             check_rates("attention", pairs, max(peaks), PRODUCTS, "device's peak")
         if self.ops:

@@ -8,13 +8,15 @@ reads each stored value once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ir import Literal, Node, lookup
 from ir.analysis import FlatOp, FlatProgram, find
 
 from ..opcost import VIEWS
 from .gemm_padding import copied
+from .loop_copies import Moved, loop_copies
 from .transposes import turned
 
 FUSED = ("elementwise", "layout", "reduction", "random")
@@ -37,6 +39,7 @@ class Traffic:
     launches[op]: kernels that the op starts: 1 for the first of a fusion and for unfused ops.
     group[op]: the fusion of the op, as one of its ops; an unfused op is alone in it.
     copied: values that are in memory twice (`gemm_padding.py`).
+    moved[op]: what loops move beside it (`loop_copies.py`).
     """
 
     stored: tuple[bool, ...]
@@ -45,6 +48,7 @@ class Traffic:
     launches: tuple[int, ...]
     group: tuple[int, ...]
     copied: frozenset[int] = frozenset()
+    moved: Mapping[int, tuple[Moved, ...]] = field(default_factory=dict[int, tuple[Moved, ...]])
 
 
 def is_fused(node: Node) -> bool:
@@ -80,7 +84,10 @@ def analyse(flat: FlatProgram) -> Traffic:
         if starts:
             started.add(group[i])
         launches.append(int(starts))
-    return Traffic(tuple(stored), free, tuple(reads), tuple(launches), tuple(group), copied(flat))
+    moved = loop_copies(flat, free, group, [is_fused(op.node) for op in flat.ops])
+    return Traffic(
+        tuple(stored), free, tuple(reads), tuple(launches), tuple(group), copied(flat), moved
+    )
 
 
 def _stored(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:

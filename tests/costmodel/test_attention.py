@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.residual import attention_residuals
 from costmodel import ComputeModel, parse_cluster
-from costmodel.attention import BACKWARD
+from costmodel.attention import BACKWARD, KernelFit, attention_table_fit
 from profiles import load_profile, profile_names
 
 TABLES = {table.name: table for name in profile_names() if (table := load_profile(name).attention)}
@@ -34,10 +34,49 @@ def causal_s(device: str, heads: float, key_heads: float, length: float, size: f
 
 
 @pytest.mark.parametrize("device", TIMINGS)
-def test_prices_are_those_timed(device: str) -> None:
+def test_tables_give_what_was_timed(device: str) -> None:
+    fit = attention_table_fit(TABLES[device], "bfloat16")
+    assert fit is not None
     for batch, heads, key_heads, size, length, ms in TIMINGS[device]:
-        found = causal_s(device, batch * heads, batch * key_heads, length, size)
-        assert found == pytest.approx(ms / 1e3, rel=0.1)
+        found = fit(length, batch * heads, batch * key_heads, length, size)
+        assert float(found) == pytest.approx(ms / 1e3, rel=0.1)
+
+
+def test_without_kernels_of_jax_the_tables_are_the_prices() -> None:
+    fit = attention_table_fit(TABLES["a100"], "bfloat16")
+    assert fit is not None
+    found = causal_s("a100", 32.0, 8.0, 4096.0, 128.0)
+    assert found == pytest.approx(float(fit(np.sqrt(4096.0 * 4097.0), 32.0, 8.0, 4096.0, 128.0)))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_kernels_of_jax_are_the_prices(backward: bool) -> None:
+    rows = TABLES["h100"].kernels
+    for device in ("h100", "h200"):  # the same chip
+        for row in rows:
+            found = model(device).attention_s(
+                row.heads, row.heads, row.pairs, row.keys, row.head_dim, row.dtype,
+                backward=backward,
+            )  # fmt: skip
+            timed = row.backward_s if backward else row.seconds
+            assert float(found) == pytest.approx(timed, rel=0.11)
+
+
+def test_kernels_of_unseen_sizes_are_predicted() -> None:
+    """Each from the others of its size of heads, but for the shortest and the longest of them."""
+    rows = TABLES["h100"].kernels
+    errors: list[float] = []
+    for left_out in rows:
+        others = [r for r in rows if r != left_out]
+        near = [r.seconds for r in others if r.head_dim == left_out.head_dim]
+        if min(near) < left_out.seconds < max(near):
+            fit, sizes = KernelFit(others), (left_out.heads, left_out.pairs, left_out.keys)
+            for backward, timed in ((False, left_out.seconds), (True, left_out.backward_s)):
+                found = float(fit(*sizes, left_out.head_dim, backward=backward))
+                errors.append(abs(found / timed - 1.0))
+    assert len(errors) == 2 * (len(rows) - 4)
+    assert np.median(errors) <= 0.06
+    assert max(errors) <= 0.25
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -63,7 +102,7 @@ def test_a_larger_kernel_is_never_faster(device: str) -> None:
 
 
 def test_the_backward_kernel_has_two_and_a_half_times_the_products_at_a_lower_rate() -> None:
-    compute, length = model("h100"), 16384.0
+    compute, length = model("b200"), 16384.0
     given = (32.0, 8.0, length * length / 2, length, 128.0, "bfloat16")
     ratio = float(compute.attention_s(*given, backward=True) / compute.attention_s(*given))
     assert ratio == pytest.approx(BACKWARD, rel=0.02)

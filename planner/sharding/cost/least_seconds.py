@@ -115,6 +115,7 @@ def least_inside_s(
                 reads=tuple(k for k in work.reads if op.inputs[k] not in borders),
                 writes=tuple(k for k in work.writes if op.outputs[k] not in borders),
                 launches=0 if group[i] in outer else work.launches,
+                moved=(),
             )
             found[i] = _least(inner, compute, (devices,), apart=False)
     return found
@@ -126,7 +127,7 @@ def _work(facts: Facts, i: int) -> OpWork:
     types = operand_types(facts.flat, op)
     return OpWork(
         op.node, lookup(op.node.op), types, facts.spec(op), traffic.reads[i], writes,
-        traffic.launches[i],
+        traffic.launches[i], traffic.moved.get(i, ()),
     )  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def _each_s(
             continue
         work = _work(facts, i)
         key = (op.node.op, work.operands, op.node.outputs, op.node.attrs, work.reads, work.writes,
-               work.launches)  # fmt: skip
+               work.launches, work.moved)  # fmt: skip
         if key not in known:
             known[key] = _least(work, compute, sizes, apart=apart)
         yield i, known[key]

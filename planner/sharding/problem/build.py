@@ -299,15 +299,16 @@ class Builder:
     def _op_cost(self, i: int, op: FlatOp, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Floats:
         writes = tuple(k for k, v in enumerate(op.outputs) if self.traffic.stored[v])
         reads, launches = self.traffic.reads[i], self.traffic.launches[i]
+        moved = self.traffic.moved.get(i, ())
         types = operand_types(self.flat, op)
         if op.node.op in HOST_COPIES:
             return self.host_copies.exposed_s(i, menu) * op.weight
         key = (
             "cost", op.node.op, types, op.node.outputs, op.node.attrs, id(menu), reads, writes,
-            launches, op.weight, self.overlap if spec.joint else None,
+            launches, moved, op.weight, self.overlap if spec.joint else None,
         )  # fmt: skip
         if key not in self.cache.vectors:
-            work = OpWork(op.node, lookup(op.node.op), types, spec, reads, writes, launches)
+            work = OpWork(op.node, lookup(op.node.op), types, spec, reads, writes, launches, moved)
             hops = hops_of(spec, menu, self.cache.reshard, overlap=self.overlap)
             seconds = op_seconds(work, self.cache.parts(spec, menu), self.cache.compute, hops)
             seconds = np.broadcast_to(seconds, (len(menu),))

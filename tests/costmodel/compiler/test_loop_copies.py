@@ -1,0 +1,79 @@
+# pyright: basic
+"""What loops copy: slices into stacks, and carries that are not written in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from costmodel.compiler import analyse
+from ir.analysis import flatten
+from ir.trace import trace
+from planner import plan
+
+X = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+TRIPS = 4
+
+
+def looped(body: Callable[[Any], tuple[Any, Any]]) -> Callable[[Any], Any]:
+    return lambda x: jax.lax.scan(lambda x, _: body(x), x, None, length=TRIPS)
+
+
+def moved(body: Callable[[Any], tuple[Any, Any]]) -> dict[str, float]:
+    """Op -> how often its bytes move in a round beside what it reads and writes."""
+    flat = flatten(trace(looped(body), X).graph)
+    found = analyse(flat).moved
+    return {flat.ops[i].node.op: sum(times for *_, times in rows) for i, rows in found.items()}
+
+
+def product(x: Any) -> tuple[Any, Any]:
+    y = x @ x
+    return x + y, y
+
+
+def alone(x: Any) -> tuple[Any, Any]:
+    return x + 1.0, jnp.sin(x)
+
+
+def read_by_others(x: Any) -> tuple[Any, Any]:
+    y = jnp.sin(x)
+    return (y @ y) * 0.1 + x, y
+
+
+def shift(x: Any) -> tuple[Any, Any]:
+    return x + jnp.roll(x, 1, 0), None
+
+
+def layers(x: Any) -> tuple[Any, Any]:
+    return x + jnp.tanh(x @ x), None
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (product, {"dot_general": 3.0}),  # zeros, read, written
+        (alone, {"sin": 1.0}),  # zeros: the fusion writes in its place
+        (read_by_others, {"sin": 2.0}),  # zeros, and written once more
+        (layers, {}),  # added up in place
+    ],
+)
+def test_what_moves(body: Any, expected: dict[str, float]) -> None:
+    assert moved(body) == expected
+
+
+def test_a_carry_whose_neighbours_are_read_is_copied() -> None:
+    assert sum(moved(shift).values()) == 2.0
+
+
+def test_the_copies_are_in_the_price() -> None:
+    settings: dict[str, Any] = {"cluster": "1xh100", "baselines": False, "substitutions": False}
+    large = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
+    kept = plan(looped(lambda x: (jnp.tanh(x @ x), x @ x)), large, **settings)
+    left = plan(looped(lambda x: (jnp.tanh(x @ x), None)), large, **settings)
+    compute = kept.analysed.builder.cache.compute
+    added_s = TRIPS * float(compute.memory_s(3.0 * 4 * large.size))
+    assert kept.step_s - left.step_s >= 0.9 * added_s
