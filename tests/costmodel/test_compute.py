@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from costmodel.compute import CONV_EFFICIENCY
 from profiles import OpTable, convert, load_profile
 
 DEVICES = ("h100", "b200", "gb200", "a100", "v100-16gb", "l4", "host")
+MEASURED = Path(__file__).parents[2] / "benchmarks" / "data" / "one_gpu_h100_kernels.csv"
 DTYPES = ("bfloat16", "float32", "float16", "float8_e4m3fn", "float64", "int8", "bool", "complex64")
 
 
@@ -163,7 +166,8 @@ def test_bad_input() -> None:
 
 def test_a_convolution_is_its_product_and_one_channel_a_vector_loop() -> None:
     h100 = model("h100")
-    product = float(h100.gemm_s(1, 32 * 56 * 56, 256, 9 * 256, "bfloat16"))
+    side = np.cbrt(32.0 * 56 * 56 * 256 * 9 * 256)
+    product = float(h100.gemm_s(1, side, side, side, "bfloat16"))
     full = float(h100.convolution_s(1, 32 * 56 * 56, 256, 9 * 256, "bfloat16"))
     assert full == pytest.approx(product / CONV_EFFICIENCY)
     depthwise = float(h100.convolution_s(256, 32 * 56 * 56, 1, 9, "bfloat16"))
@@ -199,3 +203,26 @@ def test_a_measured_bandwidth_is_taken_whole() -> None:
     found = ComputeModel(replace(base, device=structs.replace(base.device, evidence="measured")))
     assert float(found.memory_s(rate)) == pytest.approx(1.0)
     assert float(ComputeModel(base).memory_s(rate)) == pytest.approx(1 / 0.89)
+
+
+def test_convolutions_are_near_those_measured() -> None:
+    """Of an H100: convolutions of at least 64 channels, and both their gradients."""
+    compute, errors = model("h100"), list[float]()
+    with MEASURED.open(newline="") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    for row in rows:
+        if not row["op"].startswith("conv"):
+            continue
+        batch, side, channels, outputs, window, stride, groups = map(int, row["sizes"].split("x"))
+        if channels < 64:
+            continue
+        left = -(-side // stride)
+        product = batch * left**2, outputs // groups, channels // groups * window**2
+        item = 2 if row["dtype"] == "bfloat16" else 4
+        whole = channels * side**2 * batch + outputs * left**2 * batch
+        moved = item * (whole + window**2 * channels * outputs / groups)
+        found = float(compute.convolution_s(groups, *product, row["dtype"]))
+        found = max(found, float(compute.memory_s(moved)))
+        errors.append(abs(found / (1e-6 * float(row["kernel_us"])) - 1.0))
+    assert len(errors) == 41
+    assert np.median(errors) <= 0.3
