@@ -58,7 +58,7 @@ def predicted(name: str) -> Any:
     fn, args, _ = PROGRAMS[name]()
     return plan(
         fn, *args, cluster=CLUSTER, donate_argnums=donated(name, args), baselines=False,
-        substitutions=False, recompute="written", padding=False,
+        substitutions=False, recompute="written", attention="written", padding=False,
     )  # fmt: skip
 
 
