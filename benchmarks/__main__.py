@@ -1,4 +1,7 @@
-"""`python -m benchmarks NAME [--quick]`: runs one benchmark or all and keeps the results."""
+"""`python -m benchmarks NAME [--quick]`: runs benchmarks and keeps their results.
+
+What each takes is in the first lines of its file.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,10 @@ def machine() -> dict[str, object]:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the benches named, all if none is."""
+    """Runs the benches named, the usual ones if none is."""
+    if {"-h", "--help"} & {*arguments}:
+        print(f"{__doc__}\nThere are {', '.join(BENCHES)}; without a name {', '.join(USUAL)}.")
+        return 0
     quick = "--quick" in arguments
     before = ["", *arguments]
     names = [
