@@ -29,6 +29,7 @@ BENCHES = (
     "long-context",
     "memory",
     "one-gpu",
+    "one-gpu-ops",
     "oracles",
     "overlap",
     "pipeline-plans",

@@ -9,7 +9,7 @@ is needed. On a machine with one,
 
     python -m benchmarks one-gpu --measure FILE
 
-measures the same programs and writes such a file.
+measures the same programs and writes such a file. `one-gpu-ops` does both for single operations.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def compared(row: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _values(shapes: Any, limit: int) -> Any:
+def random_values(shapes: Any, limit: int) -> Any:
     """Random values: floats of at most 0.02, integers below a limit."""
     leaves, tree = jax.tree.flatten(shapes)
 
@@ -100,7 +100,7 @@ def _values(shapes: Any, limit: int) -> Any:
     return jax.jit(make)()
 
 
-def _kernels(step: Any, args: Any) -> tuple[float, float]:
+def kernel_seconds(step: Any, args: Any) -> tuple[float, float]:
     """Seconds of the kernels of one step on the device, and their number."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
@@ -121,7 +121,7 @@ def measure(name: str) -> dict[str, Any]:
     reused = donated(name, args)
     compiled = jax.jit(fn, donate_argnums=reused).lower(*args).compile()
     memory: Any = compiled.memory_analysis()
-    state = [_values(args, limit)]
+    state = [random_values(args, limit)]
 
     def step(_: Any = None) -> Any:
         given = state.pop()
@@ -141,7 +141,7 @@ def measure(name: str) -> dict[str, Any]:
             last = step()
         jax.block_until_ready(last)
         runs.append((time.perf_counter() - begun) / count)
-    seconds, kernels = _kernels(step, None)
+    seconds, kernels = kernel_seconds(step, None)
     return dict(zip(COLUMNS, (
         name, min(runs), seconds, kernels, memory.peak_memory_in_bytes,
         memory.argument_size_in_bytes, memory.temp_size_in_bytes, memory.host_temp_size_in_bytes,
