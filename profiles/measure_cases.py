@@ -41,16 +41,18 @@ class Case:
     passes: int = 0
 
 
-def local_cases(quick: bool) -> Iterator[Case]:
-    """Products and other operations, each device on its own."""
-    sides = (16, 128, 768) if quick else (16, 64, 256, 1024)
-    for b, m, n, k in itertools.product((1, 4) if quick else (1, 8), sides, sides, sides):
-        yield _product("float32", b, m, n, k)
-    for side in (64, 256, 1024):
-        yield _product("bfloat16", 1, side, side, side)
+def local_cases(quick: bool, *, accelerator: bool = False) -> Iterator[Case]:
+    """Products and other operations, each device on its own.
+
+    Args:
+        quick: fewer sizes.
+        accelerator: sizes that fill one, and pass its cache.
+    """
+    yield from _accelerator_products(quick) if accelerator else _host_products(quick)
     for power in (10, 16, 24) if quick else range(10, 27, 2):
         yield _op("copy", (1 << power,), lambda x: x + 1.0, 0, 8 << power)
-    for power in (10, 16, 20) if quick else (10, 13, 16, 19, 22):
+    powers = (10, 16, 20) if quick else (10, 13, 16, 19, 22)
+    for power in (*powers, 26) if accelerator else powers:
         n = 1 << power
         yield _op("elementwise", (n,), _chain, 32 * n, 8 * n)
         yield _op("transcendental", (n,), lambda x: jnp.tanh(x), n, 8 * n)
@@ -59,6 +61,23 @@ def local_cases(quick: bool) -> Iterator[Case]:
         yield _op("optimizer", (n,), _adam, 12 * n, 20 * n, shapes=shapes)
     yield from _table_ops(quick)
     yield from _blocks(quick)
+
+
+def _host_products(quick: bool) -> Iterator[Case]:
+    sides = (16, 128, 768) if quick else (16, 64, 256, 1024)
+    for b, m, n, k in itertools.product((1, 4) if quick else (1, 8), sides, sides, sides):
+        yield _product("float32", b, m, n, k)
+    for side in (64, 256, 1024):
+        yield _product("bfloat16", 1, side, side, side)
+
+
+def _accelerator_products(quick: bool) -> Iterator[Case]:
+    sides = (256, 2048, 8192) if quick else (128, 512, 2048, 8192)
+    for dtype in ("bfloat16", "float32"):
+        for m, n, k in itertools.product(sides, sides, sides):
+            yield _product(dtype, 1, m, n, k)
+        for side in (64, 512):
+            yield _product(dtype, 64, side, side, side)
 
 
 def passing_cases() -> Iterator[Case]:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from profiles import CollectiveRow, GemmRow, OpRow, ProfileError, load_profile
@@ -25,7 +26,7 @@ def found():
         ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter"),
     )
     patched = pytest.MonkeyPatch()
-    patched.setattr(door, "local_cases", lambda quick: local)
+    patched.setattr(door, "local_cases", lambda quick, **_: local)
     patched.setattr(door, "collective_cases", lambda count, quick: shared)
     patched.setattr(door, "RUN_S", 2e-4)
     patched.setitem(door.RUNS, "quick", (3, 0.05))
@@ -69,6 +70,25 @@ def test_a_quick_run_covers_a_full_grid_and_both_axes() -> None:
     }  # fmt: skip
 
 
+def test_accelerators_are_filled() -> None:
+    rows = [c.row(1e-3) for c in local_cases(True, accelerator=True)]
+    for dtype in ("bfloat16", "float32"):
+        grid = {(r.m, r.n, r.k) for r in rows if isinstance(r, GemmRow) and r.dtype == dtype}
+        assert (8192, 8192, 8192) in grid
+        assert len(grid) == 3**3 + 2
+    largest = max(r.moved_bytes for r in rows if isinstance(r, OpRow) and r.op == "elementwise")
+    assert largest >= 256 << 20  # beyond every cache
+
+
+def test_an_iteration_runs_its_bodies_one_after_the_other() -> None:
+    copy = next(c for c in local_cases(True) if c.op == "copy")
+    devices = jax.devices("cpu")[:1]
+    ran = [door._program(copy, devices, bodies)(length) for bodies, length in ((1, 12), (4, 3))]
+    start = door._program(copy, devices, 1)(0)
+    assert jnp.allclose(*ran)
+    assert jnp.allclose(ran[0] - start, 12.0)
+
+
 def test_the_devices_present() -> None:
     assert len(present("host", 4)) == 4
     assert profile_name(present("host", 1)) == "host"
@@ -79,8 +99,8 @@ def test_the_devices_present() -> None:
 
 @pytest.mark.gpu
 def test_a_gpu_is_measured_at_a_believable_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    side = [c for c in local_cases(True) if c.op in ("product", "copy")][-6:]
-    monkeypatch.setattr(door, "local_cases", lambda quick: side)
+    side = [c for c in local_cases(True, accelerator=True) if c.op in ("product", "copy")][-6:]
+    monkeypatch.setattr(door, "local_cases", lambda quick, **_: side)
     gpus = present("gpu")[:1]
     found = measure(profile_name(gpus), load_profile("h100"), gpus, quick=True).profile
     assert 1e11 < max(rate for _, rate in found.device.peak_flops) < 1e16
