@@ -60,7 +60,8 @@ ON_ROWS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def _looked_up(op: str, rows: int, width: int, count: int, dtype: str) -> Case:
+def _looked_up(op: str, sizes: tuple[int, ...], dtype: str) -> Case:
+    rows, width, count = sizes
     table, new, ids = (
         _shape((rows, width), dtype),
         _shape((count, width), dtype),
@@ -74,7 +75,8 @@ def _looked_up(op: str, rows: int, width: int, count: int, dtype: str) -> Case:
     return lambda u, i: zeros().at[i].add(u), (new, ids), rows
 
 
-def _loop(op: str, trips: int, side: int, dtype: str) -> Case:
+def _loop(op: str, sizes: tuple[int, ...], dtype: str) -> Case:
+    trips, side = sizes
     bodies = {"loop_small": lambda x: x * 1.0001 + 0.1, "loop_dot": lambda x: x @ x}
     chained = {"chain_dot": lambda x: x @ x, "chain_mixed": lambda x: jnp.tanh(x @ x)}
     shape = _shape((side,) if op == "loop_small" else (side, side), dtype)
@@ -131,9 +133,9 @@ def case(op: str, dtype: str, sizes: tuple[int, ...]) -> Case | None:
     if op in ON_ROWS:
         return ON_ROWS[op], (_shape(sizes, dtype),), 1
     if op in ("gather", "scatter_add", "scatter_into"):
-        return _looked_up(op, *sizes, dtype)
+        return _looked_up(op, sizes, dtype)
     if op in ("loop_small", "loop_dot", "chain_dot", "chain_mixed"):
-        return _loop(op, *sizes, dtype)
+        return _loop(op, sizes, dtype)
     if op in ("gemm", "gemm_wide"):
         return _product(sizes, dtype, op == "gemm_wide")
     if op.startswith("conv"):
