@@ -15,7 +15,7 @@ from profiles import Device, OpTable, ProfileError, load_profile
 from .attention import AttentionFit, KernelFit, attention_table_fit, kernel_fit
 from .cluster import Cluster
 from .fit import Curve, fit_curve
-from .products import ProductFit, table_fit
+from .products import TILE, ProductFit, table_fit
 
 Floats = NDArray[np.float64]
 
@@ -249,8 +249,9 @@ class ComputeModel:
         """Time of a convolution, launch included.
 
         Measured over its flops where the device has timings; else a cubic product of as many
-        operations in each group, at `CONV_EFFICIENCY`, or the vector unit where that is faster, as
-        for one channel per group.
+        operations in each group, at `CONV_EFFICIENCY`, with fewer columns or less depth than a tile
+        of products padded to it; or the vector unit where that is faster, as for one channel per
+        group.
 
         Args:
             groups: feature and batch groups.
@@ -263,7 +264,7 @@ class ComputeModel:
         flops = 2.0 * b * m * n * k
         if (curve := self._ops.get("convolution")) is not None:
             return curve(flops)
-        side = np.cbrt(m * n * k)
+        side = np.cbrt(m * np.maximum(n, TILE) * np.maximum(k, TILE))
         product = self.gemm_s(b, side, side, side, dtype) / CONV_EFFICIENCY
         return np.minimum(product, self.launch_s + self.flops_s(flops, dtype))
 

@@ -60,7 +60,7 @@ HEADS = {f"params/{i}/{name}": P(None, "x") for i in range(2) for name in "qkv"}
     ],
 )
 def test_a_planned_step_gives_what_one_device_gives(mesh: Any, pins: Any, split: Any) -> None:
-    args = arguments()
+    args = arguments(length=256)
     devices = int(np.prod(list(mesh.values())))
     found = plan(
         step, *args, cluster=f"{devices}xh100", mesh=mesh, pins=pins, substitutions=False,

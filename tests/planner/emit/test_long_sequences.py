@@ -127,7 +127,7 @@ def planned(cluster: str, length: int = LONG, **settings: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def found() -> Any:
-    return planned("32xh100")
+    return planned("64xh100")
 
 
 def test_as_many_key_heads_as_devices_go_to_heads_by_all_to_all() -> None:

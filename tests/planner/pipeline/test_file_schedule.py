@@ -12,6 +12,7 @@ import pytest
 from planner import compare, load, verify
 from planner.common.errors import PlanError
 from planner.inspect.export import FORMATS
+from planner.inspect.export.degrees import degrees
 from planner.pipeline.schedule import read_own
 from planner.pipeline.schedule.pricing import price
 from planner.result.verify.stages import StagesVerification
@@ -104,12 +105,21 @@ def test_formats_that_cannot_say_stages_refuse(made: Any, tmp_path: Any):
 
 
 def test_megatron_gets_the_stages(tmp_path: Any):
-    made = planned(schedules=("1f1b",), mesh=None)
-    alike = {plan.program.mesh for plan in made.stage_plans}
+    made = planned(schedules=("1f1b",), cluster="4xh100")
+    said = [degrees(plan.analysed) for plan in made.stage_plans]
+    assert said[0].meaning == said[1].meaning
     made.export("megatron", tmp_path / "m.json")
-    assert len(alike) == 1
     words = json.loads((tmp_path / "m.json").read_text())["arguments"]
     assert words[words.index("--pipeline-model-parallel-size") + 1] == "2"
+
+
+def test_megatron_is_refused_stages_that_are_split_in_different_ways(made: Any, tmp_path: Any):
+    plan, _ = made
+    said = [degrees(one.analysed) for one in plan.stage_plans]
+    assert said[0].meaning != said[1].meaning
+    with pytest.raises(PlanError, match="its stages are split in different ways"):
+        plan.export("megatron", tmp_path / "m.json")
+    assert not (tmp_path / "m.json").exists()
 
 
 def test_a_pipeline_is_compared_with_one_program(made: Any):
