@@ -152,7 +152,10 @@ def _all_in(op: FlatOp, read_by: Mapping[int, list[int]], found: Collection[int]
 
 
 def _scattered_into(flat: FlatProgram, owns: Sequence[bool]) -> dict[int, int]:
-    """A sum with what a scatter adds to zeros -> the scatter's result: it is added to the rest."""
+    """A sum with what a scatter adds to zeros -> the scatter's result: it is added to the rest.
+
+    Where the rest is computed of a value in another order of dimensions, more of it is stored.
+    """
     found: dict[int, int] = {}
     for op in flat.ops:
         if op.node.op != "scatter-add" or not _is_zeros(flat, op.inputs[0]):
@@ -160,9 +163,25 @@ def _scattered_into(flat: FlatProgram, owns: Sequence[bool]) -> dict[int, int]:
         read = flat.readers.get(op.outputs[0], [])
         if len(read) != 1 or read[0].node.op not in ("add", "add_any") or len(read[0].reads) != 2:
             continue
-        if not owns[read[0].outputs[0]] and op.node.outputs == read[0].node.outputs:
+        same = op.node.outputs == read[0].node.outputs
+        if not owns[read[0].outputs[0]] and same and not _is_turned(flat, owns, read[0]):
             found[read[0].outputs[0]] = op.outputs[0]
     return found
+
+
+def _is_turned(flat: FlatProgram, owns: Sequence[bool], op: FlatOp) -> bool:
+    """Whether an op is fused with a transpose of what it reads."""
+    seen, waiting = set[int](), [v for v in op.reads if not owns[v]]
+    while waiting:
+        made = flat.made_by(waiting.pop())
+        if made is None:
+            continue
+        if made.node.op == "transpose":
+            return True
+        new = {v for v in made.reads if not owns[v]} - seen
+        seen |= new
+        waiting += new
+    return False
 
 
 def _is_zeros(flat: FlatProgram, value: int | Literal) -> bool:

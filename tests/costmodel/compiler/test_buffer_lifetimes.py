@@ -101,3 +101,22 @@ def test_a_loss_that_nothing_else_reads_is_computed_last() -> None:
     assert when.made[flat.outputs[0]] >= when.made[flat.outputs[1]]
     flat, when = found(step, *args)
     assert when.made[flat.outputs[0]] == flat.clock - 1
+
+
+def test_turned_logits_are_kept_beside_what_is_scattered() -> None:
+    """Time-major logits, turned before their loss: XLA stores more than the scattered buffer."""
+
+    def step(w, labels, x):
+        turned = jax.grad(
+            lambda w: jnp.mean(jax.vmap(nll)(jnp.einsum("sbm,mv->bsv", x, w), labels))
+        )
+        return turned(w)
+
+    labels, x = struct(4, ROWS, dtype="int32"), struct(ROWS, 4, WIDTH)
+    flat, when = found(step, struct(WIDTH, WORDS), labels, x)
+    (scatter,) = (op for op in flat.ops if op.node.op == "scatter-add")
+    (reader,) = flat.readers[scatter.outputs[0]]
+    assert reader.node.op == "add_any"
+    logits = next(op.outputs[0] for op in flat.ops if op.node.op == "dot_general")
+    made = min(when.made[v] for op in flat.ops if reader.outputs[0] in op.reads for v in op.outputs)
+    assert when.needed[logits] >= made
