@@ -50,7 +50,13 @@ def cudnn_assumed() -> Generator[None]:
 
 @contextlib.contextmanager
 def bias_gradients(wanted: bool) -> Generator[None]:
-    """Has kernels that are traced meanwhile compute gradients of their biases, or not."""
+    """Has kernels that are traced meanwhile compute gradients of their biases, or not.
+
+    From JAX 0.11 on JAX decides by the arguments: of every bias that is not a boolean mask.
+    """
+    if not hasattr(cudnn_attention, "should_export_dbias"):
+        yield
+        return
     before = cudnn_attention.should_export_dbias
     cudnn_attention.should_export_dbias = lambda *_: wanted
     try:
