@@ -4,8 +4,9 @@
     python -m benchmarks one-gpu [--only NAME]
 
 Each program is planned as it is for one H100, and its step and peak are set beside those that were
-measured there (`benchmarks/data/one_gpu_h100.csv`); nothing of these is fitted to the steps. No GPU
-is needed. On a machine with one,
+measured there (`benchmarks/data/one_gpu_h100.csv`). No constant is fitted to these steps; what
+loops copy was read off the profiles of two of them, `stencil` and `gpt dropout`. No GPU is needed.
+On a machine with one,
 
     python -m benchmarks one-gpu --measure FILE
 

@@ -19,7 +19,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cases = [*local_cases(True)]
     some = [*cases[:1], next(c for c in cases if c.op == "copy")]
 
-    def local(quick: bool, **_) -> list[Case]:
+    def local(quick: bool, *, accelerator: bool = False) -> list[Case]:
         return some
 
     def shared(count: int, quick: bool) -> list[Case]:

@@ -86,10 +86,11 @@ def step_s(program: str, **settings: Any) -> float:
 def test_nothing_fixed_is_no_worse_for_a_tiny_program() -> None:
     two = replace(far_apart(), num_devices=2, devices_per_host=1, domain=1)
     args, least_s = chain(2, 256, 512, 4), float("inf")
-    for part in (
+    parts: tuple[dict[str, Any], ...] = (
         {"pipeline": "off"}, {"pipeline": "off", "microbatches": 2}, {"mesh": (2,)},
         {"pipeline": 2, "microbatches": 2, "schedules": ("zb-h1",)}, {},
-    ):  # fmt: skip
+    )  # fmt: skip
+    for part in parts:
         found = plan(
             chained, *args, cluster=two, optimizer=optax.sgd(0.1), substitutions=False,
             baselines=False, **part,
