@@ -22,9 +22,12 @@ from collections.abc import Mapping, Sequence
 from ir import lookup
 from ir.analysis import FlatOp, FlatProgram, Link, host_values
 
+from ..opcost import VIEWS
+
 OPERAND, RESULT = "operand", "result"
 Moved = tuple[str, int, float]  # side of an op, position there, how often its bytes move
 _ZEROS, _WRITE, _COPY = 1.0, 1.0, 2.0
+_IN_PLACE = frozenset(VIEWS) - {"transpose"}  # the same elements in the same order
 
 
 def loop_copies(
@@ -86,6 +89,8 @@ def _reads_neighbours(flat: FlatProgram, link: Link, fusion: Sequence[int]) -> b
         return False
     readers = (op for op in flat.readers.get(link.target, ()) if op.outputs)
     return any(
-        fusion[_number(flat, op)] == fusion[made[0]] and lookup(op.node.op).family != "elementwise"
+        fusion[_number(flat, op)] == fusion[made[0]]
+        and lookup(op.node.op).family != "elementwise"
+        and op.node.op not in _IN_PLACE
         for op in readers
     )

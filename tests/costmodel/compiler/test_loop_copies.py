@@ -48,6 +48,10 @@ def shift(x: Any) -> tuple[Any, Any]:
     return x + jnp.roll(x, 1, 0), None
 
 
+def reshaped(x: Any) -> tuple[Any, Any]:
+    return (x.reshape(-1) * 0.5 + 1.0).reshape(x.shape), None
+
+
 def layers(x: Any) -> tuple[Any, Any]:
     return x + jnp.tanh(x @ x), None
 
@@ -59,6 +63,7 @@ def layers(x: Any) -> tuple[Any, Any]:
         (alone, {"sin": 1.0}),  # zeros: the fusion writes in its place
         (read_by_others, {"sin": 2.0}),  # zeros, and written once more
         (layers, {}),  # added up in place
+        (reshaped, {}),  # the same elements in the same order
     ],
 )
 def test_what_moves(body: Any, expected: dict[str, float]) -> None:
