@@ -45,3 +45,4 @@ from .reshard import ReshardModel as ReshardModel
 from .reshard import full_bytes as full_bytes
 from .reshard import reduction_of as reduction_of
 from .reshard import sharded_dims as sharded_dims
+from .running_totals import RunningTotals as RunningTotals

@@ -5,7 +5,8 @@ n elements on a device, of which b come from one side and c from the other,
 
     sent = (b + c) / n * bytes    bytes afterwards = (1 + (b + c) / n) * bytes
 
-in two permutes, one to either side, beside which nothing runs. But for a shift, the op then runs
+in a permute from either side, in more of them where a border is wider than a shard; nothing runs
+beside them. A shift sends at most a shard, in one permute or two. But for a shift, the op then runs
 on a copy of its shard with all borders. Where its result has borders too, the same bytes go back.
 
 Emission: `planner.emit.halo`.
@@ -34,7 +35,7 @@ class Sent:
 
     slide: the dimension.
     count: permutes in one run.
-    each: bytes of a device in these, by side.
+    each: bytes of a device in these, by distance of the device that sends them.
     """
 
     slide: Slide
@@ -73,16 +74,18 @@ class Borders:
         local = sum((_local_bytes(operands[k], spec, k, ways, count) for k in moving), self.held)
         copied = np.zeros(count, dtype=bool)
         for slide in found:
-            split = np.asarray(ways.get(slide.factor, np.ones(count))) > 1.0
-            shard = _local_elements(operands, slide, ways, count)
-            sides = [np.where(split, local * side / shard, 0.0).round() for side in slide.border]
-            there = tuple(side for side in sides if side.any())
+            size = operands[slide.operands[0]].shape[slide.dim]
+            parts = np.broadcast_to(ways.get(slide.factor, 1.0), (count,)).astype(np.int64)
+            there = tuple(
+                (local * wide * parts / size).round() for wide in _widths(slide, size, parts)
+            )
             each = there * 2 if slide.returns else there
             times: Floats = np.zeros(count)
-            for side in each:
-                times = times + (side > 0.0) * float(len(moving))
+            for sent in each:
+                times = times + (sent > 0.0) * float(len(moving))
             self.sent.append(Sent(slide, times, each))
-            local = local + sum(there, np.zeros(count))
+            added = np.where(parts > 1, float(sum(slide.border)), 0.0)
+            local = local + (local * added * parts / size).round()
             copied |= times > 0.0
         if node.op == SHIFT:
             self.held = sum((each.bytes for each in self.sent), self.held)
@@ -100,12 +103,14 @@ class Borders:
         return sum((each.seconds(hops) for each in self.sent), np.zeros(len(self.held)))
 
 
-def _local_elements(
-    operands: Sequence[TensorType], slide: Slide, ways: Mapping[str, Floats], count: int
-) -> Floats:
-    """Elements of a shard along the dimension, where its joint factor splits it."""
-    size = np.full(count, float(operands[slide.operands[0]].shape[slide.dim]))
-    return size / ways.get(slide.factor, 1.0)
+def _widths(slide: Slide, size: int, parts: NDArray[np.int64]) -> list[Floats]:
+    """Elements that each device sends another, by distance, one entry per strategy."""
+    found: dict[int, Floats] = {}
+    for n in {*parts.tolist()}:
+        for distance, wide in slide.permutes(n, size):
+            here = found.setdefault(distance, np.zeros(len(parts)))
+            here[parts == n] = wide
+    return [found[distance] for distance in sorted(found)]
 
 
 def _local_bytes(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ir import (
     AMOUNTS,
     ATTENTION,
+    CUMULATIVE,
     EXCHANGE,
     EXCHANGED,
     GROUPED,
@@ -35,6 +36,7 @@ from .compute import ComputeModel
 from .exchanged_rows import RowExchange
 from .grouped import GroupedWork
 from .mapped import mapped_s
+from .running_totals import RunningTotals
 
 Floats = NDArray[np.float64]
 
@@ -119,6 +121,10 @@ def _own_seconds(
         rows = RowExchange(work.node, work.operands, ways)
         busy = busy + rows.seconds(compute)
         return busy if hops is None else busy + rows.exposed_s(hops)
+    if work.node.op in CUMULATIVE and work.spec.joint:
+        running = RunningTotals(work.operands[0], work.spec, ways)
+        busy = busy + running.seconds(compute)
+        return busy if hops is None else busy + running.exchange(hops).exposed_s
     if work.node.op not in SLIDING or hops is None:
         return busy
     borders = Borders(work.node, work.operands, work.spec, ways, count)
@@ -144,7 +150,7 @@ def _computing_s(
 
 
 # Ops that exchange parts and hold memory of their own while they run.
-HOLDING = (*ATTENTION, *EXCHANGED, GROUPED, *SLIDING)
+HOLDING = (*ATTENTION, *CUMULATIVE, *EXCHANGED, GROUPED, *SLIDING)
 
 
 def _exchanging_s(
@@ -183,6 +189,8 @@ def held_bytes(
         return AttentionWork(node, operands, ways).scratch_bytes()
     if node.op in SLIDING:
         return Borders(node, operands, spec, ways, count).held
+    if node.op in CUMULATIVE:
+        return np.zeros(count) + RunningTotals(operands[0], spec, ways).held_bytes()
     if node.op in EXCHANGED:
         held = RowExchange(node, operands, ways).held_bytes() if EXCHANGE in ways else 0.0
         return np.zeros(count) + held

@@ -15,6 +15,7 @@ from .interpret import Array, Constants, apply, without_meaning
 from .logical_devices import LogicalDevices, Shards
 from .lowered import LoweredPlan, ReshardStep, StepKind
 from .ops.numeric import numpy_dtype
+from .passing import passing_groups
 from .regions import Scan, While, captured, entering, iterations
 from .sharding import Sharding, replicated
 from .strategy import Strategy, strategy_of
@@ -227,7 +228,7 @@ def _without_joint(
     if not axes:
         return strategy, ()
     roles = tuple("" if role in joint else role for role in strategy.roles)
-    return strategy_of(spec, mesh, roles), axes
+    return strategy_of(spec, mesh, roles, passing_groups(node, types)), axes
 
 
 def _exchanged(

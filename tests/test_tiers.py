@@ -140,7 +140,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/positions.py",
     "planner/emit/registered.py",
     "planner/emit/row_exchange.py",
-    "planner/emit/run.py",
+    *("planner/emit/run.py", "planner/emit/running.py"),
     "planner/emit/serialize.py",
     "planner/emit/slices.py",
     "planner/emit/steps.py",

@@ -67,8 +67,9 @@ def _conv(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
 def slides(operands: Types, results: Types, attrs: Attributes) -> tuple[Slide, ...]:
     """Spatial dimensions along which a convolution can be split.
 
-    Of the result and the window that index is split which has more elements: the gradient by the
-    kernel is a convolution with a window that is as large as the image.
+    Of the result and the window that index is split which has more elements, if it meets the input
+    in equal shards, else the other: the gradient by the kernel is a convolution with a window that
+    is as large as the image.
     """
     at_lhs, at_rhs, at_out = _layouts(attrs)
     strides, spread, base = (
@@ -78,11 +79,13 @@ def slides(operands: Types, results: Types, attrs: Attributes) -> tuple[Slide, .
     for i, (a, b, c) in enumerate(zip(at_lhs[2:], at_rhs[2:], at_out[2:], strict=True)):
         size, window, made = operands[0].shape[a], operands[1].shape[b], results[0].shape[c]
         low = pairs(attrs["padding"])[i][0]
-        sums = window > made
-        ways = (window, spread[i], made, strides[i]), (made, strides[i], window, spread[i])
-        meeting = Meeting(size, base[i], low, *(ways[0] if sums else ways[1]))
-        if _is_pointwise(attrs, i, window) or not meeting.aligned or meeting.parts < 2:
+        ways = (made, strides[i], window, spread[i]), (window, spread[i], made, strides[i])
+        both = [Meeting(size, base[i], low, *way) for way in ways]
+        larger = window > made
+        sums = next((s for s in (larger, not larger) if both[s].aligned), None)
+        if _is_pointwise(attrs, i, window) or sums is None or both[sums].parts < 2:
             continue
+        meeting = both[sums]
         members = (f"x{i}", f"r{i}" if sums else f"y{i}")
         border, padding = meeting.border, meeting.padding
         found.append(Slide(f"halo{i}", meeting.parts, members, i, (0,), a, *border, padding, sums))

@@ -1,4 +1,4 @@
-"""Reductions, scans along a dimension, sorting and selection of the largest."""
+"""Reductions, sorting and selection of the largest."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _arg(function: Callable[..., Any]) -> Callable[..., Any]:
 # --- along one dimension, which must be whole --------------------------------------------------
 
 
-def _along(key: str) -> FactorRule:
+def along(key: str) -> FactorRule:
     """Rule of an op whose operands and results share all dimensions but `attrs[key]`."""
 
     def rule(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
@@ -96,22 +96,6 @@ def _sort_flops(operands: Types, results: Types, attrs: Attributes) -> int:
     del results, attrs
     size = operands[0].size
     return size * max(1, math.ceil(math.log2(max(2, size))))
-
-
-def _cumulative(function: Callable[..., Any]) -> Callable[..., Any]:
-    def meaning(attrs: Attributes, x: Any) -> Any:
-        axis = whole_number(attrs["axis"])
-        if not attrs["reverse"]:
-            return function(x, axis=axis)
-        return np.flip(function(np.flip(x, axis), axis=axis), axis)
-
-    return meaning
-
-
-def _cumulate(name: str, function: Callable[..., Any]) -> OpDef:
-    linear = linear_in((0,)) if name == "cumsum" else None
-    meaning = _cumulative(function)
-    return OpDef(name, _along("axis"), "reduction", linear=linear, meaning=meaning)
 
 
 def _sort(attrs: Attributes, *arrays: Any) -> Any:
@@ -141,12 +125,7 @@ RECORDS = (
     OpDef("reduce", _reducing(WHOLE, "dimensions"), "reduction", _input_size),
     OpDef("argmax", _reducing(WHOLE), "reduction", _input_size, meaning=_arg(np.argmax)),
     OpDef("argmin", _reducing(WHOLE), "reduction", _input_size, meaning=_arg(np.argmin)),
-    _cumulate("cumlogsumexp", np.logaddexp.accumulate),
-    _cumulate("cummax", np.maximum.accumulate),
-    _cumulate("cummin", np.minimum.accumulate),
-    _cumulate("cumprod", np.multiply.accumulate),
-    _cumulate("cumsum", np.add.accumulate),
-    OpDef("sort", _along("dimension"), "reduction", _sort_flops, meaning=_sort),
-    OpDef("top_k", _along("axis"), "reduction", _sort_flops, meaning=_top_k),
-    OpDef("approx_top_k", _along("reduction_dimension"), "reduction", _sort_flops),
+    OpDef("sort", along("dimension"), "reduction", _sort_flops, meaning=_sort),
+    OpDef("top_k", along("axis"), "reduction", _sort_flops, meaning=_top_k),
+    OpDef("approx_top_k", along("reduction_dimension"), "reduction", _sort_flops),
 )

@@ -5,8 +5,7 @@
 
 JAX has no primitive for it: `ir/shifts.py` reads one from the slices, pads and concatenations that
 `jnp.roll` and `jnp.pad(x[:-1], (1, 0))` become. Split along that dimension, a device takes `by`
-elements from the shard beside its own. The joint factor `halo` says so; it splits the dimension
-into shards of `by` elements or more.
+elements from the shards before its own, of one or two devices. The joint factor `halo` says so.
 """
 
 from __future__ import annotations
@@ -38,11 +37,14 @@ def slides(operands: Types, results: Types, attrs: Attributes) -> tuple[Slide, .
     del results
     axis, by = whole_number(attrs["axis"]), whole_number(attrs["by"])
     size = operands[0].shape[axis]
-    least = max(1, abs(by))
-    parts = size // next((n for n in range(least, size + 1) if size % n == 0), size or 1)
-    if parts < 2:
+    if size < 2:
         return ()
-    return (Slide(HALO, parts, (_ALONG,), -1, (0,), axis, max(0, by), max(0, -by), (0, 0)),)
+    return (
+        Slide(
+            HALO, size, (_ALONG,), -1, (0,), axis, max(0, by), max(0, -by), (0, 0), shifts=True,
+            wraps=bool(attrs["wraps"]),
+        ),
+    )  # fmt: skip
 
 
 def _meaning(attrs: Attributes, x: Any) -> Any:

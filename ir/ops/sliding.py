@@ -14,10 +14,11 @@ every device needs the same number of elements before and behind its shard,
     before = floor(low / dilation)
     after = floor(((others - 1) * spread - low - step) / dilation) + 1
 
-and runs the op on its shard with these, padded by what is left. If a is of the result, each device
+and runs the op on its shard with these, padded by what is left. A border that is wider than a shard
+comes from several devices, one permute each. If a is of the result, each device
 has its part of that (a convolution, its gradient by the input, a pool); if it is of the window, a
 partial sum of all of it (the gradient of a convolution by its kernel). The joint factor of the
-dimension says so; it splits it into shards that are no smaller than a border.
+dimension says so.
 
 Source: the spatial splits of Jia et al., OptCNN, ICML 2018, and Wang et al., Tofu, EuroSys 2019.
 """
@@ -44,6 +45,8 @@ class Slide:
     padding: of the extended shard, low and high.
     sums: whether results are partial sums over it.
     returns: whether the result has the borders too, which go back to the neighbours and are added.
+    shifts: whether the op only moves elements, by `before` or by minus `after`.
+    wraps: whether what a shift moves beyond an end comes in at the other.
     """
 
     factor: str
@@ -57,6 +60,28 @@ class Slide:
     padding: tuple[int, int]
     sums: bool = False
     returns: bool = False
+    shifts: bool = False
+    wraps: bool = False
+
+    def permutes(self, parts: int, size: int) -> tuple[tuple[int, int], ...]:
+        """What a device is sent: (device that sends it, counted backwards from its own; elements).
+
+        Args:
+            parts: of the dimension.
+            size: elements of the whole dimension.
+        """
+        if parts < 2:
+            return ()
+        shard = size // parts
+        found: list[tuple[int, int]] = []
+        for sign, border in ((1, self.before), (-1, self.after)):
+            far, near = divmod(border, shard)
+            if self.shifts:
+                rows = ((far, shard - near), (far + 1, near)) if border else ()
+            else:
+                rows = (*((k + 1, shard) for k in range(far)), (far + 1, near))
+            found += [(sign * k, n) for k, n in rows if k and n and (k < parts or self.wraps)]
+        return tuple(found)
 
     @property
     def border(self) -> tuple[int, int]:
@@ -96,11 +121,8 @@ class Meeting:
 
     @property
     def parts(self) -> int:
-        """What the number of shards must divide: none is smaller than a border."""
-        common, border = math.gcd(self.size, self.many), max(self.border)
-        return next(n for n in range(common, 0, -1) if common % n == 0 and (
-            n == 1 or self.size // n >= border
-        ))  # fmt: skip
+        """What the number of shards must divide."""
+        return math.gcd(self.size, self.many)
 
 
 def splitting(spec: FactorSpec, slides: Sequence[Slide]) -> FactorSpec:

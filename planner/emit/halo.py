@@ -23,7 +23,7 @@ def sliding(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
     parts, given, params = op.strategy.factor_axes(op.mesh), list(operands), op.params
     split = [each for each in slides(op.node, op.operands) if each.factor in parts]
     if op.node.op == SHIFT and split:
-        return [_shifted(op, given[0], parts[split[0].factor], note)]
+        return [_shifted(op, given[0], split[0], parts[split[0].factor], note)]
     for slide in split:
         for k in slide.operands:
             fill = _fill(op.node, given[k].dtype)
@@ -39,59 +39,71 @@ def sliding(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
 
 
 def _returned(op: LocalOp, x: Array, slide: Slide, axes: tuple[str, ...], note: Note) -> Array:
-    """The middle of a result with borders, with those of its neighbours that lie on it added."""
+    """The middle of a result with borders, with those of other devices that lie on it added."""
     dim, (before, after) = slide.dim, slide.border
-    size = x.shape[dim] - before - after
+    size, count = x.shape[dim] - before - after, op.mesh.product(axes)
     own = lax.slice_in_dim(x, before, before + size, axis=dim)
-    for width, start, step in ((before, 0, -1), (after, before + size, 1)):
-        if width:
-            border = lax.slice_in_dim(x, start, start + width, axis=dim)
-            other = _sent(op, border, axes, step, False, note)
-            edges = [(0, 0, 0)] * x.ndim
-            edges[dim] = (size - width, 0, 0) if step < 0 else (0, size - width, 0)
-            own = own + lax.pad(other, jnp.zeros((), x.dtype), edges)
+    for distance, width in slide.permutes(count, size * count):
+        first = before - (distance - 1) * size - width if distance > 0 else before - distance * size
+        border = lax.slice_in_dim(x, first, first + width, axis=dim)
+        other = _sent(op, border, axes, -distance, False, note)
+        edges = [(0, 0, 0)] * x.ndim
+        edges[dim] = (size - width, 0, 0) if distance > 0 else (0, size - width, 0)
+        own = own + lax.pad(other, jnp.zeros((), x.dtype), edges)
     return own
 
 
 def _with_borders(
     op: LocalOp, x: Array, slide: Slide, axes: tuple[str, ...], fill: Array | None, note: Note
 ) -> Array:
-    """A shard between the end of the one before and the start of the one behind.
+    """A shard between the ends of those before and the starts of those behind.
 
     fill: what is before the first shard and behind the last; None for zeros.
     """
     size, dim, count = x.shape[slide.dim], slide.dim, op.mesh.product(axes)
-    pieces = [x]
-    if slide.before:
-        end = lax.slice_in_dim(x, size - slide.before, size, axis=dim)
-        pieces.insert(0, _filled(_sent(op, end, axes, 1, False, note), axes, 0, fill))
-    if slide.after:
-        start = lax.slice_in_dim(x, 0, slide.after, axis=dim)
-        pieces.append(_filled(_sent(op, start, axes, -1, False, note), axes, count - 1, fill))
-    return lax.concatenate(pieces, dim) if len(pieces) > 1 else x
+    pieces, index = {0: x}, lax.axis_index(axes)
+    for distance, width in slide.permutes(count, size * count):
+        first = size - width if distance > 0 else 0
+        part = lax.slice_in_dim(x, first, first + width, axis=dim)
+        part = _sent(op, part, axes, distance, False, note)
+        if fill is not None:
+            outside = index < distance if distance > 0 else index >= count + distance
+            part = jnp.where(outside, fill, part)
+        pieces[distance] = part
+    found = [pieces[distance] for distance in sorted(pieces, reverse=True)]
+    beyond = [  # what no device has
+        max(0, border - (count - 1) * size) for border in slide.border
+    ]
+    for wide, at in zip(beyond, (0, len(found) + 1), strict=True):
+        if wide:
+            shape = (*x.shape[:dim], wide, *x.shape[dim + 1 :])
+            found.insert(at, jnp.full(shape, 0 if fill is None else fill, x.dtype))
+    return lax.concatenate(found, dim) if len(found) > 1 else x
 
 
-def _filled(border: Array, axes: tuple[str, ...], end: int, fill: Array | None) -> Array:
-    """What came from a neighbour, and on the device at the end what is there instead."""
-    return border if fill is None else jnp.where(lax.axis_index(axes) == end, fill, border)
-
-
-def _shifted(op: LocalOp, x: Array, axes: tuple[str, ...], note: Note) -> Array:
-    """A shard shifted; what enters it comes from the device before it, or behind it."""
-    params = op.binding.params
-    axis, by = params["axis"], params["by"]
-    size = x.shape[axis]
-    edge = size - by if by > 0 else -by  # between what stays and what leaves
-    parts = (lax.slice_in_dim(x, 0, edge, axis=axis), lax.slice_in_dim(x, edge, size, axis=axis))
-    leaves, stays = parts[::-1] if by > 0 else parts
-    enters = _sent(op, leaves, axes, 1 if by > 0 else -1, params["wraps"], note)
-    return lax.concatenate([enters, stays] if by > 0 else [stays, enters], axis)
+def _shifted(op: LocalOp, x: Array, slide: Slide, axes: tuple[str, ...], note: Note) -> Array:
+    """A shard shifted: the end of one device's shard and the start of the next one's."""
+    dim, size, count = slide.dim, x.shape[slide.dim], op.mesh.product(axes)
+    by = slide.before - slide.after
+    far, near = divmod(by, size)  # from `far + 1` devices before come `near` elements
+    sent = dict(slide.permutes(count, size * count))
+    pieces: list[Array] = []
+    for distance, first, last in ((far + 1, size - near, size), (far, 0, size - near)):
+        if first == last:
+            continue
+        part = lax.slice_in_dim(x, first, last, axis=dim)
+        if distance in sent:
+            part = _sent(op, part, axes, distance, slide.wraps, note)
+        elif distance:
+            part = jnp.zeros_like(part)  # from beyond the end
+        pieces.append(part)
+    return lax.concatenate(pieces, dim) if len(pieces) > 1 else pieces[0]
 
 
 def _sent(
     op: LocalOp, x: Array, axes: tuple[str, ...], step: int, wraps: bool, note: Note
 ) -> Array:
-    """What the neighbour sends: the device before for a step of 1, the one behind for -1.
+    """What another device sends: that `step` before, or behind if it is negative.
 
     A device that has none there gets zeros, unless neighbours go around the end.
     """

@@ -13,6 +13,7 @@ from jax import lax
 
 from ir import (
     ATTENTION,
+    CUMULATIVE,
     EXCHANGE,
     GROUPED,
     REGISTERED,
@@ -33,6 +34,7 @@ from .local_op import LocalOp
 from .mapped import shard_map
 from .positions import iota, random_bits
 from .registered import registered
+from .running import running
 from .slices import INSIDE, bind_inside
 from .steps import run_step, take, to_whole
 
@@ -143,6 +145,8 @@ def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
         return grouped(op, operands, mover.note)
     if op.node.op in SLIDING:
         return sliding(op, operands, mover.note)
+    if op.node.op in CUMULATIVE:
+        return running(op, operands, mover.note)
     if op.node.op == REGISTERED:
         return registered(op, operands)
     if EXCHANGE in op.strategy.roles:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ def in_parts(op: Op, slide: Slide, parts: int) -> Any:
     x, found = op.operands[0], []
     size = x.shape[slide.dim] // parts
     ends = [(0, 0)] * x.ndim
-    ends[slide.dim] = (size, size)  # no border is longer than a shard
+    ends[slide.dim] = slide.border
     wide = np.pad(x, ends, constant_values=op.fill)
     attrs: dict[str, Any] = dict(op.node.attrs)
     padding = list(attrs["padding"])
@@ -118,7 +119,7 @@ def in_parts(op: Op, slide: Slide, parts: int) -> Any:
     type_ = TensorType(tuple(out), op.node.outputs[0].dtype)
     for i in range(parts):
         place = [slice(None)] * x.ndim
-        place[slide.dim] = slice((i + 1) * size - slide.before, (i + 2) * size + slide.after)
+        place[slide.dim] = slice(i * size, (i + 1) * size + sum(slide.border))
         others = [np.split(k, parts, along)[i] if slide.sums else k for k in kernel]
         node = Node(op.node.op, (), (type_,), tuple(attrs.items()), ())
         found.extend(apply(node, [wide[tuple(place)], *others]))
@@ -175,10 +176,44 @@ def slides_of_conv(size: int, window: int, stride: int, edges: tuple[int, int]) 
     ((64, 3, 1, (1, 1)), (1, 1, 64)),  # a same convolution: one element of either side
     ((64, 3, 2, (0, 1)), (0, 1, 32)),  # of stride 2
     ((64, 2, 2, (0, 0)), (0, 0, 32)),  # windows that do not overlap
-    ((64, 5, 1, (4, 0)), (4, 0, 16)),  # causal: shards of four elements or more
+    ((64, 5, 1, (4, 0)), (4, 0, 64)),  # causal: of several devices if need be
     ((64, 3, 1, (0, 0)), None),  # 62 results of 64 elements do not meet
     ((63, 3, 2, (1, 1)), None),
 ])  # fmt: skip
 def test_borders_are_what_the_window_reaches(case: Any, expected: Any) -> None:
     found = [(each.before, each.after, each.parts) for each in slides_of_conv(*case)]
     assert found == ([expected] if expected else [])
+
+
+def test_permutes_bring_borders_from_as_many_devices_as_hold_them() -> None:
+    rng = random.Random(0)
+    for _ in range(300):
+        parts, shard = rng.choice((2, 3, 4, 8)), rng.choice((1, 2, 3, 5))
+        x, before, after = np.arange(parts * shard) + 1, rng.randrange(13), rng.randrange(13)
+        slide = Slide("halo", parts, (), 0, (0,), 0, before, after, (0, 0))
+        wide = np.pad(x, (before, after))
+        for i in range(parts):
+            here = np.zeros(before + shard + after, int)
+            here[before : before + shard] = x[i * shard :][:shard]
+            for far, n in slide.permutes(parts, len(x)):
+                assert n <= shard
+                if 0 <= i - far < parts:
+                    other = x[(i - far) * shard :][:shard]
+                    at = before - far * shard
+                    if far > 0:
+                        here[at + shard - n : at + shard] = other[-n:]
+                    else:
+                        here[at : at + n] = other[:n]
+            np.testing.assert_array_equal(here, wide[i * shard :][: len(here)])
+
+
+def test_a_shift_brings_a_shard_from_two_devices() -> None:
+    for parts, shard in itertools.product((2, 3, 4), (1, 2, 5)):
+        size = parts * shard
+        for by in range(-size + 1, size):
+            slide = Slide(
+                "halo", size, (), -1, (0,), 0, max(0, by), max(0, -by), (0, 0), shifts=True
+            )
+            sent = slide.permutes(parts, size)
+            assert len(sent) <= 2
+            assert sum(n for _, n in sent) <= shard

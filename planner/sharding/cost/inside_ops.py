@@ -18,12 +18,22 @@ from costmodel import (
     GroupedWork,
     Hops,
     RowExchange,
+    RunningTotals,
     hops_of,
     joint_axes,
     mapped_collective_s,
     mapped_collectives,
 )
-from ir import ATTENTION, EXCHANGED, SHARD_MAP, SLIDING, TensorType, grouped_sizes
+from ir import (
+    ATTENTION,
+    CUMULATIVE,
+    EXCHANGED,
+    SHARD_MAP,
+    SLIDING,
+    FactorSpec,
+    TensorType,
+    grouped_sizes,
+)
 from ir.analysis import FlatOp, operand_types
 
 from ..lower import Decided
@@ -78,17 +88,19 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
                     yield Inside(PERMUTE, along, count, total, total_s, total_s, cause)
             continue
         types = operand_types(flat, op)
-        for kind, found in _exchanges(op, types, ways, cache.compute, hops):
+        for kind, found in _exchanges(op, types, spec, ways, cache.compute, hops):
             figures = (found.count, found.sent_bytes, found.seconds, found.exposed_s)
             count, sent, seconds, exposed = (float(x[0]) * op.weight for x in figures)
             yield Inside(kind, axes, count, sent, seconds, exposed, cause)
 
 
 def _exchanges(
-    op: FlatOp, types: tuple[TensorType, ...], ways: dict[str, NDArray[np.float64]],
-    compute: ComputeModel, hops: Hops,
+    op: FlatOp, types: tuple[TensorType, ...], spec: FactorSpec,
+    ways: dict[str, NDArray[np.float64]], compute: ComputeModel, hops: Hops,
 ) -> Sequence[tuple[str, Exchange]]:  # fmt: skip
     """Collectives of an op with joint factors, by kind."""
+    if op.node.op in CUMULATIVE:
+        return (("all-gather", RunningTotals(types[0], spec, ways).exchange(hops)),)
     if op.node.op in EXCHANGED:
         return RowExchange(op.node, types, ways).exchange(hops)
     if op.node.op in ATTENTION:

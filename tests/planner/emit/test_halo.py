@@ -79,6 +79,15 @@ CASES = {
     "least": (pool(np.inf, lax.min, (1, 3, 1), (1, 1, 1)), (-normal(2, 16, 4),), LINE),
     "overlapping": (pool(*MAX, (1, 4, 3, 1), (1, 2, 1, 1)), (normal(2, 16, 8, 4),), PAIR),
     "sum": (pool(0.0, lax.add, (1, 5, 1), (1, 1, 1)), (normal(2, 16, 4),), FOUR),
+    "wide": (conv(1), (normal(2, 2, 16), normal(2, 2, 9)), LINE),
+    "widest": (conv(1, padding=[(14, 0)]), (normal(2, 2, 8), normal(2, 2, 15)), LINE),
+    "wide strides": (conv(2), (normal(2, 2, 32), normal(2, 2, 17)), LINE),
+    "wide pool": (pool(*MAX, (1, 7, 1), (1, 1, 1)), (normal(2, 16, 4),), LINE),
+    "shifts": (
+        with_gradients(lambda x: sum(
+            jnp.roll(x, by, 0) * (by + 20) + jnp.pad(x[:-by], ((by, 0), (0, 0))) for by in (3, 4, 5)
+        )), (normal(16, 2),), LINE,
+    ),
     "own": (
         lambda x: lax.reduce_window(
             x, np.float32(0.0), lambda a, b: a + b + a * b, (1, 2), (1, 2), "SAME"
@@ -127,13 +136,16 @@ def rounds(traced: Traced, mesh: Mesh) -> list[Any]:
 
 def test_every_case_slides() -> None:
     """In all ops; a pool and a function of one's own have one or two."""
-    expected = {"largest": 2, "least": 2, "sum": 2, "own": 1, "largest apart": 2, "overlapping": 2}
+    expected = {
+        "largest": 2, "least": 2, "sum": 2, "own": 1, "largest apart": 2, "overlapping": 2,
+        "wide pool": 2, "shifts": 9,
+    }  # fmt: skip
     for name, (run, args, mesh) in CASES.items():
         found = {id(node) for node, _ in ways_of(trace(run, *args), mesh)}
         assert len(found) == expected.get(name, 3), name
 
 
-@pytest.mark.parametrize("name", ["two dimensions", "stride two", "largest"])
+@pytest.mark.parametrize("name", ["two dimensions", "stride two", "largest", "widest", "shifts"])
 def test_one_way_gives_what_one_device_gives(name: str) -> None:
     run, args, mesh = CASES[name]
     traced = trace(run, *args)
@@ -162,7 +174,7 @@ def test_numpy_gives_the_same() -> None:
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["two dimensions", "stride two", "largest", "overlapping"])
+@pytest.mark.parametrize("name", ["two dimensions", "overlapping", "widest", "shifts"])
 def test_permutes_send_what_is_priced(name: str) -> None:
     """Corners included, where two dimensions are split."""
     run, args, mesh = CASES[name]
