@@ -143,7 +143,8 @@ class Experts:
         rows = self.held("rows", self.held("packed", rows))
         up = jnp.einsum("becm,emf->becf", rows, p["up"])
         up = self.held("up", up * jax.nn.silu(jnp.einsum("becm,emf->becf", rows, p["gate"])))
-        return jnp.einsum("bsec,becm->bsm", back, jnp.einsum("becf,efm->becm", up, p["down"]))
+        rows = self.held("back", jnp.einsum("becf,efm->becm", up, p["down"]))
+        return jnp.einsum("bsec,becm->bsm", back, rows)
 
     def by_slots(self, y: Any, weights: Any, chosen: Any, p: Any) -> Any:
         """Rows scattered into slots; what is beyond them is dropped."""
@@ -160,7 +161,8 @@ class Experts:
         rows = self.held("rows", self.held("packed", rows))
         up = jnp.einsum("becm,emf->becf", rows, p["up"])
         up = self.held("up", up * jax.nn.silu(jnp.einsum("becm,emf->becf", rows, p["gate"])))
-        rows = jnp.einsum("becf,efm->becm", up, p["down"]).reshape(y.shape[0], count, -1)
+        rows = self.held("back", jnp.einsum("becf,efm->becm", up, p["down"]))
+        rows = rows.reshape(y.shape[0], count, -1)
         back = jax.vmap(lambda rows, slot: rows.at[slot].get(mode="fill", fill_value=0))
         found = back(rows, slot).reshape(*chosen.shape, -1)
         return jnp.einsum("bsk,bskm->bsm", weights, found)

@@ -18,6 +18,9 @@ from .collectives import wire_fraction as wire_fraction
 from .compute import KEPT_BYTES as KEPT_BYTES
 from .compute import ComputeModel as ComputeModel
 from .compute import item_bytes as item_bytes
+from .exchange_in_chunks import InChunks as InChunks
+from .exchange_in_chunks import ProductChunks as ProductChunks
+from .exchange_in_chunks import in_chunks as in_chunks
 from .exchanged_rows import RowExchange as RowExchange
 from .fit import Curve as Curve
 from .fit import fit_curve as fit_curve

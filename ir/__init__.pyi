@@ -10,6 +10,14 @@ from .differences import differences as differences
 from .errors import IRError as IRError
 from .errors import TraceError as TraceError
 from .errors import doing as doing
+from .exchange_in_chunks import COUNTS as COUNTS
+from .exchange_in_chunks import Neighbours as Neighbours
+from .exchange_in_chunks import chunk_type as chunk_type
+from .exchange_in_chunks import chunks_of as chunks_of
+from .exchange_in_chunks import counts_of as counts_of
+from .exchange_in_chunks import exchanged as exchanged
+from .exchange_in_chunks import neighbours_of as neighbours_of
+from .exchange_in_chunks import through as through
 from .factors import Dim as Dim
 from .factors import FactorSpec as FactorSpec
 from .factors import dim_axes as dim_axes

@@ -71,12 +71,14 @@ class Reshard:
     cause: the argument, or the op and source line, that needs the new state.
     in_parts: whether its product runs in parts beside permutes, instead of after the gather or
         before the reduce-scatter: a collective matmul.
+    chunks: in how many it runs, beside the products next to it; 1 as a whole.
     """
 
     passage: Passage
     change: Change
     cause: str
     in_parts: bool = False
+    chunks: int = 1
 
     @property
     def weight(self) -> float:
@@ -111,7 +113,8 @@ class LoweredPlan:
         named = ((key, self.states[v]) for key, v in self.flat.names.items())
         values = {key: state for key, state in named if state is not None}
         in_parts = frozenset(r.passage.site for r in self.reshards if r.in_parts)
-        return Decisions(self.mesh, ops, values, self.arguments, self.results, in_parts)
+        chunks = {r.passage.site: r.chunks for r in self.reshards if r.chunks > 1}
+        return Decisions(self.mesh, ops, values, self.arguments, self.results, in_parts, chunks)
 
     @cached_property
     def in_parts(self) -> dict[Place, Reshard]:

@@ -94,6 +94,8 @@ class _Notes:
                 steps = "".join(f" {_show_step(s)} {s.after}" for s in reshard.change.steps)
                 before = reshard.change.before
                 beside = " in parts" if reshard.in_parts else ""
+                if reshard.chunks > 1:
+                    beside = f" in {reshard.chunks} chunks"
                 yield f"{at} {k}: {before}{steps}{beside} for {quote(reshard.cause)}"
 
     def _runs(self, place: Place) -> Iterator[str]:
@@ -132,7 +134,7 @@ _VALUE = re.compile(rf"%([0-9]{{1,9}}) ({_STATE})")
 _RUNS = re.compile(rf"runs (whole|[^:]+):((?: {_STATE})*) ->((?: {_STATE})*)")
 _AT = re.compile(
     rf"(operand|result|return) ([0-9]{{1,9}}): ({_STATE})((?:{_STEP.pattern})*)"
-    rf"( in parts)?(?: for ({STRING}))?"
+    rf"( in parts| in [0-9]{{1,3}} chunks)?(?: for ({STRING}))?"
 )
 _KINDS = (
     "all-gather", "all-reduce", "all-to-all", "collective-permute", "mask", "reduce-scatter",
@@ -151,8 +153,8 @@ class _Read:
     runs: dict[Place, tuple[int, dict[str, str], Strategy]] = field(
         default_factory=dict[Place, tuple[int, dict[str, str], Strategy]]
     )
-    reshards: dict[Site, tuple[int, tuple[ReshardStep, ...], str, bool]] = field(
-        default_factory=dict[Site, tuple[int, tuple[ReshardStep, ...], str, bool]]
+    reshards: dict[Site, tuple[int, tuple[ReshardStep, ...], str, str]] = field(
+        default_factory=dict[Site, tuple[int, tuple[ReshardStep, ...], str, str]]
     )
     results: dict[int, Sharding] = field(default_factory=dict[int, Sharding])
 
@@ -193,7 +195,7 @@ class _Read:
             self.results[position] = state
             return
         place = {"operand": (*body, nodes), "result": (*body, nodes - 1), "return": body}[at]
-        parts = bool(found[found.re.groups - 1])
+        parts = found[found.re.groups - 1] or ""
         self.reshards[Site(place, at, position)] = line, _steps(state, found[4]), cause, parts
 
 
@@ -252,13 +254,14 @@ def parse_plan(text: str) -> LoweredPlan:
 def _reshards(read: _Read, flat: FlatProgram) -> tuple[Reshard, ...]:
     sites = {passage.site: (n, passage) for n, passage in enumerate(flat.passages)}
     found: dict[int, Reshard] = {}
-    for site, (line, steps, cause, in_parts) in read.reshards.items():
+    for site, (line, steps, cause, how) in read.reshards.items():
         if site not in sites:
             raise IRError(f"line {line}: the program has no such {site.at} there")
         n, passage = sites[site]
         type_ = flat.values[passage.value].type
         change = Change(type_, steps[0].before, steps[-1].after, steps)
-        found[n] = Reshard(passage, change, cause, in_parts)
+        chunks = int(how.split()[1]) if how.endswith("chunks") else 1
+        found[n] = Reshard(passage, change, cause, how == " in parts", chunks)
     return tuple(found[n] for n in sorted(found))
 
 

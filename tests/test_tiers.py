@@ -112,7 +112,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/constraints.py",
     "planner/emit/context.py",
     "planner/emit/effects.py",
-    "planner/emit/exchanged_rows.py",
+    *("planner/emit/exchange_in_chunks.py", "planner/emit/exchanged_rows.py"),
     "planner/emit/given.py",
     "planner/emit/group_tiles.py",
     "planner/emit/grouped.py",

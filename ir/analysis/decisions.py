@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..mesh import Mesh
 from ..sharding import Sharding
@@ -22,6 +22,7 @@ class Decisions:
         bodies. A value made of literals alone has no entry: it is made in whatever state is read.
     inputs, outputs: states of the program's flat arguments and results, never partial.
     in_parts: sites of the reshards beside which their product runs in parts: collective matmuls.
+    chunks: numbers of chunks, by the sites of exchanges that run in chunks beside products.
     """
 
     mesh: Mesh
@@ -30,3 +31,4 @@ class Decisions:
     inputs: tuple[Sharding, ...]
     outputs: tuple[Sharding, ...]
     in_parts: frozenset[Site] = frozenset()
+    chunks: Mapping[Site, int] = field(default_factory=dict[Site, int])

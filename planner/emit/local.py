@@ -34,6 +34,7 @@ from ir.trace import Binding, Program
 
 from .collective_matmul import product_in_parts
 from .effects import Effects
+from .exchange_in_chunks import Cuts, cuts_of, run_in_chunks
 from .local_op import LocalOp
 from .run import Mover, Written, run_op
 from .values import Entry, Free, Kept, Maker
@@ -59,7 +60,8 @@ class LocalProgram:
             Kept(x, item.type, state, is_argument=True)
             for x, item, state in zip(shards, graph.inputs, plan.arguments, strict=True)
         ]
-        scope = _Scope(_Emission(plan, mover, effects), self.program, (), Maker(plan, mover))
+        emission = _Emission(plan, mover, effects, cuts_of(plan))
+        scope = _Scope(emission, self.program, (), emission.maker())
         arrays = scope.leave(scope.run(entries), plan.results)
         effects.finish(mover.from_first)
         self.written[:] = mover.written
@@ -85,6 +87,11 @@ class _Emission:
     plan: LoweredPlan
     mover: Mover
     effects: Effects
+    cuts: Cuts
+
+    def maker(self) -> Maker:
+        """Of the values of one body."""
+        return Maker(self.plan, self.mover, cuts=self.cuts)
 
 
 @dataclass
@@ -136,7 +143,7 @@ class _Scope:
             op = LocalOp(node, binding, types, strategy, plan.mesh, count)
             beside = plan.in_parts.get(place)
             if beside is None:
-                results = run_op(op, arrays, self.emission.mover)
+                results = self._run(op, number, arrays)
             else:
                 name = f"reshard{plan.numbers[beside.passage.site]}"
                 mover = self.emission.mover
@@ -146,6 +153,11 @@ class _Scope:
         found = self.publish(i, node, results, raw)
         self.maker.latest = found[-1] if found else self.maker.latest
         return found
+
+    def _run(self, op: LocalOp, number: int, arrays: list[Array]) -> list[Array]:
+        mover, cuts = self.emission.mover, self.emission.cuts
+        found = run_in_chunks(op, number, arrays, cuts, mover.chunks)
+        return run_op(op, arrays, mover) if found is None else found
 
     def _recipe(
         self, place: Place, node: Node, binding: Binding, operands: list[Entry]
@@ -163,8 +175,7 @@ class _Scope:
     def inner(self, i: int, binding: Binding, body: int) -> _Scope:
         """The scope of a body of node i."""
         prefix = (*self.prefix, i, body)
-        maker = Maker(self.emission.plan, self.emission.mover)
-        return _Scope(self.emission, binding.bodies[body], prefix, maker)
+        return _Scope(self.emission, binding.bodies[body], prefix, self.emission.maker())
 
     def states(self) -> list[Sharding]:
         """Published states of the body's inputs."""

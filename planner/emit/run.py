@@ -23,9 +23,11 @@ from ir import (
     ReshardStep,
     Sharding,
     TensorType,
+    chunk_type,
 )
 
 from .attention import attention
+from .exchange_in_chunks import Known
 from .exchanged_rows import exchanged_add, exchanged_gather
 from .grouped import grouped
 from .halo import sliding
@@ -80,6 +82,28 @@ class Mover:
         self.mesh = mesh
         self.written: list[Written] = []
         self.slices: dict[int, Array] = {}
+        self.chunks = Known()
+
+    def move_in_chunks(
+        self, x: Array, type_: TensorType, steps: Sequence[ReshardStep], count: float,
+        name: str, cut: tuple[int, int],
+    ) -> Array:  # fmt: skip
+        """The same as `move`, chunk by chunk.
+
+        Args:
+            x: the shard before.
+            type_: of the whole value.
+            steps: in order.
+            count: how often one call runs them.
+            name: as of `move`.
+            cut: dimension, and number of chunks.
+        """
+        dim, chunks = cut
+        small = chunk_type(type_, dim, chunks)
+        parts = [
+            self.move(part, small, steps, count, name) for part in self.chunks.cut(x, dim, chunks)
+        ]
+        return self.chunks.note(parts, dim)
 
     def move(
         self, x: Array, type_: TensorType, steps: Sequence[ReshardStep], count: float,

@@ -27,6 +27,7 @@ from ir.analysis import Site
 from ir.evaluate import literal
 from ir.trace import Binding
 
+from .exchange_in_chunks import Cuts
 from .local_op import LocalOp
 from .run import Mover, run_op
 from .slices import bind_inside
@@ -74,6 +75,7 @@ class Maker:
     plan: LoweredPlan
     mover: Mover
     made: dict[tuple[Free, Sharding], Array] = field(default_factory=dict)
+    cuts: Cuts = field(default_factory=lambda: Cuts({}, {}, frozenset()))
     latest: Kept | None = None  # the value that was made last in this body
     awaited: list[Kept] = field(default_factory=list)  # operands beside gathered arguments
 
@@ -85,7 +87,17 @@ class Maker:
         self, entries: Sequence[Entry], states: Sequence[Sharding], sites: Sequence[Site]
     ) -> list[Array]:
         """Local shards of the operands of one op at their sites, in the states it needs."""
-        return self._read_all(entries, states, [self._move(site) for site in sites])
+        found = self._read_all(entries, states, [self._move(site) for site in sites])
+        for k, (entry, site) in enumerate(zip(entries, sites, strict=True)):
+            if site in self.cuts.sites and isinstance(entry, Kept):
+                found[k] = self._in_chunks(entry.array, entry.type, site)
+        return found
+
+    def _in_chunks(self, x: Array, type_: TensorType, site: Site) -> Array:
+        """Reshards a value in chunks."""
+        found, name = self.plan.at[site], f"reshard{self.plan.numbers[site]}"
+        cut, steps = self.cuts.sites[site], found.change.steps
+        return self.mover.move_in_chunks(x, type_, steps, found.weight, name, cut)
 
     def read_whole(
         self, entries: Sequence[Entry], states: Sequence[Sharding], count: float
@@ -96,7 +108,7 @@ class Maker:
 
     def _move(self, site: Site) -> Move:
         found = self.plan.at.get(site)
-        if found is None or found.in_parts:  # its product runs it
+        if found is None or found.in_parts or site in self.cuts.sites:  # they run by themselves
             return (), 1.0, ""
         return found.change.steps, found.weight, f"reshard{self.plan.numbers[site]}"
 
@@ -144,6 +156,8 @@ class Maker:
 
     def keep(self, x: Array, type_: TensorType, state: Sharding, site: Site) -> Kept:
         """Reshards a result as the plan says at this place and keeps it for its readers."""
+        if site in self.cuts.sites:
+            return Kept(self._in_chunks(x, type_, site), type_, self.plan.at[site].change.after)
         steps, count, name = self._move(site)
         kept = steps[-1].after if steps else state
         return Kept(self.mover.move(x, type_, steps, count, name), type_, kept)

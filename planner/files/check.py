@@ -266,3 +266,5 @@ def _check_in_parts(flat: FlatProgram, decisions: Decisions) -> None:
     known = {passage.site for passage in flat.passages}
     if extra := sorted(decisions.in_parts - known):
         raise IRError(f"a product runs in parts at {extra[0]}, which is not there")
+    if extra := sorted(set(decisions.chunks) - known):
+        raise IRError(f"an exchange runs in chunks at {extra[0]}, which is not there")

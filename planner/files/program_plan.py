@@ -65,6 +65,15 @@ class SiteRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_lik
     position: Position
 
 
+class ChunksRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A site of an exchange that runs in `count` chunks beside the products next to it."""
+
+    place: Place
+    at: Annotated[str, Meta(pattern="^(operand|result|return)$")]
+    position: Position
+    count: Count
+
+
 class SubstitutionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A rule applied at all places that look alike.
 
@@ -172,6 +181,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     # planner chose: in the program with `recomputed`
     hosted: tuple[RecomputedRow, ...] = ()
     attention: tuple[AttentionRow, ...] = ()  # that the program writes out
+    in_chunks: tuple[ChunksRow, ...] = ()  # exchanges beside products
 
 
 def fits(plan: ProgramPlan) -> bool:
@@ -194,6 +204,11 @@ def rows_of(decisions: Decisions) -> tuple[tuple[OpRow, ...], tuple[ValueRow, ..
 def site_rows(decisions: Decisions) -> tuple[SiteRow, ...]:
     """Sites of collective matmuls in a stable order."""
     return tuple(SiteRow(*site) for site in sorted(decisions.in_parts))
+
+
+def chunks_rows(decisions: Decisions) -> tuple[ChunksRow, ...]:
+    """Sites of exchanges in chunks in a stable order."""
+    return tuple(ChunksRow(*site, count) for site, count in sorted(decisions.chunks.items()))
 
 
 def decisions_of(plan: ProgramPlan, where: str) -> Decisions:
@@ -223,6 +238,7 @@ def decisions_of(plan: ProgramPlan, where: str) -> Decisions:
             tuple(state(text) for text in plan.inputs),
             tuple(state(text) for text in plan.outputs),
             frozenset(Site(row.place, row.at, row.position) for row in plan.in_parts),
+            {Site(row.place, row.at, row.position): row.count for row in plan.in_chunks},
         )
     except IRError as error:
         raise PlanError(

@@ -15,7 +15,7 @@ from costmodel import full_bytes, wire_bytes
 from ir import Reshard
 
 from ..sharding.cost.account import Account, held_at
-from ..sharding.cost.in_parts import PERMUTE, beside_product
+from ..sharding.cost.in_parts import beside_product
 from .analysed_plan import AnalysedPlan
 
 COMPUTE, COLLECTIVE = "compute", "collective"
@@ -181,7 +181,7 @@ def _collectives(analysed: AnalysedPlan, moved: Reshard, exposed_s: float) -> It
     parts = beside_product(analysed.decided, moved)
     if parts is not None:
         yield _Piece(
-            COLLECTIVE, PERMUTE, moved.cause, parts.axes, parts.seconds, exposed_s,
+            COLLECTIVE, parts.kind, moved.cause, parts.axes, parts.seconds, exposed_s,
             early, parts.sent_bytes, parts.count, time, moved.passage.op,
         )  # fmt: skip
         return

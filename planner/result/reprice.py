@@ -9,7 +9,7 @@ import msgspec
 from ..common.compiler_options import compiler_options
 from ..common.stop import PROVED, Stop
 from ..files.plan_file import one_stage
-from ..files.program_plan import site_rows
+from ..files.program_plan import chunks_rows, site_rows
 from ..sharding.cost.account import memory_on_cpus
 from ..sharding.search.found_to_file import collective_rows
 from .plan import Plan
@@ -26,12 +26,13 @@ def reprice(plan: Plan) -> Plan:
     least_s = min(program.lower_bound_s, sums.step_s)
     proved = sums.step_s - least_s <= PROVED * sums.step_s
     stop = Stop.GAP.name if program.stop == Stop.OPTIMAL.name and not proved else program.stop
-    in_parts = site_rows(analysed.decided.plan.decisions)
+    decisions = analysed.decided.plan.decisions
+    in_parts = site_rows(decisions)
     again = msgspec.structs.replace(
         program, step_s=sums.step_s, compute_s=sums.compute_s, communication_s=sums.communication_s,
         peak_bytes=sums.peak_bytes, argument_bytes=sums.argument_bytes,
         collectives=collective_rows(sums), exposed_s=sums.exposed_s, lower_bound_s=least_s,
-        stop=stop, in_parts=in_parts,
+        stop=stop, in_parts=in_parts, in_chunks=chunks_rows(decisions),
         compiler_options=compiler_options(
             overlap=program.overlap, in_parts=bool(in_parts), on_host=sums.host_bytes > 0
         ),

@@ -13,11 +13,16 @@ from ir import (
     Change,
     IRError,
     LoweredPlan,
+    Mesh,
+    Neighbours,
     Reshard,
     Sharding,
     Strategy,
+    chunks_of,
+    counts_of,
     is_product,
     kept_states,
+    neighbours_of,
     parts_of,
     strategy_of,
 )
@@ -29,6 +34,8 @@ from .problem.records import Built
 from .problem.states import state_at
 
 Ties = Mapping[int, int]  # result of the program -> flat argument that it shares one state with
+
+_Found = tuple[Passage, Change, bool, int]  # in parts; number of chunks
 
 
 @dataclass(frozen=True)
@@ -76,13 +83,14 @@ def lower(builder: Builder, built: Built, choice: Sequence[int]) -> LoweredPlan:
         changes.append(change)
     changing = np.array([change is not None for change in changes], dtype=np.bool_)
     joins, passages = outline.sites.join, outline.sites.passage
-    found: list[tuple[Passage, Change, bool]] = []
+    found: list[_Found] = []
     in_parts = _InParts(builder, built, choice)
     for n in np.flatnonzero(changing[joins]):
         join, passage = int(joins[n]), int(passages[n])
         change = changes[join]
         if change is not None:
-            found.append((flat.passages[passage], change, in_parts(join, passage, change)))
+            at = join, passage, change
+            found.append((flat.passages[passage], change, in_parts(*at), in_parts.chunks(*at)))
     return LoweredPlan(
         flat, builder.mesh, tuple(strategies), tuple([known[k] for k in kept]), tuple(results),
         _reshards(flat, builder.tied_in, found),
@@ -99,17 +107,31 @@ class _InParts:
     tables: dict[int, PartsTable | None] = field(default_factory=dict[int, PartsTable | None])
 
     def __call__(self, join: int, passage: int, change: Change) -> bool:
+        """Whether a product runs in parts beside the reshard."""
         if self.built.beside_s is None:
             return False
         if join not in self.tables:
             self.tables[join] = self.builder.in_parts(self.built.refs, join)
-        table, ends = self.tables[join], self.built.outline.joins[join]
-        if table is None:
-            return False
-        reshard, pair = self.builder.cache.reshard, (self.choice[ends.u], self.choice[ends.v])
+        table = self.tables[join]
+        return table is not None and table.less(*self._at(join, passage, change))
+
+    def chunks(self, join: int, passage: int, change: Change) -> int:
+        """In how many chunks the reshard runs."""
+        exchanges = self.builder.exchanges
+        if self.built.beside_s is None or exchanges is None:
+            return 1
+        kind = int(exchanges.kind[passage])
+        table = self.builder.in_chunks(self.built.refs, join, kind)
+        return 1 if table is None else table.count(*self._at(join, passage, change))
+
+    def _at(self, join: int, passage: int, change: Change) -> tuple[tuple[int, int], float, float]:
+        """Options of the two nodes, seconds of the reshard and of the compute beside it."""
+        assert self.built.beside_s is not None, "nothing runs beside compute"
+        ends, reshard = self.built.outline.joins[join], self.builder.cache.reshard
         seconds = sum(reshard.step_s(step, change.type) for step in change.steps)
         beside_s = float(self.built.beside_s[passage])
-        return table.less(pair, seconds * ends.weight, beside_s * ends.weight)
+        pair = self.choice[ends.u], self.choice[ends.v]
+        return pair, seconds * ends.weight, beside_s * ends.weight
 
 
 def lower_decisions(
@@ -133,8 +155,9 @@ def lower_decisions(
     specs = Specs(flat)
     strategies = _strategies(flat, decisions, specs)
 
-    def changes() -> Iterable[tuple[Passage, Change, bool]]:
-        for passage in flat.passages:
+    def changes() -> Iterable[_Found]:
+        near = neighbours_of(flat, specs.of) if decisions.chunks else dict[int, Neighbours]()
+        for n, passage in enumerate(flat.passages):
             before, after = states[passage.value], _after(passage)
             if passage.site.at == "result" and passage.op >= 0:
                 before, after = after, before
@@ -145,7 +168,9 @@ def lower_decisions(
                 in_parts = passage.site in decisions.in_parts
                 if in_parts:
                     _check_product(flat, specs, strategies, passage, change)
-                yield passage, change, in_parts
+                chunks = decisions.chunks.get(passage.site, 1)
+                _check_chunks(near.get(n), decisions.mesh, passage, change, chunks)
+                yield passage, change, in_parts, chunks
 
     def _after(passage: Passage) -> Sharding | None:
         """State that the reader needs; of an untied result the state that its op produces."""
@@ -190,6 +215,16 @@ def _check_product(
         raise IRError(f"no product runs in parts at {passage.site}; plan the function again")
 
 
+def _check_chunks(
+    near: Neighbours | None, mesh: Mesh, passage: Passage, change: Change, count: int
+) -> None:
+    if count == 1:
+        return
+    dim = chunks_of(change, near, mesh) if near else None
+    if dim is None or count not in counts_of(change.type, dim, change.before, mesh):
+        raise IRError(f"the exchange at {passage.site} does not run in {count} chunks; plan again")
+
+
 def _strategies(
     flat: FlatProgram, decisions: Decisions, specs: Specs
 ) -> tuple[Strategy | None, ...]:
@@ -208,13 +243,11 @@ def _strategies(
     return tuple(found)
 
 
-def _reshards(
-    flat: FlatProgram, tied: Ties, changes: Iterable[tuple[Passage, Change, bool]]
-) -> tuple[Reshard, ...]:
+def _reshards(flat: FlatProgram, tied: Ties, changes: Iterable[_Found]) -> tuple[Reshard, ...]:
     return tuple(
         [
-            Reshard(passage, change, _cause(flat, tied, passage), in_parts)
-            for passage, change, in_parts in changes
+            Reshard(passage, change, _cause(flat, tied, passage), in_parts, chunks)
+            for passage, change, in_parts, chunks in changes
         ]
     )
 

@@ -255,10 +255,12 @@ def lowered_part(
             values[(place[prefix[0]], *prefix[1:]), v] = state
         elif not prefix and v in part.number:
             values[(), part.number[v]] = state
-    in_parts = frozenset(
-        site._replace(place=(place[site.place[0]], *site.place[1:]))
-        for site in whole.in_parts
+    sites = {
+        site: site._replace(place=(place[site.place[0]], *site.place[1:]))
+        for site in (*whole.in_parts, *whole.chunks)
         if site.place and site.place[0] in place
-    )
-    decisions = Decisions(whole.mesh, ops, values, tuple(ins), tuple(outs), in_parts)
+    }
+    in_parts = frozenset(sites[site] for site in whole.in_parts if site in sites)
+    chunks = {sites[site]: n for site, n in whole.chunks.items() if site in sites}
+    decisions = Decisions(whole.mesh, ops, values, tuple(ins), tuple(outs), in_parts, chunks)
     return lower_decisions(flatten(part.program.graph), decisions, solved.reshard, {})

@@ -58,6 +58,11 @@ def solved_of(stage: StageTrainingStep, decisions: Decisions, reshard: ReshardMo
             for site in decisions.in_parts
             if site.place[:2] == inside
         ),
+        {
+            site._replace(place=site.place[2:]): count
+            for site, count in decisions.chunks.items()
+            if site.place[:2] == inside
+        },
     )  # fmt: skip
     states: dict[tuple[int, ...], Sharding] = {}
     for v in stage.states:

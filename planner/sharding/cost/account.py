@@ -20,7 +20,7 @@ from ...common.surface import public_methods
 from ..lower import Decided
 from ..problem.facts import Facts
 from .host_memory import HostCopy, host_bytes, host_copies
-from .in_parts import PERMUTE, BesideProduct, beside_product
+from .in_parts import BesideProduct, beside_product
 from .inside_ops import Inside, inside_ops
 from .stacks import is_strided, merged_stacks, turned_stacks
 
@@ -189,7 +189,7 @@ class _Priced:
 
 
 def _priced_in_parts(found: BesideProduct) -> _Priced:
-    held, runs = found.held_bytes, (PERMUTE, found.axes, found.sent_bytes, found.seconds)
+    held, runs = found.held_bytes, (found.kind, found.axes, found.sent_bytes, found.seconds)
     return _Priced(held, held, held, (runs,))
 
 
@@ -241,7 +241,7 @@ def account(decided: Decided) -> Account:
     for moved, parts, each, exposed_s in zip(plan.reshards, in_parts, rows, exposed, strict=True):
         share = exposed_s / each.seconds if each.seconds > 0.0 else 0.0
         for kind, axes, sent, seconds in each.runs:
-            cause = moved.cause if parts is None else f"{moved.cause}, beside its product"
+            cause = moved.cause if parts is None else f"{moved.cause}, {parts.words}"
             row = merged.setdefault((kind, axes, cause), [0.0, 0.0, 0.0, 0.0])
             row[0] += sent
             row[1] += moved.weight if parts is None else parts.count

@@ -19,9 +19,10 @@ from collections.abc import Collection, Iterator, Set
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel import ComputeModel, OpWork, op_seconds
-from ir import FactorSpec, lookup
+from ir import COUNTS, FactorSpec, lookup
 from ir.analysis import operand_types
 
 from ..problem.facts import Facts
@@ -79,6 +80,31 @@ def least_each_s(
         ops: flat numbers of the ops.
     """
     return dict(_each_s(facts, compute, (devices,), ops, {}, apart=False))
+
+
+def least_in_chunks_s(
+    facts: Facts, compute: ComputeModel, devices: int, i: int, factor: str
+) -> tuple[float, dict[int, float]]:
+    """Least seconds of one run of an op, and by the number of chunks those of one, split likewise.
+
+    Args:
+        facts: facts of the program.
+        compute: prices of ops on a device.
+        devices: number of devices.
+        i: flat number of the op.
+        factor: that is cut into chunks.
+    """
+    work = _work(facts, i)
+    rows = _splits(work.spec, (devices,))
+    if len(rows) > MOST_WAYS:
+        return 0.0, dict.fromkeys(COUNTS, 0.0)
+    ways = _ways(work.spec, rows)
+    seconds = np.broadcast_to(op_seconds(work, ways, compute), (len(rows),))
+    best = {name: w[[int(seconds.argmin())]] for name, w in ways.items()}
+    parts = {
+        n: float(op_seconds(work, best | {factor: best[factor] * n}, compute)[0]) for n in COUNTS
+    }
+    return float(seconds.min()), parts
 
 
 def least_inside_s(
@@ -158,11 +184,15 @@ def _least(work: OpWork, compute: ComputeModel, sizes: Collection[int], *, apart
     rows = _splits(work.spec, sizes)
     if len(rows) > MOST_WAYS:
         return 0.0  # too many ways to try: 0 is a valid bound
-    names = work.spec.names
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
-    ways = {name: table[:, k] for k, name in enumerate(names)}
+    ways = _ways(work.spec, rows)
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
     seconds = np.broadcast_to(op_seconds(work, ways, compute), (len(rows),))
     return float((seconds * table.prod(axis=1) if apart else seconds).min())
+
+
+def _ways(spec: FactorSpec, rows: list[tuple[int, ...]]) -> dict[str, NDArray[np.float64]]:
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(spec.names))
+    return {name: table[:, k] for k, name in enumerate(spec.names)}
 
 
 def _splits(spec: FactorSpec, sizes: Collection[int]) -> list[tuple[int, ...]]:

@@ -37,8 +37,17 @@ from ...solver.problem import Edge, Floats, Hidden, IntraProblem
 from .buffers import LiveIntervals
 from .facts import Facts
 from .host_copies import HostCopies
+from .in_chunks import Exchanges
 from .in_parts import Products
-from .overlap_tables import PartsTable, lengths_of, most_finite, sites_of, split_once, work_of
+from .overlap_tables import (
+    ChunksTable,
+    PartsTable,
+    lengths_of,
+    most_finite,
+    sites_of,
+    split_once,
+    work_of,
+)
 from .records import Built, MenuCache, NodeRef, States
 from .reshard_tables import edge_table, same_state_table
 from .skeleton import End, Join, Outline, Slot
@@ -68,7 +77,9 @@ class Builder:
         self.tied_in = facts.tied_in
         self.outline = outline or outline_of(facts, None)
         self.overlap = overlap and not cache.reshard.cluster.has_cpus
-        self.products = Products(facts, cache, self.outline) if in_parts and self.overlap else None
+        may = in_parts and self.overlap
+        self.products = Products(facts, cache, self.outline) if may else None
+        self.exchanges = Exchanges(cache, self.outline) if may else None
 
     def spec(self, op: FlatOp) -> FactorSpec:
         return self.facts.spec(op)
@@ -132,7 +143,8 @@ class Builder:
 
     def _edges(self, beside_s: Floats | None) -> tuple[dict[int, Floats], list[Edge]]:
         """Costs of joins of a node with itself, and edges."""
-        outline, sites = self.outline, sites_of(self.outline, beside_s)
+        kinds = self.exchanges.kind if self.exchanges else None
+        outline, sites = self.outline, sites_of(self.outline, beside_s, kinds)
         tables, most, free = dict[int, Floats](), dict[int, float](), set[int]()
         found = dict[_Alike, list[tuple[float, float]]]()
         joins = zip(outline.joins, outline.types, outline.counts, strict=True)
@@ -146,18 +158,19 @@ class Builder:
                     free.add(id(table))
             if id(table) in free:
                 continue
-            alone = ((-1, 0.0, count),)
+            alone = ((-1, -1, 0.0, count),)
             places = alone if join.how == "same state" else sites.get(k, alone)
-            for window, longest_s, times in places:
-                counted = window if longest_s > 0.0 or parts is not None else -1
-                key = join.u, join.v, id(table), counted, parts
+            for window, kind, longest_s, times in places:
+                chunks = self.in_chunks(self.refs, k, kind)
+                beside = longest_s > 0.0 or parts is not None or chunks is not None
+                key = join.u, join.v, id(table), window if beside else -1, parts, chunks
                 found.setdefault(key, []).append((longest_s * join.weight, times))
         own, edges = dict[int, Floats](), list[Edge]()
-        for (u, v, number, window, parts), each in found.items():
+        for (u, v, number, window, parts, chunks), each in found.items():
             table = tables[number]
             if window >= 0:
                 lengths = lengths_of(most[number], each)
-                cost, hidden = split_once(self.cache.edges, table, lengths, parts)
+                cost, hidden = split_once(self.cache.edges, table, lengths, parts, chunks)
                 edges.append(Edge(u, v, cost, Hidden(window, hidden)))
                 continue
             cost = self._times(self.cache.edges, table, sum(times for _, times in each))
@@ -172,6 +185,14 @@ class Builder:
         join = self.outline.joins[number]
         ends = (self._state_column(refs, end) for end in (join.source, join.target))
         return self.products.table(number, refs, *ends) if self.products else None
+
+    def in_chunks(self, refs: Sequence[NodeRef], number: int, kind: int) -> ChunksTable | None:
+        """Exchanges in chunks at the sites of a join with a kind of products beside them."""
+        join, type_ = self.outline.joins[number], self.outline.types[number]
+        if self.exchanges is None or kind < 0 or join.how != "reshard":
+            return None
+        rows, columns = (self._state_column(refs, end) for end in (join.source, join.target))
+        return self.exchanges.table(kind, rows, columns, type_, join.weight)
 
     def _multiplied(self, costs: list[Floats]) -> list[Floats]:
         """Costs of nodes, times the members of each."""
@@ -282,7 +303,7 @@ class Builder:
             total = self._scratch_bytes(op, menu)
             for v, times in zip(inner, counted, strict=True):
                 if times:
-                    states = self._column(menu, "result", op.outputs.index(v))
+                    states = self.cache.column(menu, "result", op.outputs.index(v))
                     total = total + self._state_bytes(self.flat.values[v].type, states, times)
             self.cache.vectors[key] = total
             self.cache.menus[("keep", id(menu))] = menu
@@ -316,14 +337,6 @@ class Builder:
             self.cache.menus[("keep", id(menu))] = menu
         return self.cache.vectors[key]
 
-    def _column(self, menu: tuple[Strategy, ...], side: str, position: int) -> States:
-        key = (id(menu), side, position)
-        if key not in self.cache.columns:
-            states = tuple((s.operands if side == "operand" else s.results)[position] for s in menu)
-            self.cache.columns[key] = self.cache.columns.setdefault(("is", states), states)
-            self.cache.menus[("keep", id(menu))] = menu
-        return self.cache.columns[key]
-
     def _states_at(self, end: End) -> States:
         """The state of a value under each option of the node that has it."""
         return self._state_column(self.refs, end)
@@ -333,30 +346,24 @@ class Builder:
         if end.how == "states":
             return ref.states
         if end.how == "lifted":
-            return self._lift(ref.states)
-        return self._column(ref.menu, end.how, end.position)
+            return self.cache.lift(ref.states)
+        return self.cache.column(ref.menu, end.how, end.position)
 
     def source(self, v: int) -> tuple[int, States]:
         """The node that provides value v, and the state of v under each of its options."""
         end = self.outline.end_of(v)
         return end.node, self._states_at(end)
 
-    def _lift(self, states: States) -> States:
-        key = ("lift", states)
-        if key not in self.cache.columns:
-            self.cache.columns[key] = tuple(s.stacked() for s in states)
-        return self.cache.columns[key]
-
     def _table(self, join: Join, type_: TensorType) -> Floats:
         """Costs of a join, by the options of its two nodes."""
         edges = self.cache.edges
         if join.how == "same":
-            return self._same(len(self.refs[join.u].menu))
+            return self.cache.same(len(self.refs[join.u].menu))
         columns = self._states_at(join.target)
         if join.how == "slices":
             key = "slices", len(columns)
             if key not in edges:
-                edges[key] = np.vstack((self._same(len(columns)),) * 2)
+                edges[key] = np.vstack((self.cache.same(len(columns)),) * 2)
             return edges[key]
         rows = self._states_at(join.source)
         if join.how == "same state":
@@ -371,13 +378,6 @@ class Builder:
             edges[kept] = np.hstack((as_is, copied))
             edges[("keep", id(move))] = move
         return edges[kept]
-
-    def _same(self, count: int) -> Floats:
-        """The table of two nodes that take the same option, one object for equal sizes."""
-        key = "same", count
-        if key not in self.cache.edges:
-            self.cache.edges[key] = np.where(np.eye(count, dtype=bool), 0.0, np.inf)
-        return self.cache.edges[key]
 
     def settle(self, built: Built, choice: list[int]) -> None:
         """Sets the nodes that only count memory by the choices of their neighbours."""
@@ -396,4 +396,5 @@ class Builder:
 
 
 _NONE = np.zeros(0)
-_Alike = tuple[int, int, int, int, PartsTable | None]  # two nodes, table, window, products in parts
+# two nodes, table, window, products in parts, exchanges in chunks
+_Alike = tuple[int, int, int, int, PartsTable | None, ChunksTable | None]

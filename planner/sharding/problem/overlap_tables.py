@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodel import INTERFERENCE
+from costmodel import INTERFERENCE, InChunks
 
 from ...solver.problem import Floats, Work
 from .skeleton import Outline
@@ -19,26 +20,31 @@ Lengths = tuple[tuple[float, float], ...]
 
 
 def sites_of(
-    outline: Outline, beside_s: Floats | None
-) -> dict[int, list[tuple[int, float, float]]]:
-    """Join -> (window, seconds beside which it may run, number of such sites).
+    outline: Outline, beside_s: Floats | None, kinds: NDArray[np.intp] | None
+) -> dict[int, list[tuple[int, int, float, float]]]:
+    """Join -> (window, kind, seconds beside which it may run, number of such sites).
 
     Args:
         outline: outline of the problem.
         beside_s: seconds of compute beside each passage; None where nothing runs beside compute.
+        kinds: kind of products beside each passage, -1 where there are none; None if nothing runs
+            in chunks.
     """
-    found: dict[int, list[tuple[int, float, float]]] = {}
+    found: dict[int, list[tuple[int, int, float, float]]] = {}
     if beside_s is None:
         return found
     sites, windows = outline.sites, outline.windows
     at = windows.passage[sites.passage], beside_s[sites.passage], windows.rounds[sites.passage]
-    rows = np.stack((sites.join, *at), axis=1)
+    kind = np.full(len(sites.join), -1) if kinds is None else kinds[sites.passage]
+    rows = np.stack((sites.join, *at, kind), axis=1)
     each, counts = np.unique(rows, axis=0, return_counts=True)
-    for (join, window, longest_s, share), count in zip(each.tolist(), counts.tolist(), strict=True):
-        here = found.setdefault(int(join), [])
-        here.append((int(window), longest_s, count * share if share < 1.0 else count))
+    for (join, window, longest_s, share, kind_), count in zip(
+        each.tolist(), counts.tolist(), strict=True
+    ):
+        here, which = found.setdefault(int(join), []), (int(window), int(kind_))
+        here.append((*which, longest_s, count * share if share < 1.0 else count))
         if share < 1.0:
-            here.append((int(window), 0.0, count * (1.0 - share)))
+            here.append((*which, 0.0, count * (1.0 - share)))
     return found
 
 
@@ -102,13 +108,79 @@ class PartsTable:
         return paid, hidden
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunksTable:
+    """Exchanges in chunks by the options of a join's two nodes, all runs together.
+
+    rows, columns: options of the pairs between which there is one.
+    prices: by number of chunks, one entry per pair; infinite where it does not divide.
+    """
+
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    prices: tuple[InChunks, ...]
+
+    def best(self, seconds: Floats, beside_s: float) -> tuple[NDArray[np.intp], Floats, Floats]:
+        """Number of chunks of each pair, paid and hidden seconds; 1 as a whole if not dearer.
+
+        Args:
+            seconds: of the exchanges as a whole.
+            beside_s: seconds of other compute beside one.
+        """
+        hidden = np.minimum(seconds, INTERFERENCE * beside_s) / INTERFERENCE
+        count, paid = np.ones(len(seconds), dtype=np.intp), seconds - hidden
+        for each in self.prices:
+            added = each.added_s(beside_s)
+            less = added < paid
+            count = np.where(less, each.count, count)
+            paid = np.where(less, added, paid)
+            hidden = np.where(less, each.hidden_s(beside_s), hidden)
+        return count, paid, hidden
+
+    def count(self, pair: tuple[int, int], seconds: float, beside_s: float) -> int:
+        """In how many chunks an exchange runs at a site.
+
+        Args:
+            pair: options of the two nodes.
+            seconds: of the exchange as a whole.
+            beside_s: seconds of other compute beside it.
+        """
+        at = np.flatnonzero((self.rows == pair[0]) & (self.columns == pair[1]))
+        if not len(at):
+            return 1
+        counts, _, _ = self.best(np.full(len(self.rows), seconds), beside_s)
+        return int(counts[at[0]])
+
+    def at(
+        self, lengths: Lengths, table: Floats, whole: tuple[Floats, Floats]
+    ) -> tuple[Floats, Floats]:
+        """Paid and hidden seconds at several sites, in chunks where that is less.
+
+        Args:
+            lengths: seconds of compute beside it and number of such sites, of all runs.
+            table: seconds of the reshard, of all runs; infinite where there is no way.
+            whole: paid and hidden seconds of the reshards as a whole.
+        """
+        where = self.rows, self.columns
+        paid, hidden = whole[0].copy(), whole[1].copy()
+        paid[where] = hidden[where] = 0.0
+        for longest_s, times in lengths:
+            _, more, less = self.best(table[where], longest_s)
+            paid[where] += times * more
+            hidden[where] += times * less
+        return paid, hidden
+
+
 def split_once(
-    known: dict[object, Floats], table: Floats, lengths: Lengths, parts: PartsTable | None
-) -> tuple[Floats, Floats]:
+    known: dict[object, Floats], table: Floats, lengths: Lengths, parts: PartsTable | None,
+    chunks: ChunksTable | None,
+) -> tuple[Floats, Floats]:  # fmt: skip
     """The paid and the hidden seconds of a table; one object for equal arguments."""
-    key = id(table), lengths, parts
+    key = id(table), lengths, parts, chunks
     if ("paid", *key) not in known:
         split = split_table(table, lengths) if parts is None else parts.at(lengths, table)
+        if chunks is not None:
+            split = chunks.at(lengths, table, split)
         known["paid", *key], known["hidden", *key] = split
         known["keep", id(table)] = table
     return known["paid", *key], known["hidden", *key]

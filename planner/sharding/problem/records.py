@@ -8,18 +8,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel import ComputeModel, ReshardModel
+from costmodel import ComputeModel, ProductChunks, ReshardModel
 from ir import FactorSpec, Mesh, Sharding, Splits, Strategy
 
 from ...solver.problem import Floats, IntraProblem
 from .buffers import LiveIntervals, watched
-from .overlap_tables import PartsTable
+from .overlap_tables import ChunksTable, PartsTable
 from .skeleton import Outline
 
 States = tuple[Sharding, ...]
 _Menus = dict[object, tuple[Strategy, ...]]
 _Index = dict[object, tuple[NDArray[np.intp], str]]
 _Products = dict[object, PartsTable | None]
+_Chunks = dict[object, ChunksTable | None]
 _Near = dict[object, list[tuple[list[int], list[int]]]]
 AllowOp = Callable[[int, FactorSpec, tuple[Strategy, ...]], tuple[Strategy, ...]]
 AllowState = Callable[[int, Sharding], bool]
@@ -65,6 +66,8 @@ class MenuCache:
     index: _Index = field(default_factory=_Index)
     forms: dict[int, Hashable] = field(default_factory=dict[int, Hashable])
     products: _Products = field(default_factory=_Products)
+    chunks: _Chunks = field(default_factory=_Chunks)
+    chunked: dict[object, ProductChunks] = field(default_factory=dict[object, ProductChunks])
     near: _Near = field(default_factory=_Near)
     ways: dict[int, Mapping[str, Floats]] = field(default_factory=dict[int, Mapping[str, Floats]])
     splits: Splits = field(init=False)
@@ -82,6 +85,29 @@ class MenuCache:
             self.ways[id(menu)] = ways
             self.menus[("keep", id(menu))] = menu
         return self.ways[id(menu)]
+
+    def column(self, menu: tuple[Strategy, ...], side: str, position: int) -> States:
+        """States of an "operand" or "result" under each strategy; one object for equal ones."""
+        key = (id(menu), side, position)
+        if key not in self.columns:
+            states = tuple((s.operands if side == "operand" else s.results)[position] for s in menu)
+            self.columns[key] = self.columns.setdefault(("is", states), states)
+            self.menus[("keep", id(menu))] = menu
+        return self.columns[key]
+
+    def same(self, count: int) -> Floats:
+        """The table of two nodes that take the same option, one object for equal sizes."""
+        key = "same", count
+        if key not in self.edges:
+            self.edges[key] = np.where(np.eye(count, dtype=bool), 0.0, np.inf)
+        return self.edges[key]
+
+    def lift(self, states: States) -> States:
+        """The states with a leading dimension."""
+        key = ("lift", states)
+        if key not in self.columns:
+            self.columns[key] = tuple(s.stacked() for s in states)
+        return self.columns[key]
 
 
 @dataclass

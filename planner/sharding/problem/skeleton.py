@@ -6,6 +6,7 @@ nodes are one join with a count, so that a mesh prices classes and not ops.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import ComputeModel
-from ir import TensorType
+from ir import Neighbours, TensorType, neighbours_of
 from ir.analysis import Link, Passage
 
 from ...solver.problem import Floats
@@ -133,6 +134,11 @@ class Outline:
         for i, seconds in least_each_s(self.facts, compute, devices, of_op).items():
             found[of_op[i]] = seconds
         return found
+
+    @cached_property
+    def neighbours(self) -> Mapping[int, Neighbours]:
+        """Products beside which values may be exchanged in chunks, by the number of the passage."""
+        return neighbours_of(self.facts.flat, self.facts.spec)
 
     @cached_property
     def passage_numbers(self) -> dict[Passage, int]:

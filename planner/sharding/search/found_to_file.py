@@ -9,7 +9,14 @@ from costmodel import Cluster
 
 from ...common.compiler_options import compiler_options
 from ...common.options import Options
-from ...files.program_plan import BaselineRow, CandidateRow, CollectiveRow, rows_of, site_rows
+from ...files.program_plan import (
+    BaselineRow,
+    CandidateRow,
+    CollectiveRow,
+    chunks_rows,
+    rows_of,
+    site_rows,
+)
 from ..cost.account import Account
 from .asked import may_offload
 from .context import Candidate
@@ -42,6 +49,7 @@ def outcome(
         "overlap": best.builder.overlap,
         "collective_matmul": options.in_parts,
         "in_parts": site_rows(best.decisions),
+        "in_chunks": chunks_rows(best.decisions),
         "compiler_options": compiler_options(
             overlap=best.builder.overlap,
             in_parts=bool(best.decisions.in_parts),
