@@ -18,6 +18,7 @@ from ir import (
     GROUPED,
     HOST_COPIES,
     REGISTERED,
+    SCALED,
     SHARD_MAP,
     SLIDING,
     FactorSpec,
@@ -32,7 +33,7 @@ from ir import (
 
 from .attention_blocks import AttentionWork, Hops
 from .borders import Borders
-from .compute import ComputeModel
+from .compute import ComputeModel, item_bytes
 from .exchanged_rows import RowExchange
 from .grouped import GroupedWork
 from .mapped import mapped_s
@@ -40,6 +41,7 @@ from .running_totals import RunningTotals
 
 Floats = NDArray[np.float64]
 
+_BLOCK_SCALED = "float4_e2m1fn"
 LARGE = 8192.0  # sides of a product that runs at full rate
 
 
@@ -106,6 +108,8 @@ def _own_seconds(
     local = local_sizes(work.spec, ways)
     if work.node.op == "dot_general":
         return _product_s(work, local, compute)
+    if work.node.op in SCALED:
+        return _scaled_product_s(work, local, compute)
     if work.node.op in HOST_COPIES:
         return np.zeros(count)
     if work.node.op == SHARD_MAP:
@@ -247,7 +251,28 @@ def _share(spec: FactorSpec, ways: Mapping[str, Floats], count: int) -> Floats:
     return 1.0 / total
 
 
-def _product_s(work: OpWork, local: Mapping[str, Floats], compute: ComputeModel) -> Floats:
+def _scaled_product_s(work: OpWork, local: Mapping[str, Floats], compute: ComputeModel) -> Floats:
+    """Of a product with scales of blocks.
+
+    Matrix units that compute in 4 bits scale blocks themselves. For others XLA multiplies operands
+    by their scales in memory, in the type of the result, and their product is one of that type
+    (xla/service/gpu/transforms/block_scaling_rewriter.cc).
+    """
+    if compute.device.peak(_BLOCK_SCALED):
+        return _product_s(work, local, compute)
+    wide, count = work.node.outputs[0].dtype, len(next(iter(local.values()), np.ones(1)))
+    moved: Floats = np.zeros(count)
+    for type_, dims in zip(work.operands[:2], work.spec.operands[:2], strict=True):
+        own = tensor_bytes(type_, dims, local, count)
+        moved = moved + own * (1.0 + item_bytes(wide) * type_.size / max(type_.nbytes, 1))
+    unpacked = compute.memory_s(moved) + 2.0 * compute.launch_s
+    return unpacked + _product_s(work, local, compute, wide)
+
+
+def _product_s(
+    work: OpWork, local: Mapping[str, Floats], compute: ComputeModel, dtype: str = ""
+) -> Floats:
+    """Of a product, in the type of its first operand or another one."""
     lhs, rhs = ({f for dim in dims for f in dim} for dims in work.spec.operands[:2])
     out = {f for dims in work.spec.results for dim in dims for f in dim}
     sizes: dict[str, Floats | float] = {"b": 1.0, "m": 1.0, "n": 1.0, "k": 1.0}
@@ -257,7 +282,8 @@ def _product_s(work: OpWork, local: Mapping[str, Floats], compute: ComputeModel)
         else:
             role = "k"
         sizes[role] = sizes[role] * size
-    return compute.gemm_s(sizes["b"], sizes["m"], sizes["n"], sizes["k"], work.operands[0].dtype)
+    dtype = dtype or work.operands[0].dtype
+    return compute.gemm_s(sizes["b"], sizes["m"], sizes["n"], sizes["k"], dtype)
 
 
 def _registered_s(

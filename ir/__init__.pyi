@@ -75,6 +75,7 @@ from .ops.grouped import grouped_sizes as grouped_sizes
 from .ops.mapped import SHARD_MAP as SHARD_MAP
 from .ops.mapped import mapped_axes as mapped_axes
 from .ops.numeric import numpy_dtype as numpy_dtype
+from .ops.scaled import SCALED as SCALED
 from .ops.shift import SHIFT as SHIFT
 from .ops.sliding import Slide as Slide
 from .passing import factor_marks as factor_marks

@@ -2,7 +2,7 @@
 """Kernels of GPU libraries on CPUs: their operations written out, so that a program runs anywhere.
 
 JAX lowers them for GPUs alone, and asks for cuDNN while it traces. Importing this file adds a
-lowering for CPUs, which computes the same numbers with the scores in memory.
+lowering for CPUs, which computes the same numbers with the scores, or scaled operands, in memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import jax.numpy as jnp
 from .errors import IRError
 from .jax_compilers import lower_on_cpu
 from .jax_internals import fused_attention_stablehlo as cudnn_attention
+from .jax_internals import scaled_matmul_stablehlo as cudnn_products
 from .jaxpr import tensor_type
 from .ops.attention import is_written_out
 from .ops.attention_math import backward, forward
+from .ops.scaled import ROWS, scaled_up
 
 Array = Any
 
@@ -83,3 +85,11 @@ for _primitive, _meaning in (
     (cudnn_attention._dot_product_attention_bwd_p, backward),
 ):
     lower_on_cpu(_primitive, _on_cpu(_meaning, _primitive.name))
+
+
+def _scaled_on_cpu(*operands: Array, preferred_element_type: Any) -> list[Array]:
+    a, b = scaled_up(jnp, ROWS, *operands)
+    return [jnp.einsum("bmk,bnk->bmn", a, b).astype(preferred_element_type)]
+
+
+lower_on_cpu(cudnn_products._scaled_matmul_p, _scaled_on_cpu)

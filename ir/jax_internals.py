@@ -23,6 +23,7 @@ from .registered import REGISTERED
 
 try:  # names that a version may move
     from jax._src.cudnn import fused_attention_stablehlo as fused_attention_stablehlo
+    from jax._src.cudnn import scaled_matmul_stablehlo as scaled_matmul_stablehlo
     from jax.extend import core as jcore
     from jax.extend.random import threefry2x32_p
     from jax.extend.source_info_util import current_name_stack, user_context

@@ -179,14 +179,14 @@ def _dot(operands: Sequence[Shape], attrs: Attributes) -> Sequence[Shape]:
     if not isinstance(numbers, tuple):
         raise IRError(f"its dimension numbers are {numbers!r}, expected (contracting, batch)")
     contracting, batch = map(pairs, numbers)
-    left, right = operands
+    left, right = operands[:2]
     for i, j in (*zip(*contracting, strict=True), *zip(*batch, strict=True)):
         if left[i] != right[j]:
             raise IRError(
                 f"it joins dimension {i} of {left} and {j} of {right}: {left[i]} and {right[j]}"
             )
     kept = [left[i] for i in batch[0]]
-    for side, shape in enumerate(operands):
+    for side, shape in enumerate(operands[:2]):
         used = (*contracting[side], *batch[side])
         kept += [size for i, size in enumerate(shape) if i not in used]
     return [tuple(kept)]
@@ -216,6 +216,12 @@ def _attention_forward(operands: Sequence[Shape], attrs: Attributes) -> Sequence
     return found if attrs["is_training"] else found[:1]
 
 
+def _scaled(operands: Sequence[Shape], attrs: Attributes) -> Sequence[Shape]:
+    del attrs
+    a, b = operands[:2]
+    return ((a[0], a[1], b[1]),)
+
+
 def _attention_backward(operands: Sequence[Shape], attrs: Attributes) -> Sequence[Shape]:
     return operands[: 4 if has_bias_gradient(attrs) else 3]
 
@@ -240,6 +246,8 @@ _RULES: Mapping[str, ShapeRule] = {
     "random_bits": _bits,
     "random_fold_in": _together,
     "reshape": _reshape,
+    "scaled_dot": _dot,
+    "scaled_matmul_wrapper": _scaled,
     "slice": _slice,
     "split": _split,
     "squeeze": _squeeze,

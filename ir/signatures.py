@@ -44,6 +44,7 @@ _BY_SIGNATURE: Mapping[str, str] = {
     """,
     "_ _ -> _": "conv_general_dilated dot_general",
     "_ _ _* -> _": "ragged_dot_general",
+    "_ _ _ _ -> _": "scaled_dot scaled_matmul_wrapper",
     "T T T _ _ _ _ _ _ _ -> T float32*": "dot_product_attention_fwd_wrapper",
     "T T T _ _ _ _ _ _ _ float32 T T -> T T T _*": "dot_product_attention_bwd_wrapper",
     "T _ -> T": "gather pow random_fold_in",
@@ -71,6 +72,8 @@ _GIVEN: Mapping[str, str] = {
     "conv_general_dilated": "preferred_element_type",
     "convert_element_type": "new_dtype",
     "dot_general": "preferred_element_type",
+    "scaled_dot": "preferred_element_type",
+    "scaled_matmul_wrapper": "preferred_element_type",
     "iota": "dtype",
     "mul": "out_dtype",
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 Arrays = tuple[Any, ...]
@@ -52,6 +53,16 @@ def indices(*shape: int, high: int, seed: int = 0) -> np.ndarray:
     """Start indices, one in eight out of range on either side."""
     rng = np.random.default_rng([seed, *shape])
     return rng.integers(-max(1, high // 8), high + max(1, high // 8), shape).astype(np.int32)
+
+
+def scaled(batch: int, m: int, n: int, k: int, block: int = 32) -> Arrays:
+    """Operands of a product of 8-bit numbers with a scale for each block."""
+    a, b = (normal(batch, rows, k).astype(jnp.float8_e4m3fn) for rows in (m, n))
+    scales = (
+        (2.0 ** whole(batch, rows, k // block, high=3)).astype(jnp.float8_e8m0fnu)
+        for rows in (m, n)
+    )
+    return (a, b, *scales)
 
 
 def batch_spd(*shape: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from .example import (
     Y,
     normal,
     positive,
+    scaled,
     whole,
 )
 
@@ -27,6 +28,14 @@ def _products() -> list[Example]:
     def dot(dims: Any, **options: Any) -> Callable[..., Any]:
         return lambda x, y: lax.dot_general(x, y, dims, **options)
 
+    def by_blocks(a: Any, b: Any, a_scale: Any, b_scale: Any) -> Any:
+        numbers = (((2,), (2,)), ((0,), (0,)))
+        scales = {"lhs_scale": a_scale, "rhs_scale": b_scale.astype(a_scale.dtype)}
+        return lax.scaled_dot(
+            a, b, dimension_numbers=numbers, preferred_element_type=jnp.float32, **scales
+        )
+
+    bf16 = jnp.bfloat16
     ragged = (normal(6, 4), normal(2, 4, 8), np.array([2, 3], np.int32))
     by_rows = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
     return [
@@ -39,6 +48,9 @@ def _products() -> list[Example]:
             "two contracted",
         ),
         Example("dot_general", dot((((), ()), ((), ()))), (normal(4), normal(6)), "outer"),
+        Example("scaled_matmul_wrapper", jax.nn.scaled_matmul, scaled(2, 4, 6, 128)),
+        Example("scaled_dot", by_blocks, (*scaled(2, 4, 6, 128)[:3], np.ones((2, 6, 1), bf16))),
+        Example("scaled_dot", by_blocks, scaled(2, 4, 6, 128), "both"),
         Example("dot_general", dot((((0,), (0,)), ((), ()))), (normal(4), normal(4)), "inner"),
         Example(
             "dot_general",
