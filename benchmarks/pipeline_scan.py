@@ -47,7 +47,11 @@ from planner.pipeline.schedule.lockstep import lockstep
 from tests.planner.emit.pipelines import pipeline_of
 
 LAYERS, MICROBATCHES, ROUNDS = 8, 8, 10
-CASES = [(s, name) for s in (2, 4) for name in ("gpipe", "1f1b", "1f1b-eager", "zb-h1", "zb-h2")]
+CASES = [
+    (s, name)
+    for s in (2, 4)
+    for name in ("gpipe", "1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2")
+]
 QUICK = [(2, "1f1b-eager")]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import final
 
@@ -135,13 +136,12 @@ def _gpipe(x: Pipe) -> Floats:
     return f.sum(-1) + b.sum(-1) + 2 * c.sum(-1) + more * slow
 
 
-def _warm_up(x: Pipe, *, eager: bool) -> Floats:
-    left = np.arange(x.stages, 0, -1.0)
-    depth = 2 * left - 1 if eager else left
+def _warm_up(x: Pipe, ahead: int = 1) -> Floats:
+    depth = ahead * np.arange(x.stages - 1, -1, -1.0) + 1
     return depth if x.in_flight is None else np.minimum(depth, x.in_flight)
 
 
-def _one_f_one_b(x: Pipe, *, eager: bool = False) -> Floats:
+def _one_f_one_b(x: Pipe, ahead: int = 1) -> Floats:
     """The round trip of one micro-batch + (M - 1) P, P the period of the steady state.
 
     Stage i starts with K_i forwards. A forward chain down from stage i to j and the backward chain
@@ -150,15 +150,16 @@ def _one_f_one_b(x: Pipe, *, eager: bool = False) -> Floats:
 
         P = max over i <= j of (sum of t from i to j + 2 sum of c) / (K_i - K_j + 1), and max c.
 
-    Without transfers P = max t, as in Alpa; equal stages hide c up to 0 with policy A and up to
-    t / 2 with policy B. P is exact for policy A; the whole is mostly a little above the simulated
-    time (of 13,460 random unequal pipelines 31 took up to 5.6 % longer).
+    Without transfers P = max t, as in Alpa; equal stages hide c up to (a - 1) t / 2 with
+    K_i = a (p - 1 - i) + 1: up to 0 with policy A, up to t / 2 with policy B. P is exact for policy
+    A; the whole is mostly a little above the simulated time (of 13,460 random unequal pipelines 31
+    took up to 5.6 % longer).
 
     Source: Zheng et al., Alpa, OSDI 2022, section 5.1; Fan et al., DAPPLE, for the warm-up. The
         circuits are those of the max-plus theory of such orders (Baccelli et al., 1992).
     """
     f, b, c = _one_way(x)
-    warm_up = _warm_up(x, eager=eager)
+    warm_up = _warm_up(x, ahead)
     trip = (f + b).sum(-1) + 2 * c.sum(-1)
     return trip + (x.microbatches - 1) * _period(f + b, c, warm_up)
 
@@ -218,7 +219,7 @@ def _zero_bubble(x: Pipe, *, late: int) -> Floats:
     Source: Qi et al., Zero bubble pipeline parallelism, ICLR 2024, section 2.
     """
     two = x.forward_s + x.input_gradient_s
-    circuits = _period(two, x.transfer_s, _warm_up(x, eager=late == 2))
+    circuits = _period(two, x.transfer_s, _warm_up(x, late))
     period = np.maximum(_most(two + x.weight_gradient_s), circuits)
     return x.microbatches * period + _split(x, late)
 
@@ -285,11 +286,10 @@ class _Formula:
 
 _FORMULAS: Mapping[str, _Formula] = MappingProxyType(
     {
-        "1f1b": _Formula(_one_f_one_b, lambda x: _warm_up(x, eager=False)),
-        "1f1b-eager": _Formula(
-            lambda x: _one_f_one_b(x, eager=True), lambda x: _warm_up(x, eager=True)
-        ),
-        "1f1b-stashed": _Formula(_one_f_one_b, lambda x: _warm_up(x, eager=False)),
+        "1f1b": _Formula(_one_f_one_b, _warm_up),
+        "1f1b-deep": _Formula(partial(_one_f_one_b, ahead=4), partial(_warm_up, ahead=4)),
+        "1f1b-eager": _Formula(partial(_one_f_one_b, ahead=2), partial(_warm_up, ahead=2)),
+        "1f1b-stashed": _Formula(_one_f_one_b, _warm_up),
         "chimera": _Formula(_chimera, _held_chimera),
         "gpipe": _Formula(_gpipe, lambda x: np.full(x.stages, float(x.microbatches))),
         "interleaved": _Formula(_interleaved, _held_interleaved),

@@ -27,7 +27,9 @@ from .training_losses import arguments, random_loss
 STEPS = 2
 RTOL, ATOL = 2e-3, 2e-5
 GROUPS = ((4, 4), (2, 2), (1, 1), (2, 2, 2, 2), (6, 2), (3, 5), (1, 3))
-SCHEDULES = ("gpipe", "1f1b", "1f1b-eager", "interleaved", "zb-h1", "zb-h2", "zb-v")
+SCHEDULES = (
+    "gpipe", "1f1b", "1f1b-eager", "1f1b-deep", "interleaved", "zb-h1", "zb-h2", "zb-v",
+)  # fmt: skip
 RECOMPUTE = ("none", "stage", "selective", "full")
 # How the step runs: one program as it is built, planned on devices, or in stages.
 HOW, SHARES = ("step", "plan", "stages"), (0.45, 0.1, 0.45)

@@ -83,7 +83,9 @@ class Options:
     baselines: bool = True
     baseline: str | None = None
     pipeline: int | str = "auto"
-    schedules: tuple[str, ...] = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", "interleaved")
+    schedules: tuple[str, ...] = (
+        "1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2", "gpipe", "interleaved",
+    )  # fmt: skip
     emission: str = "shard_map"
     overlap: bool = True
     collective_matmul: bool = True

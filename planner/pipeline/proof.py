@@ -17,57 +17,29 @@ the rest is left to the estimates, and the bound is the least of what was not so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cached_property
 from heapq import heapify, heappop, heappush, heapreplace
 
-from ..common.errors import IndivisibleError
 from .cut.opened_loss import cut_of
 from .divide.candidates import Candidates
 from .divide.dynamic_programme import EXACT, Division
-from .divide.listing import Floors, Least, Listing, Parts, least_step_s
+from .divide.listing import Least, least_step_s
 from .divide.simulated import PipelineShape
 from .divide.stage_bounds import StageKind
 from .divide.stage_price import StagePrice
-from .schedule import INTERLEAVED
+from .open_divisions import CLOSE, Open, OpenDivisions, least_of
 from .stage_floors import StageFloors
 from .stage_planner import NEAR, StageError
-from .trials import PlannedPipeline, Trials, flight_of
+from .trials import PlannedPipeline, Trials
 
-MOST_LISTED = 200_000  # stages that are looked at to list the divisions of one source
 # Work of all stages that are traced and solved, see `StageFloors.work`: 67 stages of 300 ops on 2
 # devices take 3.2e5 and 15 s of a processor. The bound is raised until it is as close to the step.
-MOST_WORK, CLOSE = 2e5, 0.1
+MOST_WORK = 2e5
 MOST_OPENED = 1000  # divisions that are left, beyond which none is solved
 MOST_TRIED = 200  # pipelines that are simulated; 200 of a small model take about 4 s
 MOST_UNITS = 16  # distinct runs between neighbouring places whose ops are priced
-
-
-@dataclass(frozen=True)
-class Open:
-    """A division that may be better than the best pipeline.
-
-    family: what sets the micro-batches in flight; see `Source`.
-    """
-
-    count: int
-    family: str
-    places: tuple[int, ...]
-    sizes: tuple[int, ...]
-    chunks: int
-    flight: tuple[int, ...]
-    moved_s: tuple[float, ...]
-
-    @property
-    def groups(self) -> int:
-        """Groups of devices."""
-        return len(self.sizes) // self.chunks
-
-    def run(self, s: int) -> tuple[int, int]:
-        """Places of a stage."""
-        return self.places[s], self.places[s + 1]
 
 
 @dataclass
@@ -77,7 +49,6 @@ class Proof:
     prices: stages that were planned by kind, equal runs and micro-batches in flight; None for one
         that does not fit.
     opened: the divisions that were listed.
-    unlisted_s: lower bound of the divisions that were not listed [s].
     is_complete: whether no division that is left can be better than the best by more than the
         tolerance of solves.
     left: work that is left, of `MOST_WORK`.
@@ -90,9 +61,13 @@ class Proof:
         default_factory=dict[tuple[StageKind, tuple[int, int], int], "StagePrice | None"]
     )
     opened: list[Open] = field(default_factory=list[Open])
-    unlisted_s: float = 0.0
     is_complete: bool = False
     left: float = field(default_factory=lambda: MOST_WORK)
+
+    @cached_property
+    def divisions(self) -> OpenDivisions:
+        """Lists divisions, and bounds them."""
+        return OpenDivisions(self.candidates, self.floors, self.trials.planner.options.schedules)
 
     def run(
         self,
@@ -112,8 +87,7 @@ class Proof:
             turns: (groups of devices, stages on each) of interleaved 1F1B.
         """
         best_s = best.ranked.step_s if best else float("inf")
-        self.unlisted_s = best_s * (1 - EXACT)
-        self.opened = [*self._listed(best_s, counts, families, stages, turns)]
+        self.opened = [*self.divisions.listed(best_s, counts, families, stages, turns)]
         is_little = len(self.opened) <= MOST_OPENED and self.work() <= self.left
         queue = [(self.bound_s(one), k, one) for k, one in enumerate(self.opened)]
         heapify(queue)
@@ -138,7 +112,7 @@ class Proof:
                     found = self.trials.trial(one.count, division, one.family)
                     if found and found.ranked.step_s < best_s:
                         best, best_s = found, found.ranked.step_s
-        self.is_complete = self.unlisted_s >= best_s * (1 - EXACT) and not queue
+        self.is_complete = self.divisions.unlisted_s >= best_s * (1 - EXACT) and not queue
         return best
 
     def work(self) -> float:
@@ -155,20 +129,23 @@ class Proof:
 
         Stages of the divisions with the least bounds are solved until it is close to a step [s].
         """
-        queue = [(self._least_s(one), k) for k, one in enumerate(self.opened)]
+        alike = {one.key: one for one in self.opened}
+        queue = [(self.divisions.least_s(one), k) for k, one in enumerate(alike.values())]
+        opened = [*alike.values()]
         heapify(queue)
-        goal_s = min(step_s * (1 - CLOSE), self.unlisted_s)
+        goal_s = min(step_s * (1 - CLOSE), self.divisions.unlisted_s)
         while queue and queue[0][0] < goal_s and self.left > 0:
             least_s, k = queue[0]
-            one = self.opened[k]
-            now_s, s = self._least_s(one), self._widest(one)
+            one = opened[k]
+            now_s = self.divisions.scheduled_s(one)
             if now_s > least_s:
                 heapreplace(queue, (now_s, k))
                 continue
+            s = self._widest(one)
             if s is None:
                 break
             self._prove(one, s)
-        return min([self.unlisted_s, *(least_s for least_s, _ in queue[:1])])
+        return min([self.divisions.unlisted_s, *(least_s for least_s, _ in queue[:1])])
 
     def _widest(self, one: Open) -> int | None:
         """The stage with most devices of those that were not solved; None if all were."""
@@ -178,87 +155,10 @@ class Proof:
         ]  # fmt: skip
         return max(rest, key=lambda s: one.sizes[s], default=None)
 
-    def _least_s(self, one: Open) -> float:
-        """Bound of a division from those of its stages alone, not from their plans [s]."""
-        stages = [self._floors(one.count, size).at(one.run(s)) for s, size in enumerate(one.sizes)]
-        return least_step_s(stages, one.moved_s, one.groups, one.count)
-
     def bound_s(self, one: Open) -> float:
         """Lower bound of all pipelines of a division [s]."""
         stages = [self._floor(one, s) for s in range(len(one.sizes))]
-        return least_step_s(stages, one.moved_s, one.groups, one.count)
-
-    def _floors(self, count: int, size: int) -> Floors:
-        least = self.floors.least(count, size)
-        return Floors(least.forward_s, least.both_s, least.one_s, least.step_s)
-
-    def _listed(
-        self,
-        best_s: float,
-        counts: Sequence[int],
-        families: Sequence[str],
-        stages: Sequence[int],
-        turns: Sequence[tuple[int, int]],
-    ) -> Iterator[Open]:
-        """All divisions below the best step, but for some of sources with too many."""
-        limit_s = best_s * (1 - EXACT)
-        for count in counts:
-            with suppress(IndivisibleError):
-                listing = self._listing(count, stages)
-                parts = self._below(
-                    limit_s, partial(listing.below, most=MOST_LISTED), listing.least_s
-                )
-                for family in families:
-                    yield from self._opened(count, family, 1, parts, limit_s)
-                for groups, chunks in turns:
-                    if count % groups or groups * chunks >= self.floors.shares.count:
-                        continue
-                    parts = self._below(
-                        limit_s, partial(listing.in_turn, groups, chunks, most=MOST_LISTED),
-                        partial(listing.least_in_turn_s, groups, chunks),
-                    )  # fmt: skip
-                    yield from self._opened(count, INTERLEAVED, chunks, parts, limit_s)
-
-    def _below(
-        self, limit_s: float, find: Callable[[float], list[Parts] | None],
-        least_s: Callable[[], float],
-    ) -> list[Parts]:  # fmt: skip
-        """Divisions of a source below a limit; where they are too many, those close to the bound.
-
-        Args:
-            limit_s: the limit [s].
-            find: limit -> divisions, None where there are too many.
-            least_s: the least bound of all divisions [s].
-        """
-        for below_s in (limit_s, limit_s * (1 - CLOSE)):
-            parts = find(below_s)
-            if parts is not None:
-                self.unlisted_s = min(self.unlisted_s, below_s)
-                return parts
-        self.unlisted_s = min(self.unlisted_s, least_s())
-        return []
-
-    def _listing(self, count: int, stages: Sequence[int]) -> Listing:
-        space = self.candidates.space(count, "1f1b")
-        floors = {size: self._floors(count, size) for size in space.machine.sizes}
-        return Listing(space.machine, count, floors, cache(space.transfer_s), stages)
-
-    def _opened(
-        self, count: int, family: str, chunks: int, parts: Iterable[Parts], limit_s: float
-    ) -> Iterator[Open]:
-        transfer_s = cache(self.candidates.space(count, "1f1b").transfer_s)
-        for places, sizes in parts:
-            division = Division(places, sizes, ("none",) * len(sizes), 0.0, 0.0, chunks)
-            flight = flight_of(count, division, family)
-            firsts = [sum(sizes[:s]) for s in range(len(sizes) // chunks)] * chunks
-            ends = [min(a, b) for a, b in zip(sizes[:1] + sizes, sizes, strict=False)]
-            moved = tuple(
-                float(transfer_s(first, size)[i])
-                for first, size, i in zip(firsts, ends, places, strict=False)
-            )
-            one = Open(count, family, places, sizes, chunks, flight, moved)
-            if self._least_s(one) < limit_s:
-                yield one
+        return self.divisions.with_schedule(one, least_of(one, stages))
 
     def _key(self, one: Open, s: int, kind: str) -> tuple[StageKind, tuple[int, int], int]:
         run = self.floors.shares.alike(one.run(s))[0]
@@ -275,7 +175,7 @@ class Proof:
 
     def _floor(self, one: Open, s: int) -> Least:
         """Least seconds of a stage, whatever it computes again."""
-        least = self._floors(one.count, one.sizes[s]).at(one.run(s))
+        least = self.divisions.floors_of(one.count, one.sizes[s]).at(one.run(s))
         rows = list[Least]()
         for kind in self._kinds(one, s):
             key = self._key(one, s, kind)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 from costmodel import Cluster
 
@@ -109,7 +110,8 @@ class PipelineSearch:
     @cached_property
     def floors(self) -> StageFloors:
         """Lower bounds of stages."""
-        return StageFloors(self.planner, self.shares, sizes(self.machine))
+        kinds = tuple(kind for kind in self.kinds if kind != "stage")
+        return StageFloors(self.planner, self.shares, sizes(self.machine), kinds)
 
     @cached_property
     def proof(self) -> Proof:
@@ -192,7 +194,7 @@ class PipelineSearch:
         return best
 
     def _climbed(self, best: PlannedPipeline) -> PlannedPipeline:
-        """Moves single cuts of the best pipeline, and its number of micro-batches to the next.
+        """Moves single cuts, the number of micro-batches and the recomputation of equal stages.
 
         That is repeated as long as it makes the step shorter. Estimates are above the step where a
         stage fills the time in which it waits with forward passes of other micro-batches, or with
@@ -223,6 +225,8 @@ class PipelineSearch:
         places = tuple(self.shares.places.index(cut) for cut in shape.cuts)
         for at in with_one_cut_moved(places):
             yield shape.microbatches, family, self.candidates.estimated(shape, at, family)
+        if self.floors.distinct <= MOST_UNITS:
+            yield from self._other_kinds(best)
         for count in self._next_counts(shape):
             prices = [p.of_size(shape.microbatches / count) for p in best.prices]
             sent = [shape.microbatches / count * size for size in best.across]
@@ -230,6 +234,32 @@ class PipelineSearch:
             fast = ranked(other, prices, sent, self.machine, math.inf, self.options.schedules)[0]
             one = Division(places, shape.sizes, shape.recompute, fast.step_s, 0.0, shape.chunks)
             yield count, family_of(fast.schedule), one
+
+    def _other_kinds(self, best: PlannedPipeline) -> Iterator[tuple[int, str, Division]]:
+        """The pipeline with another recomputation of equal stages, where bounds leave room for it.
+
+        A stage takes at least its bound under the other kind; with that, the step must be shorter.
+        """
+        shape, schedules = best.ranked.shape, self.options.schedules
+        places = tuple(self.shares.places.index(cut) for cut in shape.cuts)
+        runs = [self.shares.alike(run)[0] for run in pairwise(places)]
+        stages = [*zip(runs, shape.sizes, shape.recompute, strict=True)]
+        for one in dict.fromkeys(stages):
+            run, size, old = one
+            now_s = best.ranked.stage_s[stages.index(one)]
+            for kind in self.floors.kinds:
+                least_s = self.floors.of_kind_s(shape.microbatches, size, run, kind)
+                if kind == old or least_s >= now_s:
+                    continue
+                prices = [p.faster(least_s / now_s) if other == one else p
+                          for p, other in zip(best.prices, stages, strict=True)]  # fmt: skip
+                kinds = tuple(kind if other == one else other[2] for other in stages)
+                fast = ranked(shape, prices, best.across, self.machine, math.inf, schedules)[0]
+                yield (
+                    shape.microbatches,
+                    family_of(fast.schedule),
+                    Division(places, shape.sizes, kinds, fast.step_s / DOUBT, 0.0, shape.chunks),
+                )
 
     def _next_counts(self, shape: PipelineShape) -> list[int]:
         """The next smaller and the next larger number of micro-batches."""
@@ -326,17 +356,19 @@ class PipelineSearch:
             rewritten: all stages of the plan if it has rewrites; the bound then also holds for
                 pipelines of these programs.
         """
-        chosen = sizes(self.machine)
-        works, covered = list[float](), True  # the proof has no pipelines of other slots
+        # the proof has no pipelines of other slots, nor of programs that were rewritten
+        is_listed = not rewritten and self.proof.divisions.unlisted_s > 0
+        if is_listed and all(map(self.trials.is_known, self.counts)):
+            return self.proof.lower_bound_s(step_s)
+        chosen, works = sizes(self.machine), list[float]()
         for count in self.counts:
             with suppress(IndivisibleError):
-                works.append(self.planner.least_work_s(count, chosen))
-                covered = covered and self.trials.is_able(count)
+                works += [
+                    self.planner.least_work_s(count, chosen, kind) for kind in self.floors.kinds
+                ]
         if rewritten:
             works.append(sum(self.planner.work_s(stage, chosen) for stage in rewritten))
-        least_s = min(works, default=0.0) / self.machine.num_devices
-        more = covered and not rewritten
-        return max(least_s, self.proof.lower_bound_s(step_s)) if more else least_s
+        return min(works, default=0.0) / self.machine.num_devices
 
     def _examples(self) -> int:
         """Examples in a step; 1 if the loss cannot be divided."""

@@ -144,9 +144,15 @@ class StagePlanner:
             )  # fmt: skip
         return self.losses[count]
 
-    def least_work_s(self, count: int, sizes: Sequence[int]) -> float:
-        """Bound of the device-seconds of a step in a pipeline; see `least_seconds`."""
-        stage, name = self._uncut(count, "none")
+    def least_work_s(self, count: int, sizes: Sequence[int], kind: str) -> float:
+        """Bound of the device-seconds of a step in a pipeline; see `least_seconds`.
+
+        Args:
+            count: number of micro-batches.
+            sizes: devices of the sub-meshes to choose from.
+            kind: recomputation.
+        """
+        stage, name = self._uncut(count, kind)
         return self.work_s(stage, sizes, name)
 
     def _uncut(self, count: int, kind: str) -> tuple[StageTrainingStep, str]:

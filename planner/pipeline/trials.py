@@ -68,6 +68,14 @@ class Trials:
                 self.able[count] = False
         return self.able[count]
 
+    def is_known(self, count: int) -> bool:
+        """Whether the search has all pipelines with a number of micro-batches."""
+        try:
+            self.planner.loss(count)
+        except IndivisibleError:
+            return True
+        return self.is_able(count)
+
     def trial(
         self,
         count: int,

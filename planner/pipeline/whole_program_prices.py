@@ -2,7 +2,8 @@
 
 It is planned on sub-meshes of a few sizes for a few numbers of micro-batches, without a limit of
 memory; `StageBounds.whole` interpolates. What recomputation adds is priced once, and has the same
-ratio to the forward pass elsewhere.
+ratio to the forward pass elsewhere; it is negative where storing a value takes longer than making
+it twice.
 """
 
 from __future__ import annotations
@@ -43,4 +44,4 @@ def price_wholes(
     for kind in kinds:
         if kind in ("selective", "full"):  # that of a whole stage is a forward pass
             more_s = trials.planner.whole(count, size, kind).microbatch_s - price.microbatch_s
-            trials.bounds.again[kind] = max(more_s, 0.0) / (price.forward_s or 1.0)
+            trials.bounds.again[kind] = more_s / (price.forward_s or 1.0)

@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel import Cluster
 
-from ..schedule import IN_FLIGHT, INTERLEAVED, Simulator, StageCosts
+from ..schedule import IN_FLIGHT, INTERLEAVED, Simulator, StageCosts, with_optimizer
 from .by_hand import hand_written
 from .dynamic_programme import Division, Floats, Machine, Option, Space, divide, least_most
 from .run_costs import Costs
@@ -165,17 +165,18 @@ class Candidates:
                 for g in range(groups)
             )
             links = links_of(sizes_[:groups], self.cluster)
-            step_s = _simulator(count, groups, chunks).step_s(costs, links) + float(once_s)
+            step_s = in_turn_simulator(count, groups, chunks).step_s(costs, links) + float(once_s)
         return Division(tuple(places), sizes_, tuple(recompute), step_s, slowest, chunks)
 
 
 @cache
-def _simulator(count: int, groups: int, chunks: int) -> Simulator:
-    """Simulator of interleaved 1F1B."""
-    return Simulator(table_of(INTERLEAVED, count, ("none",) * groups * chunks, chunks))
+def in_turn_simulator(count: int, groups: int, chunks: int, *, updated: bool = False) -> Simulator:
+    """Simulator of interleaved 1F1B; with `updated`, the stages end with their updates."""
+    table = table_of(INTERLEAVED, count, ("none",) * groups * chunks, chunks)
+    return Simulator(with_optimizer(table) if updated else table)
 
 
 @cache
 def _flights(count: int, groups: int, chunks: int) -> tuple[int, ...]:
     """Micro-batches in flight on each stage of an interleaved division."""
-    return flights_of(_simulator(count, groups, chunks).schedule)
+    return flights_of(in_turn_simulator(count, groups, chunks).schedule)

@@ -15,7 +15,12 @@ also takes at least
 
 with g the seconds of the first stage for one micro-batch and its update, and m a_s summed over s
 and the later stages of its group: the last input gradient of s follows all forward passes and input
-gradients of these, and passes all stages before s. The least of both over all divisions of one
+gradients of these, and passes all stages before s. A link from one group to another is busy for
+
+    m c_s / 2  summed over the stages s that follow the one on the other, and those before it
+
+which counts where groups take turns: two groups with two stages each use both links thrice. The
+least of both over all divisions of one
 stage on each group of the places from i on into e stages on k devices follows from
 
     V[e, i, k] = min over j > i, d: c_i / 2 + max(T[d](i, j), f[d](i, j) + V[e - 1, j, k - d])
@@ -33,6 +38,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .critical_paths import Paths, Tasks
 from .dynamic_programme import Machine
 
 Floats = NDArray[np.float64]
@@ -47,12 +53,14 @@ class Floors:
     both_s: one forward pass and input gradient.
     one_s: all of one micro-batch, and the update.
     step_s: all micro-batches of a step, and the update.
+    tasks: one run of each of its programs.
     """
 
     forward_s: Floats
     both_s: Floats
     one_s: Floats
     step_s: Floats
+    tasks: Tasks[Floats]
 
     def at(self, run: tuple[int, int]) -> Least:
         """The seconds of one run."""
@@ -92,7 +100,17 @@ def least_step_s(
             around += moved_s[s]
             found = max(found, around + count * sum(one.both_s for one in later))
             around += stage.both_s
-    return found
+    return max(found, count * _busiest_link_s(moved_s, groups))
+
+
+def _busiest_link_s(moved_s: Sequence[float], groups: int) -> float:
+    """Seconds of one micro-batch on the link between two groups that is used most."""
+    busy: dict[tuple[int, int], float] = {}
+    for s in range(1, len(moved_s)):
+        ends = ((s - 1) % groups, s % groups)
+        for link in (ends, (ends[1], ends[0])):
+            busy[link] = busy.get(link, 0.0) + moved_s[s] / 2
+    return max(busy.values(), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -118,10 +136,12 @@ class _InTurn:
     ahead_s: for each group, the seconds until it has done its stages so far.
     back_s: the same of forward passes and input gradients, with the way back to the first stage.
     before_s, around_s: as of `_Begun`.
+    paths_s: seconds so far on each critical path.
     """
 
     ahead_s: tuple[float, ...]
     back_s: tuple[float, ...]
+    paths_s: Floats
     places: tuple[int, ...] = (0,)
     before_s: float = 0.0
     around_s: float = 0.0
@@ -211,7 +231,7 @@ class Listing:
             1 / p  *  ((p - 1) g  +  sum over s of  T_s where p divides s, else
                        m a_s + max(p - 1 - s, 0) a_s + max(p - s, 0) c_s)
         """
-        size, p = self._turn_size(groups), groups
+        size, p = self.turn_size(groups), groups
         if not size:
             return math.inf
         floors = self.floors[size]
@@ -228,7 +248,7 @@ class Listing:
             around = (work + around[None, :]).min(axis=1) + entered * moved_s
         return max(float(one_way[0]), float(around[0])) / p
 
-    def _turn_size(self, groups: int) -> int:
+    def turn_size(self, groups: int) -> int:
         """Devices of each of some equal groups; 0 if there are no such groups."""
         size = self.machine.devices // groups
         able = self.machine.devices % groups == 0 and size in self.floors
@@ -236,14 +256,25 @@ class Listing:
             self.machine.fits_at(size * g, size) for g in range(groups)
         ) else 0  # fmt: skip
 
-    def in_turn(self, groups: int, chunks: int, limit_s: float, most: int) -> list[Parts] | None:
-        """Divisions into `chunks` stages on each of some equal groups; arguments as of `below`."""
-        size = self._turn_size(groups)
-        if not size:
+    def in_turn(
+        self, groups: int, chunks: int, paths: Paths, limit_s: float, most: int
+    ) -> list[Parts] | None:
+        """Divisions into `chunks` stages on each of some equal groups.
+
+        Args:
+            groups: number of groups.
+            chunks: stages on each.
+            paths: critical paths of the schedule.
+            limit_s: upper limit of their bounds [s].
+            most: number of stages to look at.
+        """
+        size = self.turn_size(groups)
+        if not size or paths.least_s >= limit_s:
             return []
         floors, last, stages = self.floors[size], self._places - 1, groups * chunks
         rest_s = tuple(np.append(each[:-1, -1], 0.0) for each in (floors.step_s, floors.both_s))
-        todo, found, looked = [_InTurn((0.0,) * groups, (0.0,) * groups)], list[Parts](), 0
+        none, found, looked = (0.0,) * groups, list[Parts](), 0
+        todo = [_InTurn(none, none, np.zeros(len(paths.each)))]
         while todo:
             one = todo.pop()
             s, i = len(one.places) - 1, one.places[-1]
@@ -256,13 +287,13 @@ class Listing:
                 return None
             moved_s = float(self.transfer_s(s % groups * size, size)[i])
             todo += self._longer_in_turn(
-                one, floors, slice(first, last - stages + s + 2), moved_s, rest_s, limit_s
+                one, floors, slice(first, last - stages + s + 2), moved_s, rest_s, paths, limit_s
             )
         return found
 
     def _longer_in_turn(
         self, one: _InTurn, floors: Floors, ends: slice, moved_s: float,
-        rest_s: tuple[Floats, ...], limit_s: float,
+        rest_s: tuple[Floats, ...], paths: Paths, limit_s: float,
     ) -> Iterator[_InTurn]:  # fmt: skip
         """A division that was begun, with each stage that may come next.
 
@@ -274,6 +305,7 @@ class Listing:
             ends: places at which the next stage may end.
             moved_s: c_s of it.
             rest_s: T, and a, of what is left from each place on, as one stage.
+            paths: critical paths of the schedule.
             limit_s: upper limit of the bound [s].
         """
         groups, s, i = len(one.ahead_s), len(one.places) - 1, one.places[-1]
@@ -288,12 +320,14 @@ class Listing:
         backs_s = sum(one.back_s[1:]) + left * passed_s + self.count * rest_s[1][ends]
         backs_s = backs_s + (one.ahead_s[0] - one.back_s[g] + back if g else ahead)
         bounds = np.maximum(np.maximum(sums_s, backs_s) / groups, np.maximum(ahead, back))
+        along_s, paths_s = paths.ends_s(s, i, ends, one.paths_s)
+        bounds = np.maximum(bounds, along_s)
         for k in np.flatnonzero(bounds < limit_s).tolist():
             ahead_s, back_s = [*one.ahead_s], [*one.back_s]
             ahead_s[g], back_s[g] = float(ahead[k]), float(back[k])
             yield _InTurn(
-                tuple(ahead_s), tuple(back_s), (*one.places, ends.start + k), float(after_s[k]),
-                float(passed_s[k]),
+                tuple(ahead_s), tuple(back_s), paths_s[:, k], (*one.places, ends.start + k),
+                float(after_s[k]), float(passed_s[k]),
             )  # fmt: skip
 
     @property

@@ -12,7 +12,7 @@ from ..schedule.transform import with_optimizer, with_recomputation
 from .stage_price import StagePrice
 from .transfers import links_of
 
-SCHEDULES = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", INTERLEAVED)
+SCHEDULES = ("1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2", "gpipe", INTERLEAVED)
 
 
 @dataclass(frozen=True)

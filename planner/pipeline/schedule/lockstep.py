@@ -230,7 +230,7 @@ def _seconds(kind: Kind, s: int, costs: StageCosts) -> float:
 
 
 def _bad(schedule: Schedule, what: str) -> PlanError:
-    names: Sequence[str] = ("gpipe", "1f1b", "1f1b-eager", "zb-h1", "zb-h2")
+    names: Sequence[str] = ("gpipe", "1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2")
     return PlanError(
         f"'{schedule.name}' cannot run in rounds: it {what}", kind="bad-schedule",
         where="schedule", remedy=f"plan with one of schedules={tuple(names)!r}",

@@ -6,6 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +14,14 @@ from ...common.errors import PlanError
 from .chimera import chimera
 from .gpipe import gpipe
 from .interleaved import interleaved
-from .one_f_one_b import one_f_one_b, one_f_one_b_eager
+from .one_f_one_b import (
+    DEEP,
+    EAGER,
+    one_f_one_b,
+    one_f_one_b_deep,
+    one_f_one_b_eager,
+    warm_up,
+)
 from .table import Schedule
 from .token_slices import token_slices
 from .weight_stashing import stashed
@@ -41,8 +49,9 @@ class KnownSchedule:
 
 _KNOWN: Mapping[str, KnownSchedule] = MappingProxyType(
     {
-        "1f1b": KnownSchedule(one_f_one_b, min),
-        "1f1b-eager": KnownSchedule(one_f_one_b_eager, lambda left, m: min(2 * left - 1, m)),
+        "1f1b": KnownSchedule(one_f_one_b, warm_up),
+        "1f1b-deep": KnownSchedule(one_f_one_b_deep, partial(warm_up, ahead=DEEP)),
+        "1f1b-eager": KnownSchedule(one_f_one_b_eager, partial(warm_up, ahead=EAGER)),
         "1f1b-stashed": KnownSchedule(stashed),
         "chimera": KnownSchedule(chimera),
         "gpipe": KnownSchedule(gpipe, lambda left, m: m),

@@ -159,18 +159,31 @@ class Timeline:
 
     def critical_path(self) -> tuple[Link, ...]:
         """A chain of tasks and transfers without a gap that is as long as the step, in order."""
+        links = (self._link(node, until) for node, until in self._critical())
+        return tuple(link for link in links if link.seconds > 0)
+
+    def critical_nodes(self) -> list[tuple[int, float]]:
+        """Nodes of the graph on the critical path, each with the share of its time there."""
+        start, spent = self.node_start_s, self.node_duration_s
+        return [
+            (node, (until - float(start[node])) / float(spent[node]))
+            for node, until in self._critical() if spent[node] > 0
+        ]  # fmt: skip
+
+    def _critical(self) -> list[tuple[int, float]]:
+        """Nodes of the critical path, in order, each with the time until which it is there."""
         graph, start, spent = self.graph, self.node_start_s, self.node_duration_s
         into = np.argsort(graph.after, kind="stable")
         first = np.concatenate(([0], np.cumsum(np.bincount(graph.after, minlength=graph.size))))
         node = int(np.argmax(start + spent))
         until = float(start[node] + spent[node])
-        path: list[Link] = []
+        path: list[tuple[int, float]] = []
         while True:
-            path.append(self._link(node, until))
+            path.append((node, until))
             until = float(start[node])
             edges = into[first[node] : first[node + 1]]
             if not len(edges) or until <= 0.0:
-                return tuple(link for link in reversed(path) if link.seconds > 0)
+                return path[::-1]
             reach = start[graph.before[edges]] + spent[graph.before[edges]] * graph.share[edges]
             node = int(graph.before[edges[int(np.argmax(reach))]])
 

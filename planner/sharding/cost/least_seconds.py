@@ -15,7 +15,7 @@ top. The bounds serve where a search had no time to find a better one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +28,7 @@ from ir.analysis import operand_types
 from ..problem.facts import Facts
 
 MOST_WAYS = 50_000
+Floats = NDArray[np.float64]
 
 
 def least_step_s(facts: Facts, compute: ComputeModel, devices: int) -> float:
@@ -110,10 +111,11 @@ def least_in_chunks_s(
 def least_inside_s(
     facts: Facts,
     compute: ComputeModel,
-    devices: int,
+    sizes: Sequence[int],
     ops: Collection[int],
     borders: Set[int],
-) -> dict[int, float]:
+    known: dict[object, tuple[float, ...]],
+) -> dict[int, tuple[float, ...]]:
     """Least seconds of one run of each op, also where its program is a part of a larger one.
 
     A fusion that reads or makes a value on the border may be a part of one outside: it reads and
@@ -122,29 +124,61 @@ def least_inside_s(
     Args:
         facts: facts of the program.
         compute: prices of ops on a device.
-        devices: number of devices that each op is split over, or a part of them.
+        sizes: numbers of devices, each with seconds of its own: an op is split over all or some.
         ops: flat numbers of the ops.
         borders: flat values that the program takes from others, or gives to them.
+        known: seconds of equal ops for these sizes, of earlier calls.
     """
-    found: dict[int, float] = {}
-    group = facts.traffic.group
-    outer = {
-        group[i] for i, op in enumerate(facts.flat.ops)
-        if not borders.isdisjoint(op.reads) or not borders.isdisjoint(op.outputs)
-    }  # fmt: skip
+    found: dict[int, tuple[float, ...]] = {}
+    outer = _outer(facts, borders)
+    for i in ops:
+        if facts.is_made(facts.flat.ops[i]):
+            inner = replace(_inside(facts, i, borders, outer), moved=())
+            key = _key(inner)
+            if key not in known:
+                known[key] = _least_of_each(inner, compute, sizes)
+            found[i] = known[key]
+    return found
+
+
+def border_s(facts: Facts, compute: ComputeModel, ops: Collection[int], borders: Set[int]) -> float:
+    """Most seconds that ops save where their program becomes a part of a larger one.
+
+    That of ops that are not split at all: others read and write less at the border.
+
+    Args:
+        facts: facts of the program.
+        compute: prices of ops on a device.
+        ops: flat numbers of the ops.
+        borders: as of `least_inside_s`.
+    """
+    outer, found = _outer(facts, borders), 0.0
     for i in ops:
         op = facts.flat.ops[i]
-        if facts.is_made(op):
-            work = _work(facts, i)
-            inner = replace(
-                work,
-                reads=tuple(k for k in work.reads if op.inputs[k] not in borders),
-                writes=tuple(k for k in work.writes if op.outputs[k] not in borders),
-                launches=0 if group[i] in outer else work.launches,
-                moved=(),
-            )
-            found[i] = _least(inner, compute, (devices,), apart=False)
+        if facts.is_made(op) and facts.traffic.group[i] in outer:
+            each = (_work(facts, i), _inside(facts, i, borders, outer))
+            alone, inside = (_least(work, compute, (1,), apart=False) for work in each)
+            found += op.weight * (alone - inside)
     return found
+
+
+def _outer(facts: Facts, borders: Set[int]) -> set[int]:
+    """Fusions that read or make values on the border."""
+    return {
+        facts.traffic.group[i] for i, op in enumerate(facts.flat.ops)
+        if not borders.isdisjoint(op.reads) or not borders.isdisjoint(op.outputs)
+    }  # fmt: skip
+
+
+def _inside(facts: Facts, i: int, borders: Set[int], outer: Set[int]) -> OpWork:
+    """An op as a part of a larger program; arguments as of `least_inside_s` and `_outer`."""
+    op, work = facts.flat.ops[i], _work(facts, i)
+    return replace(
+        work,
+        reads=tuple(k for k in work.reads if op.inputs[k] not in borders),
+        writes=tuple(k for k in work.writes if op.outputs[k] not in borders),
+        launches=0 if facts.traffic.group[i] in outer else work.launches,
+    )
 
 
 def _work(facts: Facts, i: int) -> OpWork:
@@ -172,11 +206,35 @@ def _each_s(
         if not facts.is_made(op):
             continue
         work = _work(facts, i)
-        key = (op.node.op, work.operands, op.node.outputs, op.node.attrs, work.reads, work.writes,
-               work.launches, work.moved)  # fmt: skip
+        key = _key(work)
         if key not in known:
             known[key] = _least(work, compute, sizes, apart=apart)
         yield i, known[key]
+
+
+def _key(work: OpWork) -> object:
+    """What the seconds of an op follow from."""
+    node = work.node
+    return (node.op, work.operands, node.outputs, node.attrs, work.spec, work.reads, work.writes,
+            work.launches, work.moved)  # fmt: skip
+
+
+def _least_of_each(work: OpWork, compute: ComputeModel, sizes: Sequence[int]) -> tuple[float, ...]:
+    """Least seconds of one run of an op on each of some numbers of devices."""
+    rows = _splits(work.spec, sizes)
+    if len(rows) > MOST_WAYS:  # there are fewer for each number alone
+        return tuple(_least(work, compute, (size,), apart=False) for size in sizes)
+    seconds, parts = _seconds(work, compute, rows)
+    return tuple(float(seconds[size % parts == 0].min()) for size in sizes)
+
+
+def _seconds(
+    work: OpWork, compute: ComputeModel, rows: Sequence[tuple[int, ...]]
+) -> tuple[Floats, Floats]:
+    """Seconds of one run of an op under each way to split it, and the number of its parts."""
+    ways = _ways(work.spec, rows)
+    seconds = np.broadcast_to(op_seconds(work, ways, compute), (len(rows),))
+    return seconds, np.array(rows, dtype=np.float64).reshape(len(rows), -1).prod(axis=1)
 
 
 def _least(work: OpWork, compute: ComputeModel, sizes: Collection[int], *, apart: bool) -> float:
@@ -184,13 +242,11 @@ def _least(work: OpWork, compute: ComputeModel, sizes: Collection[int], *, apart
     rows = _splits(work.spec, sizes)
     if len(rows) > MOST_WAYS:
         return 0.0  # too many ways to try: 0 is a valid bound
-    ways = _ways(work.spec, rows)
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
-    seconds = np.broadcast_to(op_seconds(work, ways, compute), (len(rows),))
-    return float((seconds * table.prod(axis=1) if apart else seconds).min())
+    seconds, parts = _seconds(work, compute, rows)
+    return float((seconds * parts if apart else seconds).min())
 
 
-def _ways(spec: FactorSpec, rows: list[tuple[int, ...]]) -> dict[str, NDArray[np.float64]]:
+def _ways(spec: FactorSpec, rows: Sequence[tuple[int, ...]]) -> dict[str, NDArray[np.float64]]:
     table = np.array(rows, dtype=np.float64).reshape(len(rows), len(spec.names))
     return {name: table[:, k] for k, name in enumerate(spec.names)}
 

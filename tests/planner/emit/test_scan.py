@@ -27,7 +27,7 @@ from .test_pipeline import root
 # First slot of each stage: two and four stages of equal layers of `everything`.
 HALVES, QUARTERS = (0, 3, 32), (0, 2, 3, 4, 32)
 CASES: dict[str, Any] = {
-    "1f1b-eager": {"cuts": HALVES, "sizes": (2, 2), "mesh": (2,)},
+    "1f1b-deep": {"cuts": HALVES, "sizes": (2, 2), "mesh": (2,)},
     "gpipe": {"cuts": HALVES, "sizes": (4, 4), "mesh": (2, 2)},
     "1f1b": {"cuts": QUARTERS, "sizes": (2,) * 4, "mesh": (2,)},
     "zb-h1": {"cuts": QUARTERS, "sizes": (2,) * 4, "mesh": (2,)},

@@ -30,7 +30,7 @@ from planner.training.training import Training
 from tests.planner.pipeline.test_search import search_of
 from tests.planner.programs import slow_machine
 
-ALL = ("1f1b", "1f1b-eager", "zb-h1", "gpipe", "interleaved")
+ALL = ("1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "gpipe", "interleaved")
 # Widths of the layers, bytes of memory, kinds of recomputation, other settings.
 MODELS = [
     ((48, 16), None, ("none", "stage"), {"microbatches": 2, "schedules": ("1f1b",)}),
@@ -128,7 +128,11 @@ def test_plans_of_stages_take_no_less_than_their_bounds():
     for (kind, run, _), price in prices:
         least = search.floors.least(kind.count, kind.size)
         assert price.forward_s >= least.forward_s[run] * (1 - 1e-9)
+        assert price.forward_s >= least.begun_s[run] * (1 - 1e-9)
         assert price.paced_s(kind.recompute) >= least.micro_s[run] * (1 - 1e-9)
+        assert price.input_gradient_s >= least.input_s[run] * (1 - 1e-9)
+        back_s = price.input_gradient_s + price.weight_gradient_s
+        assert back_s >= least.back_s[run] * (1 - 1e-9)
         spent_s = kind.count * price.paced_s(kind.recompute) + price.once_s
         assert spent_s >= least.step_s[run] * (1 - 1e-9)
         assert least.step_s[run] >= kind.count * least.micro_s[run]
@@ -179,13 +183,16 @@ def test_stages_send_their_gradients_no_earlier_than_their_bounds(loss, launch_s
         assert price.forward_s >= least.forward_s[run] * (1 - 1e-9)
         assert price.forward_s + price.input_gradient_s >= least.both_s[run] * (1 - 1e-9)
         assert price.microbatch_s >= least.micro_s[run] * (1 - 1e-9)
+        assert price.forward_s >= least.begun_s[run] * (1 - 1e-9)
+        assert price.input_gradient_s >= least.input_s[run] * (1 - 1e-9)
+        assert price.weight_gradient_s >= least.weight_s[run] * (1 - 1e-9)
 
 
 def test_a_bound_of_all_pipelines_is_below_the_best_and_above_their_work():
     search = search_of((64, 64), None, microbatches=2)
     found = search.run(None)
     assert found is not None
-    work = min(search.planner.least_work_s(m, (1, 2, 3)) for m in search.counts)
+    work = min(search.planner.least_work_s(m, (1, 2, 3), "none") for m in search.counts)
     assert work / 4 < search.lower_bound_s(found.ranked.step_s) < found.ranked.step_s
 
 
@@ -205,7 +212,7 @@ def test_stages_are_solved_within_the_work_that_is_allowed(monkeypatch):
         assert bound_s <= found.ranked.step_s
         each = [
             search.floors.work(count, size, run)
-            for (count, size), runs in search.floors.proved.items()
+            for (count, size, _), runs in search.floors.proved.items()
             for run in runs
         ]
         assert most - own.left == pytest.approx(sum(each))

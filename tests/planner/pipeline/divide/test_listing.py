@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel import parse_cluster
+from planner.pipeline.divide.candidates import in_turn_simulator
+from planner.pipeline.divide.critical_paths import Tasks, paths_of
 from planner.pipeline.divide.dynamic_programme import Machine
 from planner.pipeline.divide.listing import Floors, Least, Listing, Parts, least_step_s
 from planner.pipeline.divide.simulated import table_of
@@ -29,9 +31,10 @@ def listing_of(work: list[float], stages: tuple[int, ...]) -> Listing:
     run = sums[None, :] - sums[:, None]
     run = np.where(np.tril(np.ones_like(run, dtype=bool)), np.inf, run)
     floors = {
-        d: Floors(run / d / 3, run / d * 2 / 3, run / d * 1.1, run * (4 + 0.1 * d) / d)
+        d: Floors(run / d / 3, run / d * 2 / 3, run / d * 1.1, run * (4 + 0.1 * d) / d,
+                  Tasks(run / d / 3, run / d * 2 / 3, run * 0.1, run / d / 3, run / d / 3))
         for d in SIZES
-    }
+    }  # fmt: skip
 
     def transfer_s(first: int, size: int) -> np.ndarray:
         return EDGE / size if first % 4 == 0 else 0.0 * EDGE
@@ -84,14 +87,16 @@ def test_all_divisions_below_a_limit_are_listed(work: list[float], above: float)
 def test_all_divisions_in_turn_below_a_limit_are_listed(work: list[float], above: float):
     listing = listing_of(work, (2,))
     parts = [((0, *inner, PLACES - 1), (4,) * 4) for inner in itertools.combinations((1, 2, 3), 3)]
-    steps = {one: bound_s(listing, one, 2) for one in parts}
+    paths = paths_of(in_turn_simulator(4, 2, 2, updated=True), listing.floors[4].tasks,
+                     np.array([0.0 * EDGE] + [EDGE / 8] * 3), math.inf)  # fmt: skip
+    steps = {one: max(bound_s(listing, one, 2), paths.step_s(one[0])) for one in parts}
     least = min(steps.values())
-    assert listing.least_in_turn_s(2, 2) <= least * (1 + 1e-9)
-    found = listing.in_turn(2, 2, least * above, 10**6)
+    assert max(listing.least_in_turn_s(2, 2), paths.least_s) <= least * (1 + 1e-9)
+    found = listing.in_turn(2, 2, paths, least * above, 10**6)
     assert found is not None
     assert set(found) >= {one for one, step_s in steps.items() if step_s < least * above}
-    assert listing.in_turn(2, 2, math.inf, 1) is None
-    assert listing.in_turn(3, 2, math.inf, 10**6) == []
+    assert listing.in_turn(2, 2, paths, math.inf, 1) is None
+    assert listing.in_turn(3, 2, paths, math.inf, 10**6) == []
 
 
 SECONDS = st.lists(st.floats(0.01, 3.0), min_size=4, max_size=4)

@@ -7,6 +7,7 @@ from planner.pipeline.schedule import Kind, Links, Schedule, StageCosts, Task, b
 # Name -> (stages, micro-batches, options): small enough for the slow simulator. Others: (3, 6, {}).
 CASES: dict[str, tuple[int, int, dict[str, int]]] = {
     "1f1b": (4, 7, {}),
+    "1f1b-deep": (4, 15, {}),
     "1f1b-eager": (4, 9, {}),
     "1f1b-stashed": (3, 6, {}),
     "chimera": (4, 8, {}),

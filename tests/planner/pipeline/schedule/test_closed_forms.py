@@ -25,7 +25,7 @@ def costs(stages: int, f: float, b: float, w: float) -> StageCosts:
 @pytest.mark.parametrize(("p", "m"), SIZES)
 def test_gpipe_and_1f1b(p: int, m: int, f: float, b: float, w: float) -> None:
     """(M + p - 1)(t_f + t_b + t_w); GPipe keeps M micro-batches, stage i of 1F1B min(M, p - i)."""
-    for name in ("gpipe", "1f1b", "1f1b-eager"):
+    for name in ("gpipe", "1f1b", "1f1b-eager", "1f1b-deep"):
         timeline = simulate(build(name, p, m), costs(p, f, b, w))
         assert timeline.step_s == (m + p - 1) * (f + b + w)
         assert timeline.bubble == pytest.approx((p - 1) / (m + p - 1), abs=1e-12)
@@ -34,6 +34,8 @@ def test_gpipe_and_1f1b(p: int, m: int, f: float, b: float, w: float) -> None:
     assert held == tuple(min(m, p - i) for i in range(p))
     eager = simulate(build("1f1b-eager", p, m), costs(p, f, b, w)).peak_bytes
     assert eager == tuple(min(m, 2 * (p - i) - 1) for i in range(p))
+    deep = simulate(build("1f1b-deep", p, m), costs(p, f, b, w)).peak_bytes
+    assert deep == tuple(min(m, 4 * (p - i) - 3) for i in range(p))
 
 
 @pytest.mark.parametrize(("f", "b", "w"), TIMES)

@@ -11,7 +11,7 @@ from planner.common.errors import PlanError
 from planner.pipeline.schedule import Kind, StageCosts, build, simulate
 from planner.pipeline.schedule.lockstep import PHASE, Lockstep, Spans, lockstep
 
-NAMES = ("gpipe", "1f1b", "1f1b-eager", "zb-h1", "zb-h2")
+NAMES = ("gpipe", "1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2")
 CASES = [*product(NAMES, (2, 3, 4), (1, 2, 5, 8))]
 
 
