@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -59,6 +59,9 @@ def copied_to(x: Any, sharding: Any) -> Any:
     return copy([x], [sharding._internal_device_list], [sharding], [semantics])[0]
 
 
+# What donated arguments of a lowered function are marked with: the result that takes their buffer,
+# or that any may.
+_DONATED = ("tf.aliasing_output", "jax.buffer_donor")
 # Part of what JAX keeps traced functions by.
 _CHANGED_BY = jax.make_user_context(None)
 
@@ -127,6 +130,47 @@ def platform_named(platform: str) -> Generator[None]:
         yield
     finally:
         xla_bridge.canonicalize_platform = known
+
+
+def put_arguments(
+    lowered: Any, at: Sequence[int], memory: str, overwritten: Mapping[int, int]
+) -> None:
+    """Says of some flat arguments of a lowered function in which memory they are.
+
+    Shardings over described devices, which have no memories, do not say it; donated arguments are
+    then given to results without regard to where these are.
+
+    Args:
+        lowered: the function, which is changed.
+        at: arguments.
+        memory: kind of their memory.
+        overwritten: donated argument -> the result that takes its buffer.
+
+    Raises:
+        TraceError: if this version keeps lowered functions in another form.
+    """
+    inner = getattr(lowered, "_lowering", None)
+    kept = getattr(inner, "compile_args", {}).get("kept_var_idx")
+    if kept is None:
+        raise unknown(f"JAX {jax.__version__} has no compile_args of lowered functions")
+    ir, module, order = mlir.ir, lowered.compiler_ir("stablehlo"), sorted(kept)
+    with module.context:
+        functions = {
+            ir.StringAttr(op.attributes["sym_name"]).value: op
+            for op in module.body.operations if "sym_name" in op.attributes
+        }  # fmt: skip
+        main = functions["main"]
+        attrs = list(main.arg_attrs)
+        for number, argument in enumerate(order, len(attrs) - len(order)):
+            known = {entry.name: entry.attr for entry in ir.DictAttr(attrs[number])}
+            donated = [known.pop(name) for name in _DONATED if name in known]
+            if donated and argument in overwritten:
+                index = ir.IntegerType.get_signless(32)
+                known[_DONATED[0]] = ir.IntegerAttr.get(index, overwritten[argument])
+            if argument in at:
+                known["mhlo.memory_kind"] = ir.StringAttr.get(memory)
+            attrs[number] = ir.DictAttr.get(known)
+        main.arg_attrs = ir.ArrayAttr.get(attrs)
 
 
 @contextlib.contextmanager

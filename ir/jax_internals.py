@@ -350,6 +350,11 @@ def recomputed_region() -> tuple[Any, dict[str, Any]]:
     return eqn.primitive, params
 
 
+def counted_loop(length: int) -> tuple[Any, dict[str, Any]]:
+    """What stands for the primitive of a scan and its parameters, without a body."""
+    return _SCAN, {"length": length, "reverse": False, "unroll": 1}
+
+
 def host_copies() -> dict[str, tuple[Any, dict[str, Any]]]:
     """The primitive and parameters of a copy to the host's memory, and of one back, by op."""
     host, device = jax.memory.Space.Host, jax.memory.Space.Device

@@ -6,7 +6,8 @@ is read by others too is written once more, and what a kernel made or what was t
 copied, read and written.
 
 A carry is one buffer for all rounds. A fusion that reads neighbours of what it writes (a stencil, a
-shift) cannot write there; its result is copied into the buffer.
+shift) cannot write there; its result is copied into the buffer. A slice of it is written in place
+by what reads that slice of it alone, as XLA's fusions of dynamic-update-slice do.
 
 Source: JAX, jax/_src/lax/control_flow/loops.py (stacks begin as zeros); XLA's copy insertion and
 in-place fusions of dynamic-update-slice. On an H100 (`benchmarks/data/one_gpu_h100.csv`, kernels of
@@ -85,7 +86,7 @@ def _into_stack(flat: FlatProgram, link: Link, fused: Sequence[bool], leaves: in
 def _reads_neighbours(flat: FlatProgram, link: Link, fusion: Sequence[int]) -> bool:
     """Whether the fusion that makes a new carry reads the old one out of place."""
     made = flat.maker.get(link.source)
-    if made is None:
+    if made is None or _writes_in_place(flat, link, flat.ops[made[0]], fusion):
         return False
     readers = (op for op in flat.readers.get(link.target, ()) if op.outputs)
     return any(
@@ -93,4 +94,22 @@ def _reads_neighbours(flat: FlatProgram, link: Link, fusion: Sequence[int]) -> b
         and lookup(op.node.op).family != "elementwise"
         and op.node.op not in _IN_PLACE
         for op in readers
+    )
+
+
+def _writes_in_place(flat: FlatProgram, link: Link, update: FlatOp, fusion: Sequence[int]) -> bool:
+    """Whether a new carry is the old one with another slice, made of that slice of it alone."""
+    if update.node.op != "dynamic_update_slice" or update.inputs[0] != link.target:
+        return False
+    types = [flat.values[v].type.shape for v in update.inputs[1:2] if isinstance(v, int)]
+    return all(
+        op is update
+        or fusion[_number(flat, op)] != fusion[_number(flat, update)]
+        or (
+            op.node.op == "dynamic_slice"
+            and op.inputs[1:] == update.inputs[2:]
+            and [op.node.outputs[0].shape] == types
+        )
+        for op in flat.readers.get(link.target, ())
+        if op.outputs
     )

@@ -29,7 +29,8 @@ from ..pipeline.one_or_stages import one_or_stages
 from ..pipeline.planned import Planned, in_one_program
 from ..pipeline.schedule import check_pipelines
 from ..result.plan import Plan
-from ..sharding.plan_program import One, plan_one
+from ..sharding.fewest_microbatches import plan_step
+from ..sharding.plan_program import One
 from ..sharding.written_attention import with_kernels
 from ..training.step_call import StepCall
 from ..training.training import Training
@@ -104,7 +105,7 @@ def plan(
     with interruption.listening():
         step, rows = with_kernels(fn, lambda step: StepCall(step, args, (), "auto"), request)
         one = One(StepCall(step, args, (), "auto"), 1, donate, tuple(roles), name)
-        found = in_one_program(plan_one(one, request))
+        found = in_one_program(plan_step(one, request))
     return _plan_of(found.with_attention(rows), request)
 
 

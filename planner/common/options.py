@@ -63,8 +63,9 @@ class Options:
         its plan becomes faster; arguments and results keep their shapes.
     offload: whether values may be kept in the memory of the host, on devices whose link to it is
         known: "auto" keeps there what the program sends there (a `jax.checkpoint` policy that
-        offloads) and, where `recompute` chooses, stacks of loops whose copies compute hides;
-        "never" keeps all values on the devices.
+        offloads), where `recompute` chooses stacks of loops whose copies compute hides, and, where
+        a step does not fit or needs micro-batches, what its optimizer alone reads; "never" keeps
+        all values on the devices.
     imbalance: how unequal groups of a grouped product are, such as experts: of w devices that hold
         them the busiest has w**imbalance times the rows of the mean. 0 if a router is held
         balanced; the default is that of measured experts under a mild power law.

@@ -12,10 +12,10 @@ import jax
 from jax.experimental import topologies
 
 from ir import IRError
-from ir.jax_compilers import cpu_devices, platform_named
+from ir.jax_compilers import cpu_devices, platform_named, put_arguments
 
 from .gpu_targets import GPU_TARGETS
-from .jit import CompiledPlan
+from .jit import HOST_MEMORY, CompiledPlan
 
 COMPILERS = ("host", "gpu-aot", "gpu")
 PLUGIN = "jax_cuda12_plugin"
@@ -108,6 +108,8 @@ def compile_for_mesh(program: CompiledPlan) -> Compiled:
     notes: tuple[str, ...] = ()
     with platform_named("cuda"):
         lowered = program.lower_as_planned()
+        if program.host_arguments and not program.mesh.devices.flat[0].addressable_memories():
+            put_arguments(lowered, program.host_arguments, HOST_MEMORY, program.overwritten)
         try:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:

@@ -15,7 +15,8 @@ from jax import lax
 from jax.core import Tracer
 from jax.sharding import NamedSharding
 
-from ir import IRError, LoweredPlan, Mesh
+from ir import IRError, Literal, LoweredPlan, Mesh, Sharding
+from ir.analysis import host_values
 from ir.trace import Traced
 
 from ..common.compiler_options import options_on
@@ -29,6 +30,7 @@ from .local_op import partition_spec
 from .run import Written
 
 EMISSIONS = ("shard_map", "constraints")
+HOST_MEMORY = "pinned_host"
 Devices = Sequence[Any] | jax.sharding.Mesh
 
 
@@ -84,6 +86,7 @@ class CompiledPlan:
     _traced: Traced
     _flat_in: tuple[NamedSharding, ...]
     _local: LocalProgram | None
+    host_arguments: tuple[int, ...] = ()  # flat arguments in the memory of the host
 
     @property
     def written(self) -> tuple[Written, ...] | None:
@@ -122,6 +125,11 @@ class CompiledPlan:
     def lower_as_planned(self) -> Any:
         """Lowers it for the shapes that it was planned with."""
         return self._jitted.lower(*self._traced.args_info)
+
+    @property
+    def overwritten(self) -> dict[int, int]:
+        """Donated flat argument -> the flat result that takes its buffer."""
+        return {a: r for a, r in self._traced.tied if a in self._traced.donated}
 
     @cached_property
     def _carried(self) -> tuple[bool, ...]:
@@ -188,8 +196,7 @@ def compile_plan(
         raise ValueError(f"emission '{emission}' is not one of {', '.join(EMISSIONS)}")
     mesh = build_mesh(plan.mesh, devices)
     consts = tuple(_host(const) for const in traced.program.consts)
-    ins = tuple(NamedSharding(mesh, partition_spec(s)) for s in plan.arguments)
-    outs = tuple(NamedSharding(mesh, partition_spec(s)) for s in plan.results)
+    ins, outs = shardings_of(plan, mesh)
     program: Callable[..., Any]
     local: LocalProgram | None = None
     if emission == "constraints":
@@ -210,7 +217,46 @@ def compile_plan(
     )  # fmt: skip
     positional, _ = jax.tree.unflatten(traced.in_tree, args)
     results = jax.tree.unflatten(traced.out_tree, outs)
-    return CompiledPlan(mesh, positional, results, jitted, traced, args, local)
+    away, given = host_values(plan.flat), plan.flat.inputs[len(consts) :]
+    hosted = tuple(k for k, v in enumerate(given) if v in away)
+    return CompiledPlan(mesh, positional, results, jitted, traced, args, local, hosted)
+
+
+def shardings_of(
+    plan: LoweredPlan, mesh: jax.sharding.Mesh
+) -> tuple[tuple[NamedSharding, ...], tuple[NamedSharding, ...]]:
+    """Shardings of the arguments, captured constants first, and of the results.
+
+    Raises:
+        IRError: if one is in the memory of the host, and the devices have none.
+    """
+    away = host_values(plan.flat)
+    if away.intersection(plan.flat.inputs):
+        check_memories(mesh)
+
+    def placed(states: Sequence[Sharding], values: Sequence[int | Literal]) -> Any:
+        return tuple(
+            NamedSharding(mesh, partition_spec(s), memory_kind=HOST_MEMORY if v in away else None)
+            for s, v in zip(states, values, strict=True)
+        )
+
+    return placed(plan.arguments, plan.flat.inputs), placed(plan.results, plan.flat.outputs)
+
+
+def check_memories(mesh: jax.sharding.Mesh) -> None:
+    """Checks that the devices of a mesh can read the memory of their hosts.
+
+    Raises:
+        IRError: if JAX knows no such memory of theirs.
+    """
+    device = mesh.devices.flat[0]
+    kinds = {memory.kind for memory in device.addressable_memories()}
+    if kinds and HOST_MEMORY not in kinds:  # a description of a device has none
+        raise IRError(
+            f"the plan keeps arguments in the memory '{HOST_MEMORY}', which devices of platform "
+            f"'{device.platform}' do not have with JAX {jax.__version__}",
+            remedy="plan with offload='never', or run it with a JAX that has it",
+        )  # fmt: skip
 
 
 def _weakened(value: Any, weak: bool) -> Any:

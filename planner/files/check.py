@@ -132,6 +132,9 @@ def _check_arguments(program: ProgramPlan, graph: Graph) -> None:
     if any(not 0 <= a < len(program.roles) - heads for a in program.donated):
         raise IRError("a donated argument is missing")
     _check_once(program.donated, "donated argument")
+    _check_once(program.host_states, "argument on the host")
+    if any(a >= len(program.roles) - heads for a in program.host_states):
+        raise IRError("an argument on the host is missing")
     for side in zip(*program.ties, strict=True):
         _check_once(side, "tie of argument or result")
     for argument, result in program.ties:

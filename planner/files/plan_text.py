@@ -127,6 +127,10 @@ def _program(
     if program.padded:
         sizes = ", ".join(f"{row.was:,} to {row.size:,}" for row in program.padded)
         lines.append(f"  padded       inside the program, from sizes that do not divide: {sizes}")
+    if program.host_states:
+        names = list(inputs)
+        held = ", ".join(names[a] for a in program.host_states)
+        lines.append(f"  on the host  between steps: {held}")
     lines += attention_text(program)
     if program.microbatches > 1:
         lines.append(f"  micro-batches {program.microbatches}")

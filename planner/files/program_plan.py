@@ -180,6 +180,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     # what of the values that are kept for the backward pass waits on the host, of those that the
     # planner chose: in the program with `recomputed`
     hosted: tuple[RecomputedRow, ...] = ()
+    host_states: tuple[Position, ...] = ()  # arguments that the host holds from step to step
     attention: tuple[AttentionRow, ...] = ()  # that the program writes out
     in_chunks: tuple[ChunksRow, ...] = ()  # exchanges beside products
 

@@ -21,8 +21,8 @@ from ..common.request import Request
 from ..common.stop import PROVED, Stop
 from ..files.plan_file import ONE_PROGRAM, Pipeline, StageCost, StageRow, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
-from ..sharding.fewest_microbatches import fewest
-from ..sharding.plan_program import asks_for_shardings, with_asked
+from ..sharding.fewest_microbatches import fewest, fewest_or_faster, fewest_or_states
+from ..sharding.wished import asks_for_shardings, with_asked
 from ..training.step_call import params_and_batch
 from ..training.training import Training
 from .planned import Planned, in_one_program
@@ -61,11 +61,11 @@ def one_or_stages(training: Training, request: Request) -> Planned:
             raise search.refusal()
         return _plan_of(found, search, _ASKED)
     if options.pipeline == "off" or _ignored(options):
-        return in_one_program(fewest(training, request))
+        return in_one_program(fewest_or_states(training, request))
     if request.machine.num_devices <= request.machine.island:
         return _one_if_it_fits(search, request)
     if _pinned_inside(training, options):
-        return in_one_program(fewest(training, request))
+        return in_one_program(fewest_or_states(training, request))
     return _faster(search)
 
 
@@ -95,13 +95,18 @@ def _pinned_inside(training: Training, options: Options) -> str:
 def _one_if_it_fits(search: PipelineSearch, request: Request) -> Planned:
     """Plans one program, or a pipeline if it does not fit: all devices share a fast network."""
     try:
-        return in_one_program(fewest(search.training, request))
+        return in_one_program(fewest_or_faster(search.training, request))
     except PlanError as error:
         if error.kind != "does-not-fit" or _pinned_inside(search.training, request.options):
             raise
-        if request.machine.num_devices == 1:  # of which no pipeline can be made
-            raise
-        found, why = _tried(search)
+        single = request.machine.num_devices == 1  # of which no pipeline can be made
+        found, why = (None, "") if single else _tried(search)
+        try:
+            step_s = found.ranked.step_s if found else float("inf")
+            return in_one_program(fewest(search.training, request, step_s, states=True))
+        except PlanError as other:
+            if other.kind not in ("does-not-fit", "not-faster"):
+                raise
         if found is None:
             raise _and_no_pipeline(error, why) from error
         return _plan_of(found, search, error.message)
@@ -126,7 +131,7 @@ def _faster(search: PipelineSearch) -> Planned:
     if found and search.request.interruption.happened:
         return _plan_of(found, search, _INTERRUPTED)
     try:
-        plan = fewest(
+        plan = fewest_or_states(
             search.training, search.request, found.ranked.step_s if found else float("inf")
         )
     except KeyboardInterrupt:

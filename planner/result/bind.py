@@ -43,7 +43,8 @@ def bound_program(
     if settings:
         fn, args = _step_of(program, fn, args, settings)
     traced = trace(fn, *args, pinned=program.shardings == "pin", offload=program.offload == "auto")
-    traced = as_planned(traced, program.recomputed, program.hosted)
+    traced = _with_state(traced, program)
+    traced = as_planned(traced, program.recomputed, program.hosted, program.host_states)
     traced = as_padded(traced, program.padded, analysed.where)
     if program.substitutions:
         traced = as_rewritten(traced, program, analysed.where, hint)

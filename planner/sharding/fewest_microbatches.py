@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..common.errors import IndivisibleError, PlanError, ShortError
 from ..common.request import Request
 from ..training.training import Training
 from .plan_program import One, plan_one
 from .planned_program import PlannedProgram
+from .search.asked import may_offload
 from .search.over_meshes import OR_PARTS, limit_of
 
 # Micro-batch counts that are tried in turn when a step does not fit.
@@ -17,11 +18,86 @@ TRAINING_ROLES = ("parameter", "optimizer-state", "batch")
 ROUNDED = 1e-2  # share of the peak: padding does not shrink with the micro-batch
 
 
-def fewest(training: Training, request: Request, cutoff_s: float = float("inf")) -> PlannedProgram:
+def plan_step(one: One, request: Request) -> PlannedProgram:
+    """The plan of one step; where none fits, with state in the memory of the host.
+
+    Raises:
+        PlanError: as `plan_one`, of the step with all state on the devices.
+    """
+    try:
+        return plan_one(one, request)
+    except PlanError as error:
+        return _with_states(error, request, lambda: plan_one(one, request, states=True))
+
+
+def fewest_or_states(
+    training: Training, request: Request, cutoff_s: float = float("inf")
+) -> PlannedProgram:
+    """As `fewest_or_faster`; where nothing fits, with state in the memory of the host.
+
+    Raises:
+        PlanError: as `fewest`, of the step with all state on the devices.
+    """
+    try:
+        return fewest_or_faster(training, request, cutoff_s)
+    except PlanError as error:
+        return _with_states(
+            error, request, lambda: fewest(training, request, cutoff_s, states=True)
+        )
+
+
+def fewest_or_faster(
+    training: Training, request: Request, cutoff_s: float = float("inf")
+) -> PlannedProgram:
+    """As `fewest`; or, where that takes micro-batches, a faster plan with state on the host.
+
+    Raises:
+        PlanError: as `fewest`, of the step with all state on the devices.
+    """
+    found = fewest(training, request, cutoff_s)
+    over = request.interruption.happened or not may_offload(request.options, request.machine)
+    if found.program.microbatches == 1 or over:
+        return found
+    try:
+        return fewest(training, request, found.step_s, states=True)
+    except PlanError as error:
+        if error.kind not in ("does-not-fit", "not-faster"):
+            raise
+        return found
+
+
+def _with_states(
+    error: PlanError, request: Request, plan: Callable[[], PlannedProgram]
+) -> PlannedProgram:
+    """A plan with state on the host, after one without did not fit."""
+    if error.kind != "does-not-fit" or not may_offload(request.options, request.machine):
+        raise error
+    try:
+        return plan()
+    except PlanError as other:
+        raise error if other.kind == "does-not-fit" else other from other
+
+
+def fewest(
+    training: Training,
+    request: Request,
+    cutoff_s: float = float("inf"),
+    *,
+    states: bool = False,
+) -> PlannedProgram:
     """The plan with the fewest micro-batches that fits; its bound and gap are for that count.
 
     If no plan is below the cutoff, the error names the cutoff. Each further micro-batch launches
     every kernel once more and all-gathers every split parameter once more.
+
+    Args:
+        training: the step.
+        request: cluster, options and progress.
+        cutoff_s: upper limit of the step [s].
+        states: whether what the optimizer alone reads waits on the host.
+
+    Raises:
+        PlanError: if nothing fits or is below the cutoff.
     """
     refused: PlanError | None = None
     uncut: IndivisibleError | None = None
@@ -46,7 +122,7 @@ def fewest(training: Training, request: Request, cutoff_s: float = float("inf"))
         planned.append(count)
         try:
             one = One(call, count, (0, 1), TRAINING_ROLES, training.name)
-            return plan_one(one, request, cutoff_s)
+            return plan_one(one, request, cutoff_s, states=states)
         except PlanError as error:
             if error.kind != "does-not-fit":
                 raise

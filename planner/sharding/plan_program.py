@@ -29,6 +29,7 @@ from .planned_program import PlannedProgram
 from .problem.program import InFlight, Program, program_of
 from .problem.records import Menus
 from .recompute.choose import Chosen, choose
+from .recompute.host_states import states_of
 from .recompute.node_seconds import node_seconds
 from .recompute.rough_plans import RoughPlans
 from .recompute.variants import Variant, as_planned
@@ -39,20 +40,13 @@ from .rewrite.replay import replayed
 from .rewrite.retrace import retraced
 from .rewrite.search import MOST_SAVED, WORTH, RewriteSearch
 from .rewrite.searched_rules import rules_for
-from .search.asked import (
-    Asked,
-    asked_inside,
-    mapped_inside,
-    may_offload,
-    not_followed,
-    pinned_options,
-    unused,
-)
+from .search.asked import may_offload
 from .search.context import Candidate
 from .search.found_to_file import idle_axes, outcome
 from .search.over_meshes import Search, SearchOutcome, limit_of
 from .search.stored_plans import plan_key, store_plan, stored_plan
 from .searched import Searched
+from .wished import with_asked
 
 
 @dataclass(frozen=True)
@@ -75,13 +69,16 @@ class One:
     in_flight: InFlight | None = None
 
 
-def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> PlannedProgram:
+def plan_one(
+    one: One, request: Request, cutoff_s: float = float("inf"), *, states: bool = False
+) -> PlannedProgram:
     """Traces one step and plans it.
 
     Args:
         one: the step.
         request: cluster, options and progress.
         cutoff_s: upper limit of the step; slower plans are an error [s].
+        states: whether what an optimizer alone reads waits on the host; an error if there is none.
 
     Raises:
         PlanError: if nothing fits or is below the cutoff, or there is nothing to plan.
@@ -94,9 +91,16 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
     options, notes = with_asked(request.options, traced, machine)
     request = replace(request, options=options)
     traced = replace(traced, warnings=(*traced.warnings, *notes))
+    if states and not (may_offload(options, machine) and states_of(traced)):
+        raise PlanError(
+            "there is no state that the host could hold",
+            kind="does-not-fit",
+            where=one.name,
+            remedy="use more devices or more memory",
+        )
     memory, key = memory_of(options), ""
     if memory.store:
-        key = key_of_one(one, traced, machine, options, cutoff_s)
+        key = key_of_one(one, traced, machine, options, cutoff_s, *(("states",) * states))
         stored = _stored(memory, key, traced)
         if stored is not None:
             spent = {"trace": time.monotonic() - begun, "total": time.monotonic() - request.start}
@@ -116,7 +120,7 @@ def plan_one(one: One, request: Request, cutoff_s: float = float("inf")) -> Plan
         lambda t: node_seconds(program_for(t, options).facts, machine),
         lambda found: RoughPlans(
             traced, lambda t: pricer(t, found.outcome.best), limit_of(options, machine)
-        ), cutoff_s, _copy_s(machine) if may_offload(options, machine) else None,
+        ), cutoff_s, _copy_s(machine) if may_offload(options, machine) else None, states=states,
     )  # fmt: skip
     known = Searched(_as_chosen(chosen.found.plan, chosen), chosen.found.outcome)
     known, whole = with_padding(known, chosen.variant.traced, request, search, pricer)
@@ -173,6 +177,7 @@ def _as_chosen(plan: PlannedProgram, chosen: Chosen[Searched]) -> PlannedProgram
         stop = Stop.GAP.name
     return replace(plan, program=msgspec.structs.replace(
         program, recomputed=chosen.variant.rows, hosted=chosen.variant.hosted,
+        host_states=chosen.variant.states,
         lower_bound_s=bound_s, stop=stop, warnings=(*program.warnings, *chosen.notes),
     ))  # fmt: skip
 
@@ -182,7 +187,7 @@ def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
     known = memory.get("plan", key, ProgramPlan)
     if known is None:
         return None
-    traced = as_planned(traced, known.recomputed, known.hosted)
+    traced = as_planned(traced, known.recomputed, known.hosted, known.host_states)
     traced = as_padded(traced, known.padded, "plan store")
     program = stored_plan(memory, key, traced.text, digest(traced.graph))
     if program is None:
@@ -191,56 +196,6 @@ def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
         traced = replayed(traced, program.substitutions, "plan store")
     passes: tuple[str, ...] = ("trace", "substitute", "build", "solve", "inter")
     return PlannedProgram(program, traced, dict.fromkeys(passes, 0.0), cached=True)
-
-
-def with_asked(
-    options: Options, traced: Traced, machine: Cluster
-) -> tuple[Options, tuple[str, ...]]:
-    """Options with the program's own shardings as pins, if asked for, and warnings.
-
-    Raises:
-        PlanError: if a sharding cannot be pinned.
-    """
-    graph, names = traced.graph, traced.out_names
-    arguments = graph.inputs[len(traced.program.consts) :]
-    asked = [*_of_arguments(traced), *asked_inside(graph)]
-    pinned = options.shardings == "pin" and any(one.place.mesh for one in asked)
-    asked += [
-        Asked("jit", f"result {names[k]}", place)
-        for k, place in traced.places.outputs.items()
-        if not (pinned and place.mesh)  # else the graph contains it
-    ]
-    notes = (*not_followed(asked, pinned=pinned), *unused(graph))
-    mapped = [*mapped_inside(graph)]
-    if not pinned:
-        options, asked = replace(options, shardings="warn"), []
-    if not pinned and not mapped:
-        return options, notes
-    ranks = {item.name: item.type.rank for item in arguments}
-    options = pinned_options(options, ranks, [*asked, *mapped], machine.num_devices)
-    inside = pinned and any(one.place.mesh for one in asked_inside(graph))
-    if inside or mapped:
-        options = replace(options, padding=False)
-    if options.substitutions and (inside or mapped):
-        options = replace(options, substitutions=False)
-        why = "shardings inside it are pins" if inside else "it has a shard_map"
-        notes = (*notes, f"the program is not rewritten: {why}")
-    return options, notes
-
-
-def asks_for_shardings(traced: Traced) -> bool:
-    """Whether the program is written with shardings over a mesh, of arguments or of values."""
-    asked = (*_of_arguments(traced), *asked_inside(traced.graph))
-    return any(one.place.mesh for one in asked) or any(
-        place.mesh for place in traced.places.outputs.values()
-    )
-
-
-def _of_arguments(traced: Traced) -> list[Asked]:
-    arguments = traced.graph.inputs[len(traced.program.consts) :]
-    return [
-        Asked("argument", arguments[k].name, place) for k, place in traced.places.inputs.items()
-    ]
 
 
 def _rewritten(

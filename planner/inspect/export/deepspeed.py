@@ -17,7 +17,7 @@ def deepspeed(subject: Subject) -> Exported:
         "train_micro_batch_size_per_gpu": d.micro_batch,
         "gradient_accumulation_steps": d.microbatches,
         "train_batch_size": d.micro_batch * d.microbatches * replicas,
-        "zero_optimization": _zero(d.zero),
+        "zero_optimization": _zero(d.zero, _offloads(subject, notes)),
     }
     if d.dtype == "bfloat16":
         config["bf16"] = {"enabled": True}
@@ -42,8 +42,22 @@ def deepspeed(subject: Subject) -> Exported:
     return Exported(json_bytes(config), (), tuple(notes))
 
 
-def _zero(stage: int) -> dict[str, Any]:
+def _offloads(subject: Subject, notes: list[str]) -> bool:
+    """Whether the optimizer's state is on the host, which DeepSpeed has whole or not at all."""
+    program = subject.analysed.program
+    held = len(program.host_states)
+    states = program.roles.count("optimizer-state")
+    if held:
+        notes.append(
+            f"the plan keeps {held} of {states} arrays of the optimizer's state on the host, "
+            "DeepSpeed all of them, where its CPU optimizer updates them"
+        )
+    return held > 0
+
+
+def _zero(stage: int, offload: bool) -> dict[str, Any]:
+    away: dict[str, Any] = {"offload_optimizer": {"device": "cpu", "pin_memory": True}}
     if stage == 0:
-        return {"stage": 0}
+        return {"stage": 0} if not offload else {"stage": 1, **away}
     return {"stage": stage, "overlap_comm": True, "contiguous_gradients": True,
-            "reduce_scatter": stage >= 2}  # fmt: skip
+            "reduce_scatter": stage >= 2, **(away if offload else {})}  # fmt: skip

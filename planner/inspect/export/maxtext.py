@@ -24,6 +24,10 @@ def maxtext(subject: Subject) -> Exported:
     lines.append(f"gradient_accumulation_steps: {d.microbatches}")
     lines.append(f"dtype: {d.dtype}")
     lines.append(f"remat_policy: {_remat(d)}")
+    if analysed.program.host_states:
+        lines.append("optimizer_memory_host_offload: True")
+        notes.append(f"the plan keeps {len(analysed.program.host_states)} arrays of state on the "
+                     "host, MaxText all of the optimizer's")  # fmt: skip
     if d.recompute == "selective":
         notes.append("MaxText has several policies that save products; save_qkv_proj is one")
     if d.zero in (1, 2):

@@ -84,6 +84,34 @@ class Writer:
             self._below(indices, size, like), self._same(nowhere, type_, like), indices, like
         )
 
+    def counted(self, length: int, like: Item) -> int:
+        """The numbers 0 to `length` - 1."""
+        return self._places((length,), 0, like)
+
+    def row(self, x: int, index: Value, like: Item) -> int:
+        """The slice of `x` at an index of its first dimension, which it lacks."""
+        type_ = self._type(x)
+        sizes = 1, *type_.shape[1:]
+        at = index, *[_number(0, _INT)] * (type_.rank - 1)
+        sliced = {"slice_sizes": sizes}
+        result = TensorType(sizes, type_.dtype)
+        one = self._put(lax.dynamic_slice_p, (x, *at), result, sliced, sliced, like)
+        gone = {"dimensions": (0,)}
+        result = TensorType(sizes[1:], type_.dtype)
+        return self._put(lax.squeeze_p, (one,), result, gone, gone, like)
+
+    def with_row(self, x: int, row: Value, index: Value, like: Item) -> int:
+        """`x` with another slice at an index of its first dimension."""
+        type_ = self._type(x)
+        at = index, *[_number(0, _INT)] * (type_.rank - 1)
+        sizes = 1, *type_.shape[1:]
+        attrs = {"broadcast_dimensions": tuple(range(1, type_.rank)), "shape": sizes}
+        one = self._put(
+            lax.broadcast_in_dim_p, (row,), TensorType(sizes, type_.dtype), attrs,
+            {**attrs, "sharding": None}, like,
+        )  # fmt: skip
+        return self._put(lax.dynamic_update_slice_p, (x, one, *at), type_, {}, {}, like)
+
     def _places(self, shape: Sequence[int], d: int, like: Item) -> int:
         result = TensorType(tuple(shape), _INT)
         attrs = {"dimension": d, "dtype": _INT, "shape": tuple(shape)}

@@ -90,7 +90,7 @@ class Facts:
             if self.lifetimes.needed.get(argument, 0) <= made:
                 found.add(v)
         found |= {link.source for link in flat.links if link.target in found}
-        found |= self._added_up()
+        found |= self._added_up() | self._sliced_over()
         return found - set(flat.inputs)
 
     def _overwriters(self) -> Iterator[tuple[int, tuple[int, int]]]:
@@ -110,6 +110,17 @@ class Facts:
             if link.target in ports and readers[link.target] == 1
             and (made := self.flat.made_by(link.source)) and link.target in made.inputs
         }  # fmt: skip
+
+    def _sliced_over(self) -> set[int]:
+        """Carries of loops that an iteration writes one slice of, after all that reads them."""
+        flat, found = self.flat, set[int]()
+        for link in flat.links:
+            op = flat.made_by(link.source)
+            if op is None or op.node.op != "dynamic_update_slice" or op.inputs[0] != link.target:
+                continue
+            if all(reader.time <= op.time for reader in flat.readers.get(link.target, ())):
+                found.add(link.source)
+        return found
 
     def _read_only(self) -> set[int]:
         links = Counter(link.target for link in self.flat.links)

@@ -18,11 +18,12 @@ from ir.trace import Traced
 from ...common.errors import PlanError, ShortError
 from ...common.request import Request
 from .frontier import SecondsOf, frontier
+from .host_states import states_of
 from .keep import recomputes
 from .kinds import KINDS, chosen_by_kind
 from .passes import differentiates
 from .saved import Key, Layer, layers_of
-from .variants import Variant, hosted_variants, kept_by, variant_of
+from .variants import Variant, hosted_variants, kept_by, variant_of, with_states
 
 MOST_CHOICES = 8
 # Not measured: share of the step that another choice must save, by its rough plan; share of the
@@ -30,6 +31,8 @@ MOST_CHOICES = 8
 WORTH, SPARE = 0.002, 0.5
 EVERY_CHOICE_OF = 6  # nodes, of which every choice is planned
 CHECKPOINT = ", jax.checkpoint around layers"
+BISECTIONS = 3  # plans with some of the state on the host; not measured
+PART_STATES = "offload: the lower bound is that of the choices of state that were planned"
 PART = "recompute: the lower bound is that of the choices that were planned, not of all"
 
 
@@ -85,6 +88,8 @@ def choose(
     rough: Callable[[T], Rough],
     cutoff_s: float,
     copy_s: Callable[[float], float] | None = None,
+    *,
+    states: bool = False,
 ) -> Chosen[T]:
     """Chooses what a program computes again and what waits on the host, and plans it.
 
@@ -103,10 +108,82 @@ def choose(
         cutoff_s: upper limit of the step [s].
         copy_s: seconds of copying an amount of all devices together to the host [byte]; None if
             nothing may go there that the program does not send there.
+        states: whether state waits on the host in every variant; of the fastest, then as little as
+            fits.
 
     Raises:
         PlanError: if no variant has a plan that fits, or is below the cutoff.
     """
+    if not states:
+        return _chosen(traced, request, search, seconds_of, rough, cutoff_s, copy_s)
+    found_states = states_of(traced)
+    every = [one.argument for one in found_states]
+    saved_s = 0.0 if copy_s is None else 2 * copy_s(sum(one.nbytes for one in found_states))
+    tried: dict[str, Variant] = {}
+
+    def away(variant: Variant, limit_s: float) -> T:
+        name = digest(variant.traced.graph)
+        tried[name] = with_states(variant, every)
+        return search(tried[name], limit_s)
+
+    # with less state on the host a step is shorter by no more than its copies
+    found = _chosen(traced, request, away, seconds_of, rough, cutoff_s + saved_s, copy_s)
+    most = replace(found, variant=tried[digest(found.variant.traced.graph)])
+    least = _with_less_state(most, found.variant, every, request, search)
+    if least.found.step_s >= cutoff_s:
+        raise PlanError(
+            "no plan with state on the host is below the step that there is already",
+            kind="not-faster", where="plan", remedy="keep that one",
+        )  # fmt: skip
+    return least
+
+
+def _with_less_state(
+    most: Chosen[T],
+    here: Variant,
+    states: Sequence[int],
+    request: Request,
+    search: Callable[[Variant, float], T],
+) -> Chosen[T]:
+    """The plan with as few of the states on the host as fit, found by bisection.
+
+    Args:
+        most: the plan with all of them there.
+        here: its variant with all of them on the devices, which does not fit.
+        states: arguments, the largest first.
+        request: options and progress.
+        search: plans a variant.
+    """
+    best, few, many = most, 0, len(states)
+    for _ in range(BISECTIONS):
+        if many - few < 2 or request.interruption.happened:
+            break
+        count = (few + many) // 2
+        request.say(f"{count} states on the host")
+        variant = with_states(here, states[:count])
+        try:
+            found = search(variant, best.found.step_s)
+        except PlanError as error:
+            if error.kind not in ("not-faster", "does-not-fit"):
+                raise
+            few = count
+        else:
+            many = count
+            if found.step_s < best.found.step_s:
+                best = Chosen(variant, found, min(best.bound_s, found.bound_s))
+    return replace(best, notes=(*dict.fromkeys((*most.notes, PART_STATES)),))
+
+
+def _chosen(
+    traced: Traced,
+    request: Request,
+    search: Callable[[Variant, float], T],
+    seconds_of: Callable[[Traced], SecondsOf],
+    rough: Callable[[T], Rough],
+    cutoff_s: float,
+    copy_s: Callable[[float], float] | None,
+) -> Chosen[T]:
+    """As `choose`, with all state on the devices."""
     wish = request.options.recompute
     if wish == "written" or not differentiates(traced.program):
         return _only(Variant(traced), search, cutoff_s)

@@ -11,6 +11,7 @@ from ir.trace import Traced
 from ...files.program_plan import RecomputedRow
 from .again import with_recompute
 from .frontier import SecondsOf
+from .host_states import with_states_on_host
 from .hosted import hidden_behind, stacked_values, with_hosted
 from .keep import keeping_all
 from .saved import Key
@@ -25,11 +26,13 @@ class Variant:
     traced: the program.
     rows: what is computed again; None if the program is as it was written.
     hosted: what of the rest waits in the memory of the host.
+    states: arguments that wait there from step to step.
     """
 
     traced: Traced
     rows: Rows | None = None
     hosted: Rows = ()
+    states: tuple[int, ...] = ()
 
 
 def variant_of(kept: Traced, values: Iterable[Key]) -> Variant:
@@ -72,9 +75,18 @@ def hosted_variants(
     yield with_values_on_host(variant, [one.key for one in stacked])
 
 
-def as_planned(traced: Traced, rows: Rows | None, hosted: Rows) -> Traced:
+def with_states(variant: Variant, states: Iterable[int]) -> Variant:
+    """A variant with some arguments in the memory of the host; see `states_of`."""
+    chosen = tuple(sorted(states))
+    return replace(variant, traced=with_states_on_host(variant.traced, chosen), states=chosen)
+
+
+def as_planned(
+    traced: Traced, rows: Rows | None, hosted: Rows, states: tuple[int, ...] = ()
+) -> Traced:
     """A traced function with what a plan says is computed again, and waits on the host."""
-    return _on_host(traced if rows is None else applied(kept_by(traced), rows), hosted)
+    kept = _on_host(traced if rows is None else applied(kept_by(traced), rows), hosted)
+    return with_states_on_host(kept, states)
 
 
 def _on_host(traced: Traced, hosted: Rows) -> Traced:

@@ -56,6 +56,11 @@ def layers(x: Any) -> tuple[Any, Any]:
     return x + jnp.tanh(x @ x), None
 
 
+def written_over(x: Any) -> tuple[Any, Any]:
+    row = jax.lax.dynamic_slice(x, (3, 0), (1, 64))
+    return jax.lax.dynamic_update_slice(x, jnp.sin(row) + row, (3, 0)), None
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -63,6 +68,7 @@ def layers(x: Any) -> tuple[Any, Any]:
         (alone, {"sin": 1.0}),  # zeros: the fusion writes in its place
         (read_by_others, {"sin": 2.0}),  # zeros, and written once more
         (layers, {}),  # added up in place
+        (written_over, {}),  # one slice of it, in place
         (reshaped, {}),  # the same elements in the same order
     ],
 )

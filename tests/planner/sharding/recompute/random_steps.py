@@ -50,7 +50,13 @@ def whole_on_host(graph: Graph, decisions: Decisions) -> Decisions:
         key: replicated(len(state.dims)) if flat.names[key] in away else state
         for key, state in decisions.values.items()
     }
-    return replace(decisions, ops={**decisions.ops, **copies}, values=values)
+    ends = [
+        tuple(replicated(len(s.dims)) if v in away else s for s, v in zip(states, at, strict=True))
+        for states, at in ((decisions.inputs, flat.inputs), (decisions.outputs, flat.outputs))
+    ]
+    return replace(
+        decisions, ops={**decisions.ops, **copies}, values=values, inputs=ends[0], outputs=ends[1]
+    )
 
 
 def check_step(seed: int) -> int:

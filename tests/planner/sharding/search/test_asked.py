@@ -21,7 +21,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ir import Graph, Sharding, asks
 from ir.trace import trace
 from planner import Options, Plan, PlanError, load, plan
-from planner.sharding.plan_program import with_asked
+from planner.sharding.wished import with_asked
 from tests.planner.programs import BATCH, PARAMS, array, mean_loss, slow_machine
 
 AUTO = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
