@@ -48,7 +48,7 @@ class WrittenAttention:
     out: letters of the output.
     sizes: elements along each letter.
     window: keys that a query of a causal mask sees; 0 for all.
-    roundings: of scores to 16 bits.
+    roundings: of scores, or of their bias, to 16 bits.
     """
 
     eqn: Any

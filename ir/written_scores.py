@@ -65,7 +65,7 @@ class Scores:
 
     product: the equation of the product.
     dims: letters of its result.
-    roundings: of scores to 16 bits.
+    roundings: of scores, or of their bias, to 16 bits.
     fills: how each mask hides scores, and by which number.
     """
 
@@ -217,8 +217,9 @@ class _Reader:
         if found.biases:
             raise DiffersError("several values are added to its scores")
         before = short(self._made, other)
-        if before.aval.dtype.name not in SHORT:
+        if before.aval.dtype.name not in (*SHORT, "float32"):
             raise DiffersError(f"what is added to its scores is {before.aval.dtype.name}")
+        found.roundings += before.aval.dtype.name not in SHORT  # the kernel takes 16 bits
         found.biases.append(Bias(before, dims))
         return x
 

@@ -114,7 +114,7 @@ class AttentionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arra
     line, what: file and line, and its mask, heads, sizes and type.
     why: it stays as it is written; empty if the kernel of the devices runs it.
     within, within_z: outputs then differ by at most (within + within_z Z) max|v|, where Z is the
-        largest score.
+        largest score or bias.
     """
 
     line: str

@@ -82,6 +82,16 @@ def biased(q: Array, k: Array, v: Array, bias: Array) -> Array:
     return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), v)
 
 
+def relative(q: Array, k: Array, v: Array, table: Array) -> Array:
+    """T5's bias: a learned float32 number for each head and bucket of distances."""
+    far = jnp.arange(T)[None, :] - jnp.arange(T)[:, None]
+    bucket = jnp.where(far > 0, 4, 0) + jnp.minimum(jnp.abs(far), 3)
+    bias = jnp.transpose(table[bucket], (2, 0, 1))[None]
+    scores = jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=jnp.float32)
+    weights = jax.nn.softmax(scores + bias).astype(q.dtype)
+    return jnp.einsum("bhts,bshd->bthd", weights, v)
+
+
 def padded(q: Array, k: Array, v: Array, lengths: Array) -> Array:
     """A mask of keys that depends on the batch, added to the scores; the last row has none."""
     seen = jnp.arange(T)[None, :] < lengths[:, None]
@@ -129,6 +139,10 @@ WRITINGS: dict[str, Case] = {
     "grouped": (grouped, operands(LENGTH, FEW, FEW), "causal, 2 x 4 heads on 2,"),
     "window": (window, operands(LENGTH, LENGTH, LENGTH), "causal, window 5, 2 x 4 heads,"),
     "bias": (biased, operands(LENGTH, LENGTH, LENGTH, (1, H, T, T)), "bias, 2 x 4 heads,"),
+    "relative": (
+        relative, (*operands(LENGTH, LENGTH, LENGTH), *operands((8, H), dtype=jnp.float32)),
+        "bias, 2 x 4 heads,",
+    ),
     "padded": (
         padded, (*operands(LENGTH, LENGTH, LENGTH), jnp.array([9, 0])), "mask, 2 x 4 heads,",
     ),
@@ -170,8 +184,10 @@ def _temperature(q: Array, k: Array, v: Array, heat: Array) -> Array:
     return _attend(q, k, v, lambda z: jax.nn.softmax(z * heat))
 
 
-def _float_bias(q: Array, k: Array, v: Array, bias: Array) -> Array:
-    return _attend(q, k, v, lambda z: jax.nn.softmax(z + bias.astype(jnp.float32)).astype(v.dtype))
+def _fixed_slopes(q: Array, k: Array, v: Array) -> Array:
+    """ALiBi: numbers that grow with the distance, which 16 bits would round by much."""
+    far = jnp.asarray(np.arange(T)[None, :] - np.arange(T)[:, None], jnp.float32)
+    return _attend(q, k, v, lambda z: jax.nn.softmax(z + 8.0 * far).astype(v.dtype))
 
 
 def _later(q: Array, k: Array, v: Array) -> Array:
@@ -193,9 +209,7 @@ LOOK_ALIKES: dict[str, Case] = {
     ),
     "weights returned": (_shown, _QKV, "results of the program"),
     "temperature": (_temperature, (*_QKV, *operands(())), "no constant number"),
-    "float32 bias": (
-        _float_bias, (*_QKV, *operands((1, H, T, T), dtype=jnp.float32)), "is float32",
-    ),
+    "constant bias": (_fixed_slopes, _QKV, "constant other than a mask"),
     "mask without keys": (_later, _QKV, "without any key"),
     "small mask": (
         _changed(lambda z: jax.nn.softmax(jnp.where(z.shape[0] > z, z, -9.0))),

@@ -63,7 +63,7 @@ def test_writings_are_recognised_and_equal(name: str) -> None:
     assert site.tolerance[0] == 4 * (2.0**-11 if name == "float16" else 2.0**-8)
 
 
-@pytest.mark.parametrize("name", ["nanogpt", "llama", "window", "bias", "padded"])
+@pytest.mark.parametrize("name", ["nanogpt", "llama", "window", "bias", "relative", "padded"])
 @pytest.mark.exhaustive
 def test_gradients_are_those_of_the_kernel(name: str) -> None:
     fn, args, _ = WRITINGS[name]
