@@ -69,6 +69,7 @@ from .ops.grouped import GROUPED as GROUPED
 from .ops.grouped import GROUPS as GROUPS
 from .ops.grouped import NEAR as NEAR
 from .ops.grouped import ROWS as ROWS
+from .ops.grouped import TILE_STEPS as TILE_STEPS
 from .ops.grouped import TILES_AT_ONCE as TILES_AT_ONCE
 from .ops.grouped import GroupedSizes as GroupedSizes
 from .ops.grouped import grouped_sizes as grouped_sizes

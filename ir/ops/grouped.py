@@ -38,6 +38,7 @@ ROWS: Final = "m"  # factors of the forms that are split by rows or groups
 GROUPS: Final = "g"
 NEAR: Final = "near"
 TILES_AT_ONCE: Final = 32  # of which one batched product is made
+TILE_STEPS: Final = "tile_steps_"  # name of the loop over tiles, before the number of its steps
 
 # Few rows leave a matrix unit waiting for matrices, many are mostly empty in a small group.
 _TILES: Final = (128, 1024)

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from ir import TILES_AT_ONCE, GroupedSizes
+from costmodel import GroupedWork
+from ir import TILE_STEPS, TILES_AT_ONCE, GroupedSizes
 
 from .local_op import LocalOp
 
@@ -46,8 +51,14 @@ class Tiles:
         there = (tile < self.upto[-1])[:, None] & (rows < self.end[group][:, None])
         return group, rows, there
 
-    def each(self, step: Callable[[Array, Array], Array], result: Array) -> Array:
-        """The result after `step(start, result)` of all tiles there are."""
+    def each(self, step: Callable[[Array, Array], Array], result: Array, steps: int) -> Array:
+        """The result after `step(start, result)` of all tiles there are.
+
+        Args:
+            step: of `at_once` tiles.
+            result: before it.
+            steps: that are expected, for readers of the compiled text.
+        """
         if self.most <= self.at_once:
             return step(jnp.int32(0), result)
 
@@ -57,7 +68,8 @@ class Tiles:
         def after(carry: tuple[Array, Array]) -> tuple[Array, Array]:
             return carry[0] + self.at_once, step(*carry)
 
-        return lax.while_loop(goes_on, after, (jnp.int32(0), result))[1]
+        with jax.named_scope(f"{TILE_STEPS}{steps}"):
+            return lax.while_loop(goes_on, after, (jnp.int32(0), result))[1]
 
 
 def bounds(counts: Array, here: Array, rows: int) -> tuple[Array, Array]:
@@ -101,8 +113,18 @@ class Products:
         """Type in which gradients are added up."""
         return jnp.promote_types(self.op.local_results[0].dtype, jnp.float32)
 
-    def rows(self, tiles: Tiles, lhs: Array, rhs: Array, out: Array) -> Array:
-        """`out` with the rows of the tiles times the matrices of their groups."""
+    @cached_property
+    def steps(self) -> int:
+        """Steps of all tiles of a device, as they are priced."""
+        mesh, parts = self.op.mesh, self.op.strategy.factor_axes(self.op.mesh)
+        ways = {name: np.array([float(mesh.product(axes))]) for name, axes in parts.items()}
+        work = GroupedWork(self.sizes, self.op.operands[0].dtype, ways)
+        return max(math.ceil(float((work.tiles / work.at_once)[0])), 1)
+
+    def rows(
+        self, tiles: Tiles, lhs: Array, rhs: Array, out: Array, steps: int | None = None
+    ) -> Array:
+        """`out` with the rows of the tiles times the matrices of their groups, in some steps."""
         group_dim, inner, _ = self.sizes.matrix_dims
 
         def step(start: Array, out: Array) -> Array:
@@ -117,10 +139,12 @@ class Products:
             place = jnp.where(there, rows, beyond)
             return out.at[place].set(found, mode="drop", unique_indices=True)
 
-        return tiles.each(step, out)
+        return tiles.each(step, out, steps or self.steps)
 
-    def gradient(self, tiles: Tiles, lhs: Array, rhs: Array, sums: Array) -> Array:
-        """`sums` with, for each group, the product of its rows in the tiles."""
+    def gradient(
+        self, tiles: Tiles, lhs: Array, rhs: Array, sums: Array, steps: int | None = None
+    ) -> Array:
+        """`sums` with, for each group, the product of its rows in the tiles, in some steps."""
 
         def step(start: Array, sums: Array) -> Array:
             group, rows, there = tiles.of(start)
@@ -134,4 +158,4 @@ class Products:
             )  # fmt: skip
             return sums.at[group].add(found)
 
-        return tiles.each(step, sums)
+        return tiles.each(step, sums, steps or self.steps)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from costmodel import KINDS, wire_fraction
-from ir import EXCHANGE
+from ir import EXCHANGE, TILE_STEPS
 from profiles import CollectiveKind
 
 from .hlo_groups import group_size
@@ -40,6 +40,8 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _PROMOTED = re.compile(r"to_apply=%?[\w.\-]*promoted")
 # Loops of `row_exchange`: rounds after the first, of which a plan has none.
 _EXCHANGED = re.compile(rf'op_name="[^"]*/{EXCHANGE}/while"')
+# Loops of `group_tiles`, which end with the last tile there is, and the steps that are expected.
+_TILES = re.compile(rf'op_name="[^"]*/{TILE_STEPS}(\d+)/while"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
@@ -153,8 +155,8 @@ def _runs(bodies: dict[str, list[str]], entry: str, unknown_trips: int) -> dict[
 
 
 def trips_of(line: str, unknown_trips: int) -> float:
-    """Iterations of the loop of a line, if the compiler knows them."""
-    trips = _TRIPS.search(line)
+    """Iterations of the loop of a line, if the compiler knows them or its name says them."""
+    trips = _TRIPS.search(line) or _TILES.search(line)
     if trips:
         return float(trips.group(1))
     return 0.0 if _EXCHANGED.search(line) else float(unknown_trips)

@@ -89,6 +89,11 @@ class Near:
         most = jnp.max(jnp.sum(self.lacking, axis=1, dtype=INDEX))
         return (most + (self.room - 1)) // self.room
 
+    @property
+    def own_steps(self) -> int:
+        """Steps of own tiles, all but the one of fetched matrices."""
+        return max(self.products.steps - 1, 1)
+
     def own_tiles(self) -> Tiles:
         """Tiles of this device's rows of its own groups."""
         first, end = bounds(self.counts, self.index * self.rows, self.rows)
@@ -147,10 +152,10 @@ def near_rows(near: Near, lhs: Array, rhs: Array) -> Array:
             return this.from_holders(jnp.moveaxis(sent, dim, 0), matrices)
 
         matrices = fetch.asked.each(fetched, jnp.zeros(near.shape(), rhs.dtype))
-        return near.products.rows(fetch.tiles(), lhs, jnp.moveaxis(matrices, 0, dim), out)
+        return near.products.rows(fetch.tiles(), lhs, jnp.moveaxis(matrices, 0, dim), out, 1)
 
     out = jnp.zeros(result.shape, result.dtype)
-    out = near.products.rows(near.own_tiles(), lhs, rhs, out)
+    out = near.products.rows(near.own_tiles(), lhs, rhs, out, near.own_steps)
     return repeated(near.rounds, step, out)
 
 
@@ -160,7 +165,8 @@ def near_gradient(near: Near, lhs: Array, rhs: Array) -> Array:
 
     def step(r: Array, total: Array) -> Array:
         fetch = near.fetch(r)
-        sums = near.products.gradient(fetch.tiles(), lhs, rhs, jnp.zeros(near.shape(), wide))
+        zeros = jnp.zeros(near.shape(), wide)
+        sums = near.products.gradient(fetch.tiles(), lhs, rhs, zeros, 1)
 
         def added(this: Round, total: Array) -> Array:
             return total.at[fetch.held(this)].add(this.to_holders(sums), mode="drop")
@@ -168,5 +174,5 @@ def near_gradient(near: Near, lhs: Array, rhs: Array) -> Array:
         return fetch.asked.each(added, total)
 
     total = jnp.zeros(result.shape, wide)
-    total = near.products.gradient(near.own_tiles(), lhs, rhs, total)
+    total = near.products.gradient(near.own_tiles(), lhs, rhs, total, near.own_steps)
     return repeated(near.rounds, step, total)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from costmodel import fetched_of
-from ir import GROUPED, Mesh, interpret_lowered
+from costmodel import GroupedWork, fetched_of
+from ir import GROUPED, TILE_STEPS, Mesh, grouped_sizes, interpret_lowered
 from ir.analysis.decisions import Decisions
 from ir.strategy import strategies
 from ir.table import lookup
 from ir.trace import Traced, trace
 from planner.emit.group_tiles import bounds
-from planner.emit.hlo import count_collectives
+from planner.emit.hlo import count_collectives, trips_of
 from planner.emit.jit import compile_plan
 from planner.emit.row_exchange import block_rows
 from tests.planner.emit.plans import CUBE, decisions_of, lowered
@@ -101,6 +102,30 @@ def test_many_tiles(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     each = [arguments(load, dtype) for load in LOADS]
     for roles in (("m", "g"), ("near", "near")):
         check(PAIR, roles, each, 1e-5 if dtype == jnp.float32 else 4e-2)
+
+
+def test_the_compiled_text_says_how_many_steps_of_tiles_are_priced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """XLA does not know where the loop over tiles ends; a reader would assume eight steps."""
+    for module in ("planner.emit.group_tiles", "costmodel.grouped"):
+        monkeypatch.setattr(f"{module}.TILES_AT_ONCE", 2)
+    args = arguments("balanced")
+    traced = trace(lambda x, w, sizes: jax.lax.ragged_dot(x, w, sizes), *args[:3])
+    plan = compile_plan(traced, lowered(traced, split(traced, PAIR, ("m", ""))))
+    text = plan.lower_as_planned().compile().as_text()
+    loop_of_tiles = re.compile(rf' while\(.*{TILE_STEPS}[0-9]+/while"')
+    (loop,) = (line for line in text.splitlines() if loop_of_tiles.search(line))
+    sizes = grouped_sizes(tuple(item.type for item in traced.graph.inputs), _attrs(traced))
+    assert sizes is not None
+    work = GroupedWork(sizes, "float32", {"m": np.array([2.0])})
+    steps = int(np.ceil(work.tiles / work.at_once)[0])
+    assert trips_of(loop, 8) == steps > 1
+
+
+def _attrs(traced: Traced) -> dict[str, Any]:
+    (node,) = (node for node in traced.graph.nodes if node.op == GROUPED)
+    return dict(node.attrs)
 
 
 def test_rows_of_others_do_not_count() -> None:
