@@ -34,8 +34,9 @@ from .compute import ComputeModel, item_bytes
 Floats = NDArray[np.float64]
 
 _WORD: Final = 4.0  # bytes of a number of a row
-# Kernels beside the lookup: a sort, counts, sizes and places, and copies before and after.
-_KERNELS: Final = 12.0
+# Kernels beside the lookup, counted in the text of the GPU compiler (tests/planner/emit/):
+# a sort, counts, sizes and places, and copies before and after.
+KERNELS: Final = 12
 
 
 @final
@@ -65,7 +66,7 @@ class RowExchange:
         length = np.maximum(self.numbers / _WORD, 2.0)
         sorted_s = compute.memory_s(2.0 * self.numbers * np.log2(length))
         copied = compute.memory_s(4.0 * self.rows + 8.0 * self.numbers)
-        return np.where(self.exchanges, sorted_s + copied + _KERNELS * compute.launch_s, 0.0)
+        return np.where(self.exchanges, sorted_s + copied + KERNELS * compute.launch_s, 0.0)
 
     def exchange(self, hops: Hops) -> tuple[tuple[CollectiveKind, Exchange], ...]:
         """Collectives of one run, by kind."""

@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 from benchmarks.experts_model import small
-from ir import EXCHANGE, EXCHANGED, NEAR, Mesh, interpret_lowered, replicated
+from costmodel.exchanged_rows import KERNELS
+from ir import EXCHANGE, EXCHANGED, NEAR, Mesh, Sharding, interpret_lowered, replicated
 from ir.analysis.decisions import Decisions
 from ir.trace import Traced, trace
+from planner.emit.compilers import compile_for_mesh, devices_for, has_plugin
 from planner.emit.hlo import count_collectives
 from planner.emit.jit import compile_plan
+from planner.emit.scheduled.instructions import HloProgram
+from planner.emit.scheduled.kernels import FREE
 from tests.planner.api.test_experts import LOADS, with_gradients
 from tests.planner.api.test_experts import arguments as experts
 from tests.planner.emit.plans import CUBE, LINE, decisions_by, decisions_of, lowered
@@ -101,6 +105,41 @@ def test_compiled_collectives_are_those_that_are_priced() -> None:
     assert sent == 2 * (ROWS // 8) * (4 + 8 * 4)  # numbers and rows, of both
     blocks = 8 * -(-ROWS // 64)  # of rows of equal numbers for every device
     assert sum(c.count * c.bytes for c in found) == blocks * (4 + 2 * 8 * 4)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not has_plugin(), reason="needs XLA's GPU compiler")
+@pytest.mark.parametrize("adds", [False, True])
+def test_kernels_beside_a_lookup_are_those_of_the_gpu_compiler(adds: bool) -> None:
+    """All that the entry runs but the lookup itself, collectives and the loop of later rounds."""
+
+    def run(table: Any, index: Any, rows: Any) -> Any:
+        at = table.at[index]
+        settings: Any = {"mode": "fill", "wrap_negative_indices": False}
+        return at.add(rows, **settings) if adds else at.get(**settings)
+
+    shapes = ((8192, 4096), "bfloat16"), ((16384,), "int32"), ((16384, 4096), "bfloat16")
+    traced = trace(run, *(jax.ShapeDtypeStruct(*each) for each in shapes))
+
+    def split_first(state: Sharding) -> bool:
+        return not state.dims or state.dims[0] == ("x",)
+
+    def choose(_types: Any, _op: Any, menu: Any) -> Any:
+        exchanged = [s for s in menu if s.roles == (EXCHANGE,)]
+        first = (s for s in menu if all(map(split_first, (*s.operands, *s.results))))
+        return exchanged[0] if exchanged else next(first, menu[0])
+
+    graph = traced.graph
+    ranks = [item.type.rank for item in graph.inputs]
+    inputs = [Sharding((("x",), *((),) * (rank - 1))) for rank in ranks]
+    outputs = [Sharding((("x",), ()))]
+    given = decisions_by(graph, LINE, inputs, outputs, choose, lambda raw: raw)
+    devices = devices_for("gpu-aot", 8, 8, "h100")
+    text = compile_for_mesh(compile_plan(traced, lowered(traced, given), devices=devices)).text
+    entry = HloProgram(text, 8).entry.instructions.values()
+    sent = ("-start", "-done", "while")
+    kernels = [i for i in entry if i.opcode not in FREE and not i.opcode.endswith(sent)]
+    assert len(kernels) - 1 == KERNELS
 
 
 @pytest.mark.exhaustive
