@@ -130,6 +130,8 @@ def _attention(op: str, sizes: tuple[int, ...], dtype: str) -> Case:
 def case(op: str, dtype: str, sizes: tuple[int, ...]) -> Case | None:
     """The function of a row, None for rows of operations that are not here."""
     key = jax.eval_shape(lambda: jax.random.key(0))
+    if op == "copy":  # sizes are bytes
+        return ON_ROWS[op], (_shape((sizes[0] // 4,), dtype),), 1
     if op in ON_ROWS:
         return ON_ROWS[op], (_shape(sizes, dtype),), 1
     if op in ("gather", "scatter_add", "scatter_into"):

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.first_flash import with_first_flash
 from benchmarks.published_memory import memory_rows
 from benchmarks.published_model import Transformer
 from benchmarks.published_plan import Degrees, Price, price
@@ -35,6 +36,7 @@ FILES = (
 )  # fmt: skip
 FAR = 0.2  # errors above it are explained one by one
 PEAK_FAR = 0.05
+SCANNING = ("JAX-Toolbox MaxText",)  # frameworks that scan layers; others write them out
 LARGEST = "MosaicML llm-foundry"  # more cases than all others together
 # Bytes that a framework can use: of V100s as Alpa's profile has them; of others the total capacity
 # that PyTorch reports when it is out of memory, 79.11 GiB of an H100 (vllm-project/vllm, issue
@@ -56,6 +58,7 @@ class Case:
     model: with `recompute` as published, or "?".
     given: fields of `Degrees`; absent ones are chosen.
     peak_gb: memory of a device, where it was published.
+    first_flash: whether attention is the first kernel of flash attention.
     """
 
     source: str
@@ -66,6 +69,7 @@ class Case:
     given: Mapping[str, Any]
     step_s: float | None
     peak_gb: float | None
+    first_flash: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ def _case(row: Mapping[str, str]) -> Case:
     peak = row.get("peak_gb")
     return Case(
         row["source"], row["case"], f"{row['gpus']}x{row['device']}", model, int(row["batch"]),
-        given, took, float(peak) if peak else None,
+        given, took, float(peak) if peak else None, row["flash"] == "1",
     )  # fmt: skip
 
 
@@ -118,7 +122,8 @@ def predict(case: Case) -> Predicted:
     Raises:
         ValueError: if no degrees fit its sizes.
     """
-    cluster = parse_cluster(case.cluster)
+    cluster = replace(parse_cluster(case.cluster), loop_copies=case.source in SCANNING)
+    cluster = with_first_flash(cluster) if case.first_flash else cluster
     limit = usable_bytes(cluster)
     best: Predicted | None = None
     for degrees, recompute in candidates(case, cluster):

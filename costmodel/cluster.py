@@ -60,6 +60,8 @@ class Cluster:
         parts: the groups of a mixed cluster, else empty.
         prices: what a device costs, where the user says so; plans do not depend on it.
         imbalance: how unequal groups of rows are that run on it (`IMBALANCE`); 0 if they are equal.
+        loop_copies: whether loops copy slices into stacks, and carries, as XLA's do; False prices a
+            program whose framework writes its layers out.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Cluster:
     parts: tuple[Part, ...] = ()
     prices: Prices | None = None
     imbalance: float = IMBALANCE
+    loop_copies: bool = True
 
     def __post_init__(self) -> None:
         if self.num_devices < 1 or self.devices_per_host < 1 or self.domain < 1:
@@ -140,6 +143,7 @@ class Cluster:
         if self.prices is not None:
             priced["prices"] = msgspec.to_builtins(self.prices)
         priced |= {} if self.imbalance == IMBALANCE else {"imbalance": self.imbalance}
+        priced |= {} if self.loop_copies else {"loop_copies": False}
         return priced | {
             "name": self.name,
             "num_devices": self.num_devices,
@@ -184,6 +188,7 @@ class Cluster:
             parts=plain.parts,
             prices=plain.prices,
             imbalance=plain.imbalance,
+            loop_copies=plain.loop_copies,
         )
 
 
@@ -203,6 +208,7 @@ class _PlainCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attention: Any = None
     prices: Prices | None = None
     imbalance: Annotated[float, Meta(ge=0.0, le=1.0)] = IMBALANCE
+    loop_copies: bool = True
 
 
 def _shipped(profile: str) -> Any:

@@ -22,8 +22,10 @@ Floats = NDArray[np.float64]
 # A V100 in Alpa's database copies 4 GiB (so moves 8 GiB) in 10.7 ms: 803 of 900 GB/s.
 MEMORY_EFFICIENCY: Final = 0.89
 
-# Share of the vector unit's peak for arithmetic that has no table; assumed.
-VECTOR_EFFICIENCY: Final = 0.7
+# Share of the vector unit's peak for arithmetic that has no table. The peak counts a multiply-add
+# as two; 32 multiplications and additions in turn of 16384x4096 numbers take 134 us on an H100
+# (`chain` in bfloat16, `benchmarks/data/one_gpu_h100_kernels.csv`).
+VECTOR_EFFICIENCY: Final = 0.48
 
 # A convolution against a cubic matrix product of as many operations. Of values from 0.5 to 0.9 this
 # one has the smallest mean error over 41 convolutions with at least 64 channels and their gradients
@@ -244,8 +246,9 @@ class ComputeModel:
         return own or _same_chip(self.peak_flops("bfloat16", tensor=True))
 
     def convolution_s(
-        self, groups: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str
-    ) -> Floats:
+        self, groups: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *,
+        narrow: bool = False,
+    ) -> Floats:  # fmt: skip
         """Time of a convolution, launch included.
 
         Measured over its flops where the device has timings; else a cubic product of as many
@@ -259,14 +262,18 @@ class ComputeModel:
             n: output channels of a group.
             k: input channels of a group times the window.
             dtype: numpy-like name.
+            narrow: whether it has fewer input channels than the matrix unit reads at once.
         """
         b, m, n, k = (np.asarray(x, dtype=np.float64) for x in (groups, m, n, k))
         flops = 2.0 * b * m * n * k
         if (curve := self._ops.get("convolution")) is not None:
             return curve(flops)
+        vector = self.launch_s + self.flops_s(flops, dtype)
+        if narrow:
+            return vector
         side = np.cbrt(m * np.maximum(n, TILE) * np.maximum(k, TILE))
         product = self.gemm_s(b, side, side, side, dtype) / CONV_EFFICIENCY
-        return np.minimum(product, self.launch_s + self.flops_s(flops, dtype))
+        return np.minimum(product, vector)
 
     def moving_s(self, op: str, moved_bytes: Floats) -> Floats | None:
         """Time of a measured gather, scatter, reduction or transpose; None if not measured."""

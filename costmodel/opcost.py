@@ -31,6 +31,7 @@ from ir import (
     lookup,
 )
 
+from .arithmetic import arithmetic_s, dtype_of, is_narrow
 from .attention_blocks import AttentionWork, Hops
 from .borders import Borders
 from .compute import ComputeModel, item_bytes
@@ -53,6 +54,7 @@ class OpWork:
     writes: result positions that reach memory.
     launches: kernels it starts, 0 inside a fusion that another op started.
     moved: operands and results that a loop moves beside it: side, position, how often.
+    computed: how often its arithmetic is paid for, beside what it moves; None: the larger of both.
     """
 
     node: Node
@@ -63,6 +65,7 @@ class OpWork:
     writes: tuple[int, ...]
     launches: int
     moved: tuple[tuple[str, int, float], ...] = ()
+    computed: int | None = None
 
 
 def op_seconds(
@@ -146,11 +149,11 @@ def _computing_s(
     measured = compute.moving_s(_measured_as(work.node.op), moved)
     if measured is not None:
         return np.where(moved > 0.0, measured, 0.0)
-    flops = _flops(work) * _share(work.spec, ways, count)
-    if work.node.op in TRANSCENDENTAL:
-        flops = flops * compute.transcendental_flops
-    arithmetic = compute.flops_s(flops, _dtype(work))
-    return np.maximum(arithmetic, compute.memory_s(moved)) + work.launches * compute.launch_s
+    share, starts = _share(work.spec, ways, count), work.launches * compute.launch_s
+    arithmetic = share * arithmetic_s(work.node, work.operands, compute)
+    if work.computed is not None:
+        return work.computed * arithmetic + compute.memory_s(moved) + starts
+    return np.maximum(arithmetic, compute.memory_s(moved)) + starts
 
 
 # Ops that exchange parts and hold memory of their own while they run.
@@ -233,13 +236,6 @@ def _measured_as(op: str) -> str:
     return "reduce" if op in ("reduce_sum", "reduce_max", "reduce_min") else op
 
 
-def _dtype(work: OpWork) -> str:
-    types = (*work.node.outputs, *work.operands)
-    heavy = [t.dtype for t in types if t.dtype.startswith(("float", "bfloat", "complex"))]
-    found = heavy[0] if heavy else "float32"
-    return {"complex64": "float32", "complex128": "float64", "float0": "float32"}.get(found, found)
-
-
 def _flops(work: OpWork) -> float:
     return float(flops_of(work.record, work.node, work.operands))
 
@@ -308,8 +304,8 @@ def _arithmetic_s(work: OpWork, flops: float, compute: ComputeModel) -> float:
     """Of sums of products at the rate of a large product, else on the vector unit."""
     after = {name for dims in work.spec.results for dim in dims for name in dim}
     if after.issuperset(work.spec.names):
-        return float(compute.flops_s(flops, _dtype(work)))
-    large = float(compute.gemm_s(1.0, LARGE, LARGE, LARGE, _dtype(work)))
+        return float(compute.flops_s(flops, dtype_of(work.node, work.operands)))
+    large = float(compute.gemm_s(1.0, LARGE, LARGE, LARGE, dtype_of(work.node, work.operands)))
     return flops * large / (2.0 * LARGE**3)
 
 
@@ -328,7 +324,10 @@ def _convolution_s(work: OpWork, local: Mapping[str, Floats], compute: ComputeMo
         if role:
             sizes[role] = sizes[role] * size
     dtype = work.operands[0].dtype
-    return compute.convolution_s(sizes["b"], sizes["m"], sizes["n"], sizes["k"], dtype)
+    narrow = is_narrow(work.node, work.operands)
+    return compute.convolution_s(
+        sizes["b"], sizes["m"], sizes["n"], sizes["k"], dtype, narrow=narrow
+    )  # fmt: skip
 
 
 def tensor_bytes(type_: TensorType, dims: Sequence[tuple[str, ...]], local: Mapping[str, Floats],
@@ -354,31 +353,34 @@ def _traffic(work: OpWork, local: Mapping[str, Floats], count: int) -> Floats:
     ]
     zero: Floats = np.zeros(count)
     op = work.node.op
-    if op in VIEWS:
+    if op in VIEWS and not (op == "transpose" and work.writes):
         return zero
     if op in ("gather", "dynamic_slice"):
         return sum(operands[1:], zero) + 2.0 * results[0]
     if op.startswith("scatter"):
-        return operands[1] + 2.0 * operands[2] + results[0]
+        halves = work.operands[2].dtype in HALVES and op != "scatter"
+        times = ADDED_HALVES if halves else 2.0 if op == "scatter" else 3.0
+        return operands[1] + times * operands[2] + results[0]
     if op == "dynamic_update_slice":
         return 2.0 * operands[1]
     if op in ("sort", "top_k", "approx_top_k"):
         length = work.operands[0].shape[-1] if work.operands[0].shape else 1
         return (sum(operands, zero) + sum(results, zero)) * max(1.0, math.log2(max(length, 2)))
+    if op == "slice":  # reads what it makes
+        operands = results
     return sum((operands[i] for i in work.reads), zero) + sum(
         (results[i] for i in work.writes), zero
     )
 
 
+# A scatter that adds reads what it adds and what it adds to, and writes that. Numbers of 16 bits
+# are added by comparing and swapping words of 32: 16384 rows of 2048 take 340 us on an H100, 15
+# times their bytes (`scatter_add` in `benchmarks/data/one_gpu_h100_kernels.csv`).
+HALVES = ("bfloat16", "float16")
+ADDED_HALVES = 15.0
+
 # Ops that only rename memory; a transpose is one where it meets a product, as XLA folds it.
 VIEWS = (
     "reshape", "squeeze", "expand_dims", "bitcast_convert_type", "copy_p", "transpose",
     "stop_gradient", "optimization_barrier", "name",
-)  # fmt: skip
-
-# Ops that cost many times an addition each; `compute.transcendental_flops` says how many.
-TRANSCENDENTAL = (
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "digamma",
-    "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "lgamma", "log", "log1p", "log2", "logistic",
-    "pow", "sin", "sinh", "tan", "tanh",
 )  # fmt: skip

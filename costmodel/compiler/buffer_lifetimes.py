@@ -23,6 +23,7 @@ from ir import Literal
 from ir.analysis import FlatOp, FlatProgram
 
 from ..opcost import VIEWS
+from .fusion_roots import turned_copies
 
 _NONE: frozenset[int] = frozenset()
 LATE = ("conv_general_dilated", "dot_general")
@@ -116,8 +117,9 @@ def _owners(flat: FlatProgram, stored: Sequence[bool]) -> list[bool]:
     """Stored values, but for those that are another stored one by a new name."""
     owns = list(stored)
     has_memory = list(stored)
-    for op in flat.ops:
-        if op.node.op in VIEWS and op.reads:
+    copies = turned_copies(flat, stored)
+    for i, op in enumerate(flat.ops):
+        if op.node.op in VIEWS and op.reads and i not in copies:
             renamed = has_memory[op.reads[0]]
             for v in op.outputs:
                 has_memory[v] = renamed or stored[v]

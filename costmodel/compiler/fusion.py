@@ -2,8 +2,9 @@
 
 A value is *stored* if an op that is not fused makes it (a product, a gather, a sort, ...) or
 reads it, if it leaves the program or enters a region, or if it is written in another order of
-dimensions (`transposes.py`); every other value lives in registers inside its fusion. Each fusion
-reads each stored value once.
+dimensions (`transposes.py`); every other value lives in registers of the kernels that read it, each
+of which computes it. Which values share a kernel: `fusion_groups.py`. A kernel reads each stored
+value once.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ir import Literal, Node, lookup
-from ir.analysis import FlatOp, FlatProgram, find
+from ir import Node, lookup
+from ir.analysis import FlatOp, FlatProgram
 
 from ..opcost import VIEWS
+from .fusion_groups import Fusions, fusions
+from .fusion_roots import LOOKUPS, reduces
 from .gemm_padding import copied
 from .loop_copies import Moved, loop_copies
 from .transposes import turned
@@ -25,8 +28,10 @@ DEAR = (
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "digamma", "erf",
     "erf_inv", "erfc", "lgamma", "pow", "random_bits", "sinh", "tan", "tanh", "threefry2x32",
 )  # fmt: skip
-# Ops that read a few elements of their first operand, each of which is computed where it is read.
-LOOKUPS = ("gather",)
+# Ops of these families that have a kernel, or several, of their own.
+ALONE = (
+    "approx_top_k", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "sort", "top_k",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +40,12 @@ class Traffic:
 
     stored[v]: value v reaches memory.
     free[v]: value v depends on nothing but literals and can be made in any state at no cost.
-    reads[op]: operand positions that the op pays for reading.
+    reads[op]: operand positions that the op pays for reading, once for each kernel that reads.
+    writes[op]: result positions that the op pays for writing.
     launches[op]: kernels that the op starts: 1 for the first of a fusion and for unfused ops.
-    group[op]: the fusion of the op, as one of its ops; an unfused op is alone in it.
+    kernels[op]: those that compute the op, each named by one of its ops.
+    computed[op]: how often the op's arithmetic is paid for, beside what it moves; None: the larger
+        of both is, as for an op that is no part of a fusion (`fusion_bounds.py`).
     copied: values that are in memory twice (`gemm_padding.py`).
     moved[op]: what loops move beside it (`loop_copies.py`).
     """
@@ -45,15 +53,17 @@ class Traffic:
     stored: tuple[bool, ...]
     free: tuple[bool, ...]
     reads: tuple[tuple[int, ...], ...]
+    writes: tuple[tuple[int, ...], ...]
     launches: tuple[int, ...]
-    group: tuple[int, ...]
+    kernels: tuple[tuple[int, ...], ...]
     copied: frozenset[int] = frozenset()
     moved: Mapping[int, tuple[Moved, ...]] = field(default_factory=dict[int, tuple[Moved, ...]])
+    computed: tuple[int | None, ...] | None = None
 
 
 def is_fused(node: Node) -> bool:
     """Whether the compiler makes an op a part of the loop around it."""
-    return lookup(node.op).family in FUSED
+    return lookup(node.op).family in FUSED and node.op not in ALONE
 
 
 def _is_view(op: FlatOp) -> bool:
@@ -65,36 +75,32 @@ def analyse(flat: FlatProgram) -> Traffic:
     """Stored values, reads and kernel starts of a flat program."""
     free = _free(flat)
     stored = _stored(flat, free)
-    group = _groups(flat, stored, free)
-    seen: set[tuple[int, int]] = set()
-    started: set[int] = set()
-    reads: list[tuple[int, ...]] = []
-    launches: list[int] = []
-    for i, op in enumerate(flat.ops):
-        mine: list[int] = []
-        for position, value in enumerate(op.inputs):
-            if isinstance(value, Literal) or not stored[value] or free[value]:
-                continue
-            if (group[i], value) not in seen:
-                seen.add((group[i], value))
-                mine.append(position)
-        reads.append(tuple(mine))
-        idle = _is_view(op) or all(free[v] for v in op.outputs)
-        starts = group[i] not in started and not idle
-        if starts:
-            started.add(group[i])
-        launches.append(int(starts))
-    moved = loop_copies(flat, free, group, [is_fused(op.node) for op in flat.ops])
+    fused = [is_fused(op.node) for op in flat.ops]
+    left = {link.source for link in flat.links} | {v for v in flat.outputs if isinstance(v, int)}
+    found = fusions(flat, stored, free, fused, leaves=left.__contains__)
+    moved = loop_copies(flat, free, found.of, fused)
     return Traffic(
-        tuple(stored), free, tuple(reads), tuple(launches), tuple(group), copied(flat), moved
-    )
+        found.stored, free, found.reads, found.writes, _launches(flat, found), found.of,
+        copied(flat), moved,
+    )  # fmt: skip
+
+
+def _launches(flat: FlatProgram, found: Fusions) -> tuple[int, ...]:
+    """Starts of kernels, each counted at the first op that is in no other kernel."""
+    started: set[int] = set()
+    starts: list[int] = []
+    for op, kernels in zip(flat.ops, found.of, strict=True):
+        new = len(kernels) == 1 and not _is_view(op) and kernels[0] not in started
+        started.update(kernels if new else ())
+        starts.append(int(new))
+    return tuple(starts)
 
 
 def _stored(flat: FlatProgram, free: tuple[bool, ...]) -> list[bool]:
     stored = _at_borders(flat, free)
     for op in flat.ops:
         fused = is_fused(op.node)
-        if not fused or lookup(op.node.op).family == "reduction":
+        if not fused or reduces(flat, op):
             for value in op.outputs:
                 stored[value] = True
         for position, value in enumerate(op.inputs):
@@ -189,13 +195,3 @@ def _free(flat: FlatProgram) -> tuple[bool, ...]:
         for value in op.outputs:
             free[value] = ok
     return tuple(free)
-
-
-def _groups(flat: FlatProgram, stored: list[bool], free: tuple[bool, ...]) -> list[int]:
-    """Fusion of each op: ops joined by values that are not stored."""
-    parent = list(range(len(flat.ops)))
-    for i, op in enumerate(flat.ops):
-        for value in op.reads:
-            if value in flat.maker and not (stored[value] or free[value]):
-                parent[find(parent, i)] = find(parent, flat.maker[value][0])
-    return [find(parent, i) for i in range(len(flat.ops))]

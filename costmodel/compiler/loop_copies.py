@@ -32,14 +32,14 @@ _IN_PLACE = frozenset(VIEWS) - {"transpose"}  # the same elements in the same or
 
 
 def loop_copies(
-    flat: FlatProgram, free: Sequence[bool], fusion: Sequence[int], fused: Sequence[bool]
+    flat: FlatProgram, free: Sequence[bool], fusion: Sequence[Sequence[int]], fused: Sequence[bool]
 ) -> Mapping[int, tuple[Moved, ...]]:
     """What each op is charged for: its results, or an operand that was there before.
 
     Args:
         flat: the program.
         free: whether each value is made of literals alone.
-        fusion: of each op.
+        fusion: kernels that compute each op.
         fused: whether each op is part of a fusion.
     """
     slices, on_host = set(flat.stacked.values()), host_values(flat)
@@ -83,28 +83,32 @@ def _into_stack(flat: FlatProgram, link: Link, fused: Sequence[bool], leaves: in
     return _WRITE if leaves > 1 or flat.readers.get(link.source) else 0.0
 
 
-def _reads_neighbours(flat: FlatProgram, link: Link, fusion: Sequence[int]) -> bool:
+def _reads_neighbours(flat: FlatProgram, link: Link, fusion: Sequence[Sequence[int]]) -> bool:
     """Whether the fusion that makes a new carry reads the old one out of place."""
     made = flat.maker.get(link.source)
     if made is None or _writes_in_place(flat, link, flat.ops[made[0]], fusion):
         return False
+    kernels = set(fusion[made[0]])
     readers = (op for op in flat.readers.get(link.target, ()) if op.outputs)
     return any(
-        fusion[_number(flat, op)] == fusion[made[0]]
+        not kernels.isdisjoint(fusion[_number(flat, op)])
         and lookup(op.node.op).family != "elementwise"
         and op.node.op not in _IN_PLACE
         for op in readers
     )
 
 
-def _writes_in_place(flat: FlatProgram, link: Link, update: FlatOp, fusion: Sequence[int]) -> bool:
+def _writes_in_place(
+    flat: FlatProgram, link: Link, update: FlatOp, fusion: Sequence[Sequence[int]]
+) -> bool:
     """Whether a new carry is the old one with another slice, made of that slice of it alone."""
+    kernels = set(fusion[_number(flat, update)])
     if update.node.op != "dynamic_update_slice" or update.inputs[0] != link.target:
         return False
     types = [flat.values[v].type.shape for v in update.inputs[1:2] if isinstance(v, int)]
     return all(
         op is update
-        or fusion[_number(flat, op)] != fusion[_number(flat, update)]
+        or kernels.isdisjoint(fusion[_number(flat, op)])
         or (
             op.node.op == "dynamic_slice"
             and op.inputs[1:] == update.inputs[2:]

@@ -143,7 +143,7 @@ def test_the_v100_table_is_used() -> None:
 def test_memory_and_other_arithmetic() -> None:
     assert float(model("h100").memory_s(3.35e12)) == pytest.approx(1 / 0.89)
     np.testing.assert_allclose(
-        model("h100").flops_s(np.array([67e12, 0]), "bfloat16"), [1 / 0.7, 0]
+        model("h100").flops_s(np.array([67e12, 0]), "bfloat16"), [1 / 0.48, 0]
     )
     assert float(model("l4").flops_s(1e9, "float64")) > float(model("l4").flops_s(1e9, "int32"))
 

@@ -95,7 +95,7 @@ def least_in_chunks_s(
         i: flat number of the op.
         factor: that is cut into chunks.
     """
-    work = _work(facts, i)
+    work = _work(facts, i, compute)
     rows = _splits(work.spec, (devices,))
     if len(rows) > MOST_WAYS:
         return 0.0, dict.fromkeys(COUNTS, 0.0)
@@ -119,7 +119,7 @@ def least_inside_s(
     """Least seconds of one run of each op, also where its program is a part of a larger one.
 
     A fusion that reads or makes a value on the border may be a part of one outside: it reads and
-    writes the values there at no cost, and starts no kernel of its own.
+    writes the values there at no cost, starts no kernel of its own, and hides its arithmetic.
 
     Args:
         facts: facts of the program.
@@ -133,7 +133,7 @@ def least_inside_s(
     outer = _outer(facts, borders)
     for i in ops:
         if facts.is_made(facts.flat.ops[i]):
-            inner = replace(_inside(facts, i, borders, outer), moved=())
+            inner = replace(_inside(facts, i, compute, borders, outer), moved=())
             key = _key(inner)
             if key not in known:
                 known[key] = _least_of_each(inner, compute, sizes)
@@ -155,8 +155,8 @@ def border_s(facts: Facts, compute: ComputeModel, ops: Collection[int], borders:
     outer, found = _outer(facts, borders), 0.0
     for i in ops:
         op = facts.flat.ops[i]
-        if facts.is_made(op) and facts.traffic.group[i] in outer:
-            each = (_work(facts, i), _inside(facts, i, borders, outer))
+        if facts.is_made(op) and not outer.isdisjoint(facts.traffic.kernels[i]):
+            each = (_work(facts, i, compute), _inside(facts, i, compute, borders, outer))
             alone, inside = (_least(work, compute, (1,), apart=False) for work in each)
             found += op.weight * (alone - inside)
     return found
@@ -165,30 +165,35 @@ def border_s(facts: Facts, compute: ComputeModel, ops: Collection[int], borders:
 def _outer(facts: Facts, borders: Set[int]) -> set[int]:
     """Fusions that read or make values on the border."""
     return {
-        facts.traffic.group[i] for i, op in enumerate(facts.flat.ops)
+        kernel for i, op in enumerate(facts.flat.ops) for kernel in facts.traffic.kernels[i]
         if not borders.isdisjoint(op.reads) or not borders.isdisjoint(op.outputs)
     }  # fmt: skip
 
 
-def _inside(facts: Facts, i: int, borders: Set[int], outer: Set[int]) -> OpWork:
-    """An op as a part of a larger program; arguments as of `least_inside_s` and `_outer`."""
-    op, work = facts.flat.ops[i], _work(facts, i)
+def _inside(
+    facts: Facts, i: int, compute: ComputeModel, borders: Set[int], outer: Set[int]
+) -> OpWork:
+    """An op as a part of a larger program; arguments as of `least_inside_s` and `_outer`.
+
+    Fusions that may be larger there take at least what these ops move; their arithmetic may hide.
+    """
+    op, work = facts.flat.ops[i], _work(facts, i, compute)
+    if outer.isdisjoint(facts.traffic.kernels[i]):
+        return work
     return replace(
         work,
-        reads=tuple(k for k in work.reads if op.inputs[k] not in borders),
-        writes=tuple(k for k in work.writes if op.outputs[k] not in borders),
-        launches=0 if facts.traffic.group[i] in outer else work.launches,
+        reads=tuple(k for k in facts.traffic.reads[i] if op.inputs[k] not in borders),
+        writes=tuple(k for k in facts.traffic.writes[i] if op.outputs[k] not in borders),
+        launches=0,
+        computed=None if work.computed is None else 0,
     )
 
 
-def _work(facts: Facts, i: int) -> OpWork:
-    op, traffic = facts.flat.ops[i], facts.traffic
-    writes = tuple(k for k, v in enumerate(op.outputs) if traffic.stored[v])
+def _work(facts: Facts, i: int, compute: ComputeModel) -> OpWork:
+    op = facts.flat.ops[i]
     types = operand_types(facts.flat, op)
-    return OpWork(
-        op.node, lookup(op.node.op), types, facts.spec(op), traffic.reads[i], writes,
-        traffic.launches[i], traffic.moved.get(i, ()),
-    )  # fmt: skip
+    paid = facts.paid(i, compute)
+    return OpWork(op.node, lookup(op.node.op), types, facts.spec(op), *paid)
 
 
 def _each_s(
@@ -205,7 +210,7 @@ def _each_s(
         op = facts.flat.ops[i]
         if not facts.is_made(op):
             continue
-        work = _work(facts, i)
+        work = _work(facts, i, compute)
         key = _key(work)
         if key not in known:
             known[key] = _least(work, compute, sizes, apart=apart)
@@ -216,7 +221,7 @@ def _key(work: OpWork) -> object:
     """What the seconds of an op follow from."""
     node = work.node
     return (node.op, work.operands, node.outputs, node.attrs, work.spec, work.reads, work.writes,
-            work.launches, work.moved)  # fmt: skip
+            work.launches, work.moved, work.computed)  # fmt: skip
 
 
 def _least_of_each(work: OpWork, compute: ComputeModel, sizes: Sequence[int]) -> tuple[float, ...]:

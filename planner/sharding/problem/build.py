@@ -318,18 +318,17 @@ class Builder:
         return held_bytes(op.node, operand_types(self.flat, op), spec, ways, len(menu))
 
     def _op_cost(self, i: int, op: FlatOp, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Floats:
-        writes = tuple(k for k, v in enumerate(op.outputs) if self.traffic.stored[v])
-        reads, launches = self.traffic.reads[i], self.traffic.launches[i]
-        moved = self.traffic.moved.get(i, ())
+        reads, writes, launches, moved, computed = self.facts.paid(i, self.cache.compute)
         types = operand_types(self.flat, op)
         if op.node.op in HOST_COPIES:
             return self.host_copies.exposed_s(i, menu) * op.weight
         key = (
             "cost", op.node.op, types, op.node.outputs, op.node.attrs, id(menu), reads, writes,
-            launches, moved, op.weight, self.overlap if spec.joint else None,
+            launches, moved, computed, op.weight, self.overlap if spec.joint else None,
         )  # fmt: skip
         if key not in self.cache.vectors:
-            work = OpWork(op.node, lookup(op.node.op), types, spec, reads, writes, launches, moved)
+            what = op.node, lookup(op.node.op), types, spec
+            work = OpWork(*what, reads, writes, launches, moved, computed)
             hops = hops_of(spec, menu, self.cache.reshard, overlap=self.overlap)
             seconds = op_seconds(work, self.cache.parts(spec, menu), self.cache.compute, hops)
             seconds = np.broadcast_to(seconds, (len(menu),))

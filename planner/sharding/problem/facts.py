@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from costmodel.compiler import analyse, lifetimes
+from costmodel import ComputeModel
+from costmodel.compiler import Traffic, analyse, bounded, lifetimes
 from ir import FactorSpec, Literal
 from ir.analysis import (
     FlatOp,
@@ -23,6 +24,7 @@ from ir.analysis import (
 )
 
 Span = tuple[int, int]
+Paid = tuple[tuple[int, ...], tuple[int, ...], int, tuple[tuple[str, int, float], ...], int | None]
 
 
 class Facts:
@@ -53,6 +55,7 @@ class Facts:
         donated: frozenset[int],
     ) -> None:
         self.flat, self.traffic = flat, analyse(flat)
+        self._priced: dict[ComputeModel, Traffic] = {}
         self.tied_in = {out: flat.inputs[a] for a, out in ties}
         self.specs = Specs(flat)
         self.partial = may_be_partial(flat, self.specs)
@@ -185,6 +188,21 @@ class Facts:
             return 2 if v in self.traffic.copied else 1
         outer = self.flat.values[self.stack_of[v]].type.size
         return outer // max(self.flat.values[v].type.size, 1)
+
+    def traffic_on(self, compute: ComputeModel) -> Traffic:
+        """What each op moves and computes on a device, by what bounds its fusion there."""
+        if compute not in self._priced:
+            self._priced[compute] = bounded(self.flat, self.traffic, compute)
+        return self._priced[compute]
+
+    def paid(self, i: int, compute: ComputeModel) -> Paid:
+        """Reads, writes, launches, what loops move, and arithmetic of an op (`Traffic`)."""
+        traffic = self.traffic_on(compute)
+        assert traffic.computed is not None
+        return (
+            traffic.reads[i], traffic.writes[i], traffic.launches[i], traffic.moved.get(i, ()),
+            traffic.computed[i],
+        )  # fmt: skip
 
     def spec(self, op: FlatOp) -> FactorSpec:
         """Factors of an op; equal ops share one object."""

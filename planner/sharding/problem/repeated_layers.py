@@ -11,6 +11,7 @@ time to plan it. In return layers cannot be sharded differently.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -64,6 +65,7 @@ def repeats_of(
         for v, value in enumerate(flat.values)
     ]  # fmt: skip
 
+    inside = _inside(facts)
     known: dict[Hashable, int] = {}
     alike = [known.setdefault(value, len(known)) for value in values]
 
@@ -73,12 +75,24 @@ def repeats_of(
     ops: list[Hashable] = [
         (
             op.node.op, id(facts.spec(op)), op.weight, traffic.reads[i], traffic.launches[i],
+            traffic.writes[i], frozenset(inside[k] for k in traffic.kernels[i]),
             facts.is_made(op), seen(op), tuple(alike[v] for v in op.outputs),
             kinds.of_op(i),
         )
         for i, op in enumerate(flat.ops)
     ]  # fmt: skip
     return Repeats(*refine(ops, alike, _incidence(facts), depth))
+
+
+def _inside(facts: Facts) -> dict[int, Hashable]:
+    """Kernel -> what it computes and moves, on which its bound depends."""
+    flat, traffic = facts.flat, facts.traffic
+    found: dict[int, Counter[Hashable]] = {}
+    for i, op in enumerate(flat.ops):
+        one = op.node.op, id(facts.spec(op)), traffic.reads[i], traffic.writes[i]
+        for kernel in traffic.kernels[i]:
+            found.setdefault(kernel, Counter())[one] += 1
+    return {kernel: frozenset(count.items()) for kernel, count in found.items()}
 
 
 def worth_folding(found: Repeats) -> bool:

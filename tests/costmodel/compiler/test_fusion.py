@@ -50,9 +50,10 @@ def test_a_fusion_reads_a_value_once() -> None:
     assert sum(found.traffic.launches) == 1
 
 
-def test_two_fusions_read_a_value_each() -> None:
+def test_what_reads_the_same_array_shares_a_kernel() -> None:
     found = of(lambda x: (x * 2, x + 1), A)
-    assert [len(reads) for reads in found.traffic.reads] == [1, 1]
+    assert [len(reads) for reads in found.traffic.reads] == [1, 0]
+    assert found.traffic.launches == (1, 0)
 
 
 def test_a_lookup_computes_the_few_elements_that_it_reads() -> None:

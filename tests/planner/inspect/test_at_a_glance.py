@@ -220,7 +220,7 @@ def test_images_may_be_split_in_space() -> None:
         return jnp.mean(images**2)
 
     kernels = [jax.ShapeDtypeStruct((3, 3, 16, 16), jnp.float32)] * 2
-    image = jax.ShapeDtypeStruct((1, 1024, 1024, 16), jnp.float32)
+    image = jax.ShapeDtypeStruct((1, 4096, 4096, 16), jnp.float32)
     options = Options(mesh=(8,), substitutions=False, baselines=False)
     found = plan(jax.grad(loss), kernels, image, cluster="8xh100", options=options)
     assert at_a_glance(found.analysed).layout == "spatial partitioning over 8 devices (x)"

@@ -88,7 +88,8 @@ def test_the_choice_is_the_best_of_all_subsets(name: str) -> None:
         found = plan(fn, *args, cluster="2xh100", **settings)
         assert found.peak_bytes <= limit
         assert found.step_s == pytest.approx(best, rel=1e-3)
-        assert found.lower_bound_s <= best * (1 + 1e-9)
+        # the bound is that of the choices that were planned, whose best is within that of all
+        assert found.lower_bound_s <= best * (1 + 1e-3)
         assert found.step_s >= before
         before = found.step_s
     assert before > full.step_s
