@@ -18,8 +18,8 @@ from ..analysed_plan import AnalysedPlan
 from .constrained import Constrained, constrained, type_text
 from .edits import edits
 from .record import Exported, Subject, loader
+from .source_text import axes_text, list_text, literal, row_text, tuple_text
 
-_WIDTH = 88  # of ruff format, unless told otherwise
 _MOST_SOURCES = 4
 _DATA = re.compile(r"# <plan>\n.*?# </plan>\n", re.DOTALL)
 
@@ -94,27 +94,31 @@ def _tables(analysed: AnalysedPlan) -> Iterator[str]:
     arguments = list(dict.fromkeys(name.partition("/")[0] for name in states))
     whole = [n for n, name in enumerate(arguments) if _donated(analysed, heads, name)]
     found = "\n".join(f"{item.name} {type_text(item.type)}" for item in items)
-    mesh = ", ".join(f"{_text(axis)}: {size}" for axis, size in program.mesh)
+    mesh = ", ".join(f"{literal(axis)}: {size}" for axis, size in program.mesh)
+    held = tuple_text([literal(name) for name in arguments])
     yield (
         f"MESH = {{{mesh}}}\n"
-        f"ARGUMENTS = {_tuple([_text(name) for name in arguments])}  # those that hold arrays\n"
-        f"DONATED = {_tuple([str(n) for n in whole])}  # positions of arguments\n"
+        f"ARGUMENTS = {held}  # those that hold arrays\n"
+        f"DONATED = {tuple_text([str(n) for n in whole])}  # positions of arguments\n"
         f"{_gpu_options(analysed)}"
-        f"FINGERPRINT = {_text(sha256(found.encode()).hexdigest()[:16])}  # of the arguments"
+        f"FINGERPRINT = {literal(sha256(found.encode()).hexdigest()[:16])}  # of the arguments"
     )
-    yield "# Path in the arguments -> sharding; the first pattern that matches holds.\n" + _list(
-        "RULES", [_row([_text(pattern), spec]) for pattern, spec in rules(states)]
+    yield (
+        "# Path in the arguments -> sharding; the first pattern that matches holds.\n"
+        + list_text(
+            "RULES", [row_text([literal(pattern), spec]) for pattern, spec in rules(states)]
+        )
     )
     yield (
         "# Each result in order: the number of the argument's leaf that it lies like, or its own.\n"
-        + _list("RESULTS", _results(analysed, list(states.values())))
+        + list_text("RESULTS", _results(analysed, list(states.values())))
     )
     tied = {result: argument for argument, result in program.ties}
     plan = lower_decisions(flatten(analysed.graph), decisions, analysed.reshard, tied)
     yield (
         "# Primitive, type of its result, which of all results of these two in the order in which\n"
         "# the program runs, sharding. Above each the lines of code. Layers of a scan count once.\n"
-        + _list("CONSTRAINTS", list(_constraints(constrained(plan))))
+        + list_text("CONSTRAINTS", list(_constraints(constrained(plan))))
     )
 
 
@@ -122,7 +126,7 @@ def _gpu_options(analysed: AnalysedPlan) -> str:
     options = analysed.program.compiler_options
     if not options:
         return "GPU_OPTIONS = {}\n"
-    rows = "".join(f"    {_text(name)}: {value},\n" for name, value in options.items())
+    rows = "".join(f"    {literal(name)}: {value},\n" for name, value in options.items())
     return f"GPU_OPTIONS = {{  # of XLA's compiler\n{rows}}}\n"
 
 
@@ -199,7 +203,7 @@ def _constraints(rows: Sequence[Constrained]) -> Iterator[str]:
         if lines and lines != last:
             yield f"    # {lines}"
         last = lines or last
-        yield _row([_text(row.op), _text(row.type), _text(row.which), _spec(row.state)])
+        yield row_text([literal(row.op), literal(row.type), literal(row.which), _spec(row.state)])
 
 
 def _spec(state: Sharding) -> str:
@@ -207,31 +211,4 @@ def _spec(state: Sharding) -> str:
     dims = list(state.dims)
     while dims and not dims[-1]:
         dims.pop()
-    return f"P({', '.join(map(_entry, dims))})"
-
-
-def _entry(axes: Sequence[str]) -> str:
-    names = [_text(axis) for axis in axes]
-    return _tuple(names) if len(names) > 1 else names[0] if names else "None"
-
-
-def _text(value: str) -> str:
-    """A string literal as ruff writes it."""
-    shown = ascii(value)
-    return f'"{shown[1:-1]}"' if shown[0] == "'" and '"' not in value else shown
-
-
-def _tuple(items: Sequence[str]) -> str:
-    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-
-
-def _row(items: Sequence[str]) -> str:
-    """A tuple in a list, on one line or on one for each item."""
-    line = f"    ({', '.join(items)}),"
-    if len(line) <= _WIDTH:
-        return line
-    return "\n".join(["    (", *(f"        {item}," for item in items), "    ),"])
-
-
-def _list(name: str, rows: Sequence[str]) -> str:
-    return "\n".join([f"{name} = [", *rows, "]"]) if rows else f"{name} = []"
+    return f"P({', '.join(map(axes_text, dims))})"

@@ -6,7 +6,10 @@ from .degrees import EXPERT, SEQUENCE, TENSOR, Degrees, degrees
 from .record import Exported, Subject, json_bytes
 
 FORMAT = "meshwright-megatron"
-_STRATEGY = {2: "optim_grads", 3: "optim_grads_params"}
+# Of Megatron-FSDP, by the stage of ZeRO.
+STRATEGY = {2: "optim_grads", 3: "optim_grads_params"}
+FULL = "which layers are recomputed is not read off the program: all of them are"
+NO_MODEL = "the model itself (layers, heads, sizes) is not part of a plan"
 _DTYPE = {"bfloat16": ("--bf16",), "float16": ("--fp16",)}
 _RECOMPUTE = {
     "none": (),
@@ -24,10 +27,7 @@ def megatron(subject: Subject) -> Exported:
     world size = tensor x pipeline x context x data; experts are spread over data ranks.
     """
     d = degrees(subject.analysed)
-    notes = list(d.notes)
-    if d.recompute == "full":
-        notes.append("which layers are recomputed is not read off the program: all of them are")
-    notes.append("the model itself (layers, heads, sizes) is not part of a plan")
+    notes = [*d.notes, *([FULL] if d.recompute == "full" else []), NO_MODEL]
     data = {"format": FORMAT, "version": 1, "world_size": subject.analysed.cluster.num_devices,
             "arguments": arguments(d), "not_expressed": notes}  # fmt: skip
     return Exported(json_bytes(data), (), tuple(notes))
@@ -60,5 +60,5 @@ def _zero(stage: int) -> list[str]:
         return ["--use-distributed-optimizer"]
     return [
         "--use-distributed-optimizer", "--use-megatron-fsdp", "--data-parallel-sharding-strategy",
-        _STRATEGY[stage], "--no-gradient-accumulation-fusion", "--ckpt-format", "fsdp_dtensor",
+        STRATEGY[stage], "--no-gradient-accumulation-fusion", "--ckpt-format", "fsdp_dtensor",
     ]  # fmt: skip

@@ -16,8 +16,9 @@ from ...common.write_files import write_files
 from ...files.plan_file import PlanFile
 from ...pipeline.file_schedule import schedule_file, transfers
 from ..analysed_plan import AnalysedPlan
-from .degrees import degrees
+from .degrees import Degrees, degrees
 from .megatron import arguments
+from .megatron_bridge import text
 from .record import Exported, json_bytes
 from .specs import spec_of
 from .write import Written, format_called
@@ -96,12 +97,35 @@ def _traffic(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
 
 def _megatron(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
     """Megatron-LM's arguments, where all stages are split alike."""
+    one, notes = _alike(file, programs, "Megatron-LM")
+    devices = Cluster.from_dict(file.joined.cluster).num_devices
+    data = {
+        "format": "meshwright-megatron", "version": 1, "world_size": devices,
+        "arguments": arguments(one), "not_expressed": notes,
+    }  # fmt: skip
+    return Exported(json_bytes(data), (), tuple(notes))
+
+
+def _megatron_bridge(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
+    """Overrides of Megatron-Bridge, where all stages are split alike."""
+    one, notes = _alike(file, programs, "Megatron-Bridge")
+    return Exported(text(one, notes), (), tuple(notes))
+
+
+def _alike(
+    file: PlanFile, programs: Sequence[AnalysedPlan], runtime: str
+) -> tuple[Degrees, list[str]]:
+    """The degrees of all stages, and what they leave out.
+
+    Raises:
+        PlanError: if stages are split in different ways.
+    """
     joined = file.joined
     found = [degrees(analysed) for analysed in programs]
     said = {(tuple(sorted(d.meaning.items())), tuple(d.sizes.items()), d.zero) for d in found}
     if len(said) > 1:
         raise PlanError(
-            "its stages are split in different ways, which Megatron-LM cannot say",
+            f"its stages are split in different ways, which {runtime} cannot say",
             kind="bad-plan", where=programs[0].where, remedy="export schedule and shardings",
         )  # fmt: skip
     kinds = set(file.recompute)
@@ -111,21 +135,17 @@ def _megatron(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
         batch=found[0].batch * joined.microbatches,
         recompute={"stage": "full"}.get(recompute, recompute),
     )  # fmt: skip
-    notes = [*one.notes, f"the schedule is {joined.schedule}, Megatron-LM's is 1F1B"]
+    notes = [*one.notes, f"the schedule is {joined.schedule}, {runtime}'s is 1F1B"]
     if len({b - a for a, b in zip(file.cuts, file.cuts[1:], strict=False)}) > 1:
-        notes.append("stages have different numbers of layers; Megatron-LM divides them evenly")
+        notes.append(f"stages have different numbers of layers; {runtime} divides them evenly")
     if joined.chunks > 1:
         notes.append(f"{joined.chunks} stages in turn are on each group of devices")
     if len(set(file.recompute)) > 1:
         notes.append(f"recomputation differs by stage: {', '.join(file.recompute)}")
-    devices = Cluster.from_dict(joined.cluster).num_devices
-    data = {
-        "format": "meshwright-megatron", "version": 1, "world_size": devices,
-        "arguments": arguments(one), "not_expressed": notes,
-    }  # fmt: skip
-    return Exported(json_bytes(data), (), tuple(notes))
+    return one, notes
 
 
 _MAKERS: Mapping[str, Callable[[PlanFile, Sequence[AnalysedPlan]], Exported]] = {
-    "megatron": _megatron, "schedule": _schedule, "shardings": _shardings, "traffic": _traffic,
+    "megatron": _megatron, "megatron-bridge": _megatron_bridge, "schedule": _schedule,
+    "shardings": _shardings, "traffic": _traffic,
 }  # fmt: skip

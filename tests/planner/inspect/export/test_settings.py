@@ -128,6 +128,31 @@ def test_megatron_of_fsdp(tmp_path: Path) -> None:
     assert (args.micro_batch_size, args.global_batch_size) == (2, 8)
 
 
+@pytest.mark.parametrize("kind", plans.PLANS)
+def test_megatron_bridge_says_what_megatron_does(kind: str, tmp_path: Path) -> None:
+    found = plans.PLANS[kind]()
+    args = megatron_parser().parse_args(
+        json.loads(exported(found, "megatron", tmp_path))["arguments"]
+    )
+    config = yaml.safe_load(exported(found, "megatron-bridge", tmp_path))
+    for field, value in {**config["model"], **config["train"]}.items():
+        if field != "gradient_accumulation_fusion":
+            assert getattr(args, field) == value, field
+    assert config["ddp"]["use_distributed_optimizer"] == args.use_distributed_optimizer
+    assert config["optimizer"]["use_distributed_optimizer"] == args.use_distributed_optimizer
+    assert config.get("mixed_precision") == ("bf16_mixed" if args.bf16 else None)
+
+
+def test_megatron_bridge_of_fsdp(tmp_path: Path) -> None:
+    config = yaml.safe_load(exported(by_hand("fsdp"), "megatron-bridge", tmp_path))
+    assert config["ddp"]["data_parallel_sharding_strategy"] == "optim_grads_params"
+    assert config["ddp"]["use_megatron_fsdp"]
+    assert config["dist"]["use_megatron_fsdp"]
+    assert config["checkpoint"]["ckpt_format"] == "fsdp_dtensor"
+    assert config["model"]["gradient_accumulation_fusion"] is False
+    assert config["train"] == {"micro_batch_size": 2, "global_batch_size": 8}
+
+
 def test_hybrids_are_told_apart() -> None:
     found = by_hand("megatron", mesh=(2, 4))
     d = degrees(found.analysed)
