@@ -64,6 +64,7 @@ PLANNER_FRONT: tuple[str, ...] = (
     "planner/cli/platforms.py",
     "planner/inspect/export/loaders/jax_module.py",  # copied into an export
     "planner/inspect/export/loaders/jax_shardings.py",  # copied beside an export
+    "planner/inspect/export/loaders/nnx_metadata.py",  # copied into an export
     "planner/pipeline/one_or_stages.py",
     "planner/result/bind.py",
     "planner/result/plan.py",
@@ -143,6 +144,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/values.py",
     "planner/inspect/export/loaders/jax_module.py",
     "planner/inspect/export/loaders/jax_shardings.py",
+    "planner/inspect/export/loaders/nnx_metadata.py",
     "planner/inspect/export/loaders/torch_plan.py",
     "planner/pipeline/cut/equations.py",
     "planner/pipeline/cut/layers.py",

@@ -56,9 +56,11 @@ class Budget:
     Windows of overlap (`windows.py`):
     window_solves: problems without windows that are solved, more of small ones:
     window_columns: columns of all of them together.
-    narrowed_pairs: pairs of options of a problem, above which those that a better choice cannot
-        have are left out between the first of them and the others; that takes `narrowing_steps`
-        of the multipliers.
+    explored: further multipliers at which problems of at most so many columns are solved.
+    narrowed_pairs: pairs of options of a problem, above which kernels are searched first, and those
+        options left out that a better choice cannot have.
+    kernels: kernels that are searched.
+    whole_steps: steps of the multipliers before each of them.
     """
 
     sweeps: int = 3
@@ -103,8 +105,10 @@ class Budget:
 
     window_solves: int = 12
     window_columns: float = 2e5
+    explored: int = 16
     narrowed_pairs: float = 1.5e6
-    narrowing_steps: int = 8
+    whole_steps: int = 12
+    kernels: int = 4
 
     def kernel(self) -> Budget:
         """The budget of a search of the kernel."""
@@ -125,7 +129,7 @@ class Budget:
 
 
 # The choice and its cost matter, a proof does not.
-QUICK = Budget(steps=144, exact=False, window_solves=4, window_columns=0.0)
+QUICK = Budget(steps=144, exact=False, window_solves=4, window_columns=0.0, explored=0, kernels=0)
 # A plan in seconds: every limit but the time limit is counted work, so that equal inputs give equal
 # plans.
 DEFAULT = Budget()

@@ -13,8 +13,9 @@ and below the plane of every choice x, so that the multipliers to try next are t
 lowest of the known planes is highest (Kelley's cutting planes). At m = 0 the answer is optimal if
 no window has more communication than work, which is the usual case.
 
-A choice with option i costs at least L(m) and the distance of i above it that message passing
-finds. Once a choice is known, wide problems go on without the options that none better can have.
+Of wide problems message passing bounds L(m) first, and a kernel of options gives choices and the
+multipliers at which L is high (`whole_bound.py`). The search goes on without the options that no
+better choice can have.
 
 Where some window has choices with much communication and others with much work, but none in
 between, the best bound stays below the best step: the gap that is left is not closed here.
@@ -31,17 +32,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..common.stop import Stop
-from .arrays import flatten_problem
-from .bound.memory_multipliers import Multipliers
-from .bound.message_passing import Messages
 from .exact.highs import Highs
 from .incumbent import EXACT
 from .mixing import Mixing
 from .options import SolveOptions
 from .problem import IntraProblem, IntraSolution
-from .reduce.for_all_costs import reduced_for_all_costs
-from .reduce.options_left import OptionsLeft, options_left
-from .search.subproblems import SWEPT
+from .reduce.options_left import OptionsLeft
+from .whole_bound import WholeBound
 
 # Share of the way from the best multipliers to the most promising ones that a step goes, and its
 # growth once that raised the bound: far multipliers make hard problems with bad choices.
@@ -51,6 +48,8 @@ MOST_STALE = 2  # solves in a row without progress
 MIXED = 1e-3  # tolerance of large problems that are mixed
 NEAREST = 1e-6  # shortest distance of multipliers that are worth a solve
 MOST_SOLVES = 60
+# Distance of a kernel's bound and that of all options at which kernels end, as a share of the gap
+CLOSE = 0.5
 Plain = Callable[[IntraProblem, SolveOptions], IntraSolution]
 
 
@@ -86,9 +85,10 @@ class _Windows:
         self.windows = sorted({e.hidden.window for e in problem.edges if e.hidden is not None})
         self.deadline = time.monotonic() + options.time_limit_s
         self.begin = time.monotonic()
-        columns = sum(map(len, problem.node_cost)) + sum(e.cost.size for e in problem.edges)
+        columns = _columns(problem)
         self.large = columns > options.budget.exact_columns
-        self.wide = columns > options.budget.narrowed_pairs
+        self.cheap = columns <= options.budget.window_columns
+        self.wide = columns > options.budget.narrowed_pairs and options.budget.kernels > 0
         more = min(MOST_SOLVES, int(options.budget.window_columns / max(columns, 1)))
         self.solves = max(options.budget.window_solves, more)
         self.planes: list[_Plane] = []
@@ -106,32 +106,35 @@ class _Windows:
 
     def run(self) -> IntraSolution:
         """The search."""
-        found = self._solve(self.multipliers)
-        if not found.choice:
-            return found
+        if self.options.start and self.problem.is_feasible(self.options.start):
+            self._take(self.options.start)
+        first = self._narrow() if self.wide else self.multipliers
+        if self.stop is None and not self._close:
+            found = self._solve(first)
+            if not self.choice:
+                return found
         step, stale = STEP, 0
         while self.solves > 0 and self.stop is None and not self._close:
             highest, far = self._highest()
             # small problems are solved once more at the same multipliers, with less tolerance
             again = _distance(self.multipliers, far) < NEAREST and self.large
-            if stale >= MOST_STALE or again:
+            if (stale >= MOST_STALE and not self.cheap) or again:
                 break
             if highest - self.bound <= self.options.tolerance * abs(self.cost) / 2:
                 break
-            if self.wide and self.left is None:
-                self._narrow()
             bound, gap = self.bound, self.cost - self.bound
             moves = zip(self.multipliers, far, strict=True)
             here = tuple(a + step * (b - a) for a, b in moves)
             near = _distance(self.solved, here) < NEAREST
             if near and self._tolerance(here) >= self.tolerance:
                 break
-            if not self._solve(here).choice:
-                break
+            self._solve(here)
             if self.bound > bound:
                 step = min(1.0, step * LONGER)
             progress = gap - (self.cost - self.bound)
             stale = 0 if progress > SHARE_OF_GAP * gap else stale + 1
+        if self.stop is None and not self._close:
+            self._explore()
         stop = self.stop or (Stop.OPTIMAL if self._proved else Stop.GAP)
         multipliers = tuple(zip(self.windows, self.multipliers, strict=True))
         bound, seconds = min(self.bound, self.cost), time.monotonic() - self.begin
@@ -139,7 +142,8 @@ class _Windows:
 
     @property
     def _proved(self) -> bool:
-        return self.cost - self.bound <= max(self.options.tolerance, EXACT) * abs(self.cost)
+        gap, tolerance = self.cost - self.bound, max(self.options.tolerance, EXACT)
+        return bool(self.choice) and gap <= tolerance * abs(self.cost)
 
     @property
     def _close(self) -> bool:
@@ -159,20 +163,24 @@ class _Windows:
         elif self.options.work.exhausted:
             self.solves = 0
         if found.choice:
-            excess = self.problem.excess(found.choice)
-            over = tuple(excess.get(w, 0.0) for w in self.windows)
-            cost = self.problem.cost(found.choice)
-            self.planes.append(_Plane(cost - sum(max(0.0, x) for x in over), over))
-            if cost < self.cost:
-                self.choice, self.cost = found.choice, cost
+            self._take(found.choice)
         return found
+
+    def _take(self, choice: tuple[int, ...]) -> None:
+        """Takes a choice that fits: its plane, and the choice if it is the best."""
+        excess = self.problem.excess(choice)
+        over = tuple(excess.get(w, 0.0) for w in self.windows)
+        cost = self.problem.cost(choice)
+        self.planes.append(_Plane(cost - sum(max(0.0, x) for x in over), over))
+        if cost < self.cost:
+            self.choice, self.cost = choice, cost
 
     def _tolerance(self, multipliers: tuple[float, ...]) -> float:
         """Tolerance of the next solve, at some multipliers."""
         tolerance = self.options.tolerance
         if self.large and any(multipliers):
             tolerance = max(tolerance, MIXED)
-        if self.choice and self.cost > 0.0:
+        if self.choice and self.cost > 0.0 and self.bound > -np.inf:
             gap = (self.cost - max(self.bound, 0.0)) / self.cost
             tolerance = max(tolerance, SHARE_OF_GAP * gap)
         return tolerance
@@ -190,27 +198,70 @@ class _Windows:
             return found
         return replace(found, choice=self.left.lift(found.choice))
 
-    def _narrow(self) -> None:
-        """Leaves out the options that no choice better than the known one has.
+    def _narrow(self) -> tuple[float, ...]:
+        """Leaves out the options that no choice better than the best known has.
 
-        Message passing at the multipliers of the bound gives a bound L and for each option the
-        least distance above it; `outside` is what those left out cost at least.
+        Kernels find choices, and the multipliers at which the bound of all options is high: the
+        nearer the two are, the fewer options are left.
+
+        Returns:
+            Multipliers of the last kernel.
         """
-        given = dict(zip(self.windows, self.multipliers, strict=True))
-        budget, mixed = self.options.budget, self.mixing.at(self.problem, given)
-        whole = reduced_for_all_costs(flatten_problem(mixed))
-        if whole is None:
-            return
-        flat = whole.flat
-        messages = Multipliers(flat, messages=Messages(flat, single=True))
-        for _ in range(budget.narrowing_steps):
-            messages.step()
-        self.options.work.done += SWEPT * budget.narrowing_steps * (len(flat.cost) + flat.entries)
-        lower, tolerance = messages.best, max(self.options.tolerance, EXACT)
-        self.outside = self.cost - tolerance * abs(self.cost) / 2
-        held = lower.slack <= self.outside - lower.bound + EXACT * abs(self.cost)
-        held[flat.first[:-1] + whole.map.project(np.array(self.choice))] = True
-        self.left = options_left(self.problem, whole.options(held))
+        whole = WholeBound(self.problem, self.options, self.mixing)
+        multipliers = self.multipliers
+        for n in range(self.options.budget.kernels):
+            if not self._proves(whole, multipliers):
+                return multipliers
+            kernel = whole.kernel(self.choice)
+            known = tuple(zip(self.windows, multipliers, strict=True))
+            start = kernel.lowered(self.choice)
+            seed = self.options.seed + n
+            options = replace(self.options, start=start, multipliers=known, seed=seed)
+            inner = _Windows(kernel.problem, options, self.plain, Mixing())
+            inner.wide, inner.bound = False, self.bound  # the bound holds for some options too
+            found = inner.run()
+            self.stop = found.stop if found.stop is Stop.INTERRUPTED else None
+            if not found.choice or self.stop is not None:
+                return multipliers
+            self._take(kernel.lift(found.choice))
+            multipliers = inner.multipliers
+            if found.bound - self.bound <= CLOSE * (self.cost - self.bound):
+                break
+        self.outside = self.cost - max(self.options.tolerance, EXACT) * abs(self.cost) / 2
+        self.left = whole.near(self.outside + EXACT * abs(self.cost), self.choice)
+        return multipliers
+
+    def _explore(self) -> None:
+        """Solves small problems at other multipliers: their choices may be better.
+
+        Between choices whose communication hides in a window and choices whose work does, the
+        bound stays below both, and the best choice need not be the best at its multipliers.
+        """
+        random = np.random.default_rng(self.options.seed)
+        for _ in range(self.options.budget.explored if self.cheap else 0):
+            if self.stop is not None or self._close or self.options.work.exhausted:
+                return
+            here = np.array(self.multipliers)
+            self._solve(
+                tuple((here + random.random() * (random.random(len(here)) - here)).tolist())
+            )
+
+    def _proves(self, whole: WholeBound, multipliers: tuple[float, ...]) -> bool:
+        """Bounds all options at some multipliers; whether kernels are worth while then."""
+        given = dict(zip(self.windows, multipliers, strict=True))
+        try:
+            whole.reduce(given)
+            if not whole.pairs or whole.pairs <= self.options.budget.narrowed_pairs:
+                return False
+            whole.prove(self.cost)
+        except KeyboardInterrupt:
+            if not self.options.interruptible:
+                raise
+            self.stop = Stop.INTERRUPTED
+            return False
+        if whole.bound > self.bound:
+            self.bound, self.multipliers = whole.bound, multipliers
+        return not self._close
 
     def _highest(self) -> tuple[float, tuple[float, ...]]:
         """The highest point below all planes: its height, and the multipliers there.
@@ -244,3 +295,8 @@ class _Windows:
 def _distance(a: tuple[float, ...], b: tuple[float, ...]) -> float:
     """The greatest difference of two multipliers of a window."""
     return max(abs(x - y) for x, y in zip(a, b, strict=True))
+
+
+def _columns(problem: IntraProblem) -> int:
+    """Variables of the 0/1 programme."""
+    return sum(map(len, problem.node_cost)) + sum(e.cost.size for e in problem.edges)

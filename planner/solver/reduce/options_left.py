@@ -24,10 +24,11 @@ class OptionsLeft:
 
     def lowered(self, choice: Sequence[int]) -> tuple[int, ...]:
         """A choice of the whole problem as one of what is left; empty if it is not there."""
+        if not choice:
+            return ()
         found = [int(np.searchsorted(k, c)) for k, c in zip(self.kept, choice, strict=True)]
         pairs = zip(self.kept, found, choice, strict=True)
-        there = len(choice) and all(n < len(k) and k[n] == c for k, n, c in pairs)
-        return tuple(found) if there else ()
+        return tuple(found) if all(n < len(k) and k[n] == c for k, n, c in pairs) else ()
 
 
 def options_left(problem: IntraProblem, held: np.ndarray) -> OptionsLeft:
