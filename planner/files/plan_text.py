@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from costmodel import Cluster, group_for
 from ir import Sharding
+from profiles import ProfileError
 
 from ..common.layer_names import common_name, without_numbers
 from ..common.stop import Stop
@@ -97,6 +99,26 @@ def _bound_of_stages(file: PlanFile, pipeline: Pipeline) -> str:
     )
 
 
+def _borders(program: ProgramPlan) -> str:
+    """Which mesh axes stay on the fast links of a host or domain; empty where all do."""
+    try:
+        cluster = Cluster.from_dict(program.cluster, where="key `cluster`")
+    except ProfileError:  # a measured table has changed since
+        return ""
+    sizes = tuple(n for _, n in program.mesh)
+    hosts = {
+        axis: group_for(cluster, sizes, (k,)).hosts
+        for k, (axis, count) in enumerate(program.mesh)
+        if count > 1
+    }
+    beyond = [axis for axis, count in hosts.items() if count > 1]
+    within = [axis for axis, count in hosts.items() if count == 1]
+    if not beyond:
+        return ""
+    words = f"; {', '.join(beyond)} between hosts"
+    return words + (f", {', '.join(within)} within one" if within else "")
+
+
 def _program(
     program: ProgramPlan, inputs: Mapping[str, Sharding], glance: Sequence[str]
 ) -> list[str]:
@@ -107,7 +129,7 @@ def _program(
         f"Plan for {program.name} on {name}",
         *glance,
         f"  mesh         {' x '.join(f'{a}={n}' for a, n in program.mesh)}   "
-        f"(from: {program.origin})",
+        f"(from: {program.origin}{_borders(program)})",
         f"  step         {seconds_text(program.step_s)} predicted = "
         f"{seconds_text(program.compute_s)} compute + {_communication(program)}",
         f"  memory       {bytes_text(program.peak_bytes)} peak per device of "

@@ -267,3 +267,13 @@ def test_read_only_folder(made: Plan, tmp_path: Path) -> None:
         unwritable(made, tmp_path / "plan.json", "Permission denied")
     finally:
         tmp_path.chmod(stat.S_IRWXU)
+
+
+def test_the_mesh_line_says_which_axes_leave_a_host() -> None:
+    for cluster, axes, words in (
+        ("16xh100", {"a": 2, "b": 8}, "(from: search; a between hosts, b within one)"),
+        ("8xh100", {"a": 2, "b": 4}, "(from: search)"),
+    ):
+        found = plan(infer, PARAMS, X, cluster=cluster, mesh=axes, baselines=False)
+        (line,) = (row for row in str(found).splitlines() if row.startswith("  mesh "))
+        assert line.endswith(words)
