@@ -42,6 +42,7 @@ from .parse import list_clusters as list_clusters
 from .parse import parse_bytes as parse_bytes
 from .parse import parse_cluster as parse_cluster
 from .parse import shipped_clusters as shipped_clusters
+from .pencils import Pencils as Pencils
 from .plain import load_yaml as load_yaml
 from .reshard import FREE as FREE
 from .reshard import ReshardModel as ReshardModel

@@ -15,6 +15,7 @@ from ir import (
     CUMULATIVE,
     EXCHANGE,
     EXCHANGED,
+    FFT,
     GROUPED,
     HOST_COPIES,
     REGISTERED,
@@ -38,6 +39,7 @@ from .compute import ComputeModel, item_bytes
 from .exchanged_rows import RowExchange
 from .grouped import GroupedWork
 from .mapped import mapped_s
+from .pencils import Pencils
 from .running_totals import RunningTotals
 
 Floats = NDArray[np.float64]
@@ -124,18 +126,27 @@ def _own_seconds(
     if own is not None:
         return own
     busy = _computing_s(work, ways, local, moved, compute)
-    if work.node.op in EXCHANGED and work.spec.joint:
+    return busy + _sharing_s(work, ways, compute, hops) if work.spec.joint else busy
+
+
+def _sharing_s(
+    work: OpWork, ways: Mapping[str, Floats], compute: ComputeModel, hops: Hops | None
+) -> Floats:
+    """What an op with joint factors takes beside its work on a shard, collectives included."""
+    count = len(next(iter(ways.values())))
+    if work.node.op in EXCHANGED:
         rows = RowExchange(work.node, work.operands, ways)
-        busy = busy + rows.seconds(compute)
-        return busy if hops is None else busy + rows.exposed_s(hops)
-    if work.node.op in CUMULATIVE and work.spec.joint:
-        running = RunningTotals(work.operands[0], work.spec, ways)
-        busy = busy + running.seconds(compute)
-        return busy if hops is None else busy + running.exchange(hops).exposed_s
+        own = rows.seconds(compute)
+        return own if hops is None else own + rows.exposed_s(hops)
+    if work.node.op in (*CUMULATIVE, FFT):
+        given = work.operands[0], work.spec, ways
+        shared = Pencils(work.node, *given) if work.node.op == FFT else RunningTotals(*given)
+        own = shared.seconds(compute)
+        return own if hops is None else own + shared.exchange(hops).exposed_s
     if work.node.op not in SLIDING or hops is None:
-        return busy
+        return np.zeros(count)
     borders = Borders(work.node, work.operands, work.spec, ways, count)
-    return busy + borders.seconds(hops) + compute.memory_s(borders.copied_bytes())
+    return borders.seconds(hops) + compute.memory_s(borders.copied_bytes())
 
 
 def _computing_s(
@@ -157,7 +168,7 @@ def _computing_s(
 
 
 # Ops that exchange parts and hold memory of their own while they run.
-HOLDING = (*ATTENTION, *CUMULATIVE, *EXCHANGED, GROUPED, *SLIDING)
+HOLDING = (*ATTENTION, *CUMULATIVE, *EXCHANGED, FFT, GROUPED, *SLIDING)
 
 
 def _exchanging_s(
@@ -198,6 +209,8 @@ def held_bytes(
         return Borders(node, operands, spec, ways, count).held
     if node.op in CUMULATIVE:
         return np.zeros(count) + RunningTotals(operands[0], spec, ways).held_bytes()
+    if node.op == FFT:
+        return np.zeros(count) + Pencils(node, operands[0], spec, ways).held_bytes()
     if node.op in EXCHANGED:
         held = RowExchange(node, operands, ways).held_bytes() if EXCHANGE in ways else 0.0
         return np.zeros(count) + held

@@ -73,6 +73,8 @@ from .ops.grouped import TILE_STEPS as TILE_STEPS
 from .ops.grouped import TILES_AT_ONCE as TILES_AT_ONCE
 from .ops.grouped import GroupedSizes as GroupedSizes
 from .ops.grouped import grouped_sizes as grouped_sizes
+from .ops.linalg import FFT as FFT
+from .ops.linalg import PENCILS as PENCILS
 from .ops.mapped import SHARD_MAP as SHARD_MAP
 from .ops.mapped import mapped_axes as mapped_axes
 from .ops.numeric import numpy_dtype as numpy_dtype

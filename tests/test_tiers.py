@@ -134,7 +134,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/pipeline/transfer.py",
     "planner/emit/pipeline/update.py",
     "planner/emit/near_groups.py",
-    "planner/emit/positions.py",
+    *("planner/emit/pencils.py", "planner/emit/positions.py"),
     "planner/emit/registered.py",
     "planner/emit/row_exchange.py",
     *("planner/emit/run.py", "planner/emit/running.py"),

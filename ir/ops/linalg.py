@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -65,12 +66,22 @@ def _triangular_meaning(attrs: Attributes, a: Any, b: Any) -> Any:
 # --- Fourier transforms ------------------------------------------------------------------------
 
 
+FFT: Final = "fft"
+PENCILS: Final = "pencils"
+
+
 def _fft(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     batch = names("b", operands[0].rank - len(ints(attrs["fft_lengths"])))
     before = names("x", operands[0].rank - len(batch))
     after = names("y", operands[0].rank - len(batch))
     kinds = as_whole(before, after)
-    return build_spec(operands, [(*batch, *before)], results, [(*batch, *after)], kinds)
+    spec = build_spec(operands, [(*batch, *before)], results, [(*batch, *after)], kinds)
+    first = before[:1] + after[:1]
+    if len(before) < 2 or not {*first} <= {*spec.names}:
+        return spec
+    # devices may share the first dimension if they exchange parts of the last one meanwhile
+    size = spec.size(first[0])
+    return replace(spec, sizes=(*spec.sizes, (PENCILS, size)), joint=((PENCILS, first),))
 
 
 def _fft_flops(operands: Types, results: Types, attrs: Attributes) -> int:

@@ -15,6 +15,7 @@ from ir import (
     ATTENTION,
     CUMULATIVE,
     EXCHANGE,
+    FFT,
     GROUPED,
     REGISTERED,
     SHARD_MAP,
@@ -34,6 +35,7 @@ from .halo import sliding
 from .index import gather, scatter
 from .local_op import LocalOp
 from .mapped import shard_map
+from .pencils import fourier
 from .positions import iota, random_bits
 from .registered import registered
 from .running import running
@@ -171,6 +173,8 @@ def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
         return sliding(op, operands, mover.note)
     if op.node.op in CUMULATIVE:
         return running(op, operands, mover.note)
+    if op.node.op == FFT:
+        return fourier(op, operands, mover.note)
     if op.node.op == REGISTERED:
         return registered(op, operands)
     if EXCHANGE in op.strategy.roles:

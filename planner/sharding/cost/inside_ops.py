@@ -17,6 +17,7 @@ from costmodel import (
     Exchange,
     GroupedWork,
     Hops,
+    Pencils,
     RowExchange,
     RunningTotals,
     hops_of,
@@ -28,6 +29,7 @@ from ir import (
     ATTENTION,
     CUMULATIVE,
     EXCHANGED,
+    FFT,
     SHARD_MAP,
     SLIDING,
     FactorSpec,
@@ -101,6 +103,8 @@ def _exchanges(
     """Collectives of an op with joint factors, by kind."""
     if op.node.op in CUMULATIVE:
         return (("all-gather", RunningTotals(types[0], spec, ways).exchange(hops)),)
+    if op.node.op == FFT:
+        return (("all-to-all", Pencils(op.node, types[0], spec, ways).exchange(hops)),)
     if op.node.op in EXCHANGED:
         return RowExchange(op.node, types, ways).exchange(hops)
     if op.node.op in ATTENTION:
