@@ -49,6 +49,7 @@ BENCHES = (
     "start",
     "substitutions",
     "third-party-plans",
+    "third-party-runs",
     "uneven",
     "verify",
     "written-attention",

@@ -60,7 +60,8 @@ THIRD_PARTY = {
     "transformers": ("bert_base", "roberta_base", "gpt2", "distilbert_base", "vit_base",
                      "gpt_neo_125m", "electra_small", "llama_160m", "bart_base", "whisper_tiny"),
     "jax_cfd": ("cfd_flow",), "jraph": ("jraph_net",), "diffrax": ("diffrax_ode",),
-    "flowjax": ("flowjax_coupling",),
+    "flowjax": ("flowjax_coupling",), "tunix": ("nnx_qwen3",), "diffusers": ("stable_diffusion",),
+    "pdequinox": ("eqx_unet", "eqx_fno"), "gymnax": ("gymnax_ppo",), "flax": ("nnx_ensemble",),
 }  # fmt: skip
 RSS_BYTES = 1 if sys.platform == "darwin" else 1024  # the unit of `ru_maxrss`
 

@@ -5,12 +5,12 @@
 
 Haiku's networks need `dm-haiku`, language models and vision transformers `transformers` 4, the last
 with Flax's models, the others the library of their name: `jax-cfd`, `jraph`, `diffrax` (with
-`equinox`), `flowjax`. Targets are names of this file where their library is installed.
+`equinox`), `flowjax`; newer models are in
+`third_party_newer.py`. Targets are names of this file where their library is installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,28 +20,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
-ADAMW = optax.adamw(1e-4)
+from benchmarks.third_party_newer import ADAMW, NEWER, step_of
 
 
-def _step(loss: Callable[..., Any], params: Any, *batch: Any) -> tuple[Any, Any, Any]:
-    """A step with AdamW; the loss takes parameters and the batch, and returns (loss, state)."""
-
-    def train_step(params, opt_state, *batch):
-        (value, state), grads = jax.value_and_grad(loss, has_aux=True)(params, *batch)
-        updates, opt_state = ADAMW.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state, value, state
-
-    opt_state = jax.eval_shape(ADAMW.init, params)
-    return train_step, (params, opt_state, *batch), {"donate_argnums": (0, 1)}
-
-
-def haiku_net(name: str, batch: int = 256, classes: int = 1000, **settings: Any) -> Any:
+def haiku_net(
+    name: str, batch: int = 256, classes: int = 1000, size: int = 224, optimizer: Any = ADAMW,
+    **settings: Any,
+) -> Any:  # fmt: skip
     """A classifier of images out of `haiku.nets`."""
     hk = import_module("haiku")
     net = hk.transform_with_state(
         lambda x: getattr(hk.nets, name)(num_classes=classes, **settings)(x, is_training=True)
     )
-    images = jax.ShapeDtypeStruct((batch, 224, 224, 3), jnp.float32)
+    images = jax.ShapeDtypeStruct((batch, size, size, 3), jnp.float32)
     labels = jax.ShapeDtypeStruct((batch,), jnp.int32)
     params, state = jax.eval_shape(net.init, jax.random.key(0), images)
 
@@ -49,12 +40,13 @@ def haiku_net(name: str, batch: int = 256, classes: int = 1000, **settings: Any)
         logits, state = net.apply(params, state, None, images)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), state
 
-    return _step(loss, params, state, images, labels)
+    return step_of(optimizer, loss, params, state, images, labels)
 
 
 def transformer(
-    name: str, config: str, shape: tuple[int, ...], classes: int = 0, **settings: Any
-) -> Any:
+    name: str, config: str, shape: tuple[int, ...], classes: int = 0, optimizer: Any = ADAMW,
+    **settings: Any,
+) -> Any:  # fmt: skip
     """A Flax model out of `transformers`, with random inputs of a shape.
 
     Args:
@@ -62,6 +54,7 @@ def transformer(
         config: class of its configuration.
         shape: of the tokens or images of a batch.
         classes: labels of an image; if 0, a label for each token.
+        optimizer: of the step.
         **settings: of the configuration.
     """
     library = import_module("transformers")
@@ -78,12 +71,13 @@ def transformer(
         losses = optax.softmax_cross_entropy_with_integer_labels(found.logits, labels)
         return losses.mean(), ()
 
-    return _step(loss, params, given, labels, _key())
+    return step_of(optimizer, loss, params, given, labels, _key())
 
 
 def translator(
-    name: str, config: str, shape: tuple[int, ...], spectra: bool = False, **settings: Any
-) -> Any:
+    name: str, config: str, shape: tuple[int, ...], spectra: bool = False,
+    optimizer: Any = ADAMW, **settings: Any,
+) -> Any:  # fmt: skip
     """A Flax model out of `transformers` with an encoder and a decoder.
 
     Args:
@@ -91,6 +85,7 @@ def translator(
         config: class of its configuration.
         shape: of the decoder's tokens, and of the encoder's if these are not spectra.
         spectra: whether the encoder takes spectra of sounds: (rows, mel bins, frames).
+        optimizer: of the step.
         **settings: of the configuration.
     """
     library = import_module("transformers")
@@ -106,7 +101,7 @@ def translator(
         losses = optax.softmax_cross_entropy_with_integer_labels(found.logits, labels)
         return losses.mean(), ()
 
-    return _step(loss, params, given, tokens, tokens, _key())
+    return step_of(optimizer, loss, params, given, tokens, tokens, _key())
 
 
 def flow(size: int = 4096) -> Any:
@@ -127,7 +122,10 @@ def flow(size: int = 4096) -> Any:
     return advance, ((field, field),), {"donate_argnums": (0,)}
 
 
-def graph_net(nodes: int = 1 << 17, edges: int = 1 << 20, width: int = 256, rounds: int = 4) -> Any:
+def graph_net(
+    nodes: int = 1 << 17, edges: int = 1 << 20, width: int = 256, rounds: int = 4,
+    optimizer: Any = ADAMW,
+) -> Any:  # fmt: skip
     """A graph network out of `jraph` on one large graph, whose nodes are classified."""
     jraph = import_module("jraph")
 
@@ -158,12 +156,12 @@ def graph_net(nodes: int = 1 << 17, edges: int = 1 << 20, width: int = 256, roun
 
     one = {"in": f(3 * width, width), "out": f(width, width)}
     params = {"rounds": [{"edge": one, "node": one}] * rounds, "last": f(width, 16)}
-    return _step(
-        loss, params, f(nodes, width), f(edges, width), i(edges), i(edges), i(nodes),
+    return step_of(
+        optimizer, loss, params, f(nodes, width), f(edges, width), i(edges), i(edges), i(nodes),
     )  # fmt: skip
 
 
-def neural_ode(batch: int = 4096, width: int = 1024, size: int = 64) -> Any:
+def neural_ode(batch: int = 4096, width: int = 1024, size: int = 64, optimizer: Any = ADAMW) -> Any:
     """A neural differential equation: `diffrax` with a perceptron of `equinox`."""
     diffrax, eqx = import_module("diffrax"), import_module("equinox")
     model = eqx.filter_eval_shape(eqx.nn.MLP, size, size, width, 3, key=jax.random.key(0))
@@ -181,10 +179,12 @@ def neural_ode(batch: int = 4096, width: int = 1024, size: int = 64) -> Any:
         return jnp.mean((jax.vmap(solved)(start) - end) ** 2), ()
 
     rows = jax.ShapeDtypeStruct((batch, size), jnp.float32)
-    return _step(loss, params, rows, rows)
+    return step_of(optimizer, loss, params, rows, rows)
 
 
-def coupling_flow(batch: int = 8192, size: int = 64) -> Any:
+def coupling_flow(
+    batch: int = 8192, size: int = 64, width: int = 512, layers: int = 8, optimizer: Any = ADAMW
+) -> Any:
     """A normalizing flow out of `flowjax`: coupling layers, by maximum likelihood."""
     flows, eqx = import_module("flowjax.flows"), import_module("equinox")
     paramax = import_module("paramax")
@@ -192,8 +192,8 @@ def coupling_flow(batch: int = 8192, size: int = 64) -> Any:
 
     def made():
         return flows.coupling_flow(
-            jax.random.key(0), base_dist=normal(jnp.zeros(size)), flow_layers=8, nn_width=512,
-            nn_depth=2,
+            jax.random.key(0), base_dist=normal(jnp.zeros(size)), flow_layers=layers,
+            nn_width=width, nn_depth=2,
         )  # fmt: skip
 
     params, rest = eqx.partition(made(), eqx.is_inexact_array)  # permutations have to be known
@@ -202,7 +202,7 @@ def coupling_flow(batch: int = 8192, size: int = 64) -> Any:
     def loss(params, rows):
         return -paramax.unwrap(eqx.combine(params, rest)).log_prob(rows).mean(), ()
 
-    return _step(loss, params, jax.ShapeDtypeStruct((batch, size), jnp.float32))
+    return step_of(optimizer, loss, params, jax.ShapeDtypeStruct((batch, size), jnp.float32))
 
 
 def _key() -> Any:
@@ -218,32 +218,32 @@ HAIKU = {
     "mobilenet_v1": partial(haiku_net, "MobileNetV1"),
 }
 TRANSFORMERS = {
-    "bert_base": partial(transformer, "FlaxBertForMaskedLM", "BertConfig", TOKENS),
-    "roberta_base": partial(transformer, "FlaxRobertaForMaskedLM", "RobertaConfig", TOKENS,
+    "bert_base": partial(transformer, "FlaxBertForMaskedLM", "BertConfig", shape=TOKENS),
+    "roberta_base": partial(transformer, "FlaxRobertaForMaskedLM", "RobertaConfig", shape=TOKENS,
                             max_position_embeddings=514),
-    "gpt2": partial(transformer, "FlaxGPT2LMHeadModel", "GPT2Config", TOKENS),
+    "gpt2": partial(transformer, "FlaxGPT2LMHeadModel", "GPT2Config", shape=TOKENS),
     "distilbert_base": partial(transformer, "FlaxDistilBertForMaskedLM", "DistilBertConfig",
-                               TOKENS),
+                               shape=TOKENS),
     "vit_base": partial(transformer, "FlaxViTForImageClassification", "ViTConfig",
-                        (64, 224, 224, 3), classes=2),
-    "gpt_neo_125m": partial(transformer, "FlaxGPTNeoForCausalLM", "GPTNeoConfig", TOKENS,
+                        shape=(64, 224, 224, 3), classes=2),
+    "gpt_neo_125m": partial(transformer, "FlaxGPTNeoForCausalLM", "GPTNeoConfig", shape=TOKENS,
                             hidden_size=768, num_layers=12, num_heads=12,
                             attention_types=[[["global", "local"], 6]]),
-    "electra_small": partial(transformer, "FlaxElectraForMaskedLM", "ElectraConfig", TOKENS),
-    "llama_160m": partial(transformer, "FlaxLlamaForCausalLM", "LlamaConfig", TOKENS,
+    "electra_small": partial(transformer, "FlaxElectraForMaskedLM", "ElectraConfig", shape=TOKENS),
+    "llama_160m": partial(transformer, "FlaxLlamaForCausalLM", "LlamaConfig", shape=TOKENS,
                           hidden_size=768, intermediate_size=2048, num_hidden_layers=12,
                           num_attention_heads=12),
-    "bart_base": partial(translator, "FlaxBartForConditionalGeneration", "BartConfig", TOKENS,
+    "bart_base": partial(translator, "FlaxBartForConditionalGeneration", "BartConfig", shape=TOKENS,
                          d_model=768, encoder_layers=6, decoder_layers=6,
                          encoder_attention_heads=12, decoder_attention_heads=12,
                          encoder_ffn_dim=3072, decoder_ffn_dim=3072),
     "whisper_tiny": partial(translator, "FlaxWhisperForConditionalGeneration", "WhisperConfig",
-                            (32, 256), spectra=True),
+                            shape=(32, 256), spectra=True),
 }  # fmt: skip
 LIBRARIES = {
     "haiku": HAIKU, "transformers": TRANSFORMERS, "jax_cfd": {"cfd_flow": flow},
     "jraph": {"jraph_net": graph_net}, "diffrax": {"diffrax_ode": neural_ode},
-    "flowjax": {"flowjax_coupling": coupling_flow},
+    "flowjax": {"flowjax_coupling": coupling_flow}, **NEWER,
 }  # fmt: skip
 for library, targets in LIBRARIES.items():
     if find_spec(library) is not None:

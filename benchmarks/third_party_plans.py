@@ -1,5 +1,5 @@
 # pyright: basic
-"""Plans of nineteen models that others wrote: time by phase, peak memory, hand-written plans.
+"""Plans of models that others wrote: time by phase, peak memory, hand-written plans.
 
     python -m benchmarks third-party-plans [--quick] [--only resnet_18]
 
@@ -34,7 +34,8 @@ MODELS = (
     "resnet_18", "resnet_50", "resnet_101", "resnet_200", "mobilenet_v1", "bert_base",
     "roberta_base", "gpt2", "distilbert_base", "vit_base", "gpt_neo_125m", "electra_small",
     "llama_160m", "bart_base", "whisper_tiny", "cfd_flow", "jraph_net", "diffrax_ode",
-    "flowjax_coupling",
+    "flowjax_coupling", "nnx_qwen3", "stable_diffusion", "eqx_unet", "eqx_fno", "gymnax_ppo",
+    "nnx_ensemble",
 )  # fmt: skip
 CLUSTER = "8xh100"
 PHASES: dict[str, tuple[str, ...]] = {
