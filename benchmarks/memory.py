@@ -1,7 +1,7 @@
 # pyright: basic
 """Memory as a decision: the planner's choice beside policies that people write by hand.
 
-    python -m benchmarks memory [--quick] [--only choice] [--sequences 8] [--mesh 8]
+    python -m benchmarks memory [--quick] [--only choice|compiled|states] [--sequences 8] [--mesh 8]
 
 `choice`: Llama-3 8B, 32 layers of 8,192 tokens, float32 weights and AdamW, on 8 H100 with 40 to 80
 GB of memory. Every policy is a program of its own, planned as it is written, with shardings of its
@@ -21,6 +21,9 @@ the best of each (`--mesh free`, which takes hours).
 `compiled`: memory of a device and of its host for the same model with 24 layers under each policy,
 predicted and as XLA's GPU compiler reserves it; `offloaded` is `alternate` with its products on the
 host. No GPU is needed (`pip install 'meshwright[gpu-aot]'`).
+
+`states`: training steps that do not fit without state on the host, float32 with AdamW: Llama-3 8B
+on two H100 and Llama-2 7B on one, one sequence for each; predicted beside compiled likewise.
 """
 
 from __future__ import annotations
@@ -59,6 +62,20 @@ COMPILED: dict[str, tuple[str, dict[str, Any]]] = {
     "auto": ("none", {"recompute": "auto", "memory_bytes": 40 * 10**9}),
     "joint": ("none", {"recompute": "search", "memory_bytes": 32 * 10**9}),
 }
+
+
+HEAD = (
+    "\n| policy | step s | predicted GB | compiled GB | difference | host: predicted MB "
+    "| compiled MB |\n|---|---|---|---|---|---|---|"
+)
+# name -> (model, cluster, sequences)
+STATES = {
+    "llama-3 8b": (LLAMA, "2xh100", 2),
+    "llama-2 7b": (
+        Transformer(32, 4096, 32, 32, 11008, gated=True, vocab=32000, seq=4096, wide_weights=True),
+        "1xh100", 1,
+    ),
+}  # fmt: skip
 
 
 class Choice:
@@ -136,8 +153,7 @@ def choices(sequences: int, mesh: tuple[int, ...] | None, limits: tuple[int, ...
 
 def compiled(names: tuple[str, ...]) -> list[Any]:
     """Prints predicted beside compiled memory; returns the rows."""
-    print("\n| policy | step s | predicted GB | compiled GB | difference | host: predicted MB "
-          "| compiled MB |\n|---|---|---|---|---|---|---|")  # fmt: skip
+    print(HEAD)
     rows: list[Any] = []
     for name in names:
         recompute, settings = COMPILED[name]
@@ -148,21 +164,40 @@ def compiled(names: tuple[str, ...]) -> list[Any]:
             optimizer=adam(copies=False), pipeline="off", microbatches=1, mesh=COMPILED_MESH,
             baselines=False, substitutions=False, padding=False, **settings,
         )  # fmt: skip
-        checked = verify(found, compiler="gpu-aot")
-        memory = checked.summary()["memory"]
-        rows.append({"policy": name, "step_s": found.step_s, **memory})
-        said, held = memory["predicted_peak_bytes"], memory["compiled_peak_bytes"]
-        hosts = memory.get("predicted_host_bytes", 0), memory.get("compiled_host_bytes", 0)
-        print(f"| {name} | {found.step_s:.4f} | {said / 1e9:.3f} | {held / 1e9:.3f} "
-              f"| {said / held - 1:+.1%} | {hosts[0] / 1e6:.3f} | {hosts[1] / 1e6:.3f} |",
-              flush=True)  # fmt: skip
+        rows.append(beside_compiled(name, found))
+    return rows
+
+
+def beside_compiled(name: str, found: Plan) -> dict[str, Any]:
+    """Prints a row of predicted and compiled memory; returns it."""
+    memory = verify(found, compiler="gpu-aot").summary()["memory"]
+    said, held = memory["predicted_peak_bytes"], memory["compiled_peak_bytes"]
+    hosts = memory.get("predicted_host_bytes", 0), memory.get("compiled_host_bytes", 0)
+    print(f"| {name} | {found.step_s:.4f} | {said / 1e9:.3f} | {held / 1e9:.3f} "
+          f"| {said / held - 1:+.1%} | {hosts[0] / 1e6:.3f} | {hosts[1] / 1e6:.3f} |",
+          flush=True)  # fmt: skip
+    return {"policy": name, "step_s": found.step_s, **memory}
+
+
+def states() -> list[Any]:
+    """Prints predicted beside compiled memory of steps with state on the host; returns the rows."""
+    print(HEAD)
+    rows: list[Any] = []
+    for name, (model, cluster, sequences) in STATES.items():
+        found = plan(
+            model.loss, model.parameters(), model.batch(sequences), cluster=cluster,
+            optimizer=adam(copies=False), pipeline="off", baselines=False, substitutions=False,
+            padding=False,
+        )  # fmt: skip
+        assert found.program.host_states
+        rows.append(beside_compiled(name, found))
     return rows
 
 
 def main(quick: bool) -> list[dict[str, Any]]:
     """Prints the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks memory")
-    parser.add_argument("--only", default="", help="choice or compiled")
+    parser.add_argument("--only", default="", help="choice, compiled or states")
     parser.add_argument("--sequences", type=int, default=8, help="of a step")
     parser.add_argument("--mesh", default="8", help="such as 8, 2x4, or free")
     given = parser.parse_known_args()[0]
@@ -171,5 +206,7 @@ def main(quick: bool) -> list[dict[str, Any]]:
     if given.only in ("", "choice"):
         rows += choices(given.sequences, mesh, LIMITS_GB[:1] if quick else LIMITS_GB)
     if given.only in ("", "compiled") and has_plugin():
-        rows += compiled(("written", "offloaded") if quick else tuple(COMPILED))
+        rows += compiled(("none", "offloaded") if quick else tuple(COMPILED))
+    if given.only in ("", "states") and has_plugin() and not quick:
+        rows += states()
     return rows

@@ -111,6 +111,8 @@ class _Reads:
             end = flat.values[link.target].region_end
             entered = flat.values[link.source].time < link.time
             self.add(link.source, link.time, max(link.time, end if entered else 0))
+        for v, begin in flat.barriers:
+            self.add(v, begin, begin)
 
 
 def _owners(flat: FlatProgram, stored: Sequence[bool]) -> list[bool]:

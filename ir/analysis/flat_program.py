@@ -114,6 +114,8 @@ class FlatProgram:
     outputs: list[int | Literal] = field(default_factory=list[int | Literal])
     forced: set[int] = field(default_factory=set[int])  # values that must be whole everywhere
     names: dict[tuple[Place, int], int] = field(default_factory=dict[tuple[Place, int], int])
+    # values that a region of `jax.checkpoint` only passes on, and when it begins: not before them
+    barriers: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     warnings: list[str] = field(default_factory=list[str])
     clock: int = 0
 

@@ -247,7 +247,13 @@ def _remat(
     weight: float,
 ) -> tuple[int | Literal, ...]:
     body = node.bodies[0]
-    return _body(flat, body, [*_captured(flat, body, weight), *inputs], (*place, 0), weight)
+    begin, entering = flat.clock, [*_captured(flat, body, weight), *inputs]
+    results = _body(flat, body, entering, (*place, 0), weight)
+    passed = {v for v in entering if isinstance(v, int)}.intersection(
+        v for v in results if isinstance(v, int)
+    )
+    flat.barriers.extend((v, begin) for v in sorted(passed))
+    return results
 
 
 _REGION = {"scan": _scan, "while": _while, "cond": _cond, "remat": _remat}

@@ -3,8 +3,8 @@
 A node of the backward pass that reads a chosen value reads a copy. The copy is made when it is
 first needed, out of values that are kept: the nodes that make it, and those of the chosen values
 among their operands, run once more, in a region of `jax.checkpoint`. The region also passes on an
-operand of the node that belongs to the backward pass: its barrier then holds the copies back until
-the backward pass has come so far.
+operand of the node that belongs to the backward pass, and what the backward pass has made and not
+read since the last copies: its barrier then holds the copies back until all that is made.
 
     forward:  h = x @ w;  y = tanh(h)                    chosen: h, y
     backward: (g', y') = region(x, w, g): h' = x @ w; y' = tanh(h');   dh = g' * (1 - y'^2)
@@ -77,6 +77,9 @@ class _Copies:
         self.passed: dict[int, int] = {}  # value of the backward pass -> as a region passed it on
         self.items: list[Item] = []
         self.last: int | None = None  # latest result of the backward pass
+        self.pending: list[int] = []  # results of it since the last copies, not read yet
+        self.wanted = {v for item in self.target.items for v in item.reads}
+        self.wanted |= {v for v in self.target.outputs if isinstance(v, int)}
 
     def write(self) -> None:
         """Rewrites the target."""
@@ -88,6 +91,7 @@ class _Copies:
                 self._need(item.ins)
                 item.ins = self._read(item.ins)
                 self.last = item.outs[-1] if item.outs else self.last
+                self._note(item)
             else:
                 item.ins = [self.passed.get(v, v) if isinstance(v, int) else v for v in item.ins]
             self.items.append(item)
@@ -100,6 +104,16 @@ class _Copies:
                 self.passed.get(v, v) if isinstance(v, int) else v for v in outputs
             ]
         self.target.items = self.items
+
+    def _note(self, item: Item) -> None:
+        """Keeps the results of the backward pass that nothing of it has read so far.
+
+        They are gradients of weights: in the barrier of the next copies they are made before it
+        goes on, while what they are made of would else be kept until the end.
+        """
+        reads = set(item.reads)
+        self.pending = [v for v in self.pending if v not in reads]
+        self.pending += [v for v in item.outs if v in self.wanted]
 
     def _chosen(self, value: Value) -> int | None:
         """The chosen value of the forward pass that a value is."""
@@ -171,13 +185,17 @@ class _Copies:
         if waits is not None:
             outputs.append(enter(waits))
             outs.append(self.numbers.new(self.numbers.types[waits]))
+        passed = {} if waits is None else {waits: outs[-1]}
+        for v in self.pending:
+            if v not in passed:
+                outputs.append(enter(v))
+                outs.append(self.numbers.new(self.numbers.types[v]))
+                passed[v] = outs[-1]
+        self.pending = []
         inputs = [(v, Input("in", self.numbers.types[v], "body")) for v in entering.values()]
         body = Draft(self.numbers, inputs, items, outputs)
         self.items.append(_region_of(body, list(entering), outs))
-        if waits is not None:
-            for key in [key for key, value in self.passed.items() if value == waits]:
-                self.passed[key] = outs[-1]
-            self.passed[waits] = outs[-1]
+        self.passed = {key: passed.get(v, v) for key, v in self.passed.items()} | passed
 
     def _of_backward(self, values: list[Value]) -> int | None:
         """An operand that the backward pass has made, or else its latest result."""

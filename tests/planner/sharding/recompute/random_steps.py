@@ -1,5 +1,5 @@
 # pyright: basic
-"""Random training steps, with values computed again or sent to hosts at random, on 8 devices."""
+"""Random training steps on 8 devices, with values and state on hosts or made again at random."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ import numpy as np
 from benchmarks.fuzz.training import random_training
 from ir import HOST_COPIES, Graph, check, replicated
 from ir.analysis import Decisions, flatten, host_values
-from ir.trace import Program, trace
+from ir.trace import Program, Traced, trace
 from planner import PlanError
 from planner.emit import compile_plan
+from planner.sharding.recompute.host_states import states_of
 from planner.sharding.recompute.hosted import stacked_values
 from planner.sharding.recompute.keep import recomputes
 from planner.sharding.recompute.saved import Layer, layers_of
-from planner.sharding.recompute.variants import kept_by, variant_of, with_values_on_host
+from planner.sharding.recompute.variants import (
+    kept_by,
+    variant_of,
+    with_states,
+    with_values_on_host,
+)
 from planner.training.step import BuiltStep, build_step
 from tests.planner.emit.plans import CUBE, LINE, lowered, random_decisions
 
@@ -39,6 +45,12 @@ def random_stacks(program: Program, seed: int) -> list[tuple[tuple[int, ...], in
     """Values that loops over layers stack up, each with one chance in two."""
     draw = random.Random(seed)
     return [one.key for one in stacked_values(program) if draw.random() < 0.5]
+
+
+def random_states(traced: Traced, seed: int) -> list[int]:
+    """State of the optimizer, each array with one chance in two."""
+    draw = random.Random(seed)
+    return [one.argument for one in states_of(traced) if draw.random() < 0.5]
 
 
 def whole_on_host(graph: Graph, decisions: Decisions) -> Decisions:
@@ -67,7 +79,8 @@ def check_step(seed: int) -> int:
     kept = kept_by(trace(built.fn, *args))
     assert not recomputes(kept.program)
     variant = variant_of(kept, random_values(layers_of(kept.program), seed))
-    chosen = with_values_on_host(variant, random_stacks(variant.traced.program, seed)).traced
+    hosted = with_values_on_host(variant, random_stacks(variant.traced.program, seed))
+    chosen = with_states(hosted, random_states(hosted.traced, seed)).traced
     check(chosen.graph, after="recompute")
     drawn = random_decisions(chosen.graph, (CUBE, LINE)[seed % 2], seed)
     decisions = whole_on_host(chosen.graph, drawn)

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from costmodel.compiler import analyse, lifetimes
+from ir.analysis import flatten
 from ir.evaluate import plain_program
 from ir.trace import trace
 from planner import PlanError, load, plan
@@ -108,6 +110,20 @@ def test_a_loop_that_computes_all_again_is_what_a_checkpoint_makes() -> None:
     assert stacks[0] == stacks[1]
     products = [_ops(p.graph).count("dot_general") for p in (again, written)]
     assert products[0] == products[1]
+
+
+def test_gradients_of_weights_are_made_before_the_next_copies() -> None:
+    """Else what they are made of would be kept until the end of a program that is written out."""
+    kept = program(scan=False)
+    again = with_recompute(kept, chosen_by_kind(layers_of(kept), "full"))
+    flat = flatten(again.graph)
+    found = lifetimes(flat, analyse(flat).stored, ())
+    products = {
+        v: begin for v, begin in flat.barriers
+        if (op := flat.made_by(v)) is not None and op.node.op == "dot_general"
+    }  # fmt: skip
+    assert len(products) > 1
+    assert all(found.made[v] <= begin for v, begin in products.items())
 
 
 @pytest.mark.parametrize("scan", [True, False])
