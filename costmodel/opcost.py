@@ -87,6 +87,7 @@ def op_seconds(
     seconds = _own_seconds(work, ways, compute, hops)
     if not work.moved:
         return seconds
+    seconds = np.atleast_1d(seconds)  # that of a product of scalars is a number
     local, count = local_sizes(work.spec, ways), len(seconds)
     for side, position, times in work.moved:
         if side == "operand":

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from costmodel import ComputeModel, OpWork, op_seconds, parse_cluster
 from costmodel.compiler import analyse
-from ir.analysis import flatten
+from ir import lookup
+from ir.analysis import flatten, operand_types
 from ir.trace import trace
 from planner import plan
 
@@ -88,3 +92,16 @@ def test_the_copies_are_in_the_price() -> None:
     compute = kept.analysed.builder.cache.compute
     added_s = TRIPS * float(compute.memory_s(3.0 * 4 * large.size))
     assert kept.step_s - left.step_s >= 0.9 * added_s
+
+
+def test_a_scalar_product_that_a_loop_moves_has_a_price():
+    """A product of factors of one element each has one strategy, and no table of ways."""
+    one = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    flat = flatten(trace(lambda x: jnp.tensordot(x, x, 2), one).graph)
+    (op,) = flat.ops
+    record, types = lookup(op.node.op), operand_types(flat, op)
+    spec = record.factors(types, op.node.outputs, dict(op.node.attrs))
+    work = OpWork(op.node, record, types, spec, (0,), (0,), 1, (("result", 0, 3.0),))
+    compute = ComputeModel(parse_cluster("1xv100-16gb"))
+    alone = op_seconds(replace(work, moved=()), {}, compute)
+    assert np.all(op_seconds(work, {}, compute) > alone)
