@@ -119,7 +119,7 @@ class Products:
         mesh, parts = self.op.mesh, self.op.strategy.factor_axes(self.op.mesh)
         ways = {name: np.array([float(mesh.product(axes))]) for name, axes in parts.items()}
         work = GroupedWork(self.sizes, self.op.operands[0].dtype, ways)
-        return max(math.ceil(float((work.tiles / work.at_once)[0])), 1)
+        return max(math.ceil(float(np.max(work.tiles / work.at_once))), 1)
 
     def rows(
         self, tiles: Tiles, lhs: Array, rhs: Array, out: Array, steps: int | None = None

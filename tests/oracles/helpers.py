@@ -82,7 +82,8 @@ class NoCompute:
 
     launch_s = 0.0
     transcendental_flops = 1.0
-    device = parse_cluster("1xh100").device  # takes no new memory
+    cluster = parse_cluster("1xh100")
+    device = cluster.device  # takes no new memory
 
     def gemm_s(self, batch: Any, m: Any, n: Any, k: Any, dtype: str) -> Any:
         return np.zeros(np.broadcast_shapes(*(np.shape(x) for x in (batch, m, n, k))))
@@ -90,7 +91,7 @@ class NoCompute:
     def flops_s(self, flops: Any, dtype: str) -> Any:
         return np.zeros(np.shape(flops))
 
-    def convolution_s(self, groups: Any, m: Any, n: Any, k: Any, dtype: str) -> Any:
+    def convolution_s(self, groups: Any, m: Any, n: Any, k: Any, dtype: str, **_: Any) -> Any:
         return np.zeros(np.broadcast_shapes(*(np.shape(x) for x in (groups, m, n, k))))
 
     def moving_s(self, op: str, moved_bytes: Any) -> None:

@@ -127,6 +127,6 @@ def test_precision_of_one_operand_stays_with_it(precision) -> None:
 @pytest.mark.parametrize(("mode", "rules"), [("clip", {"cast-less-rows": 1}), ("fill", {})])
 def test_a_plan_keeps_what_take_fills_in(mode, rules) -> None:
     table = jax.ShapeDtypeStruct((200_000, 256), "int8")
-    asked = jax.ShapeDtypeStruct((3,), "int32")
+    asked = jax.ShapeDtypeStruct((64,), "int32")
     fn = lambda t, i: jnp.take(t.astype("float32"), i, axis=0, mode=mode) * 0.5  # noqa: E731
     assert plan(fn, table, asked, cluster="host", baselines=False).substitutions == rules

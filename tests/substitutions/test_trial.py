@@ -164,7 +164,7 @@ def taken(table, asked):
     return jnp.take(table.astype("float32"), asked, axis=0) * 0.5
 
 
-TAKEN = (S((200_000, 256), jnp.int8), S((3,), jnp.int32))
+TAKEN = (S((200_000, 256), jnp.int8), S((64,), jnp.int32))
 
 
 @pytest.mark.usefixtures("lookups_that_lose_fills")

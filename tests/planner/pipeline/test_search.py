@@ -123,4 +123,4 @@ def test_stages_compute_again_what_takes_longer_to_store() -> None:
         steps[kinds] = found.ranked.step_s
         assert search.lower_bound_s(found.ranked.step_s) <= found.ranked.step_s * (1 + 1e-9)
     assert found.ranked.shape.recompute == ("full", "full")
-    assert steps["none", "full"] < 0.95 * steps["none",]
+    assert steps["none", "full"] < 0.96 * steps["none",]

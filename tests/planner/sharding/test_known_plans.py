@@ -141,22 +141,22 @@ BLOCK = Block(*GPT(256, 2048, 8192, 64, 1, 1, "bfloat16", False))
 def test_megatron_is_found(searched: Any) -> None:
     """One sequence cannot be split over the batch: columns first, rows second."""
     target = BLOCK.target(jax.eval_shape, optax.sgd(1e-2))
-    result = searched(target, "8xh100", overlap=False)
+    result = searched(target, "8xh100", overlap=False, mesh=(8,))
     made = result.plan
     assert result.found.best.name == "search"
-    axis = "*".join(made.mesh.names)  # which meshes cost the same but for microseconds
-    assert result.state("params/qkv") == f"[-,-,{axis},-]"
-    assert result.state("params/out") == f"[{axis},-,-]"
-    assert result.state("params/up") == f"[-,{axis}]"
-    assert result.state("params/down") == f"[{axis},-]"
-    # Both halves once forward, the perceptron once backward. Nothing asks for the gradient of x,
-    # but that of the first norm's scale multiplies its sum by values that may be infinite.
+    assert result.state("params/qkv") == "[-,-,x,-]"
+    assert result.state("params/out") == "[x,-,-]"
+    assert result.state("params/up") == "[-,x]"
+    assert result.state("params/down") == "[x,-]"
+    # The norms between the halves are split along the sequence: each half gathers what it reads
+    # and scatters the sum that it makes, once forward and once backward.
     whole = BLOCK.seq * BLOCK.hidden * 2
     large = [c for c in made.collectives if c.bytes > whole / 2]
-    assert sorted((c.kind, c.count) for c in large if c.group_size == 8) == [
-        ("all-reduce", 1.0), ("all-reduce", 1.0), ("all-reduce", 1.0), ("reduce-scatter", 1.0),
-    ]  # fmt: skip
-    assert len(large) == 4
+    sent = {"all-gather": 0.0, "reduce-scatter": 0.0}
+    for c in large:
+        sent[c.kind] += c.count
+    assert sent == {"all-gather": 4.0, "reduce-scatter": 4.0}
+    assert made.step_s <= made.baselines["megatron-sp"].step_s * (1 + 1e-9)
     assert made.step_s < made.baselines["data-parallel"].step_s
 
 
@@ -183,10 +183,11 @@ def test_parameters_are_split_over_all_devices_where_memory_forces_it(searched: 
         assert len(kernels) == 4 + 2
         for name in kernels:
             assert made.plan.mesh.product(states[name].axes) == 8
-        sent = {"all-gather": 0.0, "all-reduce": 0.0, "reduce-scatter": 0.0}
+        sent = dict.fromkeys(("all-gather", "all-reduce", "all-to-all", "reduce-scatter"), 0.0)
         for row in made.plan.collectives:
             sent[row.kind] += row.bytes
-        # Weights are gathered and gradients scattered; only scalars and norms are all-reduced.
+        # Weights are gathered and gradients scattered, that of the tokens after an exchange of the
+        # slopes that make it; only scalars and norms are all-reduced.
         assert sent["all-reduce"] < 0.01 * min(sent["all-gather"], sent["reduce-scatter"])
 
 
