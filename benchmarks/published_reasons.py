@@ -12,14 +12,13 @@ from benchmarks.published_model import Transformer
 from benchmarks.published_plan import Degrees
 
 FIRST_KERNEL = (
-    "Ran the first flash attention in Triton; priced is the current kernel, which is several times "
-    "faster on long sequences"
+    "Ran the first flash attention in Triton, whose kernels are priced by the range that "
+    "FlashAttention-2's authors give, not as measured"
 )
 EAGER = "PyTorch without a compiler reads and writes memory between elementwise operations"
 ALONE = (
-    "bfloat16 products are priced at the rate that the power limit lets last, 679 TFLOP/s at "
-    "700 W; attention and products below that rate keep the clock at which they were timed one at "
-    "a time"
+    "Products are priced as XLA's steps ran them on one H100 of 700 W; long steps may run at a "
+    "lower clock by their power"
 )
 APART = (
     "Query, key and value, and gate and up, are products apart here: each sends the gathered "

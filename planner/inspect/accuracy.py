@@ -27,13 +27,13 @@ class Compared:
 
 # Device -> comparison; held against the file in SOURCE by tests/planner/inspect/test_accuracy.py.
 COMPARED: dict[str, Compared] = {
-    "a100": Compared(59, 0.80, 0.93, 1.14),
-    "b200": Compared(3, 1.10, 1.19, 1.21),
-    "gb200": Compared(3, 1.03, 1.04, 1.08),
-    "gb300": Compared(2, 1.20, 1.24, 1.28),
-    "h100": Compared(89, 0.62, 0.76, 1.15),
-    "h100-hbm2e": Compared(8, 0.73, 0.79, 0.83),
-    "v100-16gb": Compared(19, 0.76, 0.88, 0.98),
+    "a100": Compared(59, 0.85, 0.97, 1.33),
+    "b200": Compared(3, 1.05, 1.12, 1.13),
+    "gb200": Compared(3, 0.99, 1.00, 1.03),
+    "gb300": Compared(2, 1.15, 1.18, 1.21),
+    "h100": Compared(89, 0.80, 0.95, 1.10),
+    "h100-hbm2e": Compared(8, 0.73, 0.79, 0.82),
+    "v100-16gb": Compared(19, 0.76, 0.89, 0.97),
 }
 
 
