@@ -4,6 +4,7 @@ from .decisions import Decisions as Decisions
 from .decisions import ValueKey as ValueKey
 from .dimension_classes import Classes as Classes
 from .dimension_kinds import Kinds as Kinds
+from .dimension_kinds import has_experts as has_experts
 from .effects import has_effects as has_effects
 from .effects import is_effect as is_effect
 from .factor_specs import Groups as Groups

@@ -5,14 +5,14 @@ Hand-written plans speak of these ("split the batch"), and so do the baselines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..factors import FactorSpec
 from ..ops.grouped import GROUPED, GROUPS
 from ..table import lookup
 from .batch_dimensions import batch_dimensions
 from .dimension_classes import Classes
-from .flat_program import FlatProgram
+from .flat_program import FlatOp, FlatProgram
 
 
 class Kinds:
@@ -69,6 +69,25 @@ def _expert_classes(classes: Classes, specs: Sequence[FactorSpec], weights: set[
         elif op.node.op == GROUPED and GROUPS in spec.names and op.inputs[1] in weights:
             found.add(classes.of_factor(i, GROUPS))
     return found
+
+
+def has_experts(flat: FlatProgram, spec: Callable[[FlatOp], FactorSpec]) -> bool:
+    """Whether a product multiplies each group of rows by a matrix of an argument of its own.
+
+    Args:
+        flat: the program.
+        spec: factors of an op.
+    """
+    weights = _weights(flat, flat.inputs)
+    for op in flat.ops:
+        if op.node.op == "dot_general" and any(v in weights for v in op.inputs):
+            named = spec(op)
+            lhs, rhs, out = (
+                {f for dim in dims for f in dim} for dims in (*named.operands, named.results[0])
+            )
+            if lhs & rhs & out:
+                return True
+    return False
 
 
 def _weights(flat: FlatProgram, parameters: Sequence[int]) -> set[int]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel import ComputeModel
 from ir import Neighbours, TensorType, neighbours_of
-from ir.analysis import Link, Passage
+from ir.analysis import Link, Passage, has_experts
 
 from ...solver.problem import Floats
 from ..cost.least_seconds import least_each_s
@@ -137,8 +137,12 @@ class Outline:
 
     @cached_property
     def neighbours(self) -> Mapping[int, Neighbours]:
-        """Products beside which values may be exchanged in chunks, by the number of the passage."""
-        return neighbours_of(self.facts.flat, self.facts.spec)
+        """Products beside which values may be exchanged in chunks, by the number of the passage.
+
+        Only programs with experts have exchanges that are worth it.
+        """
+        flat, spec = self.facts.flat, self.facts.spec
+        return neighbours_of(flat, spec) if has_experts(flat, spec) else {}
 
     @cached_property
     def passage_numbers(self) -> dict[Passage, int]:
