@@ -79,7 +79,7 @@ class WholeBound:
     def near(self, cost: float, choice: Sequence[int]) -> OptionsLeft:
         """The options that choices below some cost [s] may have, and those of a choice."""
         assert self._known is not None
-        return self._left(self._known.best.slack <= cost - self.bound, choice)
+        return self._left(~(self._known.best.slack > cost - self.bound), choice)
 
     def kernel(self, choice: Sequence[int]) -> OptionsLeft:
         """The options of the rounded choices, and those of a choice."""

@@ -108,11 +108,9 @@ class _Windows:
         """The search."""
         if self.options.start and self.problem.is_feasible(self.options.start):
             self._take(self.options.start)
-        first = self._narrow() if self.wide else self.multipliers
-        if self.stop is None and not self._close:
-            found = self._solve(first)
-            if not self.choice:
-                return found
+        found = self._begin()
+        if found is not None and not self.choice:
+            return found
         step, stale = STEP, 0
         while self.solves > 0 and self.stop is None and not self._close:
             highest, far = self._highest()
@@ -139,6 +137,21 @@ class _Windows:
         multipliers = tuple(zip(self.windows, self.multipliers, strict=True))
         bound, seconds = min(self.bound, self.cost), time.monotonic() - self.begin
         return IntraSolution(self.choice, self.cost, bound, stop, (), seconds, multipliers)
+
+    def _begin(self) -> IntraSolution | None:
+        """The first solve, if one is needed, and options left out of wide problems.
+
+        Without multipliers the first answer is the best as a rule, so that kernels come after it.
+        """
+        first, found = self.multipliers, None
+        if self.wide and any(first):
+            first = self._narrow()
+        if self.stop is None and not self._close:
+            found = self._solve(first)
+        open_ = self.choice and self.stop is None and not self._close
+        if open_ and self.wide and self.left is None:
+            self._narrow()
+        return found
 
     @property
     def _proved(self) -> bool:
