@@ -56,11 +56,12 @@ class Budget:
     Windows of overlap (`windows.py`):
     window_solves: problems without windows that are solved, more of small ones:
     window_columns: columns of all of them together.
-    explored: further multipliers at which problems of at most so many columns are solved.
-    narrowed_pairs: pairs of options of a problem, above which kernels are searched first, and those
-        options left out that a better choice cannot have.
-    kernels: kernels that are searched.
-    whole_steps: steps of the multipliers before each of them.
+    explored: multipliers, drawn at random, at which a problem of at most `window_columns` is
+        solved too, as long as its gap is open.
+    narrowed_pairs: pairs of options above which a problem is wide: kernels of it are searched, and
+        the options that no better choice has are left out.
+    kernels: most kernels of a wide problem.
+    whole_steps: most steps of message passing on the whole problem, before each kernel.
     """
 
     sweeps: int = 3

@@ -108,7 +108,7 @@ class _Windows:
         """The search."""
         if self.options.start and self.problem.is_feasible(self.options.start):
             self._take(self.options.start)
-        found = self._begin()
+        found = self._solve_first()
         if found is not None and not self.choice:
             return found
         step, stale = STEP, 0
@@ -138,7 +138,7 @@ class _Windows:
         bound, seconds = min(self.bound, self.cost), time.monotonic() - self.begin
         return IntraSolution(self.choice, self.cost, bound, stop, (), seconds, multipliers)
 
-    def _begin(self) -> IntraSolution | None:
+    def _solve_first(self) -> IntraSolution | None:
         """The first solve, if one is needed, and options left out of wide problems.
 
         Without multipliers the first answer is the best as a rule, so that kernels come after it.

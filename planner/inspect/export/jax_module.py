@@ -17,11 +17,10 @@ from ...sharding.lower import lower_decisions
 from ..analysed_plan import AnalysedPlan
 from .constrained import Constrained, constrained, type_text
 from .edits import edits
-from .record import Exported, Subject, loader
-from .source_text import axes_text, list_text, literal, row_text, tuple_text
+from .record import Exported, Subject
+from .source_text import axes_text, list_text, literal, module_text, row_text, tuple_text
 
 _MOST_SOURCES = 4
-_DATA = re.compile(r"# <plan>\n.*?# </plan>\n", re.DOTALL)
 
 
 def jax_module(subject: Subject) -> Exported:
@@ -33,12 +32,11 @@ def jax_module(subject: Subject) -> Exported:
     analysed = subject.analysed
     _check(analysed)
     data = "\n\n".join(_tables(analysed)) + "\n"
-    code = _DATA.sub(lambda _: data, loader("jax_module.py").partition("\n")[2])
     notes = (
         "constraints are annotations: XLA chooses the collectives that keep them, which may be "
         "others than those of Plan.compile; compare a step with the unsharded one",
     )
-    return Exported(f"{_docstring(analysed)}\n\n{code}".encode(), (), notes)
+    return Exported(module_text(_docstring(analysed), "jax_module.py", data), (), notes)
 
 
 def _check(analysed: AnalysedPlan) -> None:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import re
 
 from ..analysed_plan import AnalysedPlan
-from .record import Exported, Subject, loader
-from .source_text import axes_text, list_text, literal, row_text, tuple_text
+from .record import Exported, Subject
+from .source_text import axes_text, list_text, literal, module_text, row_text, tuple_text
 from .specs import parameters, patterns
-
-_DATA = re.compile(r"# <plan>\n.*?# </plan>\n", re.DOTALL)
 
 
 def nnx_metadata(subject: Subject) -> Exported:
     """The module at the path: patterns of variables' paths, and functions that use them."""
     analysed = subject.analysed
-    data = _tables(analysed)
-    code = _DATA.sub(lambda _: data, loader("nnx_metadata.py").partition("\n")[2])
     notes = (
         "metadata say where parameters lie; optimizer state, the batch and what runs between them "
         "are up to the compiler",
     )
-    return Exported(f"{_docstring(analysed)}\n\n{code}".encode(), (), notes)
+    text = module_text(_docstring(analysed), "nnx_metadata.py", _tables(analysed))
+    return Exported(text, (), notes)
 
 
 def _docstring(analysed: AnalysedPlan) -> str:

@@ -1,10 +1,26 @@
-"""Tables of exported Python modules as text, in the form that `ruff format` leaves as it is."""
+"""The text of exported Python modules, formatted as `ruff format` would."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from .record import loader
+
+_DATA = re.compile(r"# <plan>\n.*?# </plan>\n", re.DOTALL)
 _WIDTH = 88  # of ruff format, unless told otherwise
+
+
+def module_text(docstring: str, name: str, data: str) -> bytes:
+    """A Python module: a loader of ours with a plan's data in place of its examples.
+
+    Args:
+        docstring: of the module, with its quotes.
+        name: file of the loader.
+        data: assignments, as source.
+    """
+    code = _DATA.sub(lambda _: data, loader(name).partition("\n")[2])
+    return f"{docstring}\n\n{code}".encode()
 
 
 def axes_text(axes: Sequence[str]) -> str:
