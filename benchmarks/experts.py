@@ -9,10 +9,13 @@ sequence of 4,096 tokens a GPU, and the model that marin trains on 64 GB200 on 1
 reached through slots with a capacity of 1.25, or sorted without one. Columns: what the products of
 experts are split by and over how many devices; rows of the busiest device against the mean, where
 there is no capacity; all-to-alls and gathers of the whole step, in brackets what of them is
-exposed; hand-written plans by the same account. Every row is a process of its own.
+exposed; milliseconds of a step if all products of experts are split by one kind of their
+dimensions, over as many devices as they can be, and all else is planned around that (`meshwright
+explain PLAN.JSON experts`); hand-written plans by the same account. Every row is a process of its
+own.
 
 Hand-written: experts over all devices and tokens sent to them (expert-parallel), weights gathered
-and tokens kept (fsdp), features of experts split (the better of megatron and megatron-sp).
+and tokens kept (fsdp), experts or features split on one axis (megatron, megatron-sp).
 
 Published: marin measured the first against the second on 64 GB200, 316,473 against 235,125
 tokens/s, a ratio of 1.35, with 10 % of the tokens dropped by the first (pull request 7981).
@@ -26,6 +29,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -33,9 +37,9 @@ import numpy as np
 from benchmarks.experts_model import DEEPSEEK, GRUG, MIXTRAL, QWEN, Experts, cut
 from benchmarks.published_model import adam
 from costmodel.grouped import load
-from ir import GROUPED, GROUPS, NEAR, ROWS, lookup
-from ir.analysis import operand_types
 from planner import PlanError, plan
+from planner.inspect.expert_products import EXPERTS
+from planner.inspect.experts import expert_rows
 
 MODELS: dict[str, Experts] = {
     "mixtral-8x7b": MIXTRAL, "deepseek-v3-like": DEEPSEEK, "qwen3-30b": QWEN, "grug-360b": GRUG,
@@ -56,9 +60,8 @@ CELLS = (
 BY_HAND = ("expert-parallel", "fsdp", "megatron", "megatron-sp", "data-parallel")
 HEAD = (
     "| model, GPUs, form | step ms | tokens/s and GPU | peak GB | experts' products | busiest "
-    "| all-to-all ms | gathers ms | expert-parallel | fsdp | features split | gap | cpu s |\n|"
-    + "---|"
-    * 13
+    "| all-to-all ms | gathers ms | all of them by | expert-parallel | fsdp | megatron | gap "
+    "| cpu s |\n|" + "---|" * 14
 )
 
 
@@ -74,10 +77,13 @@ def one(cell: str) -> dict[str, Any]:
         )  # fmt: skip
     except PlanError as error:
         return {"why": str(error).splitlines()[0]}
-    ways = _ways(found, model)
+    splits = [dict(row.split) for row in expert_rows(found.analysed)]
+    ways = [each for n, each in enumerate(splits) if each not in splits[:n]]
     return {
         "step_s": found.step_s, "peak_gb": found.peak_bytes / 1e9, "gap": found.gap, "ways": ways,
         "busiest": max([1.0, *(_load(each) for each in ways if form == "ragged")]),
+        "instead": _instead(found),
+        "chunks": max([1, *(row.count for row in found.analysed.program.in_chunks)]),
         "exchanges": _spent(found, "all-to-all"), "gathers": _spent(found, "all-gather"),
         "by_hand": {
             name: {"step_s": each.step_s, "fits": each.fits, "mesh": each.mesh}
@@ -92,45 +98,26 @@ def _sequences(name: str) -> int:
     return SEQUENCES.get(name, 1)
 
 
-def _load(ways: dict[str, int]) -> float:
+def _load(split: Mapping[str, int]) -> float:
     """Rows of the busiest device against the mean."""
-    return float(load(np.array(float(ways.get(GROUPS, 1)))))
+    return float(load(np.array(float(split.get(EXPERTS, 1)))))
+
+
+def _instead(found: Any) -> dict[str, dict[str, Any]]:
+    """All products of experts split by one kind of their dimensions: seconds that this adds."""
+    (experts,) = found.analysed.reason("experts").matches
+    return {
+        each.option.split(",")[0].removeprefix("all by "): {
+            "added_s": each.added_s, "gap": each.gap, "added_bytes": each.added_bytes
+        }
+        for each in experts.alternatives
+    }  # fmt: skip
 
 
 def _spent(found: Any, kind: str) -> tuple[float, float]:
     """Seconds of a kind of collective in a step, and how many of them are exposed."""
     rows = [row for row in found.collectives if row.kind == kind]
     return sum(row.seconds for row in rows), sum(row.exposed_s for row in rows)
-
-
-def _ways(found: Any, model: Experts) -> list[dict[str, int]]:
-    """What products with matrices of experts are split by: experts, tokens or features."""
-    lowered, ways = found._lowered, []
-    for op, strategy in zip(lowered.flat.ops, lowered.strategies, strict=True):
-        if strategy is None or op.node.op not in ("dot_general", GROUPED):
-            continue
-        types = operand_types(lowered.flat, op)
-        if not any(model.experts in t.shape and model.width in t.shape for t in types[1:2]):
-            continue
-        split = strategy.factor_axes(lowered.mesh)
-        spec = lookup(op.node.op).factors(types, op.node.outputs, dict(op.node.attrs))
-        each: dict[str, int] = {}
-        for role, axes in split.items():
-            use = _use(op.node.op, role, spec)
-            each[use] = each.get(use, 1) * lowered.mesh.product(axes)
-        if each not in ways:
-            ways.append(each)
-    return ways
-
-
-def _use(op: str, role: str, spec: Any) -> str:
-    """Experts, tokens, or features of a factor of a product of experts."""
-    if op == GROUPED:
-        return role if role in (GROUPS, ROWS, NEAR) else "features"
-    sides = [role in {f for dim in dims for f in dim} for dims in spec.operands]
-    if all(sides) and role[0] == "b":
-        return GROUPS
-    return ROWS if sides[0] and role[0] == "m" else "features"
 
 
 def main(quick: bool) -> list[dict[str, object]]:
@@ -158,23 +145,31 @@ def main(quick: bool) -> list[dict[str, object]]:
 
 def _text(row: Any) -> str:
     if "why" in row:
-        return f"| {row['cell']} | {row['why']} |" + " - |" * 11
+        return f"| {row['cell']} | {row['why']} |" + " - |" * 12
     hand = row["by_hand"]
-    split = min((hand[n]["step_s"] for n in ("megatron", "megatron-sp") if n in hand), default=0.0)
-    words = {GROUPS: "experts", ROWS: "tokens", NEAR: "tokens and experts"}
+    by_hand = [hand.get(name) for name in ("expert-parallel", "fsdp")]
+    tensor = [hand[name] for name in ("megatron", "megatron-sp") if name in hand]
+    by_hand.append(min(tensor, key=lambda b: (not b["fits"], b["step_s"]), default=None))
     ways = "; ".join(
-        ", ".join(f"{words.get(use, use)} {n}" for use, n in each.items()) or "whole"
-        for each in row["ways"]
+        ", ".join(f"{use} {n}" for use, n in each.items()) or "whole" for each in row["ways"]
     )
+    instead = ", ".join(
+        f"{what} {_ms(row['step_s'] + each['added_s'])}" for what, each in row["instead"].items()
+        if each["added_s"] is not None
+    )  # fmt: skip
     rate = 4096 * _sequences(row["cell"].split()[0]) / row["step_s"]
     cells = [
         row["cell"], _ms(row["step_s"]), f"{rate:.0f}",
-        f"{row['peak_gb']:.1f}", ways, f"{row['busiest']:.2f}",
+        f"{row['peak_gb']:.1f}", _in_chunks(ways, row["chunks"]), f"{row['busiest']:.2f}",
         *(f"{_ms(a)} ({_ms(b)})" for a, b in (row["exchanges"], row["gathers"])),
-        *(_by_hand(hand.get(name)) for name in ("expert-parallel", "fsdp")), _ms(split),
+        instead, *map(_by_hand, by_hand),
         f"{100 * row['gap']:.1f} %", f"{row['cpu_s']:.0f}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
+
+
+def _in_chunks(ways: str, chunks: int) -> str:
+    return f"{ways}; exchange in {chunks} chunks" if chunks > 1 else ways
 
 
 def _by_hand(found: Any) -> str:

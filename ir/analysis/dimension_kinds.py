@@ -23,6 +23,7 @@ class Kinds:
         sequence: classes of the first of their other dimensions.
         experts: classes of batch dimensions of products one operand of which is a parameter, cast
             or reshaped, and of the groups of grouped products.
+        weights: parameters, and values made of one each without arithmetic between them.
     """
 
     def __init__(
@@ -36,7 +37,8 @@ class Kinds:
         self.batch = {classes.of_dim(v, d) for v, d in found.items()}
         others = [(v, 1 if d == 0 else 0) for v, d in found.items() if flat.values[v].type.rank > 1]
         self.sequence = {classes.of_dim(v, d) for v, d in others} - self.batch
-        experts = _expert_classes(classes, specs, _weights(flat, parameters))
+        self.weights = _weights(flat, parameters)
+        experts = _expert_classes(classes, specs, self.weights)
         self.experts = experts - self.batch - self.sequence
         groups = (("batch", self.batch), ("sequence", self.sequence), ("experts", self.experts))
         self._names = {member: name for name, members in groups for member in members}

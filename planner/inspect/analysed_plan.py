@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,7 @@ from ..sharding.search.pinned import wished
 from ..solver.problem import Edge, Floats
 from .again import products_again
 from .cost_changes import changes
+from .expert_products import EXPERTS, by_most, of_one_factor, split_of, split_text, words_of
 from .explanation import MOST_SHOWN, Alternative, Explanation, Matches, Overview
 from .other_options import Instead, Solved
 
@@ -185,6 +186,8 @@ class AnalysedPlan:
     def reason(self, what: str, alternatives: int = 6) -> Matches | Overview:
         """Explains the tensors and ops of a name; the whole plan if `what` is empty.
 
+        `experts` is the name of all products of experts together.
+
         Raises:
             PlanError: if nothing in the program has this name.
         """
@@ -192,6 +195,8 @@ class AnalysedPlan:
             chosen = self.program.recomputed is not None
             again = tuple(products_again(self.decided, chosen=chosen))
             return Overview(self.account, self.program, again)
+        if what == EXPERTS and (experts := self._experts()) is not None:
+            return Matches((experts,), ())
         found = self.nodes_called(what)
         return Matches(
             tuple(self._node(name, node, alternatives) for name, node in found[:MOST_SHOWN]),
@@ -208,22 +213,29 @@ class AnalysedPlan:
                 for axis, role in zip(self.decisions.mesh.names, strategy.roles, strict=True)
                 if role
             ]
-            return ", ".join(roles) or "whole on every device"
+            split = split_of(self.words(ref.op), strategy.roles, self.decisions.mesh)
+            more = f" ({split_text(split)})" if split else ""
+            return (", ".join(roles) or "whole on every device") + more
         return str(ref.states[k])
 
     def _node(self, name: str, node: int, alternatives: int) -> Explanation:
         """Explains a node.
 
         Alternatives are ranked by their cost with all other choices fixed; the cheapest are then
-        solved, and so is the plan's own option.
+        solved, and so is the plan's own option. Of products of experts those are solved too in
+        which all devices split one factor, such as features.
         """
         problem, chosen = self.built.problem, self.choice[node]
         ref = self.built.refs[node]
         factors = str(self.builder.spec(self.flat.ops[ref.op])) if ref.op >= 0 else ""
         direct = self.direct_costs(node)
-        ranked = sorted(
+        others = sorted(
             (k for k in range(len(direct)) if k != chosen), key=lambda k: (direct[k], k)
-        )[:alternatives]
+        )
+        modes: set[int] = set()
+        if alternatives and ref.op >= 0:
+            modes.update(of_one_factor(ref.menu, self.words(ref.op), self.decisions.mesh))
+        ranked = [k for n, k in enumerate(others) if n < alternatives or k in modes]
         base = self._instead.base(node) if ranked else self._as_planned
         sums = self.account if base.choice == self.choice else self._account_of(base)
         solved = [self._with(node, k, base, sums) for k in ranked]
@@ -232,6 +244,41 @@ class AnalysedPlan:
             name, self.option(node, chosen), self._forced(node), factors,
             float(problem.usage[node][chosen]), tuple(solved), len(direct) - 1 - len(ranked),
             self._as_planned.cost - base.cost, self._gap,
+        )  # fmt: skip
+
+    def words(self, i: int) -> Mapping[str, str]:
+        """What the factors of an op are if it is a product of experts, else nothing."""
+        return words_of(self.flat, i, self.builder.spec(self.flat.ops[i]), self.kinds)
+
+    def _experts(self) -> Explanation | None:
+        """All products of experts at once: split as the plan has it, or all by one of their kinds.
+
+        Each kind is split by as many devices as it can be, and what else is split is solved anew.
+        """
+        menus = {
+            node: (words, self.built.refs[node].menu)
+            for i, node in self.built.op_node.items() if (words := self.words(i))
+        }  # fmt: skip
+        if not menus:
+            return None
+        mesh, found = self.decisions.mesh, list[Alternative]()
+        for what in sorted({word for words, _ in menus.values() for word in words.values()}):
+            kept = {n: by_most(menu, words, what, mesh) for n, (words, menu) in menus.items()}
+            other = self._instead.among(kept)
+            text = f"all by {what}, over as many devices as possible"
+            found.append(
+                Alternative(text) if other is None
+                else self._compared(text, other, self._as_planned, self.account)
+            )  # fmt: skip
+        found.sort(key=lambda a: float("inf") if a.added_s is None else a.added_s)
+        ways = {
+            split_text(split_of(words, menu[self.choice[node]].roles, mesh))
+            for node, (words, menu) in menus.items()
+        }
+        memory = sum(float(self.built.problem.usage[n][self.choice[n]]) for n in menus)
+        return Explanation(
+            f"experts, {len(menus)} products", "; ".join(sorted(ways)), "", "", memory,
+            tuple(found), 0, 0.0, self._gap,
         )  # fmt: skip
 
     def _forced(self, node: int) -> str:
@@ -310,8 +357,10 @@ class AnalysedPlan:
     def _with(self, node: int, k: int, base: Solved, sums: Account) -> Alternative:
         """Another option of a node compared with a base, whose account is `sums`."""
         text, other = self.option(node, k), self._instead.other(node, k, base)
-        if other is None:
-            return Alternative(text)
+        return Alternative(text) if other is None else self._compared(text, other, base, sums)
+
+    def _compared(self, text: str, other: Solved, base: Solved, sums: Account) -> Alternative:
+        """A solution compared with a base, whose account is `sums`."""
         found, least_s = self._account_of(other), self._instead.resolution_s(other, base)
         because = tuple(
             change

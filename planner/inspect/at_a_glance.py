@@ -16,7 +16,7 @@ from ..files.plan_file import ONE_PROGRAM, Pipeline, PlanFile
 from ..files.program_plan import BaselineRow
 from .accuracy import accuracy_text
 from .analysed_plan import AnalysedPlan
-from .imbalance import imbalance_text
+from .experts import experts_text, imbalance_text
 from .layout import layout_of_axes, layout_text
 from .products import at_peak_s, computed_again
 from .rates import examples_of, tokens_of
@@ -52,6 +52,8 @@ class Glance:
     accuracy: how far predictions for this device were off, as a sentence.
     what_next: what would make the step shorter, and the command that prices it.
     left_out: well-known plans that were not priced, and why; empty if there are none.
+    imbalance: what prices assume of experts that are not equally busy; empty if nothing.
+    experts: what their products are split by, what that takes, and what other ways take.
     """
 
     step_s: float
@@ -72,6 +74,7 @@ class Glance:
     what_next: str
     left_out: str = ""
     imbalance: str = ""
+    experts: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """What the plan is, how good, and what limits it."""
@@ -97,6 +100,7 @@ class Glance:
         rows = {
             "in short": [self.sentence()], "speed": self.rates(), "cost": self.costs(),
             "consists of": self.parts(),
+            "experts": ["; ".join(self.experts)] if self.experts else [],
             "how sure": list(filter(None, (self.accuracy, self.imbalance))),
             "what next": [self.what_next] if self.what_next else [],
             "left out": [self.left_out] if self.left_out else [],
@@ -134,7 +138,9 @@ class Glance:
     def record(self) -> dict[str, Any]:
         """For `--json`."""
         limits = [list(part) for part in self.limits]
-        return asdict(self) | {"limits": limits, "sentence": self.sentence()}
+        return asdict(self) | {
+            "limits": limits, "experts": list(self.experts), "sentence": self.sentence(),
+        }  # fmt: skip
 
 
 def at_a_glance(analysed: AnalysedPlan) -> Glance:
@@ -166,6 +172,7 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
         kwh=kwh,
         accuracy=accuracy_text(analysed.cluster, step) + (OTHERS if _is_launches(limits) else ""),
         imbalance=imbalance_text([analysed]),
+        experts=experts_text([analysed], program.baselines),
         what_next=_what_next(analysed, limits, (model_s / step, all_s / step)) if step else "",
         left_out=_left_out(analysed),
     )
@@ -211,6 +218,7 @@ def glance_of_stages(
         kwh=kwh,
         accuracy=accuracy_text(cluster, step),
         imbalance=imbalance_text(stages),
+        experts=experts_text(stages, pipeline.baselines),
         what_next=next_of_stages(file, pipeline, full=is_full(left, pipeline.limit_bytes)),
     )
 

@@ -82,17 +82,39 @@ class Instead:
         cost, _, choice = min(costs)
         return Solved(choice, cost, min(answer.bound, cost))
 
+    def among(self, kept: Mapping[int, Sequence[int]]) -> Solved | None:
+        """The best found with some nodes limited to some of their options; None if none fits.
+
+        Args:
+            kept: node -> numbers of options.
+        """
+        fixed = self._limited(kept)
+        answer = solve(fixed, self._options(), Tables())
+        if not answer.choice:
+            return None
+        improved = Descent(flatten_problem(fixed)).improve(np.array(answer.choice)).tolist()
+        found = [tuple(improved), answer.choice]
+        cost, _, choice = min(
+            (fixed.cost(c), n, c) for n, c in enumerate(found) if fixed.is_feasible(c)
+        )
+        return Solved(choice, cost, min(answer.bound, cost))
+
     def resolution_s(self, other: Solved, base: Solved) -> float:
         """Resolution of the solver [s]: smaller differences of two solutions mean nothing."""
         return (EXACT + min(other.gap + base.gap, TOLERANCE)) * base.cost
 
     def _fixed(self, node: int, k: int) -> IntraProblem:
-        only = np.full(len(self.problem.node_cost[node]), np.inf)
-        only[k] = self.problem.node_cost[node][k]
+        return self._limited({node: (k,)})
+
+    def _limited(self, kept: Mapping[int, Sequence[int]]) -> IntraProblem:
+        """The problem with some nodes limited to some of their options, whatever is wished."""
         costs = list(self.problem.node_cost)
         for limited, cost in self.wished.items():
             costs[limited] = cost
-        costs[node] = only
+        for node, options in kept.items():
+            only = np.full(len(self.problem.node_cost[node]), np.inf)
+            only[list(options)] = self.problem.node_cost[node][list(options)]
+            costs[node] = only
         return replace(self.problem, node_cost=tuple(costs))
 
     def _near(self, base: Sequence[int], found: tuple[int, ...], node: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from ..analysed_plan import AnalysedPlan
 from ..at_a_glance import at_a_glance
 from ..timeline import predicted
 from .arguments import groups
+from .experts_section import experts
 from .markup import Markup, el, join
 from .runners import runners
 from .sections import (
@@ -36,10 +37,11 @@ def program_html(file: PlanFile, analysed: AnalysedPlan) -> str:
         PlanError: if the plan does not fit this version's search space.
     """
     step = predicted(analysed)
-    found = groups(analysed)
+    found, glance = groups(analysed), at_a_glance(analysed)
     parts = {
         "Warnings": warnings(analysed, step),
         "Mesh and stages": machine(analysed, file.stages),
+        **experts(glance, [analysed]),
         "Tensors": tensors(found),
         "Repeated layer": layer(analysed, step),
         "Timeline": timeline(analysed, step),
@@ -48,7 +50,6 @@ def program_html(file: PlanFile, analysed: AnalysedPlan) -> str:
         "Runners-up": runners_up(runners(analysed, found)),
     }
     title = f"Plan for {analysed.program.name} on {analysed.cluster.name}"
-    glance = at_a_glance(analysed)
     return document(title, tiles(analysed, glance), parts, _origin(file, analysed), lead(glance))
 
 

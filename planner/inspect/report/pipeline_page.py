@@ -12,6 +12,7 @@ from ..analysed_plan import AnalysedPlan
 from ..at_a_glance import Glance, glance_of_stages
 from ..timeline import predicted
 from .arguments import groups
+from .experts_section import experts
 from .markup import Child, Markup, bar, el, join, table
 from .page import document
 from .schedule_page import critical, devices, gantt, memory, others
@@ -29,6 +30,7 @@ def pipeline_html(file: PlanFile, pipeline: Pipeline, programs: Sequence[Analyse
     priced = priced_of(file)
     simulated = priced.timeline
     limits = (pipeline.limit_bytes,) * len(file.groups)
+    glance = glance_of_stages(file, pipeline, programs)
     parts = {
         "Warnings": _warnings(pipeline),
         "Stages": _stages(file, pipeline),
@@ -36,6 +38,7 @@ def pipeline_html(file: PlanFile, pipeline: Pipeline, programs: Sequence[Analyse
         "Memory": memory(simulated, limits),
         "Devices": devices(simulated, limits),
         "What decides": critical(simulated),
+        **experts(glance, programs),
         "Inside the stages": join([_inside(file, m, plan) for m, plan in enumerate(programs)]),
         "Why not another schedule": others(priced, PIPELINES),
         "Baselines": _baselines(pipeline),
@@ -53,7 +56,6 @@ def pipeline_html(file: PlanFile, pipeline: Pipeline, programs: Sequence[Analyse
         f"Written by meshwright {file.planner}. One device of the chart is the sub-mesh of a stage;"
         " times are simulated from the stages' predicted costs."
     )
-    glance = glance_of_stages(file, pipeline, programs)
     speed, *more = glance.rates() or ["unknown"]
     tiles.append(("Speed", speed, ", ".join(more)))
     tiles.append(_step_consists_of(glance))

@@ -9,10 +9,21 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ir import ATTENTION, FactorSpec, Sharding, Strategy, flops_of, lookup
+from ir import (
+    ATTENTION,
+    GROUPED,
+    GROUPS,
+    NEAR,
+    ROWS,
+    FactorSpec,
+    Sharding,
+    Strategy,
+    flops_of,
+    lookup,
+)
 from ir.analysis import FlatProgram, Kinds, accumulators, operand_types
 
 from ...common.surface import public_methods
@@ -32,7 +43,8 @@ class Baseline:
     mesh: str = ""
 
 
-BATCH, SEQUENCE = "batch", "sequence"
+BATCH, SEQUENCE, EXPERTS = "batch", "sequence", "experts"
+TOKENS = "tokens"  # rows of grouped products: of the batch and of the sequence
 MOST = 0.5  # share of the flops of products whose batch must divide over the data axes of a recipe
 Menu = tuple[Strategy, ...]
 # (kind of a factor, whether its op is outside forward and backward) -> may this axis split it?
@@ -47,6 +59,7 @@ class Recipe:
     state: (flat value, sharding) -> allowed, for arguments and results.
     data: axes that split the batch wherever an op has it and it divides.
     context: axes that split the sequence likewise.
+    experts: axes that split the experts of products of these likewise.
     """
 
     name: str
@@ -54,10 +67,13 @@ class Recipe:
     state: Callable[[int, Sharding], bool]
     data: tuple[int, ...] = ()
     context: tuple[int, ...] = ()
+    experts: tuple[int, ...] = ()
 
 
 def _filtered(menu: Menu, kinds: Mapping[str, str], recipe: Recipe) -> Menu:
     """Strategies within the rules that split the batch over as many data axes as they can.
+
+    Experts come before the batch.
 
     Args:
         menu: strategies of an op.
@@ -68,8 +84,13 @@ def _filtered(menu: Menu, kinds: Mapping[str, str], recipe: Recipe) -> Menu:
         return menu
     data, context = recipe.data, recipe.context
     # no factor is of the batch, nor, where it is split, of the sequence
-    update = {BATCH, *((SEQUENCE,) if context else ())}.isdisjoint(kinds.values())
-    allowed = [{name for name, kind in kinds.items() if rule(kind, update)} for rule in recipe.axis]
+    update = {BATCH, TOKENS, *((SEQUENCE,) if context else ())}.isdisjoint(kinds.values())
+
+    def may(rule: Rule, kind: str) -> bool:
+        each = (BATCH, SEQUENCE) if kind == TOKENS else (kind,)
+        return any(rule(one, update) for one in each)
+
+    allowed = [{name for name, kind in kinds.items() if may(rule, kind)} for rule in recipe.axis]
 
     def legal(strategy: Strategy) -> bool:
         return all(
@@ -77,12 +98,14 @@ def _filtered(menu: Menu, kinds: Mapping[str, str], recipe: Recipe) -> Menu:
             for role, names in zip(strategy.roles, allowed, strict=True)
         )
 
-    def count(strategy: Strategy) -> int:
-        split = sum(kinds.get(strategy.roles[a]) == BATCH for a in data)
-        return split + sum(kinds.get(strategy.roles[a]) == SEQUENCE for a in context)
+    def count(strategy: Strategy) -> tuple[int, int]:
+        of = [kinds.get(role) for role in strategy.roles]
+        split = sum(of[a] in (BATCH, TOKENS) for a in data)
+        split += sum(of[a] in (SEQUENCE, TOKENS) for a in context)
+        return sum(of[a] == EXPERTS for a in recipe.experts), split
 
     kept = [s for s in menu if legal(s)]
-    most = max(map(count, kept), default=0)
+    most = max(map(count, kept), default=(0, 0))
     return tuple(s for s in kept if count(s) == most or any(r[:1] == "@" for r in s.roles))
 
 
@@ -121,13 +144,17 @@ class Recipes:
     def limits(self, recipe: Recipe) -> Limits:
         """The recipe as limits of the search; ops with equally judged factors share a menu."""
         known: dict[object, Menu] = {}
+        elsewhere = replace(recipe, experts=())
 
         def op(i: int, spec: FactorSpec, menu: Menu) -> Menu:
             kinds = self.kinds.of_op(i)
-            key = (id(menu), kinds)
+            product = self.flat.ops[i].node.op in ("dot_general", GROUPED)
+            key = (id(menu), kinds, product)
             if key not in known:
                 named = dict(zip(spec.names, kinds, strict=True))
-                known[key] = _filtered(menu, named, recipe)
+                if product and GROUPS in named and NEAR in named:  # sorted rows are tokens
+                    named |= {ROWS: TOKENS, GROUPS: EXPERTS, NEAR: EXPERTS}
+                known[key] = _filtered(menu, named, recipe if product else elsewhere)
             return known[key]
 
         return Limits(op, recipe.state)
@@ -272,21 +299,35 @@ class Recipes:
         return found
 
     def _expert(self) -> list[Recipe]:
+        """Products of experts and their matrices by experts over as many axes as these divide over.
+
+        The rest is data parallel; parameters and state beside experts are whole, or over all axes.
+        """
         if not self.kinds.experts:
             return []
 
         def rule(kind: str, update: bool) -> bool:
-            return kind == "experts" or _data(kind, update)
+            return kind == EXPERTS or _data(kind, update)
+
+        full, most = set(self.mesh.names), dict[int, int]()
+
+        def over(v: int, sharding: Sharding) -> int:
+            """Axes that split experts."""
+            dims = enumerate(sharding.dims)
+            return sum(len(axes) for d, axes in dims if self.kinds.of_dim(v, d) == EXPERTS)
 
         def state(v: int, sharding: Sharding) -> bool:
             if v not in self.keeps:
                 return True
-            return all(
-                not axes or self.kinds.of_dim(v, d) == "experts"
-                for d, axes in enumerate(sharding.dims)
-            )
+            if v not in most:
+                options = self.builder.states(v, partial=False)
+                most[v] = max((over(v, option) for option in options), default=0)
+            if most[v]:
+                return over(v, sharding) == most[v]
+            return sharding.is_replicated or set(sharding.axes) == full
 
-        return [Recipe("expert-parallel", (rule,) * len(self.mesh.names), state)]
+        every = tuple(range(len(self.mesh.names)))
+        return [Recipe("expert-parallel", (rule,) * len(every), state, every, (), every)]
 
     def _megatron(self) -> list[Recipe]:
         """Tensor parallel on one axis, data parallel on the others, each axis in turn.
