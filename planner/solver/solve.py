@@ -33,6 +33,7 @@ from .exact.components import decide_apart
 from .exact.ilp import columns, solve_ilp
 from .incumbent import EXACT, Incumbent
 from .numba_warmup import warm
+from .option_classes import Classes, pairs_of, solve_by_classes
 from .options import SolveOptions as SolveOptions
 from .problem import Floats, IntraProblem, IntraSolution, Point
 from .reduce.reduce import Reduced, reduce
@@ -68,6 +69,7 @@ def solve(
     tables: Tables | None = None,
     watch: Callable[[Point], None] | None = None,
     reductions: ReductionCache | None = None,
+    classes: Classes | None = None,
 ) -> IntraSolution:
     """Best choice found, with a proven lower bound and the reason to stop.
 
@@ -80,10 +82,16 @@ def solve(
         tables: results of elimination, shared by several problems.
         watch: receiver of every improvement.
         reductions: cache for a problem that is solved more than once.
+        classes: of options that cost about the same, by which wide problems are solved.
     """
     options = options or SolveOptions()
     if not problem.size:
         return IntraSolution((), 0.0, 0.0, Stop.OPTIMAL)
+    if classes is not None and pairs_of(problem) > options.budget.narrowed_pairs:
+        return solve_by_classes(
+            problem, classes, options,
+            lambda part, limits, seen: solve(part, limits, tables, seen, ReductionCache()), watch,
+        )  # fmt: skip
     if any(edge.hidden is not None for edge in problem.edges):
         return solve_windows(
             problem, options, lambda mixed, limits: solve(mixed, limits, tables, watch, reductions),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ir import FactorSpec, Strategy
 
 from ...solver.problem import Edge, Floats, Hidden, IntraProblem, IntraSolution, Work
+from .axis_classes import AxisClasses
 from .facts import Facts
 from .records import Built, Limits
 
@@ -44,6 +45,11 @@ class Cuts:
             self._arrays[key] = found
             self._held.append(array)
         return self._arrays[key]
+
+    def numbered(self, classes: Ints, kept: Ints) -> Ints:
+        """Classes of the options kept, numbered anew without gaps; one object for equal ones."""
+        _, found = np.unique(classes[kept], return_inverse=True)
+        return self._kept.setdefault(found.tobytes(), found)
 
     def costs(self, array: Floats) -> bool:
         """Whether an array has an entry that is not zero."""
@@ -138,6 +144,15 @@ class Within:
         """A restricted choice with that of the follower nodes; empty if the choice is."""
         own = found[: len(self.kept)]
         return (*own, *(own[n] for n in self.built.followed)) if len(own) else ()
+
+    def classes(self, axes: AxisClasses) -> tuple[Ints, ...]:
+        """Class of every option of each node of the restricted problem, numbered without gaps."""
+        own = [
+            each if k is None else self.cuts.numbered(each, k)
+            for each, k in zip(map(axes.of, self.built.refs), self.kept, strict=True)
+        ]
+        reserved = (self.cuts.kept([0]),) * len(self.aside)
+        return (*own, *(own[n] for n in self.built.followed), *reserved)
 
     def least_peak(self) -> float:
         """The peak when every node takes the allowed option that uses least memory."""

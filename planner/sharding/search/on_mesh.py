@@ -19,6 +19,7 @@ from ...solver.problem import Floats, IntraProblem, IntraSolution
 from ...solver.reduce.reduction_cache import ReductionCache
 from ...solver.solve import SolveOptions, solve
 from ..lower import Decided
+from ..problem.axis_classes import AxisClasses
 from ..problem.build import Builder
 from ..problem.in_flight import with_in_flight
 from ..problem.records import Built, Limits, MenuCache
@@ -43,6 +44,7 @@ class MeshSearch:
         self.scope, self.mesh = scope, mesh
         # no buffer may be larger than the memory limit
         reshard = ReshardModel(scope.request.machine, mesh, scope.collectives, scope.limit)
+        self.axes = AxisClasses(reshard)
         self.builder = self._builder(cache or scope.menus.on(reshard, scope.compute))
         self.others: dict[float, Builder] = {}
         self.built: dict[float, Built] = {}
@@ -86,7 +88,7 @@ class MeshSearch:
         while True:
             left_s, built = max(self.scope.deadline - time.monotonic(), 1.0), left.built
             options = replace(options, time_limit_s=left_s, work=self.scope.work)
-            answer = left.lifted(self._answer(left.problem(limit), options))
+            answer = left.lifted(self._answer(left, limit, options))
             bound = max(bound, answer.bound)  # fewer moments allow more plans
             if built.moments is None or not answer.choice or answer.stop is Stop.INTERRUPTED:
                 break
@@ -101,11 +103,13 @@ class MeshSearch:
         self.scope.seconds["solve"] += time.monotonic() - start
         return replace(answer, bound=min(bound, answer.cost))
 
-    def _answer(self, problem: IntraProblem, options: SolveOptions) -> IntraSolution:
+    def _answer(self, left: Within, limit: float, options: SolveOptions) -> IntraSolution:
+        problem = left.problem(limit)
         watch = self.scope.watch(self.mesh, problem)
+        classes = left.classes(self.axes) if self.axes.some else None
         return solved(
             self.scope.memory, problem, options, self.scope.request.options.time_limit_s,
-            lambda: solve(problem, options, self.tables, watch, self.reductions),
+            lambda: solve(problem, options, self.tables, watch, self.reductions, classes),
         )  # fmt: skip
 
     def _wished(self, limits: Limits | None = None) -> Limits:
@@ -286,7 +290,7 @@ class MeshSearch:
             return float("inf")
         start = time.monotonic()
         options = replace(GLIMPSE, multipliers=self.scope.multipliers, work=self.scope.work)
-        bound = self._answer(left.problem(self.scope.limit), options).bound
+        bound = self._answer(left, self.scope.limit, options).bound
         self.scope.seconds["solve"] += time.monotonic() - start
         return bound
 
