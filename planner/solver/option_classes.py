@@ -149,7 +149,9 @@ class _ClassSearch:
         return proved or self.bound >= self.options.cutoff
 
     def _answer(self) -> IntraSolution:
-        stop = self.stop or (Stop.OPTIMAL if self.choice and self._close else Stop.GAP)
+        none = not self.choice and self.bound == np.inf
+        ended = Stop.OPTIMAL if self.choice and self._close else Stop.GAP
+        stop = self.stop or (Stop.INFEASIBLE if none else ended)
         bound, seconds = min(self.bound, self.cost), time.monotonic() - self.begin
         return IntraSolution(self.choice, self.cost, bound, stop, (), seconds, self.multipliers)
 
@@ -186,13 +188,15 @@ class _ClassSearch:
     def _search_near(self, relaxed: IntraProblem, chosen: tuple[int, ...]) -> None:
         """Searches more options, until they are all that a better choice may have, or many.
 
-        Kernels of the relaxation find choices, and other multipliers of the windows.
+        Kernels of the relaxation find choices, and other multipliers of the windows. All options
+        are searched where the relaxation is solved at once, and where nothing else is found.
         """
+        every = np.full(int(self.first[-1]), True)
         whole = WholeBound(relaxed, self.options, Mixing())
         for _ in range(self.options.budget.kernels):
             whole.reduce(dict(self.multipliers))
             if not whole.pairs:
-                self.bound = max(self.bound, self._search(np.ones(self.first[-1], dtype=np.bool_)))
+                self.bound = max(self.bound, self._search(every))
                 return
             whole.prove(self.cost)
             wanted = self.cost - max(self.options.tolerance, EXACT) * abs(self.cost) / 2
@@ -204,12 +208,18 @@ class _ClassSearch:
             before = self.cost
             self._search(self._in(whole.kernel(chosen).kept))
             if self.stop is not None or self._close or self.cost >= before:
-                return
+                break
+        if not self.choice and self.stop is None:
+            self.bound = max(self.bound, self._search(every))
 
     def _in(self, kept: Sequence[Ints]) -> np.ndarray:
         """Mask of the options in some classes of each node."""
-        pairs = zip(self.classes, kept, strict=True)
-        return np.concatenate([np.isin(each, some) for each, some in pairs])
+        held: list[np.ndarray] = []
+        for each, some in zip(self.classes, kept, strict=True):
+            mine = np.zeros(int(each.max(initial=-1)) + 1, dtype=np.bool_)
+            mine[some] = True
+            held.append(mine[each])
+        return np.concatenate(held)
 
     def _bounds(self, point: Point) -> None:
         """Tells of a bound of the relaxation, whose choices are none of the problem."""

@@ -56,10 +56,8 @@ LARGE_LITTLE = 0.02  # share of the gap, of large problems without memory limits
 GOOD = 1e-3  # a gap that is worth a share of the rounds only
 MUCH, HALF = 0.8, 0.5  # the share of a problem that is left when much of it went, of wide ones
 SMALL, SHRUNK = 100_000, 0.3  # columns; multipliers of more are left for a share of them
-BATCH, STEPS = (
-    6,
-    4,
-)  # neighbourhoods between two updates of the bound, steps of the multipliers in each
+# Neighbourhoods between two updates of the bound, steps of the multipliers in each
+BATCH, STEPS = 6, 4
 SPLIT_GAP, NO_GAP, WIDE_GAP = 3e-3, 1e-3, 7e-3  # gaps that are small, also of wide problems
 
 
@@ -89,8 +87,8 @@ def solve(
         return IntraSolution((), 0.0, 0.0, Stop.OPTIMAL)
     if classes is not None and pairs_of(problem) > options.budget.narrowed_pairs:
         return solve_by_classes(
-            problem, classes, options,
-            lambda part, limits, seen: solve(part, limits, tables, seen, ReductionCache()), watch,
+            problem, classes, options, lambda p, o, w: solve(p, o, tables, w, ReductionCache()),
+            watch,
         )  # fmt: skip
     if any(edge.hidden is not None for edge in problem.edges):
         return solve_windows(

@@ -7,11 +7,10 @@ from collections.abc import Hashable, Iterable
 
 import numpy as np
 
-from costmodel import ReshardModel
 from ir import Sharding, Strategy
 
 from ...solver.arrays import Ints
-from .records import NodeRef
+from .records import MenuCache, NodeRef
 
 
 class AxisClasses:
@@ -21,10 +20,11 @@ class AxisClasses:
     host.
 
     Args:
-        reshard: prices of reshards on the mesh.
+        cache: menus of the mesh, and the classes of their options.
     """
 
-    def __init__(self, reshard: ReshardModel) -> None:
+    def __init__(self, cache: MenuCache) -> None:
+        reshard, self._known = cache.reshard, cache.classes
         numbers: dict[tuple[int, ...], int] = {}
         self.kind: dict[str, int] = {}
         for name in reshard.mesh.names:
@@ -32,7 +32,6 @@ class AxisClasses:
             alike = group.size, group.per_host, group.hosts, group.concurrent_per_host
             self.kind[name] = numbers.setdefault(alike, len(numbers))
         self.some = len(numbers) < len(self.kind)  # whether axes are interchangeable
-        self._known: dict[tuple[int, int], tuple[Ints, NodeRef]] = {}
 
     def of(self, ref: NodeRef) -> Ints:
         """The class of every option of a node; one object for equal options."""

@@ -21,6 +21,7 @@ _Menus = dict[object, tuple[Strategy, ...]]
 _Index = dict[object, tuple[NDArray[np.intp], str]]
 _Products = dict[object, PartsTable | None]
 _Chunks = dict[object, ChunksTable | None]
+_Classes = dict[tuple[int, int], tuple[NDArray[np.int64], "NodeRef"]]
 _Near = dict[object, list[tuple[list[int], list[int]]]]
 AllowOp = Callable[[int, FactorSpec, tuple[Strategy, ...]], tuple[Strategy, ...]]
 AllowState = Callable[[int, Sharding], bool]
@@ -69,6 +70,7 @@ class MenuCache:
     chunks: _Chunks = field(default_factory=_Chunks)
     chunked: dict[object, ProductChunks] = field(default_factory=dict[object, ProductChunks])
     near: _Near = field(default_factory=_Near)
+    classes: _Classes = field(default_factory=_Classes)
     ways: dict[int, Mapping[str, Floats]] = field(default_factory=dict[int, Mapping[str, Floats]])
     splits: Splits = field(init=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from ...common.stop import Stop
 from ...solver.cached import solved
 from ...solver.exact.bucket_elimination import Tables
 from ...solver.options import GLIMPSE, REFINED, ROUGH
-from ...solver.problem import Floats, IntraProblem, IntraSolution
+from ...solver.problem import Floats, IntraSolution
 from ...solver.reduce.reduction_cache import ReductionCache
 from ...solver.solve import SolveOptions, solve
 from ..lower import Decided
@@ -23,18 +23,12 @@ from ..problem.axis_classes import AxisClasses
 from ..problem.build import Builder
 from ..problem.in_flight import with_in_flight
 from ..problem.records import Built, Limits, MenuCache
-from ..problem.restricted import Cuts, Within, like, within
+from ..problem.restricted import Cuts, Within, within
 from .baselines import Baseline, Recipes
 from .context import Candidate, Scope
 from .mesh_refinement import coarsened, joined, refined
 from .pinned import blocked, wished
-
-# How often the limit is lowered, bytes are reserved, and transient buffers capped (`_fitting`).
-TIGHTENINGS, ASIDES, NARROWINGS = 3, 4, 4
-WATCHED = 3  # moments added at a time, in programs that watch only some
-SMALL_EXCESS, SHARE_OF_EXCESS, STEEPEST, LEAST_STEP = 0.1, 0.5, 0.7, 3e-3
-# Largest slow-down of a plan that fits, against one that does not, which ends the search.
-NEAR = 5e-3
+from .room_for_buffers import RoomForBuffers
 
 
 class MeshSearch:
@@ -44,8 +38,9 @@ class MeshSearch:
         self.scope, self.mesh = scope, mesh
         # no buffer may be larger than the memory limit
         reshard = ReshardModel(scope.request.machine, mesh, scope.collectives, scope.limit)
-        self.axes = AxisClasses(reshard)
         self.builder = self._builder(cache or scope.menus.on(reshard, scope.compute))
+        self.axes = AxisClasses(self.builder.cache)
+        self.room = RoomForBuffers(self, scope.limit)
         self.others: dict[float, Builder] = {}
         self.built: dict[float, Built] = {}
         self.cuts, self.tables, self.reductions = Cuts(), Tables(), ReductionCache()
@@ -57,7 +52,7 @@ class MeshSearch:
             overlap=options.overlap, in_parts=options.in_parts,
         )  # fmt: skip
 
-    def _with_room(self, room_bytes: float) -> Builder:
+    def with_room(self, room_bytes: float) -> Builder:
         """A builder with a cap on transient buffers [bytes]; menus and states are shared."""
         if room_bytes == self.room_bytes:
             return self.builder
@@ -69,7 +64,7 @@ class MeshSearch:
             )
         return self.others[room_bytes]
 
-    def _build(self, limits: Limits, builder: Builder | None = None) -> Within:
+    def build(self, limits: Limits, builder: Builder | None = None) -> Within:
         """The problem within limits; the problem itself is built once."""
         start = time.monotonic()
         builder = builder or self.builder
@@ -82,7 +77,7 @@ class MeshSearch:
         self.scope.seconds["build"] += time.monotonic() - start
         return left
 
-    def _solve(self, left: Within, limit: float, options: SolveOptions) -> IntraSolution:
+    def solve(self, left: Within, limit: float, options: SolveOptions) -> IntraSolution:
         """Solves under a memory limit; moments that exceed it are watched from then on."""
         start, bound = time.monotonic(), 0.0
         while True:
@@ -120,122 +115,7 @@ class MeshSearch:
         for name in blocked(self.scope.program.wishes, self.builder.flat, left):
             self.scope.blocked.setdefault(name, str(self.mesh))
 
-    def _fitting(
-        self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions
-    ) -> Candidate | None:
-        """A plan that fits, if transient buffers of the first plan exceed the limit.
-
-        They are not in the objective. First reshards take paths without buffers larger than their
-        ends, and excess bytes are reserved; then, for a small excess, the limit is lowered by it;
-        else reshards may not pass a buffer as large as the largest excessive one, until a plan
-        fits; at last the limit is lowered by the whole excess.
-        """
-        limit, sums = self.scope.limit, first.account
-        excess, near = sums.peak_bytes - limit, (left, first)
-        if sums.passing_bytes > sums.ends_bytes:
-            near = self._narrowed(name, limits, float(sums.ends_bytes), options) or near
-        beside = self._beside(name, limits, *near, options)
-        if beside is not None and beside.account.step_s <= sums.step_s * (1 + NEAR):
-            return beside
-        fitting = [beside] if beside is not None else []
-        if excess <= limit * SMALL_EXCESS:
-            under = self._under(name, left, limit - self._step(excess), options)
-            if under is not None:
-                return min((*fitting, under), key=lambda c: c.account.step_s)
-        fitting.extend(self._narrower(name, limits, first, options))
-        if not fitting and excess > limit * SMALL_EXCESS:  # partial results wait
-            return self._under(name, left, limit - self._step(excess), options)
-        return min(fitting, key=lambda c: c.account.step_s, default=None)
-
-    def _narrower(
-        self, name: str, limits: Limits, first: Candidate, options: SolveOptions
-    ) -> Iterator[Candidate]:
-        """Plans that fit, under caps on transient buffers."""
-        limit, widest = self.scope.limit, first.account.passing_bytes
-        over = first.account.peak_bytes - limit
-        for _ in range(NARROWINGS):
-            if widest < SHARE_OF_EXCESS * over:
-                return  # the excess does not come from transient buffers
-            narrowed = self._narrowed(name, limits, widest - 1.0, options)
-            if narrowed is None:
-                return
-            narrow, found = narrowed
-            over = found.account.peak_bytes - limit
-            if over <= limit * 1e-9:
-                yield found
-                return
-            if over <= limit * SMALL_EXCESS:
-                given = limit - self._step(over)
-                tight = self._under(name, narrow, given, options, found.builder)
-                if tight is not None:
-                    yield tight
-            widest = min(found.account.passing_bytes, widest - 1)
-
-    def _narrowed(
-        self, name: str, limits: Limits, room_bytes: float, options: SolveOptions
-    ) -> tuple[Within, Candidate] | None:
-        """A plan under a cap on transient buffers [bytes], and its problem."""
-        builder = self._with_room(room_bytes)
-        left = self._build(limits, builder)
-        solution = self._solve(left, self.scope.limit, options)
-        if not solution.choice:
-            return None
-        return left, self._of(name, left.built, solution, builder)
-
-    def _beside(
-        self, name: str, limits: Limits, left: Within, found: Candidate, options: SolveOptions
-    ) -> Candidate | None:
-        """A plan that fits with its transient buffers: with the same strategies, else with any."""
-        near = self._build(like(found.built, found.solution.choice, limits), found.builder)
-        proving = replace(options, budget=replace(options.budget, exact=True))
-        same = self._aside(name, near, found, proving)
-        if same is not None and same.account.step_s <= found.account.step_s * (1 + NEAR):
-            return same
-        other = self._aside(name, left, found, options)
-        both = (c for c in (same, other) if c is not None)
-        return min(both, key=lambda c: c.account.step_s, default=None)
-
-    def _aside(
-        self, name: str, left: Within, found: Candidate, options: SolveOptions
-    ) -> Candidate | None:
-        """A plan that fits, with bytes reserved at the moments that exceeded the limit."""
-        aside: dict[int, float] = {}
-        for _ in range(ASIDES):
-            memory = found.account.memory
-            worst = np.argsort(-memory, kind="stable")
-            over = worst[memory[worst] > self.scope.limit * (1 + 1e-9)]
-            if not len(over):
-                return found
-            passing = memory - left.built.live_intervals.memory(found.solution.choice)
-            for t in over.tolist() if left.built.moments is None else over[:WATCHED].tolist():
-                aside[t] = max(aside.get(t, 0.0), float(passing[t]))
-            solution = self._solve(left.beside(aside), self.scope.limit, options)
-            if not solution.choice:
-                return None
-            found = self._of(name, left.built, solution, found.builder)
-        return found if found.account.peak_bytes <= self.scope.limit * (1 + 1e-9) else None
-
-    def _step(self, over: float) -> float:
-        """Reduction of the limit for a plan that exceeds it by `over` [bytes]."""
-        return max(over * 1.05, over + LEAST_STEP * self.scope.limit)
-
-    def _under(
-        self, name: str, left: Within, given: float, options: SolveOptions,
-        builder: Builder | None = None,
-    ) -> Candidate | None:  # fmt: skip
-        """A plan that fits, found under a limit that is tightened step by step."""
-        for _ in range(TIGHTENINGS):
-            solution = self._solve(left, given, options)
-            if not solution.choice:
-                break
-            found = self._of(name, left.built, solution, builder)
-            over = found.account.peak_bytes - self.scope.limit
-            if over <= self.scope.limit * 1e-9:
-                return found
-            given = max(given - self._step(over), given * STEEPEST)
-        return None
-
-    def _of(
+    def of(
         self, name: str, built: Built, solution: IntraSolution, builder: Builder | None = None
     ) -> Candidate:
         builder = builder or self.builder
@@ -254,7 +134,7 @@ class MeshSearch:
         gap: sufficient gap, where it is above that of the effort.
         """
         wished = self._wished()
-        left = self._build(wished)
+        left = self.build(wished)
         if not left.possible:
             self._note_blocked(left)
             return [], float("inf")
@@ -262,8 +142,10 @@ class MeshSearch:
         first = self.scope.first
         tolerance = max(first.tolerance, gap)
         begin = self.scope.multipliers
+        if gap:  # the finest meshes look for choices between windows
+            first = replace(first, budget=replace(first.budget, explored=0))
         first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance, multipliers=begin)
-        first = self._solve(left, self.scope.limit, first)
+        first = self.solve(left, self.scope.limit, first)
         self.scope.multipliers = first.multipliers or begin
         self.reductions.forget()
         self.scope.note(first.stop)
@@ -273,19 +155,19 @@ class MeshSearch:
         if not first.choice:
             self.scope.least.append(left.least_peak())
             return [], first.bound
-        found = self._of("search", left.built, first)
+        found = self.of("search", left.built, first)
         if found.account.peak_bytes > self.scope.limit:
             self.scope.least.append(left.least_peak())
             if first.stop is Stop.INTERRUPTED:
                 return [], first.bound
             options = replace(REFINED, cutoff=cutoff, multipliers=self.scope.multipliers)
-            fitting = self._fitting("search", wished, left, found, options)
+            fitting = self.room.fitting("search", wished, left, found, options)
             return ([fitting] if fitting is not None else []), first.bound
         return [found], first.bound
 
     def glimpse(self) -> float:
         """A quick lower bound for all plans on this mesh [s], by which meshes are sorted."""
-        left = self._build(self._wished())
+        left = self.build(self._wished())
         if not left.possible:
             return float("inf")
         start = time.monotonic()
@@ -308,11 +190,11 @@ class MeshSearch:
 
     def rough(self, limits: Limits | None = None) -> Candidate | None:
         """A good plan within limits on ops and the user's wishes, without a proof; None if none."""
-        left = self._build(self._wished(limits))
+        left = self.build(self._wished(limits))
         if not left.possible:
             return None
-        solution = self._solve(left, self.scope.limit, ROUGH)
-        return self._of("search", left.built, solution) if solution.choice else None
+        solution = self.solve(left, self.scope.limit, ROUGH)
+        return self.of("search", left.built, solution) if solution.choice else None
 
     def re_expressed(self, other: Candidate) -> Candidate | None:
         """A plan of a finer mesh re-expressed on this one; None if this mesh cannot represent it.
@@ -323,11 +205,11 @@ class MeshSearch:
         if places is None or other.builder.cache.reshard.room_bytes != self.room_bytes:
             return None
         groups = tuple(tuple(other.mesh.names[a] for a in group) for group in places)
-        built = self._build(Limits()).built
+        built = self.build(Limits()).built
         choice = coarsened(other.built, other.solution.choice, built, self.mesh.names, groups)
         if choice is None:
             return None
-        found = self._of(other.name, built, replace(other.solution, choice=choice))
+        found = self.of(other.name, built, replace(other.solution, choice=choice))
         return found if found.account.step_s <= other.account.step_s * (1 + 1e-9) else None
 
     @property
@@ -376,29 +258,29 @@ class MeshSearch:
 
     def by_hand(self, name: str, limits: Limits) -> tuple[Candidate, bool] | None:
         """The best plan within a hand-written one's limits, and whether it fits in memory."""
-        builder, left = self.builder, self._build(limits)
+        builder, left = self.builder, self.build(limits)
         if not left.possible:
             return None
-        loose = self._solve(left, float("inf"), ROUGH)
+        loose = self.solve(left, float("inf"), ROUGH)
         if not loose.choice:  # no plan without buffers larger than the memory
-            builder = self._with_room(float("inf"))
-            left = self._build(limits, builder)
-            loose = self._solve(left, float("inf"), ROUGH)
+            builder = self.with_room(float("inf"))
+            left = self.build(limits, builder)
+            loose = self.solve(left, float("inf"), ROUGH)
             if not loose.choice:
                 return None
-        found = self._of(name, left.built, loose, builder)
+        found = self.of(name, left.built, loose, builder)
         if found.account.peak_bytes <= self.scope.limit:
             return found, True
         if builder is self.builder and left.least_peak() <= self.scope.limit:
             held = self._held(name, left) or found
             if held.account.peak_bytes <= self.scope.limit:
                 return held, True
-            fitting = self._fitting(name, limits, left, held, ROUGH)
+            fitting = self.room.fitting(name, limits, left, held, ROUGH)
             if fitting is not None:
                 return fitting, True
         return found, False
 
     def _held(self, name: str, left: Within) -> Candidate | None:
         """A hand-written plan under the memory limit."""
-        solution = self._solve(left, self.scope.limit, ROUGH)
-        return self._of(name, left.built, solution) if solution.choice else None
+        solution = self.solve(left, self.scope.limit, ROUGH)
+        return self.of(name, left.built, solution) if solution.choice else None

@@ -1,0 +1,161 @@
+"""Plans that fit with their transient buffers, which are not in the objective of the search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from ...solver.problem import IntraSolution
+from ...solver.solve import SolveOptions
+from ..problem.build import Builder
+from ..problem.records import Built, Limits
+from ..problem.restricted import Within, like
+from .context import Candidate
+
+# How often the limit is lowered, bytes are reserved, and transient buffers capped.
+TIGHTENINGS, ASIDES, NARROWINGS = 3, 4, 4
+WATCHED = 3  # moments added at a time, in programs that watch only some
+SMALL_EXCESS, SHARE_OF_EXCESS, STEEPEST, LEAST_STEP = 0.1, 0.5, 0.7, 3e-3
+# Largest slow-down of a plan that fits, against one that does not, which ends the search.
+NEAR = 5e-3
+
+
+class OnMesh(Protocol):
+    """The search on one mesh, as far as it is used here."""
+
+    def with_room(self, room_bytes: float) -> Builder: ...
+    def build(self, limits: Limits, builder: Builder | None = None) -> Within: ...
+    def solve(self, left: Within, limit: float, options: SolveOptions) -> IntraSolution: ...
+    def of(
+        self, name: str, built: Built, solution: IntraSolution, builder: Builder | None = None
+    ) -> Candidate: ...
+
+
+class RoomForBuffers:
+    """Plans on one mesh within the memory limit of a device.
+
+    Args:
+        mesh: the search on the mesh.
+        limit: memory limit of a device [bytes].
+    """
+
+    def __init__(self, mesh: OnMesh, limit: float) -> None:
+        self.mesh, self.limit = mesh, limit
+
+    def fitting(
+        self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions
+    ) -> Candidate | None:
+        """A plan that fits, if transient buffers of the first plan exceed the limit.
+
+        They are not in the objective. First reshards take paths without buffers larger than their
+        ends, and excess bytes are reserved; then, for a small excess, the limit is lowered by it;
+        else reshards may not pass a buffer as large as the largest excessive one, until a plan
+        fits; at last the limit is lowered by the whole excess.
+        """
+        limit, sums = self.limit, first.account
+        excess, near = sums.peak_bytes - limit, (left, first)
+        if sums.passing_bytes > sums.ends_bytes:
+            near = self._narrowed(name, limits, float(sums.ends_bytes), options) or near
+        beside = self._beside(name, limits, *near, options)
+        if beside is not None and beside.account.step_s <= sums.step_s * (1 + NEAR):
+            return beside
+        fitting = [beside] if beside is not None else []
+        if excess <= limit * SMALL_EXCESS:
+            under = self._under(name, left, limit - self._step(excess), options)
+            if under is not None:
+                return min((*fitting, under), key=lambda c: c.account.step_s)
+        fitting.extend(self._narrower(name, limits, first, options))
+        if not fitting and excess > limit * SMALL_EXCESS:  # partial results wait
+            return self._under(name, left, limit - self._step(excess), options)
+        return min(fitting, key=lambda c: c.account.step_s, default=None)
+
+    def _narrower(
+        self, name: str, limits: Limits, first: Candidate, options: SolveOptions
+    ) -> Iterator[Candidate]:
+        """Plans that fit, under caps on transient buffers."""
+        limit, widest = self.limit, first.account.passing_bytes
+        over = first.account.peak_bytes - limit
+        for _ in range(NARROWINGS):
+            if widest < SHARE_OF_EXCESS * over:
+                return  # the excess does not come from transient buffers
+            narrowed = self._narrowed(name, limits, widest - 1.0, options)
+            if narrowed is None:
+                return
+            narrow, found = narrowed
+            over = found.account.peak_bytes - limit
+            if over <= limit * 1e-9:
+                yield found
+                return
+            if over <= limit * SMALL_EXCESS:
+                given = limit - self._step(over)
+                tight = self._under(name, narrow, given, options, found.builder)
+                if tight is not None:
+                    yield tight
+            widest = min(found.account.passing_bytes, widest - 1)
+
+    def _narrowed(
+        self, name: str, limits: Limits, room_bytes: float, options: SolveOptions
+    ) -> tuple[Within, Candidate] | None:
+        """A plan under a cap on transient buffers [bytes], and its problem."""
+        builder = self.mesh.with_room(room_bytes)
+        left = self.mesh.build(limits, builder)
+        solution = self.mesh.solve(left, self.limit, options)
+        if not solution.choice:
+            return None
+        return left, self.mesh.of(name, left.built, solution, builder)
+
+    def _beside(
+        self, name: str, limits: Limits, left: Within, found: Candidate, options: SolveOptions
+    ) -> Candidate | None:
+        """A plan that fits with its transient buffers: with the same strategies, else with any."""
+        near = self.mesh.build(like(found.built, found.solution.choice, limits), found.builder)
+        proving = replace(options, budget=replace(options.budget, exact=True))
+        same = self._aside(name, near, found, proving)
+        if same is not None and same.account.step_s <= found.account.step_s * (1 + NEAR):
+            return same
+        other = self._aside(name, left, found, options)
+        both = (c for c in (same, other) if c is not None)
+        return min(both, key=lambda c: c.account.step_s, default=None)
+
+    def _aside(
+        self, name: str, left: Within, found: Candidate, options: SolveOptions
+    ) -> Candidate | None:
+        """A plan that fits, with bytes reserved at the moments that exceeded the limit."""
+        aside: dict[int, float] = {}
+        for _ in range(ASIDES):
+            memory = found.account.memory
+            worst = np.argsort(-memory, kind="stable")
+            over = worst[memory[worst] > self.limit * (1 + 1e-9)]
+            if not len(over):
+                return found
+            passing = memory - left.built.live_intervals.memory(found.solution.choice)
+            for t in over.tolist() if left.built.moments is None else over[:WATCHED].tolist():
+                aside[t] = max(aside.get(t, 0.0), float(passing[t]))
+            solution = self.mesh.solve(left.beside(aside), self.limit, options)
+            if not solution.choice:
+                return None
+            found = self.mesh.of(name, left.built, solution, found.builder)
+        return found if found.account.peak_bytes <= self.limit * (1 + 1e-9) else None
+
+    def _step(self, over: float) -> float:
+        """Reduction of the limit for a plan that exceeds it by `over` [bytes]."""
+        return max(over * 1.05, over + LEAST_STEP * self.limit)
+
+    def _under(
+        self, name: str, left: Within, given: float, options: SolveOptions,
+        builder: Builder | None = None,
+    ) -> Candidate | None:  # fmt: skip
+        """A plan that fits, found under a limit that is tightened step by step."""
+        for _ in range(TIGHTENINGS):
+            solution = self.mesh.solve(left, given, options)
+            if not solution.choice:
+                break
+            found = self.mesh.of(name, left.built, solution, builder)
+            over = found.account.peak_bytes - self.limit
+            if over <= self.limit * 1e-9:
+                return found
+            given = max(given - self._step(over), given * STEEPEST)
+        return None
