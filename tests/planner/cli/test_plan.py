@@ -95,7 +95,7 @@ def test_wishes_of_target_and_command_line_add_up(run: Run) -> None:
 
 
 def test_what_does_not_fit_is_a_negative_answer(run: Run) -> None:
-    ran = run("plan", "step.py:adam", "-c", "8xh100", "--memory", "20kB", "--json")
+    ran = run("plan", "step.py:sgd", "-c", "8xh100", "--memory", "20kB", "--json")
     assert ran.status == 1
     assert ran.error["kind"] == "does-not-fit"
     assert ran.error["remedy"]

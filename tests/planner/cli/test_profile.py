@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -9,13 +10,13 @@ import pytest
 import planner.cli.profile as command
 from profiles import ProfileError, database_path, load_profile, save_profile
 from profiles import measure as door  # pyright: ignore[reportAttributeAccessIssue]
-from profiles.measure_cases import Case, collective_cases, local_cases
+from profiles.measure_cases import Case, collective_cases, local_cases, passing_cases
 from tests.planner.cli.runner import Run
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two products, a copy and a gather in a cache of their own."""
+    """A product, copies, a transpose and a gather, all small, in a cache of their own."""
     cases = [*local_cases(True)]
     some = [*cases[:1], next(c for c in cases if c.op == "copy")]
 
@@ -27,6 +28,11 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(door, "local_cases", local)
     monkeypatch.setattr(door, "collective_cases", shared)
+    def passing() -> list[Case]:
+        return [replace(c, passes=4) for c in [*passing_cases()][:2]]
+
+    monkeypatch.setattr(door, "passing_cases", passing)
+    monkeypatch.setattr(door, "FRESH_BYTES", 1 << 20)
     monkeypatch.setattr(door, "RUN_S", 1e-4)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
