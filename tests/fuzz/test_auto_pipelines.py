@@ -8,6 +8,7 @@ import pytest
 from benchmarks.fuzz.auto_pipelines import tried_in_stages
 
 
+@pytest.mark.usefixtures("unproved")
 @pytest.mark.slow
 def test_a_random_step_in_stages_is_the_step_as_written() -> None:
     found = tried_in_stages(3)

@@ -96,6 +96,7 @@ def test_without_a_plan_it_is_a_plain_interrupt() -> None:
     assert not isinstance(caught.value, planner.Interrupted)
 
 
+@pytest.mark.usefixtures("unproved")
 def test_a_pipeline_is_kept_while_one_program_is_planned() -> None:
     machine = "4xv100-16gb:2"
     found = interrupted("mesh x=4", machine, pipeline="auto")

@@ -28,6 +28,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(door, "local_cases", local)
     monkeypatch.setattr(door, "collective_cases", shared)
+
     def passing() -> list[Case]:
         return [replace(c, passes=4) for c in [*passing_cases()][:2]]
 

@@ -11,6 +11,7 @@ from tests.planner.cli.runner import Run
 PLAN = ("plan", "step.py:adam", "-c", "2xh100", "--no-baselines")
 
 
+@pytest.mark.usefixtures("unproved")
 def test_a_pipeline_goes_through_every_command(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     made = run(

@@ -45,6 +45,7 @@ def test_within_a_mesh_of_the_caller(emission: str, axes: tuple[tuple[str, int],
         np.testing.assert_allclose(result, np.tanh(X @ X).sum(0), rtol=1e-5)
 
 
+@pytest.mark.usefixtures("unproved")
 def test_a_pipeline_within_a_mesh_of_the_caller() -> None:
     def loss(params, batch):
         for w in params:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,9 +45,11 @@ def run(made, tmp_path: Path, options: dict[str, bool]) -> None:
     jax.block_until_ready(step(params, state, batch)[-1])
 
 
+@pytest.mark.usefixtures("unproved")
 @pytest.mark.parametrize("pipeline", ["off", 2])
 def test_the_options_of_a_file_are_set_on_gpus(pipeline, tmp_path: Path, monkeypatch) -> None:
-    made = plan(mean_loss, PARAMS, BATCH, cluster="8xh100", pipeline=pipeline, **SETTINGS)
+    quick: Any = SETTINGS | {"cluster": "2xh100", "baselines": False, "substitutions": False}
+    made = plan(mean_loss, PARAMS, BATCH, pipeline=pipeline, **quick)
     assert made.compiler_options
     unknown = {"xla_gpu_no_such_option": True}
     run(made, tmp_path, unknown)

@@ -148,6 +148,7 @@ def test_the_first_lines_say_what_it_is_how_good_and_how_sure(tmp_path: Path) ->
     assert f"<code>{command}</code>" in re.sub("</?span>", "", html)
 
 
+@pytest.mark.usefixtures("unproved")
 def test_a_plan_in_stages_has_a_glance_too() -> None:
     def loss(params, batch):
         for w in params:

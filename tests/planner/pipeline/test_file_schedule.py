@@ -18,12 +18,14 @@ from planner.pipeline.schedule.pricing import price
 from planner.result.verify.stages import StagesVerification
 from tests.planner.emit.pipelines import CLIPPED, arguments, everything
 from tests.planner.pipeline.test_one_or_stages import planned
+from tests.planner.pipeline.unproved import without_proof
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: Any) -> Any:
     jax.config.update("jax_disable_most_optimizations", True)
-    found = planned(schedules=("1f1b", "gpipe"))
+    with without_proof():
+        found = planned(schedules=("1f1b", "gpipe"))
     path = tmp_path_factory.mktemp("pipeline") / "p.json"
     found.save(path)
     jax.config.update("jax_disable_most_optimizations", False)
@@ -104,6 +106,7 @@ def test_formats_that_cannot_say_stages_refuse(made: Any, tmp_path: Any):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.usefixtures("unproved")
 def test_megatron_gets_the_stages(tmp_path: Any):
     made = planned(schedules=("1f1b",), cluster="4xh100")
     said = [degrees(plan.analysed) for plan in made.stage_plans]

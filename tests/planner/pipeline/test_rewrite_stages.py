@@ -19,6 +19,7 @@ from planner.pipeline.cut.opened_loss import cut_of, opened
 from planner.pipeline.cut.replaced import traced_joint, with_program
 from planner.pipeline.cut.stage_gradient import joint_of
 from substitutions import patterns
+from tests.planner.pipeline.unproved import without_proof
 from tests.planner.sealing import resealed
 from tests.planner.sharding.rewrite.programs import S, numbers
 
@@ -64,7 +65,10 @@ def compiled_in_haste():
 def both():
     """Pipelines of one step, with rewrites and without."""
     settings = {"cluster": "4xhost", "pipeline": 2, "microbatches": 4, "baselines": False}
-    return [plan(loss, *ARGS, optimizer=ADAM, substitutions=on, **settings) for on in (True, False)]
+    with without_proof():
+        return [
+            plan(loss, *ARGS, optimizer=ADAM, substitutions=on, **settings) for on in (True, False)
+        ]
 
 
 def test_stages_are_rewritten_and_it_pays(both) -> None:

@@ -67,6 +67,7 @@ def test_training_goes_on_under_another_plan(tmp_path: Path) -> None:
     np.testing.assert_allclose(float(found), float(expected), rtol=1e-5)
 
 
+@pytest.mark.usefixtures("unproved")
 def test_a_plan_in_stages_restores_what_one_program_saved(tmp_path: Path) -> None:
     params, batch = arguments()
     made: Any = plan(

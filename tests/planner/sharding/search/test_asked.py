@@ -345,6 +345,7 @@ def test_what_is_for_one_device_only_is_named() -> None:
     assert re.match(r"1 device_put is not followed, .*: a plan uses the whole mesh", line)
 
 
+@pytest.mark.usefixtures("unproved")
 def test_stages_tell_what_they_do_not_follow() -> None:
     def loss(params: Any, x: Any) -> Any:
         for w in params:
@@ -352,7 +353,7 @@ def test_stages_tell_what_they_do_not_follow() -> None:
         return jnp.mean(x**2)
 
     params, x = [array(16, 16, seed=k) for k in range(4)], array(8, 16)
-    settings: Any = {"cluster": slow_machine(), "optimizer": optax.sgd(0.1), "baselines": False}
+    settings: Any = {"cluster": slow_machine(2), "optimizer": optax.sgd(0.1), "baselines": False}
     free = settings | {"shardings": "warn"}
     found = plan(loss, params, x, pipeline=2, microbatches=2, **free)
     assert [w for w in found.warnings if w.startswith("4 sharding constraints are not followed")]
