@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Generator
 from importlib.metadata import version
 
 import pytest
@@ -41,15 +40,6 @@ if "--xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "
 # Compilation makes the first example slow, hence no deadline; the same examples in every run.
 settings.register_profile("meshwright", deadline=None, derandomize=True)
 settings.load_profile("meshwright")
-
-
-@pytest.fixture
-def unproved() -> Generator[None]:
-    """Plans pipelines without proving that none is better."""
-    from tests.planner.pipeline.unproved import without_proof
-
-    with without_proof():
-        yield
 
 
 def pytest_collection_finish() -> None:

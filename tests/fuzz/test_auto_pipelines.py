@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.fuzz.auto_pipelines import tried_in_stages
+from tests.planner.pipeline.unproved import without_proof
 
 
-@pytest.mark.usefixtures("unproved")
+@without_proof()
 @pytest.mark.slow
 def test_a_random_step_in_stages_is_the_step_as_written() -> None:
     found = tried_in_stages(3)

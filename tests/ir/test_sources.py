@@ -12,11 +12,11 @@ import equinox
 import jax
 import jax.numpy as jnp
 import optax
-import pytest
 
 from ir import Graph
 from ir.trace import trace
 from planner import Plan, plan, register_op
+from tests.planner.pipeline.unproved import without_proof
 
 HERE = Path(__file__).name
 X, W = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((4, 64, 64), "float32")
@@ -52,7 +52,7 @@ def test_a_training_step_with_micro_batches_names_lines_of_its_loss() -> None:
     assert files(found) == {HERE}
 
 
-@pytest.mark.usefixtures("unproved")
+@without_proof()
 def test_stages_name_lines_of_their_loss() -> None:
     found = plan(
         loss, W, X, cluster="4xv100-16gb:2", optimizer=optax.adam(1e-3), pipeline=2,

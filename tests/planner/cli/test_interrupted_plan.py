@@ -20,6 +20,7 @@ import planner
 from planner.common.stop import Stop
 from tests.planner.cli.runner import TARGETS, Run
 from tests.planner.cli.test_process import started
+from tests.planner.pipeline.unproved import without_proof
 
 SHAPED = jax.ShapeDtypeStruct
 LAYERS, WIDTH = 2, 256
@@ -96,7 +97,7 @@ def test_without_a_plan_it_is_a_plain_interrupt() -> None:
     assert not isinstance(caught.value, planner.Interrupted)
 
 
-@pytest.mark.usefixtures("unproved")
+@without_proof()
 def test_a_pipeline_is_kept_while_one_program_is_planned() -> None:
     machine = "4xv100-16gb:2"
     found = interrupted("mesh x=4", machine, pipeline="auto")

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.planner.cli.runner import Run
+from tests.planner.pipeline.unproved import without_proof
 
 PLAN = ("plan", "step.py:adam", "-c", "2xh100", "--no-baselines")
 
 
-@pytest.mark.usefixtures("unproved")
+@without_proof()
 def test_a_pipeline_goes_through_every_command(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     made = run(

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from planner import plan
 from planner.emit.jit import EMISSIONS
+from tests.planner.pipeline.unproved import without_proof
 
 X = np.arange(64.0, dtype=np.float32).reshape(8, 8) / 64
 WHOLE, CROSSED = (("a", 8),), (("a", 4), ("b", 2))
@@ -45,7 +46,7 @@ def test_within_a_mesh_of_the_caller(emission: str, axes: tuple[tuple[str, int],
         np.testing.assert_allclose(result, np.tanh(X @ X).sum(0), rtol=1e-5)
 
 
-@pytest.mark.usefixtures("unproved")
+@without_proof()
 def test_a_pipeline_within_a_mesh_of_the_caller() -> None:
     def loss(params, batch):
         for w in params:

@@ -15,6 +15,7 @@ import pytest
 
 from planner import PlanError, load, plan
 from planner.common import compiler_options
+from tests.planner.pipeline.unproved import without_proof
 from tests.planner.programs import BATCH, PARAMS, mean_loss
 from tests.planner.sealing import resealed, with_program
 
@@ -45,7 +46,7 @@ def run(made, tmp_path: Path, options: dict[str, bool]) -> None:
     jax.block_until_ready(step(params, state, batch)[-1])
 
 
-@pytest.mark.usefixtures("unproved")
+@without_proof()
 @pytest.mark.parametrize("pipeline", ["off", 2])
 def test_the_options_of_a_file_are_set_on_gpus(pipeline, tmp_path: Path, monkeypatch) -> None:
     quick: Any = SETTINGS | {"cluster": "2xh100", "baselines": False, "substitutions": False}

@@ -17,6 +17,7 @@ from planner import Options, Plan, load, plan
 from planner.common.units_text import share_text
 from planner.inspect.analysed_plan import AnalysedPlan
 from planner.inspect.at_a_glance import at_a_glance
+from tests.planner.pipeline.unproved import without_proof
 
 EXAMPLES, WIDTH, LAYERS = 64, 256, 2
 
@@ -148,7 +149,7 @@ def test_the_first_lines_say_what_it_is_how_good_and_how_sure(tmp_path: Path) ->
     assert f"<code>{command}</code>" in re.sub("</?span>", "", html)
 
 
-@pytest.mark.usefixtures("unproved")
+@without_proof()
 def test_a_plan_in_stages_has_a_glance_too() -> None:
     def loss(params, batch):
         for w in params:

@@ -106,7 +106,7 @@ def test_formats_that_cannot_say_stages_refuse(made: Any, tmp_path: Any):
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.usefixtures("unproved")
+@without_proof()
 def test_megatron_gets_the_stages(tmp_path: Any):
     made = planned(schedules=("1f1b",), cluster="4xh100")
     said = [degrees(plan.analysed) for plan in made.stage_plans]

@@ -15,6 +15,7 @@ import pytest
 
 from planner import Plan, PlanError, plan, restore, structs
 from tests.planner.emit.pipelines import CLIPPED, arguments, everything
+from tests.planner.pipeline.unproved import without_proof
 from tests.planner.programs import BATCH, PARAMS, filled, mean_loss, slow_machine
 
 RULE = optax.adam(1e-2)
@@ -67,7 +68,7 @@ def test_training_goes_on_under_another_plan(tmp_path: Path) -> None:
     np.testing.assert_allclose(float(found), float(expected), rtol=1e-5)
 
 
-@pytest.mark.usefixtures("unproved")
+@without_proof()
 def test_a_plan_in_stages_restores_what_one_program_saved(tmp_path: Path) -> None:
     params, batch = arguments()
     made: Any = plan(

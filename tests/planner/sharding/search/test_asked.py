@@ -22,6 +22,7 @@ from ir import Graph, Sharding, asks
 from ir.trace import trace
 from planner import Options, Plan, PlanError, load, plan
 from planner.sharding.wished import with_asked
+from tests.planner.pipeline.unproved import without_proof
 from tests.planner.programs import BATCH, PARAMS, array, mean_loss, slow_machine
 
 AUTO = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -345,7 +346,7 @@ def test_what_is_for_one_device_only_is_named() -> None:
     assert re.match(r"1 device_put is not followed, .*: a plan uses the whole mesh", line)
 
 
-@pytest.mark.usefixtures("unproved")
+@without_proof()
 def test_stages_tell_what_they_do_not_follow() -> None:
     def loss(params: Any, x: Any) -> Any:
         for w in params:
