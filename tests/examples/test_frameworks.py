@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,15 @@ SCRIPTS = {
 # Planned with rewrites and hand-written plans, which the other scripts are quicker without: what
 # they compute does not hang on these.
 AS_WRITTEN = "lora"
+QUICK = {"baselines": False, "substitutions": False, "recompute": "written"}
+# Runs a planned script in a process of its own, planned as quickly.
+QUICKLY = f"""
+import functools, runpy, sys
+import planner
+import planner.api.parallelize as of_functions
+of_functions.plan_function = functools.partial(planner.plan, mesh=(2, 2), **{QUICK})
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
 
 
 def difference(name: str) -> list[str]:
@@ -61,6 +70,12 @@ def main(kind: str, name: str, *args: Any) -> tuple[Any, Any]:
     """What a script returns: figures of each step, and the state at the end."""
     module = importlib.import_module(f"examples.frameworks.{kind}.{name}")
     return getattr(module, SCRIPTS[name][1])(*args)
+
+
+@cache
+def alone(name: str) -> tuple[Any, Any]:
+    """What a script returns on one device; two tests read it."""
+    return main("one_device", name)
 
 
 def plans(name: str) -> list[Any]:
@@ -86,11 +101,11 @@ def assert_same(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_planned_script_computes_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name != AS_WRITTEN:
-        quick = partial(planner.plan, baselines=False, substitutions=False)
+        quick = partial(planner.plan, mesh=(2, 4), **QUICK)
         monkeypatch.setattr("planner.api.parallelize.plan_function", quick)
     library, _ = SCRIPTS[name]
     pytest.importorskip(library, reason=f"needs {library}; `make .venv` installs it")
-    assert_same(main("planned", name), main("one_device", name))
+    assert_same(main("planned", name), alone(name))
     for plan in plans(name):
         assert plan.mesh.num_devices == 8
         assert any(map(any, (s.spec for s in jax.tree.leaves(plan.shardings))))
@@ -117,18 +132,22 @@ def test_every_script_is_tested() -> None:
 
 
 @pytest.mark.slow
-def test_training_goes_on_with_another_number_of_devices(tmp_path: Path) -> None:
-    """Three steps on eight devices, two more on four."""
+def test_training_goes_on_with_another_number_of_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three steps on eight devices, two more on four; five without a break on one."""
+    quick = partial(planner.plan, mesh=(2, 4), **QUICK)
+    monkeypatch.setattr("planner.api.parallelize.plan_function", quick)
     pytest.importorskip("orbax.checkpoint", reason="needs Orbax; `make .venv` installs it")
     folder = tmp_path / "state"
     losses, _ = main("planned", "train_linen", 3, folder)
     flags = re.sub(r"(device_count)=8", r"\1=4", os.environ["XLA_FLAGS"])
     done = subprocess.run(
-        [sys.executable, FOLDER / "planned" / "train_linen.py", "5", folder],
+        [sys.executable, "-c", QUICKLY, FOLDER / "planned" / "train_linen.py", "5", folder],
         env=os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     losses += [float(x) for x in re.findall(r"\d+\.\d+", done.stdout)]
-    expected, _ = main("one_device", "train_linen", 5)
+    expected, _ = alone("train_linen")
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     assert all(a != b for a, b in pairwise(losses))

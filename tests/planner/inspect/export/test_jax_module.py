@@ -83,7 +83,8 @@ def test_the_module_runs_alone_with_the_collectives_of_the_plan(name: str, tmp_p
 
 
 def test_what_leaves_a_loop_in_another_state_is_constrained_as_a_stack() -> None:
-    lowered = planned(gpt.small_scanned, cluster="8xtpu-v5e")._lowered
+    settings = {"cluster": "8xtpu-v5e", "mesh": (8,), "recompute": "written"}
+    lowered = planned(gpt.small_scanned, **settings)._lowered
     flat = lowered.flat
     moved = {flat.links[r.passage.link].target for r in lowered.reshards if r.passage.link >= 0}
     stacks = [stack for stack, part in flat.stacked.items() if part in moved]
