@@ -35,11 +35,12 @@ LOADS = {
 # one axis; two; rows and groups both, so that a device has some rows of some groups
 SPLITS = (
     (PAIR, ("m", "")), (PAIR, ("g", "g")), (PAIR, ("m", "g")), (CUBE, ("k", "g", "n")),
-    (PAIR, ("m", "k")), (PAIR, ("near", "near")), (CUBE, ("near", "n", "near")),
+    (CUBE, ("near", "n", "near")),
 )  # fmt: skip
-# the same roles on other axes, or with others
+# the same roles on other axes, or with others; rows near on both axes: `test_many_tiles`
 MORE_SPLITS = (
-    (PAIR, ("", "m")), (PAIR, ("", "g")), (PAIR, ("g", "m")), (CUBE, ("n", "m", "g")),
+    (PAIR, ("m", "k")), (PAIR, ("near", "near")), (PAIR, ("", "m")), (PAIR, ("", "g")),
+    (PAIR, ("g", "m")), (CUBE, ("n", "m", "g")),
     (PAIR, ("", "k")), (PAIR, ("n", "n")), (PAIR, ("", "near")), (PAIR, ("near", "k")),
 )  # fmt: skip
 

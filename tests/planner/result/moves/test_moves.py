@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from typing import Any
 
 import jax
@@ -107,46 +108,58 @@ def planned(count: int, *pins: tuple[str, str], fn: Any = mean_loss, **settings:
     return plan(fn, *args, **given | settings, roles=("parameter", "batch"))
 
 
-SPLIT = planned(8, ("params/w1", "[-,8]"), ("params/w2", "[8,-]"), ("params/b1", "[-]"))
-OTHER = planned(8, ("params/w1", "[8,-]"), ("params/w2", "[8,-]"), ("params/b1", "[8]"))
-FOUR = planned(4, ("params/w1", "[-,4]"), ("params/w2", "[-,-]"), ("params/b1", "[-]"))
+@cache
+def split_one() -> Plan:
+    return planned(8, ("params/w1", "[-,8]"), ("params/w2", "[8,-]"), ("params/b1", "[-]"))
+
+
+@cache
+def split_otherwise() -> Plan:
+    return planned(8, ("params/w1", "[8,-]"), ("params/w2", "[8,-]"), ("params/b1", "[8]"))
+
+
+@cache
+def on_four() -> Plan:
+    return planned(4, ("params/w1", "[-,4]"), ("params/w2", "[-,-]"), ("params/b1", "[-]"))
+
+
 W = 16 * 32 * 4  # bytes of w1 and of w2
 
 
 def test_a_plan_to_itself_moves_nothing() -> None:
-    found = moves(SPLIT, SPLIT)
+    found = moves(split_one(), split_one())
     assert [row.name for row in found.arrays] == ["params/b1", "params/w1", "params/w2"]
     assert found.total_bytes == found.received_bytes == found.lost_bytes == 0
 
 
 def test_an_array_split_otherwise_moves_by_one_exchange() -> None:
-    found = moves(SPLIT, OTHER)
+    found = moves(split_one(), split_otherwise())
     by_name = {row.name: row for row in found.arrays}
     w1 = by_name["params/w1"]
     assert w1.total_bytes == W * 7 // 8
     assert w1.received_bytes == W * 7 // 64
     assert by_name["params/w2"].total_bytes == 0
     assert by_name["params/b1"].total_bytes == 0  # a slice of what is there
-    if len(SPLIT.mesh.axes) == len(OTHER.mesh.axes) == 1:
+    if len(split_one().mesh.axes) == len(split_otherwise().mesh.axes) == 1:
         assert w1.collectives == ("all-to-all of 8",)
-    back = moves(OTHER, SPLIT)
+    back = moves(split_otherwise(), split_one())
     b1 = next(row for row in back.arrays if row.name == "params/b1")
     assert b1.received_bytes == 32 * 4 * 7 // 8
     assert found.received_bytes == w1.received_bytes
 
 
 def test_fewer_devices_and_lost_ones() -> None:
-    found = moves(SPLIT, FOUR)
+    found = moves(split_one(), on_four())
     by_name = {row.name: row for row in found.arrays}
     assert found.devices == (8, 4)
     assert found.lost_bytes == 0
     assert by_name["params/w2"].received_bytes == W * 7 // 8
     assert by_name["params/w2"].collectives == ()
-    gone = moves(SPLIT, FOUR, lost_devices=(1, 6))
+    gone = moves(split_one(), on_four(), lost_devices=(1, 6))
     rows = {row.name: row for row in gone.arrays}
     assert rows["params/w1"].lost_bytes == rows["params/w2"].lost_bytes == W // 4
     assert rows["params/b1"].lost_bytes == 0
-    assert moves(FOUR, FOUR, lost_devices=(0,)).arrays[0].lost_bytes == W // 4
+    assert moves(on_four(), on_four(), lost_devices=(0,)).arrays[0].lost_bytes == W // 4
 
 
 def test_plans_of_other_programs() -> None:
@@ -154,22 +167,22 @@ def test_plans_of_other_programs() -> None:
         return mean_loss(params, batch) + params["new"].sum()
 
     more = planned(4, fn=longer, args=({**PARAMS, "new": struct(8)}, BATCH))
-    found = moves(SPLIT, more)
+    found = moves(split_one(), more)
     assert (found.only_before, found.only_after) == ((), ("params/new",))
     wide = {name: struct(*(2 * n for n in p.shape)) for name, p in PARAMS.items()}
     wide_batch = {name: struct(8, 32) for name in BATCH}
     with pytest.raises(PlanError, match="in the old plan"):
-        moves(SPLIT, planned(4, args=(wide, wide_batch)))
+        moves(split_one(), planned(4, args=(wide, wide_batch)))
     with pytest.raises(PlanError, match="there is no device 8"):
-        moves(SPLIT, FOUR, lost_devices=(8,))
+        moves(split_one(), on_four(), lost_devices=(8,))
 
 
 def test_what_is_said_to_move_is_what_devices_lack() -> None:
     """Every array of one plan, put where the other wants it, device by device."""
     rng = np.random.default_rng(0)
     tree = {n: rng.standard_normal(p.shape).astype(np.float32) for n, p in PARAMS.items()}
-    old, new = SPLIT.shard(tree), FOUR.shard(tree)
-    for row in moves(SPLIT, FOUR).arrays:
+    old, new = split_one().shard(tree), on_four().shard(tree)
+    for row in moves(split_one(), on_four()).arrays:
         name = row.name.removeprefix("params/")
         held = {s.device: s.index for s in old[name].addressable_shards}
         total = 0

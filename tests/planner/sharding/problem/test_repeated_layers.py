@@ -59,6 +59,13 @@ def builder(mesh: tuple[int, ...], *, fold: bool) -> Builder:
     return Builder(facts()[0], menus, 1e18, outline_of(facts()[0], folding() if fold else None))
 
 
+@cache
+def built(mesh: tuple[int, ...], *, fold: bool) -> tuple[Builder, Built]:
+    """A problem that tests share; none changes it."""
+    made = builder(mesh, fold=fold)
+    return made, made.build()
+
+
 def lifted(folded: Built, whole: Built, choice: tuple[int, ...]) -> tuple[int, ...]:
     """A choice for classes as one for all their members."""
     found = [0] * whole.problem.size
@@ -68,13 +75,15 @@ def lifted(folded: Built, whole: Built, choice: tuple[int, ...]) -> tuple[int, .
         found[node] = choice[folded.value_node[v]]
     for position, node in whole.out_node.items():
         found[node] = choice[folded.out_node[position]]
-    builder((8,), fold=False).settle(whole, found)
+    large, _ = built((8,), fold=False)
+    large.settle(whole, found)
     return tuple(found)
 
 
-def draw(built: Built, rng: np.random.Generator) -> tuple[int, ...]:
-    choice = [int(rng.integers(len(cost))) for cost in built.problem.node_cost]
-    builder((8,), fold=True).settle(built, choice)
+def draw(folded: Built, rng: np.random.Generator) -> tuple[int, ...]:
+    choice = [int(rng.integers(len(cost))) for cost in folded.problem.node_cost]
+    small, _ = built((8,), fold=True)
+    small.settle(folded, choice)
     return tuple(choice)
 
 
@@ -89,11 +98,10 @@ def test_layers_are_found_in_an_unrolled_program() -> None:
 
 @pytest.mark.parametrize("mesh", [(8,), (2, 4)])
 def test_a_folded_choice_costs_what_its_members_cost(mesh: tuple[int, ...]) -> None:
-    small, large = builder(mesh, fold=True), builder(mesh, fold=False)
-    folded, whole = small.build(), large.build()
+    (small, folded), (large, whole) = built(mesh, fold=True), built(mesh, fold=False)
     assert folded.problem.size < 0.7 * whole.problem.size
     rng = np.random.default_rng(0)
-    for _ in range(5):
+    for _ in range(3):
         choice = draw(folded, rng)[: len(folded.refs)]
         same = lifted(folded, whole, choice)
         cut = folded.problem.cost((*choice, *_followers(folded, choice)))
@@ -107,30 +115,31 @@ def test_a_folded_choice_costs_what_its_members_cost(mesh: tuple[int, ...]) -> N
         assert mine.plan == theirs.plan
 
 
-def _followers(built: Built, choice: tuple[int, ...]) -> list[int]:
+def _followers(folded: Built, choice: tuple[int, ...]) -> list[int]:
     """Options of the nodes that only count memory: those of the node they are bound to."""
-    at = {e.v: e.u for e in built.problem.edges if e.v >= len(built.work)}
-    return [choice[at[n]] for n in range(len(built.work), built.problem.size)]
+    at = {e.v: e.u for e in folded.problem.edges if e.v >= len(folded.work)}
+    return [choice[at[n]] for n in range(len(folded.work), folded.problem.size)]
 
 
 def test_watched_moments_show_the_memory_of_all_members() -> None:
-    built = builder((8,), fold=True).build()
+    _, folded = built((8,), fold=True)
     rng = np.random.default_rng(1)
-    assert built.moments
+    assert folded.moments
     for _ in range(5):
-        choice = draw(built, rng)[: len(built.refs)]
-        full = (*choice, *_followers(built, choice))
-        seen = built.problem.memory(full)
-        real = built.live_intervals.memory(choice)[list(built.moments)]
+        choice = draw(folded, rng)[: len(folded.refs)]
+        full = (*choice, *_followers(folded, choice))
+        seen = folded.problem.memory(full)
+        real = folded.live_intervals.memory(choice)[list(folded.moments)]
         np.testing.assert_allclose(seen, real[: len(seen)])
 
 
 def test_more_moments_can_be_watched() -> None:
-    built = builder((8,), fold=True).build()
-    assert built.moments is not None
-    more = built.watching((*built.moments, built.moments[-1] + 1))
-    assert more.problem.node_cost[: len(built.work)] == built.problem.node_cost[: len(built.work)]
-    assert more.moments == (*built.moments, built.moments[-1] + 1)
+    _, folded = built((8,), fold=True)
+    assert folded.moments is not None
+    more = folded.watching((*folded.moments, folded.moments[-1] + 1))
+    work = len(folded.work)
+    assert more.problem.node_cost[:work] == folded.problem.node_cost[:work]
+    assert more.moments == (*folded.moments, folded.moments[-1] + 1)
 
 
 @pytest.mark.parametrize(
@@ -156,5 +165,5 @@ def test_a_mark_keeps_members_apart() -> None:
 @pytest.mark.parametrize("mesh", [(8,), (2, 4), (2, 2, 2)])
 def test_no_mesh_needs_less_than_the_least_peak(mesh: tuple[int, ...]) -> None:
     least = facts()[0].least_peak(8)
-    built = builder(mesh, fold=False).build()
-    assert 0 < least <= built.live_intervals.least_peak() * (1 + 1e-9)
+    _, whole = built(mesh, fold=False)
+    assert 0 < least <= whole.live_intervals.least_peak() * (1 + 1e-9)

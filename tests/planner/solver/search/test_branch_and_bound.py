@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ BLOCKS = [range(start, start + 100) for start in range(0, 600, 100)]
 STEPS = 12  # of the multipliers before the first split
 
 
+@cache
 def tight(seed: int) -> IntraProblem:
     """A problem whose best choice does not fit, while another may."""
     free = instance(seed, nodes=(3, 7), most=300, memory=False)
@@ -73,7 +75,11 @@ class Kept:
         self.cost = min(self.cost, self.flat.cost_of(choice))
 
 
-@pytest.mark.parametrize("seeds", BLOCKS, ids=str)
+@pytest.mark.parametrize(
+    "seeds",
+    [*BLOCKS[:3], *(pytest.param(block, marks=pytest.mark.exhaustive) for block in BLOCKS[3:])],
+    ids=str,
+)
 @pytest.mark.parametrize("changed", ["", "subproblem_columns", "whole_columns"])
 def test_the_bound_holds_after_every_split(seeds: range, changed: str) -> None:
     """With programmes for small sides, without, and without reducing sides."""
