@@ -78,10 +78,10 @@ class InChunks:
 
 
 def in_chunks(
-    count: int, chunk_s: Floats, products: ProductChunks, local_bytes: float, share: float,
+    count: int, chunk_s: Floats, products: ProductChunks, local_bytes: Floats, share: Floats,
     compute: ComputeModel,
 ) -> InChunks:  # fmt: skip
-    """Prices of an exchange in chunks.
+    """Prices of exchanges in chunks, one entry per way to exchange.
 
     Args:
         count: chunks.
@@ -94,5 +94,4 @@ def in_chunks(
     part_s = dict(products.part_s)[count]
     copied_s = compute.memory_s(_PASSES * (2.0 * local_bytes + share * products.copied_bytes))
     slower_s = max(0.0, count * part_s - products.alone_s) + count * compute.launch_s + copied_s
-    shape = np.shape(chunk_s)
-    return InChunks(count, chunk_s, np.full(shape, part_s), np.full(shape, slower_s))
+    return InChunks(count, chunk_s, np.full(chunk_s.shape, part_s), slower_s)

@@ -7,7 +7,8 @@ their least seconds, as everything does that a collective may run beside (`windo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,33 +104,34 @@ class Exchanges:
         seconds: Floats,
     ) -> ChunksTable | None:  # fmt: skip
         reshard = self.cache.reshard
-        pairs = _exchanges(self.kinds[kind], type_, rows, columns, self.cache.mesh, seconds)
-        kept = [
-            (r, c, dim, step) for r, c, dim, step in pairs
-            if reshard.step_s(step, type_) * weight <= seconds[r, c] * (1.0 + _SAME)
+        by_dim: dict[int, list[tuple[int, int, ReshardStep]]] = {}
+        for r, c, dim, step in _exchanges(self.kinds[kind], type_, rows, columns, self.cache.mesh):
+            alone = reshard.step_s(step, type_) * weight
+            if alone <= seconds[r, c] * (1.0 + _SAME) and np.isfinite(seconds[r, c]):
+                by_dim.setdefault(dim, []).append((r, c, step))
+        each = [
+            (found, prices) for dim, found in by_dim.items()
+            if (prices := self._prices(kind, type_, dim, [step for _, _, step in found]))
         ]  # fmt: skip
-        each = [self.prices(kind, type_, dim, step) for _, _, dim, step in kept]
-        some = [n for n, counts in enumerate(each) if counts]
-        if not some:
+        if not each:
             return None
-        where = [(kept[n][0], kept[n][1]) for n in some]
+        r, c = np.array([pair[:2] for found, _ in each for pair in found], dtype=np.intp).T
         prices = tuple(
             InChunks(
                 count,
                 *(
-                    np.array([getattr(_of(each[n], count), name)[0] for n in some]) * weight
+                    np.concatenate([getattr(prices[n], name) for _, prices in each]) * weight
                     for name in ("chunk_s", "part_s", "slower_s")
                 ),
             )
-            for count in COUNTS
+            for n, count in enumerate(COUNTS)
         )
-        r, c = np.array(where, dtype=np.intp).T
         return ChunksTable(r, c, prices)
 
     def prices(
         self, kind: int, type_: TensorType, dim: int, step: ReshardStep
     ) -> dict[int, InChunks]:
-        """Prices of one run of an exchange, by the number of chunks.
+        """Prices of one run of an exchange, by the number of chunks that it divides into.
 
         Args:
             kind: of the products beside it.
@@ -137,18 +139,37 @@ class Exchanges:
             dim: that is cut.
             step: the all-to-all.
         """
-        reshard, compute, mesh = self.cache.reshard, self.cache.compute, self.cache.mesh
+        found = self._prices(kind, type_, dim, [step])
+        counts = counts_of(type_, dim, step.before, self.cache.mesh)
+        return {each.count: each for each in found if each.count in counts}
+
+    def _prices(
+        self, kind: int, type_: TensorType, dim: int, steps: Sequence[ReshardStep]
+    ) -> tuple[InChunks, ...]:
+        """Prices of one run of exchanges, for each number of chunks; infinite where none divides.
+
+        Args:
+            kind: of the products beside them.
+            type_: of the whole value.
+            dim: that is cut.
+            steps: the all-to-alls.
+        """
+        reshard, mesh = self.cache.reshard, self.cache.mesh
         products = self._products(kind, dim)
-        local = float(step.before.local_bytes(type_, mesh))
-        share = local / max(float(type_.nbytes), 1.0)
-        return {
-            count: in_chunks(
-                count,
-                np.array([reshard.step_s(step, chunk_type(type_, dim, count))]),
-                products, local, share, compute,
-            )
-            for count in counts_of(type_, dim, step.before, mesh)
-        }  # fmt: skip
+        local = np.array([float(step.before.local_bytes(type_, mesh)) for step in steps])
+        counts = [counts_of(type_, dim, step.before, mesh) for step in steps]
+        found: list[InChunks] = []
+        for count in COUNTS:
+            chunk = chunk_type(type_, dim, count)
+            sent = [
+                reshard.step_s(step, chunk) if count in some else 0.0
+                for step, some in zip(steps, counts, strict=True)
+            ]
+            divides = np.array([count in some for some in counts])
+            share = local / max(float(type_.nbytes), 1.0)
+            each = in_chunks(count, np.array(sent), products, local, share, self.cache.compute)
+            found.append(replace(each, slower_s=np.where(divides, each.slower_s, np.inf)))
+        return tuple(found)
 
     def _products(self, kind: int, dim: int) -> ProductChunks:
         key = self.keys[kind], dim
@@ -168,36 +189,37 @@ class Exchanges:
         return self.cache.chunked[key]
 
 
-def _of(found: dict[int, InChunks], count: int) -> InChunks:
-    """The price of some chunks, infinite where what is cut does not divide."""
-    nothing = np.zeros(1)
-    return found.get(count) or InChunks(count, nothing, nothing, np.full(1, np.inf))
-
-
 def _exchanges(
-    found: Neighbours, type_: TensorType, rows: States, columns: States, mesh: Mesh, seconds: Floats
+    found: Neighbours, type_: TensorType, rows: States, columns: States, mesh: Mesh
 ) -> Iterator[tuple[int, int, int, ReshardStep]]:
     """Pairs of states between which there is an exchange, its cut dimension and its step."""
     groups = {d for beside in found.beside for d in beside.groups}
-    by_axes: dict[frozenset[str], list[int]] = {}
+    places: dict[Sharding, list[int]] = {}
     for c, state in enumerate(columns):
-        if not state.partial and state.axes:
-            by_axes.setdefault(frozenset(state.axes), []).append(c)
-    known: dict[tuple[Sharding, Sharding], tuple[int, ReshardStep] | None] = {}
+        places.setdefault(state, []).append(c)
+    known: dict[Sharding, list[tuple[list[int], int, ReshardStep]]] = {}
     for r, before in enumerate(rows):
-        if before.partial:
-            continue
-        for c in by_axes.get(frozenset(before.axes), ()):
-            after = columns[c]
-            if all(before.dims[d] == after.dims[d] for d in groups):
-                continue
-            if not np.isfinite(seconds[r, c]):
-                continue
-            if (before, after) not in known:
-                known[before, after] = exchange_step(found, type_, before, after, mesh)
-            step = known[before, after]
-            if step is not None:
-                yield r, c, *step
+        if before not in known:
+            each = known[before] = []
+            for after in _moved(before, groups):
+                if after in places:
+                    step = exchange_step(found, type_, before, after, mesh)
+                    if step is not None:
+                        each.append((places[after], *step))
+        for at, dim, step in known[before]:
+            for c in at:
+                yield r, c, dim, step
+
+
+def _moved(state: Sharding, groups: Set[int]) -> Iterator[Sharding]:
+    """States whose minor axes of one dimension split another one, to or from one of `groups`."""
+    for loses, axes in enumerate(state.dims if not state.partial else ()):
+        for count in range(len(axes)):
+            for gains in range(len(state.dims)):
+                if gains != loses and (gains in groups or loses in groups):
+                    dims = list(state.dims)
+                    dims[loses], dims[gains] = axes[:count], (*state.dims[gains], *axes[count:])
+                    yield Sharding(tuple(dims))
 
 
 def exchange_step(

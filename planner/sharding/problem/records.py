@@ -119,6 +119,7 @@ class Menus:
     known: dict[tuple[Mesh, float], MenuCache] = field(
         default_factory=dict[tuple[Mesh, float], MenuCache]
     )
+    chunked: dict[object, ProductChunks] = field(default_factory=dict[object, ProductChunks])
 
     def on(self, reshard: ReshardModel, compute: ComputeModel) -> MenuCache:
         """The cache of a mesh for a new program, with the entries that any program can share.
@@ -129,7 +130,7 @@ class Menus:
         """
         mesh, room_bytes = reshard.mesh, reshard.room_bytes
         if (mesh, room_bytes) not in self.known:
-            made = MenuCache(mesh, reshard, compute)
+            made = MenuCache(mesh, reshard, compute, chunked=self.chunked)
             for (other, _), held in self.known.items():
                 if other == mesh:
                     reshard, edges = held.reshard.with_room(room_bytes), dict[object, Floats]()
