@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -23,7 +24,8 @@ def free_port() -> int:
 @pytest.mark.slow
 def test_plan_over_two_processes() -> None:
     port = str(free_port())
-    env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"PYTHONPATH": str(ROOT)}
+    flags = re.sub(r"(device_count)=\d+", r"\1=4", os.environ["XLA_FLAGS"])
+    env = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags}
     workers = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.distributed.worker", str(process), port],

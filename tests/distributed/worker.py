@@ -42,7 +42,7 @@ def spread(x, sharding):
 
 
 def main(process: int, port: int) -> None:
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{port}", 2, process)

@@ -16,6 +16,7 @@ from jax.experimental import io_callback
 
 from ir import TraceError
 from planner import PlanError, plan, verify
+from tests.helpers_internals import forget_effects
 
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
 X = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
@@ -146,6 +147,7 @@ def test_what_a_callback_raises_is_raised_and_later_effects_do_not_happen(emissi
     for _ in range(2):
         with pytest.raises(Exception, match="no such file"):
             jax.block_until_ready(step(W, X))
+    forget_effects()
     assert LOG == []
 
 
@@ -154,6 +156,7 @@ def test_results_of_other_shapes_are_one_clear_error() -> None:
     step = plan(fn, W, X, cluster="host", baselines=False).compile()
     with pytest.raises(Exception, match=r"returned .*\(3,\).*expected"):
         jax.block_until_ready(step(W, X))
+    forget_effects()
 
 
 def test_a_result_that_is_sent_to_the_others_is_among_the_collectives() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ def run_fresh(program: str, folder: Path, *, devices: int = 8, **environment: st
     """Standard output of a program run in a folder; its failure fails the test."""
     script = folder / "program.py"
     script.write_text(BLOCK + program, encoding="utf-8")
-    flags = f"--xla_force_host_platform_device_count={devices}"
+    flags = re.sub(r"(device_count)=\d+", rf"\1={devices}", os.environ["XLA_FLAGS"])
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=folder,
