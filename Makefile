@@ -19,7 +19,7 @@ READY := $(VENV)/.meshwright-ready
 # Read by every version of Python and JAX that is declared, in half a minute.
 SMOKE := tests/test_smoke.py tests/ir/test_jax_internals.py
 
-.PHONY: docs help demo test check lint format types pytest smoke smoke-here quick exhaustive bench clean
+.PHONY: docs help demo test check lint format types kernels pytest smoke smoke-here quick exhaustive bench clean
 
 help:
 	@echo "make demo    plan a 1.3 B parameter GPT for 8xh100, then run a small plan on 8 CPU devices"
@@ -44,7 +44,11 @@ demo: $(READY)
 	JAX_PLATFORMS=cpu $(BIN)/meshwright plan examples/gpt.py:gpt_1_3b --cluster 8xh100
 	$(BIN)/python -m examples.demo
 
-test: lint types pytest smoke
+# Pyright has one thread; the loops of the solver are compiled beside it, else each test process
+# compiles them.
+test: lint
+	$(MAKE) --no-print-directory -j $(JOBS) types kernels
+	$(MAKE) --no-print-directory pytest smoke
 
 check: test
 
@@ -58,6 +62,9 @@ format: $(READY)
 
 types: $(READY)
 	$(BIN)/pyright --pythonpath $(BIN)/python --pythonversion $(VERSION)
+
+kernels: $(READY)
+	JAX_PLATFORMS=cpu $(BIN)/python -m tests.kernels
 
 pytest: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal

@@ -18,7 +18,9 @@ from tests.planner.programs import array, slow_machine
 
 eqx = pytest.importorskip("equinox", reason="needs Equinox: pip install 'meshwright[equinox]'")
 MACHINE = slow_machine(8)
-quick: Any = functools.partial(parallelize, cluster=MACHINE, baselines=False)
+quick: Any = functools.partial(
+    parallelize, cluster=MACHINE, baselines=False, substitutions=False, mesh=(2, 4)
+)
 X, Y = array(16, 8), array(16, 8, seed=1)
 
 
@@ -164,7 +166,7 @@ def test_a_checkpoint_goes_on_with_fewer_devices(tmp_path: Path) -> None:
     orbax = pytest.importorskip("orbax.checkpoint", reason="needs Orbax; `make .venv` installs it")
     key = jax.random.key(0)
     *here, _ = quick(step)(*made(), OPTIMIZER, X, key=key)
-    fewer: Any = quick(step, cluster=slow_machine(4))
+    fewer: Any = quick(step, cluster=slow_machine(4), mesh=(2, 2))
     structs: Any = fewer.structs_for(*eqx.filter_eval_shape(made), OPTIMIZER, X, key=key)[:3]
     with orbax.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "state", eqx.filter(here, eqx.is_array))

@@ -19,7 +19,9 @@ from tests.planner.programs import array, slow_machine
 
 nnx = pytest.importorskip("flax.nnx", reason="needs Flax: pip install 'meshwright[flax]'")
 MACHINE = slow_machine(8)
-quick: Any = functools.partial(parallelize, cluster=MACHINE, baselines=False)
+quick: Any = functools.partial(
+    parallelize, cluster=MACHINE, baselines=False, substitutions=False, mesh=(2, 4)
+)
 X, Y = array(16, 8), array(16, 8, seed=1)
 
 
@@ -262,7 +264,7 @@ def test_a_checkpoint_goes_on_with_fewer_devices(tmp_path: Path) -> None:
     orbax = pytest.importorskip("orbax.checkpoint", reason="needs Orbax; `make .venv` installs it")
     here, there = made(), made()
     quick(train)(*here, X, Y)
-    fewer: Any = quick(train, cluster=slow_machine(4))
+    fewer: Any = quick(train, cluster=slow_machine(4), mesh=(2, 2))
     structs: Any = fewer.structs_for(*nnx.eval_shape(made), X, Y)[:2]
     with orbax.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "state", nnx.to_pure_dict(nnx.state(here)))
