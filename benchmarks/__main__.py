@@ -40,6 +40,7 @@ BENCHES = (
     "plan-time",
     "published",
     "published-experts",
+    "published-long",
     "ring-blocks",
     "rule-places",
     "rules",

@@ -15,6 +15,7 @@ Sources: Lepikhin et al., GShard, arXiv:2006.16668; Gale et al., MegaBlocks, arX
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,6 +24,22 @@ import jax.numpy as jnp
 from benchmarks.published_model import FP8, Transformer, again
 
 FORMS = ("onehot", "slots", "ragged")
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Attention with low ranks: queries, keys and values are made of a few features of a token.
+
+    q_rank, kv_rank: of these features; turned: features of a head's queries and keys that have
+        rotary positions, whose keys all heads share; plain: those without.
+
+    Source: DeepSeek-AI, DeepSeek-V2, arXiv:2405.04434, section 2.1.
+    """
+
+    q_rank: int
+    kv_rank: int
+    plain: int
+    turned: int
 
 
 @dataclass(frozen=True)
@@ -37,6 +54,9 @@ class Experts:
     capacity: slots of an expert against its mean number of tokens in a sequence; the sorted form
         has none.
     balance: weight of the loss that keeps experts equally busy; 0 if something else does.
+    latent: low ranks of attention, if it has them; a head's values have `head` features.
+    gathers: whether rows are looked up on their way to experts and back, in both passes, and never
+        scattered: both ways are known, as those who write such layers by hand know.
     """
 
     dense: Transformer
@@ -48,6 +68,8 @@ class Experts:
     form: str = "slots"
     capacity: float = 1.25
     balance: float = 0.01
+    latent: Latent | None = None
+    gathers: bool = False
 
     @property
     def layers(self) -> int:
@@ -67,6 +89,14 @@ class Experts:
         heads, groups = self.dense.heads, self.dense.kv_heads
         found = self.dense.parameters()
         each = {"q": (m, heads, d), "k": (m, groups, d), "v": (m, groups, d), "o": (heads, d, m)}
+        if (low := self.latent) is not None:
+            each = {
+                "q_down": (m, low.q_rank), "q_norm": (low.q_rank,),
+                "q": (low.q_rank, heads, low.plain + low.turned),
+                "kv_down": (m, low.kv_rank), "kv_norm": (low.kv_rank,), "k_turned": (m, low.turned),
+                "k": (low.kv_rank, heads, low.plain), "v": (low.kv_rank, heads, d),
+                "o": (heads, d, m),
+            }  # fmt: skip
         each |= {"router": (m, e), "up": (e, m, f), "gate": (e, m, f), "down": (e, f, m)}
         if self.shared:
             s = self.shared * f
@@ -95,8 +125,7 @@ class Experts:
     def layer(self, x: Any, p: Any) -> Any:
         """One layer, and how unequal its experts are."""
         y = self.dense.norm(x, p["attn_norm"], None)
-        q, k, v = self.dense.products("bsm,mhd->bshd", y, *(p[name] for name in "qkv"))
-        core = self.dense.attention(self.dense.rotary(q), self.dense.rotary(k), v, None)
+        core = self.attention(y, p) if self.latent is None else self.low_rank(y, p, self.latent)
         x = x + self.dense.products("bshd,hdm->bsm", core, p["o"])[0]
         y = self.dense.norm(x, p["mlp_norm"], None)
         weights, chosen, uneven = self.route(y, p["router"])
@@ -105,6 +134,30 @@ class Experts:
             up = (y @ p["shared_up"]) * jax.nn.silu(y @ p["shared_gate"])
             found = found + up @ p["shared_down"]
         return x + found, uneven if self.balance else None
+
+    def attention(self, y: Any, p: Any) -> Any:
+        """Attention of heads, before the last product."""
+        q, k, v = self.dense.products("bsm,mhd->bshd", y, *(p[name] for name in "qkv"))
+        return self.dense.attention(self.dense.rotary(q), self.dense.rotary(k), v, None)
+
+    def low_rank(self, y: Any, p: Any, low: Latent) -> Any:
+        """The same with low ranks; values are padded to the features of queries."""
+        down_q, down, turned = self.dense.products(
+            "bsm,mr->bsr", y, p["q_down"], p["kv_down"], p["k_turned"]
+        )
+        (q,) = self.dense.products(
+            "bsr,rhd->bshd", self.dense.norm(down_q, p["q_norm"], None), p["q"]
+        )
+        down = self.dense.norm(down, p["kv_norm"], None)
+        k, v = self.dense.products("bsr,rhd->bshd", down, p["k"], p["v"])
+        q_plain, q_turned = q[..., : low.plain], self.dense.rotary(q[..., low.plain :])
+        shared = self.dense.rotary(turned[:, :, None, :])
+        shared = jnp.broadcast_to(shared, (*k.shape[:3], low.turned))
+        q = jnp.concatenate([q_plain, q_turned], axis=-1)
+        k = jnp.concatenate([k, shared], axis=-1)
+        more = q.shape[-1] - v.shape[-1]
+        v = jnp.pad(v, ((0, 0),) * 3 + ((0, more),))
+        return self.dense.attention(q, k, v, None)[..., : self.head]
 
     def route(self, y: Any, router: Any) -> Any:
         """Weights and numbers of each token's experts, and how unequal these are."""
@@ -146,25 +199,46 @@ class Experts:
         rows = self.held("back", jnp.einsum("becf,efm->becm", up, p["down"]))
         return jnp.einsum("bsec,becm->bsm", back, rows)
 
+    def batched(self, spec: str, rows: Any, *matrices: Any) -> Any:
+        """Products of slots with the matrices of their experts, in 8 bits if asked."""
+        if self.dense.dtype == FP8:
+            return self.dense.products(spec, rows, *matrices)
+        return tuple(jnp.einsum(spec, rows, each) for each in matrices)
+
     def by_slots(self, y: Any, weights: Any, chosen: Any, p: Any) -> Any:
         """Rows scattered into slots; what is beyond them is dropped."""
         flat, place = self.places(chosen)
         count = self.experts * self.slots
         slot = jnp.where(place < self.slots, flat * self.slots + place, count)
+        choices = flat.shape[1]
+
+        def chosen_by(slot: Any) -> Any:
+            """Choice that fills each slot, or none."""
+            empty = jnp.full(count, choices, jnp.int32)
+            return empty.at[slot].set(jnp.arange(choices, dtype=jnp.int32), mode="drop")
+
+        filled: Any = jax.vmap(chosen_by)(slot) if self.gathers else None
 
         def sent(y: Any, slot: Any) -> Any:
             rows = jnp.zeros((count, y.shape[-1]), y.dtype)
             return rows.at[slot].set(jnp.repeat(y, self.active, axis=0), mode="drop")
 
-        rows = jax.vmap(sent)(self.held("tokens", y), slot)
+        if self.gathers:
+            to_slots = jax.vmap(partial(moved, self.active))
+            rows = to_slots(self.held("tokens", y), filled // self.active, slot)
+        else:
+            rows = jax.vmap(sent)(self.held("tokens", y), slot)
         rows = rows.reshape(y.shape[0], self.experts, self.slots, -1)
         rows = self.held("rows", self.held("packed", rows))
-        up = jnp.einsum("becm,emf->becf", rows, p["up"])
-        up = self.held("up", up * jax.nn.silu(jnp.einsum("becm,emf->becf", rows, p["gate"])))
-        rows = self.held("back", jnp.einsum("becf,efm->becm", up, p["down"]))
-        rows = rows.reshape(y.shape[0], count, -1)
-        back = jax.vmap(lambda rows, slot: rows.at[slot].get(mode="fill", fill_value=0))
-        found = back(rows, slot).reshape(*chosen.shape, -1)
+        up, gate = self.batched("becm,emf->becf", rows, p["up"], p["gate"])
+        (rows,) = self.batched("becf,efm->becm", self.held("up", up * jax.nn.silu(gate)), p["down"])
+        rows = self.held("back", rows).reshape(y.shape[0], count, -1)
+        if self.gathers:
+            found = jax.vmap(partial(moved, 1))(rows, slot, filled)
+        else:
+            back = jax.vmap(lambda rows, slot: rows.at[slot].get(mode="fill", fill_value=0))
+            found = back(rows, slot)
+        found = found.reshape(*chosen.shape, -1)
         return jnp.einsum("bsk,bskm->bsm", weights, found)
 
     def by_ragged(self, y: Any, weights: Any, chosen: Any, p: Any) -> Any:
@@ -172,13 +246,42 @@ class Experts:
         flat, tokens = chosen.reshape(-1), y.reshape(-1, y.shape[-1])
         order = jnp.argsort(flat)
         sizes = jnp.bincount(flat, length=self.experts).astype(jnp.int32)
-        rows = self.held("sorted", tokens[order // self.active])
+        if self.gathers:
+            inverse = jnp.argsort(order)
+            rows = moved(self.active, tokens, order // self.active, inverse)
+        else:
+            rows = tokens[order // self.active]
+        rows = self.held("sorted", rows)
         small = self.dense.dtype == FP8
         up, gate = grouped(small, rows, sizes, p["up"], p["gate"])
         up = self.held("inner", up * jax.nn.silu(gate))
         (rows,) = grouped(small, up, sizes, p["down"])
+        if self.gathers:
+            back: Any = moved(1, rows, inverse, order)
+            return jnp.einsum("bsk,bskm->bsm", weights, back.reshape(*chosen.shape, -1))
         rows = rows * weights.reshape(-1)[order][:, None]
         return jnp.zeros_like(tokens).at[order // self.active].add(rows).reshape(y.shape)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def moved(copies: int, x: Any, to: Any, back: Any) -> Any:
+    """Rows `to` of x, zeros where there is none; `back` has the copies of each row in turn."""
+    del copies, back
+    return x.at[to].get(mode="fill", fill_value=0)
+
+
+def _moved_forward(copies: int, x: Any, to: Any, back: Any) -> Any:
+    return moved(copies, x, to, back), back
+
+
+def _moved_backward(copies: int, back: Any, slope: Any) -> Any:
+    each = slope.at[back].get(mode="fill", fill_value=0)
+    if copies == 1:
+        return each, None, None
+    return each.reshape(-1, copies, slope.shape[-1]).sum(axis=1), None, None
+
+
+moved.defvjp(_moved_forward, _moved_backward)
 
 
 def grouped(fp8: bool, rows: Any, sizes: Any, *matrices: Any) -> Any:
@@ -232,6 +335,13 @@ def small(form: str, *, experts: int = 8, active: int = 2, shared: int = 0) -> E
 
 MIXTRAL = Experts(Transformer(32, 4096, 32, 8, 0, True, 32000, 4096), 128, 8, 2, 0, 14336)
 DEEPSEEK = Experts(Transformer(58, 7168, 128, 128, 0, True, 129280, 4096), 128, 256, 8, 1, 2048)
+# all 61 layers have experts: the first three of the original have as many features as nine experts
+DEEPSEEK_LATENT = Experts(
+    Transformer(61, 7168, 128, 128, 0, True, 129280, 4096), 128, 256, 8, 1, 2048,
+    latent=Latent(1536, 512, 128, 64),
+)  # fmt: skip
+# every second layer of the original attends to 128 tokens alone
+GPT_OSS = Experts(Transformer(36, 2880, 64, 8, 0, True, 201088, 4096), 64, 128, 4, 0, 2880)
 # of the model trained on 64 GB200 in marin's pull request 7981 (359.6 billion parameters)
 GRUG = Experts(Transformer(48, 6144, 48, 48, 0, True, 128256, 4096), 128, 128, 4, 2, 3072)
 QWEN_LARGE = Experts(Transformer(94, 4096, 64, 4, 0, True, 151936, 4096), 128, 128, 8, 0, 1536)

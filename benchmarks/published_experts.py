@@ -3,13 +3,17 @@
 
     python -m benchmarks published-experts [--quick] [--only "qwen3-30b gb200"]
 
-Rows of benchmarks/data/megatron_bridge_experts.csv, with their source: experts are sorted, no token
-is dropped, and tokens are forced to be balanced (`imbalance=0`). Degrees are limits of the search,
-as in `published`: experts over the devices of tensor parallelism and of data parallelism, rows of
-grouped products where their matrices are, states of the optimizer split over data parallelism.
-Layers keep what they compute or, where that does not fit, recompute it, as the source says neither.
-What is priced is what a plan would run: grouped products in tiles, at about twice the time of fused
-experts. No constant was fitted to these rows.
+Rows of benchmarks/data/megatron_bridge_experts.csv, with their source: no token is dropped, and
+tokens are forced to be balanced (`imbalance=0`). Degrees are limits of the search, as in
+`published`: experts over the devices of tensor parallelism and of data parallelism, states of the
+optimizer split over data parallelism. Layers keep what they compute or, where that does not fit,
+recompute it, as the source says neither.
+
+Every row is priced twice, with experts in two forms of the same function: rows sorted by expert,
+whose grouped products run in tiles, at about twice the time of fused experts, and are where their
+matrices are; and slots with a capacity of 1, which balanced tokens fill without one being dropped,
+whose products are batched. In both, rows are looked up and never scattered. Sorted rows need
+experts over all devices that the batch is split over. No constant was fitted to these rows.
 """
 
 from __future__ import annotations
@@ -24,17 +28,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.experts_model import QWEN, QWEN_LARGE
+from benchmarks.experts_model import DEEPSEEK_LATENT, GPT_OSS, QWEN, QWEN_LARGE
 from benchmarks.published import rank_correlation, usable_bytes
 from benchmarks.published_limits import Degrees
 from benchmarks.published_plan import Price, price
 from costmodel import parse_cluster
 
 DATA = Path(__file__).parent / "data" / "megatron_bridge_experts.csv"
-MODELS = {"qwen3-30b": QWEN, "qwen3-235b": QWEN_LARGE}
+MODELS = {
+    "qwen3-30b": QWEN, "qwen3-235b": QWEN_LARGE, "deepseek-v3": DEEPSEEK_LATENT,
+    "gpt-oss-120b": GPT_OSS,
+}  # fmt: skip
+SEQ = 4096
+RACK = 64  # devices that jobs over several racks of 72 take of each, so that groups lie within one
+FORMS = ("slots", "ragged")
 HEAD = (
-    "| row | degrees | recomputed | published tokens/s and GPU | predicted | ratio of seconds "
-    "| exposed | GB | cpu s |\n|" + "---|" * 9
+    "| row | degrees | published tokens/s and GPU "
+    "| slots: tokens/s | ratio of seconds | recomputed | exposed | GB "
+    "| sorted: tokens/s | ratio of seconds | recomputed | exposed | GB | cpu s |\n|" + "---|" * 14
 )
 
 
@@ -48,8 +59,8 @@ def name_of(row: dict[str, str]) -> str:
     return f"{row['model']} {row['device']} {row['gpus']} {row['release']}"
 
 
-def one(number: int) -> dict[str, Any]:
-    """Prices a row in this process."""
+def one(number: int, form: str) -> dict[str, Any]:
+    """Prices a row in this process, with experts in a form."""
     row, start = rows()[number], time.process_time()
     gpus, tensor, pipeline = (int(row[name]) for name in ("gpus", "tensor", "pipeline"))
     degrees = Degrees(
@@ -58,12 +69,14 @@ def one(number: int) -> dict[str, Any]:
         sequence=tensor > 1, sums="bfloat16",
     )  # fmt: skip
     cluster = replace(parse_cluster(f"{gpus}x{row['device']}"), imbalance=0.0)
+    if gpus > cluster.domain > RACK:
+        cluster = replace(cluster, domain=RACK)
     limit = usable_bytes(cluster)
     best: tuple[Price, str] | None = None
     for recompute in ("none", "full"):
         model = MODELS[row["model"]]
         dense = replace(model.dense, recompute=recompute, dtype=row["dtype"])
-        model = replace(model, dense=dense, form="ragged", balance=0.0)
+        model = replace(model, dense=dense, form=form, capacity=1.0, balance=0.0, gathers=True)
         found = price(model, degrees, int(row["batch"]), cluster, limit)
         if best is None or (not found.fits, found.step_s) < (not best[0].fits, best[0].step_s):
             best = found, recompute
@@ -71,11 +84,10 @@ def one(number: int) -> dict[str, Any]:
             break  # what is recomputed takes longer
     assert best is not None
     found, recompute = best
-    tokens = int(row["batch"]) * MODELS[row["model"]].dense.seq
+    tokens = int(row["batch"]) * SEQ
     return {
-        "row": name_of(row), "degrees": str(degrees), "recompute": recompute,
-        "published_s": tokens / (float(row["tokens_s"]) * gpus), "step_s": found.step_s,
-        "tokens_s": tokens / (found.step_s * gpus), "published_tokens_s": float(row["tokens_s"]),
+        "degrees": str(degrees), "recompute": recompute, "step_s": found.step_s,
+        "tokens_s": tokens / (found.step_s * gpus),
         "exposed_s": found.exposed_s, "peak_gb": found.peak_bytes / 1e9, "fits": found.fits,
         "cpu_s": time.process_time() - start,
     }  # fmt: skip
@@ -89,33 +101,47 @@ def main(quick: bool) -> list[dict[str, object]]:
     found: list[dict[str, Any]] = []
     print(HEAD)
     for number in wanted[:1] if quick else wanted:
-        command = [sys.executable, "-m", "benchmarks.published_experts", str(number)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            why = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            found.append({"row": name_of(rows()[number]), "why": why})
-            print(f"| {name_of(rows()[number])} | {why} |" + " - |" * 7, flush=True)
-            continue
-        found.append(json.loads(done.stdout.splitlines()[-1]))
-        print(_text(found[-1], rows()[number]), flush=True)
-    priced = [row for row in found if "step_s" in row]
-    if len(priced) > 2:
-        pairs = [[row[key] for row in priced] for key in ("published_s", "step_s")]
-        print(f"\nrank correlation of seconds {rank_correlation(*pairs):.2f}")
+        row = rows()[number]
+        published_s = int(row["batch"]) * SEQ / (float(row["tokens_s"]) * int(row["gpus"]))
+        both = {form: _apart(number, form) for form in FORMS}
+        found.append({"row": name_of(row), "published_s": published_s, **both})
+        print(_text(found[-1], row), flush=True)
+    for form in FORMS:
+        priced = [row for row in found if "step_s" in row[form]]
+        if len(priced) > 2:
+            pairs = [row["published_s"] for row in priced], [row[form]["step_s"] for row in priced]
+            ratios = sorted(b / a for a, b in zip(*pairs, strict=True))
+            print(
+                f"\n{form}: rank correlation of seconds {rank_correlation(*pairs):.2f}, median "
+                f"ratio {ratios[len(ratios) // 2]:.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f}"
+            )
     return found
+
+
+def _apart(number: int, form: str) -> dict[str, Any]:
+    """A row in a process of its own, or why it has no price."""
+    command = [sys.executable, "-m", "benchmarks.published_experts", str(number), form]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"why": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _text(found: dict[str, Any], row: dict[str, str]) -> str:
     plan = f"t{row['tensor']} p{row['pipeline']}x{row['chunks']} e{row['expert']}"
-    peak = f"{found['peak_gb']:.1f}" + ("" if found["fits"] else " (no room)")
-    cells = [
-        found["row"], f"{plan} b{row['micro_batch']}", found["recompute"],
-        f"{found['published_tokens_s']:.0f}", f"{found['tokens_s']:.0f}",
-        f"{found['step_s'] / found['published_s']:.2f}",
-        f"{found['exposed_s'] / found['step_s']:.0%}", peak, f"{found['cpu_s']:.0f}",
-    ]  # fmt: skip
+    cells = [found["row"], f"{plan} b{row['micro_batch']}", row["tokens_s"]]
+    for each in (found[form] for form in FORMS):
+        if "why" in each:
+            cells += ["-"] * 5
+            continue
+        peak = f"{each['peak_gb']:.1f}" + ("" if each["fits"] else " (no room)")
+        cells += [
+            f"{each['tokens_s']:.0f}", f"{each['step_s'] / found['published_s']:.2f}",
+            each["recompute"], f"{each['exposed_s'] / each['step_s']:.0%}", peak,
+        ]  # fmt: skip
+    cells.append(f"{sum(found[form].get('cpu_s', 0.0) for form in FORMS):.0f}")
     return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
-    print(json.dumps(one(int(sys.argv[1]))))
+    print(json.dumps(one(int(sys.argv[1]), sys.argv[2])))

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ir import GROUPED, NEAR, ROWS, FactorSpec, Sharding, Strategy
 from ir.analysis import FlatProgram, accumulators, is_float
+from planner.inspect.expert_products import EXPERTS, TOKENS, words_of
 from planner.sharding.problem.program import Program
 from planner.sharding.problem.records import AllowOp, Limits
 from planner.sharding.search.baselines import BATCH, Recipe, Recipes, Rule
@@ -78,7 +79,8 @@ def limits_of(mesh_search: MeshSearch, program: Program, degrees: Degrees, width
     """The degrees as limits of the search.
 
     Experts are split over the axis of data parallelism that has their name, and over that of tensor
-    parallelism; rows of grouped products are where their matrices are (`near`).
+    parallelism; rows of grouped products are where their matrices are (`near`), and so are slots,
+    whose sequences are split over the other axes of data parallelism.
 
     Weights enter loops over layers as they are kept, and are gathered there if at all. Every
     product is split over the tensor-parallel devices, though not over tokens; with sequence
@@ -99,9 +101,15 @@ def limits_of(mesh_search: MeshSearch, program: Program, degrees: Degrees, width
     def tensor(kind: str, _update: bool) -> bool:
         return kind != BATCH and (degrees.sequence or kind != "sequence")
 
+    def expert(kind: str, update: bool) -> bool:
+        return kind == "experts" or data(kind, update)
+
     rules: dict[str, Rule] = dict.fromkeys(DATA, data) | {"context": context, "tensor": tensor}
     state = _state(mesh_search, program, degrees)
-    over = tuple(a for a, name in enumerate(names) if name in DATA)
+    free = DATA
+    if not _is_sorted(builder.flat):  # slots of experts on this axis are between their products
+        rules["expert"], free = expert, DATA[:-1]
+    over = tuple(a for a, name in enumerate(names) if name in free)
     recipe = Recipe("given", tuple(rules[name] for name in names), state, over)
     limits = Recipes(builder, program.kinds, program.roles).limits(recipe)
     assert limits.op is not None
@@ -115,7 +123,7 @@ def limits_of(mesh_search: MeshSearch, program: Program, degrees: Degrees, width
         assert limits.state is not None
         over = tuple(a for a in names if a == "expert" or (a == "tensor" and degrees.tensor > 1))
         limits = Limits(
-            _on_experts(mesh_search, over, limits.op),
+            _on_experts(mesh_search, program, over, limits.op),
             _experts_kept(mesh_search, program, over, limits.state),
         )
     return limits
@@ -221,15 +229,31 @@ def _is_matrix(shape: Sequence[int]) -> bool:
     return len(shape) > 2 or (len(shape) == 2 and shape[0] > MOST_LAYERS)
 
 
-def _on_experts(mesh_search: MeshSearch, over: tuple[str, ...], inner: AllowOp) -> AllowOp:
-    """Menus of grouped products: rows and experts split alike over some axes, rows over others."""
+def _is_sorted(flat: FlatProgram) -> bool:
+    """Whether experts have grouped products."""
+    return any(op.node.op == GROUPED for op in flat.ops)
+
+
+def _on_experts(
+    mesh_search: MeshSearch, program: Program, over: tuple[str, ...], inner: AllowOp
+) -> AllowOp:
+    """Menus of products of experts: experts over some axes, tokens over the others.
+
+    Rows of grouped products are where their experts are over the first.
+    """
     flat, names = mesh_search.builder.flat, mesh_search.mesh.names
 
     def op(i: int, spec: FactorSpec, menu: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-        if flat.ops[i].node.op != GROUPED:
+        if flat.ops[i].node.op == GROUPED:
+            wanted = tuple(NEAR if name in over else ROWS for name in names)
+            return tuple(s for s in menu if s.roles == wanted)
+        words = words_of(flat, i, spec, program.kinds)
+        if not words:
             return inner(i, spec, menu)
-        wanted = tuple(NEAR if name in over else ROWS for name in names)
-        return tuple(s for s in menu if s.roles == wanted)
+        use = tuple(EXPERTS if name in over else TOKENS for name in names)
+        return tuple(
+            s for s in menu if all(words.get(r) == u for r, u in zip(s.roles, use, strict=True))
+        )
 
     return op
 

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from ir import (
     ATTENTION,
+    EXCHANGE,
     GROUPED,
     GROUPS,
     NEAR,
@@ -154,6 +155,9 @@ class Recipes:
                 named = dict(zip(spec.names, kinds, strict=True))
                 if product and GROUPS in named and NEAR in named:  # sorted rows are tokens
                     named |= {ROWS: TOKENS, GROUPS: EXPERTS, NEAR: EXPERTS}
+                for name, members in spec.joint:
+                    if name == EXCHANGE and BATCH in {named.get(each) for each in members}:
+                        named[name] = BATCH  # what is looked up is split as its lookups are
                 known[key] = _filtered(menu, named, recipe if product else elsewhere)
             return known[key]
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -99,7 +99,9 @@ def test_losses_and_gradients(mode: str) -> None:
 
 def test_the_forms_are_one_function() -> None:
     """With as many slots as there are tokens nothing is dropped."""
-    steps = [jax.jit(with_gradients(small(form))) for form in FORMS]
+    models = [small(form) for form in FORMS]
+    models += [replace(small(form), gathers=True) for form in ("slots", "ragged")]
+    steps = [jax.jit(with_gradients(model)) for model in models]
     for load in LOADS:
         args = arguments(small("slots"), load)
         first, *others = (step(*args) for step in steps)
