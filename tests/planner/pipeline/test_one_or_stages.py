@@ -35,7 +35,8 @@ def compiled_in_haste():
 
 def planned(**settings: Any) -> Any:
     params, batch = arguments()
-    given = {"cluster": slow_machine(4), "microbatches": 4, "pipeline": 2, "baselines": False}
+    given = {"cluster": slow_machine(4), "microbatches": 4, "pipeline": 2, "baselines": False,
+             "substitutions": False}  # fmt: skip
     return plan(everything, params, batch, optimizer=CLIPPED, has_aux=True, **given | settings)
 
 

@@ -73,7 +73,7 @@ def test_a_plan_in_stages_restores_what_one_program_saved(tmp_path: Path) -> Non
     params, batch = arguments()
     made: Any = plan(
         everything, params, batch, cluster=slow_machine(4), microbatches=4, pipeline=2,
-        optimizer=CLIPPED, has_aux=True, baselines=False, schedules=("1f1b",),
+        optimizer=CLIPPED, has_aux=True, baselines=False, schedules=("1f1b",), substitutions=False,
     )  # fmt: skip
     assert len(made.stages) == 2
     save(tmp_path / "params", params)
