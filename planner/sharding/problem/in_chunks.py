@@ -7,7 +7,7 @@ their least seconds, as everything does that a collective may run beside (`windo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +30,7 @@ from ir.analysis import operand_types
 from ...solver.problem import Floats
 from ..cost.least_seconds import least_in_chunks_s
 from .overlap_tables import ChunksTable
-from .records import MenuCache, States
+from .records import Exchange, MenuCache, States
 from .reshard_tables import edge_table
 from .skeleton import Outline
 
@@ -88,7 +88,7 @@ class Exchanges:
             type_: of the value.
             weight: runs in one call.
         """
-        if kind < 0:
+        if kind < 0 or weight <= 0.0:
             return None
         cache = self.cache
         key = self.keys[kind], type_, id(rows), id(columns), weight
@@ -103,16 +103,15 @@ class Exchanges:
         self, kind: int, type_: TensorType, rows: States, columns: States, weight: float,
         seconds: Floats,
     ) -> ChunksTable | None:  # fmt: skip
-        reshard = self.cache.reshard
-        by_dim: dict[int, list[tuple[int, int, ReshardStep]]] = {}
-        for r, c, dim, step in _exchanges(self.kinds[kind], type_, rows, columns, self.cache.mesh):
-            alone = reshard.step_s(step, type_) * weight
-            if alone <= seconds[r, c] * (1.0 + _SAME) and np.isfinite(seconds[r, c]):
-                by_dim.setdefault(dim, []).append((r, c, step))
+        by_dim: dict[int, list[tuple[int, int, Exchange]]] = {}
+        for r, c, before, after in self._alone(kind, type_, rows, columns, seconds / weight):
+            step = exchange_step(self.kinds[kind], type_, before, after, self.cache.mesh)
+            if step is not None:
+                by_dim.setdefault(step[0], []).append((r, c, self._way(type_, *step)))
         each = [
-            (found, prices) for dim, found in by_dim.items()
-            if (prices := self._prices(kind, type_, dim, [step for _, _, step in found]))
-        ]  # fmt: skip
+            (found, self._prices(kind, type_, dim, [way for _, _, way in found]))
+            for dim, found in by_dim.items()
+        ]
         if not each:
             return None
         r, c = np.array([pair[:2] for found, _ in each for pair in found], dtype=np.intp).T
@@ -139,12 +138,12 @@ class Exchanges:
             dim: that is cut.
             step: the all-to-all.
         """
-        found = self._prices(kind, type_, dim, [step])
+        found = self._prices(kind, type_, dim, [self._way(type_, dim, step)])
         counts = counts_of(type_, dim, step.before, self.cache.mesh)
         return {each.count: each for each in found if each.count in counts}
 
     def _prices(
-        self, kind: int, type_: TensorType, dim: int, steps: Sequence[ReshardStep]
+        self, kind: int, type_: TensorType, dim: int, ways: Sequence[Exchange]
     ) -> tuple[InChunks, ...]:
         """Prices of one run of exchanges, for each number of chunks; infinite where none divides.
 
@@ -152,24 +151,54 @@ class Exchanges:
             kind: of the products beside them.
             type_: of the whole value.
             dim: that is cut.
-            steps: the all-to-alls.
+            ways: the exchanges.
         """
-        reshard, mesh = self.cache.reshard, self.cache.mesh
-        products = self._products(kind, dim)
-        local = np.array([float(step.before.local_bytes(type_, mesh)) for step in steps])
-        counts = [counts_of(type_, dim, step.before, mesh) for step in steps]
+        products, local = self._products(kind, dim), np.array([way.local_bytes for way in ways])
+        share, compute = local / max(float(type_.nbytes), 1.0), self.cache.compute
         found: list[InChunks] = []
-        for count in COUNTS:
-            chunk = chunk_type(type_, dim, count)
-            sent = [
-                reshard.step_s(step, chunk) if count in some else 0.0
-                for step, some in zip(steps, counts, strict=True)
-            ]
-            divides = np.array([count in some for some in counts])
-            share = local / max(float(type_.nbytes), 1.0)
-            each = in_chunks(count, np.array(sent), products, local, share, self.cache.compute)
+        for count, chunk_s in zip(COUNTS, np.array([way.chunk_s for way in ways]).T, strict=True):
+            divides = np.isfinite(chunk_s)
+            sent_s = np.where(divides, chunk_s, 0.0)
+            each = in_chunks(count, sent_s, products, local, share, compute)
             found.append(replace(each, slower_s=np.where(divides, each.slower_s, np.inf)))
         return tuple(found)
+
+    def _alone(
+        self, kind: int, type_: TensorType, rows: States, columns: States, seconds: Floats
+    ) -> Iterator[tuple[int, int, Sharding, Sharding]]:
+        """Pairs of states whose cheapest path is one all-to-all to or from a dimension of groups.
+
+        seconds: of the cheapest path between them, in one run.
+        """
+        groups = {d for beside in self.kinds[kind].beside for d in beside.groups}
+        known, most = self.cache.sent, seconds * (1.0 + _SAME)
+        places: dict[Sharding, list[int]] = {}
+        for c, state in enumerate(columns):
+            places.setdefault(state, []).append(c)
+        for r, before in enumerate(rows):
+            key = type_, before
+            if key not in known:
+                known[key] = [
+                    (step, self.cache.reshard.step_s(step, type_)) for step in _moves(before)
+                ]
+            for step, alone_s in known[key]:
+                if step.dim in groups or step.to_dim in groups:
+                    for c in places.get(step.after, ()):
+                        if alone_s <= most[r, c] < np.inf:
+                            yield r, c, before, step.after
+
+    def _way(self, type_: TensorType, dim: int, step: ReshardStep) -> Exchange:
+        reshard, mesh, known = self.cache.reshard, self.cache.mesh, self.cache.exchanges
+        key = type_, dim, step.before, step.after
+        if key not in known:
+            counts = counts_of(type_, dim, step.before, mesh)
+            chunk_s = (
+                reshard.step_s(step, chunk_type(type_, dim, count)) if count in counts else np.inf
+                for count in COUNTS
+            )
+            alone_s, local = reshard.step_s(step, type_), step.before.local_bytes(type_, mesh)
+            known[key] = Exchange(alone_s, tuple(chunk_s), float(local))
+        return known[key]
 
     def _products(self, kind: int, dim: int) -> ProductChunks:
         key = self.keys[kind], dim
@@ -189,37 +218,16 @@ class Exchanges:
         return self.cache.chunked[key]
 
 
-def _exchanges(
-    found: Neighbours, type_: TensorType, rows: States, columns: States, mesh: Mesh
-) -> Iterator[tuple[int, int, int, ReshardStep]]:
-    """Pairs of states between which there is an exchange, its cut dimension and its step."""
-    groups = {d for beside in found.beside for d in beside.groups}
-    places: dict[Sharding, list[int]] = {}
-    for c, state in enumerate(columns):
-        places.setdefault(state, []).append(c)
-    known: dict[Sharding, list[tuple[list[int], int, ReshardStep]]] = {}
-    for r, before in enumerate(rows):
-        if before not in known:
-            each = known[before] = []
-            for after in _moved(before, groups):
-                if after in places:
-                    step = exchange_step(found, type_, before, after, mesh)
-                    if step is not None:
-                        each.append((places[after], *step))
-        for at, dim, step in known[before]:
-            for c in at:
-                yield r, c, dim, step
-
-
-def _moved(state: Sharding, groups: Set[int]) -> Iterator[Sharding]:
-    """States whose minor axes of one dimension split another one, to or from one of `groups`."""
-    for loses, axes in enumerate(state.dims if not state.partial else ()):
+def _moves(before: Sharding) -> Iterator[ReshardStep]:
+    """All-to-alls from a state: minor axes of one dimension split another one then."""
+    for loses, axes in enumerate(before.dims if not before.partial else ()):
         for count in range(len(axes)):
-            for gains in range(len(state.dims)):
-                if gains != loses and (gains in groups or loses in groups):
-                    dims = list(state.dims)
-                    dims[loses], dims[gains] = axes[:count], (*state.dims[gains], *axes[count:])
-                    yield Sharding(tuple(dims))
+            for gains in range(len(before.dims)):
+                if gains != loses:
+                    dims, moved = list(before.dims), axes[count:]
+                    dims[loses], dims[gains] = axes[:count], (*before.dims[gains], *moved)
+                    after = Sharding(tuple(dims))
+                    yield ReshardStep("all-to-all", moved, loses, gains, "", before, after)
 
 
 def exchange_step(

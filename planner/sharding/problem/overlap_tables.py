@@ -60,13 +60,11 @@ def split_table(table: Floats, lengths: Lengths) -> tuple[Floats, Floats]:
         lengths: of all runs, the shortest first.
     """
     finite = np.where(np.isfinite(table), table, 0.0)
-    most, times = float(finite.max()), np.array([0, *(count for _, count in lengths)])
-    # h grows with n at all sites up to the first of the knots, and at fewer from each to the next
-    knots = np.array([0.0, *(min(INTERFERENCE * longest_s, most) for longest_s, _ in lengths)])
-    growing = times.sum() - np.cumsum(times)[:-1]
-    heights = np.concatenate(([0.0], np.cumsum(growing * np.diff(knots))))
-    hidden = np.interp(finite, knots, heights) / INTERFERENCE
-    return table * times.sum() - hidden, hidden
+    hidden = np.zeros(table.shape)
+    for longest_s, count in lengths:
+        hidden += count * np.minimum(finite, INTERFERENCE * longest_s)
+    hidden /= INTERFERENCE
+    return table * sum(count for _, count in lengths) - hidden, hidden
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import ComputeModel, ProductChunks, ReshardModel
-from ir import FactorSpec, Mesh, Sharding, Splits, Strategy
+from ir import FactorSpec, Mesh, ReshardStep, Sharding, Splits, Strategy, TensorType
 
 from ...solver.problem import Floats, IntraProblem
 from .buffers import LiveIntervals, watched
@@ -21,6 +21,8 @@ _Menus = dict[object, tuple[Strategy, ...]]
 _Index = dict[object, tuple[NDArray[np.intp], str]]
 _Products = dict[object, PartsTable | None]
 _Chunks = dict[object, ChunksTable | None]
+_Exchanges = dict[tuple[TensorType, int, Sharding, Sharding], "Exchange"]
+_Sent = dict[tuple[TensorType, Sharding], list[tuple[ReshardStep, float]]]
 _Classes = dict[tuple[int, int], tuple[NDArray[np.int64], "NodeRef"]]
 _Near = dict[object, list[tuple[list[int], list[int]]]]
 AllowOp = Callable[[int, FactorSpec, tuple[Strategy, ...]], tuple[Strategy, ...]]
@@ -52,6 +54,20 @@ class NodeRef:
     states: States
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An all-to-all that may run in chunks beside products, in one run.
+
+    alone_s: seconds as a whole.
+    chunk_s: seconds of one of each number of chunks; infinite where it does not divide.
+    local_bytes: bytes of a device that are exchanged.
+    """
+
+    alone_s: float
+    chunk_s: tuple[float, ...]
+    local_bytes: float
+
+
 @dataclass
 class MenuCache:
     """Menus, costs and edge tables of one mesh, shared by all searches on it."""
@@ -69,6 +85,8 @@ class MenuCache:
     products: _Products = field(default_factory=_Products)
     chunks: _Chunks = field(default_factory=_Chunks)
     chunked: dict[object, ProductChunks] = field(default_factory=dict[object, ProductChunks])
+    exchanges: _Exchanges = field(default_factory=_Exchanges)
+    sent: _Sent = field(default_factory=_Sent)
     near: _Near = field(default_factory=_Near)
     classes: _Classes = field(default_factory=_Classes)
     ways: dict[int, Mapping[str, Floats]] = field(default_factory=dict[int, Mapping[str, Floats]])
