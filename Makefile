@@ -85,7 +85,7 @@ quick: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not exhaustive"
 
 exhaustive: $(READY)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m exhaustive
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m exhaustive -o faulthandler_timeout=0
 
 bench: $(READY)
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks

@@ -95,13 +95,17 @@ def has_experts(flat: FlatProgram, spec: Callable[[FlatOp], FactorSpec]) -> bool
 def _weights(flat: FlatProgram, parameters: Sequence[int]) -> set[int]:
     """Parameters and values made of parameters alone without arithmetic between them."""
     weights = set(parameters)
-    entering = {link.target: link.source for link in flat.links}
+    entering: dict[int, int] = {}
+    for link in flat.links:  # before what later rounds of a loop carry
+        entering.setdefault(link.target, link.source)
 
     def is_weight(value: int | None) -> bool:
         """Also of what enters a loop in a loop, as over layers and over parts of a batch."""
-        while value is not None and value not in weights:
+        seen = set[int]()
+        while value is not None and value not in weights and value not in seen:
+            seen.add(value)
             value = entering.get(value)
-        return value is not None
+        return value in weights
 
     for op in flat.ops:
         weights.update(v for v in op.inputs if isinstance(v, int) and is_weight(v))
