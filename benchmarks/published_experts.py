@@ -13,7 +13,9 @@ Every row is priced twice, with experts in two forms of the same function: rows 
 whose grouped products run in tiles, at about twice the time of fused experts, and are where their
 matrices are; and slots with a capacity of 1, which balanced tokens fill without one being dropped,
 whose products are batched. In both, rows are looked up and never scattered. Sorted rows need
-experts over all devices that the batch is split over. No constant was fitted to these rows.
+experts over all devices that the batch is split over. No constant was fitted to these rows, but the
+form of the models (lookups, products of slots in fp8) and the domain of 64 devices of a rack were
+set after the first of them were seen.
 """
 
 from __future__ import annotations
