@@ -6,7 +6,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import lax
 
+from ir.analysis import has_experts
 from ir.analysis.dimension_classes import Classes
+from tests.planner.emit.models import MODELS
 from tests.planner.programs import BATCH, CASES, PARAMS, A, W, array, mean_loss
 from tests.planner.spaces import Space, space
 
@@ -56,3 +58,10 @@ def test_dimensions_that_never_meet_stay_apart() -> None:
     every = {of.of_dim(v, d) for v in (x, y) for d in (0, 1)}
     assert len(every) == 4
     assert of.of_dim(found.outputs[1], 0) == of.of_dim(y, 1)
+
+
+def test_a_loop_that_carries_a_constant_unchanged_has_no_experts() -> None:
+    function, args = MODELS["scan"]  # its backward loop carries the gradient of a sum
+    found = space(function, *args)
+    assert any(link.source == link.target for link in found.flat.links)
+    assert not has_experts(found.flat, found.builder.spec)
