@@ -58,8 +58,8 @@ class Budget:
     window_columns: columns of all of them together.
     explored: multipliers, drawn at random, at which a problem of at most `window_columns` is
         solved too, as long as its gap is open.
-    narrowed_pairs: pairs of options above which a problem is wide: kernels of it are searched, and
-        the options that no better choice has are left out.
+    narrowed_pairs: pairs of options above which a problem is wide: classes of its options are
+        solved first, or kernels of it, and the options that no better choice has are left out.
     kernels: most kernels of a wide problem.
     whole_steps: most steps of message passing on the whole problem, before each kernel.
     """

@@ -24,7 +24,7 @@ from .arrays import Ints
 from .incumbent import EXACT
 from .mixing import Mixing
 from .options import SolveOptions
-from .problem import Edge, Floats, Hidden, IntraProblem, IntraSolution, Point
+from .problem import Floats, IntraProblem, IntraSolution, Point
 from .reduce.options_left import options_left
 from .whole_bound import WholeBound
 
@@ -54,35 +54,23 @@ def one_for_each_class(problem: IntraProblem, classes: Classes) -> IntraProblem:
             orders[id(each)] = order, np.searchsorted(each[order], np.arange(count))
     made: dict[tuple[object, ...], Floats] = {}
 
-    def each_class(array: Floats, least: np.ufunc, *nodes: int) -> Floats:
-        key = (id(array), least, *(id(classes[n]) for n in nodes))
+    def each_class(array: Floats, of: np.ufunc, *nodes: int) -> Floats:
+        key = (id(array), of, *(id(classes[n]) for n in nodes))
         if key not in made:
             found = array
             for axis, n in enumerate(nodes):
                 order, first = orders[id(classes[n])]
-                found = least.reduceat(np.take(found, order, axis=axis), first, axis=axis)
+                found = of.reduceat(np.take(found, order, axis=axis), first, axis=axis)
             made[key] = found
         return made[key]
 
-    def lowest(array: Floats, *nodes: int) -> Floats:
+    def least(array: Floats, *nodes: int) -> Floats:
         return each_class(array, np.minimum, *nodes)
 
-    edges = tuple(
-        Edge(
-            e.u, e.v, lowest(e.cost, e.u, e.v),
-            None if (h := e.hidden) is None else Hidden(h.window, lowest(h.seconds, e.u, e.v)),
-        )
-        for e in problem.edges
-    )  # fmt: skip
-    return replace(
-        problem,
-        node_cost=tuple(lowest(c, n) for n, c in enumerate(problem.node_cost)),
-        edges=edges,
-        usage=tuple(lowest(use, n) for n, use in enumerate(problem.usage)),
-        work=tuple(
-            replace(x, seconds=each_class(x.seconds, np.maximum, x.node)) for x in problem.work
-        ),
-    )
+    def most(array: Floats, *nodes: int) -> Floats:
+        return each_class(array, np.maximum, *nodes)
+
+    return problem.with_arrays(least, most)
 
 
 def solve_by_classes(

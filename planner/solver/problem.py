@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,30 @@ class IntraProblem:
     @property
     def size(self) -> int:
         return len(self.node_cost)
+
+    def with_arrays(
+        self, part: Callable[..., Floats], work: Callable[..., Floats] | None = None
+    ) -> IntraProblem:
+        """The problem with other options: every array is replaced.
+
+        Args:
+            part: from an array and the nodes of its dimensions to the array in its place.
+            work: the same for seconds of work; `part` if None.
+        """
+        edges = tuple(
+            Edge(
+                e.u, e.v, part(e.cost, e.u, e.v),
+                None if (h := e.hidden) is None else Hidden(h.window, part(h.seconds, e.u, e.v)),
+            )
+            for e in self.edges
+        )  # fmt: skip
+        return replace(
+            self,
+            node_cost=tuple(part(c, v) for v, c in enumerate(self.node_cost)),
+            edges=edges,
+            usage=tuple(part(use, v) for v, use in enumerate(self.usage)),
+            work=tuple(replace(x, seconds=(work or part)(x.seconds, x.node)) for x in self.work),
+        )
 
     def cost(self, choice: Sequence[int]) -> float:
         """Objective of a choice."""

@@ -24,7 +24,7 @@ NEAR = 5e-3
 
 
 class OnMesh(Protocol):
-    """The search on one mesh, as far as it is used here."""
+    """What `RoomForBuffers` calls of the search on one mesh."""
 
     def with_room(self, room_bytes: float) -> Builder: ...
     def build(self, limits: Limits, builder: Builder | None = None) -> Within: ...
@@ -38,12 +38,12 @@ class RoomForBuffers:
     """Plans on one mesh within the memory limit of a device.
 
     Args:
-        mesh: the search on the mesh.
+        search: the search on the mesh.
         limit: memory limit of a device [bytes].
     """
 
-    def __init__(self, mesh: OnMesh, limit: float) -> None:
-        self.mesh, self.limit = mesh, limit
+    def __init__(self, search: OnMesh, limit: float) -> None:
+        self.search, self.limit = search, limit
 
     def fitting(
         self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions
@@ -100,18 +100,18 @@ class RoomForBuffers:
         self, name: str, limits: Limits, room_bytes: float, options: SolveOptions
     ) -> tuple[Within, Candidate] | None:
         """A plan under a cap on transient buffers [bytes], and its problem."""
-        builder = self.mesh.with_room(room_bytes)
-        left = self.mesh.build(limits, builder)
-        solution = self.mesh.solve(left, self.limit, options)
+        builder = self.search.with_room(room_bytes)
+        left = self.search.build(limits, builder)
+        solution = self.search.solve(left, self.limit, options)
         if not solution.choice:
             return None
-        return left, self.mesh.of(name, left.built, solution, builder)
+        return left, self.search.of(name, left.built, solution, builder)
 
     def _beside(
         self, name: str, limits: Limits, left: Within, found: Candidate, options: SolveOptions
     ) -> Candidate | None:
         """A plan that fits with its transient buffers: with the same strategies, else with any."""
-        near = self.mesh.build(like(found.built, found.solution.choice, limits), found.builder)
+        near = self.search.build(like(found.built, found.solution.choice, limits), found.builder)
         proving = replace(options, budget=replace(options.budget, exact=True))
         same = self._aside(name, near, found, proving)
         if same is not None and same.account.step_s <= found.account.step_s * (1 + NEAR):
@@ -134,10 +134,10 @@ class RoomForBuffers:
             passing = memory - left.built.live_intervals.memory(found.solution.choice)
             for t in over.tolist() if left.built.moments is None else over[:WATCHED].tolist():
                 aside[t] = max(aside.get(t, 0.0), float(passing[t]))
-            solution = self.mesh.solve(left.beside(aside), self.limit, options)
+            solution = self.search.solve(left.beside(aside), self.limit, options)
             if not solution.choice:
                 return None
-            found = self.mesh.of(name, left.built, solution, found.builder)
+            found = self.search.of(name, left.built, solution, found.builder)
         return found if found.account.peak_bytes <= self.limit * (1 + 1e-9) else None
 
     def _step(self, over: float) -> float:
@@ -150,10 +150,10 @@ class RoomForBuffers:
     ) -> Candidate | None:  # fmt: skip
         """A plan that fits, found under a limit that is tightened step by step."""
         for _ in range(TIGHTENINGS):
-            solution = self.mesh.solve(left, given, options)
+            solution = self.search.solve(left, given, options)
             if not solution.choice:
                 break
-            found = self.mesh.of(name, left.built, solution, builder)
+            found = self.search.of(name, left.built, solution, builder)
             over = found.account.peak_bytes - self.limit
             if over <= self.limit * 1e-9:
                 return found

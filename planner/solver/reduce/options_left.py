@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..arrays import Ints
-from ..problem import Edge, Floats, Hidden, IntraProblem
+from ..problem import Floats, IntraProblem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,18 +47,4 @@ def options_left(problem: IntraProblem, held: np.ndarray) -> OptionsLeft:
             made[key] = array[np.ix_(*(kept[v] for v in nodes))]
         return made[key]
 
-    edges = tuple(
-        Edge(
-            e.u, e.v, part(e.cost, e.u, e.v),
-            None if (h := e.hidden) is None else Hidden(h.window, part(h.seconds, e.u, e.v)),
-        )
-        for e in problem.edges
-    )  # fmt: skip
-    found = replace(
-        problem,
-        node_cost=tuple(part(c, v) for v, c in enumerate(problem.node_cost)),
-        edges=edges,
-        usage=tuple(part(u, v) for v, u in enumerate(problem.usage)),
-        work=tuple(replace(x, seconds=part(x.seconds, x.node)) for x in problem.work),
-    )
-    return OptionsLeft(found, tuple(kept))
+    return OptionsLeft(problem.with_arrays(part), tuple(kept))
