@@ -42,16 +42,22 @@ def batch_dimensions(classes: Classes, batch: Sequence[int], kept: Sequence[int]
     return found
 
 
+def features(classes: Classes, kept: Sequence[int]) -> set[int]:
+    """Classes of dimensions of parameters and states, and of those that a value has twice."""
+    found = {c for v in kept for c in _of_value(classes, v)}
+    for v in range(len(classes.flat.values)):
+        each = _of_value(classes, v)
+        if len(set(each)) < len(each):
+            found.update(c for c, n in Counter(each).items() if n > 1)
+    return found
+
+
 class _NoBatch:
     """Dimensions of features and of time."""
 
     def __init__(self, classes: Classes, kept: Sequence[int]) -> None:
         self.classes, flat = classes, classes.flat
-        self.members = {c for v in kept for c in _of_value(classes, v)}
-        for v in range(len(flat.values)):
-            each = _of_value(classes, v)
-            if len(set(each)) < len(each):
-                self.members.update(c for c, n in Counter(each).items() if n > 1)
+        self.members = features(classes, kept)
         stacked = {*(link.source for link in flat.links if link.lift), *flat.stacked}
         self.rounds = {(classes.of_dim(v, 0), flat.values[v].type.shape[0]) for v in stacked}
 

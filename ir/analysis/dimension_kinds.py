@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from ..factors import FactorSpec
 from ..ops.grouped import GROUPED, GROUPS
 from ..table import lookup
-from .batch_dimensions import batch_dimensions
+from .batch_dimensions import batch_dimensions, features
+from .batch_parts import batch_parts
 from .dimension_classes import Classes
 from .flat_program import FlatOp, FlatProgram
 
@@ -19,7 +20,7 @@ class Kinds:
     """Which dimensions are of the batch, of the sequence, of the experts.
 
     Attributes:
-        batch: classes of the batch dimensions of batch arguments.
+        batch: classes of the batch dimensions of batch arguments, and of their parts.
         sequence: classes of the first of their other dimensions.
         experts: classes of batch dimensions of products one operand of which is a parameter, cast
             or reshaped, and of the groups of grouped products.
@@ -34,12 +35,14 @@ class Kinds:
         self.classes = classes
         flat = classes.flat
         found = batch_dimensions(classes, batch, (*parameters, *states))
-        self.batch = {classes.of_dim(v, d) for v, d in found.items()}
+        given = {classes.of_dim(v, d) for v, d in found.items()}
         others = [(v, 1 if d == 0 else 0) for v, d in found.items() if flat.values[v].type.rank > 1]
-        self.sequence = {classes.of_dim(v, d) for v, d in others} - self.batch
+        self.sequence = {classes.of_dim(v, d) for v, d in others} - given
         self.weights = _weights(flat, parameters)
         experts = _expert_classes(classes, specs, self.weights)
-        self.experts = experts - self.batch - self.sequence
+        self.experts = experts - given - self.sequence
+        no_batch = features(classes, (*parameters, *states)) | self.sequence | self.experts
+        self.batch = batch_parts(classes, specs, found, no_batch)
         groups = (("batch", self.batch), ("sequence", self.sequence), ("experts", self.experts))
         self._names = {member: name for name, members in groups for member in members}
         self._named = [self._names.get(member, "") for member in classes.members()]
