@@ -43,6 +43,10 @@ class ShortError(PlanError):
     """No plan fits, even with everything split over all devices, which takes `needs_bytes`."""
 
 
+class HeldError(ShortError):
+    """What a step holds from its start to its end does not fit, whatever else is chosen."""
+
+
 class IndivisibleError(PlanError):
     """A batch cannot be cut into this number of micro-batches."""
 

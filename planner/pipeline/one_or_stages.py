@@ -14,7 +14,7 @@ from msgspec import structs
 from ir import IRError, Mesh
 from ir.trace import trace
 
-from ..common.errors import PlanError
+from ..common.errors import HeldError, PlanError
 from ..common.interruption import ADVICE
 from ..common.options import Options
 from ..common.request import Request
@@ -180,6 +180,8 @@ def _tried(search: PipelineSearch) -> tuple[PlannedPipeline | None, str]:
     """The best pipeline, or the reason why this program has none."""
     try:
         return _run(search, None), ""
+    except HeldError as error:
+        return None, error.message
     except (PlanError, IRError) as error:
         return None, str(error)
 

@@ -25,6 +25,7 @@ from ..common.errors import IndivisibleError, PlanError
 from ..common.options import Options
 from ..common.request import Request
 from ..common.units_text import seconds_text
+from ..sharding.held import check_held
 from ..sharding.search.over_meshes import limit_of
 from ..training.training import Training
 from .cut.stage_training_step import StageTrainingStep
@@ -93,8 +94,7 @@ class PipelineSearch:
     @cached_property
     def bounds(self) -> StageBounds:
         """Lower estimates of stages, exact where they were planned."""
-        held = self.planner.loss(self.first_count).held_bytes(summed=self.options.microbatches != 1)
-        return StageBounds(self.shares, held, self.limit)
+        return StageBounds(self.shares, self._held_bytes(), self.limit)
 
     @cached_property
     def trials(self) -> Trials:
@@ -145,10 +145,12 @@ class PipelineSearch:
 
         Raises:
             PlanError: if the number of stages that was asked for is not possible.
+            HeldError: if parameters, optimizer state and gradients do not fit.
         """
         layers = self.shares.count - 1
         check_stages(self.machine, asked, layers)
         stages = (asked,) if asked else stage_counts(self.machine, layers)
+        check_held(self._held_bytes(), self.limit, self.machine, "parameters, state and gradients")
         price_wholes(self.trials, self.machine, self.counts, self.kinds)
         best = self._searched(stages)
         best = self._proved(best and self._climbed(best), stages)
@@ -369,6 +371,10 @@ class PipelineSearch:
         if rewritten:
             works.append(sum(self.planner.work_s(stage, chosen) for stage in rewritten))
         return min(works, default=0.0) / self.machine.num_devices
+
+    def _held_bytes(self) -> int:
+        """Bytes of parameters, optimizer state and sums of gradients, of all devices together."""
+        return self.planner.loss(self.first_count).held_bytes(summed=1 not in self.counts)
 
     def _examples(self) -> int:
         """Examples in a step; 1 if the loss cannot be divided."""

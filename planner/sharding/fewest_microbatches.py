@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..common.errors import IndivisibleError, PlanError, ShortError
+from ..common.errors import HeldError, IndivisibleError, PlanError, ShortError
 from ..common.request import Request
 from ..training.training import Training
 from .plan_program import One, plan_one
@@ -124,7 +124,7 @@ def fewest(
             one = One(call, count, (0, 1), TRAINING_ROLES, training.name)
             return plan_one(one, request, cutoff_s, states=states)
         except PlanError as error:
-            if error.kind != "does-not-fit":
+            if error.kind != "does-not-fit" or isinstance(error, HeldError):
                 raise
             refused = refused or error
             if isinstance(error, ShortError) and count > 1:  # 1 has no gradient sums

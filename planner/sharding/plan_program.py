@@ -22,6 +22,7 @@ from ..common.store.keys import Memory, memory_of
 from ..files.program_plan import ProgramPlan, SubstitutionRow
 from ..training.step_call import StepCall
 from .check_effects import check_effects
+from .held import check_held
 from .nested_maps import check_maps
 from .padding.plan import with_padding
 from .padding.rows import as_padded
@@ -105,6 +106,9 @@ def plan_one(
         if stored is not None:
             spent = {"trace": time.monotonic() - begun, "total": time.monotonic() - request.start}
             return replace(stored, seconds=stored.seconds | spent)
+    held = program_for(traced, options).facts.held_bytes()
+    held -= sum(one.nbytes for one in states_of(traced)) if states else 0.0
+    check_held(held, limit_of(options, machine), machine, "its arguments")
     menus = Menus()
 
     def search(variant: Variant, cutoff_s: float, wished: Request = request) -> Searched:

@@ -172,6 +172,12 @@ class Facts:
                 change[min(end, len(change) - 1)] -= size
         return float(np.cumsum(change).max())
 
+    def held_bytes(self) -> float:
+        """Bytes of arguments on devices, held whatever is computed again."""
+        return float(
+            sum(self.flat.values[v].type.nbytes * self.buffers(v) for v in self.flat.inputs)
+        )
+
     def buffers(self, v: int) -> int:
         """Number of buffers of a value's size on a device: slices of a stack, padded copies."""
         return 0 if v in self.on_host else self._buffers(v)

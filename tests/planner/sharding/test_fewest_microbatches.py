@@ -60,9 +60,9 @@ def test_the_error_is_of_the_first_number() -> None:
     with pytest.raises(PlanError, match="does not fit") as caught:
         plan(
             mean_loss, params, {"x": x, "y": x}, cluster=slow_machine(4), baselines=False,
-            optimizer=optax.adam(1e-3), memory_bytes=1000, pipeline="off", progress=heard.append,
+            optimizer=optax.adam(1e-3), memory_bytes=6000, pipeline="off", progress=heard.append,
         )  # fmt: skip
-    assert caught.value.needs_bytes > 1000
+    assert caught.value.needs_bytes > 6000
     assert heard.count("trace") < 7  # divisors of 64
 
 
@@ -79,9 +79,33 @@ def test_a_loss_that_cannot_be_cut_is_the_reason() -> None:
     with pytest.raises(PlanError, match="does not fit") as caught:
         plan(
             largest, params, {"x": x}, cluster=slow_machine(4), baselines=False,
-            optimizer=optax.adam(1e-3), memory_bytes=1000, pipeline="off",
+            optimizer=optax.adam(1e-3), memory_bytes=2000, pipeline="off",
         )  # fmt: skip
     assert "reduce_max" in caught.value.message
     assert "test_fewest_microbatches.py" in caught.value.message
     assert "more micro-batches" not in caught.value.remedy
-    assert caught.value.needs_bytes > 1000
+    assert caught.value.needs_bytes > 2000
+
+
+def test_what_a_step_holds_throughout_is_refused_before_any_search() -> None:
+    """Neither micro-batches, recomputation nor stages are tried; a byte more, and they are."""
+    params = {"w1": Shape((64, 256), jnp.float32), "w2": Shape((256, 64), jnp.float32)}
+    params["b1"] = Shape((256,), jnp.float32)
+    x, heard = Shape((16, 64), jnp.float32), list[str]()
+
+    def refused(limit: int) -> PlanError:
+        heard.clear()
+        with pytest.raises(PlanError, match="does not fit") as caught:
+            plan(
+                mean_loss, params, {"x": x, "y": x}, cluster=slow_machine(4), baselines=False,
+                optimizer=optax.adam(1e-3), memory_bytes=limit, progress=heard.append,
+            )  # fmt: skip
+        return caught.value
+
+    error = refused(50_000)
+    held = 4 * (3 * (2 * 64 * 256 + 256) + 1 + 2 * 16 * 64) / 4
+    assert error.needs_bytes == pytest.approx(held, abs=4)
+    assert "micro-batches nor stages are of help" in error.remedy
+    assert not any("recompute" in line or "stage" in line for line in heard)
+    assert "its arguments alone" not in refused(int(held) + 8).message
+    assert any("recompute" in line for line in heard)
