@@ -32,6 +32,7 @@ from ..result.plan import Plan
 from ..sharding.fewest_microbatches import plan_step
 from ..sharding.plan_program import One
 from ..sharding.written_attention import with_kernels
+from ..solver.numba_processes import begin
 from ..training.step_call import StepCall
 from ..training.training import Training
 
@@ -87,6 +88,8 @@ def plan(
     request = Request(machine, wanted, say, start, interruption)
     name = getattr(fn, "__name__", type(fn).__name__)
     LOGGER.info("planning %s on %s", name, request.machine.name)
+    if begin():
+        say("compiling the solver's loops, once on this machine")
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     if optimizer is not None:
         owned = {"donate_argnums": donate, "roles": roles}

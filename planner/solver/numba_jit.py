@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import numba
 
-F = TypeVar("F", bound=Callable[..., Any])
+Loop = Callable[..., Any]
+F = TypeVar("F", bound=Loop)
+# A loop, and the types of its arguments, as Numba names them.
+Call = tuple[Loop, tuple[object, ...]]
+
+
+@dataclass
+class Interpreted:
+    """Loops that Python interprets, and the calls of each, but for those of other loops."""
+
+    loops: list[Loop] = field(default_factory=list[Loop])
+    calls: dict[Call, None] = field(default_factory=dict[Call, None])
+    busy: bool = False
+
+    def noted(self, loop: Loop) -> Loop:
+        """The loop, whose calls are noted."""
+
+        def call(*values: object) -> object:
+            if self.busy:
+                return loop(*values)
+            self.calls[loop, tuple([cast(Any, numba).typeof(value) for value in values])] = None
+            self.busy = True
+            try:
+                return loop(*values)
+            finally:
+                self.busy = False
+
+        self.loops.append(loop)
+        return call
+
+    def compile(self, calls: Iterable[Call]) -> None:
+        """Compiles all loops, for some of the calls, into the cache on disk."""
+        for loop in self.loops:
+            loop.__globals__[loop.__name__] = _compiled(loop)  # others of its file may call it
+        for loop, types in calls:
+            loop.__globals__[loop.__name__].compile(types)
+
+
+_interpreted: list[Interpreted] = []
 
 
 def compiled(loop: F) -> F:
@@ -16,6 +55,16 @@ def compiled(loop: F) -> F:
     Where neither the package nor the user's cache folder can be written, it is compiled anew by
     every process.
     """
+    return cast(F, _interpreted[0].noted(loop) if _interpreted else _compiled(loop))
+
+
+def interpret() -> Interpreted:
+    """Has Python interpret the loops that are defined from now on."""
+    _interpreted[:] = [Interpreted()]
+    return _interpreted[0]
+
+
+def _compiled(loop: Loop) -> Any:
     njit = cast(Any, numba).njit
     try:
         return njit(cache=True, nogil=True)(loop)

@@ -1,8 +1,8 @@
-"""Compiles all loops, or loads them from the cache, on a small problem: before the clock starts."""
+"""A small problem that is solved with every loop, which compiles it or loads it from the cache."""
 
 from __future__ import annotations
 
-import functools
+from typing import Any
 
 import numpy as np
 
@@ -10,13 +10,21 @@ from .arrays import flatten_problem
 from .bound.memory_multipliers import Multipliers
 from .bound.message_passing import Messages
 from .bound.reduced_cost_fixing import cheap_enough
+from .exact.components import components
 from .problem import Edge, IntraProblem
+from .reduce import node_elimination
 from .reduce.reduce import reduce
 
 
-@functools.cache
-def warm() -> None:
-    """Runs every compiled loop once in this process."""
+def is_cold() -> bool:
+    """Whether a loop that has a place on disk had to be compiled."""
+    shortest: Any = node_elimination.min_plus
+    shortest(np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(1), np.zeros((1, 1)))
+    return bool(shortest.stats.cache_path) and not shortest.stats.cache_hits
+
+
+def run() -> None:
+    """Solves a small problem by hand, with every loop."""
     random = np.random.default_rng(0)
     count = 9
     pairs = [(u, v) for v in range(8) for u in range(v) if u != 0 or v == 1]
@@ -37,5 +45,6 @@ def warm() -> None:
     multipliers.step()
     state.lift(np.zeros(flat.size, dtype=np.int64))
     cheap_enough(multipliers.messages, multipliers.best, np.inf)
+    components(flat)
     Messages(flat).levelled()
     Messages(flat, single=True).sweep()

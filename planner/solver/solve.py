@@ -32,7 +32,7 @@ from .exact.bucket_elimination import Tables, eliminated
 from .exact.components import decide_apart
 from .exact.ilp import columns, solve_ilp
 from .incumbent import EXACT, Incumbent
-from .numba_warmup import warm
+from .numba_processes import warm
 from .option_classes import Classes, pairs_of, solve_by_classes
 from .options import SolveOptions as SolveOptions
 from .problem import Floats, IntraProblem, IntraSolution, Point

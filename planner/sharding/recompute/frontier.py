@@ -17,13 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import networkx as nx
+import lazy_loader
 
 from ir.analysis import Place
 
 from .kinds import cuts, narrow, root_stride
 from .saved import Key, Layer, Made
+
+if TYPE_CHECKING:
+    import networkx as nx
+else:
+    nx = lazy_loader.load("networkx")  # only needed where memory is short
 
 SecondsOf = Callable[[Place], float]
 NEARLY = 1e-6  # share of all work that a change of the choice is worth

@@ -162,12 +162,13 @@ def _joined(flat: Flat, own: Floats, sides: list[NeighbourTable]) -> Floats:
     if len(tables) == 1:
         return (own[:, None] + tables[0]).min(axis=0)
     out = np.full((sides[0][3], sides[1][3]), np.inf)
-    _min_plus(np.ascontiguousarray(tables[0]), np.ascontiguousarray(tables[1]), own, out)
+    min_plus(np.ascontiguousarray(tables[0]), np.ascontiguousarray(tables[1]), own, out)
     return out
 
 
 @compiled
-def _min_plus(left: Floats, right: Floats, own: Floats, out: Floats) -> None:
+def min_plus(left: Floats, right: Floats, own: Floats, out: Floats) -> None:
+    """out[i, j] = least of itself and of own[k] + left[k, i] + right[k, j]."""
     for k in range(len(own)):
         for i in range(out.shape[0]):
             head = own[k] + left[k, i]

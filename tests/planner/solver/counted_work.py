@@ -14,7 +14,7 @@ from planner.solver.bound.message_passing import Messages
 from planner.solver.budget import Budget
 from planner.solver.exact import ilp
 from planner.solver.exact.highs import Highs
-from planner.solver.numba_warmup import warm
+from planner.solver.numba_processes import warm
 from planner.solver.problem import IntraProblem
 from planner.solver.search import branch_and_bound, kernel_search
 
