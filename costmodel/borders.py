@@ -5,9 +5,10 @@ n elements on a device, of which b come from one side and c from the other,
 
     sent = (b + c) / n * bytes    bytes afterwards = (1 + (b + c) / n) * bytes
 
-in a permute from either side, in more of them where a border is wider than a shard; nothing runs
-beside them. A shift sends at most a shard, in one permute or two. But for a shift, the op then runs
-on a copy of its shard with all borders. Where its result has borders too, the same bytes go back.
+in a permute from either side, in more of them where a border is wider than a shard. What runs
+beside them is the planner's to say (`planner/sharding/problem/border_exchanges.py`). A shift sends
+at most a shard, in one permute or two. But for a shift, the op then runs on a copy of its shard
+with all borders. Where its result has borders too, the same bytes go back.
 
 Emission: `planner.emit.halo`.
 """

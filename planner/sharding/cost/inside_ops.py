@@ -80,6 +80,9 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
         parts = strategy.factor_axes(plan.mesh)
         ways = {n: np.array([float(plan.mesh.product(parts.get(n, ())))]) for n in spec.names}
         if op.node.op in SLIDING:
+            whole_s = builder.borders.seconds(i, (strategy,))
+            hidden_s = float(builder.borders.hidden_s(i, whole_s)[0])
+            shown = 1.0 - hidden_s / float(whole_s[0]) if whole_s[0] else 1.0
             for sent in Borders(op.node, operand_types(flat, op), spec, ways, 1).sent:
                 if sent.each:
                     along = joint_axes(spec, strategy, plan.mesh.names, (sent.slide.factor,))
@@ -87,7 +90,7 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
                         float(x[0]) * op.weight
                         for x in (sent.count, sent.bytes, sent.seconds(hops))
                     )
-                    yield Inside(PERMUTE, along, count, total, total_s, total_s, cause)
+                    yield Inside(PERMUTE, along, count, total, total_s, total_s * shown, cause)
             continue
         types = operand_types(flat, op)
         for kind, found in _exchanges(op, types, spec, ways, cache.compute, hops):

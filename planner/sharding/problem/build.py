@@ -34,6 +34,7 @@ from ir import (
 from ir.analysis import FlatOp, operand_types
 
 from ...solver.problem import Edge, Floats, Hidden, IntraProblem
+from .border_exchanges import BorderExchanges
 from .buffers import LiveIntervals
 from .facts import Facts
 from .host_copies import HostCopies
@@ -117,6 +118,7 @@ class Builder:
         least_s = outline.least_s(self.cache.compute, devices) if self.overlap else None
         beside_s = None if least_s is None else outline.windows.beside_s(least_s)
         self.host_copies = HostCopies(outline, least_s, self.cache)
+        self.borders = BorderExchanges(outline, beside_s, self.cache)
         for slot in outline.slots:
             self._node(slot)
         own, edges = self._edges(beside_s)
@@ -125,6 +127,7 @@ class Builder:
                 self._taken(node, v)
         work = self._multiplied(self.costs)
         costs = [c + own[n] if n in own else c for n, c in enumerate(work)]
+        busy = self.borders.busy(work)
         horizon = int(outline.end.max(initial=0))
         live_intervals = LiveIntervals(
             outline.node, outline.start, outline.end, tuple(self.use), horizon
@@ -136,7 +139,7 @@ class Builder:
                 spans[n] = (int(first), int(last))
         problem = IntraProblem(
             tuple(costs), tuple(edges), tuple(self.use), tuple(spans), self.limit_bytes,
-            tuple(work_of(outline, work)) if any(e.hidden is not None for e in edges) else (),
+            tuple(work_of(outline, busy)) if any(e.hidden is not None for e in edges) else (),
         )  # fmt: skip
         built = Built(problem, tuple(self.refs), outline, tuple(work), live_intervals, beside_s)
         return built.watching(live_intervals.worst_moments()) if outline.folded else built
@@ -259,9 +262,9 @@ class Builder:
     def _op(self, slot: Slot) -> None:
         i, op = slot.number, self.flat.ops[slot.number]
         menu, spec = self.menu(op), self.facts.spec(op)
-        inner = [v for v in op.outputs if v not in self.facts.shared]
-        use = self._op_bytes(op, menu, inner)
-        self._add(NodeRef(i, -1, menu, ()), self._op_cost(i, op, spec, menu), use)
+        use = self._op_bytes(op, menu, [v for v in op.outputs if v not in self.facts.shared])
+        cost = self.borders.shown(len(self.refs), i, menu, self._op_cost(i, op, spec, menu))
+        self._add(NodeRef(i, -1, menu, ()), cost, use)
 
     def _wait(self, slot: Slot) -> None:
         assert slot.made is not None
@@ -318,21 +321,19 @@ class Builder:
         return held_bytes(op.node, operand_types(self.flat, op), spec, ways, len(menu))
 
     def _op_cost(self, i: int, op: FlatOp, spec: FactorSpec, menu: tuple[Strategy, ...]) -> Floats:
-        reads, writes, launches, moved, computed = self.facts.paid(i, self.cache.compute)
+        paid = self.facts.paid(i, self.cache.compute)
         types = operand_types(self.flat, op)
         if op.node.op in HOST_COPIES:
             return self.host_copies.exposed_s(i, menu) * op.weight
         key = (
-            "cost", op.node.op, types, op.node.outputs, op.node.attrs, id(menu), reads, writes,
-            launches, moved, computed, op.weight, self.overlap if spec.joint else None,
+            "cost", op.node.op, types, op.node.outputs, op.node.attrs, id(menu), *paid, op.weight,
+            self.overlap if spec.joint else None,
         )  # fmt: skip
         if key not in self.cache.vectors:
-            what = op.node, lookup(op.node.op), types, spec
-            work = OpWork(*what, reads, writes, launches, moved, computed)
+            work = OpWork(op.node, lookup(op.node.op), types, spec, *paid)
             hops = hops_of(spec, menu, self.cache.reshard, overlap=self.overlap)
             seconds = op_seconds(work, self.cache.parts(spec, menu), self.cache.compute, hops)
-            seconds = np.broadcast_to(seconds, (len(menu),))
-            self.cache.vectors[key] = np.ascontiguousarray(seconds) * op.weight
+            self.cache.vectors[key] = np.broadcast_to(seconds, (len(menu),)) * op.weight
             self.cache.menus[("keep", id(menu))] = menu
         return self.cache.vectors[key]
 
