@@ -28,6 +28,7 @@ BENCHES = (
     "joint",
     "long-context",
     "memory",
+    "memory-oracle",
     "one-gpu",
     "one-gpu-ops",
     "oracles",
@@ -57,8 +58,9 @@ BENCHES = (
 )
 WITH_VALUE = (  # of single benches
     "--before", "--checkout", "--count", "--data", "--first", "--jobs", "--keep", "--limit",
-    "--measure", "--mesh", "--minutes", "--only", "--padded", "--pipelines", "--programs",
-    "--python", "--repeat", "--rewrites", "--seed", "--sequences", "--training", "--workers",
+    "--measure", "--mesh", "--minutes", "--nodes", "--only", "--padded", "--pipelines",
+    "--programs", "--python", "--repeat", "--rewrites", "--seed", "--sequences", "--training",
+    "--workers",
 )  # fmt: skip
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 

@@ -57,6 +57,7 @@ class _PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices_per_host: Devices | None = None
     domain: Devices | None = None
     memory: str | int | None = None
+    host_memory: str | int | None = None
     intra_host: _LinkFile | None = None
     network: _LinkFile | None = None
 
@@ -216,8 +217,23 @@ def _single(part: _PartFile, name: str, path: Path) -> Cluster:
         changes["collectives"] = None
     if part.network is not None:
         changes["network"] = _link(cluster.network, part.network, f"{path.name}, key `network`")
+    if part.host_memory is not None:
+        changes["device"] = _with_host_memory(cluster, parse_bytes(part.host_memory), path)
     cluster = replace(cluster, **changes)
     return cluster if part.memory is None else cluster.with_memory(parse_bytes(part.memory))
+
+
+def _with_host_memory(cluster: Cluster, host_bytes: int, path: Path) -> Device:
+    """The device of a cluster whose hosts have so much memory, shared by their devices evenly."""
+    link, where = cluster.device.host_link, f"{path.name}, key `host_memory`"
+    if link is None:
+        raise ProfileError(
+            f"nothing is kept on hosts of {cluster.device.name}: their link is not known",
+            where=where, remedy="leave host_memory out, or give `host_link` in its profile",
+        )  # fmt: skip
+    given = {"memory_bytes": host_bytes // cluster.devices_per_host}
+    link = convert(msgspec.to_builtins(link) | given, HostLink, where=where)
+    return structs.replace(cluster.device, host_link=link)
 
 
 def _link(base: Link, new: _LinkFile, where: str) -> Link:
@@ -299,6 +315,7 @@ def _slower_to_host(a: HostLink | None, b: HostLink | None) -> HostLink | None:
         name=f"{a.name}+{b.name}",
         to_host_bytes_per_s=min(a.to_host_bytes_per_s, b.to_host_bytes_per_s),
         from_host_bytes_per_s=min(a.from_host_bytes_per_s, b.from_host_bytes_per_s),
+        memory_bytes=min(filter(None, (a.memory_bytes, b.memory_bytes)), default=None),
         source=f"{a.source}; {b.source}",
         date=max(a.date, b.date),
     )

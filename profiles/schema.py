@@ -43,12 +43,14 @@ class HostLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The way between the memory of a device and that of its host, while all devices copy.
 
     `to_host_bytes_per_s` and `from_host_bytes_per_s` are of one device and one direction, from and
-    to memory that the operating system does not move (pinned).
+    to memory that the operating system does not move (pinned). `memory_bytes` is the memory of the
+    host for each of its devices; None where nothing is known of it, and nothing limits it then.
     """
 
     name: Name
     to_host_bytes_per_s: BytesPerS
     from_host_bytes_per_s: BytesPerS
+    memory_bytes: MemoryBytes | None = None
     source: Text
     date: Date
 

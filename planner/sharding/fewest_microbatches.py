@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from ..common.errors import HeldError, IndivisibleError, PlanError, ShortError
 from ..common.request import Request
 from ..training.training import Training
+from .host_limit import HOST
 from .plan_program import One, plan_one
 from .planned_program import PlannedProgram
 from .search.asked import may_offload
@@ -75,7 +76,20 @@ def _with_states(
     try:
         return plan()
     except PlanError as other:
-        raise error if other.kind == "does-not-fit" else other from other
+        if other.kind != "does-not-fit":
+            raise
+        raise _also_on_hosts(error, other) from other
+
+
+def _also_on_hosts(error: PlanError, other: PlanError) -> PlanError:
+    """The error of a step, with what forbids state on the host if that is the host's memory."""
+    if other.where != HOST:
+        return error
+    return PlanError(
+        f"{error.message}; with state on the host: {other.message}", kind=error.kind,
+        where=error.where, needs_bytes=error.needs_bytes,
+        remedy=f"{error.remedy}; {other.remedy}",
+    )  # fmt: skip
 
 
 def fewest(

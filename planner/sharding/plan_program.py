@@ -23,6 +23,7 @@ from ..files.program_plan import ProgramPlan, SubstitutionRow
 from ..training.step_call import StepCall
 from .check_effects import check_effects
 from .held import check_held
+from .host_limit import check_host, host_limit_of, naming_the_host
 from .nested_maps import check_maps
 from .padding.plan import with_padding
 from .padding.rows import as_padded
@@ -30,7 +31,7 @@ from .planned_program import PlannedProgram
 from .problem.program import InFlight, Program, program_of
 from .problem.records import Menus
 from .recompute.choose import Chosen, choose
-from .recompute.host_states import states_of
+from .recompute.host_states import states_of, within_hosts
 from .recompute.node_seconds import node_seconds
 from .recompute.rough_plans import RoughPlans
 from .recompute.variants import Variant, as_planned
@@ -48,6 +49,8 @@ from .search.over_meshes import Search, SearchOutcome, limit_of
 from .search.stored_plans import plan_key, store_plan, stored_plan
 from .searched import Searched
 from .wished import with_asked
+
+ROUNDING = 1e-9  # relative: a bound that is a step less its least gain
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,16 @@ def plan_one(
     options, notes = with_asked(request.options, traced, machine)
     request = replace(request, options=options)
     traced = replace(traced, warnings=(*traced.warnings, *notes))
-    if states and not (may_offload(options, machine) and states_of(traced)):
+    movable = states_of(traced) if states and may_offload(options, machine) else ()
+    if states and not movable:
         raise PlanError(
             "there is no state that the host could hold",
             kind="does-not-fit",
             where=one.name,
             remedy="use more devices or more memory",
         )
+    moved = within_hosts(movable, host_limit_of(machine) * machine.num_devices)
+    moved_bytes, movable_bytes = (sum(s.nbytes for s in some) for some in (moved, movable))
     memory, key = memory_of(options), ""
     if memory.store:
         key = key_of_one(one, traced, machine, options, cutoff_s, *(("states",) * states))
@@ -107,8 +113,8 @@ def plan_one(
             spent = {"trace": time.monotonic() - begun, "total": time.monotonic() - request.start}
             return replace(stored, seconds=stored.seconds | spent)
     held = program_for(traced, options).facts.held_bytes()
-    held -= sum(one.nbytes for one in states_of(traced)) if states else 0.0
-    check_held(held, limit_of(options, machine), machine, "its arguments")
+    with naming_the_host(movable_bytes - moved_bytes):
+        check_held(held - moved_bytes, limit_of(options, machine), machine, "its arguments")
     menus = Menus()
 
     def search(variant: Variant, cutoff_s: float, wished: Request = request) -> Searched:
@@ -119,13 +125,15 @@ def plan_one(
     def pricer(traced: Traced, best: Candidate) -> Pricer:
         return Pricer(machine, options, best, _ties(traced), _donated(traced))
 
-    chosen = choose(
-        traced, request, search,
-        lambda t: node_seconds(program_for(t, options).facts, machine),
-        lambda found: RoughPlans(
-            traced, lambda t: pricer(t, found.outcome.best), limit_of(options, machine)
-        ), cutoff_s, _copy_s(machine) if may_offload(options, machine) else None, states=states,
-    )  # fmt: skip
+    with naming_the_host(movable_bytes - moved_bytes):
+        chosen = choose(
+            traced, request, search,
+            lambda t: node_seconds(program_for(t, options).facts, machine),
+            lambda found: RoughPlans(
+                traced, lambda t: pricer(t, found.outcome.best), limit_of(options, machine)
+            ), cutoff_s, _copy_s(machine) if may_offload(options, machine) else None,
+            states=moved if states else None,
+        )  # fmt: skip
     known = Searched(_as_chosen(chosen.found.plan, chosen), chosen.found.outcome)
     known, whole = with_padding(known, chosen.variant.traced, request, search, pricer)
     plan, best = known.plan, known.outcome.best
@@ -177,7 +185,8 @@ def _as_chosen(plan: PlannedProgram, chosen: Chosen[Searched]) -> PlannedProgram
     """A plan that says what is computed again, with a bound for all variants that were planned."""
     program = plan.program
     stop, bound_s = program.stop, min(chosen.bound_s, program.step_s)
-    if stop == Stop.OPTIMAL.name and program.step_s - bound_s > PROVED * program.step_s:
+    gap_s = program.step_s - bound_s
+    if stop == Stop.OPTIMAL.name and gap_s > PROVED * (1 + ROUNDING) * program.step_s:
         stop = Stop.GAP.name
     return replace(plan, program=msgspec.structs.replace(
         program, recomputed=chosen.variant.rows, hosted=chosen.variant.hosted,
@@ -291,12 +300,14 @@ def plan_traced(
         menus: menus of other searches on the same cluster.
 
     Raises:
-        PlanError: if nothing fits in memory.
+        PlanError: if nothing fits in memory, or the plan not in that of the hosts.
     """
     program = program_for(traced, request.options).holding(one.in_flight)
     traced_s = time.monotonic() - begun
     search = Search(program, request, memory, cutoff_s=cutoff_s, known=known, menus=menus)
-    return planned(one, traced, search, found := search.run(), traced_s), found
+    made = planned(one, traced, search, found := search.run(), traced_s)
+    check_host(made.program.host_bytes, request.machine)
+    return made, found
 
 
 def planned(

@@ -196,9 +196,21 @@ def test_a_mixed_cluster_goes_at_the_pace_of_the_slowest(tmp_path: Path) -> None
     assert Cluster.from_dict(json.loads(json.dumps(cluster.to_dict()))) == cluster
 
 
+def test_the_memory_of_a_host_is_shared_by_its_devices(tmp_path: Path) -> None:
+    text = "device: h100\ndevices: 16\ndevices_per_host: 4\nhost_memory: 1TB\n"
+    link = parse_cluster(write(tmp_path / "lab.yaml", text)).device.host_link
+    assert link is not None
+    assert link.memory_bytes == 250 * 10**9
+    text = "groups: [{device: h100, devices: 8, host_memory: 800GB}, {device: a100, devices: 8}]\n"
+    link = parse_cluster(write(tmp_path / "mixed.yaml", text)).device.host_link
+    assert link is not None
+    assert link.memory_bytes == 100 * 10**9
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("device: v100\ndevices: 8\nhost_memory: 1TB\n", "nothing is kept on hosts of"),
         ("device: h100\n", "missing required field `devices`"),
         ("device: h100\ndevices: 8\nhosts: 1\n", "unknown field `hosts`.*the keys are"),
         ("device: h100\ndevices: -8\n", "key `devices`.*found -8"),

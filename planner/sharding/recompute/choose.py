@@ -17,8 +17,9 @@ from ir.trace import Traced
 
 from ...common.errors import PlanError, ShortError
 from ...common.request import Request
+from ..search.context import WORTH as LEAST_GAIN
 from .frontier import SecondsOf, frontier
-from .host_states import states_of
+from .host_states import State
 from .keep import recomputes
 from .kinds import KINDS, chosen_by_kind
 from .passes import differentiates
@@ -89,7 +90,7 @@ def choose(
     cutoff_s: float,
     copy_s: Callable[[float], float] | None = None,
     *,
-    states: bool = False,
+    states: Sequence[State] | None = None,
 ) -> Chosen[T]:
     """Chooses what a program computes again and what waits on the host, and plans it.
 
@@ -108,17 +109,16 @@ def choose(
         cutoff_s: upper limit of the step [s].
         copy_s: seconds of copying an amount of all devices together to the host [byte]; None if
             nothing may go there that the program does not send there.
-        states: whether state waits on the host in every variant; of the fastest, then as little as
-            fits.
+        states: state that waits on the host in every variant, the largest first; of the fastest,
+            then as little as fits. None if none may.
 
     Raises:
         PlanError: if no variant has a plan that fits, or is below the cutoff.
     """
-    if not states:
+    if states is None:
         return _chosen(traced, request, search, seconds_of, rough, cutoff_s, copy_s)
-    found_states = states_of(traced)
-    every = [one.argument for one in found_states]
-    saved_s = 0.0 if copy_s is None else 2 * copy_s(sum(one.nbytes for one in found_states))
+    every = [one.argument for one in states]
+    saved_s = 0.0 if copy_s is None else 2 * copy_s(sum(one.nbytes for one in states))
     tried: dict[str, Variant] = {}
 
     def away(variant: Variant, limit_s: float) -> T:
@@ -297,7 +297,7 @@ def _best(
         except PlanError as error:
             if error.kind == "not-faster":
                 beaten = error
-                bounds.append(limit)
+                bounds.append(limit * (1 - LEAST_GAIN))
             elif error.kind != "does-not-fit":
                 raise
             elif refused is None or needed(error) < needed(refused):

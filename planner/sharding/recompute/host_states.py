@@ -28,6 +28,7 @@ from .update_loop import Update, host_copy, update_loop
 
 # Of all state: smaller arrays stay on the device. Not measured.
 LEAST_SHARE = 1e-3
+BUFFERS = 2  # of a state on the host: the last one and the next one
 # Requests of a sharding or a memory, which hold a rank.
 _PLACED = frozenset({"device_put", "reshard", "sharding_constraint"})
 
@@ -59,6 +60,16 @@ def states_of(traced: Traced) -> tuple[State, ...]:
     total = sum(one.nbytes for one in found)
     large = [one for one in found if one.nbytes >= LEAST_SHARE * total]
     return tuple(sorted(large, key=lambda one: (-one.nbytes, one.argument)))
+
+
+def within_hosts(states: Sequence[State], host_bytes: float) -> tuple[State, ...]:
+    """As much of some state as the hosts hold, in its order; the next state is another buffer."""
+    kept: list[State] = []
+    for one in states:
+        if BUFFERS * one.nbytes <= host_bytes:
+            kept.append(one)
+            host_bytes -= BUFFERS * one.nbytes
+    return tuple(kept)
 
 
 def with_states_on_host(traced: Traced, arguments: Collection[int]) -> Traced:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from msgspec import structs
 
 from costmodel import parse_cluster
 from ir import FROM_HOST, HOST_COPIES, TO_HOST, IRError
@@ -21,6 +22,7 @@ from planner import load, plan, verify
 from planner.common.compiler_options import WITHOUT_GRAPHS
 from planner.common.errors import PlanError
 from planner.emit.compilers import has_plugin
+from planner.sharding.host_limit import HOST, USABLE
 from planner.sharding.lower import lower_decisions
 from planner.sharding.recompute.hosted import stacked_values
 from planner.sharding.recompute.variants import (
@@ -76,6 +78,25 @@ def arguments() -> tuple[jax.Array, jax.Array]:
     keys = jax.random.split(jax.random.key(0))
     ws = jax.random.normal(keys[0], (LAYERS, WIDTH, WIDTH)) / WIDTH**0.5
     return ws, jax.random.normal(keys[1], (ROWS, WIDTH))
+
+
+def test_what_a_program_sends_must_fit_the_host() -> None:
+    """The refusal names the memory of the host; a byte more, and there is a plan."""
+    machine = parse_cluster("8xh100")
+    known = machine.device.host_link
+    assert known is not None
+    away = plan(step, *arguments(), mesh=(8,), **SETTINGS).program.host_bytes
+    for more, fits in ((1e6, True), (-1.0, False)):
+        needs = 1e6 if fits else away / USABLE + more
+        link = structs.replace(known, memory_bytes=int(needs))
+        device = structs.replace(machine.device, host_link=link)
+        ask = settings(cluster=replace(machine, device=device), mesh=(8,))
+        if fits:
+            assert plan(step, *arguments(), **ask).program.host_bytes == away
+            continue
+        with pytest.raises(PlanError, match="of the host's memory are needed") as caught:
+            plan(step, *arguments(), **ask)
+        assert caught.value.where == HOST
 
 
 def large() -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:

@@ -20,6 +20,7 @@ from ir.trace import Traced, trace
 from planner import Plan, PlanError, load, plan, verify
 from planner.emit import compile_plan
 from planner.emit.compilers import has_plugin
+from planner.sharding.host_limit import USABLE
 from planner.sharding.recompute.host_states import states_of, with_states_on_host
 from planner.training.step import build_step
 from tests.planner.emit.plans import LINE, lowered, random_decisions
@@ -167,6 +168,25 @@ def test_more_memory_is_never_slower_and_takes_less_of_the_host() -> None:
     assert loose.step_s <= tight.step_s
     assert loose.program.host_bytes <= tight.program.host_bytes
     assert loose.lower_bound_s <= loose.step_s
+
+
+def on_hosts_of(nbytes: float, tmp_path: Path) -> Plan:
+    """As `planned(0.5)`, on a machine whose plans may take so much of the host for each device."""
+    path = tmp_path / "lab.yaml"
+    size = int(nbytes / USABLE * 8) + 8
+    path.write_text(f"device: h100\ndevices: 8\nhost_memory: {size}\n")
+    batch, limit = jax.ShapeDtypeStruct((16, 8), "int32"), int(planned(0.5).program.limit_bytes)
+    ask: dict[str, Any] = SETTINGS | {"cluster": path}
+    return plan(loss, LARGE, batch, memory_bytes=limit, **ask)
+
+
+def test_no_plan_takes_more_than_the_host_has(tmp_path: Path) -> None:
+    found = planned(0.5).program
+    assert on_hosts_of(found.host_bytes, tmp_path).program.host_states == found.host_states
+    with pytest.raises(PlanError, match="does not fit") as caught:
+        on_hosts_of(found.host_bytes / 2, tmp_path)
+    assert "memory of the hosts is too small" in caught.value.message
+    assert "host_memory" in caught.value.remedy or "hosts of more memory" in caught.value.remedy
 
 
 def test_a_saved_plan_has_the_same_state_on_the_host(tmp_path: Path) -> None:
