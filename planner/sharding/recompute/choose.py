@@ -8,9 +8,8 @@ of the bounds of all choices is a bound for these choices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, combinations, islice
-from typing import Generic, Protocol, TypeVar
+from dataclasses import replace
+from itertools import chain, islice
 
 from ir import digest
 from ir.trace import Traced
@@ -18,6 +17,8 @@ from ir.trace import Traced
 from ...common.errors import PlanError, ShortError
 from ...common.request import Request
 from ..search.context import WORTH as LEAST_GAIN
+from .chosen import Chosen, Rough, T
+from .every_choice import best_of_every, every_choice
 from .frontier import SecondsOf, frontier
 from .host_states import State
 from .keep import recomputes
@@ -31,54 +32,12 @@ MOST_CHOICES = 8
 # memory limit below which a plan counts as not slowed down by it.
 WORTH, SPARE = 0.002, 0.5
 EVERY_CHOICE_OF = 6  # nodes, of which every choice is planned
+# Nodes of which every choice has a rough plan; `benchmarks memory-oracle` has programs of 9.
+ROUGHLY_EVERY_OF = 9
 CHECKPOINT = ", jax.checkpoint around layers"
 BISECTIONS = 3  # plans with some of the state on the host; not measured
 PART_STATES = "offload: the lower bound is that of the choices of state that were planned"
 PART = "recompute: the lower bound is that of the choices that were planned, not of all"
-
-
-class Found(Protocol):
-    """Result of a search."""
-
-    @property
-    def step_s(self) -> float:
-        """Predicted seconds of a step."""
-        ...
-
-    @property
-    def bound_s(self) -> float:
-        """Lower bound of the step over all plans of the variant [s]."""
-        ...
-
-
-T = TypeVar("T", bound=Found)
-
-
-class Rough(Protocol):
-    """Plans of variants on the mesh of a plan, without a proof."""
-
-    def step_s(self, variant: Variant) -> float:
-        """Predicted seconds of a step; infinite if no plan that fits is found."""
-        ...
-
-    def saving_s(self) -> float:
-        """Seconds of a step by which the plan would be faster without a memory limit."""
-        ...
-
-
-@dataclass(frozen=True)
-class Chosen(Generic[T]):
-    """The variant to plan.
-
-    found: its plan.
-    bound_s: lower bound of the step over all variants that were planned [s].
-    notes: what the bound does not cover.
-    """
-
-    variant: Variant
-    found: T
-    bound_s: float
-    notes: tuple[str, ...] = ()
 
 
 def choose(
@@ -212,7 +171,10 @@ def _chosen(
     )
     others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []
     best = _best(chain(others, variants), request, search, cutoff_s, refused)
-    every = len(_recomputable(layers)) <= EVERY_CHOICE_OF and not request.interruption.happened
+    each = _recomputable(layers)
+    if EVERY_CHOICE_OF < len(each) <= ROUGHLY_EVERY_OF:
+        best = best_of_every(best, kept, each, rough, request, search)
+    every = len(each) <= EVERY_CHOICE_OF and not request.interruption.happened
     every = every and (copy_s is None or not any(layer.loop for layer in layers))
     return best if every else replace(best, notes=(PART,))
 
@@ -363,7 +325,7 @@ def _variants(
     """
     each = _recomputable(layers)
     if len(each) <= EVERY_CHOICE_OF:
-        choices = [frozenset[Key](), *_every_choice(each)]
+        choices = [frozenset[Key](), *every_choice(each)]
     else:
         found = frontier(layers, seconds_of(kept), MOST_CHOICES)
         named = [chosen_by_kind(layers, kind) for kind in KINDS]
@@ -383,8 +345,3 @@ def _variants(
 def _recomputable(layers: Sequence[Layer]) -> list[frozenset[Key]]:
     """Results of each node that may be computed again."""
     return [layer.keys([node]) for layer in layers for node in layer.needed() if node.again]
-
-
-def _every_choice(each: Sequence[frozenset[Key]]) -> list[frozenset[Key]]:
-    subsets = chain.from_iterable(combinations(each, n) for n in range(1, len(each) + 1))
-    return [frozenset[Key]().union(*subset) for subset in subsets]

@@ -90,15 +90,16 @@ def as_planned(
 
 
 def _on_host(traced: Traced, hosted: Rows) -> Traced:
-    return replace(traced, program=with_hosted(traced.program, _keys(hosted)))
+    return replace(traced, program=with_hosted(traced.program, keys_of(hosted)))
 
 
 def applied(kept: Traced, rows: Rows) -> Traced:
     """A program that keeps everything, with the values of some rows computed again."""
-    return replace(kept, program=with_recompute(kept.program, _keys(rows)))
+    return replace(kept, program=with_recompute(kept.program, keys_of(rows)))
 
 
-def _keys(rows: Rows) -> list[Key]:
+def keys_of(rows: Rows) -> list[Key]:
+    """The values of some rows of a plan file."""
     return [(row.place, v) for row in rows for v in row.numbers]
 
 
