@@ -166,7 +166,7 @@ def _around(
     for position, (own, other) in enumerate(((left, right), (right, left))):
         v = op.inputs[position]
         if isinstance(v, int):
-            kept = set(own) & set(result) - set(other)
+            kept = set(own) & set(result) - set(other) - {""}
             beside = replace(_seen(i, own, kept, groups), copied_bytes=_put_together(flat, op))
             if beside.cuts:
                 yield _site(op, "operand", position), beside

@@ -115,24 +115,39 @@ class OpenDivisions:
         families: Sequence[str],
         stages: Sequence[int],
         turns: Sequence[tuple[int, int]],
-    ) -> Iterator[Open]:
-        """All divisions below the best step, but for some of sources with too many."""
+        most: int,
+    ) -> list[Open]:
+        """All divisions below the best step, but for some of sources with too many.
+
+        Once there are more than `most`, only those close to the bound are added: the others count
+        only where all are looked at.
+        """
         self.unlisted_s = limit_s = best_s * (1 - EXACT)
+        found = list[Open]()
+
+        def limits() -> tuple[float, ...]:
+            close_s = limit_s * (1 - CLOSE)
+            return (limit_s, close_s) if len(found) <= most else (close_s,)
+
         for count in counts:
             with suppress(IndivisibleError):
                 listing = self._listing(count, stages)
                 parts = self._below(
-                    limit_s, partial(listing.below, most=MOST_LISTED), listing.least_s
+                    limits(), partial(listing.below, most=MOST_LISTED), listing.least_s
                 )
                 for family in families:
-                    yield from self._opened(count, family, 1, parts, limit_s)
+                    found += self._opened(count, family, 1, parts, limit_s)
                 for groups, chunks in turns:
                     if not count % groups and groups * chunks < self.floors.shares.count:
-                        parts = self._in_turn(listing, groups, chunks, limit_s)
-                        yield from self._opened(count, INTERLEAVED, chunks, parts, limit_s)
+                        parts = self._in_turn(listing, groups, chunks, limits())
+                        found += self._opened(count, INTERLEAVED, chunks, parts, limit_s)
+        return found
 
-    def _in_turn(self, listing: Listing, groups: int, chunks: int, limit_s: float) -> list[Parts]:
+    def _in_turn(
+        self, listing: Listing, groups: int, chunks: int, limits: Sequence[float]
+    ) -> list[Parts]:
         """Divisions in which groups take turns."""
+        limit_s = limits[0]
         least_s, size = listing.least_in_turn_s(groups, chunks), listing.turn_size(groups)
         if least_s >= limit_s:
             return []
@@ -143,22 +158,22 @@ class OpenDivisions:
         simulator = in_turn_simulator(listing.count, groups, chunks, updated=True)
         paths = paths_of(simulator, listing.floors[size].tasks, moved_s, limit_s)
         return self._below(
-            limit_s, partial(listing.in_turn, groups, chunks, paths, most=MOST_LISTED),
+            limits, partial(listing.in_turn, groups, chunks, paths, most=MOST_LISTED),
             lambda: max(least_s, paths.least_s),
         )  # fmt: skip
 
     def _below(
-        self, limit_s: float, find: Callable[[float], list[Parts] | None],
+        self, limits: Sequence[float], find: Callable[[float], list[Parts] | None],
         least_s: Callable[[], float],
     ) -> list[Parts]:  # fmt: skip
-        """Divisions of a source below a limit; where they are too many, those close to the bound.
+        """Divisions of a source below the first limit below which they are not too many.
 
         Args:
-            limit_s: the limit [s].
+            limits: in falling order [s].
             find: limit -> divisions, None where there are too many.
             least_s: the least bound of all divisions [s].
         """
-        for below_s in (limit_s, limit_s * (1 - CLOSE)):
+        for below_s in limits:
             parts = find(below_s)
             if parts is not None:
                 self.unlisted_s = min(self.unlisted_s, below_s)

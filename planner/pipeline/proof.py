@@ -87,7 +87,9 @@ class Proof:
             turns: (groups of devices, stages on each) of interleaved 1F1B.
         """
         best_s = best.ranked.step_s if best else float("inf")
-        self.opened = [*self.divisions.listed(best_s, counts, families, stages, turns)]
+        self.opened = self.divisions.listed(
+            best_s, counts, families, stages, turns, MOST_OPENED
+        )  # fmt: skip
         is_little = len(self.opened) <= MOST_OPENED and self.work() <= self.left
         queue = [(self.bound_s(one), k, one) for k, one in enumerate(self.opened)]
         heapify(queue)

@@ -95,16 +95,16 @@ class Builder:
         if key not in self.cache.menus:
             found = strategies(spec, self.mesh, groups, self.cache.splits)
             gone = {f"@{g}" for g in range(len(groups)) if g not in usable}
-            self.cache.menus[key] = (
-                tuple([s for s in found if gone.isdisjoint(s.roles)]) if gone else found
-            )
+            kept = tuple([s for s in found if gone.isdisjoint(s.roles)]) if gone else found
+            self.cache.menus[key] = kept
         return self.cache.menus[key]
 
     def states(self, value: int, *, partial: bool) -> States:
         shape = self.flat.values[value].type.shape
-        key = (self.cache.reshard.form(shape), len(shape), partial)
+        key = (self.cache.reshard.form(shape), len(shape), partial, 0 in shape)
         if key not in self.cache.states:
-            splits = sharded_dims(shape, self.mesh)
+            # JAX holds empty arrays whole on every device, whatever their sharding
+            splits = [((),) * len(shape)] if 0 in shape else sharded_dims(shape, self.mesh)
             self.cache.states[key] = value_states(self.mesh, splits, partial=partial)
         return self.cache.states[key]
 
