@@ -98,7 +98,8 @@ class BorderExchanges:
         """
         found = list(work)
         for node, seconds in self.exchanging.items():
-            found[node] = np.maximum(work[node] - seconds * self.members[node], 0.0)
+            spent = np.where(np.isfinite(seconds), seconds * self.members[node], 0.0)
+            found[node] = np.maximum(work[node] - spent, 0.0)  # infinite where links send nothing
         return found
 
 
