@@ -4,8 +4,8 @@
     meshwright plan benchmarks/third_party.py:resnet_50 --cluster 8xh100
 
 Haiku's networks need `dm-haiku`, language models and vision transformers `transformers` 4, the last
-with Flax's models, the others the library of their name: `jax-cfd`, `jraph`, `diffrax` (with
-`equinox`), `flowjax`; newer models are in
+with Flax's models (`google-tunix` takes 5: install 4 after it), the others the library of their
+name: `jax-cfd`, `jraph`, `diffrax` (with `equinox`), `flowjax`; newer models are in
 `third_party_newer.py`. Targets are names of this file where their library is installed.
 """
 
