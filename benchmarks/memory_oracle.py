@@ -181,6 +181,11 @@ def line(found: dict[str, Any]) -> str:
     )
 
 
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with None where nothing fits: JSON has no infinity."""
+    return {key: None if value == float("inf") else value for key, value in row.items()}
+
+
 def main(quick: bool = False) -> list[dict[str, Any]]:
     """Prints the table and returns its rows."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks memory-oracle")
@@ -195,8 +200,8 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
         found = compared(seed, given.nodes, SHARES[::4] if quick else SHARES)
         seed += 1
         if found is not None:
-            rows.append(found)
             print(line(found), flush=True)
+            rows.append({**found, "rows": [*map(_finite, found["rows"])]})
     return rows
 
 
