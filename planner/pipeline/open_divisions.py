@@ -190,16 +190,22 @@ class OpenDivisions:
         self, count: int, family: str, chunks: int, parts: Iterable[Parts], limit_s: float
     ) -> Iterator[Open]:
         transfer_s = cache(self.candidates.space(count, "1f1b").transfer_s)
+
+        @cache
+        def flight(stages: int) -> tuple[int, ...]:
+            none = (0,) * stages  # neither places nor devices count
+            return flight_of(
+                count, Division(none, none, ("none",) * stages, 0.0, 0.0, chunks), family
+            )
+
         for places, sizes in parts:
-            division = Division(places, sizes, ("none",) * len(sizes), 0.0, 0.0, chunks)
-            flight = flight_of(count, division, family)
             firsts = [sum(sizes[:s]) for s in range(len(sizes) // chunks)] * chunks
             ends = [min(a, b) for a, b in zip(sizes[:1] + sizes, sizes, strict=False)]
             moved = tuple(
                 float(transfer_s(first, size)[i])
                 for first, size, i in zip(firsts, ends, places, strict=False)
             )
-            one = Open(count, family, places, sizes, chunks, flight, moved)
+            one = Open(count, family, places, sizes, chunks, flight(len(sizes)), moved)
             if self.least_s(one) < limit_s:
                 yield one
 
