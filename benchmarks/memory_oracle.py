@@ -62,7 +62,7 @@ class Small:
 
 
 def small_step(seed: int, nodes: int) -> Small:
-    """A random step whose loss has about so many operations."""
+    """A random training step; its loss has `nodes` operations and a mean of squares."""
     draw = random.Random(seed)
     rows, width = draw.choice((4096, 8192, 16384)), draw.choice((64, 128, 256))
     made, weights = 1, 0
