@@ -26,6 +26,7 @@ BENCHES = (
     "halos",
     "host-steps",
     "joint",
+    "kernel-attention",
     "long-context",
     "memory",
     "memory-oracle",
