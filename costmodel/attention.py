@@ -24,6 +24,12 @@ Timing = tuple[int, int, int, float]  # length, heads, key heads, seconds
 # arXiv:2407.08608, figures 5 and 6.
 BACKWARD: Final = 2.5 / 0.86
 
+# Of a head, softmax takes as long as the products of this many features. Median of five lengths of
+# causal FlashAttention-2, 1,024 to 16,384, with heads of 64 and of 128 at the rates of an A100: the
+# smaller take 0.586 times the time (Dao-AILab/flash-attention, issue 307). Timed elsewhere, so no
+# part of the fits: 0.64 on H100 and H200, 0.76 on B200, 0.78 on GB200, whose products are faster.
+SOFTMAX: Final = 26.0
+
 # Two timings tell the cost of keys and values apart from that of products if they differ by at
 # least this factor in key heads, and take at least this long.
 _APART, _LONG_S = 2.0, 1e-4
@@ -79,8 +85,9 @@ def _slope(cells: dict[tuple[int, int], list[tuple[int, float]]]) -> float:
 class AttentionFit:
     """A fit to the timings of one dtype, for heads of any size.
 
-    Between two timed sizes of heads log t is straight in the logarithm of the size; below the
-    smallest the time stays, above the largest it grows with the size.
+    Between two timed sizes of heads log t is straight in the logarithm of the size; above the
+    largest it grows with the size. Below the smallest, d, a head of x features takes (x + s) /
+    (d + s) of its time, s = `SOFTMAX`.
     """
 
     def __init__(self, timings: dict[int, list[Timing]]) -> None:
@@ -107,6 +114,7 @@ class AttentionFit:
         times, moves = (BACKWARD, 2.0) if backward else (1.0, 1.0)
         found = [times * one.products_s(each, w) + moves * one.key_s * v * s for one in self._heads]
         beyond = max(features / float(self._sizes[-1]), 1.0)
+        beyond *= min((features + SOFTMAX) / (float(self._sizes[0]) + SOFTMAX), 1.0)
         high = int(np.clip(np.searchsorted(self._sizes, features), 1, max(len(found) - 1, 1)))
         if len(found) == 1:
             return found[0] * beyond

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.residual import attention_residuals
 from costmodel import ComputeModel, parse_cluster
-from costmodel.attention import BACKWARD, KernelFit, attention_table_fit
+from costmodel.attention import BACKWARD, KernelFit, attention_fit, attention_table_fit
 from profiles import load_profile, profile_names
 
 TABLES = {table.name: table for name in profile_names() if (table := load_profile(name).attention)}
@@ -116,3 +116,17 @@ def test_a_device_without_timings_is_priced_by_the_nearest() -> None:
     assert causal_s("l4", *sizes) == pytest.approx(
         causal_s("a100", *sizes) * peak["a100"] / peak["l4"]
     )
+
+
+@pytest.mark.parametrize("name", ["h100", "h200", "b200", "gb200"])
+def test_smaller_heads_than_timed_are_predicted(name: str) -> None:
+    """Heads of 64 from timings of 128 alone; the time of 128 itself is far above theirs."""
+    rows = [(r.head_dim, r.length, r.heads, r.key_heads, r.seconds) for r in TABLES[name].rows]
+    small, large = ([row for row in rows if row[0] == size] for size in (64, 128))
+    long = [row for row in small if row[-1] > 3e-4]
+    fit = attention_fit(large)
+    ratio = [float(fit(n, h, g, n, d)) / s for d, n, h, g, s in long]
+    assert len(long) >= 100
+    assert 0.7 < float(np.median(ratio)) <= 1.0
+    at_once = [float(fit(n, h, g, n, 128)) / s for _, n, h, g, s in long]
+    assert float(np.median(at_once)) > 1.25
