@@ -59,3 +59,10 @@ def is_narrow(node: Node, operands: Sequence[TensorType]) -> bool:
         groups = cast("int", node.attr("batch_group_count"))
         return image[numbers["lhs_spec"][0]] // groups <= NARROW
     return kernel[numbers["rhs_spec"][1]] <= NARROW
+
+
+def measured_as(op: str) -> str:
+    """The measured operation that stands for a primitive, or the primitive itself."""
+    if op.startswith("scatter"):
+        return "scatter"
+    return "reduce" if op in ("reduce_sum", "reduce_max", "reduce_min") else op

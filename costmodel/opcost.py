@@ -32,7 +32,7 @@ from ir import (
     lookup,
 )
 
-from .arithmetic import arithmetic_s, dtype_of, is_narrow
+from .arithmetic import arithmetic_s, dtype_of, is_narrow, measured_as
 from .attention_blocks import AttentionWork, Hops
 from .borders import Borders
 from .compute import ComputeModel, item_bytes
@@ -41,6 +41,7 @@ from .grouped import GroupedWork
 from .mapped import mapped_s
 from .pencils import Pencils
 from .running_totals import RunningTotals
+from .sorting import ordering_s
 
 Floats = NDArray[np.float64]
 
@@ -158,10 +159,13 @@ def _computing_s(
     count = len(moved)
     if work.node.op == "conv_general_dilated":
         return np.maximum(_convolution_s(work, local, compute), compute.memory_s(moved))
-    measured = compute.moving_s(_measured_as(work.node.op), moved)
+    measured = compute.moving_s(measured_as(work.node.op), moved)
     if measured is not None:
         return np.where(moved > 0.0, measured, 0.0)
     share, starts = _share(work.spec, ways, count), work.launches * compute.launch_s
+    ordered = ordering_s(work.node, work.operands, share, compute.memory_s(moved), compute)
+    if ordered is not None:
+        return ordered + starts
     arithmetic = share * arithmetic_s(work.node, work.operands, compute)
     if work.computed is not None:
         return work.computed * arithmetic + compute.memory_s(moved) + starts
@@ -241,13 +245,6 @@ def _on_shards(compute: ComputeModel) -> Callable[[Node, Sequence[TensorType]], 
         return float(op_seconds(work, {name: np.ones(1) for name in spec.names}, compute)[0])
 
     return seconds
-
-
-def _measured_as(op: str) -> str:
-    """The measured operation that stands for a primitive, or the primitive itself."""
-    if op.startswith("scatter"):
-        return "scatter"
-    return "reduce" if op in ("reduce_sum", "reduce_max", "reduce_min") else op
 
 
 def _flops(work: OpWork) -> float:
