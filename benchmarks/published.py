@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.first_flash import with_first_flash
+from benchmarks.flash_kernels import with_kernel
+from benchmarks.published_kernels import COPIED_BYTES, SUMMED_IN_PRODUCTS
 from benchmarks.published_memory import memory_rows
 from benchmarks.published_model import Transformer
 from benchmarks.published_plan import Degrees, Price, price
@@ -34,9 +35,9 @@ FILES = (
     "alpa", "h100_reported", "llm_foundry", "megatron_bridge", "megatron_h100", "megatron_sc21",
     "mlperf", "sequence_parallel", "torchtitan_memory",
 )  # fmt: skip
+KERNELS = {"1": "first", "fa2": "second"}  # column `flash`; 2: of the device's table, 0: none
 FAR = 0.2  # errors above it are explained one by one
 PEAK_FAR = 0.05
-SCANNING = ("JAX-Toolbox MaxText",)  # frameworks that scan layers; others write them out
 LARGEST = "MosaicML llm-foundry"  # more cases than all others together
 # Bytes that a framework can use: of V100s as Alpa's profile has them; of others the total capacity
 # that PyTorch reports when it is out of memory, 79.11 GiB of an H100 (vllm-project/vllm, issue
@@ -58,7 +59,7 @@ class Case:
     model: with `recompute` as published, or "?".
     given: fields of `Degrees`; absent ones are chosen.
     peak_gb: memory of a device, where it was published.
-    first_flash: whether attention is the first kernel of flash attention.
+    kernel: `first` or `second` flash attention; empty for the kernel of the device's table.
     """
 
     source: str
@@ -69,7 +70,7 @@ class Case:
     given: Mapping[str, Any]
     step_s: float | None
     peak_gb: float | None
-    first_flash: bool
+    kernel: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +102,22 @@ def _case(row: Mapping[str, str]) -> Case:
         **{name: int(row[name]) for name in MODEL}, gated=row["gated"] == "1", dtype=row["dtype"],
         flash=row["flash"] != "0", bias=row["bias"] == "1", recompute=row["recompute"],
         dropout=float(row.get("dropout") or 0.0), wide_weights=row["shard"] == "zero3",
-        wide_gradients=row.get("reduced") == "4",
+        wide_gradients=row.get("reduced") == "4", one_hot=row.get("embedding") == "one_hot",
     )  # fmt: skip
     given: dict[str, Any] = {k: int(row[k]) for k in DEGREES if row[k] != "?"}
     given |= {"shard": row["shard"]} if row["shard"] != "?" else {}
     given |= {k: row[k] == "1" for k in ("sequence", "overlap")}
     given |= {"in_parts": row.get("in_parts") == "1"}
     given |= {"sums": "bfloat16"} if row.get("reduced") == "2" else {}
+    sharded = row["shard"] == "zero3"
+    given |= {"in_kernels": row["source"].startswith(SUMMED_IN_PRODUCTS) and not sharded}
+    copied = (n for name, n in COPIED_BYTES.items() if row["source"].startswith(name) and sharded)
+    given |= {"copied_bytes": next(copied, 0.0)}
     took = None if row["step_s"] == "OOM" else float(row["step_s"])
     peak = row.get("peak_gb")
     return Case(
         row["source"], row["case"], f"{row['gpus']}x{row['device']}", model, int(row["batch"]),
-        given, took, float(peak) if peak else None, row["flash"] == "1",
+        given, took, float(peak) if peak else None, KERNELS.get(row["flash"], ""),
     )  # fmt: skip
 
 
@@ -122,8 +127,10 @@ def predict(case: Case) -> Predicted:
     Raises:
         ValueError: if no degrees fit its sizes.
     """
-    cluster = replace(parse_cluster(case.cluster), loop_copies=case.source in SCANNING)
-    cluster = with_first_flash(cluster) if case.first_flash else cluster
+    # all frameworks write layers out; what a loop over them would copy is not priced
+    copies = case.given["copied_bytes"] > 0.0
+    cluster = replace(parse_cluster(case.cluster), loop_copies=copies)
+    cluster = with_kernel(cluster, case.kernel) if case.kernel else cluster
     limit = usable_bytes(cluster)
     best: Predicted | None = None
     for degrees, recompute in candidates(case, cluster):

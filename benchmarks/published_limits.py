@@ -30,6 +30,9 @@ class Degrees:
     sequence: norms and sums are split over the tensor-parallel devices too.
     overlap: collectives run beside compute, in a pipeline also those of a step.
     in_parts: products run in parts beside the collectives of tensor parallelism.
+    in_kernels: gradients are summed in products, and weights cast to float8 once
+        (`published_kernels.py`).
+    copied_bytes: copied of each parameter beside collectives, in every micro-batch (likewise).
     sums: type in which stages of a pipeline add up the gradients of micro-batches.
     expert: devices of a stage that experts are split over, those of tensor parallelism first.
     """
@@ -44,6 +47,8 @@ class Degrees:
     sequence: bool = False
     overlap: bool = True
     in_parts: bool = False
+    in_kernels: bool = False
+    copied_bytes: float = 0.0
     sums: str = "float32"
     expert: int = 1
 

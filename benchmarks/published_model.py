@@ -49,6 +49,7 @@ class Transformer:
     wide_weights: parameters are float32, as fully sharded training keeps them; else they have the
         type of the activations, and the optimizer's state has a float32 copy.
     wide_gradients: gradients of weights leave their product as float32.
+    one_hot: embeddings are a product with rows of zeros and a one, not looked up.
     """
 
     layers: int
@@ -66,6 +67,7 @@ class Transformer:
     recompute: str = "none"
     wide_weights: bool = False
     wide_gradients: bool = False
+    one_hot: bool = False
 
     @property
     def activations(self) -> str:
@@ -182,9 +184,16 @@ class Transformer:
         (y,) = self.products("bsf,fm->bsm", y, p["down"])
         return x + self.drop(biased(y, "down_bias"), key, 2), None
 
+    def embedded(self, table: Any, tokens: Any) -> Any:
+        """Rows of the embedding."""
+        if not self.one_hot:
+            return table[tokens].astype(self.activations)
+        rows = jax.nn.one_hot(tokens, self.vocab, dtype=self.activations)
+        return jnp.einsum("bsv,vm->bsm", rows, table.astype(self.activations))
+
     def loss(self, params: Any, batch: Any) -> Any:
         """Mean cross entropy of the next token."""
-        x = params["tok"][batch["tokens"]].astype(self.activations)
+        x = self.embedded(params["tok"], batch["tokens"])
         if not self.gated:
             x = x + params["pos"].astype(x.dtype)
         layer: Any = self.layer

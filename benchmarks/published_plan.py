@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import jax
 
+from benchmarks.published_kernels import in_kernels, with_copies
 from benchmarks.published_limits import Degrees, limits_of
 from benchmarks.published_model import Transformer, adam
 from costmodel import INTERFERENCE, Cluster
@@ -126,6 +127,12 @@ def _planned(
 ) -> tuple[Candidate, bool]:
     """The best plan of a program under the degrees, and whether it fits."""
     request = Request(cluster, options, heard(None), time.monotonic())
+    if degrees.in_kernels:
+        facts, parameters = program.facts, frozenset(program.roles.parameters)
+        facts.traffic = in_kernels(facts.flat, facts.traffic, parameters)
+    if degrees.copied_bytes:
+        facts = program.facts
+        facts.traffic = with_copies(facts.flat, facts.traffic, degrees.copied_bytes)
     mesh_search = MeshSearch(Search(program, request).scope, Mesh(degrees.axes))
     limits = limits_of(mesh_search, program, degrees, width)
     found = mesh_search.by_hand("given", limits)
