@@ -61,6 +61,9 @@ from .ops.attention import sequence_dim as sequence_dim
 from .ops.attention_math import HEADS_FIRST as HEADS_FIRST
 from .ops.attention_math import PADDED as PADDED
 from .ops.attention_math import has_bias as has_bias
+from .ops.build import fields as fields
+from .ops.build import ints as ints
+from .ops.build import whole_number as whole_number
 from .ops.cumulative import CUMULATIVE as CUMULATIVE
 from .ops.cumulative import RUNNING as RUNNING
 from .ops.gather import EXCHANGE as EXCHANGE

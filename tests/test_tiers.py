@@ -38,7 +38,7 @@ SURFACES = ("costmodel.compiler", "ir.analysis")
 DOORS = (
     *("ir.evaluate", "ir.evaluate_regions", "ir.high_words", "ir.jax_internals", "ir.threefry"),
     *("ir.host_kernels", "ir.jax_compilers", "ir.registered_calls"),
-    *("ir.attention_kernels", "ir.trace", "planner.emit", "profiles.measure"),
+    *("ir.attention_kernels", "ir.shifts", "ir.trace", "planner.emit", "profiles.measure"),
 )
 
 # The only places of the five packages that may import JAX or a library built on it.
@@ -69,6 +69,7 @@ PLANNER_FRONT: tuple[str, ...] = (
     "planner/result/bind.py",
     "planner/result/plan.py",
     "planner/result/restore.py",
+    "planner/sharding/padding/moved_nodes.py",
     "planner/sharding/padding/nodes.py",
     "planner/sharding/rewrite/retrace.py",
 )
@@ -172,6 +173,7 @@ BASIC: tuple[str, ...] = (
     "planner/sharding/plan_program.py",
     "planner/sharding/recompute/frontier.py",
     "planner/sharding/rewrite/replay.py",
+    "planner/sharding/padding/moved_nodes.py",
     "planner/sharding/padding/nodes.py",
     "planner/sharding/rewrite/retrace.py",
     "planner/solver/exact/highs.py",

@@ -147,8 +147,7 @@ def _program(
     if program.substitutions:
         lines.append(f"  rewritten    {rewrites_text(program)}")
     if program.padded:
-        sizes = ", ".join(f"{row.was:,} to {row.size:,}" for row in program.padded)
-        lines.append(f"  padded       inside the program, from sizes that do not divide: {sizes}")
+        lines.append(f"  padded       inside the program, {padded_text(program)}")
     if program.host_states:
         names = list(inputs)
         held = ", ".join(names[a] for a in program.host_states)
@@ -187,6 +186,15 @@ def rewrites_text(program: ProgramPlan) -> str:
         found[row.rule] = found.get(row.rule, 0) + row.count
     times = {1: "once", 2: "twice"}
     return ", ".join(f"{rule} {times.get(n, f'{n} times')}" for rule, n in found.items())
+
+
+def padded_text(program: ProgramPlan) -> str:
+    """Sizes that are padded, such as `from sizes that do not divide: 12 to 16`."""
+    alone = [f"{row.was:,} to {row.size:,}" for row in program.padded if not row.parts]
+    near = [f"{row.size:,}" for row in program.padded if row.parts]
+    found = [f"from sizes that do not divide: {', '.join(alone)}"] if alone else []
+    found += [f"sizes that differ by borders: to {', '.join(near)}"] if near else []
+    return "; ".join(found)
 
 
 def _baselines(program: ProgramPlan | Pipeline) -> list[str]:

@@ -99,6 +99,8 @@ class PaddedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
 
     place, number, dim: body, number of a value in it, dimension.
     was, size: its elements before and after.
+    parts: of which sizes are multiples, with the dimensions that differ from this one by borders; 0
+        without these.
     """
 
     place: Place
@@ -106,6 +108,7 @@ class PaddedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
     dim: Position
     was: Count
     size: Count
+    parts: Position = 0
 
 
 class AttentionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

@@ -37,6 +37,6 @@ def edits(program: ProgramPlan) -> Iterator[Edit]:
     if program.padded:
         count = len(program.padded)
         yield Edit(
-            f"pads {count} dimension{'s' * (count > 1)} that do not divide",
+            f"pads {count} dimension{'s' * (count > 1)} that do not divide or differ by borders",
             "padding=False (--no-padding)",
         )

@@ -25,9 +25,9 @@ class Class:
     size: int
     at: tuple[tuple[int, ...], int, int]
 
-    def padding(self, size: int) -> Padding:
-        """The class padded so that its smallest dimension has a size."""
-        return Padding(*self.at, size)
+    def padding(self, size: int, parts: int = 0) -> Padding:
+        """The class, with a group of so many parts, so that its smallest dimension has a size."""
+        return Padding(*self.at, size, parts)
 
 
 def classes_of(known: Classified) -> list[Class]:

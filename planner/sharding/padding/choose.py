@@ -4,13 +4,14 @@ The program as it is has a plan first. What padding a class of dimensions could 
 from that plan: the seconds of products that have the dimension and are not split over all devices,
 beyond those of the padded product on all devices or of starting a kernel, and these products' share
 of the communication that compute waits for.
-Where that is something, the padded program has a rough plan on the mesh of the known one; where
-that is faster, it is planned as every program is, and kept if the result is.
+Classes whose sizes differ by borders are tried together (`bordered.py`), with all ops of theirs in
+place of products. Where that is something, the padded program has a rough plan on the mesh of the
+known one; where that is faster, it is planned as every program is, and kept if the result is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -19,9 +20,11 @@ from ir.trace import Traced
 from ...common.errors import PlanError
 from ...files.program_plan import PaddedRow
 from ..search.context import Candidate
+from .bordered import Borders, Group
 from .candidates import Class, classes_of, padded_size, products
 from .classified import Classified
 from .edit import padded
+from .moving import MOVING
 
 # Share of the step that padding must save. Not measured.
 WORTH = 0.01
@@ -68,22 +71,24 @@ def choose(
     Raises:
         PlanError: if a search fails for another reason than that no plan is faster.
     """
-    sizes = {size for value in best.builder.flat.values for size in value.type.shape if size > 1}
-    if not any(padded_size(size, devices) for size in sizes):
+    flat = best.builder.flat
+    sizes = {size for value in flat.values for size in value.type.shape if size > 1}
+    divides = not any(padded_size(size, devices) for size in sizes)
+    if divides and not any(op.node.op in MOVING for op in flat.ops):
         return None
     step_s = least_s = best.account.step_s
     program, rows = traced, tuple[PaddedRow, ...]()
-    for one, size in _worth_a_try(Classified(traced.graph), best, devices)[:MOST_ROUGH]:
+    for one, size, parts in _worth_a_try(Classified(traced.graph), best, devices)[:MOST_ROUGH]:
         known = Classified(program.graph)
         here = next((c for c in classes_of(known) if _same(c, one)), None)
         if here is None:
             continue
-        padding = here.padding(size)
+        padding = here.padding(size, parts)
         variant = replace(program, program=padded(program.program, padding, known))
         found_s = rough_s(variant)
         if found_s < least_s * (1 - WORTH):
             place, number, dim = here.at
-            rows = (*rows, PaddedRow(place, number, dim, here.size, size))
+            rows = (*rows, PaddedRow(place, number, dim, here.size, size, parts))
             program, least_s = variant, found_s
     if not rows:
         return None
@@ -101,13 +106,53 @@ def _same(a: Class, b: Class) -> bool:
     return a.at == b.at and a.size == b.size
 
 
-def _worth_a_try(known: Classified, best: Candidate, devices: int) -> list[tuple[Class, int]]:
-    """Classes whose padding may save something, with their sizes, that which saves most first."""
+def _worth_a_try(known: Classified, best: Candidate, devices: int) -> list[tuple[Class, int, int]]:
+    """Classes whose padding may save something, with sizes and parts, what saves most first."""
     sizes = [(one, padded_size(one.size, devices)) for one in classes_of(known)]
     saved = _saved_at_most(known, best, devices, {c.number: s / c.size for c, s in sizes if s})
     least_s = WORTH * best.account.step_s
-    worth = [(one, size) for one, size in sizes if size and saved[one.number] > least_s]
-    return sorted(worth, key=lambda pair: -saved[pair[0].number])
+    worth = [(saved[one.number], one, size, 0) for one, size in sizes if size]
+    groups = Borders(known).groups(devices)
+    for group, gain_s in zip(groups, _saved_by(known, best, devices, groups), strict=True):
+        worth.append((gain_s, group.one, group.size, group.parts))
+    order = sorted(worth, key=lambda row: -row[0])
+    return [(one, size, parts) for gain_s, one, size, parts in order if gain_s > least_s]
+
+
+def _saved_by(
+    known: Classified, best: Candidate, devices: int, groups: Sequence[Group]
+) -> list[float]:
+    """Seconds of a step that padding each group may save at most, as a rule.
+
+    All ops with one of its dimensions count, as most that move elements are no products: what they
+    take beyond an even share of all devices, and their part of the communication that compute
+    waits for, of all ops that are not split over all devices.
+    """
+    if not groups:
+        return []
+    built, total_s, saved, whole = best.built, 0.0, [0.0] * len(groups), [0.0] * len(groups)
+    at = {op.place: i for i, op in enumerate(best.builder.flat.ops)}
+    for i, op in enumerate(known.flat.ops):
+        node = built.op_node.get(at[op.place])
+        if node is None:
+            continue
+        seconds = float(built.work[node][best.decided.choice[node]]) / built.outline.members[node]
+        roles = best.decisions.ops.get(op.place, ())
+        split = zip(best.mesh.names, roles, strict=True) if roles else ()
+        ways = best.mesh.product(tuple(axis for axis, r in split if r and r[0] != "@"))
+        if ways == devices:
+            continue
+        total_s += seconds
+        classes = {known.classes.of_factor(i, name) for name in known.specs.of(op).names}
+        for k, group in enumerate(groups):
+            if not classes.isdisjoint(group.members):
+                whole[k] += seconds
+                saved[k] += seconds * (1 - ways / devices)
+    exposed_s = best.account.exposed_s
+    return [
+        gain_s + (exposed_s * part_s / total_s if total_s else 0.0)
+        for gain_s, part_s in zip(saved, whole, strict=True)
+    ]
 
 
 def _saved_at_most(

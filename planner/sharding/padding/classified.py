@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ir import Graph
 from ir.analysis import Classes, FlatProgram, Place, Specs, flatten
+
+Sizes = Mapping[int, tuple[int, int]]  # class -> elements before and with padding
 
 
 @dataclass(frozen=True)
@@ -14,12 +17,15 @@ class Padding:
 
     place, number, dim: one of its dimensions: body, number of the value in it, dimension.
     size: elements of that dimension with padding.
+    parts: of which sizes are multiples in the group of classes that differ by borders from it; 0
+        for the class alone.
     """
 
     place: Place
     number: int
     dim: int
     size: int
+    parts: int = 0
 
 
 @dataclass
@@ -31,20 +37,22 @@ class Classified:
     specs: Specs = field(init=False)
     classes: Classes = field(init=False)
     op_at: dict[Place, int] = field(init=False)
+    maker: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.flat = flatten(self.graph)
         self.specs = Specs(self.flat)
         self.classes = Classes(self.flat, [self.specs.of(op) for op in self.flat.ops])
         self.op_at = {op.place: i for i, op in enumerate(self.flat.ops)}
+        self.maker = {v: i for i, op in enumerate(self.flat.ops) for v in op.outputs}
 
-    def dims(self, place: Place, number: int, wanted: int) -> tuple[int, ...]:
-        """Dimensions of a value that are of a class."""
+    def dims(self, place: Place, number: int, wanted: Sizes) -> dict[int, int]:
+        """Dimensions of a value that are of some classes, with their padded sizes."""
         v = self.flat.names.get((place, number))
         if v is None:
-            return ()
-        shape = self.flat.values[v].type.shape
-        return tuple(
-            d for d, size in enumerate(shape)
-            if size > 1 and self.classes.of_dim(v, d) == wanted
-        )  # fmt: skip
+            return {}
+        found: dict[int, int] = {}
+        for d, n in enumerate(self.flat.values[v].type.shape):
+            if n > 1 and (sizes := wanted.get(self.classes.of_dim(v, d))) is not None:
+                found[d] = n // sizes[0] * sizes[1]
+        return found

@@ -1,10 +1,10 @@
-"""A program with one class of dimensions padded wherever an op gains by it.
+"""A program with some classes of dimensions padded wherever an op gains by it.
 
 Every value has the form in which its op makes it, plain or padded, and the other one where that is
 read: a pad puts zeros behind it, a slice takes the padding off. Products that have a padded factor
 run padded. Other ops follow their operands: padded where more bytes of these are padded than not,
-if there is a rule of what padding means to them. Arguments and results of the program keep their
-sizes.
+if there is a rule of what padding means to them. Where a padded size is that of the elements, the
+forms are one. Arguments and results of the program keep their sizes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from ir.analysis import Place
 from ir.trace import Binding, Program
 
 from ..recompute.draft import Draft, Item, Numbers, Value, draft_of, program_of
-from .classified import Classified, Padding
-from .nodes import Writer, can_be_padded
-from .rules import PRODUCTS, Hidden, Number, hidden
+from .bordered import group_of, starts_of
+from .classified import Classified, Padding, Sizes
+from .moved_nodes import MovedWriter
+from .moving import Move, Moved, is_setting, move_of
+from .nodes import can_be_padded
+from .rules import PRODUCTS, Hidden, Number, hidden, looked_up
 
 Port = bool | None  # of what enters or leaves a body: whether it is padded; None if either serves
 
 
 def padded(program: Program, padding: Padding, known: Classified | None = None) -> Program:
-    """The program with a class of dimensions padded.
+    """The program with a class of dimensions, or those that differ by borders from it, padded.
 
     Args:
         program: the program.
@@ -33,10 +36,11 @@ def padded(program: Program, padding: Padding, known: Classified | None = None) 
         known: the program's classes, if they have been found.
     """
     known = known or Classified(program.graph)
-    value = known.flat.names[padding.place, padding.number]
-    wanted = known.classes.of_dim(value, padding.dim)
-    size = known.flat.values[value].type.shape[padding.dim]
-    whole = _Padded(known, wanted, padding.size, size, Numbers())
+    place, number, dim, size, parts = (
+        padding.place, padding.number, padding.dim, padding.size, padding.parts
+    )  # fmt: skip
+    sizes = group_of(known, place, number, dim, size, parts)
+    whole = _Padded(known, sizes, Numbers())
     inputs = program.graph.inputs
     eager = [item.role not in ("parameter", "optimizer-state", "constant") for item in inputs]
     draft, _ = whole.body(program, (), [False] * len(inputs), [False] * len(program.graph.outputs),
@@ -62,19 +66,15 @@ class _Value:
 
 @dataclass
 class _Padded:
-    """What is the same in all bodies: elements `size` become `more`, in proportion."""
+    """What is the same in all bodies."""
 
     known: Classified
-    wanted: int
-    more: int
-    size: int
+    sizes: Sizes
     numbers: Numbers
 
-    def shape(self, type_: TensorType, dims: Sequence[int]) -> tuple[int, ...]:
+    def shape(self, type_: TensorType, dims: Mapping[int, int]) -> tuple[int, ...]:
         """A shape with some dimensions padded."""
-        return tuple(
-            n // self.size * self.more if d in dims else n for d, n in enumerate(type_.shape)
-        )
+        return tuple(dims.get(d, n) for d, n in enumerate(type_.shape))
 
     def body(
         self, program: Program, place: Place, entering: Sequence[bool], leaving: Sequence[Port],
@@ -124,16 +124,14 @@ class _Scope:
     values: dict[int, _Value] = field(default_factory=dict[int, _Value])
 
     def __post_init__(self) -> None:
-        self.writer = Writer(self.whole.numbers, self.items)
+        self.writer = MovedWriter(self.whole.numbers, self.items)
 
-    def dims(self, v: Value) -> tuple[int, ...]:
-        """Dimensions of a value of this body that can be padded."""
-        if isinstance(v, Literal):
-            return ()
+    def dims(self, v: Value) -> dict[int, int]:
+        """Dimensions of a value of this body that can be padded, with their sizes then."""
+        if isinstance(v, Literal) or not can_be_padded(self.whole.numbers.types[v]):
+            return {}
         number = v - self.draft.first
-        found = self.whole.known.dims(self.place, number, self.whole.wanted)
-        type_ = self.whole.numbers.types[v]
-        return found if can_be_padded(type_) else ()
+        return self.whole.known.dims(self.place, number, self.whole.sizes)
 
     def enter(self, entering: Sequence[bool], eager: Sequence[bool]) -> None:
         for k, (v, item) in enumerate(list(self.draft.inputs)):
@@ -162,13 +160,16 @@ class _Scope:
             form = False
         if form and value.padded is None:
             assert value.plain is not None
-            type_ = self.whole.numbers.types[v]
-            shape = self.whole.shape(type_, tuple(value.sizes))
-            value.padded = value.filled[0] = self.writer.padded(value.plain, shape, like)
+            shape = self.whole.shape(self.whole.numbers.types[v], self.dims(v))
+            value.padded = value.plain
+            if shape != self.whole.numbers.types[v].shape:
+                value.padded = value.filled[0] = self.writer.padded(value.plain, shape, like)
         if not form and value.plain is None:
             assert value.padded is not None
             shape = self.whole.numbers.types[v].shape
-            value.plain = self.writer.cut(value.padded, shape, like)
+            value.plain = value.padded
+            if self.dims(v) != dict(value.sizes):
+                value.plain = self.writer.cut(value.padded, shape, like)
         found = value.padded if form else value.plain
         assert found is not None
         return found
@@ -181,7 +182,9 @@ class _Scope:
         value = self.values[v]
         if fill not in value.filled:
             assert isinstance(found, int)
-            value.filled[fill] = self.writer.filled(found, value.sizes, fill, like)
+            dims = self.dims(v)
+            beyond = {d: n for d, n in value.sizes.items() if n < dims[d]}
+            value.filled[fill] = self.writer.filled(found, beyond, fill, like)
         return value.filled[fill]
 
     # --- nodes -------------------------------------------------------------------------------
@@ -193,8 +196,9 @@ class _Scope:
             return
         touched = [v for v in (*item.ins, *item.outs) if self.dims(v)]
         how = self._how(i, item) if touched else None
+        move = self._move(i, item) if touched and how is None else None
         homes = [self.home(v) for v in item.ins if self.dims(v)]
-        if how is None:
+        if how is None and move is None:
             home: Port = False
         elif item.op in PRODUCTS:
             home = True
@@ -206,8 +210,13 @@ class _Scope:
             self._plain(item)
         if home is not False and how is not None:
             self._bigger(item, how)
+        if home is not False and move is not None:
+            self._moved(item, move)
         for v in item.outs:
-            self.values[v].home = home if self.values[v].sizes else False
+            value = self.values[v]
+            same = bool(value.sizes) and dict(value.sizes) == self.dims(v)
+            value.home = (home or same) if value.sizes and home is not None else home
+            value.home = value.home if value.sizes else False
 
     def _how(self, i: int, item: Item) -> Hidden | None:
         known = self.whole.known
@@ -218,9 +227,31 @@ class _Scope:
             return None
         factors = frozenset(
             name for name in spec.names
-            if known.classes.of_factor(op, name) == self.whole.wanted
+            if known.classes.of_factor(op, name) in self.whole.sizes
         )  # fmt: skip
         return hidden(item.node, spec, factors, types) if factors else None
+
+    def _move(self, i: int, item: Item) -> Move | None:
+        """What a node becomes that moves elements along padded dimensions."""
+        known, types = self.whole.known, tuple(self.draft.type_of(v) for v in item.ins)
+        if not all(map(can_be_padded, (*types, *item.node.outputs))) or len(item.outs) != 1:
+            return None
+        at = known.op_at[*self.place, i]
+        starts = starts_of(known, known.flat.ops[at]) if is_setting(item.op) else None
+        dims, (made,) = tuple(self.dims(v) for v in item.ins), item.node.outputs
+        # operands of a node of a draft are in its item
+        node = replace(item.node, inputs=tuple(item.ins))
+        return move_of(Moved(node, types, dims, made, self.dims(item.outs[0]), starts))
+
+    def _moved(self, item: Item, move: Move) -> None:
+        """The node with its dimensions padded, as what has the same elements."""
+        ins = [self.with_fill(v, f, item) for v, f in zip(item.ins, move.fills, strict=True)]
+        (v,) = item.outs
+        sizes = {d: self.whole.numbers.types[v].shape[d] for d in self.dims(v)}
+        value = self.values.setdefault(v, _Value(None, None, sizes, True))
+        value.padded = move.write(self.writer, ins, item)
+        if not sizes and value.plain is None:
+            value.plain = value.padded
 
     def _more_padded(self, item: Item) -> bool:
         """Whether more bytes of the operands that may be padded are so than not."""
@@ -241,7 +272,7 @@ class _Scope:
         numbers = self.whole.numbers
         ins = [self.with_fill(v, f, item) for v, f in zip(item.ins, how.fills, strict=True)]
         if how.indexed:
-            (d,) = _looked_up(item.node)
+            (d,) = looked_up(item.node)
             size = self.draft.type_of(item.ins[0]).shape[d]
             ins[1] = self.writer.within(ins[1], size, str(item.node.attr("mode")), item)
         outs: list[int] = []
@@ -361,13 +392,3 @@ class _Scope:
 _KEEPS_ZERO = (
     "convert_element_type", "copy", "neg", "reduce_precision", "reshape", "squeeze", "transpose",
 )  # fmt: skip
-
-
-def _looked_up(node: Node) -> tuple[int, ...]:
-    """Dimensions of the operand that indices of a lookup are along."""
-    names = ("start_index_map", "scatter_dims_to_operand_dims")
-    numbers = node.attr("dimension_numbers")
-    for pair in numbers if isinstance(numbers, tuple) else ():
-        if isinstance(pair, tuple) and pair[0] in names and isinstance(pair[1], tuple):
-            return tuple(d for d in pair[1] if isinstance(d, int))
-    return ()

@@ -29,6 +29,10 @@ class Writer:
     def __init__(self, numbers: Numbers, items: list[Item]) -> None:
         self.numbers, self.items = numbers, items
 
+    def number(self, value: Number, dtype: str) -> Literal:
+        """A number of a type."""
+        return _number(value, dtype)
+
     def padded(self, x: Value, shape: Sequence[int], like: Item) -> int:
         """`x` with zeros behind it, up to a shape."""
         type_ = self._type(x)

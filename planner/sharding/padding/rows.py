@@ -29,6 +29,6 @@ def as_padded(traced: Traced, rows: Sequence[PaddedRow], where: str) -> Traced:
                 f"here the shape is {shape}", kind="differs", where=where,
                 remedy="plan this function anew",
             )  # fmt: skip
-        padding = Padding(row.place, row.number, row.dim, row.size)
+        padding = Padding(row.place, row.number, row.dim, row.size, row.parts)
         traced = replace(traced, program=padded(traced.program, padding, known))
     return traced

@@ -107,6 +107,16 @@ def _hide(
     return False
 
 
+def looked_up(node: Node) -> tuple[int, ...]:
+    """Dimensions of the operand that indices of a lookup are along."""
+    names = ("start_index_map", "scatter_dims_to_operand_dims")
+    numbers = node.attr("dimension_numbers")
+    for pair in numbers if isinstance(numbers, tuple) else ():
+        if isinstance(pair, tuple) and pair[0] in names and isinstance(pair[1], tuple):
+            return tuple(d for d in pair[1] if isinstance(d, int))
+    return ()
+
+
 # --- numbers that change nothing ------------------------------------------------------------------
 
 
