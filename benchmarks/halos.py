@@ -1,7 +1,7 @@
 # pyright: basic
 """Fields and large images on eight H100s, split in space with borders exchanged, and without.
 
-    python -m benchmarks halos [--quick]
+    python -m benchmarks halos [--quick] [--only "unet, batch 1"] [--verify]
 
 Programs, each a step that keeps its state where it is:
 
@@ -10,21 +10,32 @@ Programs, each a step that keeps its state where it is:
     stencil         3-D, 512 x 512 x 512 in float32: 10 rounds of 27 points, `conv_general_dilated`
     unet            a training step with SGD on images of 2,048 x 2,048, bfloat16, four levels of 32
                     to 256 channels, max pools and transposed convolutions; batch 1, 2 and 8
+    boundaries      2-D, 8,192 x 8,192 in float32: 20 steps of heat by slices, `.at[1:-1, 1:-1].set`
+    valid           a training step with SGD of four convolutions with padding VALID, 32 channels,
+                    bfloat16, on an image of 2,048 x 2,048
+    recurrence      h[i] = a[i] h[i - 1] + b[i] by `associative_scan`, 2^30 elements in float32
 
-`without` is the plan of the same program if no op may slide: dimensions of windows and shifts are
-then whole; `gathered` the same with the state, or the images, pinned to be split in space. `sent`
-is what a device sends in a step. `error`: the decisions of the plan with halos, taken for the same
-program on a small field, run on eight host devices; the largest difference of a result from that of
-one device, over its largest magnitude. Programs are planned as they are written
-(`substitutions=False`), so that the decisions are those of the small program's operations.
+In the last three sizes differ by borders, and are padded together. `without` is the plan of the
+same program if no op may slide: dimensions of windows and shifts are then whole; `gathered` the
+same with the state, or the images, pinned to be split in space. `sent` is what a device sends in a
+step. `error`: the decisions of the plan with halos, taken for the same program on a small field,
+padded likewise, run on eight host devices; the largest difference of a result from that of one
+device, over its largest magnitude. Programs are planned as they are written
+(`substitutions=False`), so that the decisions are those of the small program's operations. The
+operations of the recurrence depend on its length: a plan of 2^22 elements in shards is run instead.
+
+With `--verify` what XLA's compiler for GPUs makes of each plan (extra `gpu-aot`) follows its row.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -38,9 +49,12 @@ from jax import lax
 from ir.analysis import flatten
 from ir.ops import convolution, shift, window
 from ir.trace import trace
-from planner import plan
+from planner import plan, verify
 from planner.emit import compile_plan
 from planner.sharding.lower import lower_decisions
+from planner.sharding.padding.bordered import Borders
+from planner.sharding.padding.classified import Classified
+from planner.sharding.padding.edit import padded
 
 CLUSTER = "8xh100"
 
@@ -138,6 +152,54 @@ def unet(size: int, batch: int, widths: tuple[int, ...]) -> Any:
     return train, (0,), (params, images, images)
 
 
+def boundaries(size: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
+    """Twenty steps of heat between fixed boundaries."""
+
+    def step(_: Any, u: Any) -> Any:
+        near = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2]
+        return u.at[1:-1, 1:-1].set(u[1:-1, 1:-1] + 0.1 * (near - 4 * u[1:-1, 1:-1]))
+
+    def heat(state: Any) -> Any:
+        return {"u": lax.fori_loop(0, 20, step, state["u"])}
+
+    return heat, (0,), ({"u": jax.ShapeDtypeStruct((size, size), "float32")},)
+
+
+def valid(size: int, width: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
+    """A training step of four convolutions without padding."""
+
+    def train(params: Any, images: Any) -> Any:
+        def loss(params: Any) -> Any:
+            x = images.astype(jnp.bfloat16)
+            for w in params:
+                x = lax.conv_general_dilated(x, w.astype(x.dtype), (1, 1), "VALID",
+                                             dimension_numbers=NUMBERS)  # fmt: skip
+                x = jax.nn.relu(x)
+            return jnp.mean(x.astype(jnp.float32) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - 1e-3 * g, params, grads), value
+
+    sizes = (3, width, width, width, width)
+    params = [jax.ShapeDtypeStruct((3, 3, a, b), "float32")
+              for a, b in itertools.pairwise(sizes)]  # fmt: skip
+    return train, (0,), (params, jax.ShapeDtypeStruct((1, size, size, 3), "float32"))
+
+
+def recurrence(size: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
+    """A linear recurrence."""
+
+    def after(x: Any, y: Any) -> Any:
+        return x[0] * y[0], x[1] * y[0] + y[1]
+
+    def scan(a: Any, state: Any) -> Any:
+        return {"b": lax.associative_scan(after, (a, state["b"]))[1]}
+
+    row = jax.ShapeDtypeStruct((size,), "float32")
+    return scan, (1,), (row, {"b": row})
+
+
+NUMBERS = ("NHWC", "HWIO", "NHWC")
 CASES: dict[str, tuple[Any, Any]] = {
     "navier-stokes": (lambda: navier_stokes(4096), lambda: navier_stokes(64)),
     "stencil": (lambda: stencil(512), lambda: stencil(16)),
@@ -148,6 +210,9 @@ CASES: dict[str, tuple[Any, Any]] = {
         )
         for n in (1, 2, 8)
     },
+    "boundaries": (lambda: boundaries(8192), lambda: boundaries(64)),
+    "valid": (lambda: valid(2048, 32), lambda: valid(64, 8)),
+    "recurrence": (lambda: recurrence(1 << 30), lambda: recurrence(1 << 22)),
 }  # fmt: skip
 
 
@@ -155,17 +220,24 @@ PINS = {
     "navier-stokes": (("state/*", "[8,-]"),),
     "stencil": (("state/*", "[-,-,8,-,-]"),),
     "unet": (("images", "[-,8,-,-]"), ("targets", "[-,8,-,-]")),
+    "boundaries": (("state/*", "[8,-]"),),
+    "valid": (("images", "[-,8,-,-]"),),
+    "recurrence": (("a", "[8]"), ("state/*", "[8]")),
 }
+BORDERED = ("boundaries", "valid", "recurrence")
 
 
-def _planned(made: Any, *, slides: bool, pins: Any = ()) -> tuple[Any, dict[str, Any]]:
+def _planned(
+    made: Any, *, slides: bool, pins: Any = (), bordered: bool = False
+) -> tuple[Any, dict[str, Any]]:
     fn, donated, args = made
     start = time.process_time()
     with ExitStack() as stack:
         for module in () if slides else (convolution, shift, window):
             stack.enter_context(mock.patch.object(module, "splitting", lambda spec, _slides: spec))
         found = plan(
-            fn, *args, cluster=CLUSTER, baselines=False, substitutions=False, padding=False,
+            fn, *args, cluster=CLUSTER, baselines=False, substitutions=False,
+            padding=bordered and slides,
             pins=pins, donate_argnums=donated or (0,),
         )  # fmt: skip
     program = found.file.programs[0]
@@ -183,12 +255,27 @@ def _error(found: Any, made: Any) -> float:
     fn, _, shapes = made
     rng = np.random.default_rng(0)
     args = jax.tree.map(lambda t: (rng.normal(size=t.shape) / 8).astype(t.dtype), shapes)
-    traced = trace(fn, *args)
-    flat, reshard = flatten(traced.graph), found.analysed.reshard
-    smaller = lower_decisions(flat, found.decisions, reshard, {})
-    here, one = compile_plan(traced, smaller)(*args), jax.jit(fn)(*args)
+    if fn.__name__ == "scan":
+        found, _ = _planned(made, slides=True, pins=PINS["recurrence"], bordered=True)
+        here = found.compile()(*args)
+    else:
+        traced = _padded_alike(trace(fn, *args), found)
+        flat, reshard = flatten(traced.graph), found.analysed.reshard
+        smaller = lower_decisions(flat, found.decisions, reshard, {})
+        here = compile_plan(traced, smaller)(*args)
+    one = jax.jit(fn)(*args)
     pairs = zip(jax.tree.leaves(here), jax.tree.leaves(one), strict=True)
     return max(float(jnp.abs(x - y).max() / jnp.abs(y).max()) for x, y in pairs)
+
+
+def _padded_alike(traced: Any, found: Any) -> Any:
+    """A smaller program with the same dimensions padded as those of a plan."""
+    for row in found.file.programs[0].padded:
+        groups = Borders(Classified(traced.graph)).groups(8)
+        group = next(g for g in groups if g.one.at == (row.place, row.number, row.dim))
+        padding = group.one.padding(group.size, group.parts)
+        traced = replace(traced, program=padded(traced.program, padding))
+    return traced
 
 
 def main(quick: bool = False) -> list[dict[str, Any]]:
@@ -197,14 +284,21 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
     Args:
         quick: the stencil only.
     """
+    parser = argparse.ArgumentParser(prog="python -m benchmarks halos")
+    parser.add_argument("--only", default="", help="programs whose name contains this")
+    parser.add_argument("--verify", action="store_true", help="compile with XLA for GPUs")
+    asked = parser.parse_known_args()[0]
     rows: list[dict[str, Any]] = []
     head = ("program", "step ms", "without", "gathered", "sent MB", "in permutes", "without",
             "gathered", "peak GB", "without", "gap", "cpu s", "without", "error")  # fmt: skip
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}", flush=True)
     for name, (large, small) in CASES.items():
-        if quick and name != "stencil":
+        if (quick and name != "stencil") or asked.only not in name:
             continue
-        (_, whole), (found, halo) = (_planned(large(), slides=how) for how in (False, True))
+        bordered = name in BORDERED
+        (_, whole), (found, halo) = (
+            _planned(large(), slides=how, bordered=bordered) for how in (False, True)
+        )
         pins = PINS[name.split(",")[0]]
         _, gathered = _planned(large(), slides=False, pins=pins)
         error = _error(found, small())
@@ -218,7 +312,9 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
             f"| {whole['cpu_s']:.0f} | {error:.1e} |",
             flush=True,
         )
-        rows.append(
-            {"program": name, "halo": halo, "without": whole, "gathered": gathered, "error": error}
-        )
+        row = {"program": name, "halo": halo, "without": whole, "gathered": gathered}
+        rows.append(row | {"error": error})
+        if asked.verify:
+            rows[-1]["compiled"] = str(verify(found, compiler="gpu-aot"))
+            print(rows[-1]["compiled"], flush=True)
     return rows

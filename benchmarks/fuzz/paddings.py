@@ -1,5 +1,5 @@
 # pyright: basic
-"""Random dimensions of a program, padded to random sizes."""
+"""Random dimensions of a program, padded to random sizes, or with those that differ by borders."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dataclasses import replace
 
 from ir import check
 from ir.trace import Program
+from planner.sharding.padding.bordered import Borders
 from planner.sharding.padding.candidates import classes_of
 from planner.sharding.padding.classified import Classified
 from planner.sharding.padding.edit import padded
 
-MOST = 2  # classes that are padded, one after the other
+MOST = 2  # classes, or groups of them, that are padded, one after the other
 
 
 def random_paddings(program: Program, mesh: Sequence[int], rng: random.Random) -> Program:
@@ -40,6 +41,13 @@ def _one_more(program: Program, mesh: Sequence[int], rng: random.Random) -> Prog
     classes = classes_of(known)
     rng.shuffle(classes)
     axes = [n for n in mesh if n > 1] or [2]
+    groups = Borders(known).groups(math.prod(axes)) if rng.random() < 0.5 else []
+    rng.shuffle(groups)
+    for group in groups:
+        found = padded(program, group.one.padding(group.size, group.parts), known)
+        check(found.graph, after="padding")
+        if found.graph.nodes != program.graph.nodes:
+            return found
     for one in classes:
         ways = math.prod(rng.sample(axes, rng.randint(1, len(axes))))
         size = (one.size // ways + rng.randint(1, 2)) * ways

@@ -11,6 +11,7 @@ Predicted and written must be equal. Between written and compiled the compiler m
     combined, split    other counts, the same bytes
     as another kind    a reduce-scatter as all-reduce and slice, an all-reduce as reduce-scatter
                        and all-gather, an all-reduce whose result is cut as reduce-scatter
+    joined             an all-reduce over n devices and one over m of what it makes, over n m
     widened            16-bit numbers summed in 32 bits; a CPU sends them so too
     in blocks          rows that devices exchange, on CPUs as many to each
     left out           equal ones merged, unused ones dropped, a constant one run outside its loop
@@ -21,6 +22,7 @@ the user's `shard_map` has count as predicted and as written.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -38,7 +40,7 @@ from ...sharding.cost.account import Collective
 SAME = 1e-3
 Key = tuple[str, int]  # kind, devices of a group
 Sums = dict[Key, tuple[float, float]]  # bytes, count
-PERMUTE = "collective-permute"
+PERMUTE, SUM = "collective-permute", "all-reduce"
 HALVES = ("bfloat16", "float16")
 
 
@@ -93,6 +95,7 @@ def compare_collectives(
         halves = _written([w for w in steps if w.type.dtype in HALVES], mesh)
         _sent_wide(halves, held.widened, left, notes)
         _sent_in_blocks(steps, mesh, left, notes)
+    _joined(left, notes)
     _rewritten(left, notes)
     rows: list[Row] = []
     for key in sorted(notes):
@@ -235,6 +238,29 @@ def _sent_in_blocks(
         if (extra := min(sent, left.get(key, 0.0))) > 0.0:
             left[key] -= extra
             notes[key].append("rows sent in blocks of equal sizes, as this compiler needs")
+
+
+def _joined(left: dict[Key, float], notes: Mapping[Key, list[str]]) -> None:
+    """Takes out of `left` sums over two kinds of groups that the compiler has over their product.
+
+    Of S bytes, a sum over n devices sends 2 (n - 1) / n S.
+    """
+    groups = sorted(group for kind, group in left if kind == SUM and group > 1)
+    for n, m in itertools.combinations_with_replacement(groups, 2):
+        if n * m not in groups:
+            continue
+        each = [wire_bytes(SUM, group, 1.0) for group in (n, m, n * m)]
+        have = left[SUM, n * m] / each[2]
+        lacking = -left[SUM, n] / each[0] / (2.0 if n == m else 1.0), -left[SUM, m] / each[1]
+        moved = min(have, *lacking)
+        if moved <= 0.0:
+            continue
+        for group, share in zip((n, m), each, strict=False):
+            left[SUM, group] += moved * share
+        left[SUM, n * m] -= moved * each[2]
+        notes[SUM, n * m].append(f"holds sums over {n} and then {m} that the compiler joined")
+        for group in {n, m}:
+            notes[SUM, group].append(f"joined in the compiler with sums over {n * m // group}")
 
 
 # (kind written, [(kind compiled, bytes of it per byte written)])

@@ -206,6 +206,9 @@ def _joined(node: Node, types: Sequence[TensorType]) -> Iterator[_Join]:
         for i, (a, b, c) in enumerate(zip(lhs, rhs, out, strict=True)):
             yield 0, a, c, steps[i], base[i], False
             yield 1, b, a, base[i], spread[i], True
+    elif node.op == "select_and_scatter_add":
+        steps = ints(attrs["window_strides"])
+        yield from ((1, d, d, steps[d], 1, True) for d in range(made.rank))
     elif "window_strides" in attrs:
         ones = (1,) * made.rank
         steps, base = ints(attrs["window_strides"]), ints(attrs.get("base_dilation", ones))

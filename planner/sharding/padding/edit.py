@@ -144,7 +144,8 @@ class _Scope:
                 self.draft.inputs[k] = inner, replace(item, type=bigger)
                 self.values[v] = _Value(None, inner, sizes, True)
             else:
-                home = bool(dims and eager and eager[k])  # the plain form is there all the same
+                # the plain form is there all the same
+                home = bool(dims) and (dims == sizes or bool(eager and eager[k]))
                 self.values[v] = _Value(v, None, sizes, home)
 
     def home(self, v: Value) -> Port:

@@ -219,6 +219,29 @@ def _window(at: Moved) -> Move | None:
     return Move((fill,), lambda w, ins, like: w.changed(ins, at.made, at.out, padding, like))
 
 
+def _back_into_windows(at: Moved) -> Move | None:
+    """Each element of a source added to that element of its window which is chosen."""
+    attrs, (source, x) = dict(at.node.attrs), at.types
+    steps, windows = ints(attrs["window_strides"]), ints(attrs["window_dimensions"])
+    padding, beyond = [*edges_of(attrs["padding"])], False
+    if dict(at.dims[1]) != dict(at.out) or {*at.dims[0]} != {*at.out}:
+        return None
+    for d, size in at.out.items():
+        meeting = _Meeting(windows[d], steps[d], 1, 1, padding[d][0])
+        high = meeting.high(size, at.dims[0][d])
+        if at.dims[0][d] * steps[d] != size or meeting.low < 0 or high < 0:
+            return None
+        padding[d] = (meeting.low, high)
+        beyond |= meeting.reads_beyond(x.shape[d], source.shape[d])
+    fill = {"ge": least, "le": most}.get(str(attrs["select_prim"]))
+    if beyond and fill is None:
+        return None
+    return Move(
+        (0, fill(x.dtype) if beyond and fill else None),
+        lambda w, ins, like: w.changed(ins, at.made, at.out, padding, like),
+    )
+
+
 def _convolution(at: Moved) -> Move | None:
     attrs = dict(at.node.attrs)
     numbers = fields(attrs["dimension_numbers"])
@@ -296,7 +319,8 @@ _RULES: Mapping[str, Callable[[Moved], Move | None]] = {
     "concatenate": _concatenate, "conv_general_dilated": _convolution,
     "dynamic_update_slice": _update, "pad": _pad, "reduce_window_max": _window,
     "reduce_window_min": _window, "reduce_window_sum": _window, "scatter": _update,
-    "scatter-add": _update, "slice": _slice, SHIFT: _shift,
+    "scatter-add": _update, "select_and_scatter_add": _back_into_windows, "slice": _slice,
+    SHIFT: _shift,
 }  # fmt: skip
 MOVING: Sequence[str] = tuple(_RULES)
 

@@ -285,6 +285,24 @@ def test_an_all_reduce_in_two_halves() -> None:
     assert sum(row.unexplained_bytes for row in found.values()) == 0
 
 
+def test_two_sums_as_one() -> None:
+    """Over pairs and then over fours of devices: 1/2 and 3/4 of twice the bytes, and 7/8."""
+    mesh = Mesh((("x", 2), ("y", 4)))
+    machine = parse_cluster("8xh100")
+    model = ReshardModel(machine, mesh, CollectiveModel(machine))
+    steps = [step for one in ("x", "y") for step in model.path(
+        TYPE, parse_sharding(f"[-,-]+sum({one})"), parse_sharding("[-,-]")
+    )]  # fmt: skip
+    put = [Written(step, TYPE, 1.0) for step in steps]
+    said = [Collective("all-reduce", (axis,), n, wire_bytes("all-reduce", n, FULL), 1.0, 0.0, "", 0)
+            for axis, n in (("x", 2), ("y", 4))]  # fmt: skip
+    joined = compare_collectives(said, put, mesh, [compiled("all-reduce", FULL)])
+    assert [row.unexplained_bytes for row in joined] == [0.0, 0.0, 0.0]
+    assert joined[-1].note == "holds sums over 2 and then 4 that the compiler joined"
+    twice = compare_collectives(said, put, mesh, [compiled("all-reduce", FULL)] * 2)
+    assert sum(row.unexplained_bytes for row in twice) == wire_bytes("all-reduce", 8, FULL)
+
+
 def test_wider_sums() -> None:
     found = rows(planned("all-reduce"), REDUCE, [compiled("all-reduce", 2 * FULL, promoted=True)])
     assert found["all-reduce"].note == "16-bit numbers summed in 32 bits by the compiler"
