@@ -226,7 +226,9 @@ def _likely_cause(found: Predicted) -> str:
     """Why a step that is far off may be so; not measured, empty for others."""
     if found.ratio is None or abs(found.ratio - 1.0) <= FAR:
         return ""
-    return reason(found.case.source, found.case.cluster, found.degrees, found.case.model)
+    case = found.case
+    share = found.price.peak_bytes / usable_bytes(parse_cluster(case.cluster))
+    return reason(case.source, case.cluster, found.degrees, case.model, share)
 
 
 def _memory_cause(found: Predicted) -> str:

@@ -17,14 +17,28 @@ FIRST_KERNEL = (
 )
 EAGER = "PyTorch without a compiler reads and writes memory between elementwise operations"
 ALONE = (
-    "Products are priced as XLA's steps ran them on one H100 of 700 W; long steps may run at a "
-    "lower clock by their power"
+    "Products are priced as XLA's steps ran them on one H100 of 700 W for a few seconds; a host of "
+    "eight may run long steps at a lower clock by its power and heat"
+)
+POWER = (
+    "H100 of 500 W, whose lasting rate of products is that of 700 W times the cube root of "
+    "500/700, not measured"
+)
+FULL = 0.95  # of memory, above which PyTorch's allocator frees and allocates blocks anew
+NEARLY_FULL = (
+    "The step takes {share:.0%} of memory; PyTorch's allocator then frees blocks, for which the "
+    "device waits, and allocates them anew"
 )
 APART = (
     "Query, key and value, and gate and up, are products apart here: each sends the gathered "
     "operand round on its own, and the sum of their gradients is reduced after them. That "
     "implementation makes one product of them, with its collectives inside"
 )
+OTHER_SETTINGS = (
+    "By the settings that its table prints the step does not fit; its recipe has others "
+    "(micro-batches of one sequence, five stages on each device, or activations on the host)"
+)
+PYTORCH = ("MosaicML", "torchtitan")
 MEGATRON = ("Megatron-Bridge", "Megatron-LM README", "MLPerf", "NeMo")
 REASONS: dict[str, str] = {
     "Megatron-LM SC'21, ZeRO-3": (
@@ -32,7 +46,6 @@ REASONS: dict[str, str] = {
         "device; the same 66.7 s were measured on 768 and on 1536 devices"
     ),
     "JAX-Toolbox MaxText": ALONE,
-    "torchtitan": ALONE,
     "Alpa logical shapes": (
         "Two mesh axes on one host of V100s, whose links form a hypercube: a group of two or four "
         "has fewer links than the all-to-all network that is priced"
@@ -41,7 +54,9 @@ REASONS: dict[str, str] = {
 }
 
 
-def reason(source: str, cluster: str, degrees: Degrees, model: Transformer) -> str:
+def reason(
+    source: str, cluster: str, degrees: Degrees, model: Transformer, memory_share: float
+) -> str:
     """The likely causes of a large error, or that there is none.
 
     Args:
@@ -49,8 +64,13 @@ def reason(source: str, cluster: str, degrees: Degrees, model: Transformer) -> s
         cluster: name of the machine.
         degrees: how the step was spread.
         model: what was trained.
+        memory_share: predicted peak as a share of what a framework can use.
     """
     found: list[str] = []
+    if memory_share > FULL and source.startswith(PYTORCH):
+        found.append(NEARLY_FULL.format(share=memory_share))
+    if memory_share > FULL and "gb300" in cluster:
+        found.append(OTHER_SETTINGS)
     if degrees.tensor > 1 and source.startswith(MEGATRON):
         found.append(APART)
     sizes = model.hidden, model.ffn, model.vocab
@@ -65,7 +85,9 @@ def reason(source: str, cluster: str, degrees: Degrees, model: Transformer) -> s
         if "h100" in cluster and not model.dtype.startswith("float8"):
             found.append(ALONE)
     elif source.startswith("torchtitan"):
-        found.append(REASONS["torchtitan"])
+        found.append(POWER if "hbm2e" in cluster else ALONE)
+    elif source == "Megatron-LM README":
+        found.append(EAGER)
     elif source in REASONS:
         found.append(REASONS[source])
     return ". ".join(found) + "." if found else "Unexplained."

@@ -62,7 +62,8 @@ def one(model: Any, baseline: str | None, mesh: tuple[int, ...]) -> dict[str, An
     found = plan(fn, *args, cluster="8xh100", mesh=mesh, baseline=baseline,
                  baselines=baseline is not None,
                  **settings)  # fmt: skip
-    overlap = verify(found, compiler="gpu-aot").overlap
+    verified = verify(found, compiler="gpu-aot")
+    overlap = verified.overlap
     assert overlap is not None
     more = [c.scheduled_exposed_s - c.predicted_exposed_s for c in overlap.collectives]
     without = [
@@ -71,6 +72,8 @@ def one(model: Any, baseline: str | None, mesh: tuple[int, ...]) -> dict[str, An
     ]  # fmt: skip
     return {
         "step_s": found.step_s, "notes": len(overlap.notes),
+        "predicted_count": sum(c.predicted_count for c in verified.collectives),
+        "compiled_count": sum(c.compiled_count for c in verified.collectives),
         "worst_without_a_note": max(without, default=0.0),
         "difference": (overlap.scheduled_exposed_s - overlap.predicted_exposed_s) / found.step_s,
         "cpu_s": time.process_time() - start, **overlap.summary(),
@@ -106,6 +109,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "median_of_communication": statistics.median(sent) if sent else None,
         "worst_of_communication": max(sent, default=None),
         "scheduled_exposes_more": sum(row["difference"] > 0 for row in good),
+        "collectives_predicted": sum(row["predicted_count"] for row in good),
+        "collectives_compiled": sum(row["compiled_count"] for row in good),
         "worst_of_step_without_a_note": max(
             (row["worst_without_a_note"] for row in good), default=None
         ),

@@ -27,12 +27,12 @@ class Compared:
 
 # Device -> comparison; held against the file in SOURCE by tests/planner/inspect/test_accuracy.py.
 COMPARED: dict[str, Compared] = {
-    "a100": Compared(59, 0.85, 0.97, 1.33),
-    "b200": Compared(3, 1.05, 1.12, 1.13),
-    "gb200": Compared(3, 0.99, 1.00, 1.03),
-    "gb300": Compared(2, 1.15, 1.18, 1.21),
-    "h100": Compared(89, 0.80, 0.95, 1.10),
-    "h100-hbm2e": Compared(8, 0.73, 0.79, 0.82),
+    "a100": Compared(59, 0.87, 0.97, 1.05),
+    "b200": Compared(3, 1.01, 1.01, 1.02),
+    "gb200": Compared(3, 0.94, 0.97, 0.99),
+    "gb300": Compared(2, 1.11, 1.13, 1.14),
+    "h100": Compared(89, 0.86, 0.94, 1.05),
+    "h100-hbm2e": Compared(8, 0.78, 0.84, 0.89),
     "v100-16gb": Compared(19, 0.76, 0.89, 0.97),
 }
 
