@@ -8,8 +8,8 @@ gradient. As its best plan would be to do all of so little on every device, it i
 sharded data parallel (a flow with its fields split), and runs on eight devices of this machine,
 with random arguments. `error` is the largest difference from `jax.jit` on one device of any leaf of
 the results, which are parameters, gradients and loss, over the largest element of that leaf. A leaf
-that rounding of the largest one hides (gradients of BERT's biases of keys, zero but for rounding)
-is compared on that scale.
+that rounding of the largest one hides (gradients of BERT's and ViT's biases of keys, zero but for
+rounding) is compared with the rounding of that largest element.
 Libraries as in `third_party.py`.
 """
 

@@ -12,7 +12,7 @@ from ir import SHIFT, Node, TensorType
 from ir.shifts import ShiftPrimitive
 from ir.trace import Binding
 
-from ..recompute.draft import Item, Value
+from ..recompute.draft import Item, Numbers, Value
 from .nodes import Writer
 
 Places = Mapping[int, int]
@@ -20,6 +20,10 @@ Places = Mapping[int, int]
 
 class MovedWriter(Writer):
     """Writes shifts, rows, places and masks."""
+
+    def __init__(self, numbers: Numbers, items: list[Item]) -> None:
+        super().__init__(numbers, items)
+        self._known = dict[tuple[Value, int, int], int]()  # value, dimension, places -> its shift
 
     def sliced(self, x: Value, rows: Sequence[tuple[int, int, int]], like: Item) -> Value:
         """Elements of `x` from a first to a last one, by a step, in each dimension."""
@@ -39,11 +43,14 @@ class MovedWriter(Writer):
             return x
         if abs(by) >= type_.shape[axis]:
             return self.zeros(type_, like)
+        if (x, axis, by) in self._known:
+            return self._known[x, axis, by]
         params = {"axis": axis, "by": by, "wraps": False}
         node = Node(SHIFT, (), (type_,), tuple(sorted(params.items())), (), like.node.source)
         binding = Binding(ShiftPrimitive(), params, backward=like.backward)
         made = self.numbers.new(type_)
         self.items.append(Item(node, binding, [x], [made], like.backward))
+        self._known[x, axis, by] = made
         return made
 
     def every(self, x: Value, axis: int, step: int, first: int, like: Item) -> Value:

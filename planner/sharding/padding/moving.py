@@ -18,6 +18,7 @@ repeated.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,15 +91,24 @@ def _slice(at: Moved) -> Move | None:
         for d in range(x.rank)
     ]
 
+    by = [starts[d] % steps[d] - starts[d] if fits[d] else 0 for d in range(x.rank)]
+    # shifts of all of x serve other slices of it too
+    first = 2 * at.made.size * math.prod(steps) >= x.size
+
+    def moved(writer: MovedWriter, found: Value, like: Item) -> Value:
+        for d in range(x.rank):
+            found = writer.shifted(found, d, by[d], like)
+        return found
+
     def write(writer: MovedWriter, ins: list[Value], like: Item) -> Value:
-        found = writer.sliced(ins[0], plain, like)
+        found = moved(writer, ins[0], like) if first else ins[0]
+        found = writer.sliced(found, plain, like)
+        found = found if first else moved(writer, found, like)
         for d in few:
             found = writer.rows(found, d, starts[d], at.made.shape[d], like)
         for d in range(x.rank):
             if fits[d]:
-                inner = starts[d] % steps[d]
-                found = writer.shifted(found, d, inner - starts[d], like)
-                found = writer.every(found, d, steps[d], inner, like)
+                found = writer.every(found, d, steps[d], starts[d] % steps[d], like)
         return found
 
     return Move((None,), write)
