@@ -20,7 +20,21 @@ from .trials import flight_of
 
 # Stages that are looked at to list the divisions of one source, and the share of the best step by
 # which the bounds of divisions are below it where there are too many.
-MOST_LISTED, CLOSE = 200_000, 0.1
+MOST_LISTED, CLOSE = 200_000, 0.09
+AT_ONCE = 1000  # divisions that are simulated at once
+
+
+@dataclass(frozen=True, order=True)
+class Source:
+    """Where divisions come from: `groups` is 0 where each has a group of devices of its own.
+
+    count: number of micro-batches.
+    groups, chunks: groups that take turns, and stages on each.
+    """
+
+    count: int
+    groups: int
+    chunks: int
 
 
 @dataclass(frozen=True)
@@ -59,13 +73,15 @@ class OpenDivisions:
     """Lists divisions below a step, and bounds them.
 
     schedules: names of those to choose from.
-    unlisted_s: lower bound of the divisions that were not listed [s].
+    opened: the divisions that were listed.
+    unlisted: source -> lower bound of its divisions that were not listed [s].
     """
 
     candidates: Candidates
     floors: StageFloors
     schedules: tuple[str, ...]
-    unlisted_s: float = 0.0
+    opened: list[Open] = field(default_factory=list[Open])
+    unlisted: dict[Source, float] = field(default_factory=dict[Source, float])
     _known: dict[tuple[int, int], Floors] = field(default_factory=dict[tuple[int, int], Floors])
     _scheduled: dict[tuple[object, ...], float] = field(
         default_factory=dict[tuple[object, ...], float]
@@ -77,15 +93,15 @@ class OpenDivisions:
             least = self.floors.least(count, size)
             self._known[count, size] = Floors(
                 least.forward_s, least.both_s, least.one_s, least.step_s,
-                Tasks(least.begun_s, least.back_s, least.once_s, least.input_s, least.weight_s),
+                Tasks(
+                    least.begun_s, least.back_s, least.once_s, least.input_s, least.weight_s,
+                    least.passes_s,
+                ),
             )  # fmt: skip
         return self._known[count, size]
 
     def least_s(self, one: Open) -> float:
-        """Bound of a division from those of its stages, whatever their plans are [s].
-
-        The order of its tasks is in it once `scheduled_s` was asked for.
-        """
+        """Bound of a division from those of its stages, whatever their plans are [s]."""
         stages = [
             self.floors_of(one.count, size).at(one.run(s)) for s, size in enumerate(one.sizes)
         ]
@@ -95,18 +111,27 @@ class OpenDivisions:
         """A bound of a division, or that of its schedules if it is known and higher [s]."""
         return max(least_s, self._scheduled.get(one.key, 0.0))
 
-    def scheduled_s(self, one: Open) -> float:
-        """The same as `least_s`, no less than the least of the schedules to choose from [s]."""
-        if one.key not in self._scheduled:
-            tasks = [
-                Tasks(*(float(each[one.run(s)]) for each in self.floors_of(one.count, size).tasks))
-                for s, size in enumerate(one.sizes)
-            ]
-            names = [n for n in self.schedules if (n == INTERLEAVED) == (one.chunks > 1)]
-            self._scheduled[one.key] = least_of_schedules_s(
-                names, one.count, one.chunks, tasks, [moved_s / 2 for moved_s in one.moved_s]
-            )
-        return self.least_s(one)
+    def schedule(self, found: Sequence[Open]) -> None:
+        """Bounds each division by the least of the schedules to choose from.
+
+        That is to be done again where bounds of stages rose.
+        """
+        groups: dict[tuple[int, int, int], dict[tuple[object, ...], Open]] = {}
+        for one in found:
+            groups.setdefault((one.count, len(one.sizes), one.chunks), {})[one.key] = one
+        for (count, stages, chunks), rows in groups.items():
+            names = [n for n in self.schedules if (n == INTERLEAVED) == (chunks > 1)]
+            for first in range(0, len(rows), AT_ONCE):
+                some = [*rows.values()][first : first + AT_ONCE]
+                tasks = np.zeros((len(Tasks._fields), stages, len(some)))
+                for k, one in enumerate(some):
+                    for s, size in enumerate(one.sizes):
+                        each = self.floors_of(count, size).tasks
+                        tasks[:, s, k] = [seconds[one.run(s)] for seconds in each]
+                into_s = np.array([one.moved_s for one in some]).T / 2
+                bounds = least_of_schedules_s(names, count, chunks, Tasks(*tasks), into_s)
+                for one, bound_s in zip(some, bounds.tolist(), strict=True):
+                    self._scheduled[one.key] = self.with_schedule(one, bound_s)
 
     def listed(
         self,
@@ -117,38 +142,45 @@ class OpenDivisions:
         turns: Sequence[tuple[int, int]],
         most: int,
     ) -> list[Open]:
-        """All divisions below the best step, but for some of sources with too many.
+        """All divisions below the best step, but for those of sources with too many (`unlisted`).
 
         Once there are more than `most`, only those close to the bound are added: the others count
-        only where all are looked at.
+        only where all are looked at. Sources that were listed before are not listed again.
         """
-        self.unlisted_s = limit_s = best_s * (1 - EXACT)
+        limit_s, first = best_s * (1 - EXACT), not self.unlisted
+        sources = [
+            Source(count, groups, chunks) for count in counts for groups, chunks in ((0, 1), *turns)
+            if not groups or (not count % groups and groups * chunks < self.floors.shares.count)
+        ]  # fmt: skip
+        rest = [source for source in sources if first or self.unlisted[source] < limit_s]
+        self.opened = [one for one in self.opened if self.least_s(one) < limit_s]
         found = list[Open]()
-
-        def limits() -> tuple[float, ...]:
-            close_s = limit_s * (1 - CLOSE)
-            return (limit_s, close_s) if len(found) <= most else (close_s,)
-
-        for count in counts:
+        for source in rest:
             with suppress(IndivisibleError):
-                listing = self._listing(count, stages)
-                parts = self._below(
-                    limits(), partial(listing.below, most=MOST_LISTED), listing.least_s
-                )
-                for family in families:
-                    found += self._opened(count, family, 1, parts, limit_s)
-                for groups, chunks in turns:
-                    if not count % groups and groups * chunks < self.floors.shares.count:
-                        parts = self._in_turn(listing, groups, chunks, limits())
-                        found += self._opened(count, INTERLEAVED, chunks, parts, limit_s)
-        return found
+                is_many = len(self.opened) + len(found) > most
+                limits = (limit_s * (1 - CLOSE),) if is_many else (limit_s, limit_s * (1 - CLOSE))
+                listing = self._listing(source.count, stages)
+                if source.groups:
+                    parts = self._in_turn(listing, source, limits)
+                    names = (INTERLEAVED,)
+                else:
+                    find = partial(listing.below, most=MOST_LISTED)
+                    parts, names = self._below(source, limits, find, listing.least_s), families
+                for family in names:
+                    found += self._opened(source.count, family, source.chunks, parts, limit_s)
+        self.schedule(found)
+        known = {(one.key, one.family) for one in self.opened}
+        self.opened += [
+            one for one in found
+            if self.least_s(one) < limit_s and (one.key, one.family) not in known
+        ]  # fmt: skip
+        return self.opened
 
-    def _in_turn(
-        self, listing: Listing, groups: int, chunks: int, limits: Sequence[float]
-    ) -> list[Parts]:
+    def _in_turn(self, listing: Listing, source: Source, limits: Sequence[float]) -> list[Parts]:
         """Divisions in which groups take turns."""
-        limit_s = limits[0]
+        limit_s, groups, chunks = limits[0], source.groups, source.chunks
         least_s, size = listing.least_in_turn_s(groups, chunks), listing.turn_size(groups)
+        self.unlisted[source] = limit_s
         if least_s >= limit_s:
             return []
         moved_s = np.array([
@@ -158,17 +190,18 @@ class OpenDivisions:
         simulator = in_turn_simulator(listing.count, groups, chunks, updated=True)
         paths = paths_of(simulator, listing.floors[size].tasks, moved_s, limit_s)
         return self._below(
-            limits, partial(listing.in_turn, groups, chunks, paths, most=MOST_LISTED),
+            source, limits, partial(listing.in_turn, groups, chunks, paths, most=MOST_LISTED),
             lambda: max(least_s, paths.least_s),
         )  # fmt: skip
 
     def _below(
-        self, limits: Sequence[float], find: Callable[[float], list[Parts] | None],
+        self, source: Source, limits: Sequence[float], find: Callable[[float], list[Parts] | None],
         least_s: Callable[[], float],
     ) -> list[Parts]:  # fmt: skip
         """Divisions of a source below the first limit below which they are not too many.
 
         Args:
+            source: the source.
             limits: in falling order [s].
             find: limit -> divisions, None where there are too many.
             least_s: the least bound of all divisions [s].
@@ -176,10 +209,15 @@ class OpenDivisions:
         for below_s in limits:
             parts = find(below_s)
             if parts is not None:
-                self.unlisted_s = min(self.unlisted_s, below_s)
+                self.unlisted[source] = below_s
                 return parts
-        self.unlisted_s = min(self.unlisted_s, least_s())
+        self.unlisted[source] = least_s()
         return []
+
+    @property
+    def unlisted_s(self) -> float:
+        """Lower bound of the divisions that were not listed [s]; 0 before any was."""
+        return min(self.unlisted.values(), default=0.0)
 
     def _listing(self, count: int, stages: Sequence[int]) -> Listing:
         space = self.candidates.space(count, "1f1b")

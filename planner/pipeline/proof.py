@@ -1,12 +1,12 @@
-# pyright: basic
 """Plans the divisions that may still be better than the best pipeline, until none is left.
 
 The search by estimates finds a good pipeline, but its estimates are no bounds. Here every division
 whose lower bound is below the best step is listed, for each number of micro-batches and way to
-schedule. The one with the least bound comes first. What is not known of its stages is found out in
-this order, and it is put back with the bound that follows:
+schedule. Micro-batches of their stages are bounded by the solver, as those of stages like them,
+which leaves few. The one with the least bound comes first. What is not known of its stages is found
+out in this order, and it is put back with the bound that follows:
 
-1. each stage is solved without a limit of memory, which bounds it whatever it computes again;
+1. each stage is bounded by the solver without a limit of memory, whatever it computes again;
 2. each stage is planned within the limit, without recomputation;
 3. where that takes longer than its bound, with each kind of recomputation;
 4. the pipelines of these stages are simulated.
@@ -36,9 +36,11 @@ from .trials import PlannedPipeline, Trials
 
 # Work of all stages that are traced and solved, see `StageFloors.work`: 67 stages of 300 ops on 2
 # devices take 3.2e5 and 15 s of a processor. The bound is raised until it is as close to the step.
-MOST_WORK = 2e5
+MOST_WORK = 4e5
+GLIMPSED = 1 / 3  # work of bounding a stage, as a share of that of planning it
 MOST_OPENED = 1000  # divisions that are left, beyond which none is solved
 MOST_TRIED = 200  # pipelines that are simulated; 200 of a small model take about 4 s
+ROUNDS = 3  # divisions are listed so often, with bounds that rose
 MOST_UNITS = 16  # distinct runs between neighbouring places whose ops are priced
 
 
@@ -87,9 +89,13 @@ class Proof:
             turns: (groups of devices, stages on each) of interleaved 1F1B.
         """
         best_s = best.ranked.step_s if best else float("inf")
-        self.opened = self.divisions.listed(
-            best_s, counts, families, stages, turns, MOST_OPENED
-        )  # fmt: skip
+        for _ in range(ROUNDS):
+            self.opened = self.divisions.listed(
+                best_s, counts, families, stages, turns, MOST_OPENED
+            )  # fmt: skip
+            self._raise(best_s)
+            if not self._raised_unlisted(best_s):
+                break
         is_little = len(self.opened) <= MOST_OPENED and self.work() <= self.left
         queue = [(self.bound_s(one), k, one) for k, one in enumerate(self.opened)]
         heapify(queue)
@@ -117,6 +123,56 @@ class Proof:
         self.is_complete = self.divisions.unlisted_s >= best_s * (1 - EXACT) and not queue
         return best
 
+    def _raise(self, best_s: float) -> None:
+        """Bounds micro-batches of stages until no division below the best step has one to bound."""
+        alike = {one.key: one for one in self.opened}
+        while self.left > MOST_WORK / 2:
+            rows = [
+                (self.divisions.least_s(one), k, one) for k, one in enumerate(alike.values())
+                if self._loose(one) is not None
+            ]  # fmt: skip
+            if not rows or min(rows)[0] >= best_s * (1 - EXACT):
+                break
+            one = min(rows)[2]
+            s = self._loose(one)
+            assert s is not None
+            size = one.sizes[s]
+            self._prove_passes(one.count, size, one.run(s))
+            others = [o for o in alike.values() if o.count == one.count and size in o.sizes]
+            self.divisions.schedule(others)
+
+    def _raised_unlisted(self, best_s: float) -> bool:
+        """Bounds micro-batches of the stages of sources whose divisions are too many to list.
+
+        Returns:
+            Whether any bound rose.
+        """
+        rose, whole = False, (0, self.floors.shares.count - 1)
+        machine = self.candidates.cluster
+        for source, bound_s in sorted(self.divisions.unlisted.items(), key=lambda row: row[1]):
+            if bound_s >= best_s * (1 - CLOSE):
+                break
+            each = (machine.num_devices // source.groups,) if source.groups else self.floors.sizes
+            for size in each:
+                while self.left > MOST_WORK / 2 and not self.floors.is_passed(
+                    source.count, size, whole
+                ):
+                    self._prove_passes(source.count, size, whole)
+                    rose = True
+        return rose
+
+    def _prove_passes(self, count: int, size: int, at: tuple[int, int]) -> None:
+        self.floors.prove_passes(count, size, at)
+        self.left -= 2 * GLIMPSED * self.floors.work(count, size, at)
+
+    def _loose(self, one: Open) -> int | None:
+        """A stage of which no micro-batch was bounded, of those on most devices; None if all."""
+        rest = [
+            s for s, size in enumerate(one.sizes)
+            if not self.floors.is_passed(one.count, size, one.run(s))
+        ]  # fmt: skip
+        return max(rest, key=lambda s: one.sizes[s], default=None)
+
     def work(self) -> float:
         """Work of solving the distinct stages of all divisions without a limit of memory."""
         alike = self.floors.shares.alike
@@ -139,7 +195,7 @@ class Proof:
         while queue and queue[0][0] < goal_s and self.left > 0:
             least_s, k = queue[0]
             one = opened[k]
-            now_s = self.divisions.scheduled_s(one)
+            now_s = self.divisions.least_s(one)
             if now_s > least_s:
                 heapreplace(queue, (now_s, k))
                 continue
@@ -206,7 +262,7 @@ class Proof:
         return False
 
     def _prove(self, one: Open, s: int) -> None:
-        self.left -= self.floors.work(one.count, one.sizes[s], one.run(s))
+        self.left -= GLIMPSED * self.floors.work(one.count, one.sizes[s], one.run(s))
         self.floors.prove(one.count, one.sizes[s], one.run(s))
 
     def _plan(self, one: Open, s: int, kind: str) -> None:

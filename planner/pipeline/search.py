@@ -30,10 +30,11 @@ from ..sharding.search.over_meshes import limit_of
 from ..training.training import Training
 from .cut.stage_training_step import StageTrainingStep
 from .divide.candidates import Candidates
-from .divide.dynamic_programme import EXACT, Division, with_one_cut_moved
+from .divide.dynamic_programme import EXACT, Division
+from .divide.placements import Placements, equal_groups
 from .divide.refusal import refusal
 from .divide.run_costs import RECOMPUTE, Shares
-from .divide.simulated import PipelineShape, Ranked, ranked
+from .divide.simulated import Ranked, ranked
 from .divide.sources import Chain, InTurn, Source
 from .divide.space import check_stages, counts, group_counts, sizes, stage_counts
 from .divide.stage_bounds import StageBounds
@@ -49,9 +50,10 @@ MOST_PLANS = 160  # stages that are planned; the estimates of a search that ends
 # the models of `benchmarks pipeline-search`; where transfers take most of a step, simulated steps
 # are a fifth above their estimates, and hundreds of divisions lie between.
 MOST_VAIN = 40
-# A hand-written pipeline, or one with a cut moved, is priced if this share of its estimate is below
-# the best step: a GPT of 24 layers on two hosts takes 6 % less than its estimate. Hand-written ones
-# for at most this many numbers of micro-batches until one fits.
+MOST_VAIN_PLACED = 10  # the same of divisions that were simulated; 0 to 3 on these models
+# A hand-written pipeline is priced if this share of its estimate is below the best step: a GPT of
+# 24 layers on two hosts takes 6 % less than its estimate. That is done for at most this many
+# numbers of micro-batches until one fits.
 DOUBT, COUNTS = 0.9, 3
 CHUNKS = (2, 4)  # stages on each group of devices, where they run in turn
 
@@ -153,7 +155,7 @@ class PipelineSearch:
         check_held(self._held_bytes(), self.limit, self.machine, "parameters, state and gradients")
         price_wholes(self.trials, self.machine, self.counts, self.kinds)
         best = self._searched(stages)
-        best = self._proved(best and self._climbed(best), stages)
+        best = self._proved(best and self._climbed(best, stages), stages)
         if best is None and not self.trials.least:
             self._too_large(stages)
         if best and self.options.baselines:
@@ -195,49 +197,59 @@ class PipelineSearch:
                 self.request.say(f"best pipeline: step {seconds_text(best_s)}")
         return best
 
-    def _climbed(self, best: PlannedPipeline) -> PlannedPipeline:
-        """Moves single cuts, the number of micro-batches and the recomputation of equal stages.
+    def _placed(self, best: PlannedPipeline, stages: tuple[int, ...]) -> PlannedPipeline:
+        """Moves the cuts of pipelines tried so far, and of equal groups of devices.
 
-        That is repeated as long as it makes the step shorter. Estimates are above the step where a
-        stage fills the time in which it waits with forward passes of other micro-batches, or with
-        weight gradients.
+        Of all numbers of micro-batches, the division with the least simulated step comes first;
+        that is repeated until none is shorter, or `MOST_VAIN_PLACED` in a row were not.
         """
-        seen = set[tuple[object, ...]]()
+        placements = Placements(self.candidates, self.options.schedules)
+        groups = group_counts(self.machine, stages)
+        equal = equal_groups(self.shares.count - 1, self.machine.num_devices, groups)
+        likes = [*{(o.sizes, o.chunks): o for o in (*equal, *self.trials.divisions)}.values()]
+        able = [m for m in self.counts if self.trials.is_able(m)]
+        rows: dict[tuple[int, int], tuple[str, Division] | None] = {
+            (m, k): None for m in able for k, like in enumerate(likes)
+            if m % (len(like.sizes) // like.chunks) == 0 or like.chunks == 1
+        }  # fmt: skip
+        stale, vain = set(able), 0
+        while vain < MOST_VAIN_PLACED and self.planner.solved < MOST_PLANS:
+            for m, k in rows:
+                if m in stale:
+                    rows[m, k] = placements.best(
+                        m, likes[k], best.ranked.step_s, self.trials.tried
+                    )  # fmt: skip
+            found = [(row[1].step_s, m, row) for (m, _), row in rows.items() if row is not None]
+            if not found:
+                break
+            step_s, count, (family, one) = min(found, key=lambda row: row[:2])
+            if step_s >= best.ranked.step_s * (1 - EXACT):
+                break
+            stale, vain = {count}, vain + 1
+            tried = self.trials.trial(count, one, family)
+            if tried and tried.ranked.step_s < best.ranked.step_s:
+                self.best, best, vain = tried, tried, 0
+        return best
+
+    def _climbed(self, best: PlannedPipeline, stages: tuple[int, ...]) -> PlannedPipeline:
+        """Changes the recomputation of equal stages, and moves the cuts.
+
+        That is repeated as long as it makes the step shorter.
+        """
         while True:
-            now = best
-            for count, family, one in self._moved(now):
-                if (count, one.key) in seen or self.planner.solved >= MOST_PLANS:
-                    continue
-                seen.add((count, one.key))
-                if DOUBT * one.step_s < best.ranked.step_s:
-                    found = self.trials.trial(count, one, family)
+            now = best = self._placed(best, stages)
+            if self.floors.distinct > MOST_UNITS:
+                return best
+            family = family_of(now.ranked.schedule)
+            for one in self._other_kinds(now):
+                if (now.ranked.shape.microbatches, one.key) not in self.trials.tried:
+                    found = self.trials.trial(now.ranked.shape.microbatches, one, family)
                     best = min(best, found or best, key=lambda f: f.ranked.step_s)
-            if best is now:
+            if best is now or self.planner.solved >= MOST_PLANS:
                 return best
             self.best = best
 
-    def _moved(self, best: PlannedPipeline) -> Iterator[tuple[int, str, Division]]:
-        """Pipelines near one: number of micro-batches, family of schedules, estimated division.
-
-        With another number of micro-batches, their seconds and bytes are taken to be in proportion
-        to their size.
-        """
-        shape = best.ranked.shape
-        family = family_of(best.ranked.schedule)
-        places = tuple(self.shares.places.index(cut) for cut in shape.cuts)
-        for at in with_one_cut_moved(places):
-            yield shape.microbatches, family, self.candidates.estimated(shape, at, family)
-        if self.floors.distinct <= MOST_UNITS:
-            yield from self._other_kinds(best)
-        for count in self._next_counts(shape):
-            prices = [p.of_size(shape.microbatches / count) for p in best.prices]
-            sent = [shape.microbatches / count * size for size in best.across]
-            other = replace(shape, microbatches=count)
-            fast = ranked(other, prices, sent, self.machine, math.inf, self.options.schedules)[0]
-            one = Division(places, shape.sizes, shape.recompute, fast.step_s, 0.0, shape.chunks)
-            yield count, family_of(fast.schedule), one
-
-    def _other_kinds(self, best: PlannedPipeline) -> Iterator[tuple[int, str, Division]]:
+    def _other_kinds(self, best: PlannedPipeline) -> Iterator[Division]:
         """The pipeline with another recomputation of equal stages, where bounds leave room for it.
 
         A stage takes at least its bound under the other kind; with that, the step must be shorter.
@@ -257,21 +269,8 @@ class PipelineSearch:
                           for p, other in zip(best.prices, stages, strict=True)]  # fmt: skip
                 kinds = tuple(kind if other == one else other[2] for other in stages)
                 fast = ranked(shape, prices, best.across, self.machine, math.inf, schedules)[0]
-                yield (
-                    shape.microbatches,
-                    family_of(fast.schedule),
-                    Division(places, shape.sizes, kinds, fast.step_s / DOUBT, 0.0, shape.chunks),
-                )
-
-    def _next_counts(self, shape: PipelineShape) -> list[int]:
-        """The next smaller and the next larger number of micro-batches."""
-        able = [
-            m for m in self.counts
-            if self.trials.is_able(m) and not (shape.chunks > 1 and m % len(shape.groups))
-        ]  # fmt: skip
-        smaller = [m for m in able if m < shape.microbatches]
-        larger = [m for m in able if m > shape.microbatches]
-        return [*smaller[-1:], *larger[:1]]
+                if fast.step_s < best.ranked.step_s:
+                    yield Division(places, shape.sizes, kinds, fast.step_s, 0.0, shape.chunks)
 
     def _proved(
         self, best: PlannedPipeline | None, stages: tuple[int, ...]

@@ -1,5 +1,4 @@
-# pyright: basic
-"""Lower bounds of the seconds of stages, from the work of their ops and from solves without limits.
+"""Lower bounds of the seconds of stages, from the work of their ops and from the solver.
 
 A stage of slots i to j takes at least the seconds of the runs between places that it consists of,
 
@@ -10,9 +9,9 @@ for values that enter or leave a run, since ops on both sides of a place may be 
 that several runs read count in the forward pass alone: their gradients may be summed at once. The
 forward pass has the ops that a run's results depend on; before its gradients are sent back, those
 run too that they depend on, in the runs of which all gradients lead to values from before the
-stage. A stage also takes at least what the solver proves for it as if a device had memory for all
-of it. Where it takes longer to store a value than to make it twice, a stage that computes more
-takes less: all this is the least over the kinds of recomputation.
+stage. A stage also takes at least what the solver proves for it, or for one micro-batch of it, as
+if a device had memory for all of it. Where it takes longer to store a value than to make it twice,
+a stage that computes more takes less: all this is the least over the kinds of recomputation.
 """
 
 from __future__ import annotations
@@ -21,23 +20,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import ComputeModel
-from ir.analysis import FlatProgram
 
-from ..common.errors import PlanError
-from ..sharding.cost.least_seconds import border_s, least_each_s, least_inside_s
-from .cut.equations import is_float
-from .cut.forward_backward import nodes_behind, values_after
+from ..sharding.cost.least_seconds import border_s, least_each_s
 from .cut.opened_loss import cut_of
-from .cut.stage import Staged
 from .cut.stage_training_step import StageTrainingStep
 from .divide.run_costs import Shares
-from .stage_planner import AMPLE, THOROUGH, Ask, StagePlanner
+from .stage_planner import AMPLE, Ask, StagePlanner
+from .stage_units import Unit, all_sent, borders_of, ops_of, unit_of
 
 Floats = NDArray[np.float64]
 # Work of tracing an op beside that of solving it, the square of the stage's devices: 0.5 ms, and
@@ -45,9 +39,6 @@ Floats = NDArray[np.float64]
 # what a stage takes whatever it is.
 TRACED, AT_LEAST = 8, 100
 Run = tuple[int, int]
-# Seconds of a run's forward pass, of its input gradient, of all of a micro-batch, and once a step;
-# of its forward program, which may do more than its results need, and of those of both gradients.
-Phases = tuple[float, float, float, float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -62,6 +53,7 @@ class Least:
     begun_s, back_s: the forward program of one micro-batch, and the rest of it.
     input_s, weight_s: the part of the rest before its gradients are sent back, and after that.
     once_s: once a step.
+    passes_s: forward and backward of one micro-batch, no less than `micro_s`.
     """
 
     forward_s: Floats
@@ -74,21 +66,22 @@ class Least:
     input_s: Floats
     weight_s: Floats
     once_s: Floats
+    passes_s: Floats
 
 
 @dataclass(frozen=True)
-class Unit:
-    """A run between neighbouring places.
+class _OfKind:
+    """Least seconds of every run under a kind of recomputation, [first place, last place].
 
-    ops: number of its ops.
-    phases: devices -> its least seconds.
-    passes: for each gradient that it sends and each that comes in, whether one depends on the
-        other.
+    passes_s: forward and backward of one micro-batch; floor_s: the same by its ops alone.
+    once_s: once a step.
+    step_s: all micro-batches, and what is done once a step.
     """
 
-    ops: int
-    phases: dict[int, Phases]
-    passes: tuple[tuple[bool, ...], ...]
+    passes_s: Floats
+    floor_s: Floats
+    once_s: Floats
+    step_s: Floats
 
 
 @dataclass
@@ -98,7 +91,8 @@ class StageFloors:
     sizes: devices of the sub-meshes to choose from.
     kinds: kinds of recomputation to choose from, by layer or none; that of a whole stage only adds
         a forward pass.
-    proved: (micro-batches, devices, kind) -> bounds of stages that were solved.
+    proved: (micro-batches, devices, kind) -> stages that were bounded by the solver.
+    passed: the same of stages whose micro-batches were.
     """
 
     planner: StagePlanner
@@ -107,15 +101,18 @@ class StageFloors:
     kinds: tuple[str, ...]
     _units: dict[tuple[int, str], Unit] = field(default_factory=dict[tuple[int, str], "Unit"])
     _least: dict[tuple[int, int], Least] = field(default_factory=dict[tuple[int, int], Least])
-    _steps: dict[tuple[int, int], dict[str, Floats]] = field(
-        default_factory=dict[tuple[int, int], "dict[str, Floats]"]
+    _kinds: dict[tuple[int, int], dict[str, _OfKind]] = field(
+        default_factory=dict[tuple[int, int], "dict[str, _OfKind]"]
     )
     _ops: dict[int, Floats] = field(default_factory=dict[int, Floats])
     _known: dict[object, tuple[float, ...]] = field(
         default_factory=dict[object, "tuple[float, ...]"]
     )
-    proved: dict[tuple[int, int, str], dict[Run, float]] = field(
-        default_factory=dict[tuple[int, int, str], dict[Run, float]]
+    proved: dict[tuple[int, int, str], set[Run]] = field(
+        default_factory=dict[tuple[int, int, str], set[Run]]
+    )
+    passed: dict[tuple[int, int, str], set[Run]] = field(
+        default_factory=dict[tuple[int, int, str], set[Run]]
     )
 
     @cached_property
@@ -136,59 +133,109 @@ class StageFloors:
     def of_kind_s(self, count: int, size: int, run: Run, kind: str) -> float:
         """Least seconds of a stage under a kind of recomputation, all micro-batches and update."""
         self.least(count, size)
-        return float(self._steps[count, size][kind][run])
+        return float(self._kinds[count, size][kind].step_s[run])
 
     def prove(self, count: int, size: int, at: Run) -> None:
-        """Solves a stage without a limit of memory, and raises its bound and that of equal ones.
+        """Bounds a stage without a limit of memory, and raises its bound and that of equal ones.
 
         That is done under the kind of recomputation with the least bound of those not solved. The
         bounds of stages that contain it rise too: their other ops take time of their own, but for
         what they save at its borders.
         """
-        least, run = self.least(count, size), self.shares.alike(at)[0]
-        steps = self._steps[count, size]
-        kind = self._unproved(count, size, run)
+        kind = self._unproved(count, size, at)
         if kind is None:
             return
-        bound_s, border_s = self._proof_s(count, size, run, kind)
-        self.proved.setdefault((count, size, kind), {})[run] = bound_s
+        least, run = self.least(count, size), self.shares.alike(at)[0]
+        s, stage, name = self._alone(count, run, kind)
+        bound_s = self.planner.least_step_s(stage, name, Ask(s, size, AMPLE))
+        bound_s -= self._seen_s(stage, name)
+        self.proved.setdefault((count, size, kind), set()).add(run)
+        own = self._kinds[count, size][kind]
+        floor_s = count * own.floor_s + own.once_s
         for i, j in self.shares.alike(at):
-            around = steps[kind][: i + 1, j:]
-            np.maximum(around, bound_s - border_s, out=around)
-            steps[kind][i, j] = max(steps[kind][i, j], bound_s)
-        np.min([*steps.values()], axis=0, out=least.step_s)
+            around = own.step_s[: i + 1, j:]
+            more_s = floor_s[: i + 1, j:] - floor_s[i, j] - self._border_s(stage, name)
+            np.maximum(around, bound_s + more_s, out=around)
+            own.step_s[i, j] = max(own.step_s[i, j], bound_s)
+        rows = self._kinds[count, size].values()
+        np.min([row.step_s for row in rows], axis=0, out=least.step_s)
 
-    def _unproved(self, count: int, size: int, run: Run) -> str | None:
-        """The kind with the least bound of a stage, unless the stage was solved under it."""
-        steps = self._steps[count, size]
-        kind = min(self.kinds, key=lambda kind: float(steps[kind][run]))
-        return None if run in self.proved.get((count, size, kind), {}) else kind
+    def prove_passes(self, count: int, size: int, at: Run) -> None:
+        """Raises the bound of a micro-batch of a stage, and those of stages like it.
 
-    def _proof_s(self, count: int, size: int, run: Run, kind: str) -> tuple[float, float]:
-        """Lower bound of a stage under a kind of recomputation, by the solver [s].
+        That is done under the kind of recomputation with the least bound of those not solved, of
+        the rounds of its loop over layers, if it has one. With k rounds, the best one takes
 
-        Also the most that it would save as a part of a larger stage, with its borders inside.
+            T(k)  =  min over plans x of  k b(x) + e(x)
+
+        which is concave in k: the runs with the fewest and the most rounds are solved, and bound
+        those between by linear interpolation. Ops outside take time of their own, but for what
+        they save at the borders.
         """
+        kind = self._unpassed(count, size, at)
+        if kind is None:
+            return
+        least, core = self.least(count, size), self.shares.core(at)
+        family = self.shares.family(core)
+        low, high = min(family), max(family)
+        passed = self.passed.setdefault((count, size, kind), set())
+        ends = [self._passes_s(count, size, family[k][0], kind) for k in dict.fromkeys((low, high))]
+        border_s = max(border_s for _, border_s in ends)
+        own = self._kinds[count, size][kind]
+        for k, runs in family.items():
+            share = (k - low) / (high - low) if high > low else 0.0
+            bound_s = (1 - share) * ends[0][0] + share * ends[-1][0]
+            for i, j in runs:
+                passed.add((i, j))
+                around = own.passes_s[: i + 1, j:]
+                more_s = own.floor_s[: i + 1, j:] - own.floor_s[i, j] - border_s
+                np.maximum(around, bound_s + more_s, out=around)
+                own.passes_s[i, j] = max(own.passes_s[i, j], bound_s)
+        np.maximum(own.step_s, count * own.passes_s + own.once_s, out=own.step_s)
+        rows = self._kinds[count, size].values()
+        np.min([row.passes_s for row in rows], axis=0, out=least.passes_s)
+        np.min([row.step_s for row in rows], axis=0, out=least.step_s)
+
+    def is_passed(self, count: int, size: int, at: Run) -> bool:
+        """Whether `prove_passes` cannot raise the bound of a stage further."""
+        return self._unpassed(count, size, at) is None
+
+    def _unpassed(self, count: int, size: int, at: Run) -> str | None:
+        """The kind with the least bound of a micro-batch, unless it was solved under it."""
+        self.least(count, size)
+        rows = self._kinds[count, size]
+        kind = min(self.kinds, key=lambda kind: float(rows[kind].passes_s[at]))
+        return None if self.shares.core(at) in self.passed.get((count, size, kind), ()) else kind
+
+    def _passes_s(self, count: int, size: int, run: Run, kind: str) -> tuple[float, float]:
+        """Lower bound of a micro-batch of a stage, and what its borders may save [s]."""
+        s, stage, name = self._alone(count, run, kind)
+        bound_s = self.planner.least_passes_s(stage, name, Ask(s, size, AMPLE)) / count
+        return bound_s, self._border_s(stage, name) / count
+
+    def _unproved(self, count: int, size: int, at: Run) -> str | None:
+        """The kind with the least bound of a stage, unless the stage was solved under it."""
+        self.least(count, size)
+        rows, run = self._kinds[count, size], self.shares.alike(at)[0]
+        kind = min(self.kinds, key=lambda kind: float(rows[kind].step_s[at]))
+        return None if run in self.proved.get((count, size, kind), ()) else kind
+
+    def _alone(self, count: int, run: Run, kind: str) -> tuple[int, StageTrainingStep, str]:
+        """Number, program and digest of a stage, with all before it and all after as others."""
         loss = self.planner.loss(count)
         low, high = (self.shares.places[k] for k in run)
         cuts = tuple(dict.fromkeys((0, low, high, len(loss.chain.slots))))
         s = cuts.index(low)
         kinds = tuple(kind if r == s else "none" for r in range(len(cuts) - 1))
-        stage, name = self.planner.training_step(
-            loss, cut_of(loss, cuts, kinds), s, (low, high), kind
-        )  # fmt: skip
-        found = self.planner.planned_within(
-            count, stage, name, Ask(s, size, AMPLE, effort=THOROUGH)
-        )
-        if isinstance(found, PlanError):
-            raise found
-        return found[0].lower_bound_s - self._seen_s(stage, name), self._border_s(stage, name)
+        cut = cut_of(loss, cuts, kinds)
+        return s, *self.planner.training_step(loss, cut, s, (low, high), kind)
 
     def _border_s(self, stage: StageTrainingStep, name: str) -> float:
         """Most seconds that the ops of a stage save where what it takes and gives is fused."""
         facts = self.planner.searched(stage, name).facts
-        own, _ = _ops(stage, facts.flat)
-        return border_s(facts, ComputeModel(self.planner.machine), own, _borders(stage, facts.flat))
+        own, _ = ops_of(stage, facts.flat)
+        borders = borders_of(stage, facts.flat)
+        return border_s(facts, ComputeModel(self.planner.machine), own, borders)
 
     def work(self, count: int, size: int, at: Run) -> float:
         """Work of tracing and solving a stage: (`AT_LEAST` + ops) (`TRACED` + devices squared).
@@ -206,13 +253,12 @@ class StageFloors:
 
     def is_proved(self, count: int, size: int, at: Run) -> bool:
         """Whether a solve without a limit of memory cannot raise the bound of a stage further."""
-        self.least(count, size)
-        return self._unproved(count, size, self.shares.alike(at)[0]) is None
+        return self._unproved(count, size, at) is None
 
     def _seen_s(self, stage: StageTrainingStep, name: str) -> float:
         """Most seconds of the ops that only keep a stage's outputs alive, which no price counts."""
         facts = self.planner.searched(stage, name).facts
-        _, seen = _ops(stage, facts.flat)
+        _, seen = ops_of(stage, facts.flat)
         compute = ComputeModel(self.planner.machine)
         found = least_each_s(facts, compute, 1, seen)
         return sum(facts.flat.ops[i].weight * seconds for i, seconds in found.items())
@@ -224,14 +270,14 @@ class StageFloors:
         units = {kind: self._units_of(count, kind) for kind in self.kinds}
         self._ops[count] = np.array([unit.ops for unit in units["none"]])
         empty = np.tril(np.ones((n, n), dtype=bool))
-        sent = _all_sent(whole, [unit.passes for unit in units["none"]])
+        sent = all_sent(whole, [unit.passes for unit in units["none"]])
         for size in self.sizes:
             rows = {kind: _phases(each, size, shared) for kind, each in units.items()}
-            steps = dict[str, Floats]()
+            kinds = dict[str, _OfKind]()
             for kind, row in rows.items():
-                sums = _runs(row[:, 2] * count + row[:, 3])
-                sums[empty] = np.inf
-                steps[kind] = sums
+                floor_s, once_s = _runs(row[:, 2]), _runs(row[:, 3])
+                passes_s = np.where(empty, np.inf, floor_s)
+                kinds[kind] = _OfKind(passes_s, floor_s, once_s, count * passes_s + once_s)
             each = np.min([*rows.values()], axis=0)
             forward, micro, once, begun, inward, weight = (
                 _runs(each[:, k]) for k in (0, 2, 3, 4, 5, 6)
@@ -243,55 +289,28 @@ class StageFloors:
             back, inward = np.zeros((n, n)), np.zeros((n, n))
             back[:-1, 1:] = np.cumsum(sent * each[:, 1], axis=1)
             inward[:-1, 1:] = np.cumsum(sent * each[:, 5], axis=1)
-            self._steps[count, size] = steps
+            self._kinds[count, size] = kinds
+            step_s = np.min([row.step_s for row in kinds.values()], axis=0)
+            passes_s = np.min([row.passes_s for row in kinds.values()], axis=0)
             self._least[count, size] = Least(
-                forward, forward + back, micro, micro + once, np.min([*steps.values()], axis=0),
-                begun, rest, inward, weight, once,
+                forward, forward + back, micro, micro + once, step_s, begun, rest, inward, weight,
+                once, passes_s,
             )  # fmt: skip
 
     def _units_of(self, count: int, kind: str) -> list[Unit]:
         """The runs between neighbouring places under a kind of recomputation."""
         loss, places = self.planner.loss(count), self.shares.places
         cut, found = cut_of(loss, places, (kind,) * (len(places) - 1)), list[Unit]()
+        compute = ComputeModel(self.planner.machine)
         for k in range(len(places) - 1):
             stage, name = self.planner.training_step(loss, cut, k, places[k : k + 2], kind)
             if (count, name) not in self._units:
-                self._units[count, name] = self._unit(stage, name, count)
+                facts = self.planner.searched(stage, name).facts
+                self._units[count, name] = unit_of(
+                    stage, facts, compute, count, self.sizes, self._known
+                )  # fmt: skip
             found.append(self._units[count, name])
         return found
-
-    def _unit(self, stage: StageTrainingStep, name: str, count: int) -> Unit:
-        """A run between neighbouring places."""
-        facts, program = self.planner.searched(stage, name).facts, stage.program
-        flat, inside, graph = facts.flat, (stage.loop, 0), program.program.graph
-        own, _ = _ops(stage, flat)
-        gives = program.parts.forward.makes[: len(program.stage.gives)]
-        slopes = program.parts.input_gradient.makes[: len(program.outgoing)]
-        forward, parts = nodes_behind(graph, graph.maker, gives), program.parts
-        programs = [
-            {*part.nodes} for part in (parts.forward, parts.input_gradient, parts.weight_gradient)
-        ]
-        back = nodes_behind(graph, graph.maker, slopes) - forward
-        borders = _borders(stage, flat)
-        compute, sums = ComputeModel(self.planner.machine), np.zeros((7, len(self.sizes)))
-        least = least_inside_s(facts, compute, self.sizes, own, borders, self._known)
-        for i, seconds in least.items():
-            op = flat.ops[i]
-            if op.place[:2] != inside:
-                sums[3] += np.array(seconds) * op.weight
-                continue
-            each = np.array(seconds) * op.weight / count
-            sums[2] += each
-            sums[1] += each * (op.place[2] in back)
-            sums[0] += each * (op.place[2] in forward)
-            sums[4 + next(k for k in range(3) if op.place[2] in programs[k])] += each
-        found = {
-            size: cast("Phases", tuple(each))
-            for size, each in zip(self.sizes, sums.T.tolist(), strict=True)
-        }
-        after = [values_after(graph, (v,)) for v in program.args["slopes"]]
-        passes = tuple(tuple(o in values for values in after) for o in slopes)
-        return Unit(len(flat.ops), found, passes)
 
 
 def _phases(units: Sequence[Unit], size: int, shared: Sequence[bool]) -> Floats:
@@ -313,51 +332,3 @@ def _runs(each: Floats) -> Floats:
     """Sums over all runs of neighbours, [first place, last place]."""
     sums = np.concatenate(((0.0,), np.cumsum(each)))
     return np.maximum(sums[None, :] - sums[:, None], 0.0)
-
-
-def _all_sent(cut: Staged, passes: Sequence[tuple[tuple[bool, ...], ...]]) -> NDArray[np.bool_]:
-    """Whether all gradients of a run lead to values from before a stage, [first run, run].
-
-    Args:
-        cut: the program, cut at every place.
-        passes: of every run, as of `Unit`.
-    """
-    n = len(cut.stages)
-    found = np.zeros((n, n), dtype=bool)
-    makers = {key: k for k, stage in enumerate(cut.stages) for key in stage.gives}
-    takes = [[key for key in stage.takes if is_float(cut.structs[key])] for stage in cut.stages]
-    gives = [
-        [key for key in stage.gives if is_float(cut.structs[key]) for _ in cut.readers(key)]
-        for stage in cut.stages
-    ]  # fmt: skip
-    for first in range(1, n):
-        leading = {key for key, k in makers.items() if k < first}
-        for k in range(first, n):
-            own = [key in leading for key in takes[k]]
-            found[first, k] = bool(own) and all(own)
-            for j, key in enumerate(gives[k]):
-                if any(leads and row[j] for leads, row in zip(own, passes[k], strict=True)):
-                    leading.add(key)
-    return found
-
-
-def _borders(stage: StageTrainingStep, flat: FlatProgram) -> set[int]:
-    """Flat values that a stage takes from others, or gives to them."""
-    inside, (_, seen) = (stage.loop, 0), _ops(stage, flat)
-    taken = (flat.names.get((inside, v)) for kind in ("takes", "slopes")
-             for v in stage.program.args[kind])  # fmt: skip
-    found = {v for v in taken if v is not None}
-    found.update(v for i in seen for v in flat.ops[i].reads)
-    return found
-
-
-def _ops(stage: StageTrainingStep, flat: FlatProgram) -> tuple[list[int], list[int]]:
-    """Flat numbers of the ops of a stage, and of those that only keep its outputs alive."""
-    parts = stage.program.parts
-    nodes = {*parts.forward.nodes, *parts.input_gradient.nodes, *parts.weight_gradient.nodes}
-    inside = (stage.loop, 0)
-    own: list[int] = []
-    seen: list[int] = []
-    for i, op in enumerate(flat.ops):
-        (own if op.place[:2] != inside or op.place[2] in nodes else seen).append(i)
-    return own, seen

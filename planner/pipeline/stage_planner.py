@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from msgspec import structs
 
 from costmodel import Cluster, ComputeModel
 from ir import digest, show
+from ir.analysis import Place
 
 from ..common.errors import PlanError
 from ..common.options import Options
@@ -292,6 +293,21 @@ class StagePlanner:
             self.programs[name] = found
         return found
 
+    def least_step_s(self, stage: StageTrainingStep, name: str, ask: Ask) -> float:
+        """Lower bound of a stage, all micro-batches and what is done once a step [s]."""
+        return self._least_s(self.searched(stage, name), ask)
+
+    def least_passes_s(self, stage: StageTrainingStep, name: str, ask: Ask) -> float:
+        """Lower bound of all micro-batches of a stage, whatever is done once a step [s]."""
+        return self._least_s(self.searched(stage, name).where(partial(_in_passes, stage)), ask)
+
+    def _least_s(self, program: Program, ask: Ask) -> float:
+        request = Request(
+            self.machine.subset(ask.size), self._options(ask), self._say_of(ask)
+        )  # fmt: skip
+        menus = self.menus.setdefault(ask.size, Menus())
+        return Search(program, request, self.memory, THOROUGH, menus=menus).lower_bound_s()
+
     def _solve(self, count: int, stage: StageTrainingStep, ask: Ask, name: str = "") -> StageFound:
         self.solved += 1
         one, options, phases = self._one(count, stage, ask), self._options(ask), phases_of(stage)
@@ -356,6 +372,13 @@ class StagePlanner:
             StepCall(stage.joint.run, (), (), "auto"), count, (0, 1), ROLES,
             f"{self.training.name}, stage {ask.number}", in_flight,
         )  # fmt: skip
+
+
+def _in_passes(stage: StageTrainingStep, place: Place) -> bool:
+    """Whether the forward or a backward pass of a micro-batch has what is at a place."""
+    parts = stage.program.parts
+    nodes = {*parts.forward.nodes, *parts.input_gradient.nodes, *parts.weight_gradient.nodes}
+    return place[:2] == (stage.loop, 0) and (len(place) < 3 or place[2] in nodes)
 
 
 def phases_of(stage: StageTrainingStep) -> Phases:

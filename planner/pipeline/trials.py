@@ -42,6 +42,8 @@ class Trials:
 
     least: bytes that each tried pipeline needs on its fullest device.
     able: numbers of micro-batches, and whether the search can divide the loss into them.
+    tried: (number of micro-batches, key) of the divisions.
+    divisions: the divisions, in order.
     """
 
     planner: StagePlanner
@@ -49,6 +51,8 @@ class Trials:
     bounds: StageBounds
     least: list[float] = field(default_factory=list)
     able: dict[int, bool] = field(default_factory=dict[int, bool])
+    tried: set[tuple[int, object]] = field(default_factory=set[tuple[int, object]])
+    divisions: list[Division] = field(default_factory=list[Division])
 
     def is_able(self, count: int) -> bool:
         """Whether the loss can be computed in `count` micro-batches, by the slots of the search.
@@ -94,6 +98,8 @@ class Trials:
         Returns:
             The pipeline; None if it does not fit, or was given up.
         """
+        self.tried.add((count, one.key))
+        self.divisions.append(one)
         loss = self.planner.loss(count)
         cuts = tuple(self.shares.places[j] for j in one.places)
         shape = PipelineShape(cuts, one.sizes, count, one.recompute, one.chunks)

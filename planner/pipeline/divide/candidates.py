@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -46,7 +46,6 @@ class Candidates:
         """
         cluster = self.cluster
         machine = Machine(cluster.num_devices, cluster.devices_per_host, sizes(cluster))
-        across = self.across_bytes(count)
 
         def costs(flight: int) -> Mapping[Option, Costs]:
             return {
@@ -56,10 +55,11 @@ class Candidates:
                 for size in machine.sizes for kind in self.kinds
             }  # fmt: skip
 
-        def transfer_s(first: int, size: int) -> Floats:
-            return entry_s(cluster, first, size, across)
+        return Space(machine, count, costs, self.transfer_s(count), IN_FLIGHT[family])
 
-        return Space(machine, count, costs, transfer_s, IN_FLIGHT[family])
+    def transfer_s(self, count: int) -> Callable[[int, int], Floats]:
+        """Seconds of transfers of micro-batches; see `Space`."""
+        return partial(entry_s, self.cluster, across_bytes=self.across_bytes(count))
 
     def across_bytes(self, count: int) -> Floats:
         """Bytes of one micro-batch at each place."""
@@ -114,7 +114,7 @@ class Candidates:
             return None
         if not all(machine.fits_at(size * g, size) for g in range(groups)):
             return None
-        flight = _flights(count, groups, chunks)
+        flight = interleaved_flights(count, groups, chunks)
         each = {
             f: np.array([
                 self.bounds.costs(StageKind(count, size, kind, chunks), f, late=False).pace_s
@@ -142,7 +142,7 @@ class Candidates:
     ) -> Division:
         """An interleaved division with given places; other arguments as of `interleaved`."""
         size, chunks = self.cluster.num_devices // groups, len(recompute) // groups
-        flight = _flights(count, groups, chunks)
+        flight = interleaved_flights(count, groups, chunks)
         price = self.bounds.whole(count, size).price
         share = price.forward_s / (price.microbatch_s or 1.0)
         micro = [
@@ -177,6 +177,6 @@ def in_turn_simulator(count: int, groups: int, chunks: int, *, updated: bool = F
 
 
 @cache
-def _flights(count: int, groups: int, chunks: int) -> tuple[int, ...]:
+def interleaved_flights(count: int, groups: int, chunks: int) -> tuple[int, ...]:
     """Micro-batches in flight on each stage of an interleaved division."""
     return flights_of(in_turn_simulator(count, groups, chunks).schedule)

@@ -7,16 +7,17 @@ transfers,
 
     T  >=  sum over s of  n_f f_s + n_b b_s + n_o o_s + n_c c_s
 
-and so does a mean of paths. The sum is least for a division that dynamic programming finds, which
-bounds all divisions at once; the more so the better the mean is chosen. That is a game: a path is
-answered by a division, the mean of all divisions so far by its longest path (fictitious play).
+and so does a mean of paths. Where both passes of a micro-batch take no less than f + b + d
+together, min(n_f, n_b) d comes on top, whatever part of d each pass has. The sum is least for a
+division that dynamic programming finds, which bounds all divisions at once; the more so the better
+the mean is chosen. That is a game: a path is answered by a division, the mean of all divisions so
+far by its longest path (fictitious play).
 
 Source: Robinson, An iterative method of solving a game, Annals of Mathematics 54, 1951.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -47,6 +48,7 @@ class Tasks(NamedTuple, Generic[T]):
     forward_s, back_s: passes of one micro-batch.
     once_s: the update.
     input_s, weight_s: parts of the backward pass, where weight gradients may wait.
+    micro_s: both passes together, no less than the sum of their own least seconds.
     """
 
     forward_s: T
@@ -54,6 +56,7 @@ class Tasks(NamedTuple, Generic[T]):
     once_s: T
     input_s: T
     weight_s: T
+    micro_s: T
 
 
 @dataclass(frozen=True)
@@ -106,21 +109,26 @@ def paths_of(simulator: Simulator, tasks: Tasks[Floats], moved_s: Floats, limit_
     """
     empty = np.isinf(tasks.forward_s)
     finite = Tasks(*(np.where(empty, 0.0, each) for each in tasks))
+    least_s = finite.forward_s + finite.back_s
+    more_s = np.maximum(finite.micro_s - least_s, 0.0)
+    ratio = 1 + np.divide(more_s, least_s, out=np.zeros_like(more_s), where=least_s > 0)
+    longer = finite._replace(forward_s=ratio * finite.forward_s, back_s=ratio * finite.back_s)
     places, _ = least_most([tasks.forward_s + tasks.back_s] * len(moved_s))
-    least_s, found = 0.0, list[Floats]()
+    bound_s, found = 0.0, list[Floats]()
     sums = [np.zeros(len(moved_s)) for _ in range(_TRANSFER + 1)]
     for k in range(ROUNDS):
-        seconds = _seconds(finite, moved_s, places)
+        seconds = _seconds(longer, moved_s, places)
         sums = [a + b for a, b in zip(sums, seconds, strict=True)]
         counts = _counts(simulator, _costs(*(each / (k + 1) for each in sums)))
-        found.append(_along(counts, finite, moved_s, empty))
+        along = _along(counts, finite, moved_s, empty)
+        found.append(along + counts[:, :2].min(axis=1)[:, None, None] * more_s)
         rest, places = _least(np.mean(found, axis=0))
-        least_s = max(least_s, float(rest[0, 0]))
-        if least_s >= limit_s:
+        bound_s = max(bound_s, float(rest[0, 0]))
+        if bound_s >= limit_s:
             break
     found.append(np.mean(found, axis=0))
     rests = np.array([_least(each)[0] for each in found])
-    return Paths(simulator, tasks, moved_s, np.array(found), rests, least_s)
+    return Paths(simulator, tasks, moved_s, np.array(found), rests, bound_s)
 
 
 def _seconds(tasks: Tasks[Floats], moved_s: Floats, places: Sequence[int]) -> tuple[Floats, ...]:
@@ -135,40 +143,60 @@ def _seconds(tasks: Tasks[Floats], moved_s: Floats, places: Sequence[int]) -> tu
 
 def _costs(
     forward_s: Iterable[float], back_s: Iterable[float], once_s: Iterable[float],
-    into_s: Iterable[float], weight_s: Iterable[float] = (),
+    into_s: Iterable[float],
 ) -> StageCosts:  # fmt: skip
     return StageCosts(
-        forward_s=tuple(forward_s), input_gradient_s=tuple(back_s),
-        weight_gradient_s=tuple(weight_s), optimizer_s=tuple(once_s),
+        forward_s=tuple(forward_s), input_gradient_s=tuple(back_s), optimizer_s=tuple(once_s),
         output_bytes=(*tuple(into_s)[1:], 0.0),
     )  # fmt: skip
 
 
 def least_of_schedules_s(
-    names: Sequence[str], count: int, chunks: int, tasks: Sequence[Tasks[float]],
-    into_s: Sequence[float],
-) -> float:  # fmt: skip
-    """Lower bound of a division under each of some schedules [s].
+    names: Sequence[str], count: int, chunks: int, tasks: Tasks[Floats], into_s: Floats
+) -> Floats:
+    """Lower bounds of divisions under each of some schedules [s].
+
+    Two paths are taken: the longest one where each pass takes its own least seconds, and that where
+    all of them have their share of what they take longer together.
 
     Args:
         names: of the schedules.
         count: number of micro-batches.
         chunks: stages on each group of devices.
-        tasks: of each stage.
-        into_s: seconds of one transfer into each stage.
+        tasks: of each stage of each division, [stage, division].
+        into_s: seconds of one transfer into each stage, likewise.
     """
-    forward, back, once, inward, weight = zip(*tasks, strict=True)
-    in_one = _costs(forward, back, once, into_s)
-    apart = _costs(forward, inward, once, into_s, weight)
-    found = math.inf
+    whole = {Kind.FORWARD: tasks.forward_s, Kind.BACKWARD: tasks.back_s}
+    apart = {
+        Kind.FORWARD: tasks.forward_s, Kind.INPUT_GRADIENT: tasks.input_s,
+        Kind.WEIGHT_GRADIENT: tasks.weight_s,
+    }  # fmt: skip
+    stages, divisions = into_s.shape
+    found = np.full(divisions, np.inf)
     for name in names:
-        simulator, waits = _simulator(name, count, len(tasks) // chunks, chunks)
-        found = min(found, simulator.step_s(apart if waits else in_one, UNIT))
+        simulator, waits = simulator_of(name, count, stages // chunks, chunks)
+        passes = apart if waits else whole
+        once = {Kind.OPTIMIZER: tasks.once_s}
+        least_s = sum(passes.values())
+        more_s = np.maximum(tasks.micro_s - least_s, 0.0)
+        ratio = 1 + np.divide(more_s, least_s, out=np.zeros_like(more_s), where=least_s > 0)
+        longer = {kind: ratio * seconds for kind, seconds in passes.items()}
+        bound_s = np.zeros(divisions)
+        for each in (passes, longer):
+            _, counts, moved = simulator.paths(each | once, into_s)
+            fewest = np.min([counts[kind] for kind in passes], axis=0)
+            if waits:  # the first stage has no input gradient to send
+                fewest[0] = np.minimum(counts[Kind.FORWARD][0], counts[Kind.WEIGHT_GRADIENT][0])
+            along_s = moved * into_s + fewest * more_s
+            for kind, seconds in (passes | once).items():
+                along_s += counts[kind] * seconds
+            bound_s = np.maximum(bound_s, along_s.sum(axis=0))
+        found = np.minimum(found, bound_s)
     return found
 
 
 @cache
-def _simulator(name: str, count: int, groups: int, chunks: int) -> tuple[Simulator, bool]:
+def simulator_of(name: str, count: int, groups: int, chunks: int) -> tuple[Simulator, bool]:
     """The simulator of a schedule with updates, and whether weight gradients are apart in it."""
     table = with_optimizer(table_of(name, count, ("none",) * groups * chunks, chunks))
     return Simulator(table), any(Kind.WEIGHT_GRADIENT in rows[:, 0] for rows in table.tables)

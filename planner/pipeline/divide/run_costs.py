@@ -7,9 +7,11 @@ memory to choose with. Bytes are those of the program, split over all devices of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +101,44 @@ class Shares:
     def alike(self, at: tuple[int, int]) -> list[tuple[int, int]]:
         """Runs of slots equal to the given one, itself included."""
         return self._alike[at]
+
+    def core(self, at: tuple[int, int]) -> tuple[int, int]:
+        """The rounds of a loop over layers in a run; the run if it has none, or of several."""
+        i, j = at
+        while i < j and not self._loop_of[i]:
+            i += 1
+        while i < j and not self._loop_of[j - 1]:
+            j -= 1
+        return (i, j) if len({self._loop_of[k] for k in range(i, j)}) == 1 else at
+
+    def family(self, core: tuple[int, int]) -> dict[int, list[tuple[int, int]]]:
+        """Rounds -> runs of that many of a loop, for two or more; else of runs equal to one."""
+        i, j = core
+        loops = {self._loop_of[k] for k in range(i, j)}
+        if j - i < 2 or len(loops) > 1 or 0 in loops:
+            return {1: self.alike(core)}
+        first, last = i, j
+        while first > 0 and self._loop_of[first - 1] in loops:
+            first -= 1
+        while last < self.count - 1 and self._loop_of[last] in loops:
+            last += 1
+        found: dict[int, list[tuple[int, int]]] = {}
+        for a in range(first, last - 1):
+            for b in range(a + 2, last + 1):
+                found.setdefault(self.places[b] - self.places[a], []).append((a, b))
+        return found
+
+    @cached_property
+    def _loop_of(self) -> list[int]:
+        """For each run between neighbouring places the loop of which it has rounds, 0 if none."""
+        slots = self.chain.slots
+        rounds = Counter(slot.number for slot in slots)
+        found = list[int]()
+        for i, j in pairwise(self.places):
+            numbers = {slot.number for slot in slots[i:j]}
+            is_loop = len(numbers) == 1 and rounds[slots[i].number] > 1
+            found.append(slots[i].number + 1 if is_loop else 0)
+        return found
 
     def _between(self, values: Sequence[float], *, total: bool = True) -> Floats:
         """Share of each run in a sum over slots; the sum itself if not `total`."""

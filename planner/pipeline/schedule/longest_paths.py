@@ -96,3 +96,39 @@ def longest(levels: Levels, duration_s: Floats) -> Floats:
         ends = start[before[a:b]] + lag[a:b]
         start[nodes[i:j]] = np.maximum.reduceat(ends, offset[i:j], axis=0)
     return start
+
+
+def longest_path(levels: Levels, duration_s: Floats) -> tuple[Floats, Floats]:
+    """The latest end of each of several cases [s], and how often each node is on the way to it.
+
+    Args:
+        levels: of the graph.
+        duration_s: of every node in every case, [node, case].
+
+    Returns:
+        The ends, [case], and the share of each node's duration on one longest path, [node, case].
+    """
+    count = int(duration_s.shape[1])
+    start_s, last = np.zeros(duration_s.shape), np.full(duration_s.shape, -1)
+    node_at, edge_at = levels.node_at.tolist(), levels.edge_at.tolist()
+    for level in range(1, len(node_at) - 1):
+        a, b = edge_at[level], edge_at[level + 1]
+        i, j = node_at[level], node_at[level + 1]
+        before, offset = levels.before[a:b], levels.offset[i:j]
+        ends = start_s[before] + duration_s[before] * levels.share[a:b, None]
+        latest = np.maximum.reduceat(ends, offset, axis=0)
+        is_latest = ends == np.repeat(latest, np.diff(np.append(offset, b - a)), axis=0)
+        numbers: Ints = np.array(range(a, b), dtype=np.int64)
+        edges = np.where(is_latest, numbers[:, None], -1)
+        start_s[levels.nodes[i:j]] = latest
+        last[levels.nodes[i:j]] = np.maximum.reduceat(edges, offset, axis=0)
+    ends = start_s + duration_s
+    found = np.zeros(duration_s.shape)
+    cases: Ints = np.array(range(count), dtype=np.int64)
+    node, share = ends.argmax(axis=0), np.ones(count)
+    while cases.size:
+        found[node, cases] = share
+        edge = last[node, cases]
+        cases, edge = cases[edge >= 0], edge[edge >= 0]
+        node, share = levels.before[edge], levels.share[edge]
+    return ends.max(axis=0, initial=0.0), found

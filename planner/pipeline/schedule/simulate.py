@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
 import numpy as np
@@ -11,7 +12,7 @@ from .check import checked_rows, refuse_deadlock
 from .costs import Links, StageCosts, shares
 from .dependencies import Floats
 from .event_graph import Graph, graph_of
-from .longest_paths import Levels, levels_of, longest
+from .longest_paths import Levels, levels_of, longest, longest_path
 from .memory import buffers, memory_of
 from .table import Schedule
 from .task import Kind
@@ -57,6 +58,61 @@ class Simulator:
         graph, levels = self._graph(links)
         duration_s, _ = self._durations(graph, costs, links)
         return float((longest(levels, duration_s) + duration_s).max(initial=0.0))
+
+    def steps_s(self, seconds: Mapping[Kind, Floats], into_s: Floats) -> Floats:
+        """Seconds of one step in each of several cases, [case]; memory is not simulated.
+
+        Micro-batches are not sliced.
+
+        Args:
+            seconds: kind of task -> its seconds on every stage, [stage, case]; 0 for others.
+            into_s: seconds of a transfer into each stage, or of its gradient back, [stage, case].
+
+        Raises:
+            PlanError: if the tasks deadlock.
+        """
+        levels, duration_s, _, _ = self._cases(seconds, into_s)
+        return (longest(levels, duration_s) + duration_s).max(axis=0, initial=0.0)
+
+    def paths(
+        self, seconds: Mapping[Kind, Floats], into_s: Floats
+    ) -> tuple[Floats, dict[Kind, Floats], Floats]:
+        """Longest paths of several cases; arguments as of `steps_s`.
+
+        Returns:
+            Seconds of the step, [case]; kind -> tasks of every stage on the path, [stage, case];
+            and transfers into every stage, or of its gradient back.
+        """
+        levels, duration_s, stages, receivers = self._cases(seconds, into_s)
+        step_s, on_path = longest_path(levels, duration_s)
+        counts = dict[Kind, Floats]()
+        for kind in seconds:
+            counts[kind] = np.zeros_like(into_s)
+            tasks = self._rows.select(kind)
+            np.add.at(counts[kind], stages[tasks], on_path[tasks])
+        moved = np.zeros_like(into_s)
+        at = len(stages)
+        np.add.at(moved, receivers, on_path[at : at + len(receivers)])
+        return step_s, counts, moved
+
+    def _cases(
+        self, seconds: Mapping[Kind, Floats], into_s: Floats
+    ) -> tuple[Levels, Floats, Ints, Ints]:
+        """Levels, durations, the stage of each task, and that into which each transfer goes.
+
+        Arguments as of `steps_s`; a gradient goes out of the stage.
+        """
+        graph, levels = self._graph(Links())
+        rows, moved = self._rows, graph.transfers
+        stages = np.array(self.schedule.placement.stage)[rows.chunk]
+        duration_s = np.zeros((graph.size, into_s.shape[1]))
+        for kind, each_s in seconds.items():
+            tasks = rows.select(kind)
+            duration_s[tasks] = each_s[stages[tasks]]
+        receivers = stages[np.where(moved.is_gradient, moved.source, moved.target)]
+        at = slice(len(rows.kind), len(rows.kind) + len(receivers))
+        duration_s[at] = into_s[receivers]
+        return levels, duration_s, stages, receivers
 
     def _graph(self, links: Links | None) -> tuple[Graph, Levels]:
         key = (links is not None, links is None or links.overlap)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 
 import numpy as np
 
@@ -76,6 +77,12 @@ class Facts:
             if self.partial[v] and self.lifetimes.owns[v] and self.lifetimes.made[v] > op.time
         }  # fmt: skip
         self.overwriters = dict(self._overwriters())
+
+    def running(self, flat: FlatProgram) -> Facts:
+        """The facts of a program that differs in how often its ops and links run."""
+        found = copy(self)
+        found.flat = flat
+        return found
 
     def _in_place(self, ties: list[tuple[int, int]]) -> set[int]:
         """Results written into the buffer of their donated argument, dead by then.

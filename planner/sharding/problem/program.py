@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ir import Graph
-from ir.analysis import Classes, FlatProgram, Kinds, Specs, flatten
+from ir.analysis import Classes, FlatProgram, Kinds, Place, Specs, flatten
 
 from ...common.options import Options
 from ...common.resolved_pins import Wishes, wishes_for
@@ -60,6 +60,15 @@ class Program:
     def outline(self) -> Outline:
         """The part of its problems that is the same on all meshes."""
         return self.like.outline if self.like else outline_of(self.facts, self.repeats)
+
+    def where(self, counts: Callable[[Place], bool]) -> Program:
+        """The program in which only what runs at some places takes time."""
+        flat = self.flat
+        ops = [op if counts(op.place) else op._replace(weight=0.0) for op in flat.ops]
+        links = [
+            link if counts(link.site.place) else replace(link, weight=0.0) for link in flat.links
+        ]
+        return replace(self, facts=self.facts.running(replace(flat, ops=ops, links=links)))
 
     def holding(self, in_flight: InFlight | None) -> Program:
         """The program with micro-batches in flight."""

@@ -134,6 +134,10 @@ class Search:
                 raise
         return self._outcome(seen)
 
+    def lower_bound_s(self) -> float:
+        """Lower bound of the step over all plans that fit, on any mesh, without a plan [s]."""
+        return min(self._searcher(shape).glimpse() for shape in finest(self.shapes()))
+
     def _search(self, seen: _Seen) -> None:
         """Solves shapes and baselines, as long as that is worth while."""
         found, bounds, best_s = seen.found, seen.bounds, self.cutoff_s

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from msgspec import structs
@@ -16,6 +17,8 @@ from planner.common.options import Options
 from planner.common.request import Request
 from planner.pipeline import search as search_module
 from planner.pipeline.divide.dynamic_programme import Division, with_one_cut_moved
+from planner.pipeline.divide.placements import Placements
+from planner.pipeline.schedule import family_of
 from planner.pipeline.search import PipelineSearch
 from planner.training.training import Training
 from tests.planner.programs import slow_machine
@@ -92,6 +95,24 @@ def test_no_pipeline_with_one_cut_moved_is_better(monkeypatch: pytest.MonkeyPatc
         one = Division(at, shape.sizes, shape.recompute, 0.0, 0.0)
         other = trials.trial(shape.microbatches, one, "1f1b-eager")
         assert other is None or other.ranked.step_s >= found.ranked.step_s * (1 - 1e-9)
+
+
+def test_cuts_are_moved_by_simulation_with_the_prices_of_the_plan() -> None:
+    search = search_of((64, 16, 48), None, microbatches=4, schedules=("1f1b-eager", "zb-h2"))
+    found = search.run(2)
+    assert found is not None
+    shape = found.ranked.shape
+    at = tuple(search.shares.places.index(cut) for cut in shape.cuts)
+    like = Division(at, shape.sizes, shape.recompute, 0.0, 0.0)
+    placements = Placements(search.candidates, search.options.schedules)
+    family = family_of(found.ranked.schedule)
+    kinds, steps_s = placements.steps_s(4, family, like, np.array([at]), float("inf"))
+    assert tuple(placements.kinds[kind] for kind in kinds[0]) == shape.recompute
+    assert steps_s[0] == pytest.approx(found.ranked.step_s, rel=1e-6)
+    other = placements.best(4, like, float("inf"), {(4, like.key)})
+    assert other is not None
+    assert other[1].key != like.key
+    assert placements.best(4, like, found.ranked.step_s * 1e-3, set()) is None
 
 
 def test_stages_compute_again_what_takes_longer_to_store() -> None:

@@ -32,7 +32,7 @@ def listing_of(work: list[float], stages: tuple[int, ...]) -> Listing:
     run = np.where(np.tril(np.ones_like(run, dtype=bool)), np.inf, run)
     floors = {
         d: Floors(run / d / 3, run / d * 2 / 3, run / d * 1.1, run * (4 + 0.1 * d) / d,
-                  Tasks(run / d / 3, run / d * 2 / 3, run * 0.1, run / d / 3, run / d / 3))
+                  Tasks(run / d / 3, run / d * 2 / 3, run * 0.1, run / d / 3, run / d / 3, run / d))
         for d in SIZES
     }  # fmt: skip
 
