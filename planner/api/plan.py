@@ -32,7 +32,7 @@ from ..result.plan import Plan
 from ..sharding.fewest_microbatches import plan_step
 from ..sharding.plan_program import One
 from ..sharding.written_attention import with_kernels
-from ..solver.numba_processes import begin
+from ..solver.numba_processes import is_compiling
 from ..training.step_call import StepCall
 from ..training.training import Training
 
@@ -88,7 +88,7 @@ def plan(
     request = Request(machine, wanted, say, start, interruption)
     name = getattr(fn, "__name__", type(fn).__name__)
     LOGGER.info("planning %s on %s", name, request.machine.name)
-    if begin():
+    if is_compiling():
         say("compiling the solver's loops, once on this machine")
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     if optimizer is not None:

@@ -40,6 +40,11 @@ def begin() -> tuple[subprocess.Popen[bytes], ...]:
     )  # fmt: skip
 
 
+def is_compiling() -> bool:
+    """Whether processes compile the loops now; they are started where that is necessary."""
+    return any(process.poll() is None for process in begin())
+
+
 @functools.cache
 def warm() -> None:
     """Runs every loop once in this process, before the clock starts.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from planner.solver import numba_processes
-from planner.solver.numba_processes import share, warm
+from planner.solver.numba_processes import is_compiling, share, warm
 
 CALLS = """
 from planner.solver.numba_jit import interpret
@@ -43,6 +43,16 @@ def test_interpreted_loops_are_called_with_the_types_of_compiled_ones() -> None:
         loop: Any = getattr(import_module(module), name)
         assert types in {str(signature) for signature in loop.signatures}, name
     assert len(calls) > 20
+
+
+def test_compilation_is_over_once_the_loops_have_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that compiled them says so in its first plan only."""
+    wait = [sys.executable, "-c", "input()"]
+    process = subprocess.Popen(wait, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    monkeypatch.setattr(numba_processes, "begin", lambda: (process,))
+    assert is_compiling()
+    process.communicate(b"")
+    assert not is_compiling()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 40])
