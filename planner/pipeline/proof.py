@@ -17,7 +17,7 @@ the rest is left to the estimates, and the bound is the least of what was not so
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heappop, heappush, heapreplace
@@ -129,12 +129,12 @@ class Proof:
         while self.left > MOST_WORK / 2:
             rows = [
                 (self.divisions.least_s(one), k, one) for k, one in enumerate(alike.values())
-                if self._loose(one) is not None
+                if self._widest(one, self.floors.is_passed) is not None
             ]  # fmt: skip
             if not rows or min(rows)[0] >= best_s * (1 - EXACT):
                 break
             one = min(rows)[2]
-            s = self._loose(one)
+            s = self._widest(one, self.floors.is_passed)
             assert s is not None
             size = one.sizes[s]
             self._prove_passes(one.count, size, one.run(s))
@@ -165,14 +165,6 @@ class Proof:
         self.floors.prove_passes(count, size, at)
         self.left -= 2 * GLIMPSED * self.floors.work(count, size, at)
 
-    def _loose(self, one: Open) -> int | None:
-        """A stage of which no micro-batch was bounded, of those on most devices; None if all."""
-        rest = [
-            s for s, size in enumerate(one.sizes)
-            if not self.floors.is_passed(one.count, size, one.run(s))
-        ]  # fmt: skip
-        return max(rest, key=lambda s: one.sizes[s], default=None)
-
     def work(self) -> float:
         """Work of solving the distinct stages of all divisions without a limit of memory."""
         alike = self.floors.shares.alike
@@ -199,17 +191,18 @@ class Proof:
             if now_s > least_s:
                 heapreplace(queue, (now_s, k))
                 continue
-            s = self._widest(one)
+            s = self._widest(one, self.floors.is_proved)
             if s is None:
                 break
             self._prove(one, s)
         return min([self.divisions.unlisted_s, *(least_s for least_s, _ in queue[:1])])
 
-    def _widest(self, one: Open) -> int | None:
-        """The stage with most devices of those that were not solved; None if all were."""
+    def _widest(
+        self, one: Open, is_known: Callable[[int, int, tuple[int, int]], bool]
+    ) -> int | None:
+        """The stage with most devices of those that are not known; None if all are."""
         rest = [
-            s for s, size in enumerate(one.sizes)
-            if not self.floors.is_proved(one.count, size, one.run(s))
+            s for s, size in enumerate(one.sizes) if not is_known(one.count, size, one.run(s))
         ]  # fmt: skip
         return max(rest, key=lambda s: one.sizes[s], default=None)
 
