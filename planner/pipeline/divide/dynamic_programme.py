@@ -253,14 +253,6 @@ def _with_next_stage(table: _Table, begun: _Begun) -> Iterator[_Begun]:
                    float(total[j]), float(worst[j]))  # fmt: skip
 
 
-def with_one_cut_moved(places: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Places of divisions in which one cut is at the next place, or at the one before."""
-    for s in range(1, len(places) - 1):
-        for at in (places[s] - 1, places[s] + 1):
-            if places[s - 1] < at < places[s + 1]:
-                yield (*places[:s], at, *places[s + 1 :])
-
-
 def least_most(seconds: Sequence[Floats]) -> tuple[tuple[int, ...], float]:
     """Places with the least maximum of some stages' seconds, and that maximum.
 

@@ -57,14 +57,6 @@ class StagePrice:
         """`microbatch_s` with recomputation."""
         return self.microbatch_s + (recompute == "stage") * self.forward_s
 
-    def of_size(self, ratio: float) -> StagePrice:
-        """The price with micro-batches larger by a ratio, in proportion to their size."""
-        weight_s = self.sums_s + ratio * (self.weight_gradient_s - self.sums_s)
-        return replace(
-            self, forward_s=ratio * self.forward_s, weight_gradient_s=weight_s,
-            input_gradient_s=ratio * self.input_gradient_s,
-        )  # fmt: skip
-
     def faster(self, ratio: float) -> StagePrice:
         """The price with all seconds times a ratio."""
         return replace(

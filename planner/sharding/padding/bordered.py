@@ -130,7 +130,7 @@ class Borders:
 
 def group_of(known: Classified, place: Sequence[int], number: int, dim: int, size: int, parts: int
              ) -> Sizes:  # fmt: skip
-    """The padded sizes of a class, or of its group with so many parts: class -> before, after.
+    """Sizes of a class, or of all classes of its group: class -> size before and after padding.
 
     Args:
         known: the program.
@@ -162,7 +162,7 @@ def _links(known: Classified, classes: Mapping[int, Class]) -> Iterator[Link]:
                 continue
             if abs(n * spread - m * step) > MOST_WASTE * max(n * spread, m * step):
                 continue
-            # n : m as spread n = step m with padding; n and m are so many times their class's size
+            # with padding n * spread = m * step; n, m are multiples of the sizes of their classes
             times = Fraction(n, classes[a].size), Fraction(m, classes[b].size)
             if a != b:
                 yield Link(a, b, Fraction(spread, step) * times[0] / times[1])

@@ -26,7 +26,7 @@ class Class:
     at: tuple[tuple[int, ...], int, int]
 
     def padding(self, size: int, parts: int = 0) -> Padding:
-        """The class, with a group of so many parts, so that its smallest dimension has a size."""
+        """The padding of its smallest dimension to a size, in a group with a number of parts."""
         return Padding(*self.at, size, parts)
 
 

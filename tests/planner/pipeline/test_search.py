@@ -16,7 +16,7 @@ from msgspec import structs
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.pipeline import search as search_module
-from planner.pipeline.divide.dynamic_programme import Division, with_one_cut_moved
+from planner.pipeline.divide.dynamic_programme import Division
 from planner.pipeline.divide.placements import Placements
 from planner.pipeline.schedule import family_of
 from planner.pipeline.search import PipelineSearch
@@ -89,7 +89,11 @@ def test_no_pipeline_with_one_cut_moved_is_better(monkeypatch: pytest.MonkeyPatc
     assert found is not None
     shape, trials = found.ranked.shape, search.trials
     places = tuple(search.shares.places.index(cut) for cut in shape.cuts)
-    moved = [*with_one_cut_moved(places)]
+    moved = [
+        (*places[:s], places[s] + by, *places[s + 1 :])
+        for s in range(1, len(places) - 1) for by in (-1, 1)
+        if places[s - 1] < places[s] + by < places[s + 1]
+    ]  # fmt: skip
     assert moved
     for at in moved:
         one = Division(at, shape.sizes, shape.recompute, 0.0, 0.0)
