@@ -13,16 +13,19 @@ Programs, each a step that keeps its state where it is:
     boundaries      2-D, 8,192 x 8,192 in float32: 20 steps of heat by slices, `.at[1:-1, 1:-1].set`
     valid           a training step with SGD of four convolutions with padding VALID, 32 channels,
                     bfloat16, on an image of 2,048 x 2,048
+    odd             2-D, periodic, 8,001 x 8,001 in float32: 10 steps of 5 points with `jnp.roll`
     recurrence      h[i] = a[i] h[i - 1] + b[i] by `associative_scan`, 2^30 elements in float32
+    levels, blocks  the same of 2^24 and 2^26 elements, and in blocks that are joined
 
-In the last three sizes differ by borders, and are padded together. `without` is the plan of the
-same program if no op may slide: dimensions of windows and shifts are then whole; `gathered` the
-same with the state, or the images, pinned to be split in space. `sent` is what a device sends in a
-step. `error`: the decisions of the plan with halos, taken for the same program on a small field,
-padded likewise, run on eight host devices; the largest difference of a result from that of one
-device, over its largest magnitude. Programs are planned as they are written
+From `boundaries` on, sizes do not divide or differ by borders, and are padded. `without` is the
+plan of the same program if no op may slide: dimensions of windows and shifts are then whole;
+`gathered` the same with the state, or the images, pinned to be split in space. `sent` is what a
+device sends in a step. `error`: the decisions of the plan with halos, taken for the same program on
+a small field, padded likewise, run on eight host devices; the largest difference of a result from
+that of one device, over its largest magnitude. Programs are planned as they are written
 (`substitutions=False`), so that the decisions are those of the small program's operations. The
-operations of the recurrence depend on its length: a plan of 2^22 elements in shards is run instead.
+operations of the recurrence depend on its length: a plan of 2^22 elements in shards is run instead,
+of 2^18 of `levels` and `blocks`.
 
 With `--verify` what XLA's compiler for GPUs makes of each plan (extra `gpu-aot`) follows its row.
 """
@@ -165,6 +168,19 @@ def boundaries(size: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
     return heat, (0,), ({"u": jax.ShapeDtypeStruct((size, size), "float32")},)
 
 
+def odd(size: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
+    """Ten steps of a periodic field."""
+
+    def step(u: Any, _: Any) -> Any:
+        near = sum(jnp.roll(u, by, axis) for axis in (0, 1) for by in (1, -1))
+        return u + 0.1 * (near - 4 * u), None
+
+    def waves(state: Any) -> Any:
+        return {"u": lax.scan(step, state["u"], None, length=10)[0]}
+
+    return waves, (0,), ({"u": jax.ShapeDtypeStruct((size, size), "float32")},)
+
+
 def valid(size: int, width: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
     """A training step of four convolutions without padding."""
 
@@ -189,14 +205,32 @@ def valid(size: int, width: int) -> tuple[Callable[..., Any], Any, tuple[Any, ..
 def recurrence(size: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
     """A linear recurrence."""
 
-    def after(x: Any, y: Any) -> Any:
-        return x[0] * y[0], x[1] * y[0] + y[1]
-
     def scan(a: Any, state: Any) -> Any:
-        return {"b": lax.associative_scan(after, (a, state["b"]))[1]}
+        return {"b": lax.associative_scan(_after, (a, state["b"]))[1]}
 
     row = jax.ShapeDtypeStruct((size,), "float32")
     return scan, (1,), (row, {"b": row})
+
+
+def blocks(size: int) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
+    """The same, written as scans in eight blocks, one of their totals, and a join."""
+
+    def scan(a: Any, state: Any) -> Any:
+        flat = (x.reshape(8, -1) for x in (a, state["b"]))
+        inside = jax.vmap(lambda x: lax.associative_scan(_after, x))(tuple(flat))
+        totals = lax.associative_scan(_after, tuple(x[:, -1] for x in inside))
+        before = (
+            jnp.concatenate([x[:1, 0], t[:-1]])[:, None]
+            for x, t in zip(inside, totals, strict=True)
+        )
+        joined, first = _after(tuple(before), inside)[1], jnp.arange(8)[:, None] == 0
+        return {"b": jnp.where(first, inside[1], joined).reshape(-1)}
+
+    return scan, *recurrence(size)[1:]
+
+
+def _after(x: Any, y: Any) -> Any:
+    return x[0] * y[0], x[1] * y[0] + y[1]
 
 
 NUMBERS = ("NHWC", "HWIO", "NHWC")
@@ -212,7 +246,14 @@ CASES: dict[str, tuple[Any, Any]] = {
     },
     "boundaries": (lambda: boundaries(8192), lambda: boundaries(64)),
     "valid": (lambda: valid(2048, 32), lambda: valid(64, 8)),
+    "odd": (lambda: odd(8001), lambda: odd(61)),
     "recurrence": (lambda: recurrence(1 << 30), lambda: recurrence(1 << 22)),
+    **{
+        f"{name}, 2^{n}": (lambda n=n, make=make: make(1 << n), lambda make=make: make(1 << 18))
+        for name, make in (("levels", recurrence), ("blocks", blocks))
+        for n in (24, 26, 30)
+        if (name, n) != ("levels", 30)  # that is the recurrence above
+    },
 }  # fmt: skip
 
 
@@ -222,9 +263,10 @@ PINS = {
     "unet": (("images", "[-,8,-,-]"), ("targets", "[-,8,-,-]")),
     "boundaries": (("state/*", "[8,-]"),),
     "valid": (("images", "[-,8,-,-]"),),
-    "recurrence": (("a", "[8]"), ("state/*", "[8]")),
+    "odd": (),  # no argument of this size is split evenly
+    **dict.fromkeys(("recurrence", "levels", "blocks"), (("a", "[8]"), ("state/*", "[8]"))),
 }
-BORDERED = ("boundaries", "valid", "recurrence")
+BORDERED = ("boundaries", "valid", "odd", "recurrence", "levels", "blocks")
 
 
 def _planned(
@@ -295,7 +337,7 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
     for name, (large, small) in CASES.items():
         if (quick and name != "stencil") or asked.only not in name:
             continue
-        bordered = name in BORDERED
+        bordered = name.split(",")[0] in BORDERED
         (_, whole), (found, halo) = (
             _planned(large(), slides=how, bordered=bordered) for how in (False, True)
         )

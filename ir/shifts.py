@@ -35,12 +35,13 @@ class ShiftPrimitive:
     name = SHIFT
     multiple_results = False
 
-    def bind(self, x: Any, *, axis: int, by: int, wraps: bool) -> Any:
+    def bind(self, x: Any, *, axis: int, by: int, wraps: bool, ring: int | None = None) -> Any:
         """The shifted array, in primitives of JAX."""
-        size = x.shape[axis]
+        size = ring or x.shape[axis]
         if wraps:
-            last = lax.slice_in_dim(x, (-by) % size, size, axis=axis)
-            return lax.concatenate([last, lax.slice_in_dim(x, 0, (-by) % size, axis=axis)], axis)
+            rows = (((-by) % size, size), (0, (-by) % size), (size, x.shape[axis]))
+            parts = [lax.slice_in_dim(x, a, b, axis=axis) for a, b in rows if a < b]
+            return lax.concatenate(parts, axis)
         config = [(0, 0, 0)] * x.ndim
         config[axis] = (by, -by, 0)
         return lax.pad(x, x.dtype.type(0), config)

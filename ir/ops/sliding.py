@@ -47,6 +47,8 @@ class Slide:
     returns: whether the result has the borders too, which go back to the neighbours and are added.
     shifts: whether the op only moves elements, by `before` or by minus `after`.
     wraps: whether what a shift moves beyond an end comes in at the other.
+    beyond: elements behind the ring of such a shift; the last shard holds at least as many elements
+        of the ring as it moves by.
     """
 
     factor: str
@@ -62,6 +64,7 @@ class Slide:
     returns: bool = False
     shifts: bool = False
     wraps: bool = False
+    beyond: int = 0
 
     def permutes(self, parts: int, size: int) -> tuple[tuple[int, int], ...]:
         """What a device is sent: (device that sends it, counted backwards from its own; elements).

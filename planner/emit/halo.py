@@ -23,6 +23,8 @@ def sliding(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]:
     parts, given, params = op.strategy.factor_axes(op.mesh), list(operands), op.params
     split = [each for each in slides(op.node, op.operands) if each.factor in parts]
     if op.node.op == SHIFT and split:
+        if split[0].beyond:
+            return [_in_ring(op, given[0], split[0], parts[split[0].factor], note)]
         return [_shifted(op, given[0], split[0], parts[split[0].factor], note)]
     for slide in split:
         for k in slide.operands:
@@ -98,6 +100,26 @@ def _shifted(op: LocalOp, x: Array, slide: Slide, axes: tuple[str, ...], note: N
             part = jnp.zeros_like(part)  # from beyond the end
         pieces.append(part)
     return lax.concatenate(pieces, dim) if len(pieces) > 1 else pieces[0]
+
+
+def _in_ring(op: LocalOp, x: Array, slide: Slide, axes: tuple[str, ...], note: Note) -> Array:
+    """A shard shifted in a ring that ends within the last shard."""
+    size, by = x.shape[slide.dim], slide.before - slide.after
+    inside = size - slide.beyond  # of the last shard
+
+    def cut(first: int, last: int) -> Array:
+        return lax.slice_in_dim(x, first, last, axis=slide.dim)
+
+    at_end = lax.axis_index(axes) == op.mesh.product(axes) - 1
+    part = cut(0, -by) if by < 0 else cut(size - by, size)
+    if by > 0:
+        part = jnp.where(at_end, cut(inside - by, inside), part)
+    part = _sent(op, part, axes, 1 if by > 0 else -1, True, note)
+    found: list[Array] = []
+    for last in (size, inside):
+        kept = [part, cut(0, last - by)] if by > 0 else [cut(-by, last), part]
+        found.append(lax.concatenate([*kept, cut(last, size)], slide.dim))
+    return jnp.where(at_end, found[1], found[0])
 
 
 def _sent(

@@ -190,8 +190,8 @@ def rewrites_text(program: ProgramPlan) -> str:
 
 def padded_text(program: ProgramPlan) -> str:
     """Sizes that are padded, such as `from sizes that do not divide: 12 to 16`."""
-    alone = [f"{row.was:,} to {row.size:,}" for row in program.padded if not row.parts]
-    near = [f"{row.size:,}" for row in program.padded if row.parts]
+    alone = [f"{row.was:,} to {row.size:,}" for row in program.padded if row.size > row.was]
+    near = [f"{row.size:,}" for row in program.padded if row.size == row.was]
     found = [f"from sizes that do not divide: {', '.join(alone)}"] if alone else []
     found += [f"sizes that differ by borders: to {', '.join(near)}"] if near else []
     return "; ".join(found)

@@ -19,7 +19,7 @@ from fractions import Fraction
 from ir import Literal, Node, TensorType, fields, ints, whole_number
 from ir.analysis import FlatOp
 
-from .candidates import MOST_WASTE, Class, classes_of
+from .candidates import MOST_WASTE, Class, classes_of, padded_size, products
 from .classified import Classified, Sizes
 from .moving import MOVING, edges_of, is_setting
 
@@ -37,7 +37,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Group:
-    """Classes that are padded together.
+    """Classes that are padded together; or one of which no product could say what it gains.
 
     one, size: the class from which sizes follow, and its padded size.
     parts: of which padded sizes are multiples.
@@ -63,10 +63,18 @@ class Borders:
         self.classes = {one.number: one for one in classes_of(self.known)}
         self.links = [*_links(self.known, self.classes)] if self._moves() else []
         self.nbytes = defaultdict(int)
-        for value in self.known.flat.names.values() if self.links else ():
+        for value in self.known.flat.names.values():
             type_ = self.known.flat.values[value].type
             for c in {self.known.classes.of_dim(value, d) for d in range(type_.rank)}:
                 self.nbytes[c] += type_.nbytes
+
+    def alone(self, devices: int) -> set[int]:
+        """Classes of no product whose sizes do not divide: they may be a group by themselves."""
+        split = {c for _, classes in products(self.known) for c in classes}
+        return {
+            c for c, one in self.classes.items()
+            if c not in split and padded_size(one.size, devices) is not None
+        }  # fmt: skip
 
     def _moves(self) -> bool:
         return any(op.node.op in MOVING for op in self.known.flat.ops)
@@ -96,19 +104,24 @@ class Borders:
 
         Each has the padded size that makes the most of it.
         """
-        starts = {c for link in self.links for c in (link.source, link.target)}
+        alone = self.alone(devices)
+        starts = alone | {c for link in self.links for c in (link.source, link.target)}
         taken, found = set[int](), list[Group]()
         for c in sorted(starts, key=lambda c: (-self.classes[c].size, self.classes[c].at)):
-            size, parts = (0, 0) if c in taken else self._best(c, devices)
+            least = 1 if c in alone else 2
+            size, parts = (0, 0) if c in taken else self._best(c, devices, least)
             if size:
                 members = self.sizes(c, size, parts)
-                if len(members) > 1 and taken.isdisjoint(members):
+                if len(members) >= least and taken.isdisjoint(members):
                     taken |= members.keys()
                     found.append(Group(self.classes[c], size, parts, frozenset(members)))
         return found
 
-    def _best(self, start: int, devices: int) -> tuple[int, int]:
-        """The padded size of a class, and its parts: as many bytes as can be, less padding."""
+    def _best(self, start: int, devices: int, least: int) -> tuple[int, int]:
+        """The padded size of a class, and its parts: as many bytes as can be, less padding.
+
+        Its group has at least so many classes.
+        """
         elements = self.classes[start].size
         for parts in range(devices, 1, -1):
             if devices % parts:
@@ -121,7 +134,7 @@ class Borders:
                     break
                 group = self.sizes(start, size, parts)
                 gain = sum(self.nbytes[c] * (2 - more / n) for c, (n, more) in group.items())
-                if len(group) > 1 and gain > best[0]:
+                if len(group) >= least and gain > best[0]:
                     best = gain, size
             if best[1]:
                 return best[1], parts

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .classified import Classified, Padding
+from .classified import Classified, Padding, Sizes
 from .rules import PRODUCTS
 
 # Padding's share of a padded dimension: 12 rows on 8 devices become 16, of which 4 are padding.
@@ -75,3 +75,19 @@ def padded_size(size: int, devices: int) -> int | None:
             if bigger - size <= MOST_WASTE * bigger:
                 return bigger
     return None
+
+
+def padded_at_once(known: Classified, sizes: Sizes) -> list[bool]:
+    """Which arguments are padded where they enter, and not only for ops that gain by it.
+
+    A product pads its weights; their update reads them as they are held. No product does so for
+    the state of a field.
+    """
+    of_products = {c for _, classes in products(known) for c in classes}.intersection(sizes)
+    found: list[bool] = []
+    for k, item in enumerate(known.graph.inputs):
+        value = known.flat.names[(), k]
+        classes = {known.classes.of_dim(value, d) for d in known.dims((), k, sizes)}
+        held = item.role in ("parameter", "optimizer-state")
+        found.append(item.role != "constant" and not (held and classes & of_products))
+    return found

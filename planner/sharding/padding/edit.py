@@ -18,6 +18,7 @@ from ir.trace import Binding, Program
 
 from ..recompute.draft import Draft, Item, Numbers, Value, draft_of, program_of
 from .bordered import group_of, starts_of
+from .candidates import padded_at_once
 from .classified import Classified, Padding, Sizes
 from .moved_nodes import MovedWriter
 from .moving import Move, Moved, is_setting, move_of
@@ -40,11 +41,10 @@ def padded(program: Program, padding: Padding, known: Classified | None = None) 
         padding.place, padding.number, padding.dim, padding.size, padding.parts
     )  # fmt: skip
     sizes = group_of(known, place, number, dim, size, parts)
-    whole = _Padded(known, sizes, Numbers())
-    inputs = program.graph.inputs
-    eager = [item.role not in ("parameter", "optimizer-state", "constant") for item in inputs]
-    draft, _ = whole.body(program, (), [False] * len(inputs), [False] * len(program.graph.outputs),
-                          eager)  # fmt: skip
+    whole = _Padded(known, sizes, parts, Numbers())
+    inputs, outputs = program.graph.inputs, program.graph.outputs
+    eager = padded_at_once(known, sizes)
+    draft, _ = whole.body(program, (), [False] * len(inputs), [False] * len(outputs), eager)
     return program_of(draft)
 
 
@@ -70,6 +70,7 @@ class _Padded:
 
     known: Classified
     sizes: Sizes
+    parts: int  # of which these are multiples; 0 if that is not known
     numbers: Numbers
 
     def shape(self, type_: TensorType, dims: Mapping[int, int]) -> tuple[int, ...]:
@@ -242,7 +243,8 @@ class _Scope:
         dims, (made,) = tuple(self.dims(v) for v in item.ins), item.node.outputs
         # operands of a node of a draft are in its item
         node = replace(item.node, inputs=tuple(item.ins))
-        return move_of(Moved(node, types, dims, made, self.dims(item.outs[0]), starts))
+        out = self.dims(item.outs[0])
+        return move_of(Moved(node, types, dims, made, out, starts, self.whole.parts))
 
     def _moved(self, item: Item, move: Move) -> None:
         """The node with its dimensions padded, as what has the same elements."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jax import lax
 
@@ -45,13 +46,24 @@ class MovedWriter(Writer):
             return self.zeros(type_, like)
         if (x, axis, by) in self._known:
             return self._known[x, axis, by]
-        params = {"axis": axis, "by": by, "wraps": False}
+        made = self._shift(x, type_, {"axis": axis, "by": by, "wraps": False}, like)
+        self._known[x, axis, by] = made
+        return made
+
+    def _shift(self, x: Value, type_: TensorType, params: dict[str, Any], like: Item) -> int:
         node = Node(SHIFT, (), (type_,), tuple(sorted(params.items())), (), like.node.source)
         binding = Binding(ShiftPrimitive(), params, backward=like.backward)
         made = self.numbers.new(type_)
         self.items.append(Item(node, binding, [x], [made], like.backward))
-        self._known[x, axis, by] = made
         return made
+
+    def around(self, x: Value, axis: int, by: int, ring: int, like: Item) -> Value:
+        """`x` with the first `ring` elements along a dimension moved around their end."""
+        type_ = self._type(x)
+        params: dict[str, Any] = {"axis": axis, "by": by, "wraps": True}
+        if ring < type_.shape[axis]:
+            params["ring"] = ring
+        return self._shift(x, type_, params, like)
 
     def every(self, x: Value, axis: int, step: int, first: int, like: Item) -> Value:
         """Of every `step` elements along a dimension, the one at `first`."""

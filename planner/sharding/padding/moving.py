@@ -5,6 +5,7 @@ with a step s between elements that are read, or t between those that are writte
 of both then begin at the same elements, and the op is one that borders of shards are enough for:
 
     x[a:b:s]                 x shifted by -(a - a mod s), as rows of s, of which one is kept
+    x around the end         x around the end of its elements
     x[a:a+1]                 a lookup of these rows, a sum over shards
     pad(x, low, inside t-1)  x as rows of one, padded to rows of t, shifted by low - low mod t
     window, convolution      the same with another padding behind
@@ -51,6 +52,7 @@ class Moved:
     types, dims: of its operands.
     made: type of its result; out: its padded dimensions.
     starts: where a scatter writes its updates, for each dimension; None if that is not known.
+    parts: of which padded sizes are multiples; 0 if that is not known.
     """
 
     node: Node
@@ -59,6 +61,7 @@ class Moved:
     made: TensorType
     out: Dims
     starts: tuple[int, ...] | None = None
+    parts: int = 0
 
     def together(self, d: int, step: int = 1, spread: int = 1) -> bool | None:
         """Whether sizes go together in a dimension; None if none is padded there."""
@@ -144,13 +147,39 @@ def _pad(at: Moved) -> Move | None:
 
 def _shift(at: Moved) -> Move | None:
     axis, by = whole_number(at.node.attr("axis")), whole_number(at.node.attr("by"))
-    if at.node.attr("wraps") or any(at.together(d) is False for d in range(at.made.rank)):
+    if any(at.together(d) is False for d in range(at.made.rank)):
         return None
+    if at.node.attr("wraps"):
+        return _around(at, axis, by)
 
     def write(writer: MovedWriter, ins: list[Value], like: Item) -> Value:
         return writer.shifted(ins[0], axis, by, like)
 
     return Move((0 if by < 0 else None,), write)
+
+
+def _around(at: Moved, axis: int, by: int) -> Move | None:
+    """A shift in a ring: one in the first elements of what is padded.
+
+    Where a shard has fewer elements than that moves, two shifts around the padded end: the second
+    goes as many places further as there is padding.
+    """
+    attrs, size = dict(at.node.attrs), at.out.get(axis, at.made.shape[axis])
+    ring = whole_number(attrs.get("ring", at.made.shape[axis]))
+    beyond = size - ring
+    if (abs(by) + beyond) * max(at.parts, 2) <= size or not beyond:
+        return Move((None,), lambda w, ins, like: w.around(ins[0], axis, by, ring, like))
+    if "ring" in attrs:
+        return None
+    split = by if by > 0 else ring + by  # where elements from the other end begin or end
+    further = by + beyond if by > 0 else by - beyond
+
+    def write(writer: MovedWriter, ins: list[Value], like: Item) -> Value:
+        near, far = (writer.around(ins[0], axis, k, size, like) for k in (by, further))
+        first, second = (far, near) if by > 0 else (near, far)
+        return writer.inside(first, second, {axis: (0, split)}, like)
+
+    return Move((None,), write)
 
 
 def _concatenate(at: Moved) -> Move | None:

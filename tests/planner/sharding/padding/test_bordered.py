@@ -81,6 +81,9 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "recurrence": (with_gradients(recurrence), (normal(64, 3) / 4, normal(64, 3))),
     "odd": (lambda x: lax.associative_scan(jnp.add, x), (normal(50, 2),)),
     "moving mean": (lambda x: jnp.cumsum(x)[5:] - jnp.cumsum(x)[:-5], (normal(128),)),
+    "around": (with_gradients(lambda x: jnp.roll(x, 1, 0) * jnp.roll(x, -3, 0)), (normal(61, 9),)),
+    "far around": (lambda x: jnp.roll(x, 20, 0) * jnp.roll(x, -9, 0), (normal(50, 9),)),
+    "around twice": (lambda x: jnp.roll(x, (1, -2), (0, 1)), (normal(61, 27),)),
     "copied edge": (
         lambda x: jnp.convolve(jnp.pad(x, 2, mode="edge"), jnp.ones(5), mode="valid"),
         (normal(128),),
@@ -173,7 +176,7 @@ def check_on_devices(run: Any, args: Any, rng: random.Random) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("name", ["differences", "heat"])
+@pytest.mark.parametrize("name", ["differences", "heat", "around", "far around"])
 def test_borders_are_exchanged(name: str) -> None:
     assert check_on_devices(*CASES[name], random.Random(0))["halo"] > 0
 
@@ -208,6 +211,30 @@ def test_a_stencil_with_fixed_boundaries_exchanges_borders_only() -> None:
     assert kinds <= {"collective-permute", "all-reduce"}  # of the row that is copied
     assert sum(row.bytes for row in found.collectives) < 0.05 * 8192 * 8192 * 4
     assert found.step_s < 0.3 * without.step_s
+
+
+def waves(state: Any) -> Any:
+    """Steps of a periodic field."""
+
+    def one(u: Any, _: Any) -> Any:
+        near = sum(jnp.roll(u, by, axis) for by in (1, -1) for axis in (0, 1))
+        return 0.9 * u + 0.025 * near, None
+
+    return {"u": lax.scan(one, state["u"], None, length=20)[0]}
+
+
+def test_a_periodic_field_whose_size_does_not_divide_is_split() -> None:
+    found, without = (
+        plan(
+            waves, {"u": jax.ShapeDtypeStruct((8001, 8001), "float32")}, padding=on,
+            cluster="8xh100", baselines=False,
+        )
+        for on in (True, False)
+    )  # fmt: skip
+    assert "padded" in str(found)
+    permutes = [row for row in found.collectives if row.kind == "collective-permute"]
+    assert sum(row.bytes for row in permutes) == 2 * 20 * 8008 * 4  # a row either way
+    assert found.step_s < 0.6 * without.step_s
 
 
 def test_a_plan_with_a_group_is_saved_loaded_and_run(tmp_path: Path) -> None:
