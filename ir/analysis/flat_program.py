@@ -149,6 +149,16 @@ class FlatProgram:
         """The op that makes a value."""
         return self.ops[self.maker[v][0]] if v in self.maker else None
 
+    def line(self, place: Place) -> str:
+        """The user's line of a node, or of that whose body is at a place; empty if unknown."""
+        graph, node = self.graph, None
+        for k, number in enumerate(place):
+            if k % 2 == 0:
+                node = graph.nodes[number]
+            elif node is not None:
+                graph = node.bodies[number]
+        return node.source if node else ""
+
     @cached_property
     def passages(self) -> tuple[Passage, ...]:
         """Every value at every site: those of operations, of links, of the program's results."""

@@ -263,7 +263,7 @@ def _cause(flat: FlatProgram, tied: Ties, passage: Passage) -> str:
     if passage.link >= 0:
         link = flat.links[passage.link]
         made = flat.made_by(link.source)
-        line = made.node.source if made else ""
+        line = (made.node.source if made else "") or flat.line(link.site.place)
         return argument or f"{flat.values[link.target].name} {line}".strip()
     argument = tied.get(site.position)
     return f"result {site.position}" if argument is None else flat.values[argument].name

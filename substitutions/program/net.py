@@ -67,7 +67,10 @@ class Item:
 
 @dataclass
 class Net:
-    """Items by number; equal new items are one."""
+    """Items by number; equal new items are one.
+
+    line: the user's source line of new items.
+    """
 
     inputs: list[Input]
     items: dict[int, Item] = field(default_factory=dict[int, Item])
@@ -76,6 +79,7 @@ class Net:
     made: dict[object, int] = field(default_factory=dict[object, int])
     first: dict[Value, Value] = field(default_factory=dict[Value, Value])
     count: int = 0
+    line: str = ""
 
     def copy(self) -> Net:
         """A net that can be changed while this one stays."""
@@ -132,7 +136,7 @@ class Net:
         key = (op, tuple(inputs), type_, repr(attrs))
         held = self.made.get(key)
         if held is None:
-            node = Node(op, (), (type_,), attrs)
+            node = Node(op, (), (type_,), attrs, source=self.line)
             place = () if like is None else like.mark.place or like.mark.like
             held = self.put(Item(node, tuple(inputs), Mark((), (), place), None))
             self.made[key] = held

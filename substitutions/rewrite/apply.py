@@ -197,6 +197,7 @@ def _rewrite(net: Net, found: Match, sound: Sound | None) -> bool:
     if net.reaches(found.needs(), {root[0] for root in found.roots}):
         return False
     pattern = found.pattern
+    net.line = net.items[found.roots[0][0]].node.source
     writer = Writer(
         net, found.views, [item for _, item in found.items], _WRITERS, found.swapped,
         pattern.may_stack, pattern.moves,

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from ir import Graph, IRError, Node, Scan, digest
+from ir import Graph, IRError, Node, Scan
 from ir.evaluate import plain_program
 from ir.trace import Binding, Program, Traced, const_aval, read_jaxpr
 from substitutions import Draft, Mark
@@ -39,10 +39,22 @@ def retraced(traced: Traced, draft: Draft) -> Traced:
     before, after = ([g.type_of(o) for o in g.outputs] for g in (old.graph, found.graph))
     if before != after:
         raise IRError(f"the rewritten program returns {after}, expected {before}")
-    graph = found.graph
-    if digest(graph) == digest(draft.graph):
-        graph = draft.graph  # it knows the user's source lines
+    graph = with_lines(found.graph, draft.graph)
     return replace(traced, program=Program(graph, found.bindings, (*closed.consts, *old.consts)))
+
+
+def with_lines(graph: Graph, known: Graph) -> Graph:
+    """A graph with the user's source lines of one that has the same ops.
+
+    Tracing again may make operands of what loops have captured, which changes no op.
+    """
+    if [node.op for node in graph.nodes] != [node.op for node in known.nodes]:
+        return graph
+    nodes = tuple(
+        replace(node, source=other.source, bodies=tuple(map(with_lines, node.bodies, other.bodies)))
+        for node, other in zip(graph.nodes, known.nodes, strict=True)
+    )
+    return replace(graph, nodes=nodes)
 
 
 def _struct(aval: Any) -> jax.ShapeDtypeStruct:

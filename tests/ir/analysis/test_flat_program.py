@@ -41,6 +41,17 @@ def test_every_program_is_laid_out_in_order(name: str) -> None:
     assert len({op.place for op in program.ops}) == len(program.ops)
 
 
+@pytest.mark.parametrize("name", ["scanned", "while_loop"])
+def test_every_place_has_the_line_of_its_node(name: str) -> None:
+    program = named(name)
+    (region,) = (r for r in program.regions if len(r.place) == 1)
+    node = program.graph.nodes[region.place[0]]
+    assert node.source
+    assert program.line(region.place) == program.line((*region.place, 0)) == node.source
+    for op in program.ops:
+        assert program.line(op.place) == op.node.source
+
+
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_links_join_values_of_one_shape(name: str) -> None:
     program = named(name)

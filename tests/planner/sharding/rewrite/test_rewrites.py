@@ -139,6 +139,10 @@ def test_what_a_loop_only_reads_is_merged_in_front_of_it() -> None:
     assert any("merge" in rule for rule in rewritten.substitutions)
     assert rewritten.step_s < plain.step_s
     loops = [node for node in rewritten.graph.nodes if node.op == "scan"]
+    for loop in loops:  # what a rule makes has the line of what it replaces
+        inner = [node for node in loop.bodies[0].nodes if node.op == "dot_general"]
+        assert inner
+        assert all("programs.py:" in node.source for node in (loop, *inner))
     weights = {i.type for i in rewritten.graph.inputs}
     assert any(
         rewritten.graph.type_of(o).size > max(w.size for w in weights if w.rank == 2)
