@@ -94,7 +94,6 @@ from .placements import TO_HOST as TO_HOST
 from .placements import Placement as Placement
 from .placements import asks as asks
 from .placements import placement as placement
-from .regions import ASSUMED_ITERATIONS as ASSUMED_ITERATIONS
 from .regions import REGIONS as REGIONS
 from .regions import Scan as Scan
 from .regions import While as While
@@ -119,6 +118,7 @@ from .table import OPS as OPS
 from .table import lookup as lookup
 from .text import parse as parse
 from .text import show as show
+from .trip_counts import iterations_if_unknown as iterations_if_unknown
 from .trip_counts import runs_of as runs_of
 from .types import Shape as Shape
 from .types import TensorType as TensorType

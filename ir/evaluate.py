@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
@@ -19,6 +21,7 @@ from .graph import Literal, Node
 from .high_words import multiply_high
 from .regions import REGIONS, Scan, While
 from .trace import Binding, Program
+from .trip_counts import STATED
 from .types import TensorType
 
 Array = Any
@@ -197,14 +200,16 @@ def _while(
     wiring = While.of(node)
     test, step = (scope.body(i, binding, b) for b in (wiring.test, wiring.step))
     for_test, for_step, carry = wiring.operands(operands)
-    return list(
-        scope.effects.loop(
-            node,
-            lambda carry: test([*for_test, *carry])[0],
-            lambda carry: step([*for_step, *carry]),
-            carry,
+    stated = node.attr(STATED) if node.has_attr(STATED) else None
+    with jax.named_scope(f"{STATED}={stated}") if stated else contextlib.nullcontext():
+        return list(
+            scope.effects.loop(
+                node,
+                lambda carry: test([*for_test, *carry])[0],
+                lambda carry: step([*for_step, *carry]),
+                carry,
+            )
         )
-    )
 
 
 def _cond(scope: Scope, i: int, node: Node, binding: Binding, operands: list[Array]) -> list[Array]:

@@ -222,6 +222,12 @@ def is_backward(eqn: Any) -> bool:
     return "transpose(" in str(eqn.source_info.name_stack)
 
 
+def scopes_of(eqn: Any) -> tuple[str, ...]:
+    """Names of the `jax.named_scope` around an equation, the innermost last."""
+    parts = eqn.source_info.name_stack.stack
+    return tuple(part.name for part in parts if type(part).__name__ == "Scope")
+
+
 def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
     """Shape and type of an abstract value, as arguments are given."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
@@ -279,8 +285,9 @@ def run_equation(eqn: Any, operands: Sequence[Array], changed: Mapping[str, Any]
 
 @contextlib.contextmanager
 def under(eqn: Any) -> Generator[None]:
-    """Gives everything traced inside the source line of an equation."""
-    source = user_context(eqn.source_info.traceback, name_stack=current_name_stack())
+    """Gives everything traced inside the source line and the scopes of an equation."""
+    names = current_name_stack() + eqn.source_info.name_stack
+    source = user_context(eqn.source_info.traceback, name_stack=names)
     with source, eqn.ctx.manager:
         yield
 

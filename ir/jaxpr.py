@@ -33,14 +33,13 @@ from .registered import REGISTERED, attributes, call_of
 from .shifts import with_shifts
 from .sources import Sources, line_inside
 from .stand_ins import AskedPlace, CapturedArray
+from .trip_counts import STATED, stated_in
 from .types import DTYPES, TensorType
 
 
 def _dtype_name(dtype: Any) -> str:
     name = str(dtype) if jax.numpy.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype).name
-    if name == "float0" or str(dtype) == "[('float0', 'V')]":
-        return "float0"
-    return name
+    return "float0" if name == "float0" or str(dtype) == "[('float0', 'V')]" else name
 
 
 def tensor_type(aval: Any) -> TensorType:
@@ -76,11 +75,12 @@ class _Objects:
     def __init__(self, offload: bool = False) -> None:
         self.numbers: dict[Any, int] = {}
         self.offload = offload
+        self.stated: int | None = None  # iterations that scopes around state for loops
         self.sources = Sources()
         self.alive: list[Any] = []  # keeps ids of objects unique
         # Written-out layers have equal bodies: each is read once if it is the same jaxpr (which is
         # kept alive), and equal graphs are one object, with one digest.
-        self.read: dict[int, tuple[Any, Program]] = {}
+        self.read: dict[tuple[int, int | None], tuple[Any, Program]] = {}
         self.graphs: dict[Graph, Graph] = {}
 
     def show(self, value: Any) -> str:
@@ -168,19 +168,19 @@ def _content(const: Any) -> str:
 
 
 def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tuple[Operand, ...]:
-    around, outer = walk.path, walk.backward
+    around, outer, stated = walk.path, walk.backward, walk.objects.stated
     for number, eqn in enumerate(jaxpr.eqns):
         walk.path = (*around, number)
         walk.backward = outer or internals.is_backward(eqn)
+        walk.objects.stated = stated_in(internals.scopes_of(eqn)) or stated
         operands = tuple(_read(var, env) for var in eqn.invars)
         here = walk.objects.sources.of(eqn) or source
         body = inlined(eqn)
         if body is not None:
             operands = _asked(operands, eqn.params.get("in_shardings", ()), "jit", walk, here)
-            walk.path = (*around, number, eqn.primitive.name)
+            walk.path = place = (*around, number, eqn.primitive.name)
             results = _inline(body, operands, walk, here)
             if group_of(eqn) is None:
-                place = (*around, number, eqn.primitive.name)
                 walk.calls.append(Call(place, operands, results))
             results = _asked(results, eqn.params.get("out_shardings", ()), "jit", walk, here)
         else:
@@ -188,7 +188,7 @@ def _walk(jaxpr: Any, env: dict[Any, Operand], walk: _Walk, source: str) -> tupl
             results = _asked(results, _of_results(eqn), "op", walk, here)
         for var, value in zip(eqn.outvars, results, strict=True):
             env[var] = value
-    walk.backward = outer
+    walk.backward, walk.objects.stated = outer, stated
     return tuple(_read(var, env) for var in jaxpr.outvars)
 
 
@@ -205,24 +205,21 @@ def _read(var: Any, env: dict[Any, Operand]) -> Operand:
     )
 
 
-_PLAIN = (bool, int, float, complex)
+_PLAIN: tuple[Any, ...] = (bool, int, float, complex)
 
 
 def _plain(value: Any) -> Any:
     """A number as a plain Python number; JAX's typed scalars are subclasses of these."""
-    kinds: tuple[Any, ...] = _PLAIN
-    return next(kind(value) for kind in kinds if isinstance(value, kind))
+    return next(kind(value) for kind in _PLAIN if isinstance(value, kind))
 
 
 def _inline(
     inner: Any, operands: tuple[Operand, ...], walk: _Walk, source: str
 ) -> tuple[Operand, ...]:
     jaxpr, consts = opened(inner)
-    env: dict[Any, Operand] = {}
+    env: dict[Any, Operand] = dict(zip(jaxpr.invars, operands, strict=True))
     for var, const in zip(jaxpr.constvars, consts, strict=True):
         env[var] = _constant(const, walk)
-    for var, operand in zip(jaxpr.invars, operands, strict=True):
-        env[var] = operand
     return _walk(jaxpr, env, walk, source)
 
 
@@ -281,6 +278,8 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     )
     if internals.acts(eqn):
         attrs += (("effect", True),)
+    if name == "while" and walk.objects.stated is not None:
+        attrs += ((STATED, walk.objects.stated),)
     if call is not None:
         name, attrs = REGISTERED, (*attributes(call, given, types), ("of", attrs))
     name = "remat" if name in REMAT else name
@@ -362,10 +361,10 @@ class _Encoder:
         return tuple(self(item) for item in value)
 
     def _body(self, value: Any) -> str:
-        known = self.objects.read
-        if id(value) not in known:
-            known[id(value)] = value, self._read(value)
-        self.bodies.append(known[id(value)][1])
+        known, key = self.objects.read, (id(value), self.objects.stated)
+        if key not in known:
+            known[key] = value, self._read(value)
+        self.bodies.append(known[key][1])
         return f"body {len(self.bodies) - 1}"
 
     def _read(self, value: Any) -> Program:

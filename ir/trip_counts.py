@@ -1,9 +1,20 @@
-"""Iterations of `while` loops that count from one constant to another."""
+"""Iterations of `while` loops: counted from one constant to another, stated, or assumed.
+
+A program states those of loops whose length depends on values by a scope around them,
+`jax.named_scope("iterations=50")`; it holds for all such loops inside, those of functions that are
+called there too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+from .errors import TraceError
 from .graph import Graph, Literal, Node, Operand
 from .regions import ASSUMED_ITERATIONS, While, captured, iterations
+
+STATED = "iterations"  # the attribute of a `while` that has such a scope
+_SCOPE = f"{STATED}="
 
 # Comparison of a counter with its bound -> (direction of the counter, whether it runs at the bound)
 _TESTS = {"lt": (1, False), "le": (1, True), "gt": (-1, False), "ge": (-1, True)}
@@ -16,8 +27,49 @@ def runs_of(node: Node) -> float:
         return float(len(iterations(node)))
     if node.op == "while":
         known = known_iterations(node)
-        return float(ASSUMED_ITERATIONS if known is None else known)
+        return float(_unknown(node) if known is None else known)
     return 1.0
+
+
+def stated_in(scopes: Sequence[str]) -> int | None:
+    """The iterations that the innermost of some scopes states; None if none does.
+
+    Raises:
+        TraceError: if it is no whole number above 0.
+    """
+    for scope in reversed(scopes):
+        if scope.startswith(_SCOPE):
+            number = scope.removeprefix(_SCOPE)
+            if not number.isdecimal() or int(number) < 1:
+                raise TraceError(
+                    f"iterations of a loop must be a whole number above 0, got '{number}'",
+                    where=f'jax.named_scope("{scope}")',
+                    remedy='write for example jax.named_scope("iterations=50")',
+                )
+            return int(number)
+    return None
+
+
+def iterations_if_unknown(graph: Graph) -> int:
+    """Iterations of all loops whose length is not known, if one number holds for all.
+
+    Else that of loops of which nothing is said.
+    """
+    found = set(_of_unknown(graph))
+    return found.pop() if len(found) == 1 else ASSUMED_ITERATIONS
+
+
+def _of_unknown(graph: Graph) -> Iterator[int]:
+    for node in graph.nodes:
+        if node.op == "while" and known_iterations(node) is None:
+            yield _unknown(node)
+        for body in node.bodies:
+            yield from _of_unknown(body)
+
+
+def _unknown(node: Node) -> int:
+    stated = node.attr(STATED) if node.has_attr(STATED) else None
+    return stated if isinstance(stated, int) else ASSUMED_ITERATIONS
 
 
 def known_iterations(node: Node) -> int | None:

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..graph import Graph, Literal, Node
-from ..regions import ASSUMED_ITERATIONS, REGIONS, Scan, While, captured, entering
+from ..regions import REGIONS, Scan, While, captured, entering
 from ..table import lookup
-from ..trip_counts import known_iterations, runs_of
+from ..trip_counts import STATED, known_iterations, runs_of
 from ..types import TensorType
 from .flat_program import FlatOp, FlatProgram, FlatValue, Link, Place, Region, Site, flat_type
 
@@ -175,9 +175,10 @@ def _while(
 ) -> tuple[int | Literal, ...]:
     wiring, begin = While.of(node), flat.tick()
     if known_iterations(node) is None:
+        says = ", as the program says" if node.has_attr(STATED) else ""
         flat.warnings.append(
             f"a while loop ({node.source or 'no source'}) has no known length; it is priced as "
-            f"{ASSUMED_ITERATIONS} iterations"
+            f"{runs_of(node):.0f} iterations{says}"
         )
     label, inner = "/".join(map(str, place)), weight * runs_of(node)
 

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from jax import lax
 
-from ir.graph import Node
+from ir.errors import TraceError
+from ir.evaluate import plain_program
+from ir.graph import Graph, Node
 from ir.regions import ASSUMED_ITERATIONS
 from ir.trace import trace
-from ir.trip_counts import known_iterations, runs_of
+from ir.trip_counts import iterations_if_unknown, known_iterations, runs_of
 
 TESTS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 X = jnp.ones((4,))
@@ -111,3 +113,58 @@ def test_unknown_loops(name: str) -> None:
     node = loop_of(UNKNOWN[name], X)
     assert known_iterations(node) is None
     assert runs_of(node) == ASSUMED_ITERATIONS
+
+
+def halved(x: Any) -> Any:
+    return lax.while_loop(lambda c: c.sum() > 1, lambda c: c / 2, x)
+
+
+def stated(number: object, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def run(x: Any) -> Any:
+        with jax.named_scope(f"iterations={number}"):
+            return fn(x)
+
+    return run
+
+
+SCOPES: dict[str, Callable[..., Any]] = {
+    "around": stated(50, halved),
+    "nearest": stated(3, stated(50, halved)),
+    "around what it calls": stated(50, jax.jit(halved)),
+    "in a loop": stated(50, lambda x: lax.scan(lambda c, _: (halved(c), None), x, length=2)[0]),
+    "around a branch": stated(50, lambda x: lax.cond(x[0] > 0, halved, lambda x: x, x)),
+    "mapped": jax.vmap(stated(50, lambda x: halved(x[None]))),
+    "among layers": lambda x: stated(50, halved)(jax.named_scope("layer")(jnp.sin)(x)),
+}
+
+
+def loops(graph: Graph) -> list[Node]:
+    inner = [loop for node in graph.nodes for body in node.bodies for loop in loops(body)]
+    return [*inner, *(node for node in graph.nodes if node.op == "while")]
+
+
+@pytest.mark.parametrize("name", SCOPES)
+def test_a_scope_states_iterations(name: str) -> None:
+    program = trace(SCOPES[name], X).program
+    (node,) = loops(program.graph)
+    assert known_iterations(node) is None
+    assert runs_of(node) == iterations_if_unknown(program.graph) == 50
+    again = trace(plain_program(program), *program.consts, X)  # as rewriting does
+    assert [runs_of(loop) for loop in loops(again.graph)] == [50]
+
+
+def test_a_scope_holds_for_loops_inside_it_alone() -> None:
+    def run(x: Any) -> Any:
+        return halved(stated(50, halved)(x)) + stated(7, jax.jit(halved))(x)
+
+    graph = trace(run, X).graph
+    assert sorted(map(runs_of, loops(graph))) == [7, ASSUMED_ITERATIONS, 50]
+    assert iterations_if_unknown(graph) == ASSUMED_ITERATIONS  # no one number is that of all
+    counted = until(lambda c: c[0] < 9, lambda c: (c[0] + 1, c[1] * 2), 0)
+    assert runs_of(loop_of(stated(50, counted), X)) == 9
+
+
+@pytest.mark.parametrize("number", ["many", "0", "-3", ""])
+def test_a_scope_without_a_number_is_an_error(number: str) -> None:
+    with pytest.raises(TraceError, match="whole number above 0"):
+        trace(stated(number, halved), X)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ir import ASSUMED_ITERATIONS, IRError
+from ir import IRError, iterations_if_unknown
 
 from ...common.errors import PlanError
 from ...common.surface import public_methods
@@ -152,7 +152,8 @@ def verify_program(plan: Plan, *, compiler: str | None = None) -> Verification:
         raise PlanError(
             str(error), kind="no-compiler", where=f"compiler {chosen}", remedy=_other(chosen)
         ) from error
-    found = collective_instructions(compiled.text, devices=count, unknown_trips=ASSUMED_ITERATIONS)
+    trips = iterations_if_unknown(plan.graph)
+    found = collective_instructions(compiled.text, devices=count, unknown_trips=trips)
     rows = compare_collectives(
         plan.collectives, program.written, plan.mesh, found, widens=chosen == "host",
         own=plan.analysed.decided.builder.flat.ops,
@@ -167,7 +168,7 @@ def verify_program(plan: Plan, *, compiler: str | None = None) -> Verification:
         unexplained <= allowed and fits, chosen, rows, peak, plan.program.argument_bytes,
         plan.program.host_bytes, compiled, limit,
         {} if chosen == "host" else plan.compiler_options,
-        None if chosen == "host" else scheduled_overlap(plan, compiled.text, ASSUMED_ITERATIONS),
+        None if chosen == "host" else scheduled_overlap(plan, compiled.text, trips),
     )  # fmt: skip
 
 

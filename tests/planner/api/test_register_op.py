@@ -54,6 +54,23 @@ def test_a_kernel_is_split_and_equal() -> None:
     assert not found.collectives
 
 
+def test_a_callback_is_called_with_the_rows_of_each_device() -> None:
+    seen = set[tuple[int, ...]]()
+
+    def on_host(x: Any) -> Any:
+        seen.add(x.shape)
+        return np.sin(x)
+
+    def called(x: Any) -> Any:
+        return jax.pure_callback(on_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    rows = register_op(called, factors="r c! -> r c!")
+    quick(lambda w, x: rows(x @ w) @ w.T, W, X).compile()(W, X)
+    assert seen == {(8, 32)}
+    seen.clear()
+    same(lambda w, x: rows(x @ w) @ w.T, W, X)
+
+
 def test_without_registration_it_is_whole_and_named() -> None:
     found = quick(lambda w, x: combined(x @ w, x @ w), W, X)
     assert any("'pallas_call'" in text for text in found.file.whole.warnings)
