@@ -2,17 +2,20 @@
 
 A device of n has L queries. Under a causal mask the last one has the most to do, its diagonal
 block and n - 1 whole ones, B_0 + (n - 1) B, which is (2 n - 1) / n of an even share; in the order
-of zigzag every device has n times half a block. Permutes are beside the block of the round before,
+of zigzag every device has n times half a block. Chunks go into that order and results back for each
+kernel, but where the program keeps the order from layer to layer (`ordered_parts`). Permutes are
+beside the block of the round before,
 
     forward   B_0 | h, then n - 2 times  B | h, then B
     backward  B_0 | h, then n - 2 times  B | (h + g), then B | g, then g
 
 where x | y is compute x with permutes y beside it, h passes keys and values on, and g their
-gradients in float32, which go once all the way round; h and g together are one permute. Blocks of
-keys whose outputs are merged (`merge`) take two all-reduces, of the logarithms and of the outputs
-in float32. Columns of a bias are copied for each block. Under a
-window of w keys there is one kernel of L + w - 1 queries and keys on each device, after a permute
-of w - 1 keys, and backward one before the permute of their gradients.
+gradients in float32, which go once all the way round. Keys and values are arrays of their own in
+the program, but one permute for XLA, as all that goes in a round (`TOGETHER` in
+`planner/common/compiler_options.py`). Blocks of keys whose outputs are merged (`merge`) take two
+all-reduces, of the logarithms and of the outputs in float32. Columns of a bias are copied for each
+block. Under a window of w keys there is one kernel of L + w - 1 queries and keys on each device,
+after a permute of w - 1 keys, and backward one before the permute of their gradients.
 
 Emission: `planner.emit.attention`.
 
@@ -41,6 +44,7 @@ from ir import (
     attention_sizes,
     halo,
     is_causal,
+    ordered_parts,
 )
 from profiles import CollectiveKind
 
@@ -74,13 +78,20 @@ class Hops:
     def seconds(
         self, nbytes: Floats, kinds: Sequence[CollectiveKind] = ("collective-permute",)
     ) -> Floats:
-        """Seconds of an exchange of `nbytes` per device, by the dearest of some kinds."""
+        """Seconds of an exchange of `nbytes` per device, by the dearest of some kinds.
+
+        Permutes within a host run on copy engines, as the plan is compiled for.
+        """
         found = np.zeros(len(self.groups))
         for group in {*self.groups} - {None}:
             assert group is not None
             at = np.array([g == group for g in self.groups])
             for kind in kinds:
-                found[at] = np.maximum(found[at], self.model.seconds(kind, group, nbytes[at]))
+                if kind == "collective-permute":
+                    each = self.model.permute_s(group, nbytes[at])
+                else:
+                    each = self.model.seconds(kind, group, nbytes[at])
+                found[at] = np.maximum(found[at], each)
         return found
 
     def exposed(self, hop_s: Floats, block_s: Floats) -> Floats:
@@ -178,13 +189,16 @@ class AttentionWork:
             parts = self.n * (batch if operands[3].shape[0] > 1 else 1.0)
             self.bias = operands[3].nbytes / (parts * (groups * shared if heads else 1.0))
         self.rings, self.zigzag = ring * zigzag > 1.0, zigzag > 1.0
+        order = ordered_parts(attrs)
+        self.turns = self.zigzag & (not order)  # chunks go to other devices and back
+        self.mixed = zigzag < order  # several parts of the order are on a device
         self.blocked = self.rings | ((t > 1.0) & self.causal)
         self.windowed, self.before = window > 1.0, max(halo(attrs), 0)
         self.sizes = np.broadcast(batch, groups, shared, self.n, apart).shape
 
     def seconds(self, compute: ComputeModel) -> Floats:
         """Seconds of compute in one run."""
-        alone = self._kernel_s(compute, self.unsplit_pairs, self.all_keys)
+        alone = self._kernel_s(compute, self.unsplit_pairs, self.all_keys) + self._mixing_s(compute)
         if self.windowed.any():
             alone = np.where(self.windowed, self._window_s(compute), alone)
         if self.merged.any():
@@ -195,7 +209,15 @@ class AttentionWork:
             return alone
         first, later = self.blocks_s(compute)
         columns = compute.memory_s(2.0 * self.bias) if np.any(self.bias) else 0.0
-        return np.where(self.blocked, first + (self.n - 1.0) * later + columns, alone)
+        each = first + (self.n - 1.0) * later + columns + self._mixing_s(compute)
+        return np.where(self.blocked, each, alone)
+
+    def _mixing_s(self, compute: ComputeModel) -> Floats:
+        """Seconds of putting a device's own sequences into the order of the kernel, and back."""
+        if not self.mixed.any():
+            return np.zeros(())
+        copied = compute.memory_s(2.0 * sum(self._turned())) + 2.0 * compute.launch_s
+        return np.where(self.mixed, copied, 0.0)
 
     def exchanges(
         self, compute: ComputeModel, hops: Hops
@@ -229,17 +251,18 @@ class AttentionWork:
         pair = self.key_heads * self.keys * (self.of_query + self.of_value)
         h_bytes, g_bytes = pair * self.item, pair * _SUM
         h, between = hops.seconds(h_bytes), np.maximum(self.n - 2.0, 0.0)
-        count, sent, total = self.n - 1.0, (self.n - 1.0) * h_bytes, (self.n - 1.0) * h
+        count, sent, total = 2.0 * (self.n - 1.0), (self.n - 1.0) * h_bytes, (self.n - 1.0) * h
         exposed = hops.exposed(h, first)
         if self.backward:
             g = hops.seconds(g_bytes)
             exposed = exposed + between * hops.exposed(h + g, later) + hops.exposed(g, later) + g
-            count, sent, total = count + 2.0, sent + self.n * g_bytes, total + self.n * g
+            count, sent = count + 2.0 * self.n, sent + self.n * g_bytes
+            total = total + self.n * g
         else:
             exposed = exposed + between * hops.exposed(h, later)
         turned, ends = self._turned(), self.turning_s(hops)
-        count = count + np.where(self.zigzag, 2.0 * len(turned), 0.0)
-        sent = sent + np.where(self.zigzag, sum(turned), 0.0)
+        count = count + np.where(self.turns, 2.0 * len(turned), 0.0)
+        sent = sent + np.where(self.turns, sum(turned), 0.0)
         found = (count, sent, total + ends, exposed + ends)
         return Exchange(*(np.where(self.rings, x, 0.0) for x in found))
 
@@ -248,7 +271,7 @@ class AttentionWork:
         # chunks of a host go to many others
         kinds: tuple[CollectiveKind, ...] = ("collective-permute", "all-to-all")
         each = [hops.seconds(nbytes / 2.0, kinds) * 2.0 for nbytes in self._turned()]
-        return np.where(self.zigzag, sum(each), 0.0)
+        return np.where(self.turns, sum(each), 0.0)
 
     def scratch_bytes(self) -> Floats:
         """Bytes that blocks hold beside operands and results: sums, and blocks on their way."""
@@ -258,7 +281,7 @@ class AttentionWork:
         total = q * width * (_SUM + self.item) + np.where(self.rings, 2.0, 1.0) * pair * self.item
         if self.backward:
             total = total + pair * (self.item + np.where(self.rings, 2.0, 1.0) * _SUM)
-        total = total + np.where(self.zigzag, sum(self._turned()), 0.0)
+        total = total + np.where(self.turns | self.mixed, sum(self._turned()), 0.0)
         length = self.queries + self.before
         padded = (
             (3.0 * width + self.of_value) * self.heads
@@ -269,7 +292,7 @@ class AttentionWork:
         window = length * (padded + keys) * self.item
         total = total + self.bias / self.n  # columns of a block
         merging = 4.0 * self.heads * self.queries * (self.of_value + 1.0) * _SUM
-        alone = np.where(self.merged, merging, 0.0)
+        alone = np.where(self.merged, merging, np.where(self.mixed, sum(self._turned()), 0.0))
         total = np.where(self.windowed, window, np.where(self.blocked, total, alone))
         return np.broadcast_to(total, self.sizes)
 
@@ -287,7 +310,8 @@ class AttentionWork:
         pair = self.key_heads * self.before * (self.of_query + self.of_value) * self.item
         sent = np.where(self.windowed, pair, 0.0)
         seconds = sides * hops.seconds(sent)
-        return Exchange(np.where(self.windowed, sides, 0.0), sides * sent, seconds, seconds)
+        count = np.where(self.windowed, 2.0 * sides, 0.0)  # keys and values
+        return Exchange(count, sides * sent, seconds, seconds)
 
     def _turned(self) -> list[Floats]:
         """Bytes of what goes into the order of zigzag and back."""
@@ -308,10 +332,8 @@ class AttentionWork:
         moved = self.heads * self.queries * (self.of_query if self.backward else self.of_value)
         if self.backward:
             moved = moved + self.key_heads * self.keys * (self.of_query + self.of_value)
-        # sums are read and written; what moves is packed into one array, and taken apart
-        pair = self.key_heads * self.keys * (self.of_query + self.of_value)
-        packed = np.where(self.rings, 4.0 * pair, 0.0) * (self.item + self.backward * _SUM)
-        adding = compute.memory_s(moved * (2.0 * _SUM + self.item) + packed) + compute.launch_s
+        # sums are read and written
+        adding = compute.memory_s(moved * (2.0 * _SUM + self.item)) + compute.launch_s
         return (
             self._kernel_s(compute, own, self.keys),
             self._kernel_s(compute, rest, self.keys) + adding,

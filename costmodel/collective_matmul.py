@@ -59,12 +59,8 @@ class InParts:
 
 
 def is_within_host(parts: Parts, reshard: ReshardModel) -> bool:
-    """Whether permutes are between devices of one host, on fast links.
-
-    Beyond, each waits for the slowest link of its ring, and no copy engine reaches the other host.
-    """
-    cluster = reshard.cluster
-    return reshard.group(parts.axes).hosts == 1 and cluster.island <= cluster.devices_per_host
+    """Whether permutes are between devices of one host, on fast links."""
+    return reshard.collectives.within_host(reshard.group(parts.axes))
 
 
 def in_parts(

@@ -130,6 +130,27 @@ class CollectiveModel:
         result = np.where(size > 0.0, found, 0.0)
         return float(result) if np.ndim(full_bytes) == 0 else result
 
+    def within_host(self, group: Group) -> bool:
+        """Whether a group lies on one host on fast links, whose GPUs one process has.
+
+        Beyond, a permute waits for the slowest link of its ring, and no copy engine reaches the
+        other host.
+        """
+        cluster = self.cluster
+        alike = cluster.island <= cluster.devices_per_host
+        return group.hosts == 1 and alike and not cluster.has_cpus
+
+    def permute_s(self, group: Group, nbytes: Floats) -> Floats:
+        """Seconds of a permute that an op runs itself: by copy engines where they reach.
+
+        Args:
+            group: the devices.
+            nbytes: that each of them sends.
+        """
+        if self.within_host(group):
+            return self.copy_s(group, nbytes)
+        return self.seconds("collective-permute", group, nbytes)
+
     def copy_s(self, group: Group, nbytes: Floats) -> Floats:
         """Seconds of a permute within an island, by copy engines where the link is a switch.
 

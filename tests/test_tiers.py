@@ -37,7 +37,7 @@ SURFACES = ("costmodel.compiler", "ir.analysis")
 # Modules of other tiers that may be named by path: they import JAX and are not re-exported.
 DOORS = (
     *("ir.evaluate", "ir.evaluate_regions", "ir.high_words", "ir.jax_internals", "ir.threefry"),
-    *("ir.host_kernels", "ir.jax_compilers", "ir.registered_calls"),
+    *("ir.host_kernels", "ir.jax_compilers", "ir.ordered_attention", "ir.registered_calls"),
     *("ir.attention_kernels", "ir.shifts", "ir.trace", "planner.emit", "profiles.measure"),
 )
 
@@ -47,7 +47,7 @@ JAX_EDGES = (
     *("ir/batched_while.py", "ir/carried.py", "ir/custom_partitioning.py", "ir/evaluate.py"),
     *("ir/evaluate_regions.py", "ir/high_words.py", "ir/host_kernels.py", "ir/inplace.py"),
     *("ir/registered_calls.py", "ir/shifts.py", "ir/arranged_attention.py"),
-    *("ir/attention_kernels.py", "ir/compact_values.py"),
+    *("ir/attention_kernels.py", "ir/compact_values.py", "ir/ordered_attention.py"),
     *("ir/jax_compilers.py", "ir/jax_internals.py", "ir/jaxpr.py", "ir/threefry.py", "ir/trace.py"),
     *("planner/emit/", "planner/pipeline/cut/", "planner/training/", "profiles/measure"),
 )
@@ -69,7 +69,7 @@ PLANNER_FRONT: tuple[str, ...] = (
     "planner/result/bind.py",
     "planner/result/plan.py",
     "planner/result/restore.py",
-    "planner/sharding/padding/moved_nodes.py",
+    *("planner/sharding/ordering/nodes.py", "planner/sharding/padding/moved_nodes.py"),
     "planner/sharding/padding/nodes.py",
     "planner/sharding/rewrite/retrace.py",
 )
@@ -91,6 +91,7 @@ BASIC: tuple[str, ...] = (
     "ir/jax_compilers.py",
     "ir/jax_internals.py",
     "ir/jaxpr.py",
+    "ir/ordered_attention.py",
     "ir/registered_calls.py",
     "ir/shifts.py",
     "ir/threefry.py",
@@ -171,7 +172,7 @@ BASIC: tuple[str, ...] = (
     "planner/sharding/plan_program.py",
     "planner/sharding/recompute/frontier.py",
     "planner/sharding/rewrite/replay.py",
-    "planner/sharding/padding/moved_nodes.py",
+    *("planner/sharding/ordering/nodes.py", "planner/sharding/padding/moved_nodes.py"),
     "planner/sharding/padding/nodes.py",
     "planner/sharding/rewrite/retrace.py",
     "planner/solver/exact/highs.py",

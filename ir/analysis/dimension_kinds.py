@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..factors import FactorSpec
+from ..ops.attention import ATTENTION, ordered_parts
 from ..ops.grouped import GROUPED, GROUPS
 from ..table import lookup
 from .batch_dimensions import batch_dimensions, features
@@ -21,7 +22,7 @@ class Kinds:
 
     Attributes:
         batch: classes of the batch dimensions of batch arguments, and of their parts.
-        sequence: classes of the first of their other dimensions.
+        sequence: classes of the first of their other dimensions, and of sequences in zigzag.
         experts: classes of batch dimensions of products one operand of which is a parameter, cast
             or reshaped, and of the groups of grouped products.
         weights: parameters, and values made of one each without arithmetic between them.
@@ -37,7 +38,8 @@ class Kinds:
         found = batch_dimensions(classes, batch, (*parameters, *states))
         given = {classes.of_dim(v, d) for v, d in found.items()}
         others = [(v, 1 if d == 0 else 0) for v, d in found.items() if flat.values[v].type.rank > 1]
-        self.sequence = {classes.of_dim(v, d) for v, d in others} - given
+        self.sequence = {classes.of_dim(v, d) for v, d in others} | _in_zigzag(classes, specs)
+        self.sequence -= given
         self.weights = _weights(flat, parameters)
         experts = _expert_classes(classes, specs, self.weights)
         self.experts = experts - given - self.sequence
@@ -62,6 +64,15 @@ class Kinds:
     def of_factor(self, op: int, factor: str) -> str:
         """The same for a factor."""
         return self._names.get(self.classes.of_factor(op, factor), "")
+
+
+def _in_zigzag(classes: Classes, specs: Sequence[FactorSpec]) -> set[int]:
+    """Classes of sequences that an edited program has put into the order of zigzag."""
+    return {
+        classes.of_factor(i, "t")
+        for i, (op, spec) in enumerate(zip(classes.flat.ops, specs, strict=True))
+        if op.node.op in ATTENTION and "t" in spec.names and ordered_parts(dict(op.node.attrs))
+    }
 
 
 def _expert_classes(classes: Classes, specs: Sequence[FactorSpec], weights: set[int]) -> set[int]:

@@ -14,6 +14,10 @@ The sequence of n devices is split in one of five ways, which differ in where ke
     merge    it has a block of keys and values and all queries, as when few queries meet the keys of
              a long past; outputs of the blocks are merged. Backward that is a split of `s`
 
+A kernel whose `ORDERED` attribute is n has its sequences in the order of zigzag of n parts, as an
+edited program keeps them from layer to layer (`attention_order.py`): it is split in zigzag alone,
+over n devices or a divisor of n.
+
 A bias has whole rows of keys on a device, of which a block takes its columns; masks of any kind,
 such as that of segments, are biases. Where a bias has a gradient, the sequence of keys is whole.
 
@@ -54,6 +58,7 @@ RING: Final = "ring"
 ZIGZAG: Final = "zigzag"
 HALO: Final = "halo"
 MERGE: Final = "merge"
+ORDERED: Final = "zigzag_parts"
 
 _OPERANDS: Final = 10  # of the forward kernel; the backward has three more
 _PACKED, _PAGED = 6, 8  # positions of the offsets of segments, and of the tables of pages
@@ -95,6 +100,20 @@ def is_causal(attrs: Attributes) -> bool:
     return attrs["mask_type"] in CAUSAL
 
 
+def ordered_parts(attrs: Attributes) -> int:
+    """Parts of the order of zigzag in which a kernel's sequences are; 0 in that of the program."""
+    return whole_number(attrs[ORDERED]) if ORDERED in attrs else 0
+
+
+def takes_order(operands: Types, attrs: Attributes, parts: int) -> bool:
+    """Whether a kernel can have its sequences in the order of zigzag of a number of parts."""
+    queries, keys = _lengths(operands, attrs)
+    plain = is_causal(attrs) and attrs["mask_type"] not in PADDED and not ordered_parts(attrs)
+    whole = plain and queries == keys and queries % (2 * parts) == 0
+    known = is_written_out(operands, attrs) and not attrs["sliding_window_length"]
+    return whole and known and not _gives_bias_gradient(operands, attrs)
+
+
 def _gives_bias_gradient(operands: Types, attrs: Attributes) -> bool:
     """Whether it is a backward kernel that gives the gradient of a bias too."""
     return len(operands) > _OPERANDS and has_bias_gradient(attrs)
@@ -102,7 +121,7 @@ def _gives_bias_gradient(operands: Types, attrs: Attributes) -> bool:
 
 def _splits_queries(operands: Types, attrs: Attributes) -> bool:
     """Whether queries can be split: without a mask, or by blocks under a plain causal one."""
-    if attrs["mask_type"] in PADDED or attrs["sliding_window_length"]:
+    if attrs["mask_type"] in PADDED or attrs["sliding_window_length"] or ordered_parts(attrs):
         return False
     queries, keys = _lengths(operands, attrs)
     return not is_causal(attrs) or (queries == keys and not _gives_bias_gradient(operands, attrs))
@@ -127,6 +146,8 @@ def _joint_sizes(operands: Types, attrs: Attributes) -> dict[str, int]:
     queries, keys = _lengths(operands, attrs)
     if _gives_bias_gradient(operands, attrs):
         return {}
+    if parts := ordered_parts(attrs):
+        return {ZIGZAG: parts}
     if _splits_queries(operands, attrs):
         length = math.gcd(queries, keys)
         halved = is_causal(attrs) and length % 2 == 0

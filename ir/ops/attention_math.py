@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..graph import Attr
+from .attention_order import to_zigzag
 
 Array = Any
 CAUSAL = ("CAUSAL", "PADDING_CAUSAL")
@@ -123,7 +124,7 @@ def _scores(
     if has_bias(attrs):
         bias = xp.broadcast_to(_wide(xp, operands[3]), (batch, heads, length, keys))
         scores = scores + xp.reshape(bias, scores.shape)
-    rows, columns = xp.arange(length)[:, None], xp.arange(keys)[None, :]
+    rows, columns = _places(xp, attrs, length)[:, None], _places(xp, attrs, keys)[None, :]
     allowed = xp.ones((1, length, keys), dtype=bool)
     if attrs["mask_type"] in CAUSAL:
         allowed = allowed & (columns <= rows)
@@ -134,3 +135,10 @@ def _scores(
         allowed = allowed & (rows < of_queries) & (columns < of_keys)
     allowed = allowed[:, None, None]
     return xp.where(allowed, scores, xp.finfo(xp.float32).min), allowed
+
+
+def _places(xp: Any, attrs: Mapping[str, Attr], length: int) -> Array:
+    """Positions of a sequence's elements, which may be in the order of zigzag."""
+    parts = attrs.get("zigzag_parts", 0)
+    places = xp.arange(length)
+    return to_zigzag(xp, places, 0, parts) if isinstance(parts, int) and parts else places

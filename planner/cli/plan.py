@@ -124,6 +124,10 @@ NoPadding = Annotated[
     bool,
     typer.Option("--no-padding", help="Do not pad dimensions whose sizes do not divide."),
 ]
+NoSequenceOrder = Annotated[
+    bool,
+    typer.Option("--no-sequence-order", help="Keep no sequence in zigzag between layers."),
+]
 SubstitutionsText = Annotated[
     str | None,
     typer.Option(
@@ -216,6 +220,7 @@ def plan_command(
     substitutions: SubstitutionsText = None,
     no_substitutions: NoSubstitutions = False,
     no_padding: NoPadding = False,
+    no_sequence_order: NoSequenceOrder = False,
     no_cache: NoCache = False,
     sweep_texts: SweepTexts = None,
     jobs: Jobs = None,
@@ -247,6 +252,7 @@ def plan_command(
         "baselines": False if no_baselines else None,
         "substitutions": wishes.substitutions(substitutions, off=no_substitutions),
         "padding": False if no_padding else None,
+        "sequence_order": False if no_sequence_order else None,
         "cache": False if no_cache else None,
     }
     given = {name: value for name, value in given.items() if value is not None}

@@ -30,6 +30,11 @@ OVERLAPPING: Mapping[str, bool] = MappingProxyType({
 # Permutes within a host by copy engines instead of kernels of NCCL: 100 instead of 445 us for 25 MB
 # (openxla/xla, pull request 11182). Only where one process has all devices of the host.
 LOCAL_COPIES = "xla_gpu_use_memcpy_local_p2p"
+# Permutes of a round in one, whatever they send (XLA's own threshold is 30 MiB): one at a time is
+# on its way beside compute, so that the second of two would wait until the block after it.
+TOGETHER: Mapping[str, int] = MappingProxyType({
+    "xla_gpu_collective_permute_combine_threshold_bytes": 1_000_000_000_000,
+})  # fmt: skip
 # The fewest commands that become a graph: more than any program has.
 WITHOUT_GRAPHS: Mapping[str, int] = MappingProxyType({"xla_gpu_graph_min_graph_size": 1_000_000})
 GPU_PLATFORMS = ("gpu", "cuda")
@@ -43,18 +48,22 @@ def options_on(platform: str, options: Options) -> dict[str, bool | int] | None:
 
 
 def compiler_options(
-    *, overlap: bool, in_parts: bool = False, on_host: bool = False
+    *, overlap: bool, copies: bool = False, rings: bool = False, on_host: bool = False
 ) -> dict[str, bool | int]:
     """Options of XLA's GPU compiler for a plan.
 
     Args:
         overlap: collectives of the plan run beside compute.
-        in_parts: products of the plan run in parts beside permutes.
+        copies: products of the plan run in parts beside permutes, or its ops send permutes of their
+            own within a host: blocks of attention, borders.
+        rings: ops of the plan send permutes of several arrays.
         on_host: the plan keeps values in the memory of the host.
     """
     found: dict[str, bool | int] = dict(OVERLAPPING) if overlap else {}
-    if in_parts:
+    if copies:
         found[LOCAL_COPIES] = True
+    if rings:
+        found |= TOGETHER
     return found | (dict(WITHOUT_GRAPHS) if overlap and on_host else {})
 
 
@@ -62,5 +71,5 @@ def options_of_all(programs: Sequence[Options]) -> dict[str, bool | int]:
     """Options for all programs of a plan: those that all have, and those that one needs."""
     first, *others = programs
     found = dict(item for item in first.items() if all(item in o.items() for o in others))
-    needed = {LOCAL_COPIES, *WITHOUT_GRAPHS}
+    needed = {LOCAL_COPIES, *TOGETHER, *WITHOUT_GRAPHS}
     return found | {name: value for o in programs for name, value in o.items() if name in needed}

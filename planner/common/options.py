@@ -61,6 +61,8 @@ class Options:
         products with weights) and "full" (all but the inputs of layers) hold for every layer.
     padding: whether dimensions whose sizes do not divide may be padded inside the program where
         its plan becomes faster; arguments and results keep their shapes.
+    sequence_order: whether a causal sequence may be in zigzag from the batch to the loss,
+        where that is faster.
     offload: whether values may be kept in the memory of the host, on devices whose link to it is
         known: "auto" keeps there what the program sends there (a `jax.checkpoint` policy that
         offloads), where `recompute` chooses stacks of loops whose copies compute hides, and, where
@@ -95,6 +97,7 @@ class Options:
     shardings: str = "pin"
     recompute: str = "auto"
     padding: bool = True
+    sequence_order: bool = True
     offload: str = "auto"
     imbalance: float = IMBALANCE
     attention: str = "auto"
@@ -118,6 +121,7 @@ class Options:
         _check_share("imbalance", self.imbalance)
         _check_flag("overlap", self.overlap)
         _check_flag("padding", self.padding)
+        _check_flag("sequence_order", self.sequence_order)
         _check_flag("collective_matmul", self.collective_matmul)
         if not isinstance(self.substitutions, bool) and self.substitutions not in WORTHS:
             raise _bad(
@@ -233,6 +237,7 @@ _EXAMPLES = {
     "substitutions": "False to plan the program as it is written, or 'exact'",
     "shardings": "'warn' to plan without what the program is written with, or 'pin'",
     "padding": "False to leave all sizes as they are",
+    "sequence_order": "False to leave all sequences as they are",
     "recompute": "'auto' to have it chosen",
     "imbalance": "0 for equal groups",
     "offload": "'never' to keep everything on the devices",

@@ -32,8 +32,12 @@ from ir import (
     RING,
     ZIGZAG,
     is_causal,
+    ordered_parts,
+    to_straight,
+    to_zigzag,
 )
 from ir.evaluate import bind
+from ir.ordered_attention import reordered, results_reordered
 
 from .attention_blocks import PLAIN, Arrays, Blocks, Note, joined
 from .attention_merged import backward_merged, forward_merged
@@ -52,6 +56,8 @@ def attention(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]
         note: told of every permute.
     """
     split = op.strategy.factor_axes(op.mesh)
+    if parts := ordered_parts(dict(op.node.attrs)):
+        return _ordered(op, split.get(ZIGZAG, ()), parts, operands, note)
     if MERGE in split:
         return forward_merged(op, split[MERGE], operands, note)
     if "s" in split:
@@ -65,6 +71,25 @@ def attention(op: LocalOp, operands: Sequence[Array], note: Note) -> list[Array]
     if way == HALO:
         return backward_halo(blocks, operands) if backward else forward_halo(blocks, operands)
     return _backward(blocks, operands) if backward else _forward(blocks, operands)
+
+
+def _ordered(
+    op: LocalOp, axes: tuple[str, ...], parts: int, operands: Sequence[Array], note: Note
+) -> list[Array]:
+    """A kernel whose operands are in the order of zigzag of a number of parts.
+
+    Over fewer devices each has several parts, which are put into the order of its own two chunks.
+    """
+    if not axes:
+        return bind(op.binding, operands, op.params)
+    blocks = Blocks(op, axes, ZIGZAG, causal=True, note=note, ordered=True)
+    inside, given = parts // blocks.count, list(operands)
+    if inside > 1:
+        given = reordered(given, op.params, inside, to_straight, columns=blocks.count)
+    found = _backward(blocks, given) if len(given) > PLAIN.stop else _forward(blocks, given)
+    if inside > 1:
+        found = results_reordered(op.node.op, found, op.params, inside, to_zigzag)
+    return found
 
 
 class _Work(Protocol):

@@ -9,10 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from ir import ZIGZAG, ReshardStep, TensorType, has_bias, replicated, sequence_dim
+from ir import ORDERED, ZIGZAG, ReshardStep, TensorType, has_bias, replicated, sequence_dim
 from ir.evaluate import bind
 
 from .local_op import LocalOp
@@ -26,13 +25,17 @@ PLAIN = slice(4, 10)  # operands beside query, key, value and bias, which blocks
 
 @dataclass(frozen=True)
 class Blocks:
-    """A kernel whose sequence is split over `axes` in a `way`."""
+    """A kernel whose sequence is split over `axes` in a `way`.
+
+    ordered: whether its operands are in the order of zigzag, and its results shall be.
+    """
 
     op: LocalOp
     axes: tuple[str, ...]
     way: str
     causal: bool
     note: Note
+    ordered: bool = False
 
     @property
     def count(self) -> int:
@@ -50,7 +53,7 @@ class Blocks:
 
     def call(self, operands: Sequence[Array], *, causal: bool) -> list[Array]:
         """The kernel on a block; forward with the logarithms of the sums of exponentials."""
-        params = dict(self.op.params)
+        params = {name: x for name, x in self.op.params.items() if name != ORDERED}
         if not causal:
             params["mask_type"] = type(params["mask_type"]).NO_MASK
         if "is_training" in params:
@@ -58,14 +61,16 @@ class Blocks:
         return bind(self.op.binding, operands, params)
 
     def passed(self, xs: Sequence[Array], by: int = 1) -> Arrays:
-        """Shards of the device `by` places before, in one permute; they differ in features only."""
+        """Shards of the device `by` places before, whose permutes XLA for GPUs makes one.
+
+        They are sent as words, which no compiler rounds on their way.
+        """
         pairs = [(i, (i + by) % self.count) for i in range(self.count)]
-        words = jnp.dtype(f"uint{8 * min(x.dtype.itemsize for x in xs)}")
-        packed = [_words(x, words) for x in xs]
-        (moved,) = self.permuted([jnp.concatenate(packed, -1)], pairs)
-        ends = np.cumsum([x.shape[-1] for x in packed])[:-1]
-        parts = jnp.split(moved, ends.tolist(), -1)
-        return tuple(_from_words(part, x) for part, x in zip(parts, xs, strict=True))
+        words = [jnp.dtype(f"uint{8 * x.dtype.itemsize}") for x in xs]
+        sent = map(lax.bitcast_convert_type, xs, words)
+        moved = self.permuted(tuple(sent), pairs)
+        dtypes = (x.dtype for x in xs)
+        return tuple(map(lax.bitcast_convert_type, moved, dtypes))
 
     def permuted(self, xs: Sequence[Array], pairs: Sequence[tuple[int, int]]) -> Arrays:
         """Shards of other devices, by pairs of a source and a target."""
@@ -104,7 +109,7 @@ class Blocks:
         if not self.has_bias:
             return bias
         count, keys = self.count, (self.index - r) % self.count
-        if self.way != ZIGZAG:
+        if self.way != ZIGZAG or self.ordered:
             return columns_of(bias, keys, count)
         chunks = keys, 2 * count - 1 - keys
         each = [columns_of(bias, chunk, 2 * count) for chunk in chunks]
@@ -134,6 +139,8 @@ class Blocks:
 
     def zigzag(self, xs: Arrays, dims: Sequence[int]) -> Arrays:
         """Shards [2 i, 2 i + 1] of 2 n chunks as chunks [i, 2 n - 1 - i]."""
+        if self.ordered:
+            return xs
         halves = [self.halves(x, dim) for x, dim in zip(xs, dims, strict=True)]
         even = self.permuted(tuple(first for first, _ in halves), self._places(0))
         odd = self.permuted(tuple(second for _, second in halves), self._places(1))
@@ -142,6 +149,8 @@ class Blocks:
 
     def straight(self, xs: Arrays, dims: Sequence[int]) -> Arrays:
         """The inverse of `zigzag`."""
+        if self.ordered:
+            return xs
         halves: list[Arrays] = []
         for x, dim in zip(xs, dims, strict=True):
             first, second = self.halves(x, dim)
@@ -178,16 +187,3 @@ def columns_of(bias: Array, number: Array, count: int) -> Array:
 def joined(first: Array, second: Array, dim: int) -> Array:
     """Two parts of an array, one after the other."""
     return jnp.concatenate([first, second], dim)
-
-
-def _words(x: Array, words: Any) -> Array:
-    """An array as words, which no compiler rounds on their way; wider elements as several."""
-    found = lax.bitcast_convert_type(x, words)
-    return found.reshape(*x.shape[:-1], -1)
-
-
-def _from_words(packed: Array, like: Array) -> Array:
-    """The array of those words, of the type and shape of another."""
-    wider = packed.dtype.itemsize < like.dtype.itemsize
-    shape = (*like.shape, -1) if wider else like.shape
-    return lax.bitcast_convert_type(packed.reshape(shape), like.dtype)

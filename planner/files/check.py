@@ -53,6 +53,7 @@ def check_program(program: ProgramPlan, where: str) -> None:
         _check_machine(program, decisions.mesh)
         _check_substitutions(program)
         _check_padded(program)
+        _check_ordered(program)
         _check_arguments(program, graph)
         _check_ends(decisions, graph)
         _check_wishes(program, flat, decisions)
@@ -124,6 +125,12 @@ def _check_padded(program: ProgramPlan) -> None:
         least = row.was if row.parts else row.was + 1  # beside sizes that differ by borders
         if row.size < least or row.size % max(row.parts, 1):
             raise IRError(f"it pads a dimension of {row.was} to {row.size}")
+
+
+def _check_ordered(program: ProgramPlan) -> None:
+    for row in program.ordered:
+        if row.parts < 2 or row.was % (2 * row.parts):
+            raise IRError(f"it orders a sequence of {row.was} in {row.parts} parts")
 
 
 def _check_arguments(program: ProgramPlan, graph: Graph) -> None:

@@ -148,6 +148,11 @@ def _program(
         lines.append(f"  rewritten    {rewrites_text(program)}")
     if program.padded:
         lines.append(f"  padded       inside the program, {padded_text(program)}")
+    for row in program.ordered:
+        lines.append(
+            f"  ordered      sequences of {row.was:,} in zigzag over {row.parts} devices, from the "
+            "batch to the loss"
+        )
     if program.host_states:
         names = list(inputs)
         held = ", ".join(names[a] for a in program.host_states)

@@ -15,6 +15,7 @@ from ..common.errors import PlanError
 Seconds = Annotated[float, Meta(ge=0.0, le=1e15)]
 Bytes = Annotated[float, Meta(ge=0.0, le=1e24)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Setting = Annotated[int, Meta(ge=1, le=1_000_000_000_000)]
 Position = Annotated[int, Meta(ge=0, le=10**9)]
 Axis = Annotated[str, Meta(min_length=1, max_length=40)]
 Place = tuple[Position, ...]
@@ -111,6 +112,21 @@ class PaddedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_l
     parts: Position = 0
 
 
+class OrderedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A causal sequence that is in the order of zigzag, in the program with `padded`.
+
+    place, number, dim: body, number of a value in it, dimension.
+    was: its elements.
+    parts: of the order.
+    """
+
+    place: Place
+    number: Position
+    dim: Position
+    was: Count
+    parts: Count
+
+
 class AttentionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """Attention that the program writes out.
 
@@ -142,7 +158,9 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     overlap: bool  # whether collectives may run beside compute
     collective_matmul: bool  # whether products may run in parts beside their collectives
     # of XLA's GPU compiler, set whatever the user's environment says
-    compiler_options: dict[Annotated[str, Meta(pattern="^xla_gpu_[a-z0-9_]{1,80}$")], bool | Count]
+    compiler_options: dict[
+        Annotated[str, Meta(pattern="^xla_gpu_[a-z0-9_]{1,80}$")], bool | Setting
+    ]
     peak_bytes: Bytes
     argument_bytes: Bytes
     limit_bytes: Bytes
@@ -176,6 +194,7 @@ class ProgramPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     # what the backward pass computes again; absent if that is as the program is written
     recomputed: tuple[RecomputedRow, ...] | None = None
     padded: tuple[PaddedRow, ...] = ()  # dimensions that do not divide, in order
+    ordered: tuple[OrderedRow, ...] = ()  # causal sequences in the order of zigzag
     # whether what the program sends to the host's memory may be there, and how much of it is, for
     # each device
     offload: Annotated[str, Meta(pattern="^(auto|never)$")] = "never"

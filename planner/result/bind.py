@@ -16,6 +16,7 @@ from ir.trace import Traced, structs_of, trace
 from ..common.errors import PlanError
 from ..files.program_plan import ProgramPlan
 from ..inspect.analysed_plan import AnalysedPlan
+from ..sharding.ordering.rows import as_ordered
 from ..sharding.padding.rows import as_padded
 from ..sharding.recompute.variants import as_planned
 from ..sharding.rewrite.replay import as_rewritten
@@ -46,6 +47,7 @@ def bound_program(
     traced = _with_state(traced, program)
     traced = as_planned(traced, program.recomputed, program.hosted, program.host_states)
     traced = as_padded(traced, program.padded, analysed.where)
+    traced = as_ordered(traced, program.ordered, analysed.where)
     if program.substitutions:
         traced = as_rewritten(traced, program, analysed.where, hint)
     traced = _with_state(traced, program)

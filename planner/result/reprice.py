@@ -11,6 +11,7 @@ from ..common.stop import PROVED, Stop
 from ..files.plan_file import one_stage
 from ..files.program_plan import chunks_rows, site_rows
 from ..sharding.cost.account import memory_on_cpus
+from ..sharding.cost.inside_ops import permutes
 from ..sharding.search.found_to_file import collective_rows
 from .plan import Plan
 
@@ -28,13 +29,15 @@ def reprice(plan: Plan) -> Plan:
     stop = Stop.GAP.name if program.stop == Stop.OPTIMAL.name and not proved else program.stop
     decisions = analysed.decided.plan.decisions
     in_parts = site_rows(decisions)
+    rings, copies = permutes(sums.inside, analysed.reshard)
     again = msgspec.structs.replace(
         program, step_s=sums.step_s, compute_s=sums.compute_s, communication_s=sums.communication_s,
         peak_bytes=sums.peak_bytes, argument_bytes=sums.argument_bytes,
         collectives=collective_rows(sums), exposed_s=sums.exposed_s, lower_bound_s=least_s,
         stop=stop, in_parts=in_parts, in_chunks=chunks_rows(decisions),
         compiler_options=compiler_options(
-            overlap=program.overlap, in_parts=bool(in_parts), on_host=sums.host_bytes > 0
+            overlap=program.overlap, on_host=sums.host_bytes > 0,
+            copies=bool(in_parts) or copies, rings=rings,
         ),
     )  # fmt: skip
     return replace(plan, file=one_stage(again, len(analysed.graph.nodes)))

@@ -25,6 +25,8 @@ from .check_effects import check_effects
 from .held import check_held
 from .host_limit import check_host, host_limit_of, naming_the_host
 from .nested_maps import check_maps
+from .ordering.plan import with_order
+from .ordering.rows import as_ordered
 from .padding.plan import with_padding
 from .padding.rows import as_padded
 from .planned_program import PlannedProgram
@@ -136,6 +138,7 @@ def plan_one(
         )  # fmt: skip
     known = Searched(_as_chosen(chosen.found.plan, chosen), chosen.found.outcome)
     known, whole = with_padding(known, chosen.variant.traced, request, search, pricer)
+    known, whole = with_order(known, whole, request, search, pricer)
     plan, best = known.plan, known.outcome.best
     near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
     if options.substitutions and options.baseline is None and near and not interruption.happened:
@@ -202,6 +205,7 @@ def _stored(memory: Memory, key: str, traced: Traced) -> PlannedProgram | None:
         return None
     traced = as_planned(traced, known.recomputed, known.hosted, known.host_states)
     traced = as_padded(traced, known.padded, "plan store")
+    traced = as_ordered(traced, known.ordered, "plan store")
     program = stored_plan(memory, key, traced.text, digest(traced.graph))
     if program is None:
         return None
@@ -256,7 +260,8 @@ def _rewritten(
                 whole = msgspec.structs.replace(
                     other.program, baselines=program.baselines, substitutions=rows,
                     traced_digest=digest(traced.graph), recomputed=program.recomputed,
-                    padded=program.padded,
+                    padded=program.padded, ordered=program.ordered, hosted=program.hosted,
+                    host_states=program.host_states,
                 )  # fmt: skip
                 better = replace(other, program=whole)
     now = time.monotonic()

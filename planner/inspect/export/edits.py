@@ -40,3 +40,8 @@ def edits(program: ProgramPlan) -> Iterator[Edit]:
             f"pads {count} dimension{'s' * (count > 1)} that do not divide or differ by borders",
             "padding=False (--no-padding)",
         )
+    if program.ordered:
+        yield Edit(
+            "keeps causal sequences in the order of zigzag",
+            "sequence_order=False (--no-sequence-order)",
+        )

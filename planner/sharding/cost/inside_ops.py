@@ -18,6 +18,7 @@ from costmodel import (
     GroupedWork,
     Hops,
     Pencils,
+    ReshardModel,
     RowExchange,
     RunningTotals,
     hops_of,
@@ -97,6 +98,12 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
             figures = (found.count, found.sent_bytes, found.seconds, found.exposed_s)
             count, sent, seconds, exposed = (float(x[0]) * op.weight for x in figures)
             yield Inside(kind, axes, count, sent, seconds, exposed, cause)
+
+
+def permutes(inside: Sequence[Inside], reshard: ReshardModel) -> tuple[bool, bool]:
+    """Whether ops send permutes, and whether within a host, where they are priced as copies."""
+    groups = [reshard.group(row.axes) for row in inside if row.kind == PERMUTE and row.count]
+    return bool(groups), any(map(reshard.collectives.within_host, groups))
 
 
 def _exchanges(

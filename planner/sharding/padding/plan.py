@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import msgspec
-
 from ir.trace import Traced
 
 from ...common.request import Request
-from ...common.stop import PROVED, Stop
+from ..edited import as_edited
 from ..recompute.rough_plans import RoughPlans
 from ..recompute.variants import Variant
 from ..rewrite.price import Pricer
@@ -57,13 +55,4 @@ def with_padding(
         return known, traced
     if chosen is None:
         return known, traced
-    before, program = known.plan.program, chosen.found.plan.program
-    step_s = program.step_s
-    bound_s = min(before.lower_bound_s, program.lower_bound_s)  # of both programs
-    proved = step_s - bound_s <= PROVED * step_s
-    stop = Stop.GAP.name if program.stop == Stop.OPTIMAL.name and not proved else program.stop
-    whole = msgspec.structs.replace(
-        program, baselines=before.baselines, recomputed=before.recomputed, padded=chosen.rows,
-        lower_bound_s=bound_s, stop=stop,
-    )  # fmt: skip
-    return replace(chosen.found, plan=replace(chosen.found.plan, program=whole)), chosen.traced
+    return as_edited(known, chosen.found, padded=chosen.rows), chosen.traced

@@ -18,6 +18,7 @@ from ...files.program_plan import (
     site_rows,
 )
 from ..cost.account import Account
+from ..cost.inside_ops import permutes
 from .asked import may_offload
 from .context import Candidate
 from .over_meshes import SearchOutcome
@@ -39,6 +40,7 @@ def outcome(
     best = found.best
     sums, mesh = best.account, best.mesh
     ops, values = rows_of(best.decisions)
+    rings, copies = permutes(sums.inside, best.builder.cache.reshard)
     return {
         "cluster": cluster.to_dict(),
         "mesh": mesh.axes,
@@ -52,7 +54,8 @@ def outcome(
         "in_chunks": chunks_rows(best.decisions),
         "compiler_options": compiler_options(
             overlap=best.builder.overlap,
-            in_parts=bool(best.decisions.in_parts),
+            copies=bool(best.decisions.in_parts) or copies,
+            rings=rings,
             on_host=sums.host_bytes > 0,
         ),
         "peak_bytes": sums.peak_bytes,

@@ -1,0 +1,33 @@
+"""The plan of an edited program as the plan of the program that it was made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from ..common.stop import PROVED, Stop
+from .searched import Searched
+
+
+def as_edited(known: Searched, found: Searched, **rows: Any) -> Searched:
+    """A faster plan with the baselines, the earlier edits and the bound of the one before it.
+
+    Args:
+        known: the plan of the program before the edit.
+        found: the plan of the edited program.
+        rows: fields of the plan that say what was edited.
+    """
+    before, program = known.plan.program, found.plan.program
+    bound_s = min(before.lower_bound_s, program.lower_bound_s)  # of both programs
+    proved = program.step_s - bound_s <= PROVED * program.step_s
+    stop = Stop.GAP.name if program.stop == Stop.OPTIMAL.name and not proved else program.stop
+    earlier = {
+        name: getattr(before, name)
+        for name in ("baselines", "recomputed", "hosted", "host_states", "padded", "ordered")
+    }
+    whole = msgspec.structs.replace(
+        program, lower_bound_s=bound_s, stop=stop, **{**earlier, **rows}
+    )
+    return replace(found, plan=replace(found.plan, program=whole))

@@ -1,0 +1,34 @@
+"""The order of a plan's sequences: rows of its file, and the program that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ir.trace import Traced
+
+from ...common.errors import PlanError
+from ...files.program_plan import OrderedRow
+from ..padding.classified import Classified
+from .edit import Order, ordered
+
+
+def as_ordered(traced: Traced, rows: Sequence[OrderedRow], where: str) -> Traced:
+    """A traced function with the sequences in zigzag that a plan has so, one row after the other.
+
+    Raises:
+        PlanError: if the program does not have a dimension of a row.
+    """
+    for row in rows:
+        known = Classified(traced.graph)
+        value = known.flat.names.get((row.place, row.number))
+        shape = () if value is None else known.flat.values[value].type.shape
+        if row.dim >= len(shape) or shape[row.dim] != row.was:
+            raise PlanError(
+                f"it orders dimension {row.dim} of value {row.number}, of {row.was} elements, here "
+                f"the shape is {shape}", kind="differs", where=where,
+                remedy="plan this function anew",
+            )  # fmt: skip
+        order = Order(row.place, row.number, row.dim, row.parts)
+        traced = replace(traced, program=ordered(traced.program, order, known))
+    return traced
