@@ -8,6 +8,7 @@ numbers of layers and are planned each under the same limits; a schedule is then
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from benchmarks.published_limits import Degrees, limits_of
 from benchmarks.published_model import Transformer, adam
 from costmodel import INTERFERENCE, Cluster
 from ir import Mesh
+from ir.analysis import flatten
 from ir.trace import trace
 from planner.common.options import Options
 from planner.common.request import Request, heard
@@ -37,6 +39,8 @@ from planner.pipeline.divide.stage_price import StagePrice, price_of
 from planner.pipeline.schedule import IN_FLIGHT, INTERLEAVED
 from planner.pipeline.stage_planner import phases_of
 from planner.sharding.fewest_microbatches import TRAINING_ROLES
+from planner.sharding.ordering.plan import row_of
+from planner.sharding.ordering.rows import as_ordered
 from planner.sharding.plan_program import program_for
 from planner.sharding.problem.program import InFlight, Program
 from planner.sharding.search.context import Candidate
@@ -106,9 +110,40 @@ def price(model: Model, degrees: Degrees, batch: int, cluster: Cluster, limit_by
         return _in_stages(training, degrees, model.hidden, count, cluster, options)
     call = training.step(count, "mean")
     traced = trace(call.fn, *call.args, donate_argnums=(0, 1), roles=TRAINING_ROLES)
+    if degrees.context > 1:  # as frameworks have it: batches are put into zigzag
+        places = {op.place: degrees.context for op in flatten(traced.graph).ops}
+        row = row_of(traced, places)
+        traced = as_ordered(traced, (row,) if row else (), "published")
     found, fits = _planned(program_for(traced, options), degrees, model.hidden, cluster, options)
     sums = found.account
     return Price(sums.step_s, sums.compute_s, sums.exposed_s, sums.peak_bytes, fits)
+
+
+def least_recomputed(
+    none: Price, full: Price, layers: int, limit_bytes: float
+) -> tuple[Price, int]:
+    """A step in which as few layers as fit recompute what they need, and how many these are.
+
+    Equal layers take equal shares of what recomputing all of them adds to the step, and saves of
+    the peak: f of n layers T + f (T' - T) / n.
+
+    Args:
+        none: none of them does.
+        full: all of them do.
+        layers: of a device.
+        limit_bytes: memory of a device.
+    """
+    if none.fits or not full.fits:
+        return (none, 0) if none.fits else (full, layers)
+    over = (none.peak_bytes - limit_bytes) / (none.peak_bytes - full.peak_bytes)
+    count = min(math.ceil(over * layers), layers)
+
+    def between(name: str) -> float:
+        a, b = getattr(none, name), getattr(full, name)
+        return a + (b - a) * count / layers
+
+    each = {name: between(name) for name in ("step_s", "compute_s", "exposed_s", "peak_bytes")}
+    return Price(**each, fits=True), count
 
 
 def activation_bytes(model: Transformer, degrees: Degrees, cluster: Cluster) -> float:
