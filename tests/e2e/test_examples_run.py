@@ -13,7 +13,8 @@ import pytest
 from planner import plan
 
 EXAMPLES = (
-    "encoder_decoder", "gpt", "llama", "lstm", "moe", "recommender", "unet", "vit", "wide_resnet",
+    "encoder_decoder", "gpt", "gpt:block", "llama", "lstm", "moe", "recommender", "unet", "vit",
+    "wide_resnet",
 )  # fmt: skip
 SHAPES = ((1,), (2,), (4,), (8,), (2, 4), (4, 2), (2, 2, 2))
 STEPS = 3
@@ -23,8 +24,9 @@ RTOL, ATOL = 2e-3, 2e-4
 
 @cache
 def target(name: str):
-    """The small target of an example."""
-    return importlib.import_module(f"examples.{name}").small()
+    """The small target of an example, or the one that is named after it."""
+    module, _, made = name.partition(":")
+    return getattr(importlib.import_module(f"examples.{module}"), made or "small")()
 
 
 @cache
@@ -95,11 +97,11 @@ def assert_trains(before, after, losses):
 
 
 # Loops, as in the LSTM: tests/planner/emit/test_scan.py.
-USUAL = {"gpt": (2, 2, 2), "moe": (2, 4), "recommender": (2, 4)}
+USUAL = {"gpt:block": (2, 2, 2), "recommender": (2, 4)}
 
 
 def cases():
-    """Some examples on one mesh; the full matrix is run by `make exhaustive`."""
+    """A block and lookups, on one mesh each; the full matrix is run by `make exhaustive`."""
     for name in EXAMPLES:
         for shape in SHAPES:
             label = f"{name}-{'x'.join(map(str, shape))}"

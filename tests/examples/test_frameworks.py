@@ -131,7 +131,7 @@ def test_every_script_is_tested() -> None:
         assert {path.stem for path in (FOLDER / kind).glob("*.py")} == {*SCRIPTS}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_training_goes_on_with_another_number_of_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

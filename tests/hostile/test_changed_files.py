@@ -15,7 +15,7 @@ from benchmarks.fuzz_files.every import FAMILIES, every
 from benchmarks.fuzz_files.kind import EQUAL
 from benchmarks.fuzz_files.run import REFUSED, Tally, run
 
-MUTANTS = 1_200
+MUTANTS = 600
 
 
 @pytest.fixture(name="tally", scope="module")

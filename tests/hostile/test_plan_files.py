@@ -311,7 +311,7 @@ def use(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [*range(3), *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(3, 8))]
+    "number", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, 8))]
 )
 def test_no_change_of_one_part_crashes_anything(
     whole: dict[str, Any], tmp_path: Path, number: int

@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from ir.errors import IRError
 from ir.graph import Attr, Graph, Input, Literal, Node, digest
 from ir.types import TensorType, dtype_bytes, dtype_kind, parse_type
-from tests.helpers_graphs import f32, graphs, mlp
+from tests.helpers_graphs import example, f32, graphs, mlp
 
 ROOT = Path(__file__).resolve().parents[2]
+# Of hashes of strings; not that of this process.
+OTHER = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
 
 
 def with_attr(value: Attr) -> Node:
@@ -119,7 +121,7 @@ def test_nodes_are_not_equal_to_other_things() -> None:
     assert Literal(1.0, f32()) != 1.0
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(graphs())
 def test_pickling_keeps_equality_and_hash(graph: Graph) -> None:
     again = pickle.loads(pickle.dumps(graph))
@@ -131,15 +133,13 @@ def test_pickling_keeps_equality_and_hash(graph: Graph) -> None:
 
 def test_the_hash_of_an_unpickled_graph_is_that_of_the_process() -> None:
     """Hashes of strings differ between processes, and a cached one must not travel."""
-    assert told("1")[0] == "1"
-    assert told("2")[0] == "1"
+    assert told(OTHER)[0] == "1"
 
 
 def test_the_digest_is_stable_across_processes() -> None:
     """It names graphs in plan files, also that of a step traced anew in another process."""
-    first, second = told("1")[1], told("2")[1]
-    assert first == second
-    assert first.startswith(digest(mlp()))
+    here = digest(mlp()), digest(example("gpt:small_scanned").graph)
+    assert told(OTHER)[1] == " ".join(here)
 
 
 def test_source_lines_do_not_count() -> None:

@@ -28,6 +28,7 @@ from substitutions.ops import OPS
 from substitutions.term import Term
 from substitutions.text import parse_term, rule_of_text
 from substitutions.verify.judge import refuted_again
+from tests.helpers_exhaustive import usual
 
 
 @cache
@@ -35,7 +36,7 @@ def found_in(name: str) -> Generated:
     return generate(name, 2)
 
 
-@pytest.mark.parametrize("name", OP_SETS)
+@pytest.mark.parametrize("name", usual(OP_SETS, ("plain", "parallel", "lookups")))
 def test_what_is_found_holds(name: str) -> None:
     found = found_in(name)
     ranks = OP_SETS[name].ranks
@@ -174,7 +175,7 @@ def all_terms(chosen: OpSet, values: Mapping[str, Value]) -> Iterator[tuple[Term
         levels.append(fresh)
 
 
-@pytest.mark.parametrize("name", ["lookups", "conv"])
+@pytest.mark.parametrize("name", usual(["lookups", "conv"], ["lookups"]))
 def test_no_value_is_left_out(name: str) -> None:
     """Terms over one of each class, inputs in their own order, have all values up to names."""
     chosen = OP_SETS[name]

@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from meshwright import ArgumentError, parallelize
+from tests.helpers_exhaustive import usual
 from tests.planner.programs import array, slow_machine
 
 eqx = pytest.importorskip("equinox", reason="needs Equinox: pip install 'meshwright[equinox]'")
@@ -73,7 +74,7 @@ def assert_same(found: Any, expected: Any) -> None:
             assert (a, type(a)) == (b, type(b))
 
 
-@pytest.mark.parametrize("donated", [None, (0, 2)])
+@pytest.mark.parametrize("donated", usual([None, (0, 2)], [(0, 2)]))
 def test_a_training_loop(donated: Any, caplog: pytest.LogCaptureFixture) -> None:
     mine, theirs = quick(step, donate_argnums=donated), eqx.filter_jit(step)
     here = made()

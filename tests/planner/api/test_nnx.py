@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import NamedSharding
 
 from meshwright import parallelize
+from tests.helpers_exhaustive import usual
 from tests.planner.programs import array, slow_machine
 
 nnx = pytest.importorskip("flax.nnx", reason="needs Flax: pip install 'meshwright[flax]'")
@@ -71,7 +72,7 @@ def assert_same(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(mine[path], theirs[path], 1e-4, 1e-5, err_msg=str(path))
 
 
-@pytest.mark.parametrize("donated", [None, (0, 1)])
+@pytest.mark.parametrize("donated", usual([None, (0, 1)], [(0, 1)]))
 def test_a_training_loop(donated: Any, caplog: pytest.LogCaptureFixture) -> None:
     mine, theirs = quick(train, donate_argnums=donated), nnx.jit(train)
     here, there = made(), made()
@@ -213,16 +214,21 @@ def test_adapters_alone_come_back() -> None:
     assert tied == {name: name for name in names[:-1]}
 
 
-def test_within_other_functions() -> None:
+OUTER: dict[str, Any] = {
+    "in nnx.jit": lambda inner, *here: nnx.jit(
+        lambda model, optimizer, x: inner(model, optimizer, x, Y)
+    )(*here, X),
+    "in parallelize": lambda inner, *here: quick(
+        lambda model, optimizer: inner(model, optimizer, X, Y)
+    )(*here),
+    "around nnx.jit": lambda _, *here: quick(nnx.jit(train))(*here, X, Y),
+}
+
+
+@pytest.mark.parametrize("name", usual(OUTER, ["in nnx.jit"]))
+def test_within_other_functions(name: str) -> None:
     here, there = made(), made()
-    inner = quick(train)
-    loss = nnx.jit(lambda model, optimizer, x: inner(model, optimizer, x, Y))(*here, X)
-    np.testing.assert_allclose(loss, nnx.jit(train)(*there, X, Y), rtol=1e-5)
-    assert_same(here, there)
-    loss = quick(lambda model, optimizer: inner(model, optimizer, X, Y))(*here)
-    np.testing.assert_allclose(loss, nnx.jit(train)(*there, X, Y), rtol=1e-5)
-    assert_same(here, there)
-    loss = quick(nnx.jit(train))(*here, X, Y)
+    loss = OUTER[name](quick(train), *here)
     np.testing.assert_allclose(loss, nnx.jit(train)(*there, X, Y), rtol=1e-5)
     assert_same(here, there)
 

@@ -62,11 +62,14 @@ def counted(fn: Any) -> tuple[Any, list[int]]:
     return counting, traced
 
 
-@pytest.mark.parametrize("args", [(), (2,)])
-@pytest.mark.parametrize(
-    "kwargs", [{}, {"flip": True}, {"scale": 0.5}, {"scale": np.float32(2), "flip": True}]
-)
-def test_it_is_jit(args: Any, kwargs: Any) -> None:
+@pytest.mark.parametrize(("kwargs", "args"), [
+    ({}, (2,)), ({"scale": np.float32(2), "flip": True}, ()),
+    *(pytest.param(kwargs, args, marks=pytest.mark.exhaustive) for kwargs, args in (
+        ({}, ()), ({"flip": True}, ()), ({"flip": True}, (2,)), ({"scale": 0.5}, ()),
+        ({"scale": 0.5}, (2,)), ({"scale": np.float32(2), "flip": True}, (2,)),
+    )),
+])  # fmt: skip
+def test_it_is_jit(kwargs: Any, args: Any) -> None:
     mine, theirs = quick(step, **MARKS), jax.jit(step, **MARKS)
     assert_same(mine(weights(), X, *args, **kwargs), theirs(weights(), X, *args, **kwargs))
     assert_same(mine(weights(), x=X, **kwargs), theirs(weights(), x=X, **kwargs))

@@ -43,6 +43,7 @@ def test_an_interrupted_export_leaves_what_was_there(folder: Path) -> None:
     assert {p.name for p in folder.iterdir()} - {"__pycache__"} == before - {"__pycache__"}
 
 
+@pytest.mark.exhaustive
 def test_a_terminal_of_40_columns(folder: Path) -> None:
     words = ("export", "plan.json", "--to", "deepspeed", "-o", "ds_config.json")
     done = subprocess.run(

@@ -94,7 +94,9 @@ BOTH = {"all-gather", "reduce-scatter"}
 
 # First seeds of decisions, over one to three axes: products of both kinds, in loops of one.
 @pytest.mark.parametrize(("run", "mesh", "seed"), [
-    (two_layers, "line", 2), (two_layers, "cube", 33), (scanned, "line", 0), (scanned, "cube", 52),
+    (two_layers, "cube", 33), (scanned, "line", 0),
+    *(pytest.param(*more, marks=pytest.mark.exhaustive)
+      for more in ((two_layers, "line", 2), (scanned, "cube", 52))),
 ])  # fmt: skip
 def test_a_plan_in_parts_gives_what_one_device_gives(run: Any, mesh: str, seed: int) -> None:
     args = arguments()

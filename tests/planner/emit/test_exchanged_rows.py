@@ -20,6 +20,7 @@ from planner.emit.hlo import count_collectives
 from planner.emit.jit import compile_plan
 from planner.emit.scheduled.instructions import HloProgram
 from planner.emit.scheduled.kernels import FREE
+from tests.helpers_exhaustive import usual
 from tests.planner.api.test_experts import LOADS, with_gradients
 from tests.planner.api.test_experts import arguments as experts
 from tests.planner.emit.plans import CUBE, LINE, decisions_by, decisions_of, lowered
@@ -39,6 +40,10 @@ SPLITS = (
     (LINE, (EXCHANGE,)), (PAIR, (EXCHANGE, EXCHANGE)), (PAIR, ("", EXCHANGE)),
     (PAIR, (EXCHANGE, "w1")), (CUBE, (EXCHANGE, "w1", EXCHANGE)),
 )  # fmt: skip
+
+
+# Over two axes, and over two of three beside a split of the rows themselves.
+OFTEN = (SPLITS[1], SPLITS[4])
 
 
 def split(traced: Traced, mesh: Mesh, roles: tuple[str, ...]) -> Decisions:
@@ -80,12 +85,18 @@ def check(mesh: Mesh, roles: tuple[str, ...], mode: str, dtype: Any = np.float32
             np.testing.assert_allclose(x, y, 1e-5, 1e-5)
 
 
-@pytest.mark.parametrize(("mesh", "roles"), SPLITS, ids=["-".join(r) for _, r in SPLITS])
+@pytest.mark.parametrize(
+    ("mesh", "roles"),
+    [pytest.param(*one, marks=[pytest.mark.exhaustive] * (one not in OFTEN)) for one in SPLITS],
+    ids=["-".join(r) for _, r in SPLITS],
+)
 def test_lookups_and_additions(mesh: Mesh, roles: tuple[str, ...]) -> None:
     check(mesh, roles, "fill")
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int32])
+@pytest.mark.parametrize(
+    "dtype", usual([jnp.bfloat16, jnp.float16, jnp.int32], [jnp.bfloat16, jnp.int32])
+)
 def test_types(dtype: Any) -> None:
     check(LINE, (EXCHANGE,), "clip", dtype)
 

@@ -12,6 +12,7 @@ from planner.solver.budget import DEFAULT
 from planner.solver.option_classes import Classes, one_for_each_class
 from planner.solver.problem import Edge, Hidden, IntraProblem
 from planner.solver.solve import SolveOptions, solve
+from tests.helpers_exhaustive import usual
 from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.problems import instance, with_windows
 
@@ -45,7 +46,7 @@ def doubled(problem: IntraProblem) -> tuple[IntraProblem, Classes]:
     return twice, tuple(np.tile(np.arange(len(c)), 2) for c in problem.node_cost)
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", usual(range(3), [0]))
 @pytest.mark.parametrize("windows", [False, True])
 def test_bound_is_below_the_optimum_and_the_choice_above(block: int, windows: bool) -> None:
     gaps: list[float] = []

@@ -17,6 +17,7 @@ from planner.solver.budget import DEFAULT, QUICK
 from planner.solver.exact.bucket_elimination import Tables
 from planner.solver.problem import IntraProblem, IntraSolution, Point
 from planner.solver.solve import SolveOptions, solve
+from tests.helpers_exhaustive import usual
 from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.problems import instance, large
 
@@ -42,12 +43,12 @@ def assert_truthful(problem: IntraProblem, found: IntraSolution, best: IntraSolu
 def test_a_programme_too_large_to_write_is_not_written() -> None:
     """Choices off disturbed messages are tried instead; what they do not show stays open."""
     options, open_ = SolveOptions(budget=replace(DEFAULT, written_columns=-1)), 0
-    for seed in range(200):
+    for seed in range(100):
         problem = instance(seed, nodes=(3, 9), most=500)
         best, found = brute_force(problem), solve(problem, options)
         assert_truthful(problem, found, best)
         open_ += bool(best.choice) and not found.choice
-    assert open_ < 10
+    assert open_ < 5
 
 
 def test_a_bound_is_known_however_little_time_there_was() -> None:
@@ -63,7 +64,7 @@ def test_a_bound_is_known_however_little_time_there_was() -> None:
     assert late
 
 
-@pytest.mark.parametrize("seeds", BLOCKS, ids=str)
+@pytest.mark.parametrize("seeds", usual(BLOCKS, BLOCKS[:5]), ids=str)
 def test_equals_brute_force(seeds: range) -> None:
     for seed in seeds:
         problem = instance(seed, nodes=(0, 9), most=1000)
@@ -85,14 +86,14 @@ def test_any_limit(seed: int, limit: int) -> None:
 def test_without_the_exact_solver_it_stays_truthful() -> None:
     options = SolveOptions(budget=replace(DEFAULT, exact=False))
     missed = far = 0
-    for seed in range(500):
+    for seed in range(200):
         problem = instance(seed, most=500)
         best, found = brute_force(problem), solve(problem, options)
         assert_truthful(problem, found, best)
         missed += bool(best.choice) and not found.choice
         far += bool(found.choice) and found.cost > 1.05 * best.cost
-    assert missed <= 2
-    assert far <= 5
+    assert missed <= 1
+    assert far <= 2
 
 
 @pytest.mark.parametrize("seed", range(0, 100, 5))
@@ -115,7 +116,7 @@ def test_nothing_to_choose() -> None:
     assert solve(replace(one, node_cost=(np.array([np.inf]),))).stop is Stop.INFEASIBLE
 
 
-@pytest.mark.parametrize("limit_s", [0.2, 1.0])
+@pytest.mark.parametrize("limit_s", usual([0.2, 1.0], [0.2]))
 def test_the_time_limit_is_kept(limit_s: float) -> None:
     """On a busy machine the limit may pass before anything is found."""
     problem = large(1)
@@ -172,7 +173,7 @@ def test_costs_of_any_size() -> None:
 
 
 def test_the_history_ends_with_the_answer() -> None:
-    found = solve(large(1, nodes=60), SolveOptions(time_limit_s=3.0))
+    found = solve(large(1, nodes=60), SolveOptions(time_limit_s=1.0))
     times, costs, bounds = zip(*found.trace, strict=True)
     assert list(times) == sorted(times)
     assert all(a >= b for a, b in itertools.pairwise(costs))
@@ -182,7 +183,7 @@ def test_the_history_ends_with_the_answer() -> None:
 
 
 def test_a_cutoff_ends_the_search_once_nothing_is_below_it() -> None:
-    for seed in range(200):
+    for seed in range(100):
         problem = instance(seed, most=500)
         best = brute_force(problem)
         if not best.choice or best.cost <= 0.0:
@@ -194,7 +195,7 @@ def test_a_cutoff_ends_the_search_once_nothing_is_below_it() -> None:
         assert half <= below.bound <= best.cost * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seeds", BLOCKS[:3], ids=str)
+@pytest.mark.parametrize("seeds", usual(BLOCKS[:3], BLOCKS[:1]), ids=str)
 def test_a_known_choice_is_where_it_begins(seeds: range) -> None:
     """The best choice stays, a worse one is left, one that is not allowed is not believed."""
     rng = np.random.default_rng(seeds.start)

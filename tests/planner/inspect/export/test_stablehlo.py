@@ -12,6 +12,7 @@ import optax
 import pytest
 
 from planner import load
+from tests.helpers_exhaustive import usual
 from tests.planner.inspect.export import plans
 from tests.planner.inspect.export.fresh import run_fresh
 from tests.planner.programs import filled
@@ -21,6 +22,7 @@ import json
 import jax, numpy as np
 from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tests.helpers_exhaustive import usual
 
 call = json.load(open("step.call.json"))
 program = export.deserialize(bytearray(open("step.jaxexport", "rb").read()))
@@ -39,7 +41,7 @@ np.savez("results.npz", **{str(n): np.asarray(x) for n, x in enumerate(results)}
 """
 
 
-@pytest.mark.parametrize("kind", ["layered", "tensor-parallel"])
+@pytest.mark.parametrize("kind", usual(["layered", "tensor-parallel"], ["tensor-parallel"]))
 def test_a_fresh_process_computes_the_same(kind: str, tmp_path: Path) -> None:
     found = plans.PLANS[kind]()
     found.export("stablehlo", tmp_path / "step.mlir")

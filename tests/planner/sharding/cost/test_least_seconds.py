@@ -25,6 +25,7 @@ from planner.sharding.search.mesh_shapes import mesh_of, mesh_shapes
 from planner.sharding.search.on_mesh import MeshSearch
 from planner.sharding.search.over_meshes import Search
 from planner.training.training import Training
+from tests.helpers_exhaustive import usual
 from tests.planner.programs import CASES, slow_machine
 
 
@@ -43,7 +44,7 @@ def search_of(layers: int, microbatches: int) -> PipelineSearch:
     return PipelineSearch(training, Request(slow_machine(4), options))
 
 
-@pytest.mark.parametrize("microbatches", [1, 4])
+@pytest.mark.parametrize("microbatches", usual([1, 4], [4]))
 def test_every_division_of_a_small_program_is_above_the_bound(microbatches: int):
     search = search_of(2, microbatches)
     last = search.shares.count - 1
@@ -74,7 +75,7 @@ def test_the_bound_of_a_plan_is_that_of_its_search():
     assert search.lower_bound_s(found.ranked.step_s) <= found.ranked.step_s
 
 
-@pytest.mark.parametrize("name", ["4xh100", "6xh100", "slow"])
+@pytest.mark.parametrize("name", usual(["4xh100", "6xh100", "slow"], ["6xh100"]))
 def test_every_choice_of_every_program_is_above_the_floor(name: str):
     """Each operation at its least on each mesh, which no choice on it is below."""
     cluster = slow_machine(8) if name == "slow" else parse_cluster(name)

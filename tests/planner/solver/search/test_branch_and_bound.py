@@ -18,6 +18,7 @@ from planner.solver.problem import IntraProblem
 from planner.solver.reduce.reduce import reduce
 from planner.solver.search.branch_and_bound import Branches, heavy_options, payments
 from planner.solver.solve import SolveOptions, solve
+from tests.helpers_exhaustive import usual
 from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.flats import best, choices, rounding
 from tests.planner.solver.flats import costs as costs_of
@@ -77,7 +78,7 @@ class Kept:
 
 @pytest.mark.parametrize(
     "seeds",
-    [*BLOCKS[:3], *(pytest.param(block, marks=pytest.mark.exhaustive) for block in BLOCKS[3:])],
+    usual(BLOCKS, BLOCKS[:1]),
     ids=str,
 )
 @pytest.mark.parametrize("changed", ["", "subproblem_columns", "whole_columns"])
@@ -129,7 +130,7 @@ def test_a_split_shares_the_options_of_one_node() -> None:
 def test_sides_of_a_whole_problem_leave_out_what_is_not_theirs() -> None:
     """Two sides that are not reduced: each one's bound holds for the choices on it."""
     seen = 0
-    for seed, multipliers, parts in halved(range(300)):
+    for seed, multipliers, parts in halved(range(150)):
         flat, every = multipliers.flat, choices(multipliers.flat)
         cost, before = costs_of(flat), multipliers.best.bound
         if not np.isfinite(cost).any():
@@ -151,7 +152,7 @@ def test_sides_of_a_whole_problem_leave_out_what_is_not_theirs() -> None:
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(
     "seeds",
-    [BLOCKS[0], *(pytest.param(block, marks=pytest.mark.exhaustive) for block in BLOCKS[1:3])],
+    usual(BLOCKS[:3], BLOCKS[:1]),
     ids=str,
 )
 def test_the_portfolio_equals_brute_force_where_it_splits(
