@@ -12,7 +12,7 @@ from ..common.layer_names import common_name, without_numbers
 from ..common.stop import Stop
 from ..common.units_text import bytes_text, printable, seconds_text
 from .plan_file import ONE_PROGRAM, Pipeline, PlanFile
-from .program_plan import ProgramPlan
+from .program_plan import PaddedRow, ProgramPlan
 
 MOST_ROWS = 8
 MOST_ARGUMENTS = 24
@@ -87,6 +87,8 @@ def _stages(file: PlanFile, pipeline: Pipeline, glance: Sequence[str]) -> list[s
     if file.substitutions:
         rules = [f"{rule} {count} times" for rule, count in file.substitutions.items()]
         lines.append(f"  rewritten    {', '.join(rules)}")
+    if rows := [row for program in file.programs for row in program.padded]:
+        lines.append(f"  padded       inside the stages, {padded_text(rows)}")
     return lines
 
 
@@ -147,7 +149,7 @@ def _program(
     if program.substitutions:
         lines.append(f"  rewritten    {rewrites_text(program)}")
     if program.padded:
-        lines.append(f"  padded       inside the program, {padded_text(program)}")
+        lines.append(f"  padded       inside the program, {padded_text(program.padded)}")
     for row in program.ordered:
         lines.append(
             f"  ordered      sequences of {row.was:,} in zigzag over {row.parts} devices, from the "
@@ -193,10 +195,10 @@ def rewrites_text(program: ProgramPlan) -> str:
     return ", ".join(f"{rule} {times.get(n, f'{n} times')}" for rule, n in found.items())
 
 
-def padded_text(program: ProgramPlan) -> str:
+def padded_text(rows: Sequence[PaddedRow]) -> str:
     """Sizes that are padded, such as `from sizes that do not divide: 12 to 16`."""
-    alone = [f"{row.was:,} to {row.size:,}" for row in program.padded if row.size > row.was]
-    near = [f"{row.size:,}" for row in program.padded if row.size == row.was]
+    alone = dict.fromkeys(f"{row.was:,} to {row.size:,}" for row in rows if row.size > row.was)
+    near = dict.fromkeys(f"{row.size:,}" for row in rows if row.size == row.was)
     found = [f"from sizes that do not divide: {', '.join(alone)}"] if alone else []
     found += [f"sizes that differ by borders: to {', '.join(near)}"] if near else []
     return "; ".join(found)

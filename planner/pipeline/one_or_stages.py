@@ -25,7 +25,7 @@ from ..sharding.fewest_microbatches import fewest, fewest_or_faster, fewest_or_s
 from ..sharding.wished import asks_for_shardings, with_asked
 from ..training.step_call import params_and_batch
 from ..training.training import Training
-from .not_padded import not_padded
+from .pad_stages import padded_pipeline
 from .planned import Planned, in_one_program
 from .rewrite_stages import rewritten_pipeline
 from .search import PipelineSearch
@@ -211,10 +211,11 @@ def _plan_of(
     rows = {**({} if isinstance(single, str) else single), **_by_hand(search)}
     substitute_s, refused = 0.0, (ADVICE,)
     if not search.request.interruption.happened:
+        found = padded_pipeline(found, search)
         found, substitute_s, refused = rewritten_pipeline(found, search)
     best, loss = found.ranked, found.bound.loss
-    left = not_padded(found.plans) if search.options.padding else ()
-    bound = search.lower_bound_s(best.step_s, found.bound.stages if found.bound.rows else ())
+    edited = found.bound.stages if found.bound.rows or found.bound.padded else ()
+    bound = search.lower_bound_s(best.step_s, edited)
     if bound > best.step_s * (1 + ROUNDING):
         bound = 0.0  # the plan is below it, so it is no bound
     pipeline = Pipeline(
@@ -222,7 +223,7 @@ def _plan_of(
         lower_bound_s=min(bound, best.step_s), bubble=max(best.bubble, 0.0),
         limit_bytes=search.limit, microbatches=best.shape.microbatches, schedule=best.schedule,
         chunks=best.shape.chunks, loss_reduction=loss.built.reduction, baselines=rows,
-        warnings=_warnings(search, (*loss.built.warnings, *refused, *left)), no_single=no_single,
+        warnings=_warnings(search, (*loss.built.warnings, *refused)), no_single=no_single,
     )  # fmt: skip
     programs = tuple({id(plan.program): plan.program for plan in found.plans}.values())
     file = file_of(_stages(found, programs), programs, pipeline)

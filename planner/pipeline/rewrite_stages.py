@@ -116,7 +116,10 @@ def _rewritten(
     plan, cost = known[digest(better.draft.graph)]
     rows = tuple(SubstitutionRow(step.rule, step.place, step.count) for step in better.steps)
     file = msgspec.structs.replace(
-        plan.program, substitutions=rows, traced_digest=digest(traced.graph)
+        plan.program,
+        substitutions=rows,
+        traced_digest=digest(traced.graph),
+        padded=found.plans[s].program.padded,
     )
     return replace(plan, program=file), cost, rows
 

@@ -18,8 +18,9 @@ from ..common.errors import PlanError
 from ..common.options import Options
 from ..common.request import Request
 from ..common.store.keys import Memory, memory_of
-from ..files.program_plan import SubstitutionRow
+from ..files.program_plan import PaddedRow, SubstitutionRow
 from ..sharding.cost.least_seconds import least_work_s
+from ..sharding.padding.rows import as_padded
 from ..sharding.plan_program import One, planned, program_for
 from ..sharding.planned_program import PlannedProgram
 from ..sharding.problem.program import InFlight, Program
@@ -57,13 +58,15 @@ AMPLE = 10**15  # bytes of memory that no program needs
 class BoundStages:
     """A pipeline's loss, cut into stages, which are traced on first use.
 
-    rows: the rewrites of each stage; empty if no stage has any.
+    rows: the rewrites of each stage, after its padding; empty if no stage has any.
+    padded: the padding of each stage; empty if no stage has any.
     """
 
     loss: Opened
     cut: Staged
     optimizer: Any
     rows: tuple[tuple[SubstitutionRow, ...], ...] = ()
+    padded: tuple[tuple[PaddedRow, ...], ...] = ()
 
     @cached_property
     def stages(self) -> tuple[StageTrainingStep, ...]:
@@ -72,6 +75,10 @@ class BoundStages:
 
     def _stage(self, s: int) -> StageTrainingStep:
         joint = joint_of(self.loss.program, self.cut, s)
+        if self.padded and self.padded[s]:
+            joint = with_program(
+                joint, as_padded(traced_joint(joint), self.padded[s], f"stage {s}")
+            )
         if self.rows and self.rows[s]:
             after = replayed(traced_joint(joint), self.rows[s], f"stage {s}")
             joint = with_program(joint, after)

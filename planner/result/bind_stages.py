@@ -56,7 +56,10 @@ def bound_stages(
         )  # fmt: skip
     cut = cut_of(loss, file.cuts, file.recompute)
     rows = tuple(program.substitutions for program in file.members)
-    bound = BoundStages(loss, cut, settings["optimizer"], rows if any(rows) else ())
+    pads = tuple(program.padded for program in file.members)
+    bound = BoundStages(
+        loss, cut, settings["optimizer"], rows if any(rows) else (), pads if any(pads) else ()
+    )
     for s, (stage, program) in enumerate(zip(bound.stages, file.members, strict=True)):
         if digest(stage.traced.graph) != program.graph_digest:
             raise PlanError(
