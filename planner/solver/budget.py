@@ -56,8 +56,8 @@ class Budget:
     Windows of overlap (`windows.py`):
     window_solves: problems without windows that are solved, more of small ones:
     window_columns: columns of all of them together.
-    explored: multipliers, drawn at random, at which a problem of at most `window_columns` is
-        solved too, as long as its gap is open.
+    combined_columns: largest 0/1 programme of the options of all choices found, whose best choice
+        is searched as long as the gap is open.
     narrowed_pairs: pairs of options above which a problem is wide: classes of its options are
         solved first, or kernels of it, and the options that no better choice has are left out.
     kernels: most kernels of a wide problem.
@@ -106,7 +106,7 @@ class Budget:
 
     window_solves: int = 12
     window_columns: float = 2e5
-    explored: int = 16
+    combined_columns: float = 12e3
     narrowed_pairs: float = 1.5e6
     whole_steps: int = 12
     kernels: int = 4
@@ -130,7 +130,9 @@ class Budget:
 
 
 # The choice and its cost matter, a proof does not.
-QUICK = Budget(steps=144, exact=False, window_solves=4, window_columns=0.0, explored=0, kernels=0)
+QUICK = Budget(
+    steps=144, exact=False, window_solves=4, window_columns=0.0, combined_columns=0.0, kernels=0
+)
 # A plan in seconds: every limit but the time limit is counted work, so that equal inputs give equal
 # plans.
 DEFAULT = Budget()

@@ -18,7 +18,8 @@ multipliers at which L is high (`whole_bound.py`). The search goes on without th
 better choice can have.
 
 Where some window has choices with much communication and others with much work, but none in
-between, the best bound stays below the best step: the gap that is left is not closed here.
+between, the best L stays below the best step. The options of the choices found are searched
+together then, all options of small problems, see `exact/window_programme.py`.
 
 Source: Kelley, The cutting-plane method for solving convex programs, J. SIAM 8(4), 1960.
 """
@@ -33,6 +34,7 @@ import numpy as np
 
 from ..common.stop import Stop
 from .exact.highs import Highs
+from .exact.window_programme import combined
 from .incumbent import EXACT
 from .mixing import Mixing
 from .options import SolveOptions
@@ -91,7 +93,7 @@ class _Windows:
         self.wide = columns > options.budget.narrowed_pairs and options.budget.kernels > 0
         more = min(MOST_SOLVES, int(options.budget.window_columns / max(columns, 1)))
         self.solves = max(options.budget.window_solves, more)
-        self.planes: list[_Plane] = []
+        self.planes: dict[tuple[int, ...], _Plane] = {}  # of the choices found
         self.choice: tuple[int, ...] = ()
         self.cost: float = np.inf
         self.bound: float = -np.inf
@@ -132,7 +134,7 @@ class _Windows:
             progress = gap - (self.cost - self.bound)
             stale = 0 if progress > SHARE_OF_GAP * gap else stale + 1
         if self.stop is None and not self._close:
-            self._explore()
+            self._combine()
         stop = self.stop or (Stop.OPTIMAL if self._proved else Stop.GAP)
         multipliers = tuple(zip(self.windows, self.multipliers, strict=True))
         bound, seconds = min(self.bound, self.cost), time.monotonic() - self.begin
@@ -184,7 +186,7 @@ class _Windows:
         excess = self.problem.excess(choice)
         over = tuple(excess.get(w, 0.0) for w in self.windows)
         cost = self.problem.cost(choice)
-        self.planes.append(_Plane(cost - sum(max(0.0, x) for x in over), over))
+        self.planes[choice] = _Plane(cost - sum(max(0.0, x) for x in over), over)
         if cost < self.cost:
             self.choice, self.cost = choice, cost
 
@@ -244,20 +246,27 @@ class _Windows:
         self.left = whole.near(self.outside + EXACT * abs(self.cost), self.choice)
         return multipliers
 
-    def _explore(self) -> None:
-        """Solves small problems at other multipliers: their choices may be better.
-
-        Between choices whose communication hides in a window and choices whose work does, the
-        bound stays below both, and the best choice need not be the best at its multipliers.
-        """
-        random = np.random.default_rng(self.options.seed)
-        for _ in range(self.options.budget.explored if self.cheap else 0):
-            if self.stop is not None or self._close or self.options.work.exhausted:
-                return
-            here = np.array(self.multipliers)
-            self._solve(
-                tuple((here + random.random() * (random.random(len(here)) - here)).tolist())
-            )
+    def _combine(self) -> None:
+        """The best choice of what is searched, of large problems among the choices found."""
+        problem, most = self.problem, self.options.budget.combined_columns
+        if not self.choice or not most:
+            return
+        searched = problem if self.left is None else self.left.problem
+        whole = _columns(searched) <= most
+        first = np.cumsum([0, *map(len, problem.node_cost)])
+        held = np.full(int(first[-1]), whole and self.left is None)
+        for start, kept in zip(first, self.left.kept if self.left and whole else (), strict=False):
+            held[start + kept] = True
+        for choice in self.planes:
+            held[first[:-1] + np.array(choice)] = True
+        left_s = max(self.deadline - time.monotonic(), 1.0)
+        options = replace(self.options, time_limit_s=left_s)
+        given = dict(zip(self.windows, self.multipliers, strict=True))
+        found = combined(problem, held, self.cost, given, options)
+        if found.choice:
+            self._take(found.choice)
+        if whole:
+            self.bound = max(self.bound, min(found.bound, self.outside, self.cost))
 
     def _proves(self, whole: WholeBound, multipliers: tuple[float, ...]) -> bool:
         """Bounds all options at some multipliers; whether kernels are worth while then."""
@@ -282,8 +291,8 @@ class _Windows:
         max t  subject to  t - sum_w excess_kw m_w + s_k = base_k,  s_k >= 0,  0 <= m <= 1
         """
         count, rows = len(self.windows), len(self.planes)
-        excess = np.array([p.excess for p in self.planes]).reshape(rows, count)
-        base = np.array([p.base for p in self.planes])
+        excess = np.array([p.excess for p in self.planes.values()]).reshape(rows, count)
+        base = np.array([p.base for p in self.planes.values()])
         floor = float(base.min()) - float(np.abs(excess).sum())
         scale = max(abs(self.cost), 1e-300)
         # columns: t - floor, then the multipliers, then the slacks

@@ -143,7 +143,7 @@ class MeshSearch:
         tolerance = max(first.tolerance, gap)
         begin = self.scope.multipliers
         if gap:  # the finest meshes look for choices between windows
-            first = replace(first, budget=replace(first.budget, explored=0))
+            first = replace(first, budget=replace(first.budget, combined_columns=0.0))
         first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance, multipliers=begin)
         first = self.solve(left, self.scope.limit, first)
         self.scope.multipliers = first.multipliers or begin

@@ -7,6 +7,9 @@
           sum_v m_v . s_v <= limit                 each moment that a solution broke
           sum_v s_v[k_v] <= n - 1                  n options that are too much together
 
+A window w of overlap (`window_programme.py`) adds a column t_w >= 0 to the objective and the row
+x_w - t_w <= 0, x_w being its hidden seconds less those of its work.
+
 Edge variables are continuous: with s integral the marginal rows make them integral. The rows are
 the strong form; the weak one, e >= s_u + s_v - 1, has the same integer points and a useless
 relaxation. The relaxation comes first: it is often integral. Memory rows are added only when a
@@ -21,6 +24,7 @@ Source: Zheng et al., Alpa, OSDI 2022, section 4.2, with marginal rows.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,6 +79,7 @@ def columns(flat: Flat, held: np.ndarray | None = None) -> int:
 
 def solve_ilp(
     flat: Flat,
+    excess: Sequence[Flat] = (),
     *,
     time_limit_s: float,
     cutoff: float = np.inf,
@@ -85,6 +90,8 @@ def solve_ilp(
 
     Args:
         flat: the problem.
+        excess: for each window of overlap, hidden seconds less those of work as the cost of a
+            problem with the same nodes, options and edges [s].
         time_limit_s: time limit of all parts [s].
         cutoff: cost below which choices are wanted [s]; `INFEASIBLE` if there are none.
         nodes: largest number of nodes of the branch-and-bound tree.
@@ -92,8 +99,8 @@ def solve_ilp(
     """
     deadline = time.monotonic() + time_limit_s
     if not flat.size or not np.isfinite(flat.constant):
-        return _trivial(flat)
-    programme = _Programme(flat)
+        return _trivial(flat, excess)
+    programme = _Programme(flat, excess)
     bound = programme.relax(deadline, cutoff)
     if programme.answer is not None:
         return Exact(programme.answer, bound, Stop.OPTIMAL, programme.work)
@@ -107,17 +114,23 @@ def solve_ilp(
             return replace(found, work=programme.work)
 
 
-def _trivial(flat: Flat) -> Exact:
+def _trivial(flat: Flat, excess: Sequence[Flat]) -> Exact:
     if np.isfinite(flat.constant) and flat.limit.min(initial=0.0) >= 0.0:
-        return Exact(np.zeros(0, dtype=np.int64), flat.constant, Stop.OPTIMAL)
+        none = np.zeros(0, dtype=np.int64)
+        return Exact(none, _cost_of(none, flat, excess), Stop.OPTIMAL)
     return Exact(None, np.inf, Stop.INFEASIBLE)
+
+
+def _cost_of(choice: Ints, flat: Flat, excess: Sequence[Flat]) -> float:
+    """Cost of a choice, what windows do not hide included [s]."""
+    return flat.cost_of(choice) + sum(max(0.0, window.cost_of(choice)) for window in excess)
 
 
 class _Programme:
     """The rows and columns written so far."""
 
-    def __init__(self, flat: Flat) -> None:
-        self.flat, self.level = flat, _levelled(flat)
+    def __init__(self, flat: Flat, excess: Sequence[Flat]) -> None:
+        self.flat, self.level, self.excess = flat, _levelled(flat), excess
         self.rows_at: set[int] = set()  # moments that have a memory row
         self.answer: Ints | None = None
         self.highs = self._write()
@@ -128,7 +141,7 @@ class _Programme:
         return PROGRAMME * self.highs.columns * (1.0 + self.highs.asked)
 
     def _write(self) -> Highs:
-        """Columns: options node by node, then pairs edge by edge."""
+        """Columns: options node by node, then pairs edge by edge, then windows."""
         flat, sizes = self.level, self.level.sizes
         u, v = flat.ends[:, 0], flat.ends[:, 1]
         m, labels = len(u), len(flat.cost)
@@ -156,20 +169,31 @@ class _Programme:
         row = np.concatenate((node_of, np.arange(flat.size, row_count)))
         sign = np.concatenate((np.ones(labels), -np.ones(row_count - flat.size)))
         order = np.argsort(option, kind="stable")
-        counts = np.concatenate((np.bincount(option, minlength=labels), np.full(len(cost), 2)))
+        windows = len(self.excess)
+        counts = np.concatenate(
+            (np.bincount(option, minlength=labels), np.full(len(cost), 2), np.zeros(windows, int))
+        )
         finite = np.isfinite(flat.cost)
         objective = np.concatenate((np.where(finite, flat.cost, 0.0), cost))
         self.unit = float(np.abs(objective).max(initial=0.0)) / TOP_COST or 1.0
-        return Highs(
-            cost=objective / self.unit,
+        highs = Highs(
+            cost=np.append(objective / self.unit, np.ones(windows)),
             row_count=row_count,
             rows=np.concatenate((np.ones(flat.size), np.zeros(row_count - flat.size))),
             starts=np.concatenate(([0], np.cumsum(counts))),
             index=np.concatenate((row[order], pair_rows.ravel())),
             value=np.concatenate((sign[order], np.ones(2 * len(cost)))),
-            integral=np.arange(labels + len(cost)) < labels,
-            upper=np.concatenate((finite.astype(float), np.full(len(cost), np.inf))),
+            integral=np.arange(labels + len(cost) + windows) < labels,
+            upper=np.concatenate((finite.astype(float), np.full(len(cost) + windows, np.inf))),
         )
+        for n, window in enumerate(self.excess):
+            seconds = np.append(window.cost, window.pool[window.table[cells] + place])
+            used = np.flatnonzero(seconds)
+            index = np.append(used, labels + len(cost) + n)
+            highs.add_row(
+                index, np.append(seconds[used] / self.unit, -1.0), -window.constant / self.unit
+            )
+        return highs
 
     # --- solving ---
 
@@ -194,7 +218,7 @@ class _Programme:
                 choice = self.read(values)
                 if whole and flat.fits(choice) and np.isfinite(flat.cost_of(choice)):
                     self.answer = choice
-                    bound = min(bound, flat.cost_of(choice))
+                    bound = min(bound, _cost_of(choice, flat, self.excess))
                 return bound
 
     def make_integral(self, cutoff: float, nodes: float) -> None:
@@ -218,7 +242,7 @@ class _Programme:
         if values is None:
             return Exact(None, bound, open_)
         choice = self.read(values)
-        cost = self.flat.cost_of(choice)
+        cost = _cost_of(choice, self.flat, self.excess)
         proved = status == "optimal"
         if self.flat.fits(choice) and np.isfinite(cost):
             return Exact(choice, min(bound, cost), Stop.OPTIMAL if proved else open_)

@@ -40,10 +40,16 @@ class ForAllCosts:
         return found
 
 
-def reduced_for_all_costs(flat: Flat) -> ForAllCosts | None:
-    """The problem without what is forbidden and without followers; None if there is no choice."""
+def reduced_for_all_costs(flat: Flat, held: np.ndarray | None = None) -> ForAllCosts | None:
+    """The problem without what is forbidden and without followers; None if there is no choice.
+
+    Args:
+        flat: the problem.
+        held: options to consider, all if None.
+    """
     state = Reduced(flat)
-    state.tidy()
+    if held is None or not state.keep(held):
+        state.tidy()
     if not state.broken:
         state.keep(consistent(state.flat))
     while not state.broken and state.merge_followers():
