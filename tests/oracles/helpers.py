@@ -55,9 +55,15 @@ class Links:
         """Of a tensor of `full_bytes` on all devices together."""
         return self._price("all-to-all", n, dim, full_bytes / n)
 
+    def within_host(self, group: Any) -> bool:
+        """Whether products in parts may run there, which Alpa does not have."""
+        return False
+
     def copy_s(self, group: Any, size: Any) -> Any:
         """Of a product in parts, which Alpa does not have."""
         return np.full(np.shape(size), np.inf)
+
+    permute_s = copy_s  # nor has it permutes
 
     def _price(self, kind: str, n: int, dim: int, size: Any) -> Any:
         alpha, beta, share = self.alpha[dim], self.beta[dim], (n - 1) / n

@@ -67,10 +67,16 @@ def arguments(found: Solved) -> Any:
     return jax.tree.unflatten(found.traced.in_tree, [make(x) for x in found.traced.args_info])[0]
 
 
-CASE_MARKS = [
-    pytest.param(case, marks=[pytest.mark.slow] if "BERT" in case.row else [], id=case.row)
-    for case in CASES
-]
+def cases(*usual: str) -> list[Any]:
+    """All cases, of which those named are always run."""
+    return [
+        pytest.param(case, marks=[] if case.row in usual else [pytest.mark.exhaustive], id=case.row)
+        for case in CASES
+    ]
+
+
+FEW = ("4.1 MLP-6 data parallel 4x1", "4.1 MLP-6 model parallel 4x1", "4.1 MLP-6 2-D 2x2",
+       "4.5 two micro-batches 4x1")  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1)
@@ -78,7 +84,7 @@ def solved(case: str) -> Solved:
     return solve(next(c for c in CASES if c.row == case))
 
 
-@pytest.mark.parametrize("case", CASE_MARKS)
+@pytest.mark.parametrize("case", cases("4.2 BERT model parallel 4x1", *FEW))
 def test_compiled_collectives_are_those_of_the_plan(case: Case) -> None:
     found = solved(case.row)
     planned = compile_plan(found.traced, found.plan, devices=DEVICES)
@@ -95,7 +101,7 @@ def test_compiled_collectives_are_those_of_the_plan(case: Case) -> None:
     assert sum(c.count for c in compiled if c.kind == "all-reduce") == case.all_reduces
 
 
-@pytest.mark.parametrize("case", CASE_MARKS)
+@pytest.mark.parametrize("case", cases(*FEW))
 def test_the_compiled_step_computes_what_one_device_does(case: Case) -> None:
     found = solved(case.row)
     report = check_numerics(found.traced, found.plan, arguments(found), DEVICES, rtol=1e-4)

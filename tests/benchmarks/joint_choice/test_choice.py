@@ -63,7 +63,7 @@ PROGRAMS = (
 )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     st.sampled_from(PROGRAMS),
     st.tuples(*[st.sampled_from((64, 512, 4096, 16384))] * 3),

@@ -163,6 +163,7 @@ def test_planned_ahead_and_from_a_file(tmp_path: Path) -> None:
         assert struct.sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_goes_on_with_fewer_devices(tmp_path: Path) -> None:
     orbax = pytest.importorskip("orbax.checkpoint", reason="needs Orbax; `make .venv` installs it")
     key = jax.random.key(0)

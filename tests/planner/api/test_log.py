@@ -15,6 +15,7 @@ import optax
 import pytest
 
 from meshwright import NotFollowedWarning, load, parallelize, plan
+from tests.planner.pipeline.unproved import without_proof
 from tests.planner.programs import BATCH, PARAMS, mean_loss, slow_machine, struct
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,6 +26,7 @@ def multiplied(x: Any, y: Any, unused: Any) -> Any:
     return jnp.tanh(x @ y.T)
 
 
+@without_proof()
 def test_the_repr_of_a_plan_is_one_short_line() -> None:
     one = plan(multiplied, X, X, X, cluster="8xh100", mesh={"data": 8}, baselines=False)
     assert repr(one) == (
@@ -93,6 +95,7 @@ assert step.plan.warnings
 """
 
 
+@pytest.mark.exhaustive
 def test_it_is_silent_unless_it_is_asked() -> None:
     ran = subprocess.run([sys.executable, "-c", SCRIPT], check=True, cwd=ROOT, capture_output=True)
     assert (ran.stdout, ran.stderr) == (b"", b"")

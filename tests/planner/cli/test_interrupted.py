@@ -55,6 +55,7 @@ def test_a_terminal_of_40_columns(folder: Path) -> None:
     assert json.loads((folder / "ds_config.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.exhaustive
 def test_no_terminal_at_all(folder: Path) -> None:
     done = subprocess.run(
         [*PROGRAM, "report", "plan.json", "-o", "plan.html"],

@@ -145,6 +145,10 @@ def test_what_fails_is_a_row_of_its_own(run: Run) -> None:
     assert after["fits"]
     assert "26 is no batch" in raised["error"]["message"]
     assert killed["error"]["message"].endswith("ended with status -9")
+
+
+@pytest.mark.exhaustive
+def test_where_all_fails_the_command_fails(run: Run) -> None:
     assert run(*SWEEP, "--sweep", "batch=26", "--json").status == 2
 
 

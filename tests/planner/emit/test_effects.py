@@ -16,6 +16,7 @@ from jax.experimental import io_callback
 
 from ir import TraceError
 from planner import PlanError, plan, verify
+from tests.helpers_exhaustive import usual
 from tests.helpers_internals import forget_effects
 
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
@@ -117,7 +118,7 @@ def observed(fn: Callable[..., Any]) -> tuple[list[Any], list[tuple[str, Any]]]:
     return results, list(LOG)
 
 
-@pytest.mark.parametrize("settings", WAYS, ids=("mesh", "constraints", "split"))
+@pytest.mark.parametrize("settings", usual(WAYS, WAYS[1:]), ids=("mesh", "constraints", "split"))
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_as_on_one_device(program: Any, settings: dict[str, Any]) -> None:
     with jax.disable_jit():  # under jit, effects of two kinds have no order

@@ -56,7 +56,12 @@ HEADS = {f"params/{i}/{name}": P(None, "x") for i in range(2) for name in "qkv"}
         pytest.param({"x": 8}, {"batch/x": P("x")}, {"b"}, marks=pytest.mark.exhaustive),
         pytest.param({"x": 4}, HEADS, {"g"}, marks=pytest.mark.exhaustive),
         ({"x": 2, "y": 4}, {"batch/x": P("x")} | {k: P(None, "y") for k in HEADS}, {"b", "g"}),
-        ({"x": 8}, {"params/0/q": P(None, "x"), "params/0/o": P("x")}, None),
+        pytest.param(
+            {"x": 8},
+            {"params/0/q": P(None, "x"), "params/0/o": P("x")},
+            None,
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_planned_step_gives_what_one_device_gives(mesh: Any, pins: Any, split: Any) -> None:

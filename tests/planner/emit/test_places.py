@@ -15,6 +15,7 @@ from ir.trace import trace
 from planner import plan
 from planner.emit import compile_plan
 from planner.emit.jit import EMISSIONS
+from tests.helpers_exhaustive import usual
 from tests.planner.emit.places import Case, draw
 from tests.planner.emit.plans import CUBE, LINE, lowered, random_decisions
 
@@ -33,7 +34,7 @@ def check(case: Case, emission: str, seed: int) -> None:
             np.testing.assert_array_equal(np.asarray(x), y, err_msg=", ".join(case.ops))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", usual(range(6), range(3)))
 @pytest.mark.parametrize("emission", EMISSIONS)
 def test_random_places(emission: str, seed: int) -> None:
     check(draw(seed), emission, seed)
@@ -68,7 +69,7 @@ PROGRAMS = (one_row, clamped_rows, one_of_a_slice, applied)
 
 
 @pytest.mark.parametrize("emission", EMISSIONS)
-@pytest.mark.parametrize("place", [2, 9])
+@pytest.mark.parametrize("place", usual([2, 9], [9]))
 @pytest.mark.parametrize("function", PROGRAMS)
 def test_one_place_that_another_shard_has(function, place: int, emission: str) -> None:
     """XLA for CPU merges the slice that it makes of one place with that of the shard."""

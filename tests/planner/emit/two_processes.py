@@ -19,6 +19,8 @@ from tests.planner.emit.pipelines import pipeline_of, three_steps
 
 
 def main(sizes: tuple[int, ...]) -> None:
+    jax.config.update("jax_disable_most_optimizations", True)  # as the other tests of pipelines
+
     def loss_fn(params: Any, batch: Any) -> Any:
         """A scanned stack between an embedding and its transpose, which are tied.
 

@@ -13,10 +13,11 @@ from planner import PlanError, load, plan
 from planner.files.check import check_program
 from planner.files.plan_file import one_stage
 from planner.pipeline.check_plan import check_plan
+from tests.helpers_exhaustive import usual
 from tests.planner.programs import BATCH, CASES, PARAMS, mean_loss, slow_machine
 
 
-@pytest.mark.parametrize("mesh", [(8,), (2, 4), (2, 2, 2)])
+@pytest.mark.parametrize("mesh", usual([(8,), (2, 4), (2, 2, 2)], [(2, 4)]))
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_plan_of_any_program_is_sound(name: str, mesh: tuple[int, ...], tmp_path: Path) -> None:
     fn, args = CASES[name].fn, CASES[name].args

@@ -100,8 +100,9 @@ def test_all_of_them_are_split_another_way_at_once(sent: Plan) -> None:
 @pytest.mark.parametrize(
     ("baseline", "way"),
     [
-        ("expert-parallel", "experts over 8 devices"), ("fsdp", "tokens over 8 devices"),
-        ("megatron", "experts over 8 devices"),
+        ("expert-parallel", "experts over 8 devices"),
+        *(pytest.param(*more, marks=pytest.mark.exhaustive) for more in (
+            ("fsdp", "tokens over 8 devices"), ("megatron", "experts over 8 devices"))),
     ],
 )  # fmt: skip
 def test_hand_written_plans_are_what_they_are_called(baseline: str, way: str) -> None:

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from planner import PlanError, by_hand, compare, plan
 from planner.result.by_hand import read_shardings
+from tests.helpers_exhaustive import usual
 from tests.planner.inspect.export import plans
 from tests.planner.programs import slow_machine
 
@@ -46,7 +47,7 @@ EXPERTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EXPERTS)
+@pytest.mark.parametrize("name", usual(EXPERTS, ("data", "tensor")))
 def test_experts_are_not_faster_than_the_bound(name: str) -> None:
     found = free()
     specs, mesh = EXPERTS[name]

@@ -57,7 +57,7 @@ def test_no_division_is_below_the_paths(
     assert paths.least_s >= 0.6 * min(steps)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(SECONDS, SECONDS, SECONDS, SECONDS, st.sampled_from([2, 4, 8]))
 def test_no_division_is_below_the_paths_of_passes_that_are_long_together(
     forward: list[float], back: list[float], more: list[float], share: list[float], count: int
@@ -117,7 +117,7 @@ TIMES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(TIMES, st.integers(2, 9), st.floats(0.0, 2.0))
 def test_passes_that_are_long_together_bound_every_split(
     times: list[tuple[float, ...]], count: int, sent: float

@@ -68,6 +68,7 @@ def test_every_division_of_a_small_program_is_above_the_bound(microbatches: int)
     assert bound > 0.2 * min(steps)
 
 
+@pytest.mark.exhaustive
 def test_the_bound_of_a_plan_is_that_of_its_search():
     search = search_of(2, 4)
     found = search.run(2)

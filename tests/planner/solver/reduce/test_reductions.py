@@ -19,6 +19,7 @@ from planner.solver.reduce.followers import followers
 from planner.solver.reduce.node_elimination import eliminate_series
 from planner.solver.reduce.reduce import Step, reduce
 from planner.solver.reduce.remap import keeping, remap
+from tests.helpers_exhaustive import usual
 from tests.planner.solver.brute_force import brute_force
 from tests.planner.solver.flats import best, choices, rounding, small
 from tests.planner.solver.flats import costs as costs_of
@@ -160,7 +161,7 @@ def lifted_truthfully(flat: Flat, after: Flat, step: Step, seed: int) -> None:
     assert ((like >= 0) & (like < after.sizes)).all()
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", usual(range(8), range(4)))
 def test_all_together(block: int) -> None:
     for seed in range(block * 150, block * 150 + 150):
         problem = instance(seed, nodes=(1, 9), most=600)
