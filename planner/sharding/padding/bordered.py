@@ -22,7 +22,10 @@ from ir.analysis import FlatOp
 from .candidates import MOST_WASTE, Class, classes_of, padded_size, products
 from .classified import Classified, Sizes
 from .moving import MOVING, edges_of, is_setting
+from .rules import CUMULATIVE
 
+# Of a cumulative op, factors of the operand and of the result are two.
+_JOINING = (*MOVING, *CUMULATIVE)
 MOST_STEPS = 12  # doublings of a size of which a multiple is taken
 
 
@@ -77,7 +80,7 @@ class Borders:
         }  # fmt: skip
 
     def _moves(self) -> bool:
-        return any(op.node.op in MOVING for op in self.known.flat.ops)
+        return any(op.node.op in _JOINING for op in self.known.flat.ops)
 
     def sizes(self, start: int, size: int, parts: int) -> dict[int, tuple[int, int]]:
         """The group of a class that is padded to a size: class -> size before and after."""
@@ -162,10 +165,11 @@ def group_of(known: Classified, place: Sequence[int], number: int, dim: int, siz
 
 def _links(known: Classified, classes: Mapping[int, Class]) -> Iterator[Link]:
     for op in known.flat.ops:
-        if op.node.op not in MOVING:
+        if op.node.op not in _JOINING:
             continue
         types = tuple(_type(known, v) for v in op.inputs)
-        for k, d, e, step, spread, is_input in _joined(op.node, types):
+        joined = _of_totals(op.node) if op.node.op in CUMULATIVE else _joined(op.node, types)
+        for k, d, e, step, spread, is_input in joined:
             source, target = op.inputs[k], op.inputs[0] if is_input else op.outputs[0]
             if isinstance(source, Literal) or isinstance(target, Literal):
                 continue
@@ -186,6 +190,12 @@ def _type(known: Classified, value: int | Literal) -> TensorType:
 
 
 _Join = tuple[int, int, int, int, int, bool]
+
+
+def _of_totals(node: Node) -> Iterator[_Join]:
+    """The dimension of a cumulative op, of its operand and of its result."""
+    d = whole_number(node.attr("axis"))
+    yield 0, d, d, 1, 1, False
 
 
 def _joined(node: Node, types: Sequence[TensorType]) -> Iterator[_Join]:

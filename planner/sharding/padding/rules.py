@@ -65,7 +65,7 @@ def hidden(
         {name for dims in side for dim in dims for name in dim}
         for side in (spec.operands, spec.results)
     )
-    if node.op in _CUMULATIVE:
+    if node.op in CUMULATIVE:
         moved = (here ^ there) & factors  # the same dimension, of the operand and of the result
         if len(moved) == 1:
             return None
@@ -97,9 +97,9 @@ def _hide(
         for k in at:
             fills[k] = 0
         return True
-    if node.op in _CUMULATIVE:
+    if node.op in CUMULATIVE:
         if node.attr("reverse"):
-            fills[0] = _CUMULATIVE[node.op](operands[0].dtype)
+            fills[0] = CUMULATIVE[node.op](operands[0].dtype)
         return operands[0].dtype in _NUMBERS
     if node.op in _NEUTRAL:
         fills[0] = _NEUTRAL[node.op](operands[0].dtype)
@@ -161,6 +161,6 @@ _NEUTRAL: dict[str, _Neutral] = {
     "argmax": least, "argmin": most, "reduce_and": _every_bit, "reduce_max": least,
     "reduce_min": most, "reduce_or": _zero, "reduce_prod": _one, "reduce_xor": _zero,
 }  # fmt: skip
-_CUMULATIVE: dict[str, _Neutral] = {
+CUMULATIVE: dict[str, _Neutral] = {
     "cumlogsumexp": least, "cummax": least, "cummin": most, "cumprod": _one, "cumsum": _zero,
 }  # fmt: skip

@@ -84,6 +84,10 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "around": (with_gradients(lambda x: jnp.roll(x, 1, 0) * jnp.roll(x, -3, 0)), (normal(61, 9),)),
     "far around": (lambda x: jnp.roll(x, 20, 0) * jnp.roll(x, -9, 0), (normal(50, 9),)),
     "around twice": (lambda x: jnp.roll(x, (1, -2), (0, 1)), (normal(61, 27),)),
+    "totals": (
+        with_gradients(lambda x: jnp.cumsum(jnp.sin(x), 0) * jnp.roll(x, 2, 0)), (normal(61, 9),)
+    ),
+    "largest so far": (lambda x: lax.cummax(x, 0, reverse=True) - x, (normal(61, 9),)),
     "copied edge": (
         lambda x: jnp.convolve(jnp.pad(x, 2, mode="edge"), jnp.ones(5), mode="valid"),
         (normal(128),),
