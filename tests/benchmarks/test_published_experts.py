@@ -92,6 +92,7 @@ def test_products_in_8_bits_are_near_those_in_32() -> None:
         assert float(jnp.linalg.norm(a - b)) < 0.5 * max(float(jnp.linalg.norm(a)), 4.0)
 
 
+@pytest.mark.exhaustive
 def test_slots_are_where_their_experts_are(monkeypatch: Any) -> None:
     """Products of slots are split by experts over part of data parallelism, by tokens elsewhere."""
     found: list[Any] = []

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.helpers_exhaustive import usual
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MODELS = (
     "encoder_decoder",
@@ -64,7 +66,7 @@ def avals(tree: Any) -> list[tuple[Any, Any, Any]]:
     return [(path, leaf.shape, leaf.dtype) for path, leaf in leaves]
 
 
-@pytest.mark.parametrize("target", SMALL)
+@pytest.mark.parametrize("target", usual(SMALL, ["gpt:block"]))
 def test_two_steps_lower_the_loss_and_move_every_parameter(target: str) -> None:
     train_step, (params, opt_state, batch), options = build(target)
     before = jax.tree.map(np.array, params)  # copies: the step donates its parameters

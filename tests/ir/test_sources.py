@@ -56,7 +56,7 @@ def test_a_training_step_with_micro_batches_names_lines_of_its_loss() -> None:
 def test_stages_name_lines_of_their_loss() -> None:
     found = plan(
         loss, W, X, cluster="4xv100-16gb:2", optimizer=optax.adam(1e-3), pipeline=2,
-        baselines=False,
+        baselines=False, schedules="1f1b", substitutions=False,
     )  # fmt: skip
     assert files(found) == {HERE}
     loops = [n for a in found.analysed_programs for n in a.graph.nodes if n.op == "scan"]

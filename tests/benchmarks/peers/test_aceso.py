@@ -34,7 +34,7 @@ def test_cost_of_megatron(model: str, devices: int, wanted: float) -> None:
     assert cost.step_s == pytest.approx(wanted, abs=0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_aceso_is_beaten() -> None:
     """101.2 s for GPT 1.3B on 4 devices."""
     database = aceso.read(DATA / "aceso_gpt.tar.gz", model="gpt_1_3B")

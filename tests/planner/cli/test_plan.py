@@ -72,7 +72,10 @@ def test_host_means_the_devices_present(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("mesh", "axes"),
-    [("2x4", {"x": 2, "y": 4}), ("tensor=2,data=4", {"tensor": 2, "data": 4})],
+    [
+        pytest.param("2x4", {"x": 2, "y": 4}, marks=pytest.mark.exhaustive),
+        ("tensor=2,data=4", {"tensor": 2, "data": 4}),
+    ],
 )
 def test_mesh_and_microbatches_are_obeyed(mesh: str, axes: dict[str, int], run: Run) -> None:
     shape = ("--mesh", mesh, "--microbatches", "2", "--no-baselines", "--json")

@@ -112,24 +112,25 @@ prices: {dollars_per_device_hour: 3.6}
 def test_devices_of_a_priced_file_and_a_batch_for_each(run: Run, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(PRICED, encoding="utf-8")
     words = ("plan", "step.py:sized", "-c", "c.yaml", "--no-baselines", "-j", "1",
-             "--sweep", "devices=2..8,batch=8/device")  # fmt: skip
+             "--sweep", "devices=2..4,batch=8/device")  # fmt: skip
     shown = run(*words, "--report", "a.html", "-o", "sweep.json").out
     answer = json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8"))
-    assert [(row["devices"], row["batch"]) for row in answer["rows"]] == [(2, 16), (4, 32), (8, 64)]
+    assert [(row["devices"], row["batch"]) for row in answer["rows"]] == [(2, 16), (4, 32)]
     for row in answer["rows"]:
         assert row["swept"]["batch"] == "8/device"
         assert row["dollars"] == pytest.approx(row["devices"] * row["step_s"] * 3.6 / 3600)
     (said,) = answer["recommended"]
-    assert said["devices"] in (2, 4, 8)
+    assert said["devices"] in (2, 4)
     assert run("report", "sweep.json", "-o", "b.html").status == 0
     first, second = ((tmp_path / name).read_text(encoding="utf-8") for name in ("a.html", "b.html"))
     assert first == second
     assert said["sentence"] in first
     assert said["sentence"] in shown
-    assert "64 (8/device)" in shown
+    assert "32 (8/device)" in shown
     assert run("report", "sweep.json", "-o", "b.html", "--trace", "t.json").status == 2
 
 
+@pytest.mark.exhaustive
 def test_one_device_that_is_too_small_is_shown_so(run: Run) -> None:
     sweep = ("--sweep", "devices=1,2,width=64")
     ran = run(*SWEEP, *sweep, "--memory", "1kB", "--json", "-j", "1")

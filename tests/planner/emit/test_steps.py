@@ -103,7 +103,7 @@ def chosen(kind: str, reduction: str) -> list[ReshardStep]:
     [
         ("all-gather", "sum"),
         ("all-reduce", "max"),
-        ("all-reduce", "min"),
+        pytest.param("all-reduce", "min", marks=pytest.mark.exhaustive),
         ("all-reduce", "sum"),
         ("all-to-all", "sum"),
         ("mask", "sum"),

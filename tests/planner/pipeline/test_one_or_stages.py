@@ -219,7 +219,7 @@ def chained(params: Any, batch: Any) -> Any:
 
 def test_a_pipeline_is_chosen_where_the_network_is_slow():
     shape = jax.ShapeDtypeStruct
-    params = {"w": [shape((32, 512), jnp.float32)] * 4, "v": [shape((512, 32), jnp.float32)] * 4}
+    params = {"w": [shape((32, 512), jnp.float32)] * 3, "v": [shape((512, 32), jnp.float32)] * 3}
     batch = {"x": shape((64, 32), jnp.float32)}
     auto = plan(chained, params, batch, cluster=far_apart(), optimizer=CLIPPED)
     single = plan(chained, params, batch, cluster=far_apart(), optimizer=CLIPPED, pipeline="off")

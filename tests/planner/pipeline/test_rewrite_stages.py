@@ -64,7 +64,8 @@ def compiled_in_haste():
 @pytest.fixture(scope="module")
 def both():
     """Pipelines of one step, with rewrites and without."""
-    settings = {"cluster": "4xhost", "pipeline": 2, "microbatches": 4, "baselines": False}
+    settings = {"cluster": "4xhost", "pipeline": 2, "microbatches": 4, "baselines": False,
+                "schedules": ("1f1b",)}  # fmt: skip
     with without_proof():
         return [
             plan(loss, *ARGS, optimizer=ADAM, substitutions=on, **settings) for on in (True, False)

@@ -105,8 +105,11 @@ def large() -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     )
 
 
-@pytest.mark.parametrize("fn", [step, written_out])
-@pytest.mark.parametrize("emission", ["shard_map", "constraints"])
+@pytest.mark.parametrize(("emission", "fn"), [
+    ("shard_map", step), ("constraints", written_out),
+    *(pytest.param(*more, marks=pytest.mark.exhaustive)
+      for more in (("shard_map", written_out), ("constraints", step))),
+])  # fmt: skip
 def test_values_are_those_of_the_program(fn: Any, emission: str) -> None:
     found = plan(fn, *arguments(), emission=emission, **SETTINGS)
     assert found.program.host_bytes > 0

@@ -27,7 +27,7 @@ from planner.sharding.problem.skeleton_builder import outline_of
 from planner.sharding.search.mesh_shapes import mesh_of
 from tests.helpers_exhaustive import usual
 
-LAYERS = 5
+LAYERS = 4
 ROLES = ("parameter", "optimizer-state", "batch")
 
 

@@ -156,7 +156,7 @@ def test_settings_hold_and_a_file_knows_them(tmp_path: Path) -> None:
         plan(step, PARAMS, BATCH, cluster="2xh100", recompute="some")
 
 
-@pytest.mark.parametrize("seed", usual([1, 3, 5], [3]))
+@pytest.mark.parametrize("seed", usual([1, 3, 5], [5]))
 def test_random_choices_are_the_unsharded_step(seed: int) -> None:
     check_step(seed)
 

@@ -127,13 +127,13 @@ def test_small_problems_searched_as_wide_ones(monkeypatch: pytest.MonkeyPatch) -
         look(self, multipliers)
 
     monkeypatch.setattr(Kernel, "sample", counted)
-    for seed in range(400):
+    for seed in range(200):
         problem = instance(seed, nodes=(2, 9), most=800)
         best, found = brute_force(problem), solve(problem, options)
         assert_truthful(problem, found, best)
         missed += bool(best.choice) and not found.choice
         far += bool(found.choice) and found.cost > best.cost * 1.001
         assert solve(problem, options) == found
-    assert looked > 50
-    assert missed <= 2
-    assert far <= 5
+    assert looked > 25
+    assert missed <= 1
+    assert far <= 2
