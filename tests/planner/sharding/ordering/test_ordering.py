@@ -166,7 +166,7 @@ def along(traced: Traced, way: str) -> Any:
 @pytest.mark.parametrize(
     ("parts", "packed", "way"),
     [
-        (8, False, "zigzag"),
+        pytest.param(8, False, "zigzag", marks=pytest.mark.exhaustive),
         pytest.param(8, True, "zigzag", marks=pytest.mark.exhaustive),
         pytest.param(16, False, "zigzag", marks=pytest.mark.exhaustive),
         (16, True, "zigzag"),
