@@ -14,7 +14,7 @@ from ir import Mesh, Sharding
 from ...common.stop import Stop
 from ...solver.cached import solved
 from ...solver.exact.bucket_elimination import Tables
-from ...solver.options import GLIMPSE, REFINED, ROUGH
+from ...solver.options import COMBINED, GLIMPSE, REFINED, ROUGH
 from ...solver.problem import Floats, IntraSolution
 from ...solver.reduce.reduction_cache import ReductionCache
 from ...solver.solve import SolveOptions, solve
@@ -24,7 +24,7 @@ from ..problem.build import Builder
 from ..problem.in_flight import with_in_flight
 from ..problem.records import Built, Limits, MenuCache
 from ..problem.restricted import Cuts, Within, within
-from .baselines import Baseline, Recipes
+from .baselines import Baseline, Recipe, Recipes
 from .context import Candidate, Scope
 from .mesh_refinement import coarsened, joined, refined
 from .pinned import blocked, wished
@@ -224,15 +224,18 @@ class MeshSearch:
         if len(self.mesh.axes) > 2 and one_island:
             return []
         maker = Recipes(self.builder, program.kinds, program.roles)
-        found: list[Candidate] = []
         done: dict[tuple[object, ...], tuple[Candidate, bool] | None] = {}
         every = request.options.mesh is not None
-        for recipe in maker.recipes(every=every, apart=not one_island):
+        recipes = [*maker.recipes(every=every, apart=not one_island)]
+        for recipe in recipes:
             self.scope.say(f"baseline {recipe.name} on {self.mesh}")
-            key = (recipe.axis, id(recipe.state))
-            if key not in done:
-                done[key] = self.by_hand(recipe.name, self._pinned(maker.limits(recipe)))
-            priced = done[key]
+            if recipe.key not in done:
+                limits = self._pinned(maker.limits(recipe))
+                done[recipe.key] = self.by_hand(recipe.name, limits)
+        self._search_further(maker, recipes, done, [row for row in table.values() if row.fits])
+        found: list[Candidate] = []
+        for recipe in recipes:
+            priced = done[recipe.key]
             if priced is None:
                 continue
             candidate, fits = priced
@@ -245,6 +248,33 @@ class MeshSearch:
                 found.append(replace(candidate, name=recipe.name))
         return found
 
+    def _search_further(
+        self,
+        maker: Recipes,
+        recipes: Sequence[Recipe],
+        done: dict[tuple[object, ...], tuple[Candidate, bool] | None],
+        known: Sequence[Baseline],
+    ) -> None:
+        """Searches the hand-written plans further that may be the best of all so far.
+
+        Args:
+            maker: of their limits.
+            recipes: all of this mesh.
+            done: their prices, of which better ones take the place.
+            known: those of other meshes that fit.
+        """
+        steps = [row.step_s for row in known]
+        steps += [priced[0].account.step_s for priced in done.values() if priced and priced[1]]
+        best_s = min(steps, default=0.0) * (1 - COMBINED.tolerance)
+        for recipe in {recipe.key: recipe for recipe in recipes}.values():
+            priced = done[recipe.key]
+            if priced is None or priced[0].solution.bound >= best_s:
+                continue
+            further = self.by_hand(recipe.name, self._pinned(maker.limits(recipe)), COMBINED)
+            if further is not None:
+                least = min(priced, further, key=lambda p: (not p[1], p[0].account.step_s))
+                done[recipe.key] = least
+
     def _pinned(self, limits: Limits) -> Limits:
         """The user's pins, instead of the recipe's shardings of the same values."""
         wishes, given, asked = self.scope.program.wishes, limits.state, self._wished(limits)
@@ -256,16 +286,18 @@ class MeshSearch:
 
         return replace(asked, state=state)
 
-    def by_hand(self, name: str, limits: Limits) -> tuple[Candidate, bool] | None:
+    def by_hand(
+        self, name: str, limits: Limits, options: SolveOptions = ROUGH
+    ) -> tuple[Candidate, bool] | None:
         """The best plan within a hand-written one's limits, and whether it fits in memory."""
         builder, left = self.builder, self.build(limits)
         if not left.possible:
             return None
-        loose = self.solve(left, float("inf"), ROUGH)
+        loose = self.solve(left, float("inf"), options)
         if not loose.choice:  # no plan without buffers larger than the memory
             builder = self.with_room(float("inf"))
             left = self.build(limits, builder)
-            loose = self.solve(left, float("inf"), ROUGH)
+            loose = self.solve(left, float("inf"), options)
             if not loose.choice:
                 return None
         found = self.of(name, left.built, loose, builder)
@@ -275,7 +307,7 @@ class MeshSearch:
             held = self._held(name, left) or found
             if held.account.peak_bytes <= self.scope.limit:
                 return held, True
-            fitting = self.room.fitting(name, limits, left, held, ROUGH)
+            fitting = self.room.fitting(name, limits, left, held, options)
             if fitting is not None:
                 return fitting, True
         return found, False

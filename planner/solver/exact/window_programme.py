@@ -85,6 +85,8 @@ def combined(
             choice = left.lift(mixed.map.lift(near.map.lift(found.choice)).tolist())
             if (better := problem.cost(choice)) < cost:
                 best, cost = choice, better
+                if not options.budget.exact:  # a good choice is enough
+                    break
     return Combined(best, bound)
 
 
