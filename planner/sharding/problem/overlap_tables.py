@@ -64,7 +64,8 @@ def split_table(table: Floats, lengths: Lengths) -> tuple[Floats, Floats]:
     for longest_s, count in lengths:
         hidden += count * np.minimum(finite, INTERFERENCE * longest_s)
     hidden /= INTERFERENCE
-    return table * sum(count for _, count in lengths) - hidden, hidden
+    paid = finite * sum(count for _, count in lengths) - hidden
+    return np.where(np.isfinite(table), paid, np.inf), hidden
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,13 +98,13 @@ class PartsTable:
             table: seconds of the reshard, of all runs; infinite where there is no way.
         """
         paid, hidden = np.zeros(table.shape), np.zeros(table.shape)
+        finite = np.where(np.isfinite(table), table, 0.0)
         for longest_s, times in lengths:
-            behind = np.minimum(np.where(np.isfinite(table), table, 0.0), INTERFERENCE * longest_s)
-            behind = behind / INTERFERENCE
+            behind = np.minimum(finite, INTERFERENCE * longest_s) / INTERFERENCE
             less = self.added_s < table - behind
-            paid += times * np.where(less, self.added_s, table - behind)
+            paid += times * np.where(less, self.added_s, finite - behind)
             hidden += times * np.where(less, self.hidden_s, behind)
-        return paid, hidden
+        return np.where(np.isfinite(table) | np.isfinite(self.added_s), paid, np.inf), hidden
 
 
 @dataclass(frozen=True, slots=True, eq=False)

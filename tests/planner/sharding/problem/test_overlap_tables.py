@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from costmodel import INTERFERENCE
-from planner.sharding.problem.overlap_tables import lengths_of, most_finite, split_table
+from planner.sharding.problem.overlap_tables import (
+    PartsTable,
+    lengths_of,
+    most_finite,
+    split_table,
+)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -24,6 +29,17 @@ def test_paid_and_hidden_seconds_are_sums_over_sites(seed: int) -> None:
     np.testing.assert_allclose(hidden, saved, rtol=1e-9, atol=1e-12)
     expected = np.where(np.isfinite(table), sum(k for _, k in sites) * finite - saved, np.inf)
     np.testing.assert_allclose(paid, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_what_never_runs_is_forbidden_as_before_and_else_free() -> None:
+    table, added = np.array([[1.0, np.inf], [np.inf, 0.5]]), np.full((2, 2), np.inf)
+    added[1, 0] = 0.2
+    for lengths in ((), ((0.1, 0.0),)):
+        paid, hidden = split_table(table, lengths)
+        np.testing.assert_array_equal(paid, [[0.0, np.inf], [np.inf, 0.0]])
+        paid, hidden = PartsTable(added, np.zeros((2, 2))).at(lengths, table)
+        np.testing.assert_array_equal(paid, [[0.0, np.inf], [0.0, 0.0]])
+        np.testing.assert_array_equal(hidden, 0.0)
 
 
 def test_lengths_that_no_reshard_exceeds_are_one() -> None:
