@@ -175,7 +175,9 @@ class _Programme:
         )
         finite = np.isfinite(flat.cost)
         objective = np.concatenate((np.where(finite, flat.cost, 0.0), cost))
-        self.unit = float(np.abs(objective).max(initial=0.0)) / TOP_COST or 1.0
+        over = [np.append(w.cost, w.pool[w.table[cells] + place]) for w in self.excess]
+        most = [float(np.abs(row).max(initial=0.0)) for row in (objective, *over)]
+        self.unit = max(*most, *(w.constant for w in self.excess), 0.0) / TOP_COST or 1.0
         highs = Highs(
             cost=np.append(objective / self.unit, np.ones(windows)),
             row_count=row_count,
@@ -186,13 +188,11 @@ class _Programme:
             integral=np.arange(labels + len(cost) + windows) < labels,
             upper=np.concatenate((finite.astype(float), np.full(len(cost) + windows, np.inf))),
         )
-        for n, window in enumerate(self.excess):
-            seconds = np.append(window.cost, window.pool[window.table[cells] + place])
+        for n, (window, seconds) in enumerate(zip(self.excess, over, strict=True)):
             used = np.flatnonzero(seconds)
             index = np.append(used, labels + len(cost) + n)
-            highs.add_row(
-                index, np.append(seconds[used] / self.unit, -1.0), -window.constant / self.unit
-            )
+            value = np.append(seconds[used] / self.unit, -1.0)
+            highs.add_row(index, value, -window.constant / self.unit)
         return highs
 
     # --- solving ---

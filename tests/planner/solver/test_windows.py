@@ -90,6 +90,14 @@ def test_the_programme_proves_what_no_multiplier_does() -> None:
     assert found.bound == pytest.approx(6.000006, rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", [1959, 3425])  # what is left of their costs is rounding
+def test_windows_are_weighed_where_all_other_costs_cancel(seed: int) -> None:
+    problem = with_windows(instance(seed, most=600), seed)
+    found, best = solve(problem, PROOF), brute_force(problem)
+    assert found.stop is Stop.OPTIMAL
+    assert found.bound == pytest.approx(best.cost, rel=1e-9)
+
+
 @pytest.mark.parametrize("seeds", [range(300, 320), range(320, 340)], ids=str)
 def test_options_of_known_choices_are_combined_at_best(seeds: range) -> None:
     better = 0
