@@ -14,18 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ir import ATTENTION, REGIONS, Literal, Scan, While, takes_order, to_straight, to_zigzag
+from ir import ATTENTION, REGIONS, Literal, takes_order, to_straight, to_zigzag
 from ir.analysis import Place
 from ir.ordered_attention import with_order
 from ir.trace import Program
 
 from ..padding.classified import Classified
 from ..padding.nodes import can_be_padded
+from ..padding.region_forms import Port, RegionForms
 from ..padding.rules import hidden
 from ..recompute.draft import Draft, Item, Numbers, Value, draft_of, program_of
 from .nodes import OrderWriter
 
-Port = bool | None  # whether a value is in the order of zigzag; None if it is the same in both
 _ALONG = ("argmax", "argmin", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum")
 
 
@@ -133,7 +133,7 @@ class _Ordered:
 
 
 @dataclass
-class _Scope:
+class _Scope(RegionForms[_Ordered]):
     """One body while it is edited."""
 
     whole: _Ordered
@@ -274,69 +274,9 @@ class _Scope:
     # --- loops, branches and checkpoints -----------------------------------------------------
 
     def _region(self, i: int, item: Item) -> None:
-        edit = {"scan": self._scan, "while": self._while, "cond": self._cond,
-                "remat": self._remat}[item.op]  # fmt: skip
-        forms_in, forms_out, bodies = edit(i, item)
+        forms_in, forms_out, bodies = self.region(i, item)
         ins = [self.form(v, form=bool(f)) for v, f in zip(item.ins, forms_in, strict=True)]
         for v, form in zip(item.outs, forms_out, strict=True):
             inside = bool(form and self.dims(v))
             self.values[v] = _Value(None, v, True) if inside else _Value(v, None, False)
         self.items.append(replace(item, ins=ins, bodies=bodies))
-
-    def _body(
-        self, i: int, item: Item, number: int, entering: Sequence[Port], leaving: Sequence[Port]
-    ) -> tuple[Draft, list[Port]]:
-        """A body of node i, whose captured constants stay as they are."""
-        program = item.binding.bodies[number]
-        forms = [*([False] * len(program.consts)), *map(bool, entering)]
-        return self.whole.body(program, (*self.place, i, number), forms, leaving)
-
-    def _homes(self, values: Sequence[Value], *, along: int = -1) -> list[bool]:
-        """Whether values enter a region in order; not if they are taken apart along what is."""
-        return [self.home(v) is True and along not in self.dims(v) for v in values]
-
-    def _scan(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
-        wiring = Scan.of(item.node)
-        consts, carries, xs = wiring.operands(item.ins)
-        fixed, slices = self._homes(consts), self._homes(xs, along=0)
-        carried, found = self._homes(carries), list[Port]()
-        stacks = wiring.results(item.outs)[1]
-        apart = [None if 0 not in self.dims(v) else False for v in stacks]
-        while True:
-            wanted: list[Port] = [True if form else None for form in carried]
-            _, found = self._body(i, item, 0, [*fixed, *carried, *slices], [*wanted, *apart])
-            after = [bool(f) for f in found[: wiring.carries]]
-            if after == carried:
-                break
-            carried = [a or b for a, b in zip(carried, after, strict=True)]
-        leaving = [*carried, *(bool(f) for f in found[wiring.carries :])]
-        draft, _ = self._body(i, item, 0, [*fixed, *carried, *slices], leaving)
-        return [*fixed, *carried, *slices], leaving, {0: draft}
-
-    def _while(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
-        wiring = While.of(item.node)
-        of_test, of_step, carries = (self._homes(part) for part in wiring.operands(item.ins))
-        while True:
-            wanted: list[Port] = [True if form else None for form in carries]
-            _, found = self._body(i, item, wiring.step, [*of_step, *carries], wanted)
-            after = [bool(f) for f in found]
-            if after == carries:
-                break
-            carries = [a or b for a, b in zip(carries, after, strict=True)]
-        step, _ = self._body(i, item, wiring.step, [*of_step, *carries], list(carries))
-        test, _ = self._body(i, item, wiring.test, [*of_test, *carries], [False])
-        return [*of_test, *of_step, *carries], carries, {wiring.step: step, wiring.test: test}
-
-    def _cond(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
-        entering = self._homes(item.ins)
-        each = range(len(item.binding.bodies))
-        free: list[Port] = [None] * len(item.outs)
-        found = [self._body(i, item, b, entering[1:], free)[1] for b in each]
-        leaving = [any(forms) for forms in zip(*found, strict=True)]
-        bodies = {b: self._body(i, item, b, entering[1:], list(leaving))[0] for b in each}
-        return entering, leaving, bodies
-
-    def _remat(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
-        entering = self._homes(item.ins)
-        draft, forms = self._body(i, item, 0, entering, [None] * len(item.outs))
-        return entering, [bool(f) for f in forms], {0: draft}

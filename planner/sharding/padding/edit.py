@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ir import REGIONS, Literal, Node, Scan, TensorType, While, lookup
+from ir import REGIONS, Literal, Node, TensorType, lookup
 from ir.analysis import Place
 from ir.trace import Binding, Program
 
@@ -23,9 +23,8 @@ from .classified import Classified, Padding, Sizes
 from .moved_nodes import MovedWriter
 from .moving import Move, Moved, is_setting, move_of
 from .nodes import can_be_padded
+from .region_forms import Port, RegionForms
 from .rules import PRODUCTS, Hidden, Number, hidden, looked_up
-
-Port = bool | None  # of what enters or leaves a body: whether it is padded; None if either serves
 
 
 def padded(program: Program, padding: Padding, known: Classified | None = None) -> Program:
@@ -115,7 +114,7 @@ def program_item(program: Program) -> Item:
 
 
 @dataclass
-class _Scope:
+class _Scope(RegionForms[_Padded]):
     """One body while it is edited."""
 
     whole: _Padded
@@ -312,9 +311,7 @@ class _Scope:
     # --- loops, branches and checkpoints -----------------------------------------------------
 
     def _region(self, i: int, item: Item) -> None:
-        edit = {"scan": self._scan, "while": self._while, "cond": self._cond,
-                "remat": self._remat}[item.op]  # fmt: skip
-        forms_in, forms_out, bodies = edit(i, item)
+        forms_in, forms_out, bodies = self.region(i, item)
         numbers = self.whole.numbers
         ins = [
             self.form(v, form=bool(f), like=item) for v, f in zip(item.ins, forms_in, strict=True)
@@ -331,64 +328,6 @@ class _Scope:
                 self.values[v] = _Value(v, None, sizes, False)
                 outs.append(v)
         self.items.append(replace(item, ins=ins, outs=outs, bodies=bodies))
-
-    def _body(
-        self, i: int, item: Item, number: int, entering: Sequence[Port], leaving: Sequence[Port]
-    ) -> tuple[Draft, list[Port]]:
-        """A body of node i, whose captured constants stay as they are."""
-        program = item.binding.bodies[number]
-        forms = [*([False] * len(program.consts)), *map(bool, entering)]
-        return self.whole.body(program, (*self.place, i, number), forms, leaving)
-
-    def _homes(self, values: Sequence[Value], *, along: int = -1) -> list[bool]:
-        """Whether values enter a region padded; not if they are taken apart along what is."""
-        return [self.home(v) is True and along not in self.dims(v) for v in values]
-
-    def _scan(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
-        wiring = Scan.of(item.node)
-        consts, carries, xs = wiring.operands(item.ins)
-        fixed, slices = self._homes(consts), self._homes(xs, along=0)
-        carried, found = self._homes(carries), list[Port]()
-        stacks = wiring.results(item.outs)[1]
-        apart = [None if 0 not in self.dims(v) else False for v in stacks]
-        while True:
-            wanted: list[Port] = [True if form else None for form in carried]
-            _, found = self._body(i, item, 0, [*fixed, *carried, *slices], [*wanted, *apart])
-            after = [bool(f) for f in found[: wiring.carries]]
-            if after == carried:
-                break
-            carried = [a or b for a, b in zip(carried, after, strict=True)]
-        leaving = [*carried, *(bool(f) for f in found[wiring.carries :])]
-        draft, _ = self._body(i, item, 0, [*fixed, *carried, *slices], leaving)
-        return [*fixed, *carried, *slices], leaving, {0: draft}
-
-    def _while(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
-        wiring = While.of(item.node)
-        of_test, of_step, carries = (self._homes(part) for part in wiring.operands(item.ins))
-        while True:
-            wanted: list[Port] = [True if form else None for form in carries]
-            _, found = self._body(i, item, wiring.step, [*of_step, *carries], wanted)
-            after = [bool(f) for f in found]
-            if after == carries:
-                break
-            carries = [a or b for a, b in zip(carries, after, strict=True)]
-        step, _ = self._body(i, item, wiring.step, [*of_step, *carries], list(carries))
-        test, _ = self._body(i, item, wiring.test, [*of_test, *carries], [False])
-        return [*of_test, *of_step, *carries], carries, {wiring.step: step, wiring.test: test}
-
-    def _cond(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
-        entering = self._homes(item.ins)
-        each = range(len(item.binding.bodies))
-        free: list[Port] = [None] * len(item.outs)
-        found = [self._body(i, item, b, entering[1:], free)[1] for b in each]
-        leaving = [any(forms) for forms in zip(*found, strict=True)]
-        bodies = {b: self._body(i, item, b, entering[1:], list(leaving))[0] for b in each}
-        return entering, leaving, bodies
-
-    def _remat(self, i: int, item: Item) -> tuple[list[bool], list[bool], dict[int, Draft]]:
-        entering = self._homes(item.ins)
-        draft, forms = self._body(i, item, 0, entering, [None] * len(item.outs))
-        return entering, [bool(f) for f in forms], {0: draft}
 
 
 # Ops that make zeros of zeros, of their only operand.
