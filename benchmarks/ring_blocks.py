@@ -46,7 +46,7 @@ HEAD = "| devices | pass | way | share of a plan | with their kernels | publishe
 
 
 class Scaled:
-    """Prices of a device whose attention takes so many times as long."""
+    """Prices of a device with attention slower by a factor."""
 
     def __init__(self, compute: ComputeModel, times: float) -> None:
         self.compute, self.times, self.launch_s = compute, times, compute.launch_s

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from ir.trace import Traced
 
-from ...common.errors import PlanError
 from ...files.program_plan import OrderedRow
-from ..padding.classified import Classified
+from ..padding.rows import with_dimension
 from .edit import Order, ordered
 
 
@@ -20,15 +19,8 @@ def as_ordered(traced: Traced, rows: Sequence[OrderedRow], where: str) -> Traced
         PlanError: if the program does not have a dimension of a row.
     """
     for row in rows:
-        known = Classified(traced.graph)
-        value = known.flat.names.get((row.place, row.number))
-        shape = () if value is None else known.flat.values[value].type.shape
-        if row.dim >= len(shape) or shape[row.dim] != row.was:
-            raise PlanError(
-                f"it orders dimension {row.dim} of value {row.number}, of {row.was} elements, here "
-                f"the shape is {shape}", kind="differs", where=where,
-                remedy="plan this function anew",
-            )  # fmt: skip
+        what = f"it orders dimension {row.dim} of value {row.number}, of {row.was} elements"
+        known = with_dimension(traced, row, what, where)
         order = Order(row.place, row.number, row.dim, row.parts)
         traced = replace(traced, program=ordered(traced.program, order, known))
     return traced

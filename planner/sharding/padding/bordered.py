@@ -123,7 +123,7 @@ class Borders:
     def _best(self, start: int, devices: int, least: int) -> tuple[int, int]:
         """The padded size of a class, and its parts: as many bytes as can be, less padding.
 
-        Its group has at least so many classes.
+        Its group has at least this number of classes.
         """
         elements = self.classes[start].size
         for parts in range(devices, 1, -1):
