@@ -15,6 +15,7 @@ import optax
 import pytest
 
 from planner import load, plan
+from planner.common.compiler_options import compiler_options, options_here
 from tests.planner.programs import slow_machine
 
 from .smoke_programs import PROGRAMS, RNG, stacked
@@ -40,6 +41,12 @@ def test_small_programs_run_as_planned(name: str, emission: str, tmp_path: Any) 
     again.save(tmp_path / "b.json")
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
     assert_same(again.compile()(*args), jax.jit(fn)(*args))
+
+
+def test_the_compiler_knows_the_options_for_gpus() -> None:
+    """Every backend of a version of JAX reads the options of all."""
+    wanted = compiler_options(overlap=True, copies=True, rings=True, on_host=True)
+    jax.jit(jnp.sin, compiler_options=options_here(wanted))(1.0)
 
 
 def mean_loss(params: Any, batch: Any) -> Any:

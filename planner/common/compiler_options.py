@@ -18,8 +18,11 @@ with such copies are compiled without graphs; steps of those have not been measu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+
+import jaxlib
 
 # Source: XLA, xla/debug_options_flags.cc.
 OVERLAPPING: Mapping[str, bool] = MappingProxyType({
@@ -38,13 +41,31 @@ TOGETHER: Mapping[str, int] = MappingProxyType({
 # The fewest commands that become a graph: more than any program has.
 WITHOUT_GRAPHS: Mapping[str, int] = MappingProxyType({"xla_gpu_graph_min_graph_size": 1_000_000})
 GPU_PLATFORMS = ("gpu", "cuda")
+# Options that have other names and values since jaxlib 0.11.1: a mode, of which 2 pipelines all
+# collectives that can be and 0 leaves them to XLA (openxla/xla, pull request 45836).
+RENAMED_SINCE = (0, 11, 1)
+RENAMED: Mapping[str, str] = MappingProxyType({
+    "xla_gpu_enable_pipelined_all_gather": "xla_gpu_pipeline_all_gather",
+    "xla_gpu_enable_pipelined_all_reduce": "xla_gpu_pipeline_all_reduce",
+    "xla_gpu_enable_pipelined_reduce_scatter": "xla_gpu_pipeline_reduce_scatter",
+})  # fmt: skip
 
 Options = Mapping[str, bool | int]
 
 
+def options_here(options: Options, version: str = jaxlib.__version__) -> dict[str, bool | int]:
+    """Options of a plan file, in the names that the compiler of a version of jaxlib has for them.
+
+    Plan files have the names of jaxlib 0.10, whatever wrote them.
+    """
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) < RENAMED_SINCE:
+        return dict(options)
+    return {RENAMED.get(n, n): 2 * v if n in RENAMED else v for n, v in options.items()}
+
+
 def options_on(platform: str, options: Options) -> dict[str, bool | int] | None:
     """The `compiler_options` of `jax.jit` for devices of a platform: None but for GPUs."""
-    return dict(options) if options and platform in GPU_PLATFORMS else None
+    return options_here(options) if options and platform in GPU_PLATFORMS else None
 
 
 def compiler_options(

@@ -18,7 +18,7 @@ from .gpu_targets import GPU_TARGETS
 from .jit import HOST_MEMORY, CompiledPlan
 
 COMPILERS = ("host", "gpu-aot", "gpu")
-PLUGIN = "jax_cuda12_plugin"
+PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 # Some tall products have no tiling that XLA's Triton products accept; the GPU library takes them.
 _NO_TILING = "Couldn't find output tile sizes"
 _WITHOUT_TRITON = {"xla_gpu_enable_triton_gemm": False}
@@ -49,7 +49,7 @@ class Compiled:
 
 def has_plugin() -> bool:
     """Whether XLA's GPU compiler is installed."""
-    return importlib.util.find_spec(PLUGIN) is not None
+    return any(importlib.util.find_spec(name) is not None for name in PLUGINS)
 
 
 def gpus_present() -> int:

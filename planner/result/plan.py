@@ -17,7 +17,7 @@ from ir import LoweredPlan, Sharding
 from ir.analysis import flatten
 from ir.trace import Traced
 
-from ..common.compiler_options import options_of_all
+from ..common.compiler_options import options_here, options_of_all
 from ..common.errors import PlanError
 from ..common.log import LOGGER
 from ..common.surface import public_methods
@@ -283,10 +283,13 @@ class Plan(PlanView):
     def compiler_options(self) -> dict[str, bool | int]:
         """Options of XLA's compiler that `compile` sets for GPUs; none for other devices.
 
-        They are those of the plan file; of a plan in stages, those for all of its programs. A step
-        of your own is compiled with the same ones by `jax.jit(..., compiler_options=...)`.
+        They are those of the plan file, in the names of the jaxlib installed; of a plan in stages,
+        those for all of its programs. A step of your own is compiled with the same ones by
+        `jax.jit(..., compiler_options=...)`.
         """
-        return options_of_all([program.compiler_options for program in self.file.programs])
+        return options_here(
+            options_of_all([program.compiler_options for program in self.file.programs])
+        )
 
     @cached_property
     def _lowered(self) -> LoweredPlan:

@@ -213,8 +213,8 @@ def test_the_compiler_knows_the_options(monkeypatch: pytest.MonkeyPatch) -> None
     """Every backend reads the options of all, so that one for CPUs refuses what none has."""
     traced, decisions = plan_of_step()
     monkeypatch.setattr(compiler_options, "GPU_PLATFORMS", ("cpu",))
-    options = compiler_options.compiler_options(overlap=True)
-    assert options
+    options = compiler_options.compiler_options(overlap=True, copies=True, rings=True, on_host=True)
+    assert len(options) == 6
     compile_plan(traced, lowered(traced, decisions), gpu_options=options).lower(
         STATE, BATCH
     ).compile()

@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 import jax
+import jaxlib
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -88,8 +89,16 @@ def shard(fn: Any, *args: Any, mesh: Mesh | None = None) -> Any:
         in_shardings=ins,
         out_shardings=jax.tree.unflatten(tree, outs),
         donate_argnums=DONATED,
-        compiler_options=GPU_OPTIONS if platform == "gpu" else None,
+        compiler_options=gpu_options() if platform == "gpu" else None,
     )
+
+
+def gpu_options(version: str = jaxlib.__version__) -> dict[str, Any]:
+    """GPU_OPTIONS in the names of jaxlib: since 0.11.1 some are modes, of which 2 is on."""
+    if tuple(int(n) for n in version.split(".")[:3] if n.isdigit()) < (0, 11, 1):
+        return GPU_OPTIONS
+    old, new = "xla_gpu_enable_pipelined_", "xla_gpu_pipeline_"
+    return {n.replace(old, new): 2 * v if old in n else v for n, v in GPU_OPTIONS.items()}
 
 
 def constrained(fn: Any, mesh: Mesh) -> Any:

@@ -126,7 +126,7 @@ def test_a_partitioner_that_chooses_otherwise_is_found_out() -> None:
 
 
 def test_without_the_plugin_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilers, "PLUGIN", "no_such_plugin")
+    monkeypatch.setattr(compilers, "PLUGINS", ("no_such_plugin",))
     p = plan(jnp.tanh, struct(8, 8), cluster="8xh100", baselines=False)
     with pytest.raises(PlanError, match=r"meshwright\[gpu-aot\]") as error:
         verify(p, compiler="gpu-aot")
