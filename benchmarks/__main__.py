@@ -32,6 +32,7 @@ BENCHES = (
     "memory-oracle",
     "one-gpu",
     "one-gpu-ops",
+    "one-gpu-plans",
     "oracles",
     "overlap",
     "pipeline-plans",

@@ -116,6 +116,22 @@ def kernel_seconds(step: Any, args: Any) -> tuple[float, float]:
     return seconds, count
 
 
+def step_seconds(step: Any) -> float:
+    """Seconds of a step, of the fastest run of some in a row; one step goes before."""
+    jax.block_until_ready(step())
+    begun = time.perf_counter()
+    jax.block_until_ready(step())
+    count = int(max(RUNS, min(STEPS, RUN_S / (time.perf_counter() - begun))))
+    runs: list[float] = []
+    for _ in range(RUNS):
+        begun = time.perf_counter()
+        for _ in range(count):
+            last = step()
+        jax.block_until_ready(last)
+        runs.append((time.perf_counter() - begun) / count)
+    return min(runs)
+
+
 def measure(name: str) -> dict[str, Any]:
     """Runs one program on the first GPU."""
     fn, args, limit = PROGRAMS[name]()
@@ -130,21 +146,11 @@ def measure(name: str) -> dict[str, Any]:
         state.append((*found[:2], *given[2:]) if reused else given)
         return found[2] if reused else found
 
-    for _ in range(2):
-        jax.block_until_ready(step())
-    begun = time.perf_counter()
     jax.block_until_ready(step())
-    count = int(max(RUNS, min(STEPS, RUN_S / (time.perf_counter() - begun))))
-    runs: list[float] = []
-    for _ in range(RUNS):
-        begun = time.perf_counter()
-        for _ in range(count):
-            last = step()
-        jax.block_until_ready(last)
-        runs.append((time.perf_counter() - begun) / count)
+    fastest = step_seconds(step)
     seconds, kernels = kernel_seconds(step, None)
     return dict(zip(COLUMNS, (
-        name, min(runs), seconds, kernels, memory.peak_memory_in_bytes,
+        name, fastest, seconds, kernels, memory.peak_memory_in_bytes,
         memory.argument_size_in_bytes, memory.temp_size_in_bytes, memory.host_temp_size_in_bytes,
     ), strict=True))  # fmt: skip
 

@@ -1,0 +1,137 @@
+# pyright: basic
+"""Plans that ran on one GPU: predicted beside measured steps, and XLA's memory.
+
+    python -m benchmarks one-gpu-plans [--only NAME]
+
+Plans are made for one H100 with the usual settings, so that they compute again, wait in the memory
+of the host, run attention in kernels and experts in tiles where that pays, or where the memory
+allowed asks for it. Steps were measured as the plans emit them (`benchmarks/data/
+one_gpu_h100_plans.csv`), beside what the function takes under `jax.jit` as it is written; no
+constant is fitted to them. On a machine with a GPU `--measure FILE` runs both from equal values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.one_gpu import CLUSTER, donated, kernel_seconds, random_values, step_seconds
+from benchmarks.one_gpu_programs import PROGRAMS
+from planner import plan
+
+MEASURED = Path(__file__).parent / "data" / "one_gpu_h100_plans.csv"
+# Name of a plan: its program, and the memory it may take [byte] if less than the device has.
+PLANS: dict[str, tuple[str, int | None]] = {
+    "llama-1b": ("llama-1b", None),
+    "llama-1b in 24 GB": ("llama-1b", 24_000_000_000),
+    "llama-1b in 18 GB": ("llama-1b", 18_000_000_000),
+    "llama-1b in 14 GB": ("llama-1b", 14_000_000_000),
+    **{name: (name, None) for name in (
+        "llama-1b offload", "llama written", "experts ragged", "experts slots", "gpt dropout",
+        "moe", "lstm", "dlrm", "llama-1b decode", "stencil",
+    )},
+}  # fmt: skip
+COLUMNS: tuple[str, ...] = (
+    "plan", "seconds", "kernel_s", "kernels", "argument_bytes", "temporary_bytes", "loss",
+    "written_s", "written_loss",
+)  # fmt: skip
+
+
+def planned(name: str) -> tuple[Any, tuple[Any, ...], int, tuple[int, ...]]:
+    """A plan, the shapes of its arguments, the limit of integers, and what is donated."""
+    program, memory = PLANS[name]
+    fn, args, limit = PROGRAMS[program]()
+    reused = donated(program, args)
+    made = plan(
+        fn, *args, cluster=CLUSTER, donate_argnums=reused, baselines=False, memory_bytes=memory,
+        recompute="written" if "offload" in program else "auto",
+    )  # fmt: skip
+    return made, args, limit, reused
+
+
+def _run(call: Any, args: Any, limit: int, reused: tuple[int, ...]) -> tuple[float, ...]:
+    """Seconds of a step, of its kernels, their number, and the first loss (or sum) it gives."""
+    state = [random_values(args, limit)]
+
+    def step(_: Any = None) -> Any:
+        given = state.pop()
+        found = call(*given)
+        state.append((*found[:2], *given[2:]) if reused else given)
+        return found[2] if reused else found
+
+    first = jax.tree.leaves(jax.block_until_ready(step()))[0]
+    seconds = step_seconds(step)
+    return seconds, *kernel_seconds(step, None), float(jnp.sum(first.astype(jnp.float32)))
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Runs a plan on the first GPU, and its program as it is written."""
+    made, args, limit, reused = planned(name)
+    emitted = made.compile(devices=jax.devices("gpu")[:1])
+    memory: Any = emitted.lower_as_planned().compile().memory_analysis()
+    seconds, kernel_s, kernels, loss = _run(emitted, args, limit, reused)
+    written = jax.jit(PROGRAMS[PLANS[name][0]]()[0], donate_argnums=reused)
+    written_s, *_, written_loss = _run(written, args, limit, reused)
+    return dict(zip(COLUMNS, (
+        name, seconds, kernel_s, kernels, memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes, loss, written_s, written_loss,
+    ), strict=True))  # fmt: skip
+
+
+def compared(row: dict[str, Any]) -> dict[str, Any]:
+    """What a plan was said to take, and took."""
+    made, _, _, reused = planned(row["plan"])
+    types, results = made.graph.types, made.graph.outputs
+    own = 0 if reused else sum(types[n].nbytes for n in results if isinstance(n, int))
+    took = row["argument_bytes"] + row["temporary_bytes"] + own
+    return {
+        "plan": row["plan"], "predicted_s": made.step_s, "measured_s": row["seconds"],
+        "difference": made.step_s / row["seconds"] - 1, "written_s": row["written_s"] or None,
+        "predicted_peak_bytes": made.peak_bytes, "compiled_bytes": took,
+        "peak_difference": made.peak_bytes / took - 1,
+    }  # fmt: skip
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    with path.open(newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        return [{k: v if k == "plan" else float(v or 0) for k, v in r.items()} for r in rows]
+
+
+def main(quick: bool) -> list[dict[str, Any]]:
+    """Prints the table, or measures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks one-gpu-plans")
+    parser.add_argument("--only", default="", help="plans whose names contain this")
+    parser.add_argument("--measure", type=Path, help="file to write")
+    given = parser.parse_known_args()[0]
+    if given.measure:
+        with given.measure.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            for name in (name for name in PLANS if given.only in name):
+                writer.writerow(measure(name))
+                file.flush()
+        return _rows(given.measure)
+    print("| plan | predicted ms | measured ms | difference | as written, ms | predicted GB "
+          "| XLA's GB |\n|---|---|---|---|---|---|---|")  # fmt: skip
+    found: list[dict[str, Any]] = []
+    for row in (r for r in _rows(MEASURED) if given.only in r["plan"]):
+        r = compared(row)
+        found.append(r)
+        written = f"{r['written_s'] * 1e3:.1f}" if r["written_s"] else ""
+        print(f"| {r['plan']} | {r['predicted_s'] * 1e3:.1f} | {r['measured_s'] * 1e3:.1f} "
+              f"| {r['difference']:+.1%} | {written} | {r['predicted_peak_bytes'] / 1e9:.2f} "
+              f"| {r['compiled_bytes'] / 1e9:.2f} |", flush=True)  # fmt: skip
+        if quick and len(found) == 3:
+            break
+    for what, key in (("step", "difference"), ("memory", "peak_difference")):
+        sizes = [abs(r[key]) for r in found]
+        print(f"\n{what}: median difference {statistics.median(sizes):.1%}, at most "
+              f"{max(sizes):.1%}, of {len(sizes)} plans")  # fmt: skip
+    return found
