@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-import jaxlib
+from jaxlib import version as jaxlib_version
 
 # Source: XLA, xla/debug_options_flags.cc.
 OVERLAPPING: Mapping[str, bool] = MappingProxyType({
@@ -54,7 +54,9 @@ RENAMED: Mapping[str, str] = MappingProxyType({
 Options = Mapping[str, bool | int]
 
 
-def options_here(options: Options, version: str = jaxlib.__version__) -> dict[str, bool | int]:
+def options_here(
+    options: Options, version: str = jaxlib_version.__version__
+) -> dict[str, bool | int]:
     """Options of a plan file, in the names that the compiler of a version of jaxlib has for them.
 
     Plan files have the names of jaxlib 0.10, whatever wrote them.

@@ -6,10 +6,10 @@ from hashlib import sha256
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxlib import version as jaxlib_version
 
 # <plan>
 MESH: dict[str, int] = {}
@@ -93,7 +93,7 @@ def shard(fn: Any, *args: Any, mesh: Mesh | None = None) -> Any:
     )
 
 
-def gpu_options(version: str = jaxlib.__version__) -> dict[str, Any]:
+def gpu_options(version: str = jaxlib_version.__version__) -> dict[str, Any]:
     """GPU_OPTIONS in the names of jaxlib: since 0.11.1 some are modes, of which 2 is on."""
     if tuple(int(n) for n in version.split(".")[:3] if n.isdigit()) < (0, 11, 1):
         return GPU_OPTIONS
