@@ -94,11 +94,12 @@ def shard(fn: Any, *args: Any, mesh: Mesh | None = None) -> Any:
 
 
 def gpu_options(version: str = jaxlib_version.__version__) -> dict[str, Any]:
-    """GPU_OPTIONS in the names of jaxlib: since 0.11.1 some are modes, of which 2 is on."""
+    """GPU_OPTIONS in the names of jaxlib: from 0.11.1 some are modes, 2 is on."""
     if tuple(int(n) for n in version.split(".")[:3] if n.isdigit()) < (0, 11, 1):
         return GPU_OPTIONS
     old, new = "xla_gpu_enable_pipelined_", "xla_gpu_pipeline_"
-    return {n.replace(old, new): 2 * v if old in n else v for n, v in GPU_OPTIONS.items()}
+    options = GPU_OPTIONS.items()
+    return {n.replace(old, new): 2 * v if old in n else v for n, v in options}
 
 
 def constrained(fn: Any, mesh: Mesh) -> Any:
