@@ -22,6 +22,7 @@ from ..problem.facts import Facts
 from .host_memory import HostCopy, host_bytes, host_copies
 from .in_parts import BesideProduct, beside_product
 from .inside_ops import Inside, inside_ops
+from .last_reshards import read_beside_bytes, stays_bytes
 from .stacks import early_stacks, is_strided, merged_stacks, turned_stacks
 
 # XLA's CPU compiler fuses less and computes 16-bit numbers in 32 bits: its temporaries over those
@@ -119,7 +120,7 @@ def held_at(facts: Facts, reshard: Reshard) -> tuple[int, str]:
         return facts.at(facts.flat.ops[passage.op]), "after" if made else "before"
     if passage.link >= 0:
         return passage.time, "both"
-    return passage.time, "both" if passage.site.position in facts.tied_in else "before"
+    return passage.time, "both" if passage.site.position in facts.overwriting else "before"
 
 
 def _as_compiled(decided: Decided, moments: int) -> NDArray[np.float64]:
@@ -151,8 +152,8 @@ def _not_waiting(facts: Facts, plan: LoweredPlan) -> Iterator[tuple[int, int, in
             yield flat.ops[i].time, facts.at(flat.ops[i]), size
 
 
-def _passing_bytes(change: Change, holds: str, mesh: Mesh) -> tuple[int, int]:
-    """Bytes of a reshard's transient buffers, and of its largest state on the way.
+def _passing_bytes(change: Change, holds: str, mesh: Mesh) -> tuple[int, int, int]:
+    """Bytes of a reshard's transient buffers, of its largest state on the way, and of its last one.
 
     A gather along another dimension than the first writes shard after shard, which is another order
     of the elements: its result is copied into the buffer that the nodes count. A slice is part of
@@ -167,19 +168,20 @@ def _passing_bytes(change: Change, holds: str, mesh: Mesh) -> tuple[int, int]:
         on_the_way = on_the_way[:-1]
     raw = change.before.local_bytes(type_, mesh) if holds == "after" else 0
     widest = max(on_the_way, default=0)
-    return raw + widest, widest
+    return raw + widest, widest, on_the_way[-1] if on_the_way else 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
     """Costs of a change of state.
 
-    passes, widest: as `_passing_bytes` has them; ends: the larger one of its two states [byte].
+    passes, widest, last: as `_passing_bytes` has them; ends: larger one of its two states [byte].
     runs: kind, axes, bytes and seconds of its collectives, all runs together.
     """
 
     passes: int
     widest: int
+    last: int
     ends: int
     runs: tuple[tuple[str, tuple[str, ...], float, float], ...]
 
@@ -190,7 +192,7 @@ class _Priced:
 
 def _priced_in_parts(found: BesideProduct) -> _Priced:
     held, runs = found.held_bytes, (found.kind, found.axes, found.sent_bytes, found.seconds)
-    return _Priced(held, held, held, (runs,))
+    return _Priced(held, held, held, held, (runs,))
 
 
 def _priced(reshard: ReshardModel, moved: Reshard, holds: str) -> _Priced:
@@ -220,6 +222,7 @@ def account(decided: Decided) -> Account:
     priced: dict[tuple[int, float, str], _Priced] = {}  # by change, which many sites share
     # transient buffers of one op coexist; those of ops and region entries follow each other
     passing: dict[int, dict[object, int]] = {}
+    staying: dict[int, int] = {}
     widest: dict[int, int] = {}
     ends: dict[int, int] = {}
     rows: list[_Priced] = []
@@ -234,7 +237,9 @@ def account(decided: Decided) -> Account:
         if 0 <= time < len(memory):
             here = passing.setdefault(time, {})
             together = op if op >= 0 else ("apart", n)
-            here[together] = here.get(together, 0) + each.passes
+            stays = stays_bytes(facts, moved, each.last, mesh)
+            staying[time] = staying.get(time, 0) + stays
+            here[together] = here.get(together, 0) + each.passes - stays
             widest[time] = max(widest.get(time, 0), each.widest)
             ends[time] = max(ends.get(time, 0), each.ends)
     exposed, window_of, windows = _overlapped(decided, [row.seconds for row in rows], in_parts)
@@ -252,7 +257,9 @@ def account(decided: Decided) -> Account:
         figures = own.sent_bytes, own.count, own.seconds, own.exposed_s
         row[:] = [a + b for a, b in zip(row, figures, strict=True)]
     for moment, here in passing.items():
-        memory[moment] += max(here.values())
+        memory[moment] += max(here.values()) + staying[moment]
+    if built.beside_s is not None and staying.get(facts.flat.clock - 1, 0):
+        memory[facts.flat.clock - 1] += read_beside_bytes(facts, plan)
     collectives = tuple(
         Collective(kind, axes, mesh.product(axes), sent, count, seconds, cause, exposed_s)
         for (kind, axes, cause), (sent, count, seconds, exposed_s) in merged.items()

@@ -33,6 +33,7 @@ class Facts:
 
     Attributes:
         tied_in: result position -> argument that it shares one state with.
+        overwriting: positions of results that take the buffer of their donated argument.
         partial: values that some strategy leaves as partial sums worth keeping.
         shared: values of ops that get a node of their own: read more than once or never, or one of
             several results.
@@ -58,6 +59,7 @@ class Facts:
         self.flat, self.traffic = flat, analyse(flat)
         self._priced: dict[ComputeModel, Traffic] = {}
         self.tied_in = {out: flat.inputs[a] for a, out in ties}
+        self.overwriting = {out for a, out in ties if a in donated}
         self.specs = Specs(flat)
         self.partial = may_be_partial(flat, self.specs)
         self.uses = uses(flat)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -256,3 +257,38 @@ def test_partial_sums_that_are_added_as_they_are_do_not_wait() -> None:
     one = 4096 * 256 * 4
     assert found.program.argument_bytes > 8 * one
     assert found.peak_bytes - found.program.argument_bytes < 3 * one
+
+
+def stacked_step(size: int) -> tuple[Any, ...]:
+    """A loss over two stacks of weights, which a split of the second dimension leaves in shards."""
+    params = [struct(6, size, 4 * size), struct(6, 4 * size, size)]
+
+    def loss(params, x):
+        def body(x, pair):
+            return x + jax.nn.relu(x @ pair[0]) @ pair[1], None
+
+        return jnp.mean(lax.scan(jax.checkpoint(body), x, params)[0] ** 2)
+
+    return loss, params, struct(8, size)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_reshards_of_results_wait_for_each_other(split: bool) -> None:
+    """Gathered parameters are there before the last one is copied to its place.
+
+    Of one that stays in shards the gradient is there too: its update runs beside the gathers.
+    """
+    states = [(f"opt_state/0/{name}/{k}", "[-,x,-]") for name in ("mu", "nu") for k in range(2)]
+    found = plan(
+        *stacked_step(64), cluster="8xh100", optimizer=optax.adam(1e-3), mesh=(8,), pipeline="off",
+        substitutions=False, baselines=False, padding=False,
+        pins=(("params/0", "[-,-,-]"), ("params/1", "[-,x,-]" if split else "[-,-,-]"), *states),
+    )  # fmt: skip
+    results = [r for r in found._lowered.reshards if r.passage.op < 0 and r.passage.link < 0]
+    gathered = [r for r in results if r.change.type.rank]
+    one = 6 * 64 * 256 * 4
+    assert [r.change.type.nbytes for r in gathered] == [one] * (1 if split else 2)
+    assert {step.dim for r in gathered for step in r.change.steps} == {1}
+    held = found.analysed.account.memory[found._lowered.flat.clock - 1]
+    waits = one + one // 8 if split else 2 * one
+    assert held == pytest.approx(found.program.argument_bytes + waits, rel=3e-3)
