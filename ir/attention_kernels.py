@@ -20,12 +20,12 @@ from jax.core import Tracer
 from .arranged_attention import Arranged
 from .compact_values import Constants, Known, producers
 from .host_kernels import cudnn_assumed
+from .inlined import group_of
 from .jax_compilers import differentiated_through
 from .jax_internals import (
     REMAT,
     Literal,
     function_of,
-    group_of,
     opened,
     params_of,
     run_equation,

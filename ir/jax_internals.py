@@ -8,7 +8,6 @@ an unknown one a single error. Devices and lowerings are those of `jax_compilers
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, final
@@ -30,36 +29,12 @@ try:  # names that a version may move
 except ImportError as error:
     raise ImportError(f"JAX {jax.__version__} is installed ({error}), but {known()}") from error
 
-# Calls that only group equations, and those with custom derivatives -> the parameter that holds the
-# body.
-_GROUPS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-}
-_DERIVED = {
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-}
 REMAT = ("remat2", "remat", "checkpoint")
 # Parameters that have no effect if None; versions have more or fewer of them.
 OPTIONAL = ("sharding", "out_sharding", "mesh", "accuracy", "ctx_mesh")
 
 Array = Any
 
-# Primitives with custom derivatives that only compose other functions, and some that do more:
-# inlining the latter would lose their recomputation.
-_EXPANDED = "call_hi_primitive"
-_RECOMPUTED = ("OptRemat", "RematTraced")
-# Primitives of Equinox that only check or choose under transformations, which are done by then:
-# their implementations are read in their place.
-_SEEN_THROUGH = (
-    "maybe_set", "nonbatchable", "nontraceable", "select_if_vmap", "unvmap_all", "unvmap_any",
-    "unvmap_max", "vprim",
-)  # fmt: skip
-_CALLED = ("call_jaxpr", "fun_jaxpr", "jaxpr", "body_jaxpr")
 _HELD = {
     "scan": ("jaxpr", "length", "reverse", "unroll", "num_consts", "num_carry"),
     "while": ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts"),
@@ -179,44 +154,6 @@ def acts(eqn: Any) -> bool:
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in eqn.effects)
 
 
-def group_of(eqn: Any) -> Any:
-    """The jaxpr of a call that only groups equations; None for any other equation."""
-    return eqn.params.get(_GROUPS.get(eqn.primitive.name))
-
-
-def inlined(eqn: Any) -> Any:
-    """The jaxpr to inline in place of an equation; None if there is none.
-
-    Raises:
-        TraceError: if inlining would lose the equation's recomputation.
-    """
-    name = eqn.primitive.name
-    if name == _EXPANDED:
-        return _expanded(eqn)
-    if name in _SEEN_THROUGH:
-        return _implemented(eqn)
-    body = eqn.params.get(_DERIVED.get(name))
-    return group_of(eqn) if body is None else body
-
-
-def _implemented(eqn: Any) -> Any:
-    """The operations that a primitive's implementation consists of."""
-    run = functools.partial(eqn.primitive.impl, **eqn.params)
-    return jax.make_jaxpr(run)(*[struct_of(var.aval) for var in eqn.invars])
-
-
-def _expanded(eqn: Any) -> Any:
-    """The lowering of a high-level primitive of JAX 0.11 and later."""
-    kind = type(eqn.params["_prim"]).__name__
-    if kind in _RECOMPUTED:
-        raise TraceError(
-            f"the program holds a '{kind}', which Meshwright cannot read yet",
-            remedy="trace it with jax.config.update('jax_remat3', False)",
-        )
-    structs = [struct_of(var.aval) for var in eqn.invars]
-    return jax.make_jaxpr(lambda *xs: eqn.primitive.to_lojax(*xs, **eqn.params))(*structs)
-
-
 def is_backward(eqn: Any) -> bool:
     """Whether an equation belongs to the backward pass of `jax.grad` or `jax.vjp`."""
     return "transpose(" in str(eqn.source_info.name_stack)
@@ -231,14 +168,6 @@ def scopes_of(eqn: Any) -> tuple[str, ...]:
 def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
     """Shape and type of an abstract value, as arguments are given."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
-
-
-def bodies_of(eqn: Any) -> list[Any]:
-    """The jaxprs that an equation runs, without the test of a loop."""
-    if eqn.primitive.name == _EXPANDED:
-        return [_expanded(eqn)]
-    bodies = [eqn.params[key] for key in _CALLED if key in eqn.params]
-    return [*bodies, *eqn.params.get("branches", ())]
 
 
 # --- jaxprs -----------------------------------------------------------------------------------

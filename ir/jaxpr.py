@@ -12,7 +12,6 @@ import enum
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -24,8 +23,9 @@ from .bias_gradients import without_bias_gradients
 from .custom_partitioning import CUSTOM_PARTITIONING, partitioned_call
 from .errors import TraceError
 from .graph import Attr, Graph, Input, Literal, Node, Operand
+from .inlined import group_of, inlined
 from .iota_lookups import LOOKUPS, Known, batched
-from .jax_internals import REMAT, group_of, inlined, opened, params_of
+from .jax_internals import REMAT, opened, params_of
 from .padded_windows import with_padded_windows
 from .placements import OF_RESULTS, PLACEMENTS, asked, host_copy, is_explicit, placement
 from .program import Binding, Call, Program, prune
@@ -95,7 +95,7 @@ class _Objects:
         return f"<{getattr(value, '__name__', type(value).__name__)} #{number}>"
 
 
-@dataclass
+@dataclasses.dataclass
 class _Walk:
     types: list[TensorType]
     nodes: list[Node]
@@ -103,7 +103,7 @@ class _Walk:
     objects: _Objects
     path: tuple[int | str, ...] = ()
     backward: bool = False
-    calls: list[Call] = field(default_factory=list[Call])
+    calls: list[Call] = dataclasses.field(default_factory=list[Call])
     consts: Sequence[Any] = ()  # values of the first inputs
 
 
@@ -115,6 +115,7 @@ def read_jaxpr(
     results: Sequence[Any] = (),
     *,
     offload: bool = False,
+    source: str = "",
 ) -> Program:
     """The program of a jaxpr, without dead code.
 
@@ -125,18 +126,18 @@ def read_jaxpr(
         objects: objects of the enclosing program, for a body.
         results: requested shardings of its results.
         offload: whether copies to the host's memory, and back, are ops of their own.
+        source: line of the op whose body this is, for equations without one.
     """
     heads = [
         Input(f"const{i}", tensor_type(const_aval(c)), "constant", _content(c))
         for i, c in enumerate(consts)
     ]
     all_inputs = (*heads, *inputs)
-    walk = _Walk(
-        [item.type for item in all_inputs], [], [], objects or _Objects(offload), consts=consts
-    )
+    types = [item.type for item in all_inputs]
+    walk = _Walk(types, [], [], objects or _Objects(offload), consts=consts)
     names = (*jaxpr.constvars, *jaxpr.invars)
-    env: dict[Any, Operand] = dict(zip(names, range(len(all_inputs)), strict=True))
-    outputs = _asked(_walk(jaxpr, env, walk, ""), results, "result", walk, "")
+    env = dict[Any, Operand](zip(names, range(len(types)), strict=True))
+    outputs = _asked(_walk(jaxpr, env, walk, source), results, "result", walk, "")
     graph = Graph(all_inputs, tuple(walk.nodes), outputs)
     found = Program(graph, tuple(walk.bindings), tuple(consts), tuple(walk.calls))
     return without_bias_gradients(prune(with_shifts(with_padded_windows(found))))
@@ -262,7 +263,7 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
         params = one_answer(params)
     if name in LOOKUPS:
         operands, params = _batched(name, operands, params, walk, source)
-    encode = _Encoder(walk.objects)
+    encode = _Encoder(walk.objects, source)
     types = tuple(tensor_type(var.aval) for var in eqn.outvars)
     given = [walk.types[o] if isinstance(o, int) else o.type for o in operands]
     call = call_of(name, params)
@@ -320,8 +321,8 @@ def _batched(
 class _Encoder:
     """Parameters of one equation as plain data; sub-programs become bodies."""
 
-    def __init__(self, objects: _Objects) -> None:
-        self.objects = objects
+    def __init__(self, objects: _Objects, source: str) -> None:
+        self.objects, self.source = objects, source
         self.bodies: list[Program] = []
 
     def __call__(self, value: Any) -> Attr:
@@ -370,7 +371,7 @@ class _Encoder:
     def _read(self, value: Any) -> Program:
         jaxpr, consts = opened(value)
         inputs = [Input(f"in{i}", tensor_type(v.aval), "body") for i, v in enumerate(jaxpr.invars)]
-        found = read_jaxpr(jaxpr, consts, inputs, self.objects)
+        found = read_jaxpr(jaxpr, consts, inputs, self.objects, source=self.source)
         graph = self.objects.graphs.setdefault(found.graph, found.graph)
         return dataclasses.replace(found, graph=graph)
 

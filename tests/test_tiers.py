@@ -36,7 +36,8 @@ SURFACES = ("costmodel.compiler", "ir.analysis")
 
 # Modules of other tiers that may be named by path: they import JAX and are not re-exported.
 DOORS = (
-    *("ir.evaluate", "ir.evaluate_regions", "ir.high_words", "ir.jax_internals", "ir.threefry"),
+    *("ir.evaluate", "ir.evaluate_regions", "ir.high_words", "ir.inlined", "ir.jax_internals"),
+    "ir.threefry",
     *("ir.host_kernels", "ir.jax_compilers", "ir.ordered_attention", "ir.registered_calls"),
     *("ir.attention_kernels", "ir.shifts", "ir.trace", "planner.emit", "profiles.measure"),
 )
@@ -47,8 +48,9 @@ JAX_EDGES = (
     *("ir/batched_while.py", "ir/carried.py", "ir/custom_partitioning.py", "ir/evaluate.py"),
     *("ir/evaluate_regions.py", "ir/high_words.py", "ir/host_kernels.py", "ir/inplace.py"),
     *("ir/registered_calls.py", "ir/shifts.py", "ir/arranged_attention.py"),
-    *("ir/attention_kernels.py", "ir/compact_values.py", "ir/ordered_attention.py"),
-    *("ir/jax_compilers.py", "ir/jax_internals.py", "ir/jaxpr.py", "ir/threefry.py", "ir/trace.py"),
+    *("ir/attention_kernels.py", "ir/compact_values.py", "ir/inlined.py"),
+    *("ir/jax_compilers.py", "ir/jax_internals.py", "ir/jaxpr.py", "ir/ordered_attention.py"),
+    *("ir/threefry.py", "ir/trace.py"),
     *("planner/emit/", "planner/pipeline/cut/", "planner/training/", "profiles/measure"),
 )
 # The files that read what differs between versions of JAX, and that of the tests.
@@ -86,12 +88,8 @@ BASIC: tuple[str, ...] = (
     "ir/evaluate_regions.py",
     "ir/high_words.py",
     "ir/host_kernels.py",
-    "ir/inplace.py",
-    "ir/iota_lookups.py",
-    "ir/jax_compilers.py",
-    "ir/jax_internals.py",
-    "ir/jaxpr.py",
-    "ir/ordered_attention.py",
+    *("ir/inlined.py", "ir/inplace.py", "ir/iota_lookups.py"),
+    *("ir/jax_compilers.py", "ir/jax_internals.py", "ir/jaxpr.py", "ir/ordered_attention.py"),
     "ir/registered_calls.py",
     "ir/shifts.py",
     "ir/threefry.py",

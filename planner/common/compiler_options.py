@@ -19,11 +19,10 @@ with such copies are compiled without graphs: that step takes 467 instead of 514
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-
-from jaxlib import version as jaxlib_version
 
 # Source: XLA, xla/debug_options_flags.cc.
 OVERLAPPING: Mapping[str, bool] = MappingProxyType({
@@ -42,6 +41,7 @@ TOGETHER: Mapping[str, int] = MappingProxyType({
 # The fewest commands that become a graph: more than any program has.
 WITHOUT_GRAPHS: Mapping[str, int] = MappingProxyType({"xla_gpu_graph_min_graph_size": 1_000_000})
 GPU_PLATFORMS = ("gpu", "cuda")
+_INSTALLED = importlib.metadata.version("jaxlib")  # the version, without loading it
 # Options that have other names and values since jaxlib 0.11.1: a mode, of which 2 pipelines all
 # collectives that can be and 0 leaves them to XLA (openxla/xla, pull request 45836).
 RENAMED_SINCE = (0, 11, 1)
@@ -54,9 +54,7 @@ RENAMED: Mapping[str, str] = MappingProxyType({
 Options = Mapping[str, bool | int]
 
 
-def options_here(
-    options: Options, version: str = jaxlib_version.__version__
-) -> dict[str, bool | int]:
+def options_here(options: Options, version: str = _INSTALLED) -> dict[str, bool | int]:
     """Options of a plan file, in the names that the compiler of a version of jaxlib has for them.
 
     Plan files have the names of jaxlib 0.10, whatever wrote them.

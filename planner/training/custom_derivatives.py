@@ -13,6 +13,7 @@ from typing import Any
 
 from ir import TraceError, lookup
 from ir import jax_internals as internals
+from ir.inlined import inlined
 
 from .derivative_rules import chosen, flows, rule_of
 from .edits import Called, Edits, Place, body_name
@@ -74,7 +75,7 @@ def _calls(large: Any, small: Any, place: Place) -> Iterator[tuple[Place, Any, A
         if name.startswith("custom_vjp"):
             yield (*here, name), a, b
             continue
-        called = internals.inlined(a) is not None
+        called = inlined(a) is not None
         for k, (x, y) in enumerate(zip(bodies(a), bodies(b), strict=False)):
             yield from _calls(x, y, (*here, name if called else body_name(name, k)))
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from ir import jax_internals as internals
+from ir.inlined import group_of, inlined
 
 from .edits import Place, Value, body_name
 
@@ -172,7 +173,7 @@ class _Reader:
     def inside(self, eqn: Any) -> tuple[Any, str] | None:
         """The body of an equation to inline, and its name; None if it stays whole."""
         name = eqn.primitive.name
-        body = internals.inlined(eqn) if self.derived else internals.group_of(eqn)
+        body = inlined(eqn) if self.derived else group_of(eqn)
         if body is not None:
             return body, name
         if self.again and name in internals.REMAT:
@@ -196,7 +197,7 @@ def equation_at(body: Any, place: Place) -> Any:
             continue
         assert eqn is not None
         name, _, number = step.rpartition(" ")
-        inner = bodies(eqn)[int(number)] if name.endswith("body") else internals.inlined(eqn)
+        inner = bodies(eqn)[int(number)] if name.endswith("body") else inlined(eqn)
         jaxpr = internals.opened(inner)[0]
     return eqn
 

@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 
 from ir import jax_internals as internals
+from ir.inlined import inlined
 
 from .derivative_rules import chosen, merged
 from .edits import Change, Edits, Place, Value, body_name
@@ -305,7 +306,7 @@ def _derived(run: _Part, e: Equation, xs: Sequence[Array]) -> list[Array]:
     """A call with a custom derivative."""
     name = e.eqn.primitive.name
     rule: Rule = run.loss.edits.rules[(*e.place, name)]
-    program = straight(internals.inlined(e.eqn), (*e.place, name))
+    program = straight(inlined(e.eqn), (*e.place, name))
     still = [not moves for moves in rule.flows]
 
     @jax.custom_vjp

@@ -14,7 +14,8 @@ from typing import Any
 import jax
 
 from ir import lookup
-from ir.jax_internals import bodies_of, equations, params_of
+from ir.inlined import bodies_of
+from ir.jax_internals import equations, params_of
 from ir.trace import cudnn_assumed
 
 from ...common.errors import PlanError

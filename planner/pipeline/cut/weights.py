@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ir import lookup
-from ir.jax_internals import REMAT, Literal, bodies_of, equations, opened, params_of
+from ir.inlined import bodies_of
+from ir.jax_internals import REMAT, Literal, equations, opened, params_of
 
 from .equations import flops, size_bytes
 
