@@ -56,3 +56,17 @@ class Watch:
             return found
 
         return watched
+
+
+class Watched:
+    """A function and the watch on it: one object to trace, which JAX traces once.
+
+    Args:
+        fn: the function.
+        names: of the leaves of its arguments.
+        args: the arguments.
+    """
+
+    def __init__(self, fn: Callable[..., Any], names: Sequence[str], args: Any) -> None:
+        self.fn, self.watch = fn, Watch(names)
+        self.run = self.watch.on(fn, args)

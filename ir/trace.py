@@ -19,6 +19,7 @@ from .errors import TraceError, doing
 from .graph import Graph, Input
 from .host_kernels import cudnn_assumed as cudnn_assumed
 from .inplace import Watch as Watch
+from .inplace import Watched as Watched
 from .jax_internals import check_version
 from .jaxpr import const_aval as const_aval
 from .jaxpr import read_jaxpr as read_jaxpr
@@ -83,7 +84,7 @@ def trace(
     """Traces `fn(*args)` to a graph; nothing is computed or allocated.
 
     Args:
-        fn: anything `jax.jit` takes, or an already jitted function.
+        fn: anything `jax.jit` takes, an already jitted function, or what `watched` makes of them.
         args: pytrees of arrays or `jax.ShapeDtypeStruct`.
         donate_argnums: positions of arguments whose buffers may be reused, added to those
             that a jitted `fn` already donates.
@@ -97,11 +98,8 @@ def trace(
         TraceError: if an argument is not an array or the function fails to trace.
     """
     check_version()
-    if not callable(fn):
-        raise TraceError(
-            f"must be callable, got {type(fn).__name__}", where="fn",
-            remedy="pass a function, or anything else that jax.jit takes",
-        )  # fmt: skip
+    known = fn if isinstance(fn, Watched) else watched(fn, args)
+    fn, watch = known.fn, known.watch
     if unknown := sorted(set(roles) - set(ROLES)):
         raise TraceError(
             f"has {unknown}, expected some of {', '.join(ROLES)}", where="roles",
@@ -110,10 +108,9 @@ def trace(
     names, leaves, warnings = _flat_arguments(fn, args)
     tree = jax.tree.structure(args)
     structs = jax.tree.unflatten(tree, map(_typed, leaves, jax.tree.leaves(args)))
-    watch = Watch(names)
     # a jitted function that is rewritten is traced anew; what it asks for is still its own
     own = _jitted_inside(fn)
-    jitted = fn if _is_jitted(fn) else jax.jit(watch.on(fn, args))
+    jitted = fn if _is_jitted(fn) else jax.jit(known.run)
     try:
         traced = jitted.trace(*structs)
     except Exception as error:
@@ -159,6 +156,20 @@ def trace(
         program, jax.tree.structure((args, {})), out_tree, tuple(leaves), out_names,
         donated, tied, (*warnings, *watch.warnings), closed, places,
     )  # fmt: skip
+
+
+def watched(fn: Callable[..., Any], args: tuple[Any, ...]) -> Watched:
+    """A function that JAX traces once, however often `trace` reads it with these arguments.
+
+    Raises:
+        TraceError: if it is no function, or an argument is not an array.
+    """
+    if not callable(fn):
+        raise TraceError(
+            f"must be callable, got {type(fn).__name__}", where="fn",
+            remedy="pass a function, or anything else that jax.jit takes",
+        )  # fmt: skip
+    return Watched(fn, _flat_arguments(fn, args)[0], args)
 
 
 def _jitted_inside(fn: Any) -> Any:

@@ -106,8 +106,13 @@ def plan(
     _refuse(only_with, "only with optimizer=: the planner cuts only steps that it owns")
     _check_roles(roles, donate, len(args))
     with interruption.listening():
-        step, rows = with_kernels(fn, lambda step: StepCall(step, args, (), "auto"), request)
-        one = One(StepCall(step, args, (), "auto"), 1, donate, tuple(roles), name)
+        calls: dict[int, StepCall] = {}
+
+        def call(step: Any) -> StepCall:
+            return calls.setdefault(id(step), StepCall(step, args, (), "auto"))
+
+        step, rows = with_kernels(fn, call, request)
+        one = One(call(step), 1, donate, tuple(roles), name)
         found = in_one_program(plan_step(one, request))
     return _plan_of(found.with_attention(rows), request)
 

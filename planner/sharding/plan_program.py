@@ -157,7 +157,7 @@ def plan_one(
 def _traced(one: One, request: Request) -> Traced:
     """A step as it is traced, which the planner can read."""
     traced = trace(
-        one.call.fn, *one.call.args, donate_argnums=one.donate, roles=one.roles,
+        one.call.watched, *one.call.args, donate_argnums=one.donate, roles=one.roles,
         pinned=request.options.shardings == "pin",
         offload=may_offload(request.options, request.machine),
     )  # fmt: skip

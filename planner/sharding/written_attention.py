@@ -74,7 +74,7 @@ def as_attended(fn: Any, rows: tuple[AttentionRow, ...], machine: Cluster) -> An
 
 
 def _traced(call: StepCall) -> Traced:
-    return trace(call.fn, *call.args)
+    return trace(call.watched, *call.args)
 
 
 def _rows(sites: tuple[AttentionSite, ...], why: str = "") -> tuple[AttentionRow, ...]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+from ir.trace import watched
 
 from ..common.errors import PlanError
 from .step import build_step
@@ -19,6 +22,11 @@ class StepCall:
     args: tuple[Any, ...]
     warnings: tuple[str, ...]
     reduction: str
+
+    @cached_property
+    def watched(self) -> Any:
+        """The step, which JAX traces once however often its program is read."""
+        return watched(self.fn, self.args)
 
 
 def step_for(

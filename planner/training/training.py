@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .step_call import StepCall, step_for
@@ -16,6 +16,7 @@ class Training:
     has_aux: whether the loss returns (loss, aux).
     batch_axis: example dimension of the batch.
     name: name of the loss, for messages.
+    known: steps of one micro-batch made so far, with this loss or another in its place.
     """
 
     loss_fn: Any
@@ -24,6 +25,9 @@ class Training:
     has_aux: bool
     batch_axis: int
     name: str
+    known: dict[tuple[int, str], StepCall] = field(
+        default_factory=dict[tuple[int, str], StepCall], compare=False, repr=False
+    )
 
     def step(self, microbatches: int, loss_reduction: str) -> StepCall:
         """The training step on some number of micro-batches.
@@ -31,7 +35,13 @@ class Training:
         Raises:
             PlanError: if the batch or the loss cannot be cut into `microbatches` parts.
         """
-        return step_for(
+        key = id(self.loss_fn), loss_reduction  # a step keeps its loss alive
+        if microbatches == 1 and key in self.known:
+            return self.known[key]
+        made = step_for(
             self.loss_fn, self.args, optimizer=self.optimizer, microbatches=microbatches,
             has_aux=self.has_aux, loss_reduction=loss_reduction, batch_axis=self.batch_axis,
         )  # fmt: skip
+        if microbatches == 1:  # JAX keeps a program as long as its function lives
+            self.known[key] = made
+        return made

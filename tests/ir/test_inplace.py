@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from ir import TraceError
-from ir.trace import trace
+from ir.trace import trace, watched
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -73,6 +73,23 @@ def test_a_dictionary_may_be_worked_with_in_place() -> None:
         return batch.pop("x").sum()
 
     assert trace(fn, {"x": X}).warnings == ()
+
+
+def test_a_function_is_traced_once_and_read_as_often_as_asked() -> None:
+    calls: list[int] = []
+
+    def fn(model: Model, x: Any) -> Any:
+        calls.append(1)
+        return counting(model, x)
+
+    known = watched(fn, (MODEL, X))
+    first, again = trace(known, MODEL, X), trace(known, MODEL, X, donate_argnums=1)
+    assert len(calls) == 1
+    assert again.graph.nodes == first.graph.nodes
+    assert (first.donated, again.donated) == ((), (2,))
+    assert [w.split(":")[0] for w in again.warnings] == [
+        "1 array of an argument is updated in place (model/count)"
+    ]
 
 
 class Wrapper:

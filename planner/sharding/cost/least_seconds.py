@@ -70,7 +70,11 @@ def _least_s(
 
 
 def least_each_s(
-    facts: Facts, compute: ComputeModel, devices: int, ops: Collection[int]
+    facts: Facts,
+    compute: ComputeModel,
+    devices: int,
+    ops: Collection[int],
+    known: dict[object, float] | None = None,
 ) -> dict[int, float]:
     """Least seconds of one run of each op, split in its own best way over the devices.
 
@@ -79,8 +83,10 @@ def least_each_s(
         compute: prices of ops on a device.
         devices: number of devices.
         ops: flat numbers of the ops.
+        known: seconds of equal ops on as many such devices, of earlier calls.
     """
-    return dict(_each_s(facts, compute, (devices,), ops, {}, apart=False))
+    known = {} if known is None else known
+    return dict(_each_s(facts, compute, (devices,), ops, known, apart=False))
 
 
 def least_in_chunks_s(

@@ -114,8 +114,8 @@ class Builder:
         self.refs: list[NodeRef] = []
         self.costs: list[Floats] = []
         self.use: list[Floats] = []
-        devices = self.mesh.num_devices
-        least_s = outline.least_s(self.cache.compute, devices) if self.overlap else None
+        known = self.cache.least, self.mesh.num_devices
+        least_s = outline.least_s(self.cache.compute, *known) if self.overlap else None
         beside_s = None if least_s is None else outline.windows.beside_s(least_s)
         self.host_copies = HostCopies(outline, least_s, self.cache)
         self.borders = BorderExchanges(outline, beside_s, self.cache)

@@ -24,6 +24,7 @@ _Chunks = dict[object, ChunksTable | None]
 _Exchanges = dict[tuple[TensorType, int, Sharding, Sharding], "Exchange"]
 _Sent = dict[tuple[TensorType, Sharding], list[tuple[ReshardStep, float]]]
 _Classes = dict[tuple[int, int], tuple[NDArray[np.int64], "NodeRef"]]
+_Least = dict[int, dict[object, float]]
 _Near = dict[object, list[tuple[list[int], list[int]]]]
 AllowOp = Callable[[int, FactorSpec, tuple[Strategy, ...]], tuple[Strategy, ...]]
 AllowState = Callable[[int, Sharding], bool]
@@ -85,6 +86,7 @@ class MenuCache:
     products: _Products = field(default_factory=_Products)
     chunks: _Chunks = field(default_factory=_Chunks)
     chunked: dict[object, ProductChunks] = field(default_factory=dict[object, ProductChunks])
+    least: _Least = field(default_factory=_Least)
     exchanges: _Exchanges = field(default_factory=_Exchanges)
     sent: _Sent = field(default_factory=_Sent)
     near: _Near = field(default_factory=_Near)
@@ -138,6 +140,7 @@ class Menus:
         default_factory=dict[tuple[Mesh, float], MenuCache]
     )
     chunked: dict[object, ProductChunks] = field(default_factory=dict[object, ProductChunks])
+    least: _Least = field(default_factory=_Least)
 
     def on(self, reshard: ReshardModel, compute: ComputeModel) -> MenuCache:
         """The cache of a mesh for a new program, with the entries that any program can share.
@@ -148,7 +151,7 @@ class Menus:
         """
         mesh, room_bytes = reshard.mesh, reshard.room_bytes
         if (mesh, room_bytes) not in self.known:
-            made = MenuCache(mesh, reshard, compute, chunked=self.chunked)
+            made = MenuCache(mesh, reshard, compute, chunked=self.chunked, least=self.least)
             for (other, _), held in self.known.items():
                 if other == mesh:
                     reshard, edges = held.reshard.with_room(room_bytes), dict[object, Floats]()

@@ -124,14 +124,21 @@ class Outline:
         """Where communication may run beside compute."""
         return windows_of(self.facts, self.op_node)
 
-    def least_s(self, compute: ComputeModel, devices: int) -> Floats:
+    def least_s(
+        self, compute: ComputeModel, known: dict[int, dict[object, float]], devices: int
+    ) -> Floats:
         """Least seconds of an op of each node that stands for large ops, of one run.
 
         The same on every mesh, so that a plan costs the same on all that can represent it.
+
+        Args:
+            compute: prices of ops on a device.
+            known: number of devices -> seconds of ops on these, also of other programs.
+            devices: number of devices.
         """
         of_op = {self.slots[n].number: n for n in map(int, self.windows.nodes)}
-        found: Floats = np.zeros(len(self.slots))
-        for i, seconds in least_each_s(self.facts, compute, devices, of_op).items():
+        found, here = np.zeros(len(self.slots)), known.setdefault(devices, {})
+        for i, seconds in least_each_s(self.facts, compute, devices, of_op, here).items():
             found[of_op[i]] = seconds
         return found
 

@@ -84,13 +84,17 @@ class _Move:
 
 @dataclass
 class _State:
-    """A priced program; `moves` are those from it that were not priced yet, the last next."""
+    """A priced program.
+
+    moves: those from it that were not priced yet, the last next; None before it is followed.
+    refused: kinds of places that did not pay here or where this state came from.
+    """
 
     draft: Draft
     steps: tuple[RewriteStep, ...]
     step_s: float
-    moves: list[_Move]
-    refused: set[str]  # kinds of places that did not pay here or where this state came from
+    moves: list[_Move] | None
+    refused: set[str]
 
 
 # Places that look alike, and the most that they can save of what the estimate leaves out.
@@ -128,25 +132,27 @@ class RewriteSearch:
             self.budget = replace(self.budget, missed=min(self.budget.missed, 1))
         self.first = self.hopeful(draft, set())
         start = _State(draft, (), self.step_s, self._moves(draft, self.first), set())
-        best, queue, number = start, [(start.step_s, 0, start)] if start.moves else [], 0
+        best, queue, number = start, [(start.step_s, 0, start)], 0
         while queue and self.priced < self.budget.priced:
             step_s, at, state = heapq.heappop(queue)
             if step_s > self.budget.relaxed * best.step_s:
                 break
-            found = self._follow(state)
-            if state.moves:
-                heapq.heappush(queue, (step_s, at, state))
+            if state.moves is None:
+                hopes = self.hopeful(state.draft, state.refused)
+                state.moves = self._moves(state.draft, hopes)
+            if not state.moves:
+                continue
+            found = self._follow(state, state.moves.pop())
+            heapq.heappush(queue, (step_s, at, state))
             if found is None:
                 continue
             number += 1
-            if found.moves:
-                heapq.heappush(queue, (found.step_s, number, found))
+            heapq.heappush(queue, (found.step_s, number, found))
             best = found if found.step_s < best.step_s * (1 - WORTH) else best
         return None if best is start else Rewritten(best.draft, best.steps, best.step_s)
 
-    def _follow(self, state: _State) -> _State | None:
-        """The state after the next move, if it is worth being followed."""
-        move = state.moves.pop()
+    def _follow(self, state: _State, move: _Move) -> _State | None:
+        """The state after a move, if it is worth being followed."""
         blind = move.gain_s <= WORTH * self.step_s
         if blind and self.missed >= self.budget.missed:
             return None
@@ -162,9 +168,8 @@ class RewriteSearch:
             state.refused.add(move.kind)
         if step_s > self.budget.relaxed * state.step_s:
             return None
-        refused = set(state.refused)
-        moves = self._moves(move.draft, self.hopeful(move.draft, refused))
-        return _State(move.draft, (*state.steps, move.step), step_s, moves, refused)
+        steps = *state.steps, move.step
+        return _State(move.draft, steps, step_s, None, set(state.refused))
 
     def _moves(self, draft: Draft, hopes: list[Hope]) -> list[_Move]:
         """Moves that could pay, the most promising last.
@@ -198,7 +203,8 @@ class RewriteSearch:
         if not classes:
             return []
         left_s = max(self.step_s - self.estimator.seconds(draft.graph), 0.0)
-        left_s = left_s if left_s > self.budget.left_out * self.step_s else 0.0
+        if left_s <= self.budget.left_out * self.step_s or self.missed >= self.budget.missed:
+            left_s = 0.0  # no move is priced that the estimate sees no gain in
         hopes = [
             (*self._hope(draft.graph, members, left_s), members) for members in classes.values()
         ]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -15,6 +16,7 @@ import pytest
 from ir.trace import trace
 from planner.common.errors import PlanError
 from planner.training.step import build_step
+from planner.training.training import Training
 from tests.helpers_exhaustive import usual
 
 BATCH, WIDTH = 8, 4
@@ -285,3 +287,11 @@ def test_a_loss_that_knows_its_batch_size() -> None:
     fixed = jnp.ones(BATCH)
     with pytest.raises(PlanError, match="does not trace with"):
         build_step(lambda p, b: (errors(p, b) * fixed).mean(), params, batch, ADAMW, microbatches=2)
+
+
+def test_a_step_of_one_micro_batch_is_made_once_for_each_loss() -> None:
+    training = Training(mean_loss, make(), ADAMW, False, 0, "loss")
+    step = training.step(1, "auto")
+    assert replace(training).step(1, "auto") is step
+    assert replace(training, loss_fn=sum_loss).step(1, "auto") is not step
+    assert training.step(2, "auto").fn is not training.step(2, "auto").fn
