@@ -68,3 +68,11 @@ def test_equations_of_libraries_in_loops_have_the_line_of_the_call() -> None:
     lines = {node.source for body in loop.bodies for node in body.nodes}
     assert lines
     assert all(line.startswith("test_inlined.py:") for line in lines)
+
+
+def test_rewriting_keeps_the_lines_of_a_program_with_copies_that_change_nothing() -> None:
+    found = plan(
+        conjugate_gradients, array(16, 16), array(16), cluster=slow_machine(8), baselines=False
+    )
+    assert found.collectives
+    assert all("test_inlined.py:" in each.cause for each in found.collectives)

@@ -20,6 +20,8 @@ from substitutions import Draft, Mark
 
 Array = Any
 
+_LEFT_OUT = ("convert_element_type", "device_put")
+
 
 def retraced(traced: Traced, draft: Draft) -> Traced:
     """The traced function with the rewritten program in place of its own.
@@ -46,15 +48,23 @@ def retraced(traced: Traced, draft: Draft) -> Traced:
 def with_lines(graph: Graph, known: Graph) -> Graph:
     """A graph with the user's source lines of one that has the same ops.
 
-    Tracing again may make operands of what loops have captured, which changes no op.
+    Tracing again may make operands of what loops have captured, which changes no op, and leaves out
+    copies and casts that change nothing.
     """
-    if [node.op for node in graph.nodes] != [node.op for node in known.nodes]:
-        return graph
-    nodes = tuple(
-        replace(node, source=other.source, bodies=tuple(map(with_lines, node.bodies, other.bodies)))
-        for node, other in zip(graph.nodes, known.nodes, strict=True)
-    )
-    return replace(graph, nodes=nodes)
+    nodes, others = list[Node](), iter(known.nodes)
+    for node in graph.nodes:
+        other = next(others, None)
+        while other and other.op in _LEFT_OUT and not _alike(node, other):
+            other = next(others, None)
+        if other is None or other.op != node.op:
+            return graph
+        bodies = tuple(map(with_lines, node.bodies, other.bodies))
+        nodes.append(replace(node, source=other.source, bodies=bodies))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _alike(node: Node, other: Node) -> bool:
+    return node.op == other.op and node.outputs == other.outputs
 
 
 def _struct(aval: Any) -> jax.ShapeDtypeStruct:
