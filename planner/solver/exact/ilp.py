@@ -43,8 +43,6 @@ LEVELLING = 10  # sweeps
 MOST_CELLS = 20_000_000
 WHOLE = 1e-6  # how far from 0 and 1 a value counts as whole
 FEWEST_ASKS = 8
-# Searches of HiGHS for choices, each by a programme of its own, whose work is not counted.
-SUB_PROGRAMMES = ("rins", "rens", "root_reduced_cost")
 SPREAD = 1e-6  # a relaxed solution may break a memory row by so much of the limit
 
 
@@ -226,9 +224,6 @@ class _Programme:
     def make_integral(self, cutoff: float, nodes: float) -> None:
         """From now on a 0/1 programme; arguments as in `solve_ilp`."""
         self.highs.make_integral()
-        if self.excess:  # of a two-layer Llama's programmes: 5.6 s with these searches, 2.7 without
-            for name in SUB_PROGRAMMES:
-                self.highs.set(f"mip_heuristic_run_{name}", False)
         self.highs.set("mip_rel_gap", 0.0)
         self.highs.set("mip_abs_gap", 0.0)
         if nodes < np.inf:
