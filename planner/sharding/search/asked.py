@@ -60,7 +60,8 @@ def asked_inside(graph: Graph, around: str = "") -> Iterator[Asked]:
     """
     for node in graph.nodes:
         for by, place in asks(node):
-            where = node.source or _made_at(graph, node) or around or node.op
+            own = node.source if node.source != around else ""
+            where = own or _made_at(graph, node) or around or node.op
             yield Asked(_SAME_AS.get(by, by), where, place)
         for body in node.bodies if node.op != SHARD_MAP else ():
             yield from asked_inside(body, node.source or around)
