@@ -8,8 +8,7 @@ from .build import no_flops, on_one_device, opaque
 # The work of an op with bodies is in the bodies, which are counted themselves.
 RECORDS = (
     *(OpDef(name, opaque, "control", no_flops) for name in ("cond", "remat", "scan", "while")),
-    *(OpDef(name, opaque, "opaque") for name in ("custom_linear_solve", "platform_index")),
-    OpDef("pure_callback", opaque, "opaque"),
+    *(OpDef(name, opaque, "opaque") for name in ("platform_index", "pure_callback")),
     *(
         OpDef(name, on_one_device, "effect", no_flops)
         for name in ("debug_callback", "debug_print", "io_callback")

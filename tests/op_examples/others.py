@@ -124,7 +124,6 @@ def _control() -> list[Example]:
         Example("debug_callback", debugged, (X,)),
         Example("debug_print", printed, (X,)),
         Example("io_callback", called, (X,)),
-        Example("custom_linear_solve", jnp.linalg.solve, (batch_spd(4, 4), normal(4, 2))),
         Example("platform_index", by_platform, (X,)),
         Example("pure_callback", lambda x: jax.pure_callback(np.sin, same, x), (X,)),
         Example("remat", lambda x: jax.checkpoint(jnp.sin)(x), (X,)),
