@@ -18,6 +18,7 @@ _GROUPS = {
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
     "core_call": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
 }
 _DERIVED = {
     "custom_jvp_call": "call_jaxpr",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,8 +12,10 @@ import pytest
 from jax import lax
 from jax.scipy.sparse.linalg import cg
 
+from ir.inlined import inlined
 from ir.trace import trace
 from planner import plan
+from tests.helpers_internals import Primitive
 from tests.planner.programs import array, assert_split_and_equal, slow_machine
 
 
@@ -76,3 +79,11 @@ def test_rewriting_keeps_the_lines_of_a_program_with_copies_that_change_nothing(
     )
     assert found.collectives
     assert all("test_inlined.py:" in each.cause for each in found.collectives)
+
+
+@pytest.mark.parametrize("name", ["closed_call", "eval_jaxpr"])
+def test_calls_of_a_body_are_its_equations(name: str) -> None:
+    """JAX 0.12 has the second in place of the first."""
+    body = jax.make_jaxpr(jnp.sin)(1.0)
+    call = SimpleNamespace(primitive=Primitive(name), params={"call_jaxpr": body})
+    assert inlined(call) is body
