@@ -14,15 +14,8 @@ import pytest
 from jax import lax
 
 from ir.errors import TraceError
-from ir.jax_internals import (
-    bodies_of,
-    check_version,
-    equations,
-    inlined,
-    params_of,
-    primitive_of,
-    shown,
-)
+from ir.inlined import bodies_of, inlined
+from ir.jax_internals import check_version, equations, params_of, primitive_of, shown
 from ir.jax_versions import KNOWN
 from ir.table import OPS
 from ir.trace import trace

@@ -71,15 +71,21 @@ def borders(found: Space, choice: tuple[int, ...]) -> list[Inside]:
 
 
 def test_only_borders_on_the_longest_way_show() -> None:
-    """Gradients by kernels wait for nothing, so that their borders are beside the rest."""
+    """Gradients by kernels wait for nothing, so that their borders are beside the rest.
+
+    Those of gradients by inputs may run beside these; a forward pass has nothing beside it.
+    """
     found = on_eight()
     choice = split_in_space(found)
     ops = [op.node for op in found.flat.ops if op.node.op == "conv_general_dilated"]
-    for node, each in zip(ops, borders(found, choice), strict=True):
+    for n, (node, each) in enumerate(zip(ops, borders(found, choice), strict=True)):
+        least_s = each.seconds * (1 - 1 / INTERFERENCE)
         if node.outputs[0].shape[:2] == (3, 3):
-            assert each.exposed_s == pytest.approx(each.seconds * (1 - 1 / INTERFERENCE))
+            assert each.exposed_s == pytest.approx(least_s)
+        elif n < 3:
+            assert 0.9 * each.seconds < each.exposed_s <= each.seconds
         else:
-            assert each.exposed_s > 0.5 * each.seconds
+            assert 0.999 * least_s < each.exposed_s <= each.seconds
 
 
 def test_what_hides_borders_hides_nothing_else() -> None:

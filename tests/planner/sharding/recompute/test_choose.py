@@ -163,7 +163,7 @@ def test_a_program_that_fits_is_planned_as_it_is_written() -> None:
 
 def layers(weights, x):
     def loss(weights):
-        y, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, weights)
+        y, _ = jax.lax.scan(lambda h, w: (jnp.sin(jnp.tanh(h @ w)), None), x, weights)
         return jnp.mean(y**2)
 
     found, grads = jax.value_and_grad(loss)(weights)
@@ -176,7 +176,7 @@ def test_another_choice_where_the_limit_slows_the_program_down() -> None:
     settings = {"cluster": "4xh100", "baselines": False, "substitutions": False, "mesh": (4,)}
     free = plan(layers, *args, **settings)
     assert free.program.recomputed is None
-    settings["memory_bytes"] = int(free.peak_bytes * 0.9)
+    settings["memory_bytes"] = int(free.peak_bytes * 0.92)
     written = plan(layers, *args, recompute="written", **settings)
     auto = plan(layers, *args, **settings)
     assert auto.program.recomputed is not None
