@@ -74,7 +74,7 @@ class Traced:
 
 @cudnn_assumed()
 def trace(
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | Watched,
     *args: Any,
     donate_argnums: int | Sequence[int] = (),
     roles: Sequence[str] = (),

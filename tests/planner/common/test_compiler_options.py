@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from planner.common.compiler_options import RENAMED, compiler_options, options_here
 from planner.inspect.export.loaders import jax_module
 
@@ -20,7 +22,7 @@ def test_options_that_were_renamed_have_their_names_of_the_version() -> None:
     assert off == {"xla_gpu_pipeline_all_gather": 0}
 
 
-def test_an_exported_module_names_them_alike(monkeypatch) -> None:
+def test_an_exported_module_names_them_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_module, "GPU_OPTIONS", PLANNED)
     for version in ("0.10.2", "0.11.0", "0.11.1", "0.12.0.1"):
         assert jax_module.gpu_options(version) == options_here(PLANNED, version)
