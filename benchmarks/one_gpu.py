@@ -132,23 +132,39 @@ def step_seconds(step: Any) -> float:
     return min(runs)
 
 
+def run(call: Any, args: Any, limit: int, reused: bool) -> tuple[float, float, float, float]:
+    """Runs a compiled step on random values.
+
+    Args:
+        call: the step.
+        args: shapes of its arguments.
+        limit: of integers.
+        reused: whether it is a training step, which takes the buffers of parameters and state.
+
+    Returns:
+        Seconds of a step and of its kernels, their number, and the sum of the first result (the
+        loss of a training step).
+    """
+    state = [random_values(args, limit)]
+
+    def step(_: Any = None) -> Any:
+        given = state.pop()
+        found = call(*given)
+        state.append((*found[:2], *given[2:]) if reused else given)
+        return found[2] if reused else found
+
+    first = jax.tree.leaves(jax.block_until_ready(step()))[0]
+    seconds = step_seconds(step)
+    return seconds, *kernel_seconds(step, None), float(jnp.sum(first.astype(jnp.float32)))
+
+
 def measure(name: str) -> dict[str, Any]:
     """Runs one program on the first GPU."""
     fn, args, limit = PROGRAMS[name]()
     reused = donated(name, args)
     compiled = jax.jit(fn, donate_argnums=reused).lower(*args).compile()
     memory: Any = compiled.memory_analysis()
-    state = [random_values(args, limit)]
-
-    def step(_: Any = None) -> Any:
-        given = state.pop()
-        found = compiled(*given)
-        state.append((*found[:2], *given[2:]) if reused else given)
-        return found[2] if reused else found
-
-    jax.block_until_ready(step())
-    fastest = step_seconds(step)
-    seconds, kernels = kernel_seconds(step, None)
+    fastest, seconds, kernels, _ = run(compiled, args, limit, bool(reused))
     return dict(zip(COLUMNS, (
         name, fastest, seconds, kernels, memory.peak_memory_in_bytes,
         memory.argument_size_in_bytes, memory.temp_size_in_bytes, memory.host_temp_size_in_bytes,

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from benchmarks.one_gpu import CLUSTER, donated, kernel_seconds, random_values, step_seconds
+from benchmarks.one_gpu import CLUSTER, donated, run
 from benchmarks.one_gpu_programs import PROGRAMS
 from planner import plan
 
@@ -55,29 +54,14 @@ def planned(name: str) -> tuple[Any, tuple[Any, ...], int, tuple[int, ...]]:
     return made, args, limit, reused
 
 
-def _run(call: Any, args: Any, limit: int, reused: tuple[int, ...]) -> tuple[float, ...]:
-    """Seconds of a step, of its kernels, their number, and the first loss (or sum) it gives."""
-    state = [random_values(args, limit)]
-
-    def step(_: Any = None) -> Any:
-        given = state.pop()
-        found = call(*given)
-        state.append((*found[:2], *given[2:]) if reused else given)
-        return found[2] if reused else found
-
-    first = jax.tree.leaves(jax.block_until_ready(step()))[0]
-    seconds = step_seconds(step)
-    return seconds, *kernel_seconds(step, None), float(jnp.sum(first.astype(jnp.float32)))
-
-
 def measure(name: str) -> dict[str, Any]:
-    """Runs a plan on the first GPU, and its program as it is written."""
+    """Runs a plan on the first GPU, and the function that was planned under `jax.jit`."""
     made, args, limit, reused = planned(name)
     emitted = made.compile(devices=jax.devices("gpu")[:1])
     memory: Any = emitted.lower_as_planned().compile().memory_analysis()
-    seconds, kernel_s, kernels, loss = _run(emitted, args, limit, reused)
+    seconds, kernel_s, kernels, loss = run(emitted, args, limit, bool(reused))
     written = jax.jit(PROGRAMS[PLANS[name][0]]()[0], donate_argnums=reused)
-    written_s, *_, written_loss = _run(written, args, limit, reused)
+    written_s, *_, written_loss = run(written, args, limit, bool(reused))
     return dict(zip(COLUMNS, (
         name, seconds, kernel_s, kernels, memory.argument_size_in_bytes,
         memory.temp_size_in_bytes, loss, written_s, written_loss,
