@@ -20,6 +20,7 @@ import csv
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,21 @@ def measured_rows(path: Path = MEASURED) -> list[dict[str, Any]]:
     """Rows of a file of measurements."""
     with path.open(newline="") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        return [{k: v if k == "program" else float(v) for k, v in row.items()} for row in rows]
+        texts = ("program", "plan")
+        return [{k: v if k in texts else float(v or 0) for k, v in row.items()} for row in rows]
+
+
+def write_measured(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
+    """Writes a file of measurements, each row as soon as it is there."""
+    with path.open("w", newline="") as file:
+        file.write(
+            f"# measured on one {jax.devices('gpu')[0].device_kind}, JAX {jax.__version__}\n"
+        )
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow(row)
+            file.flush()
 
 
 def predicted(name: str) -> Any:
@@ -179,14 +194,7 @@ def main(quick: bool) -> list[dict[str, Any]]:
     given = parser.parse_known_args()[0]
     if given.measure:
         names = [name for name in PROGRAMS if given.only in name]
-        with given.measure.open("w", newline="") as file:
-            device = jax.devices("gpu")[0].device_kind
-            file.write(f"# measured on one {device}, JAX {jax.__version__}\n")
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            for name in names:
-                writer.writerow(measure(name))
-                file.flush()
+        write_measured(given.measure, COLUMNS, map(measure, names))
         return measured_rows(given.measure)
     print("| program | predicted ms | measured ms | difference | predicted GB | XLA's GB "
           "| difference |\n|---|---|---|---|---|---|---|")  # fmt: skip

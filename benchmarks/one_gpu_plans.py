@@ -3,24 +3,23 @@
 
     python -m benchmarks one-gpu-plans [--only NAME]
 
-Plans are made for one H100 with the usual settings, so that they compute again, wait in the memory
-of the host, run attention in kernels and experts in tiles where that pays, or where the memory
-allowed asks for it. Steps were measured as the plans emit them (`benchmarks/data/
-one_gpu_h100_plans.csv`), beside what the function takes under `jax.jit` as it is written; no
-constant is fitted to them. On a machine with a GPU `--measure FILE` runs both from equal values.
+Plans are made for one H100, some within less memory than it has. They may compute again, keep
+values in the memory of the host, run attention in kernels and experts in tiles. Their steps were
+measured as they are emitted, and so was the function under `jax.jit`
+(`benchmarks/data/one_gpu_h100_plans.csv`). No constant is fitted to these steps. On a machine with
+a GPU `--measure FILE` runs both from equal values.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from benchmarks.one_gpu import CLUSTER, donated, run
+from benchmarks.one_gpu import CLUSTER, donated, measured_rows, run, write_measured
 from benchmarks.one_gpu_programs import PROGRAMS
 from planner import plan
 
@@ -82,12 +81,6 @@ def compared(row: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    with path.open(newline="") as file:
-        rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        return [{k: v if k == "plan" else float(v or 0) for k, v in r.items()} for r in rows]
-
-
 def main(quick: bool) -> list[dict[str, Any]]:
     """Prints the table, or measures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks one-gpu-plans")
@@ -95,17 +88,13 @@ def main(quick: bool) -> list[dict[str, Any]]:
     parser.add_argument("--measure", type=Path, help="file to write")
     given = parser.parse_known_args()[0]
     if given.measure:
-        with given.measure.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            for name in (name for name in PLANS if given.only in name):
-                writer.writerow(measure(name))
-                file.flush()
-        return _rows(given.measure)
+        names = [name for name in PLANS if given.only in name]
+        write_measured(given.measure, COLUMNS, map(measure, names))
+        return measured_rows(given.measure)
     print("| plan | predicted ms | measured ms | difference | as written, ms | predicted GB "
           "| XLA's GB |\n|---|---|---|---|---|---|---|")  # fmt: skip
     found: list[dict[str, Any]] = []
-    for row in (r for r in _rows(MEASURED) if given.only in r["plan"]):
+    for row in (r for r in measured_rows(MEASURED) if given.only in r["plan"]):
         r = compared(row)
         found.append(r)
         written = f"{r['written_s'] * 1e3:.1f}" if r["written_s"] else ""
