@@ -184,10 +184,13 @@ class AttentionWork:
         self.merged, apart = merge > 1.0, merge * s
         self.unsplit_pairs, self.all_keys = whole.pairs / (self.n * apart), whole.keys / apart
         self.bias = np.zeros(())  # bytes of a device's rows
+        self.reread_bytes = np.zeros(())  # of a bias that examples share: each of them reads it
         if operands[3].rank == 4:
             heads = operands[3].shape[1] > 1
             parts = self.n * (batch if operands[3].shape[0] > 1 else 1.0)
             self.bias = operands[3].nbytes / (parts * (groups * shared if heads else 1.0))
+            if operands[3].shape[0] == 1:
+                self.reread_bytes = self.bias * (whole.batch / batch - 1.0)
         self.rings, self.zigzag = ring * zigzag > 1.0, zigzag > 1.0
         order = ordered_parts(attrs)
         self.turns = self.zigzag & (not order)  # chunks go to other devices and back

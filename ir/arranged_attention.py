@@ -9,6 +9,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from .compact_values import Compact
 from .host_kernels import bias_gradients
@@ -88,7 +89,7 @@ class Arranged:
     def kernel(self, q: Array, k: Array, v: Array, bias: Array | None) -> Array:
         """The kernel on operands in its own layout."""
         kind = cudnn.MaskType.CAUSAL if self.found.causal else cudnn.MaskType.NO_MASK
-        with bias_gradients(bool(self.found.biases)):
+        with bias_gradients(any(not bias.fixed for bias in self.found.biases)):
             return cudnn.dot_product_attention(
                 q, k, v, bias, scale=self.found.scale, mask_type=kind,
                 qkv_layout="BTNH" if self._by_length else "BNTH",
@@ -158,20 +159,41 @@ class Arranged:
 
     def _bias(self, read: Callable[[Any], Array], allowed: Array | None) -> Array | None:
         """Masks and biases as one value that is added to scores."""
-        found, bias, compact = self.found, None, Compact(self._made, read)
-        dtype = jnp.dtype(found.dtype)
-        for each in found.biases:
-            bias = self._placed(compact(each.value).astype(dtype), each.dims)
-        if allowed is not None:
-            hidden = jnp.where(
-                allowed, jnp.zeros((), dtype), cudnn.get_large_negative_number(dtype)
-            )
-            bias = hidden if bias is None else bias + hidden
-        if bias is None:
+        found = self.found
+        if not found.biases and allowed is None:
             return None
+        dtype = jnp.dtype(found.dtype)
+        lowest = cudnn.get_large_negative_number(dtype)
+        bias = self._sum_of_biases(Compact(self._made, read))
+        if found.shifted:
+            bias = _below_highest(bias, self._visible(allowed), lowest)
+        bias = bias.astype(dtype)
+        if allowed is not None:
+            bias = jnp.where(allowed, bias, lowest)
         return jnp.broadcast_to(
             bias, (*bias.shape[:2], found.sizes[self._t], found.sizes[found.keys])
         )
+
+    def _sum_of_biases(self, compact: Compact) -> Array:
+        found = self.found
+        total = jnp.zeros((1, 1, 1, 1), found.dtype)
+        for i, each in enumerate(found.biases):
+            value = compact(each.value)
+            if found.shifted:
+                value = value.astype(jnp.float32) * each.factor
+            value = self._placed(value, each.dims)
+            total = total + value if i else value
+        return total
+
+    def _visible(self, allowed: Array | None) -> Array | None:
+        """Which keys a query sees, those of the kernel's own mask included; None for all."""
+        found = self.found
+        if not found.causal:
+            return allowed
+        t, s = (jnp.arange(found.sizes[d]) for d in found.pair)
+        after = t[:, None] - s[None, :]
+        seen = (after >= 0) & (after < found.window) if found.window else after >= 0
+        return seen[None, None]
 
     def _placed(self, value: Array, dims: Dims) -> Array:
         """A compact value as [examples or 1, heads or 1, queries or 1, keys or 1]."""
@@ -187,6 +209,21 @@ class Arranged:
             shape += [self.found.sizes[d] if varies else 1 for d in group]
             merged.append(self._count(group) if varies else 1)
         return jnp.broadcast_to(value, shape).reshape(merged)
+
+
+def _below_highest(bias: Array, visible: Array | None, lowest: Array) -> Array:
+    """A bias less the largest one among the keys that a query sees, which changes no weight.
+
+    Args:
+        bias: [examples or 1, heads or 1, queries or 1, keys or 1].
+        visible: which keys are seen, in the same form; None for all.
+        lowest: the least number that the kernel takes.
+    """
+    held = lax.stop_gradient(bias)
+    seen = held if visible is None else jnp.where(visible, held, -jnp.inf)
+    highest = jnp.max(seen, axis=-1, keepdims=True)
+    highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
+    return jnp.maximum(bias - highest, lowest.astype(bias.dtype))
 
 
 def repeated(

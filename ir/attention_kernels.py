@@ -9,6 +9,7 @@ kernel, in loops and recomputed regions as well.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -147,7 +148,7 @@ class WithKernels:
         return {key: after} if _differ(closed, after) else None
 
     def _site(self, matcher: Matcher, eqn: Any) -> WrittenAttention | None:
-        if eqn.primitive.name != "dot_general":
+        if eqn.primitive.name not in ("dot_general", "div", "mul"):
             return None
         line = self._sources.of(eqn)
         try:
@@ -183,7 +184,8 @@ class WithKernels:
 def tolerance_of(found: WrittenAttention) -> tuple[float, float]:
     """Largest difference of outputs in units of the largest value: a + b Z for scores up to Z."""
     unit = 2.0**-8 if found.dtype == "bfloat16" else 2.0**-11
-    return 4 * unit, 2 * found.roundings * unit
+    shift = (2 * math.log(found.sizes[found.keys]), 4) if found.shifted else (0, 0)
+    return (4 + found.late + shift[0]) * unit, (2 * found.roundings + shift[1]) * unit
 
 
 def _product(eqn: Any) -> str:

@@ -168,9 +168,14 @@ class Constants:
     """
 
     def __init__(self, jaxpr: Any, known: Mapping[Any, Known]) -> None:
-        self._known = known
-        self._compact = Compact(producers(jaxpr), self._leaf)
+        self._known, self._made = known, producers(jaxpr)
+        self._compact = self._fresh()
         self._failed: set[Any] = set()
+        self._shapes: dict[Any, tuple[int, ...]] = {}
+
+    def _fresh(self) -> Compact:
+        """The values, none of which is computed yet."""
+        return Compact(self._made, self._leaf)
 
     def _leaf(self, var: Any) -> Array:
         if var not in self._known:
@@ -190,16 +195,53 @@ class Constants:
             self._failed.add(var)
             return None
 
+    def shape(self, var: Any) -> tuple[int, ...] | None:
+        """The shape of the compact value, which is not computed; None if it is no constant."""
+        if isinstance(var, Literal):
+            return np.shape(var.val)
+        if var in self._failed:
+            return None
+        if var not in self._shapes:
+            try:
+                self._shapes[var] = jax.eval_shape(lambda: self._fresh()(var)).shape
+            except NotConstantError:
+                self._failed.add(var)
+                return None
+        return self._shapes[var]
+
+    def hidden(
+        self, var: Any, factor: float, dims: Sequence[int], kept: Sequence[int], most: float
+    ) -> tuple[np.ndarray, tuple[int, ...]] | None:
+        """Where a constant is very negative, if that varies along some dimensions alone.
+
+        Args:
+            var: the constant.
+            factor: by which it is multiplied.
+            dims: letters of its dimensions.
+            kept: letters of those along which it may vary.
+            most: what counts as very negative is at most that.
+
+        Returns:
+            The compact mask and its letters; None if there is nothing, or it varies elsewhere.
+        """
+        shape = self.shape(var)
+        if shape is None or not shape:
+            return None
+        rest = tuple(i for i, d in enumerate(dims) if d not in kept)
+
+        def both() -> tuple[Array, Array]:
+            low = self._fresh()(var).astype(jnp.float32) * factor <= most
+            return jnp.any(low, axis=rest, keepdims=True), jnp.all(low, axis=rest, keepdims=True)
+
+        with jax.ensure_compile_time_eval():
+            some, every = map(np.asarray, jax.jit(both)())
+        alike = bool(some.any()) and np.array_equal(some, every)
+        return (every, tuple(dims)) if alike else None
+
     def into(self, operands: Sequence[Any], inner: Sequence[Any]) -> dict[Any, Known]:
         """What is known of the inputs of a body that starts with these operands."""
 
         def known(var: Any) -> Known:
-            def value() -> Array:
-                found = self(var)
-                if found is None:
-                    raise NotConstantError
-                return found
-
-            return value
+            return lambda: self._fresh()(var)
 
         return {to: known(var) for var, to in zip(operands, inner, strict=False)}

@@ -7,10 +7,20 @@ Dimensions are followed by letters from the second product back to the first, th
 conversions and dimensions of one element. Any number of dimensions may be shared by all of q, k and
 v (batch, heads), and any number by queries alone (the query heads of a key head).
 
+The softmax divides its weights, or the output after the second product: (exp(z) v) / sum exp(z).
+
 What is found is equal in real numbers. In numbers of u = 2^-8 (bfloat16) or 2^-11 (float16), where
 the program rounds scores m times to 16 bits, the largest of which is Z, outputs of the kernel and
-of the program differ by at most (4 + 2 m Z) u max|v|, to first order in u: a change d of all scores
-changes each weight by a factor within e^(2 d), weights and outputs are rounded once by each.
+of the program differ by at most (4 + r + 2 m Z) u max|v|, to first order in u: a change d of all
+scores changes each weight by a factor within e^(2 d), weights and outputs are rounded once by each,
+and outputs r times more by a program that divides them late.
+
+A bias b of more than 16 bits (ALiBi: 1,000 and more) is rounded by the kernel. Its largest number
+among the keys that a query sees is subtracted before, which changes no weight; so b <= 0, and 0
+somewhere. Rounded, it changes outputs by at most 2 u E|b| max|v|, the mean over the weights of a
+query. With entropy H of these and scores within S without the bias, Gibbs' inequality at the key
+with b = 0 says E[q k + b] + H >= q k_0, so that E|b| <= log(n) + 2 S for n keys, whatever the size
+of b: (4 + 2 log(n) + 4 S) u max|v|.
 """
 
 from __future__ import annotations
@@ -24,23 +34,26 @@ import numpy as np
 from .compact_values import Constants, producers
 from .jax_internals import Literal
 from .written_scores import (
+    ABSORBING,
+    BIASED,
     SHORT,
     Bias,
     DiffersError,
     Dims,
     Mask,
     NoMatchError,
+    Scores,
     read_scores,
-    seen_through,
     short,
 )
+from .written_softmax import Quotient, SoftmaxReader
 
 
 @dataclass(frozen=True)
 class WrittenAttention:
     """Attention as it is written in one body.
 
-    eqn: the second product, whose result is the output.
+    eqn: whose result is the output: the second product, or a quotient after it.
     q, k, v: values, and the letter of each of their dimensions.
     batch: letters of what all three share, in the order of the scores.
     queries: letters of queries, of which the first are query heads.
@@ -48,7 +61,8 @@ class WrittenAttention:
     out: letters of the output.
     sizes: elements along each letter.
     window: keys that a query of a causal mask sees; 0 for all.
-    roundings: of scores, or of their bias, to 16 bits.
+    roundings: of scores to 16 bits.
+    late: roundings to 16 bits between the second product and its quotient.
     """
 
     eqn: Any
@@ -69,7 +83,18 @@ class WrittenAttention:
     biases: tuple[Bias, ...]
     constant: Any  # what a constant mask that is not causal allows, [queries, keys]; or None
     roundings: int
+    late: int
     dtype: str
+
+    @property
+    def shifted(self) -> bool:
+        """Whether the largest bias of each query is subtracted, as the kernel rounds the bias."""
+        return len(self.biases) > 1 or any(not bias.exact for bias in self.biases)
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Letters of the queries that masks tell apart, and of keys."""
+        return self.queries[-1], self.keys
 
     @property
     def reads(self) -> tuple[Any, ...]:
@@ -88,6 +113,7 @@ class Matcher:
 
     def __init__(self, jaxpr: Any, constants: Constants) -> None:
         self.made, self._constants = producers(jaxpr), constants
+        self._softmaxes = SoftmaxReader(self.made)
         self._uses: dict[Any, list[Any]] = {}
         for eqn in jaxpr.eqns:
             for var in eqn.invars:
@@ -98,29 +124,37 @@ class Matcher:
                 self._uses.setdefault(var, []).append(None)
 
     def match(self, eqn: Any) -> WrittenAttention:
-        """Attention whose second product is `eqn`.
+        """Attention whose output is the result of `eqn`.
 
         Raises:
             NoMatchError: if it is no softmax between two products.
             DiffersError: if it is one that the kernel does not compute.
         """
+        late = None
         if eqn.primitive.name != "dot_general":
-            raise NoMatchError
+            late = self._softmaxes.quotient(eqn)
         for side in (0, 1):
             try:
-                return self._of(eqn, side)
+                return self._of(eqn if late is None else late.product, side, eqn, late)
             except NoMatchError:
                 continue
         raise NoMatchError
 
-    def _of(self, eqn: Any, side: int) -> WrittenAttention:
+    def _of(self, eqn: Any, side: int, last: Any, late: Quotient | None) -> WrittenAttention:
+        """Attention with the second product `eqn`, whose operand `side` are the weights."""
         weights, value = eqn.invars[side], eqn.invars[1 - side]
         (contracted, shared) = eqn.params["dimension_numbers"]
         dims: Dims = tuple(range(len(weights.aval.shape)))
         sizes = dict(enumerate(weights.aval.shape))
-        softmax_of, dims_of_scores, axis, inner, changed = self._softmax(weights, dims)
-        key = dims_of_scores[axis]
-        scores = read_scores(self.made, self._constants, softmax_of, dims_of_scores)
+        softmax = self._softmaxes.read(weights, dims, late and late.reduced)
+        key = softmax.dims[softmax.axis]
+        feature, out_feature = len(dims), len(dims) + 1
+        own = [d for d in range(len(dims)) if d not in contracted[side] and d not in shared[side]]
+        sides = ([*own], [out_feature]) if side == 0 else ([out_feature], [*own])
+        out = (*(shared[side]), *sides[0], *sides[1])
+        if late is not None:
+            out = _divided(late, out, tuple(d for d in softmax.dims if d != key))
+        scores = read_scores(self.made, self._constants, softmax.scores, softmax.dims)
         first, out_dims = scores.product, scores.dims
         (c1, b1) = first.params["dimension_numbers"]
         batch = out_dims[: len(b1[0])]
@@ -131,141 +165,33 @@ class Matcher:
         k_side = 0 if key in free[0] else 1
         if free[k_side] != (key,) or len(c1[0]) != 1:
             raise NoMatchError
-        if changed:
+        if softmax.changed:
             raise DiffersError(
-                f"its weights go through {changed} before they meet the values (dropout?)"
+                f"its weights go through {softmax.changed} before they meet the values (dropout?)"
             )
         here = {*(d for d in range(len(dims)) if d not in contracted[side])}
         if [*contracted[side]] != [key] or here != {*batch, *free[1 - k_side]}:
             raise NoMatchError
         if {*shared[side]} != {*batch}:
             raise NoMatchError
-        feature, out_feature = len(dims), len(dims) + 1
         q_dims = _letters(first, 1 - k_side, batch, free[1 - k_side], feature)
         k_dims = _letters(first, k_side, batch, (key,), feature)
         v_dims = self._value_letters(eqn, side, key, out_feature)
         sizes[feature] = first.invars[0].aval.shape[c1[0][0]]
         sizes[out_feature] = value.aval.shape[v_dims.index(out_feature)]
-        own = [d for d in range(len(dims)) if d not in contracted[side] and d not in shared[side]]
-        sides = ([*own], [out_feature]) if side == 0 else ([out_feature], [*own])
-        out = (*(shared[side]), *sides[0], *sides[1])
-        self._check_uses(weights, softmax_of, inner, eqn)
+        inner = (*softmax.inner, *(late.inner if late else ()))
+        self._check_uses(weights, softmax.scores, inner, (eqn, last))
         q, k, v = (
             short(self.made, x) for x in (first.invars[1 - k_side], first.invars[k_side], value)
         )
-        dtype = self._check_types((q, k, v), eqn)
+        dtype = self._check_types((q, k, v), last)
         found = WrittenAttention(
-            eqn, (q, q_dims), (k, k_dims), (v, v_dims), batch, free[1 - k_side], key, feature,
+            last, (q, q_dims), (k, k_dims), (v, v_dims), batch, free[1 - k_side], key, feature,
             out_feature, out, sizes, scores.scale, False, 0, tuple(scores.masks),
-            tuple(scores.biases), None, scores.roundings, dtype,
+            tuple(scores.biases), None, scores.roundings, late.roundings if late else 0, dtype,
         )  # fmt: skip
-        return self._with_constants(self._ordered(found))
-
-    # --- softmax ---------------------------------------------------------------------------
-
-    def _softmax(self, var: Any, dims: Dims) -> tuple[Any, Dims, int, list[Any], str]:
-        """Input of the softmax that makes some weights, its letters and axis, and its values.
-
-        The last is what changes the weights after it.
-        """
-        inner, changed = [], ""
-        while True:
-            eqn = self.made.get(var)
-            if eqn is None:
-                raise NoMatchError
-            inner.append(var)
-            name = eqn.primitive.name
-            step = seen_through(eqn, dims)
-            if step is not None:
-                var, dims = step
-            elif name == "div" and self._is_normalised(eqn):
-                break
-            elif name in ("mul", "select_n", "div") and len(inner) < 12:
-                wide = [v for v in eqn.invars if self._leads_to_softmax(v, 6)]
-                if len(wide) != 1:
-                    raise NoMatchError
-                changed, var = changed or f"'{name}'", wide[0]
-            else:
-                raise NoMatchError
-        exponent, total = eqn.invars
-        reduced = self._through(total)
-        (axis,) = reduced.params["axes"]
-        summed = self._same(reduced.invars[0])
-        weights = self._same(exponent)
-        exp = self.made.get(weights)
-        if summed is not weights or exp is None or exp.primitive.name != "exp":
-            raise NoMatchError
-        inner += [exponent, weights, reduced.outvars[0], total]
-        x = exp.invars[0]
-        shift = self.made.get(x)
-        if shift is not None and shift.primitive.name == "sub" and self._is_level(shift, axis):
-            inner.append(x)
-            x = shift.invars[0]
-        return x, dims, int(axis), inner, changed
-
-    def _leads_to_softmax(self, var: Any, depth: int) -> bool:
-        eqn = None if isinstance(var, Literal) else self.made.get(var)
-        if eqn is None or depth == 0:
-            return False
-        if eqn.primitive.name == "div" and self._is_normalised(eqn):
-            return True
-        names = ("mul", "div", "select_n", "convert_element_type", "transpose", "reshape")
-        return eqn.primitive.name in names and any(
-            self._leads_to_softmax(v, depth - 1) for v in eqn.invars
-        )
-
-    def _is_normalised(self, eqn: Any) -> bool:
-        """Whether a quotient is that of exponentials and their sum along one axis."""
-        if any(isinstance(v, Literal) for v in eqn.invars):
-            return False
-        reduced = self._through(eqn.invars[1])
-        exp = self.made.get(self._same(eqn.invars[0]))
-        return (
-            reduced is not None and reduced.primitive.name == "reduce_sum"
-            and len(reduced.params["axes"]) == 1
-            and exp is not None and exp.primitive.name == "exp"
-        )  # fmt: skip
-
-    def _is_level(self, shift: Any, axis: int) -> bool:
-        """Whether what a difference takes away does not vary along an axis, as a maximum of it."""
-        taken = shift.invars[1]
-        if isinstance(taken, Literal):
-            return False
-        if taken.aval.shape[axis : axis + 1] == (1,):
-            return True
-        reduced = self._through(taken)
-        if reduced is None or reduced.primitive.name != "reduce_max":
-            return False
-        same = self._same(reduced.invars[0]) is self._same(shift.invars[0])
-        return same and tuple(reduced.params["axes"]) == (axis,)
-
-    def _through(self, var: Any) -> Any:
-        """The reduction behind a value, which is broadcast along the reduced axis again."""
-        for _ in range(8):
-            eqn = None if isinstance(var, Literal) else self.made.get(var)
-            if eqn is None:
-                return None
-            name = eqn.primitive.name
-            if name in ("reduce_sum", "reduce_max"):
-                return eqn
-            if name in ("broadcast_in_dim", "reshape", "stop_gradient", "convert_element_type"):
-                var = eqn.invars[0]
-            elif name == "max" and isinstance(eqn.invars[0], Literal):
-                if not np.isneginf(np.float64(eqn.invars[0].val)):
-                    return None
-                var = eqn.invars[1]
-            else:
-                return None
-        return None
-
-    def _same(self, var: Any) -> Any:
-        """A value before conversions."""
-        while (eqn := self.made.get(var)) and eqn.primitive.name in (
-            "convert_element_type",
-            "copy",
-        ):
-            var = eqn.invars[0]
-        return var
+        found = self._ordered(found)
+        return self._with_constants(self._masks_of_biases(found, scores))
 
     # --- checks ----------------------------------------------------------------------------
 
@@ -292,10 +218,12 @@ class Matcher:
             return False
         return True
 
-    def _check_uses(self, weights: Any, scores: Any, inner: list[Any], eqn: Any) -> None:
+    def _check_uses(
+        self, weights: Any, scores: Any, inner: tuple[Any, ...], last: tuple[Any, Any]
+    ) -> None:
         """Checks that nothing else reads the weights or the scores."""
         inside = {*inner, weights, scores}
-        allowed = {id(self.made[v]) for v in inside if v in self.made} | {id(eqn)}
+        allowed = {id(self.made[v]) for v in inside if v in self.made} | {*map(id, last)}
         for var in (*inner, scores):
             for user in self._uses.get(var, ()):
                 if user is None:
@@ -318,6 +246,27 @@ class Matcher:
         return tuple(letters)
 
     # --- masks of queries and keys -----------------------------------------------------------
+
+    def _masks_of_biases(self, found: WrittenAttention, scores: Scores) -> WrittenAttention:
+        """The same with what constant biases hide from all heads and examples as masks."""
+        fixed = [bias for bias in found.biases if bias.fixed]
+        if not fixed:
+            return found
+        if any(number > ABSORBING for _, number in scores.fills):
+            raise DiffersError(f"its mask fills in more than {ABSORBING:g} beside a bias")
+        known = all(isinstance(mask.value, np.ndarray) for mask in found.masks)
+        if not known and any(how == "add" and n > BIASED for how, n in scores.fills):
+            raise DiffersError(f"its mask adds more than {BIASED:g} to scores with a bias")
+        masks: list[Mask] = []
+        for bias in fixed:
+            both = self._constants.hidden(bias.value, bias.factor, bias.dims, found.pair, ABSORBING)
+            if both is None:
+                continue
+            hidden, dims = both
+            if not known:
+                raise DiffersError("a query that sees no key is hidden by several masks")
+            masks.append(Mask(hidden, True, dims))
+        return replace(found, masks=(*found.masks, *masks))
 
     def _ordered(self, found: WrittenAttention) -> WrittenAttention:
         """The same with the queries' letter along which masks vary, or the longest, as the last."""
@@ -369,6 +318,26 @@ def _causal_window(allowed: np.ndarray) -> int | None:
     if np.array_equal(allowed, s <= t):
         return 0
     return width if np.array_equal(allowed, (s <= t) & (s > t - width)) else None
+
+
+def _divided(late: Quotient, product: Dims, total: Dims) -> Dims:
+    """Letters of a quotient.
+
+    Args:
+        late: the quotient.
+        product: letters of the product.
+        total: letters of the sum.
+
+    Raises:
+        NoMatchError: if the sum lies along other letters than those it has.
+    """
+    letters = [0] * len(product)
+    for letter, d in zip(product, late.at, strict=True):
+        letters[d] = letter
+    for letter, d in zip(total, late.of_sum, strict=True):
+        if d is not None and letters[d] != letter:
+            raise NoMatchError
+    return tuple(letters)
 
 
 def _letters(product: Any, side: int, batch: Dims, free: Dims, feature: int) -> Dims:

@@ -23,7 +23,10 @@ HIDDEN = -1e4
 # keys of a query that sees none have equal weights.
 ABSORBING = -1e9
 SHORT = ("bfloat16", "float16")
+# What a mask adds beside a constant bias is at most that: it absorbs biases to 1e11.
+BIASED = -1e20
 _DEEPEST = 12  # ops between the softmax and the product
+_MASKED = ("queries", "keys")  # what a constant mask varies along
 
 Dims = tuple[int, ...]  # a letter for each dimension of a value
 Made = Mapping[Any, Any]  # the equation of each value
@@ -53,10 +56,22 @@ class Mask:
 
 @dataclass(frozen=True)
 class Bias:
-    """A value that is added to scores; `dims`: its letters."""
+    """A value that is added to scores.
+
+    dims: its letters.
+    factor: by which it is multiplied.
+    fixed: whether it depends on no argument.
+    """
 
     value: Any
     dims: Dims
+    factor: float
+    fixed: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether the kernel takes it as the program has it."""
+        return self.value.aval.dtype.name in SHORT and self.factor == 1.0
 
 
 @dataclass
@@ -65,7 +80,7 @@ class Scores:
 
     product: the equation of the product.
     dims: letters of its result.
-    roundings: of scores, or of their bias, to 16 bits.
+    roundings: of scores to 16 bits.
     fills: how each mask hides scores, and by which number.
     """
 
@@ -200,27 +215,26 @@ class _Reader:
         negated = eqn.primitive.name == "sub"
         if negated and x is not eqn.invars[0]:
             raise DiffersError("its scores are subtracted from another value")
-        found, value = self.found, self._constants(other)
-        if value is not None:
+        found, shape = self.found, self._constants.shape(other)
+        if shape is not None and sum(n != 1 for n in shape) <= len(_MASKED):
+            value = self._constants(other)
+            assert value is not None
             numbers = (-value if negated else value).astype(np.float64) * found.scale
-            if not np.all((numbers == 0) | (numbers <= HIDDEN)):
-                raise DiffersError("a constant other than a mask is added to its scores")
-            found.masks.append(Mask(numbers == 0, False, dims))
-            found.fills.append(("add", float(numbers.min())))
-            return x
-        mask = None if negated else self._chosen_mask(other, dims)
+            if np.all((numbers == 0) | (numbers <= HIDDEN)):
+                found.masks.append(Mask(numbers == 0, False, dims))
+                found.fills.append(("add", float(numbers.min())))
+                return x
+            if all(n == 1 for n in shape):  # which changes no weight
+                return x
+        mask = None if negated or shape is not None else self._chosen_mask(other, dims)
         if mask is not None:
             found.masks += self._conjuncts(*mask)
             return x
-        if negated or found.scale != 1.0:
-            raise DiffersError("what is added to its scores is scaled, or subtracted")
-        if found.biases:
-            raise DiffersError("several values are added to its scores")
         before = short(self._made, other)
         if before.aval.dtype.name not in (*SHORT, "float32"):
             raise DiffersError(f"what is added to its scores is {before.aval.dtype.name}")
-        found.roundings += before.aval.dtype.name not in SHORT  # the kernel takes 16 bits
-        found.biases.append(Bias(before, dims))
+        factor = -found.scale if negated else found.scale
+        found.biases.append(Bias(before, dims, factor, fixed=shape is not None))
         return x
 
     def _chosen_mask(self, var: Any, dims: Dims) -> tuple[Any, bool, Dims] | None:

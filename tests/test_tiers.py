@@ -93,7 +93,7 @@ BASIC: tuple[str, ...] = (
     "ir/registered_calls.py",
     "ir/shifts.py",
     "ir/threefry.py",
-    *("ir/trace.py", "ir/written_attention.py", "ir/written_scores.py"),
+    *("ir/trace.py", "ir/written_attention.py", "ir/written_scores.py", "ir/written_softmax.py"),
     "planner/api/call_parts.py",
     "planner/api/check_ops.py",
     *("planner/api/frameworks/arrays.py", "planner/api/frameworks/equinox.py"),

@@ -24,16 +24,20 @@ WAYS = ("b", "g", "r", "t", "ring", "zigzag", "halo")
 
 def work(
     way: str, length: int = 131072, *, op: str = ATTENTION[0], mask: str = "CAUSAL",
-    window: int | None = None,
+    window: int | None = None, batch: int = 1, biases: int = 0,
 ) -> AttentionWork:  # fmt: skip
-    """A kernel of 32 heads of 128 over 8 key heads, split over 8 devices in a way."""
-    query, key = (TensorType((1, length, n, 128), "bfloat16") for n in (32, 8))
-    none, lse = TensorType((0,), "bfloat16"), TensorType((1, 32, length), "float32")
-    operands = (query, key, key, *(none,) * 7)
+    """A kernel of 32 heads of 128 over 8 key heads, split over 8 devices in a way.
+
+    `biases` examples have a bias each; of 1, all have the same.
+    """
+    query, key = (TensorType((batch, length, n, 128), "bfloat16") for n in (32, 8))
+    none, lse = TensorType((0,), "bfloat16"), TensorType((batch, 32, length), "float32")
+    bias = TensorType((biases, 32, length, length), "bfloat16") if biases else none
+    operands = (query, key, key, bias, *(none,) * 6)
     operands += (lse, query, query) if op == ATTENTION[1] else ()
     attrs = {
         "mask_type": mask, "layout": 0, "sliding_window_length": window,
-        "variadic_args": (False, False), "dropout_rate": 0.0,
+        "variadic_args": (bool(biases), False), "dropout_rate": 0.0,
     }  # fmt: skip
     node = Node(op, tuple(range(len(operands))), (query,), tuple(attrs.items()), ())
     ways = {name: np.array([8.0 if name == way else 1.0]) for name in WAYS}
@@ -106,6 +110,14 @@ def test_heads_and_gathered_keys_have_no_permutes() -> None:
     for way in ("b", "g", "t"):
         found = work(way).exchange(COMPUTE, hops())
         assert found.seconds[0] == found.exposed_s[0] == found.sent_bytes[0] == 0.0
+
+
+def test_a_bias_that_examples_share_is_read_by_each() -> None:
+    for way in ("b", "g"):
+        own, shared = (work(way, 2048, batch=16, biases=n) for n in (16, 1))
+        assert own.reread_bytes == 0.0
+        assert float((shared.reread_bytes + shared.bias)[0]) == pytest.approx(float(own.bias[0]))
+    assert work("b", 2048, batch=16).reread_bytes == 0.0
 
 
 def test_a_window_costs_its_own_pairs() -> None:

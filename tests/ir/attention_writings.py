@@ -100,6 +100,84 @@ def padded(q: Array, k: Array, v: Array, lengths: Array) -> Array:
     return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), v)
 
 
+SLOPES = np.float32(2.0) ** -np.arange(1, H + 1)
+FAR = np.arange(T)[None, :] - np.arange(T)[:, None]
+
+
+def alibi(q: Array, k: Array, v: Array) -> Array:
+    """ALiBi: numbers of a thousand and more, computed from positions, under a causal mask."""
+    positions = jnp.where(jnp.arange(T) < T // 2, 0, 500) + jnp.arange(T)
+    far = positions[None, :] - positions[:, None]
+    bias = jnp.asarray(SLOPES)[:, None, None] * far
+    scores = jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=jnp.float32) * D**-0.5
+    scores = jnp.where(far <= 0, scores + bias, -jnp.inf)
+    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores).astype(v.dtype), v)
+
+
+def alibi_of_keys(q: Array, k: Array, v: Array) -> Array:
+    """ALiBi by positions of keys alone, late ones of a long text: 16 bits round it by up to 8."""
+    places = 9000 + jnp.arange(T)
+    bias = SLOPES.reshape(G, H // G)[None, :, :, None, None] * places
+    scores = jnp.einsum("btgrd,bsgd->bgrts", q.reshape(B, T, G, H // G, D), k).astype(jnp.float32)
+    scores = (scores + bias) * 0.3 + jnp.where(FAR <= 0, 0.0, -1e30)
+    weights = jax.nn.softmax(scores).astype(v.dtype)
+    return jnp.einsum("bgrts,bsgd->btgrd", weights, v).reshape(B, T, H, D)
+
+
+def alibi_and_mask(q: Array, k: Array, v: Array) -> Array:
+    """ALiBi that is kept as an array with -inf where a mask hides keys, taken from the scores."""
+    array = np.where(FAR <= 0, -SLOPES[:, None, None] * FAR, np.inf).astype(np.float32)
+    scores = jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=jnp.float32)
+    weights = jax.nn.softmax(scores * D**-0.5 - array).astype(v.dtype)
+    return jnp.einsum("bhts,bshd->bthd", weights, v)
+
+
+def alibi_of_lengths(q: Array, k: Array, v: Array, lengths: Array) -> Array:
+    """ALiBi beside a mask of the batch, whose last row sees no key."""
+    seen = jnp.arange(T)[None, :] < lengths[:, None]
+    scores = jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=jnp.float32)
+    scores = scores - SLOPES[:, None, None] * np.abs(FAR)
+    scores = jnp.where(seen[:, None, None, :], scores, jnp.finfo(jnp.float32).min)
+    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores).astype(v.dtype), v)
+
+
+def alibi_of_slopes(q: Array, k: Array, v: Array, slopes: Array) -> Array:
+    """ALiBi with learned slopes."""
+    scores = jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=jnp.float32) * D**-0.5
+    scores = jnp.where(FAR <= 0, scores + 40 * jnp.square(slopes)[:, None, None] * FAR, -1e30)
+    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores).astype(v.dtype), v)
+
+
+def late(q: Array, k: Array, v: Array) -> Array:
+    """The output is divided after the second product, in float32."""
+    scores = jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=jnp.float32) * D**-0.5
+    scores = jnp.where(FAR <= 0, scores, -jnp.inf)
+    weights = jnp.exp(scores - scores.max(-1, keepdims=True))
+    total = jnp.swapaxes(weights.sum(-1), 1, 2)[..., None]
+    out = jnp.einsum("bhts,bshd->bthd", weights.astype(v.dtype), v)
+    return (out.astype(jnp.float32) / total).astype(v.dtype)
+
+
+def late_grouped(q: Array, k: Array, v: Array) -> Array:
+    """The same with grouped heads, by a product with the reciprocal, in 16 bits and a loop."""
+
+    def layer(q: Array, _: None) -> tuple[Array, None]:
+        split = q.reshape(B, T, G, H // G, D) * D**-0.5
+        scores = jnp.einsum("btgrd,bsgd->bgrts", split, k)
+        weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+        scale = 1 / jnp.sum(weights, -1, keepdims=True)
+        out = jnp.einsum("bgrts,bsgd->bgrtd", weights, v) * scale
+        return jnp.transpose(out, (0, 3, 1, 2, 4)).reshape(B, T, H, D), None
+
+    return jax.lax.scan(layer, q, None, length=2)[0]
+
+
+def early_reciprocal(q: Array, k: Array, v: Array) -> Array:
+    """Weights by a product with the reciprocal of their sum."""
+    weights = jnp.exp((q @ jnp.swapaxes(k, -2, -1)).astype(jnp.float32) / D)
+    return (weights * jnp.sum(weights, -1, keepdims=True) ** -1).astype(v.dtype) @ v
+
+
 def flax(x: Array) -> Array:
     """`flax.nnx.MultiHeadAttention` with a causal mask."""
     model = nnx.MultiHeadAttention(
@@ -146,6 +224,21 @@ WRITINGS: dict[str, Case] = {
     "padded": (
         padded, (*operands(LENGTH, LENGTH, LENGTH), jnp.array([9, 0])), "mask, 2 x 4 heads,",
     ),
+    "alibi": (alibi, operands(*[LENGTH] * 3), "causal, bias, 2 x 4 heads,"),
+    "alibi of keys": (
+        alibi_of_keys, operands(LENGTH, FEW, FEW), "causal, bias, 2 x 4 heads on 2,",
+    ),
+    "alibi and mask": (alibi_and_mask, operands(*[LENGTH] * 3), "causal, bias, 2 x 4 heads,"),
+    "alibi of lengths": (
+        alibi_of_lengths, (*operands(*[LENGTH] * 3), jnp.array([9, 0])), "mask, bias, 2 x 4",
+    ),
+    "alibi of slopes": (
+        alibi_of_slopes, (*operands(*[LENGTH] * 3), *operands((H,), dtype=jnp.float32)),
+        "causal, bias, 2 x 4 heads,",
+    ),
+    "late": (late, operands(*[LENGTH] * 3), "causal, 2 x 4 heads,"),
+    "late grouped": (late_grouped, operands(LENGTH, FEW, FEW), "2 x 4 heads on 2,"),
+    "early reciprocal": (early_reciprocal, operands(*[FIRST] * 3), "2 x 4 heads,"),
     "xla": (
         lambda *qkv: jax.nn.dot_product_attention(*qkv, is_causal=True, implementation="xla"),
         operands(LENGTH, FEW, FEW), "causal, 2 x 4 heads on 2,",
@@ -184,10 +277,26 @@ def _temperature(q: Array, k: Array, v: Array, heat: Array) -> Array:
     return _attend(q, k, v, lambda z: jax.nn.softmax(z * heat))
 
 
-def _fixed_slopes(q: Array, k: Array, v: Array) -> Array:
-    """ALiBi: numbers that grow with the distance, which 16 bits would round by much."""
-    far = jnp.asarray(np.arange(T)[None, :] - np.arange(T)[:, None], jnp.float32)
-    return _attend(q, k, v, lambda z: jax.nn.softmax(z + 8.0 * far).astype(v.dtype))
+def _divided(change: Callable[[Array], Array]) -> Callable[..., Array]:
+    def run(q: Array, k: Array, v: Array) -> Array:
+        weights = jnp.exp(jnp.einsum("bthd,bshd->bhts", q, k) * D**-0.5)
+        return jnp.einsum("bhts,bshd->bthd", weights, v) / change(weights)
+
+    return run
+
+
+def _dropped_late(q: Array, k: Array, v: Array) -> Array:
+    weights = jnp.exp(jnp.einsum("bthd,bshd->bhts", q, k) * D**-0.5)
+    kept = jax.random.bernoulli(jax.random.key(0), 0.9, weights.shape)
+    out = jnp.einsum("bhts,bshd->bthd", jnp.where(kept, weights, 0).astype(v.dtype), v)
+    return out / jnp.swapaxes(weights.sum(-1), 1, 2)[..., None]
+
+
+def _weakly_masked(q: Array, k: Array, v: Array, lengths: Array) -> Array:
+    """The mask's number does not absorb the bias of a row that sees no key."""
+    hidden = jnp.where(jnp.arange(T)[None, :] < lengths[:, None], 0.0, -1e9)[:, None, None]
+    bias = SLOPES[:, None, None] * FAR
+    return _attend(q, k, v, lambda z: jax.nn.softmax(z + bias + hidden).astype(v.dtype))
 
 
 def _later(q: Array, k: Array, v: Array) -> Array:
@@ -197,6 +306,7 @@ def _later(q: Array, k: Array, v: Array) -> Array:
 
 
 _QKV = operands(LENGTH, LENGTH, LENGTH)
+_SQUARE = operands(*[(B, T, T, D)] * 3)  # as many heads as queries
 # function, arguments, and why it is left as it is; empty where it is no attention at all
 LOOK_ALIKES: dict[str, Case] = {
     "dropout": (_changed(_dropped), _QKV, "dropout"),
@@ -209,7 +319,15 @@ LOOK_ALIKES: dict[str, Case] = {
     ),
     "weights returned": (_shown, _QKV, "results of the program"),
     "temperature": (_temperature, (*_QKV, *operands(())), "no constant number"),
-    "constant bias": (_fixed_slopes, _QKV, "constant other than a mask"),
+    "weak mask": (_weakly_masked, (*_QKV, jnp.array([9, 0])), "adds more than"),
+    "late dropout": (_dropped_late, _QKV, "dropout"),
+    "late sum of queries": (
+        _divided(lambda w: jnp.swapaxes(w.sum(2), 1, 2)[..., None]), _QKV, "",
+    ),
+    "late sum elsewhere": (_divided(lambda w: w.sum(-1)[..., None]), _SQUARE, ""),
+    "late sum of squares": (
+        _divided(lambda w: jnp.swapaxes((w * w).sum(-1), 1, 2)[..., None]), _QKV, "",
+    ),
     "mask without keys": (_later, _QKV, "without any key"),
     "small mask": (
         _changed(lambda z: jax.nn.softmax(jnp.where(z.shape[0] > z, z, -9.0))),

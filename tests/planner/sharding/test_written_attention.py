@@ -115,6 +115,42 @@ def test_a_loss_with_the_kernel_in_stages_and_micro_batches(pipeline: Any, tmp_p
     assert float(np.asarray(found)) == pytest.approx(expected, rel=0.01)
 
 
+def biased_and_late(params: Any, batch: Any) -> Any:
+    """Layers with ALiBi, learned biases of each head, and a division after the second product."""
+    places = jnp.arange(batch.shape[1])
+    far = places[None, :] - places[:, None]
+    slopes = 2.0 ** -jnp.arange(H)[:, None, None]
+
+    def layer(x: Any, w: Any) -> Any:
+        q, k, v = (y.reshape(*y.shape[:2], H, -1) for y in jnp.split(x @ w["qkv"], 3, axis=-1))
+        scores = jnp.einsum("bthd,bshd->bhts", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
+        scores = scores + slopes * far + w["bias"]
+        scores = jnp.where(far <= 0, scores, -jnp.inf)
+        weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+        out = jnp.einsum("bhts,bshd->bthd", weights.astype(x.dtype), v)
+        out = (out / jnp.swapaxes(weights.sum(-1), 1, 2)[..., None]).astype(x.dtype)
+        return x + out.reshape(x.shape) @ w["out"], None
+
+    x, _ = jax.lax.scan(layer, batch, params)
+    return jnp.mean(jnp.square(x.astype(jnp.float32)))
+
+
+@pytest.mark.parametrize("mesh", [(8,), (2, 4)])
+def test_biases_and_their_gradients_are_split_and_equal(mesh: Any) -> None:
+    params = PARAMS | {"bias": struct(L, H, T, T, dtype=jnp.float32)}
+    args, fn = (params, struct(B, T, WIDTH)), jax.value_and_grad(biased_and_late)
+    plan = plan_of(fn, *args, cluster="host", attention="kernel", mesh=mesh)
+    (row,) = plan.file.programs[0].attention
+    assert row.what.startswith("causal, bias")
+    assert not row.why
+    assert kernels(plan) > 0
+    given = numbers(args)
+    found, expected = plan.compile()(*given), fn(*given)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        x, y = (np.asarray(each, dtype=np.float64) for each in (x, y))
+        assert np.abs(x - y).max() <= 0.03 * np.abs(y).max()
+
+
 def test_what_is_not_taken_is_named() -> None:
     fn, args, why = LOOK_ALIKES["dropout"]
     plan = plan_of(fn, *args, attention="kernel")
