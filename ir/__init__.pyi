@@ -84,6 +84,7 @@ from .ops.grouped import grouped_sizes as grouped_sizes
 from .ops.linalg import FFT as FFT
 from .ops.linalg import PENCILS as PENCILS
 from .ops.mapped import SHARD_MAP as SHARD_MAP
+from .ops.mapped import left_axes as left_axes
 from .ops.mapped import mapped_axes as mapped_axes
 from .ops.numeric import numpy_dtype as numpy_dtype
 from .ops.scaled import SCALED as SCALED

@@ -4,7 +4,9 @@ The factor takes exactly the axis of its name, so that the op has one strategy, 
 
     in_specs P("data", "seq"), out_specs P("data")    (data= _a) (seq= _b) -> (data= _c) _d
 
-The rest of each dimension is whole, and no two tensors share it.
+The rest of each dimension is whole, and no two tensors share it. So are all of them along axes that
+the `shard_map` leaves to the compiler (`axis_names=` some of its mesh's): devices along these run
+the same.
 """
 
 from __future__ import annotations
@@ -42,6 +44,11 @@ def mapped_axes(mesh: Attr) -> dict[str, int]:
     return found
 
 
+def left_axes(auto: Attr) -> tuple[str, ...]:
+    """The axes of a `shard_map`'s mesh that it leaves to the compiler, of its attribute `auto`."""
+    return tuple(map(str, auto)) if isinstance(auto, tuple) else ()
+
+
 def mapped_shape(shape: Sequence[int], spec: Attr, axes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of one device's shard of an operand or result.
 
@@ -66,7 +73,8 @@ def _entries(spec: Attr) -> tuple[tuple[str, ...], ...]:
 
 def _factors(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     axes = mapped_axes(attrs["mesh"])
-    sizes = {name: size for name, size in axes.items() if size > 1}
+    left = left_axes(attrs["auto"])
+    sizes = {name: size for name, size in axes.items() if size > 1 and name not in left}
     sides = ("in_specs", operands), ("out_specs", results)
     tensors: list[list[tuple[Dim, ...]]] = [[], []]
     kinds = dict.fromkeys(sizes, MAPPED)

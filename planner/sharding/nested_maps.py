@@ -35,9 +35,6 @@ def _check_map(node: Node, emission: str) -> None:
     why = ""
     if emission != "shard_map":
         why = f"is inside of a plan that is emitted as '{emission}'"
-    elif auto := node.attr("auto"):
-        names = ", ".join(map(str, auto)) if isinstance(auto, tuple) else str(auto)
-        why = f"leaves the axes {names} of its mesh to the compiler"
     elif _holds_map(node.bodies[0]):
         why = "contains another one"
     elif _acts(node):
@@ -46,7 +43,7 @@ def _check_map(node: Node, emission: str) -> None:
         raise PlanError(
             f"a jax.shard_map {why}, which no plan can keep", kind="nested-map",
             where=node.source or "the function",
-            remedy="map over all axes of one mesh at once, without callbacks, and plan with "
+            remedy="map over axes of one mesh at once, without callbacks, and plan with "
             "emission='shard_map'",
         )  # fmt: skip
 

@@ -8,7 +8,15 @@ from costmodel import Cluster
 from ir.trace import Traced
 
 from ..common.options import Options
-from .search.asked import Asked, asked_inside, mapped_inside, not_followed, pinned_options, unused
+from .search.asked import (
+    Asked,
+    asked_inside,
+    left_to_compiler,
+    mapped_inside,
+    not_followed,
+    pinned_options,
+    unused,
+)
 
 
 def with_asked(
@@ -28,7 +36,11 @@ def with_asked(
         for k, place in traced.places.outputs.items()
         if not (pinned and place.mesh)  # else the graph contains it
     ]
-    notes = (*not_followed(asked, pinned=pinned), *unused(graph))
+    notes = (
+        *not_followed(asked, pinned=pinned),
+        *dict.fromkeys(left_to_compiler(graph)),
+        *unused(graph),
+    )
     mapped = [*mapped_inside(graph)]
     if not pinned:
         options, asked = replace(options, shardings="warn"), []

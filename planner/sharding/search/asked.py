@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from costmodel import Cluster
-from ir import SHARD_MAP, Graph, Node, Placement, asks, live_inputs, mapped_axes
+from ir import SHARD_MAP, Graph, Node, Placement, asks, left_axes, live_inputs, mapped_axes
 
 from ...common.errors import PlanError
 from ...common.mesh_setting import AXES, Named, is_name, names_of
@@ -98,6 +98,23 @@ def mapped_inside(graph: Graph) -> Iterator[Asked]:
         elif any(size > 1 for size in mapped_axes(node.attr("mesh")).values()):
             mesh = tuple(mapped_axes(node.attr("mesh")).items())
             yield Asked(SHARD_MAP, node.source or node.op, Placement(mesh))
+
+
+def left_to_compiler(graph: Graph) -> Iterator[str]:
+    """A warning for each `shard_map` of a graph that leaves axes of its mesh to the compiler."""
+    for node in graph.nodes:
+        for body in node.bodies if node.op != SHARD_MAP else ():
+            yield from left_to_compiler(body)
+        left = left_axes(node.attr("auto")) if node.op == SHARD_MAP else ()
+        if not left:
+            continue
+        inside = [one for body in node.bodies for one in asked_inside(body) if one.place.mesh]
+        line = f"the shard_map at {node.source or node.op} leaves {', '.join(left)} to the compiler"
+        line = f"{line}: all in it is whole along that"
+        if inside:
+            counted = _counted(("sharding in it", "shardings in it"), inside)
+            line = f"{line}; {counted} {NOT_FOLLOWED} {_at(inside[0])}"
+        yield line
 
 
 def not_followed(asked: Sequence[Asked], *, pinned: bool) -> tuple[str, ...]:
