@@ -5,8 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
-from ir import Attr, Graph, Node, TensorType, lookup, mapped_axes, runs_of
+import numpy as np
+from numpy.typing import NDArray
+
+from ir import (
+    Attr,
+    Graph,
+    MappedParts,
+    Node,
+    TensorType,
+    left_axes,
+    lookup,
+    mapped_axes,
+    mapped_parts,
+    parts_split,
+    runs_of,
+)
+from ir.analysis import Place
 from profiles import CollectiveKind
 
 from .cluster import Cluster
@@ -25,7 +42,9 @@ COLLECTIVES: Mapping[str, CollectiveKind] = {
     "psum_invariant": "all-reduce",
     "reduce_scatter": "reduce-scatter",
 }
-OpSeconds = Callable[[Node, Sequence[TensorType]], float]
+Floats = NDArray[np.float64]
+OpSeconds = Callable[[Node, Sequence[TensorType], Mapping[str, float]], float]
+_UNSPLIT: Mapping[int, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +66,31 @@ class MappedCollective:
     count: float
 
 
-def mapped_s(node: Node, cluster: Cluster, op_s: OpSeconds) -> float:
+def mapped_s(node: Node, ways: Mapping[str, Floats], cluster: Cluster, op_s: OpSeconds) -> Floats:
     """Time of one run of a `shard_map`: its ops one after the other, collectives in between.
 
     Args:
         node: the op, whose body works on shards.
+        ways: of each strategy, by how much its factors are split; its parts, that is.
         cluster: devices and links.
-        op_s: seconds of an op of the body on shards of these types.
+        op_s: seconds of an op of the body on shards of these types, split by factors.
     """
+    count, found = len(next(iter(ways.values()))) if ways else 1, list[float]()
+    for k in range(count):
+        split = parts_split(node, {name: float(each[k]) for name, each in ways.items()})
+        found.append(_body_s(node, split, cluster, op_s))
+    return np.array(found)
+
+
+def _body_s(node: Node, split: Mapping[int, float], cluster: Cluster, op_s: OpSeconds) -> float:
+    parts, model = mapped_parts(node) if split else None, CollectiveModel(cluster)
     ops = sum(
-        runs * op_s(inner, types)
-        for inner, types, runs in _leaves(node.bodies[0], 1.0)
+        runs * op_s(inner, types, parts.ways(place, split) if parts else {})
+        for inner, types, runs, place in _leaves(node.bodies[0], 1.0)
         if inner.op not in COLLECTIVES
     )
-    model = CollectiveModel(cluster)
-    return ops + sum(
-        c.count * mapped_collective_s(c, node, model) for c in mapped_collectives(node)
-    )
+    sent = mapped_collectives(node, split)
+    return ops + sum(c.count * mapped_collective_s(c, node, model) for c in sent)
 
 
 def mapped_collective_s(found: MappedCollective, node: Node, model: CollectiveModel) -> float:
@@ -76,35 +103,64 @@ def mapped_collective_s(found: MappedCollective, node: Node, model: CollectiveMo
     return model.seconds(found.kind, group, found.tensor_bytes)
 
 
-def mapped_collectives(node: Node) -> list[MappedCollective]:
-    """The collectives of a `shard_map`, one for each operand."""
-    sizes = mapped_axes(node.attr("mesh"))
+def mapped_collectives(node: Node, split: Mapping[int, float] = _UNSPLIT) -> list[MappedCollective]:
+    """The collectives of a `shard_map`, one for each operand.
+
+    Args:
+        node: the op.
+        split: by how much its parts are split.
+    """
+    sizes, parts = mapped_axes(node.attr("mesh")), mapped_parts(node) if split else None
     found: list[MappedCollective] = []
-    for inner, operands, runs in _leaves(node.bodies[0], 1.0):
+    for inner, operands, runs, place in _leaves(node.bodies[0], 1.0):
+        if parts is not None:
+            found += _of_parts(inner, parts, split, place, runs, node)
         kind = COLLECTIVES.get(inner.op)
         axes = tuple(name for name in _names(inner) if sizes.get(name, 1) > 1)
         if kind is None or not axes:
             continue
         count = math.prod(sizes[name] for name in axes)
-        for type_ in inner.outputs if kind == "all-gather" else operands:
-            size = float(type_.nbytes)
+        side, types = ("result", inner.outputs) if kind == "all-gather" else ("operand", operands)
+        for k, type_ in enumerate(types):
+            size = float(type_.nbytes) / (parts.share(place, side, k, split) if parts else 1.0)
             sent = wire_bytes(kind, count, size)
             found.append(MappedCollective(kind, axes, count, sent, size, runs))
     return found
 
 
-def _leaves(graph: Graph, runs: float) -> Iterator[tuple[Node, Sequence[TensorType], float]]:
-    """The ops of a body with the types of their operands and their runs, those of bodies inside.
+def _of_parts(
+    inner: Node, parts: MappedParts, split: Mapping[int, float], place: Place, runs: float,
+    node: Node,
+) -> list[MappedCollective]:  # fmt: skip
+    """All-reduces of what an op adds up along parts, over axes that the `shard_map` leaves."""
+    sizes = mapped_axes(node.attr("mesh"))
+    left = [name for name in left_axes(node.attr("auto")) if sizes[name] > 1]
+    ways = [c for n in range(len(left)) for c in combinations(sorted(left), n + 1)]
+    found: list[MappedCollective] = []
+    for k, type_ in enumerate(inner.outputs):
+        count = int(parts.sums(place, k, split))
+        if count > 1:
+            axes = next(c for c in ways if math.prod(sizes[name] for name in c) == count)
+            size = float(type_.nbytes) / parts.share(place, "result", k, split)
+            sent = wire_bytes("all-reduce", count, size)
+            found.append(MappedCollective("all-reduce", axes, count, sent, size, runs))
+    return found
+
+
+def _leaves(
+    graph: Graph, runs: float, prefix: Place = ()
+) -> Iterator[tuple[Node, Sequence[TensorType], float, Place]]:
+    """The ops of a body, with types of operands, runs and place, those of bodies inside.
 
     A branch of n counts 1/n, as in a plan.
     """
-    for node in graph.nodes:
+    for i, node in enumerate(graph.nodes):
         if node.bodies and lookup(node.op).family == "control":
             each = runs * runs_of(node) / (len(node.bodies) if node.op == "cond" else 1)
-            for body in node.bodies:
-                yield from _leaves(body, each)
+            for number, body in enumerate(node.bodies):
+                yield from _leaves(body, each, (*prefix, i, number))
         else:
-            yield node, [graph.type_of(o) for o in node.inputs], runs
+            yield node, [graph.type_of(o) for o in node.inputs], runs, (*prefix, i)
 
 
 def _names(node: Node) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +38,7 @@ from .borders import Borders
 from .compute import ComputeModel, item_bytes
 from .exchanged_rows import RowExchange
 from .grouped import GroupedWork
-from .mapped import mapped_s
+from .mapped import OpSeconds, mapped_s
 from .pencils import Pencils
 from .running_totals import RunningTotals
 from .sorting import ordering_s
@@ -120,7 +120,7 @@ def _own_seconds(
     if work.node.op in HOST_COPIES:
         return np.zeros(count)
     if work.node.op == SHARD_MAP:
-        return np.full(count, mapped_s(work.node, compute.cluster, _on_shards(compute)))
+        return mapped_s(work.node, ways, compute.cluster, _on_shards(compute))
     moved = _traffic(work, local, count)
     if work.node.op == REGISTERED:
         return _registered_s(work, ways, moved, compute)
@@ -235,15 +235,16 @@ def local_sizes(spec: FactorSpec, ways: Mapping[str, Floats]) -> dict[str, Float
     return found
 
 
-def _on_shards(compute: ComputeModel) -> Callable[[Node, Sequence[TensorType]], float]:
-    """Seconds of an op on whole operands, which starts a kernel of its own."""
+def _on_shards(compute: ComputeModel) -> OpSeconds:
+    """Seconds of an op split by factors, which starts a kernel of its own."""
 
-    def seconds(node: Node, operands: Sequence[TensorType]) -> float:
+    def seconds(node: Node, operands: Sequence[TensorType], split: Mapping[str, float]) -> float:
         record, types = lookup(node.op), tuple(operands)
         spec = record.factors(types, node.outputs, dict(node.attrs))
         reads, writes = tuple(range(len(types))), tuple(range(len(node.outputs)))
         work = OpWork(node, record, types, spec, reads, writes, 1)
-        return float(op_seconds(work, {name: np.ones(1) for name in spec.names}, compute)[0])
+        ways = {name: np.array([split.get(name, 1.0)]) for name in spec.names}
+        return float(op_seconds(work, ways, compute)[0])
 
     return seconds
 

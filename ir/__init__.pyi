@@ -44,6 +44,10 @@ from .lowered import StepKind as StepKind
 from .lowered import kept_states as kept_states
 from .lowered_text import parse_plan as parse_plan
 from .lowered_text import show_plan as show_plan
+from .mapped_parts import MappedParts as MappedParts
+from .mapped_parts import mapped_parts as mapped_parts
+from .mapped_parts import parts_attribute as parts_attribute
+from .mapped_parts import parts_split as parts_split
 from .mesh import Mesh as Mesh
 from .opdef import OpDef as OpDef
 from .opdef import flops_of as flops_of
@@ -83,9 +87,13 @@ from .ops.grouped import GroupedSizes as GroupedSizes
 from .ops.grouped import grouped_sizes as grouped_sizes
 from .ops.linalg import FFT as FFT
 from .ops.linalg import PENCILS as PENCILS
+from .ops.mapped import COLLECTIVE_DIMS as COLLECTIVE_DIMS
+from .ops.mapped import PARTS as PARTS
+from .ops.mapped import PLAIN_COLLECTIVES as PLAIN_COLLECTIVES
 from .ops.mapped import SHARD_MAP as SHARD_MAP
 from .ops.mapped import left_axes as left_axes
 from .ops.mapped import mapped_axes as mapped_axes
+from .ops.mapped import part_name as part_name
 from .ops.numeric import numpy_dtype as numpy_dtype
 from .ops.scaled import SCALED as SCALED
 from .ops.shift import SHIFT as SHIFT

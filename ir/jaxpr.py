@@ -26,6 +26,7 @@ from .graph import Attr, Graph, Input, Literal, Node, Operand
 from .inlined import group_of, inlined
 from .iota_lookups import LOOKUPS, Known, batched
 from .jax_internals import REMAT, opened, params_of
+from .mapped_parts import parts_attribute
 from .padded_windows import with_padded_windows
 from .placements import OF_RESULTS, PLACEMENTS, asked, host_copy, is_explicit, placement
 from .program import Binding, Call, Program, prune
@@ -277,8 +278,7 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
         for key, value in sorted(told.items())
         if placed or key not in OF_RESULTS
     )
-    if internals.acts(eqn):
-        attrs += (("effect", True),)
+    attrs += (("effect", True),) if internals.acts(eqn) else ()
     if name == "while" and walk.objects.stated is not None:
         attrs += ((STATED, walk.objects.stated),)
     if call is not None:
@@ -286,14 +286,14 @@ def _emit(eqn: Any, operands: tuple[Operand, ...], walk: _Walk, source: str) -> 
     name = "remat" if name in REMAT else name
     if name == "device_put" and walk.objects.offload:
         name = host_copy(params, [var.aval for var in eqn.invars]) or name
-    start = len(walk.types)
+    start, bodies = len(walk.types), tuple(encode.bodies)
     walk.types.extend(types)
-    bodies = tuple(encode.bodies)
     graphs = tuple(program.graph for program in bodies)
+    attrs += parts_attribute(name, dict(attrs), graphs)
     walk.nodes.append(Node(name, operands, types, attrs, graphs, source or line_inside(graphs)))
+    primitive = internals.primitive_of(eqn)
     kept = {key: None if key in OF_RESULTS else value for key, value in params.items()}
-    bound = Binding(internals.primitive_of(eqn), kept, bodies, walk.path, walk.backward)
-    walk.bindings.append(bound)
+    walk.bindings.append(Binding(primitive, kept, bodies, walk.path, walk.backward))
     return tuple(range(start, start + len(types)))
 
 

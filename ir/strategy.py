@@ -85,12 +85,17 @@ def _roles(
 ) -> list[tuple[str, ...]]:
     if (single := single_factor(spec)) is not None:
         return [(single,) if ways > 1 else ("",) for ways in mesh.sizes]
+    splittable = [name for name, size in spec.sizes if spec.can_split(name) and size > 1]
+    sizes = dict(spec.sizes)
     mapped = [name for name, kind in spec.kinds if kind == "mapped"]
     if mapped:
         missing = {*mapped} - {*mesh.names}
-        return [() if missing else (name,) if name in mapped else ("",) for name in mesh.names]
-    splittable = [name for name, size in spec.sizes if spec.can_split(name) and size > 1]
-    sizes = dict(spec.sizes)
+        return [
+            () if missing
+            else (name,) if name in mapped
+            else ("", *(n for n in splittable if n not in mapped and sizes[n] % ways == 0))
+            for name, ways in zip(mesh.names, mesh.sizes, strict=True)
+        ]  # fmt: skip
     passing = tuple(f"@{g}" for g, members in enumerate(pass_groups) if members)
     return [
         ("", *(name for name in splittable if sizes[name] % ways == 0), *passing)

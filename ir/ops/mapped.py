@@ -4,14 +4,15 @@ The factor takes exactly the axis of its name, so that the op has one strategy, 
 
     in_specs P("data", "seq"), out_specs P("data")    (data= _a) (seq= _b) -> (data= _c) _d
 
-The rest of each dimension is whole, and no two tensors share it. So are all of them along axes that
-the `shard_map` leaves to the compiler (`axis_names=` some of its mesh's): devices along these run
-the same.
+The rest of each dimension is whole, and no two tensors share it. Axes that the `shard_map` leaves
+to the compiler (`axis_names=` some of its mesh's) may split its parts (`ir/mapped_parts.py`), which
+are plain factors; devices along others run the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..errors import IRError
 from ..factors import Dim, FactorSpec
@@ -21,7 +22,27 @@ from ..types import TensorType
 from .build import WHOLE, no_flops
 
 SHARD_MAP = "shard_map"
+PARTS = "parts"  # attribute: of each operand and result, the part of every dimension; sizes
 MAPPED = "mapped"  # kind of a factor that takes exactly the mesh axis of its name
+
+
+# Collectives whose results have the shapes of their operands, and of others the attributes that
+# name the dimensions they change.
+PLAIN_COLLECTIVES = (
+    "pcast", "pmax", "pmin", "ppermute", "psum", "psum_invariant", "pvary", "reduced_vary_cast",
+    "vary_unreduced_cast",
+)  # fmt: skip
+COLLECTIVE_DIMS: Mapping[str, tuple[str, ...]] = {
+    "all_gather": ("all_gather_dimension",),
+    "all_gather_invariant": ("all_gather_dimension",),
+    "all_to_all": ("split_axis", "concat_axis"),
+    "reduce_scatter": ("scatter_dimension",),
+}
+
+
+def part_name(part: int) -> str:
+    """The factor of a part."""
+    return f"_p{part}"
 
 
 def mapped_axes(mesh: Attr) -> dict[str, int]:
@@ -78,27 +99,39 @@ def _factors(operands: Types, results: Types, attrs: Attributes) -> FactorSpec:
     sides = ("in_specs", operands), ("out_specs", results)
     tensors: list[list[tuple[Dim, ...]]] = [[], []]
     kinds = dict.fromkeys(sizes, MAPPED)
+    of_sides, part_sizes = _parts(attrs)
     for side, (key, types) in enumerate(sides):
         specs = attrs[key]
         if not isinstance(specs, tuple) or len(specs) != len(types):
             raise IRError(f"its {key} are {specs!r}, expected one for each of {len(types)}")
         for k, (type_, spec) in enumerate(zip(types, specs, strict=True)):
-            dims = _dims(type_, _entries(spec), sizes, kinds, f"_{'or'[side]}{k}d")
+            parts = of_sides[side][k] if of_sides else ()
+            own = {d: (part_name(p), part_sizes[p]) for d, p in enumerate(parts) if p >= 0}
+            dims = _dims(type_, _entries(spec), sizes, kinds, f"_{'or'[side]}{k}d", own)
             tensors[side].append(dims)
     return FactorSpec(
         tuple(tensors[0]), tuple(tensors[1]), tuple(sizes.items()), tuple(sorted(kinds.items()))
     )
 
 
+def _parts(attrs: Attributes) -> tuple[Any, Sequence[int]]:
+    """The part of every dimension of the operands, then of the results, and the parts' sizes."""
+    found: Any = attrs.get(PARTS)
+    return (found[:2], found[2]) if found else ((), ())
+
+
 def _dims(
     type_: TensorType, entries: Sequence[tuple[str, ...]], sizes: dict[str, int],
-    kinds: dict[str, str], prefix: str,
+    kinds: dict[str, str], prefix: str, parts: Mapping[int, tuple[str, int]],
 ) -> tuple[Dim, ...]:  # fmt: skip
-    """Factors of one tensor; those of what is left of its dimensions are added to `sizes`."""
+    """Factors of one tensor; parts, and those of what is left of dimensions, go to `sizes`."""
     found: list[Dim] = []
     padded = (*entries, *[()] * (type_.rank - len(entries)))
     for d, (size, names) in enumerate(zip(type_.shape, padded, strict=True)):
         split = [name for name in names if name in sizes]
+        if d in parts:
+            name, sizes[name] = parts[d]
+            split.append(name)
         rest = size
         for name in split:
             if rest % sizes[name]:

@@ -164,7 +164,7 @@ def run_op(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
 
 def _run(op: LocalOp, operands: Sequence[Array], mover: Mover) -> list[Array]:
     if op.node.op == SHARD_MAP:
-        return shard_map(op, operands)
+        return shard_map(op, operands, lambda inner, xs: run_op(inner, xs, mover))
     if op.node.op in ATTENTION:
         return attention(op, operands, mover.note)
     if op.node.op == GROUPED:

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from costmodel import full_bytes, mapped_collectives, wire_bytes
-from ir import SHARD_MAP, Mesh
+from ir import Mesh
 from ir.analysis import FlatOp
 
 from ...common.units_text import bytes_text
@@ -69,7 +69,7 @@ def compare_collectives(
     compiled: Iterable[HloInstruction],
     *,
     widens: bool = False,
-    own: Iterable[FlatOp] = (),
+    own: Iterable[tuple[FlatOp, Mapping[int, float]]] = (),
 ) -> tuple[Row, ...]:
     """Rows sorted by kind and group.
 
@@ -79,7 +79,8 @@ def compare_collectives(
         mesh: of the plan.
         compiled: instructions of the compiled program.
         widens: the compiler has no collectives on 16-bit numbers, as that for CPUs.
-        own: ops of the program, whose `shard_map`s have collectives of their own.
+        own: the program's `shard_map`s, which have collectives of their own, and by how much the
+            parts of each are split.
     """
     said = predicted_sums(predicted)
     steps = None if written is None else tuple(written)
@@ -153,14 +154,13 @@ def predicted_sums(collectives: Iterable[Collective]) -> Sums:
     return sums
 
 
-def _mapped(ops: Iterable[FlatOp]) -> Sums:
+def _mapped(ops: Iterable[tuple[FlatOp, Mapping[int, float]]]) -> Sums:
     """Bytes and counts of the collectives of the user's `shard_map`s."""
     sums: Sums = {}
-    for op in ops:
-        if op.node.op == SHARD_MAP:
-            for c in mapped_collectives(op.node):
-                count = c.count * op.weight
-                _add(sums, _key(c.kind, c.group_size), c.sent_bytes * count, count)
+    for op, split in ops:
+        for c in mapped_collectives(op.node, split):
+            count = c.count * op.weight
+            _add(sums, _key(c.kind, c.group_size), c.sent_bytes * count, count)
     return sums
 
 

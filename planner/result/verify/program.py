@@ -20,6 +20,7 @@ from ...emit.compilers import (
 )
 from ...emit.gpu_targets import GPU_TARGETS
 from ...emit.hlo import collective_instructions
+from ...sharding.cost.inside_ops import mapped_ops
 from ..plan import Plan
 from ..reprice import predicted_peak_bytes
 from .collectives import Row, compare_collectives
@@ -156,7 +157,7 @@ def verify_program(plan: Plan, *, compiler: str | None = None) -> Verification:
     found = collective_instructions(compiled.text, devices=count, unknown_trips=trips)
     rows = compare_collectives(
         plan.collectives, program.written, plan.mesh, found, widens=chosen == "host",
-        own=plan.analysed.decided.builder.flat.ops,
+        own=mapped_ops(plan.analysed.decided),
     )  # fmt: skip
     unexplained = sum(row.unexplained_bytes for row in rows)
     allowed = max(FLOOR_BYTES, THRESHOLD * sum(row.predicted_bytes for row in rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,8 +34,12 @@ from ir import (
     SHARD_MAP,
     SLIDING,
     FactorSpec,
+    Mesh,
+    Node,
+    Strategy,
     TensorType,
     grouped_sizes,
+    parts_split,
 )
 from ir.analysis import FlatOp, operand_types
 
@@ -68,7 +72,8 @@ def inside_ops(decided: Decided) -> Iterator[Inside]:
         op, strategy = flat.ops[i], plan.strategies[i]
         cause = f"{op.node.op} {op.node.source}".strip()
         if op.node.op == SHARD_MAP:
-            yield from _mapped(op, cache.reshard.collectives, f"inside {cause}")
+            split = _split_parts(op.node, strategy, plan.mesh)
+            yield from _mapped(op, cache.reshard.collectives, f"inside {cause}", split)
             continue
         spec = builder.spec(op)
         if op.node.op not in HOLDING or strategy is None:
@@ -125,9 +130,25 @@ def _exchanges(
     return (("all-to-all", work.exchange(hops)),)
 
 
-def _mapped(op: FlatOp, model: CollectiveModel, cause: str) -> Iterator[Inside]:
+def mapped_ops(decided: Decided) -> Iterator[tuple[FlatOp, Mapping[int, float]]]:
+    """The `shard_map`s of a program, and by how much the plan splits the parts of each."""
+    plan = decided.plan
+    for i, op in enumerate(decided.builder.flat.ops):
+        if op.node.op == SHARD_MAP:
+            yield op, _split_parts(op.node, plan.strategies[i], plan.mesh)
+
+
+def _split_parts(node: Node, strategy: Strategy | None, mesh: Mesh) -> dict[int, float]:
+    """By how much a strategy splits the parts of a `shard_map`."""
+    axes = strategy.factor_axes(mesh) if strategy is not None else {}
+    return parts_split(node, {name: float(mesh.product(by)) for name, by in axes.items()})
+
+
+def _mapped(
+    op: FlatOp, model: CollectiveModel, cause: str, split: Mapping[int, float]
+) -> Iterator[Inside]:
     """Those of a `shard_map`, whose ops run one after the other."""
-    for found in mapped_collectives(op.node):
+    for found in mapped_collectives(op.node, split):
         count = found.count * op.weight
         seconds = count * mapped_collective_s(found, op.node, model)
         sent = count * found.sent_bytes

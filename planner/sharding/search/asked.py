@@ -14,7 +14,17 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from costmodel import Cluster
-from ir import SHARD_MAP, Graph, Node, Placement, asks, left_axes, live_inputs, mapped_axes
+from ir import (
+    SHARD_MAP,
+    Graph,
+    Node,
+    Placement,
+    asks,
+    left_axes,
+    live_inputs,
+    mapped_axes,
+    parts_split,
+)
 
 from ...common.errors import PlanError
 from ...common.mesh_setting import AXES, Named, is_name, names_of
@@ -101,7 +111,7 @@ def mapped_inside(graph: Graph) -> Iterator[Asked]:
 
 
 def left_to_compiler(graph: Graph) -> Iterator[str]:
-    """A warning for each `shard_map` of a graph that leaves axes of its mesh to the compiler."""
+    """Warnings about each `shard_map` of a graph that leaves axes of its mesh to the compiler."""
     for node in graph.nodes:
         for body in node.bodies if node.op != SHARD_MAP else ():
             yield from left_to_compiler(body)
@@ -109,12 +119,13 @@ def left_to_compiler(graph: Graph) -> Iterator[str]:
         if not left:
             continue
         inside = [one for body in node.bodies for one in asked_inside(body) if one.place.mesh]
-        line = f"the shard_map at {node.source or node.op} leaves {', '.join(left)} to the compiler"
-        line = f"{line}: all in it is whole along that"
+        notes = [] if parts_split(node, {}) else ["all in it is whole along that"]
         if inside:
             counted = _counted(("sharding in it", "shardings in it"), inside)
-            line = f"{line}; {counted} {NOT_FOLLOWED} {_at(inside[0])}"
-        yield line
+            notes.append(f"{counted} {NOT_FOLLOWED} {_at(inside[0])}")
+        if notes:
+            where, which = node.source or node.op, ", ".join(left)
+            yield f"the shard_map at {where} leaves {which} to the compiler: {'; '.join(notes)}"
 
 
 def not_followed(asked: Sequence[Asked], *, pinned: bool) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 
 from costmodel import CollectiveModel, group_for, parse_cluster
-from ir import FactorSpec, Mesh, lookup, strategies
+from ir import SHARD_MAP, FactorSpec, Mesh, lookup, strategies
 from ir.trace import trace
 from planner import PlanError, load, plan, verify
 from tests.planner.programs import array, slow_machine
@@ -212,7 +212,7 @@ def partly(x: Any, a: Any, b: Any) -> Any:
     """Two layers over one axis; the others are left to the compiler."""
 
     def body(x: Any, a: Any, b: Any) -> Any:
-        h = lax.with_sharding_constraint(jnp.tanh(x @ a), PartitionSpec("data"))
+        h = lax.with_sharding_constraint(jnp.tanh(x @ a), P("data"))
         return lax.psum(h @ b, "seq")
 
     specs = P(), P(None, "seq"), P("seq", None)
@@ -220,7 +220,14 @@ def partly(x: Any, a: Any, b: Any) -> Any:
     return jnp.sum(jax.jit(mapped)(jnp.sin(x), a, b) ** 2)
 
 
-def test_axes_may_be_left_to_the_compiler() -> None:
+def split_along(found: Any, axis: str) -> list[bool]:
+    """Whether the plan splits each `shard_map` along an axis."""
+    decided, at = found.analysed.decided, found.mesh.names.index(axis)
+    ops = enumerate(decided.builder.flat.ops)
+    return [bool(decided.plan.strategies[i].roles[at]) for i, op in ops if op.node.op == SHARD_MAP]
+
+
+def test_axes_may_be_left_to_the_compiler_which_split_the_batch() -> None:
     args = array(8, 16), array(16, 32, seed=1), array(32, 16, seed=2)
     fn = jax.value_and_grad(partly, argnums=(0, 1, 2))
     with jax.set_mesh(MESH):
@@ -229,5 +236,51 @@ def test_axes_may_be_left_to_the_compiler() -> None:
     assert found.mesh.axes == (("data", 2), ("seq", 4))
     equal(want, found.compile()(*args))
     (note,) = {line for line in found.warnings if "leaves data to the compiler" in line}
-    assert "1 sharding in it is not followed, the first [data]" in note
+    assert note.endswith("[data] on data=2,model=1,seq=4 at " + note.split(" at ")[-1])
+    assert "1 sharding in it is not followed" in note
     assert verify(found, compiler="host").ok
+
+
+def in_a_ring(x: Any, w: Any) -> Any:
+    """A product with weights that go round, in a loop, with a bias made inside."""
+
+    def body(x: Any, w: Any) -> Any:
+        count = lax.axis_size("seq")
+        turn = [(i, (i + 1) % count) for i in range(count)]
+
+        def step(carry: Any, n: Any) -> Any:
+            total, w = carry
+            rows = jnp.arange(x.shape[0], dtype=x.dtype)[:, None]
+            return (total + jnp.tanh(x @ w + n * rows), lax.ppermute(w, "seq", turn)), x.sum()
+
+        start = jnp.zeros((x.shape[0], w.shape[1])), w
+        (total, _), sums = lax.scan(step, start, jnp.arange(count, dtype=x.dtype))
+        return total * sums.mean() / 100, lax.all_gather(total.sum(0), "seq", tiled=True)
+
+    specs = {"in_specs": (P(), P(None, "seq")), "out_specs": (P(None, "seq"), P())}
+    names = {"axis_names": {"seq"}, "check_vma": False}
+    total, sums = jax.shard_map(body, mesh=MESH, **specs, **names)(x, w)
+    return (total**2).mean() + jnp.cos(sums / 9).mean()
+
+
+@pytest.mark.parametrize("fn", [in_a_ring, jax.grad(in_a_ring, argnums=(0, 1))])
+def test_loops_sums_and_positions_inside_are_split(fn: Any) -> None:
+    x, w = array(64, 512), array(512, 64, seed=1)
+    found = plan(fn, x, w, cluster=slow_machine(), baselines=False)
+    assert all(split_along(found, "data"))
+    equal(jax.jit(fn)(x, w), found.compile()(x, w))
+    assert verify(found, compiler="host").ok
+
+
+def test_a_ring_over_one_axis_has_its_batch_over_another() -> None:
+    names = {"axis_names": {"seq"}, "check_vma": False}
+    rows = P(None, "seq")
+    ring = jax.shard_map(
+        ring_attention.__wrapped__, mesh=MESH, in_specs=(rows,) * 3, out_specs=rows, **names
+    )
+    found = plan(layer(ring), PARAMS, X, cluster=slow_machine(), baselines=False)
+    assert split_along(found, "data") == [True, True]
+    assert not any("leaves data" in line for line in found.warnings)
+    equal(layer(attention)(PARAMS, X), found.compile()(PARAMS, X))
+    both = plan(layer(ring_attention), PARAMS, X, cluster=slow_machine(), baselines=False)
+    assert found.step_s == pytest.approx(both.step_s, rel=0.1)
