@@ -35,6 +35,7 @@ from .compact_values import Constants, producers
 from .jax_internals import Literal
 from .written_scores import (
     ABSORBING,
+    BESIDE,
     BIASED,
     SHORT,
     Bias,
@@ -252,8 +253,8 @@ class Matcher:
         fixed = [bias for bias in found.biases if bias.fixed]
         if not fixed:
             return found
-        if any(number > ABSORBING for _, number in scores.fills):
-            raise DiffersError(f"its mask fills in more than {ABSORBING:g} beside a bias")
+        if any(number > BESIDE for _, number in scores.fills):
+            raise DiffersError(f"its mask fills in more than {BESIDE:g} beside a bias")
         known = all(isinstance(mask.value, np.ndarray) for mask in found.masks)
         if not known and any(how == "add" and n > BIASED for how, n in scores.fills):
             raise DiffersError(f"its mask adds more than {BIASED:g} to scores with a bias")

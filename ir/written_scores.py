@@ -23,8 +23,9 @@ HIDDEN = -1e4
 # keys of a query that sees none have equal weights.
 ABSORBING = -1e9
 SHORT = ("bfloat16", "float16")
-# What a mask adds beside a constant bias is at most that: it absorbs biases to 1e11.
-BIASED = -1e20
+# What a mask fills in beside a constant bias is at most the first, against biases to 1e7; what one
+# that may hide all keys of a query adds, at most the second: it absorbs biases to 1e11.
+BESIDE, BIASED = -1e8, -1e20
 _DEEPEST = 12  # ops between the softmax and the product
 _MASKED = ("queries", "keys")  # what a constant mask varies along
 

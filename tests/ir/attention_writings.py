@@ -132,6 +132,13 @@ def alibi_and_mask(q: Array, k: Array, v: Array) -> Array:
     return jnp.einsum("bhts,bshd->bthd", weights, v)
 
 
+def alibi_in_short(q: Array, k: Array, v: Array) -> Array:
+    """ALiBi in 16 bits, and a mask whose number they round to more than -1e9."""
+    bias = (SLOPES[:, None, None] * jnp.asarray(FAR)).astype(q.dtype)
+    scores = (q @ jnp.swapaxes(k, -2, -1)) * D**-0.5 + bias
+    return jax.nn.softmax(scores + jnp.where(FAR <= 0, 0, -1e9).astype(q.dtype)) @ v
+
+
 def alibi_of_lengths(q: Array, k: Array, v: Array, lengths: Array) -> Array:
     """ALiBi beside a mask of the batch, whose last row sees no key."""
     seen = jnp.arange(T)[None, :] < lengths[:, None]
@@ -229,6 +236,7 @@ WRITINGS: dict[str, Case] = {
         alibi_of_keys, operands(LENGTH, FEW, FEW), "causal, bias, 2 x 4 heads on 2,",
     ),
     "alibi and mask": (alibi_and_mask, operands(*[LENGTH] * 3), "causal, bias, 2 x 4 heads,"),
+    "alibi in short": (alibi_in_short, operands(*[FIRST] * 3), "causal, bias, 2 x 4 heads,"),
     "alibi of lengths": (
         alibi_of_lengths, (*operands(*[LENGTH] * 3), jnp.array([9, 0])), "mask, bias, 2 x 4",
     ),
