@@ -34,9 +34,10 @@ from planner.pipeline.cut.stage_training_step import (
     stage_training_step,
     training_step_of,
 )
-from planner.pipeline.divide.simulated import PipelineShape, flights_of, ranked, table_of
+from planner.pipeline.divide.candidates import flights_in_turn
+from planner.pipeline.divide.simulated import PipelineShape, ranked
 from planner.pipeline.divide.stage_price import StagePrice, price_of
-from planner.pipeline.schedule import IN_FLIGHT, INTERLEAVED
+from planner.pipeline.schedule import IN_FLIGHT, Turns
 from planner.pipeline.stage_planner import phases_of
 from planner.sharding.fewest_microbatches import TRAINING_ROLES
 from planner.sharding.ordering.plan import row_of
@@ -189,10 +190,10 @@ def _in_stages(
     number = degrees.pipeline * degrees.chunks
     size = cluster.num_devices // degrees.pipeline
     cuts, none = cuts_of(loss, number), ("none",) * number
-    shape = PipelineShape(cuts, (size,) * number, count, none, degrees.chunks)
+    shape = PipelineShape(cuts, (size,) * number, count, none, Turns(degrees.chunks))
     flight = tuple(IN_FLIGHT["1f1b"](number - s, count) for s in range(number))
     if degrees.chunks > 1:
-        flight = flights_of(table_of(INTERLEAVED, count, none, degrees.chunks))
+        flight = flights_in_turn(count, degrees.pipeline, shape.turns)
     cut = cut_of(loss, cuts, none)
     prices: dict[object, tuple[StagePrice, float]] = {}
     found: list[StagePrice] = []

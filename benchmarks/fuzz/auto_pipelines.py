@@ -16,7 +16,7 @@ from msgspec import structs
 
 from costmodel import Cluster
 from planner import NotAProgramError, PlanError, plan
-from planner.pipeline.schedule.registry import PIPELINES
+from planner.pipeline.schedule.registry import PIPELINES, TURNS
 from tests.planner.programs import slow_machine
 
 from .training import OPTIMIZERS, Outcome, difference_of, run_steps, whole_step
@@ -53,7 +53,8 @@ def tried_in_stages(seed: int) -> Outcome:
     if draw.random() < 0.5:
         asked["microbatches"] = int(draw.choice([m for m in (2, 4) if batch % m == 0]))
     if draw.random() < 0.5:
-        asked["schedules"] = (str(draw.choice([n for n in PIPELINES if n != "interleaved"])),)
+        schedule = str(draw.choice([*PIPELINES]))
+        asked["schedules"] = ("1f1b", schedule) if schedule in TURNS else (schedule,)
     what = f"{what}, {name}, {batch} examples, hosts of {machine.devices_per_host}, {asked}"
     try:
         made = plan(

@@ -87,7 +87,7 @@ class Options:
     baseline: str | None = None
     pipeline: int | str = "auto"
     schedules: tuple[str, ...] = (
-        "1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2", "gpipe", "interleaved",
+        "1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2", "gpipe", "interleaved", "zb-v",
     )  # fmt: skip
     emission: str = "shard_map"
     overlap: bool = True
@@ -254,8 +254,8 @@ def _schedules(given: Sequence[str]) -> tuple[str, ...]:
     names = (given,) if isinstance(given, str) else tuple(given)
     if not names:
         raise _bad("schedules", "must name one or more, got none")
-    if set(names) == {"interleaved"}:
-        raise _bad("schedules", "interleaved stages are those of another schedule, cut again: "
+    if set(names) <= {"interleaved", "zb-v"}:
+        raise _bad("schedules", f"stages of {names[0]} are those of another schedule, cut again: "
                    "name another one beside it")  # fmt: skip
     return names
 

@@ -79,7 +79,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How stages make a step.
 
     bubble: share of the step in which devices are idle.
-    chunks: stages on each group of devices: stage s is on group s mod p.
+    chunks: stages on each group of devices, in the order of the schedule.
     no_single: why no plan without stages is among the baselines; empty if one is, and in files of
         earlier releases.
     """
@@ -196,7 +196,7 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Devices of every group; stage s is on group s mod their number."""
+        """Devices of every group; the first stages are on one each, in order."""
         return self.sizes[: len(self.stages) // (self.pipeline.chunks if self.pipeline else 1)]
 
     @property

@@ -150,8 +150,10 @@ def next_of_stages(file: PlanFile, pipeline: Pipeline, *, full: bool) -> str:
         full: whether memory is nearly full.
     """
     step_s, count = pipeline.step_s, pipeline.microbatches
-    groups = len(file.stages) // pipeline.chunks
-    busy = [sum(stage.step_s for stage in file.stages[g::groups]) for g in range(groups)]
+    each = dict.fromkeys((stage.devices for stage in file.stages), 0.0)
+    for stage in file.stages:
+        each[stage.devices] += stage.step_s
+    busy = [*each.values()]
     mean = sum(busy) / len(busy)
     even_s = step_s * (1.0 - pipeline.bubble)
     if pipeline.bubble >= MUCH and max(busy) > (1.0 + MUCH) * mean:

@@ -15,6 +15,7 @@ from ..common.errors import PlanError
 from ..files.check import check_program
 from ..files.plan_file import AS_WRITTEN, Pipeline, PlanFile, one_stage
 from .divide.simulated import table_of
+from .schedule import turns_of
 
 
 def check_plan(file: PlanFile, where: str) -> None:
@@ -60,10 +61,11 @@ def _check_stages(file: PlanFile, pipeline: Pipeline) -> None:
         raise IRError("a stage refers to a plan that the file does not contain")
     if any(stage.cost is None or stage.recompute == AS_WRITTEN for stage in file.stages):
         raise IRError("a stage has no cost, or no kind of recomputation")
-    if count % pipeline.chunks or file.groups * pipeline.chunks != file.sizes:
+    if count % pipeline.chunks:
         raise IRError(f"its {count} stages do not put {pipeline.chunks} on each group of devices")
-    spans = tuple(pairwise(accumulate(file.groups, initial=0))) * pipeline.chunks
-    if spans != tuple(stage.devices for stage in file.stages):
+    spans = tuple(pairwise(accumulate(file.groups, initial=0)))
+    group = turns_of(pipeline.schedule, pipeline.chunks).group(count)
+    if [spans[g] for g in group] != [stage.devices for stage in file.stages]:
         raise IRError("its stages do not follow each other on the devices")
     devices = Cluster.from_dict(pipeline.cluster, where="key `cluster`").num_devices
     if sum(file.groups) > devices:

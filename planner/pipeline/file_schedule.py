@@ -11,7 +11,7 @@ from costmodel import Cluster
 from ..files.plan_file import PlanFile
 from .divide.simulated import costs_of, links_of, table_of
 from .divide.stage_price import StagePrice
-from .schedule import Priced, price
+from .schedule import Priced, price, turns_of
 from .schedule.transform import with_optimizer
 from .schedule.user_file import OwnSchedule, ScheduleFile, file_of
 
@@ -29,7 +29,8 @@ def own_of(file: PlanFile) -> OwnSchedule:
     table = table_of(joined.schedule, joined.microbatches, file.recompute, joined.chunks)
     links = links_of(file.groups, Cluster.from_dict(joined.cluster))
     limits = (joined.limit_bytes,) * len(file.groups)
-    costs = costs_of(file.recompute, prices, across, file.sizes, joined.chunks)
+    group = turns_of(joined.schedule, joined.chunks).group(len(file.stages))
+    costs = costs_of(file.recompute, prices, across, file.sizes, group)
     return OwnSchedule(with_optimizer(table), costs, links, limits)
 
 

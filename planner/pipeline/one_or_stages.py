@@ -222,7 +222,7 @@ def _plan_of(
         name=search.training.name, cluster=search.machine.to_dict(), step_s=best.step_s,
         lower_bound_s=min(bound, best.step_s), bubble=max(best.bubble, 0.0),
         limit_bytes=search.limit, microbatches=best.shape.microbatches, schedule=best.schedule,
-        chunks=best.shape.chunks, loss_reduction=loss.built.reduction, baselines=rows,
+        chunks=best.shape.turns.chunks, loss_reduction=loss.built.reduction, baselines=rows,
         warnings=_warnings(search, (*loss.built.warnings, *refused)), no_single=no_single,
     )  # fmt: skip
     programs = tuple({id(plan.program): plan.program for plan in found.plans}.values())
@@ -242,7 +242,7 @@ def _stages(found: PlannedPipeline, programs: Sequence[ProgramPlan]) -> tuple[St
     for s, (plan, p, sent) in enumerate(
         zip(found.plans, found.prices, (*found.across, 0.0), strict=True)
     ):
-        first = starts[s % len(shape.groups)]
+        first = starts[shape.group[s]]
         cost = StageCost(*(float(x) for x in (
             p.forward_s, p.input_gradient_s, p.weight_gradient_s, p.once_s, p.held_bytes,
             p.activation_bytes, p.boundary_bytes, sent, p.static_bytes,

@@ -14,7 +14,8 @@ from .divide.candidates import Candidates, in_turn_simulator
 from .divide.critical_paths import Tasks, least_of_schedules_s, paths_of
 from .divide.dynamic_programme import EXACT, Division
 from .divide.listing import Floors, Least, Listing, Parts, least_step_s
-from .schedule import INTERLEAVED
+from .divide.transfers import crossed
+from .schedule import ONE_EACH, Turns, in_turns, take, turned
 from .stage_floors import StageFloors
 from .trials import flight_of
 
@@ -29,12 +30,12 @@ class Source:
     """Where divisions come from: `groups` is 0 where each has a group of devices of its own.
 
     count: number of micro-batches.
-    groups, chunks: groups that take turns, and stages on each.
+    groups, turns: groups on which stages take turns, and how.
     """
 
     count: int
     groups: int
-    chunks: int
+    turns: Turns
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,19 @@ class Open:
     family: str
     places: tuple[int, ...]
     sizes: tuple[int, ...]
-    chunks: int
+    turns: Turns
     flight: tuple[int, ...]
     moved_s: tuple[float, ...]
 
     @property
     def key(self) -> tuple[object, ...]:
         """What it is, whatever the micro-batches in flight."""
-        return self.count, self.places, self.sizes, self.chunks
+        return self.count, self.places, self.sizes, self.turns
 
     @property
-    def groups(self) -> int:
-        """Groups of devices."""
-        return len(self.sizes) // self.chunks
+    def group(self) -> tuple[int, ...]:
+        """Group of devices of each stage."""
+        return self.turns.group(len(self.sizes))
 
     def run(self, s: int) -> tuple[int, int]:
         """Places of a stage."""
@@ -116,11 +117,11 @@ class OpenDivisions:
 
         That is to be done again where bounds of stages rose.
         """
-        groups: dict[tuple[int, int, int], dict[tuple[object, ...], Open]] = {}
+        groups: dict[tuple[int, int, Turns], dict[tuple[object, ...], Open]] = {}
         for one in found:
-            groups.setdefault((one.count, len(one.sizes), one.chunks), {})[one.key] = one
-        for (count, stages, chunks), rows in groups.items():
-            names = [n for n in self.schedules if (n == INTERLEAVED) == (chunks > 1)]
+            groups.setdefault((one.count, len(one.sizes), one.turns), {})[one.key] = one
+        for (count, stages, turns), rows in groups.items():
+            names = in_turns(self.schedules, turns)
             for first in range(0, len(rows), AT_ONCE):
                 some = [*rows.values()][first : first + AT_ONCE]
                 tasks = np.zeros((len(Tasks._fields), stages, len(some)))
@@ -129,7 +130,7 @@ class OpenDivisions:
                         each = self.floors_of(count, size).tasks
                         tasks[:, s, k] = [seconds[one.run(s)] for seconds in each]
                 into_s = np.array([one.moved_s for one in some]).T / 2
-                bounds = least_of_schedules_s(names, count, chunks, Tasks(*tasks), into_s)
+                bounds = least_of_schedules_s(names, count, turns.chunks, Tasks(*tasks), into_s)
                 for one, bound_s in zip(some, bounds.tolist(), strict=True):
                     self._scheduled[one.key] = self.with_schedule(one, bound_s)
 
@@ -139,7 +140,7 @@ class OpenDivisions:
         counts: Sequence[int],
         families: Sequence[str],
         stages: Sequence[int],
-        turns: Sequence[tuple[int, int]],
+        turns: Sequence[tuple[int, Turns]],
         most: int,
     ) -> list[Open]:
         """All divisions below the best step, but for those of sources with too many (`unlisted`).
@@ -149,8 +150,10 @@ class OpenDivisions:
         """
         limit_s, first = best_s * (1 - EXACT), not self.unlisted
         sources = [
-            Source(count, groups, chunks) for count in counts for groups, chunks in ((0, 1), *turns)
-            if not groups or (not count % groups and groups * chunks < self.floors.shares.count)
+            Source(count, groups, each)
+            for count in counts for groups, each in ((0, ONE_EACH), *turns)
+            if not groups
+            or (take(each, groups, count) and groups * each.chunks < self.floors.shares.count)
         ]  # fmt: skip
         rest = [source for source in sources if first or self.unlisted[source] < limit_s]
         self.opened = [one for one in self.opened if self.least_s(one) < limit_s]
@@ -162,12 +165,12 @@ class OpenDivisions:
                 listing = self._listing(source.count, stages)
                 if source.groups:
                     parts = self._in_turn(listing, source, limits)
-                    names = (INTERLEAVED,)
+                    names = (turned(source.turns),)
                 else:
                     find = partial(listing.below, most=MOST_LISTED)
                     parts, names = self._below(source, limits, find, listing.least_s), families
                 for family in names:
-                    found += self._opened(source.count, family, source.chunks, parts, limit_s)
+                    found += self._opened(source.count, family, source.turns, parts, limit_s)
         self.schedule(found)
         known = {(one.key, one.family) for one in self.opened}
         self.opened += [
@@ -178,19 +181,19 @@ class OpenDivisions:
 
     def _in_turn(self, listing: Listing, source: Source, limits: Sequence[float]) -> list[Parts]:
         """Divisions in which groups take turns."""
-        limit_s, groups, chunks = limits[0], source.groups, source.chunks
-        least_s, size = listing.least_in_turn_s(groups, chunks), listing.turn_size(groups)
+        limit_s, groups, turns = limits[0], source.groups, source.turns
+        least_s, size = listing.least_in_turn_s(groups, turns), listing.turn_size(groups)
         self.unlisted[source] = limit_s
         if least_s >= limit_s:
             return []
         moved_s = np.array([
-            listing.transfer_s(s % groups * size, size) / 2 for s in range(groups * chunks)
+            listing.transfer_s(g * size, size) / 2
+            for g in crossed(turns.group(groups * turns.chunks))
         ])  # fmt: skip
-        moved_s[0] = 0.0
-        simulator = in_turn_simulator(listing.count, groups, chunks, updated=True)
+        simulator = in_turn_simulator(listing.count, groups, turns, updated=True)
         paths = paths_of(simulator, listing.floors[size].tasks, moved_s, limit_s)
         return self._below(
-            source, limits, partial(listing.in_turn, groups, chunks, paths, most=MOST_LISTED),
+            source, limits, partial(listing.in_turn, groups, turns, paths, most=MOST_LISTED),
             lambda: max(least_s, paths.least_s),
         )  # fmt: skip
 
@@ -225,7 +228,7 @@ class OpenDivisions:
         return Listing(space.machine, count, floors, cache(space.transfer_s), stages)
 
     def _opened(
-        self, count: int, family: str, chunks: int, parts: Iterable[Parts], limit_s: float
+        self, count: int, family: str, turns: Turns, parts: Iterable[Parts], limit_s: float
     ) -> Iterator[Open]:
         transfer_s = cache(self.candidates.space(count, "1f1b").transfer_s)
 
@@ -233,21 +236,21 @@ class OpenDivisions:
         def flight(stages: int) -> tuple[int, ...]:
             none = (0,) * stages  # neither places nor devices count
             return flight_of(
-                count, Division(none, none, ("none",) * stages, 0.0, 0.0, chunks), family
+                count, Division(none, none, ("none",) * stages, 0.0, 0.0, turns), family
             )
 
         for places, sizes in parts:
-            firsts = [sum(sizes[:s]) for s in range(len(sizes) // chunks)] * chunks
+            firsts = [sum(sizes[:g]) for g in crossed(turns.group(len(sizes)))]
             ends = [min(a, b) for a, b in zip(sizes[:1] + sizes, sizes, strict=False)]
             moved = tuple(
                 float(transfer_s(first, size)[i])
                 for first, size, i in zip(firsts, ends, places, strict=False)
             )
-            one = Open(count, family, places, sizes, chunks, flight(len(sizes)), moved)
+            one = Open(count, family, places, sizes, turns, flight(len(sizes)), moved)
             if self.least_s(one) < limit_s:
                 yield one
 
 
 def least_of(one: Open, stages: Sequence[Least]) -> float:
     """Bound of a division with given bounds of its stages, under any schedule [s]."""
-    return least_step_s(stages, one.moved_s, one.groups, one.count)
+    return least_step_s(stages, one.moved_s, one.group, one.count)

@@ -30,6 +30,7 @@ from .divide.simulated import PipelineShape
 from .divide.stage_bounds import StageKind
 from .divide.stage_price import StagePrice
 from .open_divisions import CLOSE, Open, OpenDivisions, least_of
+from .schedule import Turns
 from .stage_floors import StageFloors
 from .stage_planner import NEAR, StageError
 from .trials import PlannedPipeline, Trials
@@ -79,7 +80,7 @@ class Proof:
         counts: Sequence[int],
         families: Sequence[str],
         stages: Sequence[int],
-        turns: Sequence[tuple[int, int]],
+        turns: Sequence[tuple[int, Turns]],
     ) -> PlannedPipeline | None:
         """The best pipeline.
 
@@ -88,7 +89,7 @@ class Proof:
             counts: numbers of micro-batches.
             families: families of schedules.
             stages: numbers of stages.
-            turns: (groups of devices, stages on each) of interleaved 1F1B.
+            turns: (groups of devices, how stages take turns on them).
         """
         best_s = best.ranked.step_s if best else float("inf")
         for _ in range(ROUNDS):
@@ -127,20 +128,23 @@ class Proof:
 
     def _raise(self, best_s: float) -> None:
         """Bounds micro-batches of stages until no division below the best step has one to bound."""
-        alike = {one.key: one for one in self.opened}
-        while self.left > MOST_WORK / 2:
-            rows = [
-                (self.divisions.least_s(one), k, one) for k, one in enumerate(alike.values())
-                if self._widest(one, self.floors.is_passed) is not None
-            ]  # fmt: skip
-            if not rows or min(rows)[0] >= best_s * (1 - EXACT):
-                break
-            one = min(rows)[2]
+        opened = [*{one.key: one for one in self.opened}.values()]
+        queue = [(self.divisions.least_s(one), k) for k, one in enumerate(opened)]
+        heapify(queue)
+        while queue and queue[0][0] < best_s * (1 - EXACT) and self.left > MOST_WORK / 2:
+            least_s, k = queue[0]
+            one = opened[k]
+            now_s = self.divisions.least_s(one)
+            if now_s > least_s:
+                heapreplace(queue, (now_s, k))
+                continue
             s = self._widest(one, self.floors.is_passed)
-            assert s is not None
+            if s is None:
+                heappop(queue)
+                continue
             size = one.sizes[s]
             self._prove_passes(one.count, size, one.run(s))
-            others = [o for o in alike.values() if o.count == one.count and size in o.sizes]
+            others = [o for o in opened if o.count == one.count and size in o.sizes]
             self.divisions.schedule(others)
 
     def _raised_unlisted(self, best_s: float) -> bool:
@@ -215,7 +219,7 @@ class Proof:
 
     def _key(self, one: Open, s: int, kind: str) -> tuple[StageKind, tuple[int, int], int]:
         run = self.floors.shares.alike(one.run(s))[0]
-        return StageKind(one.count, one.sizes[s], kind, one.chunks), run, one.flight[s]
+        return StageKind(one.count, one.sizes[s], kind, one.turns.chunks), run, one.flight[s]
 
     def _kinds(self, one: Open, s: int) -> tuple[str, ...]:
         """Kinds of recomputation that may be best: none alone where it is as good as its bound."""
@@ -265,7 +269,7 @@ class Proof:
         planner, places = self.trials.planner, self.floors.shares.places
         kinds = tuple(kind if r == s else "none" for r in range(len(one.sizes)))
         cuts = tuple(places[k] for k in one.places)
-        shape = PipelineShape(cuts, one.sizes, one.count, kinds, one.chunks)
+        shape = PipelineShape(cuts, one.sizes, one.count, kinds, one.turns)
         cut = cut_of(planner.loss(one.count), cuts, kinds)
         found = planner.stage(cut, shape, s, one.flight[s])
         price = None if isinstance(found, StageError) else found[1]
@@ -295,11 +299,11 @@ class Proof:
             ]  # fmt: skip
             chosen = [
                 row for row in longer
-                if least_step_s((*row[1], *rest), one.moved_s, one.groups, one.count)
+                if least_step_s((*row[1], *rest), one.moved_s, one.group, one.count)
                 < best_s * (1 - EXACT)
             ]  # fmt: skip
         for names, _ in chosen:
-            yield Division(one.places, one.sizes, names, 0.0, 0.0, one.chunks)
+            yield Division(one.places, one.sizes, names, 0.0, 0.0, one.turns)
 
 
 def _step_s(price: StagePrice, kind: str, count: int) -> float:

@@ -39,7 +39,7 @@ from .divide.sources import Chain, InTurn, Source
 from .divide.space import check_stages, counts, group_counts, sizes, stage_counts
 from .divide.stage_bounds import StageBounds
 from .proof import MOST_UNITS, Proof
-from .schedule import INTERLEAVED, families, family_of, late_families
+from .schedule import ONE_EACH, TURNS, Turns, families, family_of, late_families, take
 from .stage_floors import StageFloors
 from .stage_planner import StagePlanner
 from .trials import WORTH, PlannedPipeline, Trials
@@ -55,7 +55,6 @@ MOST_VAIN_PLACED = 10  # the same of divisions that were simulated; 0 to 3 on th
 # 24 layers on two hosts takes 6 % less than its estimate. That is done for at most this many
 # numbers of micro-batches until one fits.
 DOUBT, COUNTS = 0.9, 3
-CHUNKS = (2, 4)  # stages on each group of devices, where they run in turn
 
 
 @dataclass
@@ -162,6 +161,11 @@ class PipelineSearch:
             best = self._beside(best, stages)
         return best and self._polished(best)
 
+    @property
+    def _turns(self) -> tuple[Turns, ...]:
+        """How stages may take turns on groups of devices."""
+        return tuple(each for name in self.options.schedules for each in TURNS.get(name, ()))
+
     def _sources(self, stages: tuple[int, ...]) -> list[Source]:
         """Where divisions come from: one for each number of micro-batches and way to schedule."""
         given, groups = self.options.schedules, group_counts(self.machine, stages)
@@ -169,9 +173,8 @@ class PipelineSearch:
         found: list[Source] = [
             Chain(self.candidates, m, family, stages) for m in able for family in families(given)
         ]
-        if INTERLEAVED in given:
-            found += [InTurn(self.candidates, m, p, chunks)
-                      for m in able for p in groups for chunks in CHUNKS]  # fmt: skip
+        found += [InTurn(self.candidates, m, p, each)
+                  for m in able for p in groups for each in self._turns]  # fmt: skip
         return found
 
     def _searched(self, stages: tuple[int, ...]) -> PlannedPipeline | None:
@@ -205,12 +208,13 @@ class PipelineSearch:
         """
         placements = Placements(self.candidates, self.options.schedules)
         groups = group_counts(self.machine, stages)
-        equal = equal_groups(self.shares.count - 1, self.machine.num_devices, groups)
-        likes = [*{(o.sizes, o.chunks): o for o in (*equal, *self.trials.divisions)}.values()]
+        devices, turns = self.machine.num_devices, (ONE_EACH, *self._turns)
+        equal = equal_groups(self.shares.count - 1, devices, groups, turns)
+        likes = [*{(o.sizes, o.turns): o for o in (*equal, *self.trials.divisions)}.values()]
         able = [m for m in self.counts if self.trials.is_able(m)]
         rows: dict[tuple[int, int], tuple[str, Division] | None] = {
             (m, k): None for m in able for k, like in enumerate(likes)
-            if m % (len(like.sizes) // like.chunks) == 0 or like.chunks == 1
+            if take(like.turns, len(like.sizes) // like.turns.chunks, m)
         }  # fmt: skip
         stale, vain = set(able), 0
         while vain < MOST_VAIN_PLACED and self.planner.solved < MOST_PLANS:
@@ -270,7 +274,7 @@ class PipelineSearch:
                 kinds = tuple(kind if other == one else other[2] for other in stages)
                 fast = ranked(shape, prices, best.across, self.machine, math.inf, schedules)[0]
                 if fast.step_s < best.ranked.step_s:
-                    yield Division(places, shape.sizes, kinds, fast.step_s, 0.0, shape.chunks)
+                    yield Division(places, shape.sizes, kinds, fast.step_s, 0.0, shape.turns)
 
     def _proved(
         self, best: PlannedPipeline | None, stages: tuple[int, ...]
@@ -279,11 +283,9 @@ class PipelineSearch:
         if self.floors.distinct > MOST_UNITS:
             return best
         given, groups = self.options.schedules, group_counts(self.machine, stages)
-        turns = [(p, chunks) for p in groups for chunks in CHUNKS] if INTERLEAVED in given else []
-        return self.proof.run(
-            best, [*filter(self.trials.is_able, self.counts)], families(given), stages,
-            turns,
-        )  # fmt: skip
+        turns = [(p, each) for p in groups for each in self._turns]
+        able = [*filter(self.trials.is_able, self.counts)]
+        return self.proof.run(best, able, families(given), stages, turns)
 
     def _too_large(self, stages: tuple[int, ...]) -> None:
         """Plans the division with the least estimate without a limit of memory, for its bytes."""

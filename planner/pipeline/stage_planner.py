@@ -205,7 +205,7 @@ class StagePlanner:
         """
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
         stage, name = self.training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
-        room = self.limit_bytes / shape.chunks
+        room = self.limit_bytes / shape.turns.chunks
         group = self.groups.setdefault((name, shape.sizes[s], kind, room), {})
         known = self._near(group, flight, kind, room)
         if known is not None:
@@ -241,7 +241,7 @@ class StagePlanner:
 
     def _ask(self, shape: PipelineShape, s: int, flight: int) -> Ask:
         whole = shape.recompute[s] == "stage" and flight > 1
-        room = round(self.limit_bytes / shape.chunks)  # the chunks of a group share its memory
+        room = round(self.limit_bytes / shape.turns.chunks)  # stages of a group share it
         return Ask(s, shape.sizes[s], room, flight, whole)
 
     def planned_within(

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from ..common.errors import IndivisibleError
 from ..sharding.planned_program import PlannedProgram
 from .cut.opened_loss import cut_of
+from .divide.candidates import flights_in_turn
 from .divide.dynamic_programme import Division
 from .divide.run_costs import Shares
-from .divide.simulated import PipelineShape, Ranked, flights_of, ranked, table_of
+from .divide.simulated import PipelineShape, Ranked, ranked
 from .divide.stage_bounds import Known, StageBounds, StageKind
 from .divide.stage_price import StagePrice
-from .schedule import IN_FLIGHT, INTERLEAVED
+from .schedule import IN_FLIGHT
 from .stage_planner import BoundStages, StageError, StageFound, StagePlanner
 
 WORTH = 3e-3  # a stage is planned with more mesh axes if the step may become this share faster
@@ -102,7 +103,7 @@ class Trials:
         self.divisions.append(one)
         loss = self.planner.loss(count)
         cuts = tuple(self.shares.places[j] for j in one.places)
-        shape = PipelineShape(cuts, one.sizes, count, one.recompute, one.chunks)
+        shape = PipelineShape(cuts, one.sizes, count, one.recompute, one.turns)
         p = len(one.sizes)
         devices = "+".join(map(str, shape.groups))
         self.planner.say(f"{p} stages on {devices} devices, {count} micro-batches")
@@ -112,7 +113,7 @@ class Trials:
         found: dict[int, StageFound] = {}
         for s in sorted(range(p), key=lambda s: -flight[s]):  # equal stages reuse plans
             answer = self.planner.stage(cut, shape, s, flight[s])
-            kind = StageKind(count, one.sizes[s], one.recompute[s], one.chunks)
+            kind = StageKind(count, one.sizes[s], one.recompute[s], one.turns.chunks)
             at = one.places[s], one.places[s + 1]
             if isinstance(answer, StageError):
                 self.least.append(answer.needs_bytes)
@@ -153,8 +154,8 @@ class Trials:
 def flight_of(count: int, one: Division, flights: str) -> tuple[int, ...]:
     """Micro-batches in flight on each stage of a division; arguments as of `Trials.trial`."""
     p = len(one.sizes)
-    if one.chunks > 1:
-        return flights_of(table_of(INTERLEAVED, count, one.recompute, one.chunks))
+    if one.turns.chunks > 1:
+        return flights_in_turn(count, p // one.turns.chunks, one.turns)
     return tuple(IN_FLIGHT[flights](p - s, count) for s in range(p))
 
 

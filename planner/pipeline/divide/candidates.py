@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel import Cluster
 
-from ..schedule import IN_FLIGHT, INTERLEAVED, Simulator, StageCosts, with_optimizer
+from ..schedule import IN_FLIGHT, Simulator, StageCosts, Turns, take, turned, with_optimizer
 from .by_hand import hand_written
 from .dynamic_programme import Division, Floats, Machine, Option, Space, divide, least_most
 from .run_costs import Costs
@@ -96,28 +96,29 @@ class Candidates:
             for (name, p), places in rows.items()
         }
 
-    def interleaved(self, count: int, groups: int, chunks: int) -> Division | None:
-        """The interleaved division with the least estimated time of its slowest stage.
+    def in_turn(self, count: int, groups: int, turns: Turns) -> Division | None:
+        """The division in turns with the least estimated time of its slowest stage.
 
-        None if the program has too few places, no such groups exist, or `count` is not a multiple
-        of their number. All stages of a group have equal shares of its memory.
+        None if the program has too few places, no such groups exist, or their schedule does not
+        take `count`. All stages of a group have equal shares of its memory.
 
         Args:
             count: number of micro-batches.
             groups: number of groups, of equal numbers of devices.
-            chunks: stages on each group of devices.
+            turns: how stages take turns on them.
         """
-        n, stages, devices = self.bounds.shares.count, groups * chunks, self.cluster.num_devices
+        n, devices = self.bounds.shares.count, self.cluster.num_devices
+        stages = groups * turns.chunks
         size = devices // groups
         machine = Machine(devices, self.cluster.devices_per_host, (size,))
-        if devices % groups or count % groups or stages >= n:
+        if devices % groups or not take(turns, groups, count) or stages >= n:
             return None
         if not all(machine.fits_at(size * g, size) for g in range(groups)):
             return None
-        flight = interleaved_flights(count, groups, chunks)
+        flight = flights_in_turn(count, groups, turns)
         each = {
             f: np.array([
-                self.bounds.costs(StageKind(count, size, kind, chunks), f, late=False).pace_s
+                self.bounds.costs(StageKind(count, size, kind, turns.chunks), f, late=False).pace_s
                 for kind in self.kinds
             ])
             for f in set(flight)
@@ -128,26 +129,29 @@ class Candidates:
         at = [*pairwise(places)]
         recompute = [self.kinds[int(each[f][:, i, j].argmin())]
                      for f, (i, j) in zip(flight, at, strict=True)]  # fmt: skip
-        return self.chunked(count, groups, places, recompute)
+        return self.estimated_in_turn(count, turns, places, recompute)
 
     def estimated(self, shape: PipelineShape, places: Sequence[int], family: str) -> Division:
         """A division like that of a pipeline, with other places."""
         count, kinds = shape.microbatches, shape.recompute
-        if shape.chunks > 1:
-            return self.chunked(count, len(shape.groups), places, kinds)
+        if shape.turns.chunks > 1:
+            return self.estimated_in_turn(count, shape.turns, places, kinds)
         return self.space(count, family).estimated(places, shape.sizes, kinds)
 
-    def chunked(
-        self, count: int, groups: int, places: Sequence[int], recompute: Sequence[str]
+    def estimated_in_turn(
+        self, count: int, turns: Turns, places: Sequence[int], recompute: Sequence[str]
     ) -> Division:
-        """An interleaved division with given places; other arguments as of `interleaved`."""
-        size, chunks = self.cluster.num_devices // groups, len(recompute) // groups
-        flight = interleaved_flights(count, groups, chunks)
+        """A division in turns with given places; other arguments as of `in_turn`."""
+        group = turns.group(len(recompute))
+        groups = len(recompute) // turns.chunks
+        size = self.cluster.num_devices // groups
+        flight = flights_in_turn(count, groups, turns)
         price = self.bounds.whole(count, size).price
-        share = price.forward_s / (price.microbatch_s or 1.0)
+        passes = price.forward_s, price.input_gradient_s, price.weight_gradient_s
+        forward, inward, weight = (each / (price.microbatch_s or 1.0) for each in passes)
         micro = [
             float(self.bounds.costs(
-                StageKind(count, size, kind, chunks), f, late=False).fill_s[i, j])
+                StageKind(count, size, kind, turns.chunks), f, late=False).fill_s[i, j])
             for kind, f, (i, j) in zip(recompute, flight, pairwise(places), strict=True)
         ]  # fmt: skip
         sizes_ = (size,) * len(micro)
@@ -155,28 +159,31 @@ class Candidates:
         if all(map(math.isfinite, micro)):
             sent = self.across_bytes(count)[list(places[1:])] / size
             costs = StageCosts(
-                forward_s=tuple(share * t for t in micro),
-                input_gradient_s=tuple((1 - share) * t for t in micro),
+                forward_s=tuple(forward * t for t in micro),
+                input_gradient_s=tuple(inward * t for t in micro),
+                weight_gradient_s=tuple(weight * t for t in micro),
                 output_bytes=(*sent[:-1].tolist(), 0.0),
             )
-            slowest = max(sum(micro[g::groups]) for g in range(groups))
-            once_s = price.once_s * max(
-                sum(self.bounds.shares.params[i, j] for i, j in [*pairwise(places)][g::groups])
-                for g in range(groups)
-            )
+            params = [float(self.bounds.shares.params[run]) for run in pairwise(places)]
+            slowest, held = (
+                max(sum(x for x, g in zip(each, group, strict=True) if g == one)
+                    for one in range(groups))
+                for each in (micro, params)
+            )  # fmt: skip
             links = links_of(sizes_[:groups], self.cluster)
-            step_s = in_turn_simulator(count, groups, chunks).step_s(costs, links) + float(once_s)
-        return Division(tuple(places), sizes_, tuple(recompute), step_s, slowest, chunks)
+            simulator = in_turn_simulator(count, groups, turns)
+            step_s = simulator.step_s(costs, links) + price.once_s * held
+        return Division(tuple(places), sizes_, tuple(recompute), step_s, slowest, turns)
 
 
 @cache
-def in_turn_simulator(count: int, groups: int, chunks: int, *, updated: bool = False) -> Simulator:
-    """Simulator of interleaved 1F1B; with `updated`, the stages end with their updates."""
-    table = table_of(INTERLEAVED, count, ("none",) * groups * chunks, chunks)
+def in_turn_simulator(count: int, groups: int, turns: Turns, *, updated: bool = False) -> Simulator:
+    """Simulator of the schedule with such turns; with `updated`, stages end with their updates."""
+    table = table_of(turned(turns), count, ("none",) * groups * turns.chunks, turns.chunks)
     return Simulator(with_optimizer(table) if updated else table)
 
 
 @cache
-def interleaved_flights(count: int, groups: int, chunks: int) -> tuple[int, ...]:
-    """Micro-batches in flight on each stage of an interleaved division."""
-    return flights_of(in_turn_simulator(count, groups, chunks).schedule)
+def flights_in_turn(count: int, groups: int, turns: Turns) -> tuple[int, ...]:
+    """Micro-batches in flight on each stage of a division in turns."""
+    return flights_of(in_turn_simulator(count, groups, turns).schedule)

@@ -27,7 +27,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schedule import Kind, Links, Simulator, StageCosts, with_optimizer
+from ..schedule import Kind, Links, Schedule, Simulator, StageCosts, with_optimizer
 from .dynamic_programme import least_most
 from .simulated import table_of
 
@@ -38,8 +38,11 @@ T = TypeVar("T")
 ROUNDS = 20
 UNIT = Links(bandwidth_bytes_per_s=1.0)  # transfers are given in seconds
 # Places of tasks in `Tasks`; transfers come after them.
-_COLUMN = {Kind.FORWARD: 0, Kind.BACKWARD: 1, Kind.OPTIMIZER: 2}
-_TRANSFER = 3
+_COLUMN = {
+    Kind.FORWARD: 0, Kind.BACKWARD: 1, Kind.INPUT_GRADIENT: 1, Kind.OPTIMIZER: 2,
+    Kind.WEIGHT_GRADIENT: 3,
+}  # fmt: skip
+_TRANSFER = 4
 
 
 class Tasks(NamedTuple, Generic[T]):
@@ -64,7 +67,7 @@ class Paths:
     """Paths of one schedule, and the least that they allow.
 
     simulator: of the schedule, updates included; its stages are those of the divisions.
-    tasks: least seconds.
+    passes: least seconds, by column of `_COLUMN`.
     moved_s: seconds of one transfer into each stage, at each place, [stage, place].
     each: seconds of every run on each path, [path, stage, first place, last place].
     rest: least seconds of all that follows, [path, stage, first place]; the last path is the mean.
@@ -72,7 +75,7 @@ class Paths:
     """
 
     simulator: Simulator
-    tasks: Tasks[Floats]
+    passes: tuple[Floats, ...]
     moved_s: Floats
     each: Floats
     rest: Floats
@@ -80,7 +83,7 @@ class Paths:
 
     def step_s(self, places: Sequence[int]) -> float:
         """Lower bound of a division [s]."""
-        return self.simulator.step_s(_costs(*_seconds(self.tasks, self.moved_s, places)), UNIT)
+        return self.simulator.step_s(_costs(*_seconds(self.passes, self.moved_s, places)), UNIT)
 
     def ends_s(self, s: int, i: int, ends: slice, before_s: Floats) -> tuple[Floats, Floats]:
         """Bounds of divisions that were begun, for all ends of the next stage.
@@ -107,12 +110,15 @@ def paths_of(simulator: Simulator, tasks: Tasks[Floats], moved_s: Floats, limit_
         moved_s: as of `Paths`.
         limit_s: the limit [s].
     """
-    empty = np.isinf(tasks.forward_s)
+    empty, waits = np.isinf(tasks.forward_s), _waits(simulator.schedule)
     finite = Tasks(*(np.where(empty, 0.0, each) for each in tasks))
-    least_s = finite.forward_s + finite.back_s
+    backward = finite.input_s if waits else finite.back_s
+    weight = finite.weight_s if waits else np.zeros_like(finite.weight_s)
+    passes = finite.forward_s, backward, finite.once_s, weight
+    least_s = finite.forward_s + backward + weight
     more_s = np.maximum(finite.micro_s - least_s, 0.0)
     ratio = 1 + np.divide(more_s, least_s, out=np.zeros_like(more_s), where=least_s > 0)
-    longer = finite._replace(forward_s=ratio * finite.forward_s, back_s=ratio * finite.back_s)
+    longer = ratio * passes[0], ratio * backward, finite.once_s, ratio * weight
     places, _ = least_most([tasks.forward_s + tasks.back_s] * len(moved_s))
     bound_s, found = 0.0, list[Floats]()
     sums = [np.zeros(len(moved_s)) for _ in range(_TRANSFER + 1)]
@@ -120,34 +126,39 @@ def paths_of(simulator: Simulator, tasks: Tasks[Floats], moved_s: Floats, limit_
         seconds = _seconds(longer, moved_s, places)
         sums = [a + b for a, b in zip(sums, seconds, strict=True)]
         counts = _counts(simulator, _costs(*(each / (k + 1) for each in sums)))
-        along = _along(counts, finite, moved_s, empty)
-        found.append(along + counts[:, :2].min(axis=1)[:, None, None] * more_s)
+        along = _along(counts, passes, moved_s, empty)
+        fewest = counts[:, [0, 1, 3] if waits else [0, 1]].min(axis=1)
+        if waits:  # the first stage has no input gradient to send
+            fewest[0] = counts[0, [0, 3]].min()
+        found.append(along + fewest[:, None, None] * more_s)
         rest, places = _least(np.mean(found, axis=0))
         bound_s = max(bound_s, float(rest[0, 0]))
         if bound_s >= limit_s:
             break
     found.append(np.mean(found, axis=0))
     rests = np.array([_least(each)[0] for each in found])
-    return Paths(simulator, tasks, moved_s, np.array(found), rests, bound_s)
+    return Paths(simulator, passes, moved_s, np.array(found), rests, bound_s)
 
 
-def _seconds(tasks: Tasks[Floats], moved_s: Floats, places: Sequence[int]) -> tuple[Floats, ...]:
-    """Seconds of each stage of a division: both passes, the update, the transfer into it."""
+def _seconds(
+    passes: Sequence[Floats], moved_s: Floats, places: Sequence[int]
+) -> tuple[Floats, ...]:
+    """Seconds of each stage of a division, by column, and of the transfer into it."""
     runs = (*pairwise(places),)
     first = np.array([i for i, _ in runs])
     return (
-        *(np.array([each[run] for run in runs]) for each in tasks[:_TRANSFER]),
+        *(np.array([each[run] for run in runs]) for each in passes),
         moved_s[np.arange(len(runs)), first],
     )
 
 
 def _costs(
     forward_s: Iterable[float], back_s: Iterable[float], once_s: Iterable[float],
-    into_s: Iterable[float],
+    weight_s: Iterable[float], into_s: Iterable[float],
 ) -> StageCosts:  # fmt: skip
     return StageCosts(
         forward_s=tuple(forward_s), input_gradient_s=tuple(back_s), optimizer_s=tuple(once_s),
-        output_bytes=(*tuple(into_s)[1:], 0.0),
+        weight_gradient_s=tuple(weight_s), output_bytes=(*tuple(into_s)[1:], 0.0),
     )  # fmt: skip
 
 
@@ -199,7 +210,12 @@ def least_of_schedules_s(
 def simulator_of(name: str, count: int, groups: int, chunks: int) -> tuple[Simulator, bool]:
     """The simulator of a schedule with updates, and whether weight gradients are apart in it."""
     table = with_optimizer(table_of(name, count, ("none",) * groups * chunks, chunks))
-    return Simulator(table), any(Kind.WEIGHT_GRADIENT in rows[:, 0] for rows in table.tables)
+    return Simulator(table), _waits(table)
+
+
+def _waits(table: Schedule) -> bool:
+    """Whether weight gradients are apart in a schedule."""
+    return any(Kind.WEIGHT_GRADIENT in rows[:, 0] for rows in table.tables)
 
 
 def _counts(simulator: Simulator, costs: StageCosts) -> Floats:
@@ -218,10 +234,10 @@ def _counts(simulator: Simulator, costs: StageCosts) -> Floats:
 
 
 def _along(
-    counts: Floats, tasks: Tasks[Floats], moved_s: Floats, empty: NDArray[np.bool_]
+    counts: Floats, passes: Sequence[Floats], moved_s: Floats, empty: NDArray[np.bool_]
 ) -> Floats:
     """Seconds of every run on a path, [stage, first place, last place]."""
-    found = np.einsum("sk,kij->sij", counts[:, :_TRANSFER], np.array(tasks[:_TRANSFER]))
+    found = np.einsum("sk,kij->sij", counts[:, :_TRANSFER], np.array(passes))
     found = found + (counts[:, _TRANSFER, None] * moved_s)[:, :, None]
     found[:, empty] = np.inf
     return found

@@ -32,6 +32,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ..schedule import ONE_EACH, Turns
 from .run_costs import Costs
 
 Floats = NDArray[np.float64]
@@ -54,7 +55,7 @@ class Division:
     """A pipeline's stages: places, devices, kinds of recomputation, and the estimated step.
 
     slowest_s: the pace P at which micro-batches follow each other.
-    chunks: stages on each group of devices, see `simulated.PipelineShape`.
+    turns: how stages take turns on groups of devices.
     """
 
     places: tuple[int, ...]
@@ -62,12 +63,12 @@ class Division:
     recompute: tuple[str, ...]
     step_s: float
     slowest_s: float
-    chunks: int = 1
+    turns: Turns = ONE_EACH
 
     @property
     def key(self) -> tuple[object, ...]:
         """What it is, whatever it costs."""
-        return self.places, self.sizes, self.recompute, self.chunks
+        return self.places, self.sizes, self.recompute, self.turns
 
 
 @dataclass(frozen=True)

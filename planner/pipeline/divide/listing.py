@@ -33,13 +33,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..schedule import Turns
 from .critical_paths import Paths, Tasks
 from .dynamic_programme import Machine
+from .transfers import crossed
 
 Floats = NDArray[np.float64]
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # places of a division, and devices of its stages
@@ -80,19 +83,19 @@ class Least(NamedTuple):
 
 
 def least_step_s(
-    stages: Sequence[Least], moved_s: Sequence[float], groups: int, count: int
+    stages: Sequence[Least], moved_s: Sequence[float], group: Sequence[int], count: int
 ) -> float:
     """The bound of one division.
 
     Args:
         stages: least seconds of every stage.
         moved_s: c_s of every stage.
-        groups: groups of devices; stage s is on group s modulo `groups`.
+        group: group of devices of every stage.
         count: number of micro-batches.
     """
     before, around, found = 0.0, stages[0].one_s, 0.0
     for s, stage in enumerate(stages):
-        later = stages[s::groups]
+        later = [one for one, g in zip(stages[s:], group[s:], strict=True) if g == group[s]]
         before += moved_s[s] / 2
         found = max(found, before + sum(one.step_s for one in later))
         before += stage.forward_s
@@ -100,16 +103,15 @@ def least_step_s(
             around += moved_s[s]
             found = max(found, around + count * sum(one.both_s for one in later))
             around += stage.both_s
-    return max(found, count * _busiest_link_s(moved_s, groups))
+    return max(found, count * _busiest_link_s(moved_s, group))
 
 
-def _busiest_link_s(moved_s: Sequence[float], groups: int) -> float:
+def _busiest_link_s(moved_s: Sequence[float], group: Sequence[int]) -> float:
     """Seconds of one micro-batch on the link between two groups that is used most."""
     busy: dict[tuple[int, int], float] = {}
-    for s in range(1, len(moved_s)):
-        ends = ((s - 1) % groups, s % groups)
-        for link in (ends, (ends[1], ends[0])):
-            busy[link] = busy.get(link, 0.0) + moved_s[s] / 2
+    for (a, b), seconds in zip(pairwise(group), moved_s[1:], strict=True):
+        for link in {(a, b), (b, a)}:
+            busy[link] = busy.get(link, 0.0) + seconds / 2
     return max(busy.values(), default=0.0)
 
 
@@ -219,8 +221,8 @@ class Listing:
                     entered_s + float(floors.forward_s[i, j]), passed_s + float(passing[i, j]),
                 )  # fmt: skip
 
-    def least_in_turn_s(self, groups: int, chunks: int) -> float:
-        """The least bound of `chunks` stages on each of some equal groups of devices [s].
+    def least_in_turn_s(self, groups: int, turns: Turns) -> float:
+        """The least bound of stages that take turns on some equal groups of devices [s].
 
         It is no more than the means over groups of both bounds: of what each begins with, and works
 
@@ -228,7 +230,7 @@ class Listing:
 
         and, with the work of the first group as T, of the way of the last micro-batches back
 
-            1 / p  *  ((p - 1) g  +  sum over s of  T_s where p divides s, else
+            1 / p  *  ((p - 1) g  +  sum over s of  T_s on the first group, else
                        m a_s + max(p - 1 - s, 0) a_s + max(p - s, 0) c_s)
         """
         size, p = self.turn_size(groups), groups
@@ -237,13 +239,14 @@ class Listing:
         floors = self.floors[size]
         none = np.append(np.full(self._places - 1, np.inf), 0.0)
         one_way, around = none, none
-        for s in reversed(range(p * chunks)):
+        group = turns.group(p * turns.chunks)
+        for s in reversed(range(len(group))):
             moved_s = self.transfer_s(s * size, size) if 0 < s < p else 0.0
             before, entered = max(p - 1 - s, 0), max(p - s, 0)
             ahead = floors.step_s + one_way[None, :]
             ahead = ahead + before * floors.forward_s if before else ahead
             one_way = ahead.min(axis=1) + entered * moved_s / 2
-            work = floors.step_s if s % p == 0 else (self.count + before) * floors.both_s
+            work = floors.step_s if group[s] == 0 else (self.count + before) * floors.both_s
             work = work + (p - 1) * floors.one_s if s == 0 else work
             around = (work + around[None, :]).min(axis=1) + entered * moved_s
         return max(float(one_way[0]), float(around[0])) / p
@@ -257,13 +260,13 @@ class Listing:
         ) else 0  # fmt: skip
 
     def in_turn(
-        self, groups: int, chunks: int, paths: Paths, limit_s: float, most: int
+        self, groups: int, turns: Turns, paths: Paths, limit_s: float, most: int
     ) -> list[Parts] | None:
-        """Divisions into `chunks` stages on each of some equal groups.
+        """Divisions whose stages take turns on some equal groups.
 
         Args:
             groups: number of groups.
-            chunks: stages on each.
+            turns: how they do.
             paths: critical paths of the schedule.
             limit_s: upper limit of their bounds [s].
             most: number of stages to look at.
@@ -271,7 +274,9 @@ class Listing:
         size = self.turn_size(groups)
         if not size or paths.least_s >= limit_s:
             return []
-        floors, last, stages = self.floors[size], self._places - 1, groups * chunks
+        floors, last, stages = self.floors[size], self._places - 1, groups * turns.chunks
+        group = turns.group(stages)
+        entered = crossed(group)
         rest_s = tuple(np.append(each[:-1, -1], 0.0) for each in (floors.step_s, floors.both_s))
         none, found, looked = (0.0,) * groups, list[Parts](), 0
         todo = [_InTurn(none, none, np.zeros(len(paths.each)))]
@@ -285,14 +290,15 @@ class Listing:
             looked += last - stages + s + 2 - first
             if looked > most:
                 return None
-            moved_s = float(self.transfer_s(s % groups * size, size)[i])
+            ends = slice(first, last - stages + s + 2)
+            moved_s = float(self.transfer_s(entered[s] * size, size)[i])
             todo += self._longer_in_turn(
-                one, floors, slice(first, last - stages + s + 2), moved_s, rest_s, paths, limit_s
+                one, group[s], floors, ends, moved_s, rest_s, paths, limit_s
             )
         return found
 
     def _longer_in_turn(
-        self, one: _InTurn, floors: Floors, ends: slice, moved_s: float,
+        self, one: _InTurn, g: int, floors: Floors, ends: slice, moved_s: float,
         rest_s: tuple[Floats, ...], paths: Paths, limit_s: float,
     ) -> Iterator[_InTurn]:  # fmt: skip
         """A division that was begun, with each stage that may come next.
@@ -301,6 +307,7 @@ class Listing:
 
         Args:
             one: its first stages.
+            g: group of the next one.
             floors: bounds of stages.
             ends: places at which the next stage may end.
             moved_s: c_s of it.
@@ -309,7 +316,7 @@ class Listing:
             limit_s: upper limit of the bound [s].
         """
         groups, s, i = len(one.ahead_s), len(one.places) - 1, one.places[-1]
-        g, left = s % groups, max(groups - s - 1, 0)
+        left = max(groups - s - 1, 0)
         before_s, around_s = one.before_s + moved_s / 2, one.around_s + moved_s
         both = floors.both_s[i, ends]
         ahead = max(one.ahead_s[g], before_s) + floors.step_s[i, ends]

@@ -17,11 +17,12 @@ from itertools import combinations, pairwise, product
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schedule import IN_FLIGHT, INTERLEAVED, Kind, family_of
-from .candidates import Candidates, interleaved_flights
+from ..schedule import IN_FLIGHT, Kind, Turns, family_of, in_turns
+from .candidates import Candidates, flights_in_turn
 from .critical_paths import simulator_of
 from .dynamic_programme import Division
 from .stage_bounds import Known, StageKind
+from .transfers import crossed
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,9 +68,8 @@ class Placements:
             tried: (number of micro-batches, key) of divisions to leave out.
         """
         found: list[tuple[float, str, Division]] = []
-        for family in dict.fromkeys(map(family_of, self.schedules)):
-            if (family == INTERLEAVED) == (like.chunks > 1):
-                found += self._of_family(count, family, like, below_s, tried)
+        for family in dict.fromkeys(map(family_of, in_turns(self.schedules, like.turns))):
+            found += self._of_family(count, family, like, below_s, tried)
         return min(found, key=lambda row: row[0])[1:] if found else None
 
     def _of_family(
@@ -88,7 +88,7 @@ class Placements:
                 Division(
                     tuple(places[k].tolist()), like.sizes,
                     tuple(self.kinds[int(kind)] for kind in kinds[k]), float(steps_s[k]), 0.0,
-                    like.chunks,
+                    like.turns,
                 )
                 for k in shortest if steps_s[k] < below_s
             ]  # fmt: skip
@@ -121,7 +121,7 @@ class Placements:
         kinds = np.zeros((len(places), stages), dtype=np.int64)
         for s, flight in enumerate(self._flights(count, family, like)):
             rows = [
-                self.passes(StageKind(count, sizes[s], name, like.chunks), flight)
+                self.passes(StageKind(count, sizes[s], name, like.turns.chunks), flight)
                 for name in self.kinds
             ]  # fmt: skip
             runs = places[:, s], places[:, s + 1]
@@ -132,8 +132,8 @@ class Placements:
                 paces[s, mine] = row.pace_s[at]
                 for j, seconds in enumerate((row.forward_s, row.input_s, row.weight_s, row.once_s)):
                     each[j, s, mine] = seconds[at]
-        groups = stages // like.chunks
-        work = sum(paces[k * groups : (k + 1) * groups] for k in range(like.chunks))
+        group, groups = np.array(like.turns.group(stages)), stages // like.turns.chunks
+        work = [paces[group == g].sum(axis=0) for g in range(groups)]
         able = np.flatnonzero(count * np.max(work, axis=0) < below_s)
         found = np.full(len(places), np.inf)
         if len(able):
@@ -145,7 +145,7 @@ class Placements:
             }  # fmt: skip
             for name in self.schedules:
                 if family_of(name) == family:
-                    simulator, _ = simulator_of(name, count, groups, like.chunks)
+                    simulator, _ = simulator_of(name, count, groups, like.turns.chunks)
                     found[able] = np.minimum(found[able], simulator.steps_s(seconds, into_s))
         return kinds, found
 
@@ -184,35 +184,38 @@ class Placements:
     def _flights(self, count: int, family: str, like: Division) -> tuple[int, ...]:
         """Micro-batches in flight on each stage."""
         stages = len(like.sizes)
-        if like.chunks > 1:
-            return interleaved_flights(count, stages // like.chunks, like.chunks)
+        if like.turns.chunks > 1:
+            return flights_in_turn(count, stages // like.turns.chunks, like.turns)
         return tuple(IN_FLIGHT[family](stages - s, count) for s in range(stages))
 
     def _into_s(self, count: int, like: Division, places: Ints) -> Floats:
         """Seconds of a transfer into each stage, [stage, division]."""
-        groups, transfer_s = len(like.sizes) // like.chunks, self.candidates.transfer_s(count)
+        transfer_s = self.candidates.transfer_s(count)
         found = np.zeros((len(like.sizes), len(places)))
-        for s in range(1, len(like.sizes)):
-            first = sum(like.sizes[: s % groups])
-            size = min(like.sizes[s - 1 : s + 1])
+        for s, g in enumerate(crossed(like.turns.group(len(like.sizes)))):
+            first = sum(like.sizes[:g])
+            size = min(like.sizes[max(s - 1, 0) : s + 1])
             found[s] = transfer_s(first, size)[places[:, s]] / 2
         return found
 
 
-def equal_groups(last: int, devices: int, groups: Sequence[int]) -> list[Division]:
-    """Divisions into stages of equal numbers of places, one on each of some equal groups.
+def equal_groups(
+    last: int, devices: int, groups: Sequence[int], turns: Sequence[Turns]
+) -> list[Division]:
+    """Divisions into stages of equal numbers of places on equal groups of devices.
 
     Args:
         last: the last place.
         devices: number of all devices.
         groups: numbers of groups.
+        turns: how stages may take turns on them.
     """
     return [
         Division(
-            tuple(s * last // p for s in range(p + 1)), (devices // p,) * p, ("none",) * p,
-            math.inf, math.inf,
+            tuple(s * last // n for s in range(n + 1)), (devices // p,) * n, ("none",) * n,
+            math.inf, math.inf, each,
         )
-        for p in groups
+        for p in groups for each in turns if (n := p * each.chunks) <= last
     ]  # fmt: skip
 
 

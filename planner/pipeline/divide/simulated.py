@@ -7,12 +7,25 @@ from dataclasses import dataclass
 
 from costmodel import Cluster
 
-from ..schedule import INTERLEAVED, Kind, Schedule, Simulator, StageCosts, build
+from ...common.errors import PlanError
+from ..schedule import (
+    INTERLEAVED,
+    ONE_EACH,
+    TURNS,
+    ZB_V,
+    Kind,
+    Schedule,
+    Simulator,
+    StageCosts,
+    Turns,
+    build,
+    in_turns,
+)
 from ..schedule.transform import with_optimizer, with_recomputation
 from .stage_price import StagePrice
 from .transfers import links_of
 
-SCHEDULES = ("1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2", "gpipe", INTERLEAVED)
+SCHEDULES = ("1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2", "gpipe", INTERLEAVED, ZB_V)
 
 
 @dataclass(frozen=True)
@@ -22,19 +35,24 @@ class PipelineShape:
     cuts: first slot of every stage, and the number of slots at the end.
     sizes: devices of every stage.
     recompute: of every stage "none"; "selective" or "full", by layer; or "stage", the whole stage.
-    chunks: stages on each group of devices; with more than one, stage s is on group s mod p.
+    turns: how stages take turns on groups of devices.
     """
 
     cuts: tuple[int, ...]
     sizes: tuple[int, ...]
     microbatches: int
     recompute: tuple[str, ...]
-    chunks: int = 1
+    turns: Turns = ONE_EACH
 
     @property
     def groups(self) -> tuple[int, ...]:
         """Devices of every group."""
-        return groups_of(self.sizes, self.chunks)
+        return tuple(self.sizes[: len(self.sizes) // self.turns.chunks])
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """Group of every stage."""
+        return self.turns.group(len(self.sizes))
 
 
 @dataclass(frozen=True)
@@ -75,8 +93,8 @@ def ranked(
         limit_bytes: memory limit of a device.
         schedules: names of the schedules to try.
     """
-    costs = costs_of(shape.recompute, prices, across, shape.sizes, shape.chunks)
-    names = [name for name in schedules if (name == INTERLEAVED) == (shape.chunks > 1)]
+    costs = costs_of(shape.recompute, prices, across, shape.sizes, shape.group)
+    names = in_turns(schedules, shape.turns)
     found = [_simulated(shape, name, costs, prices, cluster) for name in names]
     return sorted(found, key=lambda r: (r.worst_bytes > limit_bytes, r.step_s))
 
@@ -86,7 +104,7 @@ def costs_of(
     prices: Sequence[StagePrice],
     across: Sequence[float],
     sizes: Sequence[int],
-    chunks: int,
+    group: Sequence[int],
 ) -> StageCosts:
     """Costs for the simulator, of one device of each stage.
 
@@ -95,7 +113,7 @@ def costs_of(
         prices: price of every stage.
         across: bytes of one micro-batch that each stage sends to the next.
         sizes: devices of every stage.
-        chunks: stages on each group of devices.
+        group: group of devices of every stage.
     """
     sent = [size / min(a, b) for size, a, b in zip(across, sizes, sizes[1:], strict=False)]
     grow = [p.more_bytes(kind) for p, kind in zip(prices, recompute, strict=True)]
@@ -109,12 +127,12 @@ def costs_of(
         weight_input_bytes=tuple(grow),
         boundary_bytes=tuple(grow),
         output_bytes=(*sent, 0.0),
-        weight_bytes=_fixed_bytes(prices, grow, len(prices) // chunks),
+        weight_bytes=_fixed_bytes(prices, grow, group),
     )  # fmt: skip
 
 
 def _fixed_bytes(
-    prices: Sequence[StagePrice], grow: Sequence[float], groups: int
+    prices: Sequence[StagePrice], grow: Sequence[float], group: Sequence[int]
 ) -> tuple[float, ...]:
     """Bytes of each stage beside its micro-batches in flight.
 
@@ -124,12 +142,12 @@ def _fixed_bytes(
     Args:
         prices: price of every stage.
         grow: bytes of a micro-batch in flight.
-        groups: number of groups; stage s is on group s mod groups.
+        group: group of devices of each stage.
     """
     fixed = [max(p.held_bytes - g, 0.0) for p, g in zip(prices, grow, strict=True)]
     kept = [min(p.static_bytes, f) for p, f in zip(prices, fixed, strict=True)]
-    for group in range(groups):
-        own = range(group, len(prices), groups)
+    for g in sorted({*group}):
+        own = [s for s, mine in enumerate(group) if mine == g]
         worst = max(own, key=lambda s: fixed[s] - kept[s])
         kept[worst] = fixed[worst]
     return tuple(kept)
@@ -142,19 +160,14 @@ def _simulated(
     prices: Sequence[StagePrice],
     cluster: Cluster,
 ) -> Ranked:
-    table = with_optimizer(table_of(name, shape.microbatches, shape.recompute, shape.chunks))
+    table = with_optimizer(table_of(name, shape.microbatches, shape.recompute, shape.turns.chunks))
     timeline = Simulator(table).run(costs, links_of(shape.groups, cluster))
     busy = tuple(
         shape.microbatches * p.paced_s(kind) + p.once_s
         for p, kind in zip(prices, shape.recompute, strict=True)
     )
-    peaks = timeline.peak_bytes * shape.chunks  # memory of the group of each stage
+    peaks = tuple(timeline.peak_bytes[g] for g in shape.group)
     return Ranked(shape, name, timeline.step_s, timeline.bubble, busy, peaks)
-
-
-def groups_of(sizes: Sequence[int], chunks: int) -> tuple[int, ...]:
-    """Devices of every group, from the devices of every stage."""
-    return tuple(sizes[: len(sizes) // chunks])
 
 
 def flights_of(table: Schedule) -> tuple[int, ...]:
@@ -171,8 +184,18 @@ def flights_of(table: Schedule) -> tuple[int, ...]:
 
 
 def table_of(name: str, microbatches: int, recompute: Sequence[str], chunks: int = 1) -> Schedule:
-    """The schedule's table for a pipeline with this recomputation."""
-    more = {"chunks": chunks} if chunks > 1 else {}
+    """The schedule's table for a pipeline with this recomputation.
+
+    Raises:
+        PlanError: if the schedule does not put so many chunks on each group of devices.
+    """
+    more = {"chunks": chunks} if name == INTERLEAVED else {}
     table = build(name, len(recompute) // chunks, microbatches, **more)
+    if table.placement.chunks != len(recompute):
+        fixed = sorted({turns.chunks for turns in TURNS.get(name, (ONE_EACH,))})
+        raise PlanError(
+            f"{chunks} stages on each group of devices", kind="bad-schedule", where=name,
+            remedy=f"it takes {' or '.join(map(str, fixed))}",
+        )  # fmt: skip
     again = [s for s, kind in enumerate(recompute) if kind == "stage"]
     return with_recomputation(table, again) if again else table

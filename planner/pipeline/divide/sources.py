@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..schedule import INTERLEAVED
+from ..schedule import Turns, turned
 from .candidates import Candidates
 from .dynamic_programme import Division, TooManyError, divisions
 
@@ -18,7 +18,7 @@ from .dynamic_programme import Division, TooManyError, divisions
 class Source(Protocol):
     """Divisions with `count` micro-batches.
 
-    family: what sets the micro-batches in flight, a key of `IN_FLIGHT`, or interleaved 1F1B.
+    family: what sets the micro-batches in flight, a key of `IN_FLIGHT`, or a schedule with turns.
     least_s: lower estimate of their steps [s].
     division: the one that has it, if it was looked for.
     is_current: whether no stage was planned since that would change it.
@@ -97,23 +97,24 @@ class Chain:
 
 @dataclass(eq=False)
 class InTurn:
-    """Divisions of `chunks` stages on each of `groups` equal groups of devices, in turn."""
+    """Divisions in which stages take turns on `groups` equal groups of devices."""
 
     candidates: Candidates
     count: int
     groups: int
-    chunks: int
-    family: str = INTERLEAVED
+    turns: Turns
     division: Division | None = None
     is_current: bool = False
+    family: str = field(init=False)
     least_s: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.family = turned(self.turns)
         self.least_s = self.candidates.least_s(self.count)
 
     def estimate(self, below_s: float) -> bool:
         """See `Source`."""
-        self.division = self.candidates.interleaved(self.count, self.groups, self.chunks)
+        self.division = self.candidates.in_turn(self.count, self.groups, self.turns)
         self.is_current = True
         if self.division is not None:
             self.least_s = self.division.step_s
@@ -121,7 +122,7 @@ class InTurn:
 
     def again(self, one: Division) -> Division:
         """See `Source`."""
-        return self.candidates.chunked(self.count, self.groups, one.places, one.recompute)
+        return self.candidates.estimated_in_turn(self.count, self.turns, one.places, one.recompute)
 
     def drop(self, one: Division) -> None:
         """Takes all divisions out: the estimates of others are no less."""

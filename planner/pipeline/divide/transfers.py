@@ -43,6 +43,19 @@ def links_of(sizes: Sequence[int], cluster: Cluster) -> Links:
     return Links(latency_s=tuple(latency), bandwidth_bytes_per_s=tuple(bandwidth))
 
 
+def crossed(group: Sequence[int]) -> tuple[int, ...]:
+    """For each stage the second of the two neighbouring groups between which its input is sent.
+
+    0 for the first stage, for one on the group of the one before, and where groups are no
+    neighbours: no transfer is counted there, so that bounds hold.
+
+    Args:
+        group: group of devices of each stage.
+    """
+    before = (group[0], *group)
+    return tuple(max(a, b) if abs(a - b) == 1 else 0 for a, b in zip(before, group, strict=False))
+
+
 def entry_s(cluster: Cluster, first: int, size: int, across_bytes: Floats) -> Floats:
     """Least seconds to receive a stage's input and send its gradient back; 0 where there is none.
 

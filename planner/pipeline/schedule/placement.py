@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import final
+from typing import NamedTuple, final
 
 from ...common.errors import PlanError
 
@@ -92,6 +92,26 @@ class Placement:
     def copies(self, chunk: int) -> tuple[int, ...]:
         """Chunks of the same stage, itself included."""
         return tuple(c for c, stage in enumerate(self.stage) if stage == self.stage[chunk])
+
+
+class Turns(NamedTuple):
+    """How the stages of a pipeline take turns on groups of devices.
+
+    chunks: stages on each group.
+    back: whether every second row of stages goes back from the last group to the first, as in a V.
+    """
+
+    chunks: int = 1
+    back: bool = False
+
+    def group(self, stages: int) -> tuple[int, ...]:
+        """Group of each stage."""
+        row = range(stages // self.chunks)
+        rows = [row[::-1] if self.back and k % 2 else row for k in range(self.chunks)]
+        return tuple(g for each in rows for g in each)
+
+
+ONE_EACH = Turns()  # each stage has a group of its own
 
 
 def along(devices: int, device: Sequence[int]) -> Placement:

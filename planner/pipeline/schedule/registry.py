@@ -22,6 +22,7 @@ from .one_f_one_b import (
     one_f_one_b_eager,
     warm_up,
 )
+from .placement import Turns
 from .table import Schedule
 from .token_slices import token_slices
 from .weight_stashing import stashed
@@ -29,7 +30,7 @@ from .zero_bubble import zero_bubble_h1, zero_bubble_h2
 from .zero_bubble_v import zero_bubble_v
 
 InFlight = Callable[[int, int], int]
-INTERLEAVED = "interleaved"  # the schedule with several chunks on each group of devices
+INTERLEAVED, ZB_V = "interleaved", "zb-v"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,14 @@ class KnownSchedule:
     in_flight: micro-batches in flight on a stage, from the number of stages from it to the last
         and the micro-batches of a step; None where `plan` does not divide for this schedule.
     divided_as: name of another schedule, whose division `plan` takes for this one.
+    turns: how stages take turns on groups of devices, of which `plan` chooses; none where each has
+        a group of its own.
     """
 
     build: Callable[..., Schedule]
     in_flight: InFlight | None = None
     divided_as: str = ""
+    turns: tuple[Turns, ...] = ()
 
 
 _KNOWN: Mapping[str, KnownSchedule] = MappingProxyType(
@@ -55,11 +59,11 @@ _KNOWN: Mapping[str, KnownSchedule] = MappingProxyType(
         "1f1b-stashed": KnownSchedule(stashed),
         "chimera": KnownSchedule(chimera),
         "gpipe": KnownSchedule(gpipe, lambda left, m: m),
-        INTERLEAVED: KnownSchedule(interleaved),
+        INTERLEAVED: KnownSchedule(interleaved, turns=(Turns(2), Turns(4))),
         "token-slices": KnownSchedule(token_slices),
         "zb-h1": KnownSchedule(zero_bubble_h1, divided_as="1f1b"),
         "zb-h2": KnownSchedule(zero_bubble_h2, divided_as="1f1b-eager"),
-        "zb-v": KnownSchedule(zero_bubble_v),
+        ZB_V: KnownSchedule(zero_bubble_v, turns=(Turns(2, back=True),)),
     }
 )
 _BUILDERS = MappingProxyType({name: known.build for name, known in _KNOWN.items()})
@@ -68,25 +72,52 @@ _BUILDERS = MappingProxyType({name: known.build for name, known in _KNOWN.items(
 IN_FLIGHT: Mapping[str, InFlight] = MappingProxyType(
     {name: known.in_flight for name, known in _KNOWN.items() if known.in_flight is not None}
 )
-# Schedules that `plan` chooses from; interleaved stages are those of another schedule, cut again.
+# How stages take turns, of each schedule in which they do.
+TURNS: Mapping[str, tuple[Turns, ...]] = MappingProxyType(
+    {name: known.turns for name, known in _KNOWN.items() if known.turns}
+)
+# Schedules that `plan` chooses from; those with turns only beside another, see `families`.
 PIPELINES = tuple(
     name for name, known in _KNOWN.items()
-    if known.in_flight is not None or known.divided_as or name == INTERLEAVED
+    if known.in_flight is not None or known.divided_as or known.turns
 )  # fmt: skip
 
 
 def families(names: Sequence[str]) -> tuple[str, ...]:
     """Schedules for which layers are divided; GPipe, which holds most and is no faster, only alone.
 
-    Interleaved 1F1B starts from a division made for another schedule.
+    Those with turns start from a division made for another schedule.
     """
-    found = dict.fromkeys(_KNOWN[name].divided_as or name for name in names if name != INTERLEAVED)
+    found = dict.fromkeys(_KNOWN[name].divided_as or name for name in names if name not in TURNS)
     return tuple(name for name in found if name != "gpipe" or len(found) == 1)
 
 
 def family_of(name: str) -> str:
-    """The family of a schedule; interleaved 1F1B is one of its own."""
-    return INTERLEAVED if name == INTERLEAVED else families((name,))[0]
+    """The family of a schedule; one with turns is a family of its own."""
+    return name if name in TURNS else families((name,))[0]
+
+
+def turns_of(name: str, chunks: int) -> Turns:
+    """How stages take turns under a schedule, with so many on each group of devices."""
+    return Turns(chunks, any(turns.back for turns in TURNS.get(name, ())))
+
+
+def in_turns(names: Sequence[str], turns: Turns) -> tuple[str, ...]:
+    """Those schedules of some under which stages take such turns."""
+    return tuple(
+        name for name in names
+        if (name in TURNS) == (turns.chunks > 1) and turns_of(name, turns.chunks) == turns
+    )  # fmt: skip
+
+
+def turned(turns: Turns) -> str:
+    """The schedule under which stages take such turns on groups of several."""
+    return in_turns(tuple(TURNS), turns)[0]
+
+
+def take(turns: Turns, groups: int, microbatches: int) -> bool:
+    """Whether stages can take such turns on some groups: interleaved ones in whole rounds."""
+    return turns.chunks == 1 or turns.back or not microbatches % groups
 
 
 def late_families(names: Sequence[str]) -> frozenset[str]:

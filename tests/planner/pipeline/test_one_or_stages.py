@@ -80,11 +80,14 @@ def assert_same_steps(plan: Any) -> None:
 
 
 @pytest.mark.exhaustive
-def test_stages_in_turn_on_each_group_are_chosen_saved_and_run(tmp_path):
-    made = planned(schedules=("1f1b", "interleaved"))
-    assert made.schedule == "interleaved"
+@pytest.mark.parametrize("name", ["interleaved", "zb-v"])
+def test_stages_in_turn_on_each_group_are_chosen_saved_and_run(name: str, tmp_path):
+    made = planned(schedules=("1f1b", name))
+    assert made.schedule == name
     assert made.step_s < planned(schedules=("1f1b",)).step_s
-    assert [s.devices for s in made.stages] == [(0, 2), (2, 4)] * made.file.joined.chunks
+    groups, rows = [(0, 2), (2, 4)], made.file.joined.chunks
+    expected = groups * rows if name == "interleaved" else groups + groups[::-1]
+    assert [s.devices for s in made.stages] == expected
     assert made.fits
     assert made.simulated.timeline.step_s == pytest.approx(made.step_s)
     made.report(tmp_path / "r.html")

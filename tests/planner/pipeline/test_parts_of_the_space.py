@@ -16,7 +16,7 @@ from planner import PlanError, plan
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.pipeline import search as search_module
-from planner.pipeline.schedule.registry import PIPELINES
+from planner.pipeline.schedule.registry import PIPELINES, TURNS
 from planner.pipeline.search import PipelineSearch
 from planner.training.training import Training
 from tests.planner.pipeline.test_one_or_stages import chained, far_apart
@@ -66,7 +66,8 @@ PARTS: tuple[dict[str, Any], ...] = (
     {"pipeline": "off"}, {"pipeline": 2}, {"pipeline": 3}, {"pipeline": 4},
     *({"microbatches": m} for m in (1, 2, 4, 8)),
     *({"microbatches": m, "pipeline": "off"} for m in (2, 4)),
-    *({"schedules": (name,)} for name in PIPELINES if name != "interleaved"),
+    *({"schedules": (name,)} for name in PIPELINES if name not in TURNS),
+    *({"schedules": ("1f1b", name)} for name in TURNS),
     {"mesh": (4,)}, {"mesh": (2, 2)}, {"pipeline": 2, "microbatches": 4},
 )  # fmt: skip
 

@@ -22,15 +22,15 @@ from planner.pipeline.divide.dynamic_programme import EXACT, Division, Machine
 from planner.pipeline.divide.run_costs import RECOMPUTE
 from planner.pipeline.divide.simulated import PipelineShape, ranked
 from planner.pipeline.divide.space import group_counts, sizes, stage_counts
-from planner.pipeline.schedule import INTERLEAVED, families
-from planner.pipeline.search import CHUNKS, PipelineSearch
+from planner.pipeline.schedule import INTERLEAVED, ONE_EACH, TURNS, Turns, families
+from planner.pipeline.search import PipelineSearch
 from planner.pipeline.stage_planner import NEAR, StageError
 from planner.pipeline.trials import flight_of
 from planner.training.training import Training
 from tests.planner.pipeline.test_search import search_of
 from tests.planner.programs import slow_machine
 
-ALL = ("1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "gpipe", "interleaved")
+ALL = ("1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "gpipe", "interleaved", "zb-v")
 # Widths of the layers, bytes of memory, kinds of recomputation, other settings.
 MODELS = [
     ((48, 16), None, ("none", "stage"), {"microbatches": 2, "schedules": ("1f1b",)}),
@@ -52,23 +52,23 @@ def shapes(search: PipelineSearch, count: int):
     machine = Machine(cluster.num_devices, cluster.devices_per_host, sizes(cluster))
     stages = stage_counts(cluster, shares.count - 1)
     ways = [
-        (family, devices, 1)
+        (family, devices, ONE_EACH)
         for family in families(given) for p in stages
         for devices in itertools.product(machine.sizes, repeat=p)
     ]  # fmt: skip
-    if INTERLEAVED in given:
-        ways += [
-            (INTERLEAVED, (cluster.num_devices // p,) * (p * chunks), chunks)
-            for p in group_counts(cluster, stages) if count % p == 0 for chunks in CHUNKS
-        ]  # fmt: skip
-    for family, devices, chunks in ways:
-        groups = devices[: len(devices) // chunks]
+    ways += [
+        (name, (cluster.num_devices // p,) * (p * turns.chunks), turns)
+        for name in given for turns in TURNS.get(name, ())
+        for p in group_counts(cluster, stages) if count % p == 0 or name != INTERLEAVED
+    ]  # fmt: skip
+    for family, devices, turns in ways:
+        groups = devices[: len(devices) // turns.chunks]
         firsts = [sum(groups[:s]) for s in range(len(groups))]
         if sum(groups) != machine.devices or not all(map(machine.fits_at, firsts, groups)):
             continue
         for inner in itertools.combinations(range(1, shares.count - 1), len(devices) - 1):
             places = (0, *inner, shares.count - 1)
-            yield family, Division(places, devices, ("none",) * len(devices), 0, 0, chunks)
+            yield family, Division(places, devices, ("none",) * len(devices), 0, 0, turns)
 
 
 def best_of_all(search: PipelineSearch, kinds: tuple[str, ...]) -> float:
@@ -77,9 +77,9 @@ def best_of_all(search: PipelineSearch, kinds: tuple[str, ...]) -> float:
 
     @cache
     def priced(count: int, cuts: tuple[int, ...], s: int, size: int, kind: str, flight: int,
-               chunks: int):  # fmt: skip
+               turns: Turns):  # fmt: skip
         names = tuple(kind if r == s else "none" for r in range(len(cuts) - 1))
-        shape = PipelineShape(cuts, (size,) * len(names), count, names, chunks)
+        shape = PipelineShape(cuts, (size,) * len(names), count, names, turns)
         found = planner.stage(cut_of(planner.loss(count), cuts, names), shape, s, flight)
         return None if isinstance(found, StageError) else found[1]
 
@@ -91,15 +91,15 @@ def best_of_all(search: PipelineSearch, kinds: tuple[str, ...]) -> float:
             for s, size in enumerate(one.sizes):
                 own = tuple(dict.fromkeys((0, cuts[s], cuts[s + 1], end)))
                 at = own.index(cuts[s])
-                rows = [(k, priced(count, own, at, size, k, flight[s], one.chunks)) for k in kinds]
+                rows = [(k, priced(count, own, at, size, k, flight[s], one.turns)) for k in kinds]
                 each.append([row for row in rows if row[1] is not None])
             across = [planner.loss(count).chain.across[c] for c in cuts[1:-1]]
             for chosen in itertools.product(*each):
                 names, prices = zip(*chosen, strict=True)
                 busy = max(count * p.paced_s(k) + p.once_s for k, p in chosen)
-                if one.chunks == 1 and busy >= best:
+                if one.turns.chunks == 1 and busy >= best:
                     continue  # a group of devices works longer than the best step
-                shape = PipelineShape(cuts, one.sizes, count, names, one.chunks)
+                shape = PipelineShape(cuts, one.sizes, count, names, one.turns)
                 found = ranked(shape, prices, across, search.machine, search.limit,
                                search.options.schedules)[0]  # fmt: skip
                 if found.worst_bytes <= search.limit:
@@ -229,7 +229,7 @@ def test_stages_send_their_gradients_no_earlier_than_their_bounds(loss, launch_s
     least, places, whole = search.floors.least(2, 1), search.shares.places, search.planner.loss(2)
     for first in range(1, len(places) - 1):
         cuts = (0, places[first], places[-1])
-        shape = PipelineShape(cuts, (1, 1), 2, ("none",) * 2, 1)
+        shape = PipelineShape(cuts, (1, 1), 2, ("none",) * 2)
         found = search.planner.stage(cut_of(whole, cuts), shape, 1, 1)
         assert not isinstance(found, StageError)
         price, run = found[1], (first, len(places) - 1)

@@ -17,12 +17,14 @@ from planner.pipeline.schedule import (
     Links,
     Simulator,
     StageCosts,
+    Turns,
     build,
     simulate,
     with_optimizer,
 )
 
 PLACES = 7
+TAKEN = st.sampled_from([Turns(2), Turns(2, back=True)])
 SECONDS = st.lists(st.floats(0.1, 9.0), min_size=PLACES - 1, max_size=PLACES - 1)
 
 
@@ -33,14 +35,15 @@ def runs(each: list[float]) -> np.ndarray:
 
 
 @settings(max_examples=20, deadline=None)
-@given(SECONDS, SECONDS, SECONDS, st.floats(0.0, 3.0), st.sampled_from([2, 4, 8]))
+@given(SECONDS, SECONDS, SECONDS, st.floats(0.0, 3.0), st.sampled_from([2, 4, 8]), TAKEN)
 def test_no_division_is_below_the_paths(
-    forward: list[float], back: list[float], once: list[float], sent: float, count: int
-) -> None:
+    forward: list[float], back: list[float], once: list[float], sent: float, count: int,
+    turns: Turns,
+) -> None:  # fmt: skip
     tasks = Tasks(*map(runs, (forward, back, once, back, back, back)))
     moved = np.full((4, PLACES), sent)
     moved[0] = 0.0
-    simulator = in_turn_simulator(count, 2, 2, updated=True)
+    simulator = in_turn_simulator(count, 2, turns, updated=True)
     every = [(0, *k, PLACES - 1) for k in itertools.combinations(range(1, PLACES - 1), 3)]
     first = paths_of(simulator, tasks, moved, math.inf)
     steps = [first.step_s(places) for places in every]
@@ -58,21 +61,24 @@ def test_no_division_is_below_the_paths(
 
 
 @settings(max_examples=10, deadline=None)
-@given(SECONDS, SECONDS, SECONDS, SECONDS, st.sampled_from([2, 4, 8]))
+@given(SECONDS, SECONDS, SECONDS, SECONDS, st.sampled_from([2, 4, 8]), TAKEN)
 def test_no_division_is_below_the_paths_of_passes_that_are_long_together(
-    forward: list[float], back: list[float], more: list[float], share: list[float], count: int
-) -> None:
+    forward: list[float], back: list[float], more: list[float], share: list[float], count: int,
+    turns: Turns,
+) -> None:  # fmt: skip
     once = [0.3] * (PLACES - 1)
     both = [sum(row) for row in zip(forward, back, more, strict=True)]
-    least = Tasks(*map(runs, (forward, back, once, back, back, both)))
+    none = [0.0] * (PLACES - 1)  # of the input gradients, so that the first stage has none
+    least = Tasks(*map(runs, (forward, back, once, none, back, both)))
     parts = [a * s / 9.0 for a, s in zip(more, share, strict=True)]
+    longer = runs([b + m - a for b, m, a in zip(back, more, parts, strict=True)])
     found = least._replace(
         forward_s=runs([f + a for f, a in zip(forward, parts, strict=True)]),
-        back_s=runs([b + m - a for b, m, a in zip(back, more, parts, strict=True)]),
-    )
+        back_s=longer, weight_s=longer,
+    )  # fmt: skip
     moved = np.full((4, PLACES), 0.2)
     moved[0] = 0.0
-    simulator = in_turn_simulator(count, 2, 2, updated=True)
+    simulator = in_turn_simulator(count, 2, turns, updated=True)
     bound_s = paths_of(simulator, least, moved, math.inf).least_s
     exact = paths_of(simulator, found, moved, math.inf)
     for k in itertools.combinations(range(1, PLACES - 1), 3):
@@ -85,7 +91,7 @@ def test_paths_are_sharp_where_one_division_is_best() -> None:
     """Equal work, transfers as long as it: the bound is the step of equal stages."""
     tasks = Tasks(*(runs([x] * 4) for x in (1.0, 2.0, 0.0, 1.0, 1.0, 3.0)))
     moved = np.array([[0.0] * 5] + [[1.0] * 5] * 3)
-    paths = paths_of(in_turn_simulator(8, 2, 2, updated=True), tasks, moved, 1e9)
+    paths = paths_of(in_turn_simulator(8, 2, Turns(2), updated=True), tasks, moved, 1e9)
     assert paths.least_s == pytest.approx(paths.step_s((0, 1, 2, 3, 4)))
 
 

@@ -16,8 +16,16 @@ from planner.pipeline.divide.critical_paths import Tasks, paths_of
 from planner.pipeline.divide.dynamic_programme import Machine
 from planner.pipeline.divide.listing import Floors, Least, Listing, Parts, least_step_s
 from planner.pipeline.divide.simulated import table_of
-from planner.pipeline.divide.transfers import entry_s, links_of
-from planner.pipeline.schedule import INTERLEAVED, PIPELINES, Simulator, StageCosts
+from planner.pipeline.divide.transfers import crossed, entry_s, links_of
+from planner.pipeline.schedule import (
+    ONE_EACH,
+    PIPELINES,
+    TURNS,
+    Simulator,
+    StageCosts,
+    Turns,
+    turns_of,
+)
 from planner.pipeline.schedule.transform import with_optimizer
 
 PLACES = 5
@@ -42,16 +50,17 @@ def listing_of(work: list[float], stages: tuple[int, ...]) -> Listing:
     return Listing(Machine(8, 4, SIZES), 4, floors, transfer_s, stages)
 
 
-def bound_s(listing: Listing, parts: Parts, groups: int) -> float:
+def bound_s(listing: Listing, parts: Parts, turns: Turns = ONE_EACH) -> float:
     places, sizes = parts
     stages = [
         listing.floors[d].at(at) for d, at in zip(sizes, itertools.pairwise(places), strict=True)
     ]
-    firsts = [sum(sizes[: s % groups]) for s in range(len(sizes))]
+    group = turns.group(len(sizes))
+    firsts = [sum(sizes[:g]) for g in crossed(group)]
     moved = [
         float(listing.transfer_s(f, d)[i]) for f, d, i in zip(firsts, sizes, places, strict=False)
     ]
-    return least_step_s(stages, moved, groups, listing.count)
+    return least_step_s(stages, moved, group, listing.count)
 
 
 def every(listing: Listing) -> Iterator[Parts]:
@@ -64,6 +73,7 @@ def every(listing: Listing) -> Iterator[Parts]:
                     yield (0, *inner, PLACES - 1), sizes
 
 
+TAKEN = st.sampled_from([Turns(2), Turns(2, back=True)])
 WORK = st.lists(st.floats(0.1, 9.0), min_size=PLACES - 1, max_size=PLACES - 1)
 
 
@@ -71,7 +81,7 @@ WORK = st.lists(st.floats(0.1, 9.0), min_size=PLACES - 1, max_size=PLACES - 1)
 @given(WORK, st.floats(1.0, 2.0))
 def test_all_divisions_below_a_limit_are_listed(work: list[float], above: float):
     listing = listing_of(work, (2, 3, 4))
-    steps = {parts: bound_s(listing, parts, len(parts[1])) for parts in every(listing)}
+    steps = {parts: bound_s(listing, parts) for parts in every(listing)}
     least = listing.least_s()
     best = min(steps.values())
     assert 0.7 * best < least <= best * (1 + 1e-9)
@@ -83,20 +93,24 @@ def test_all_divisions_below_a_limit_are_listed(work: list[float], above: float)
 
 
 @settings(max_examples=25, deadline=None)
-@given(WORK, st.floats(0.8, 2.0))
-def test_all_divisions_in_turn_below_a_limit_are_listed(work: list[float], above: float):
+@given(WORK, st.floats(0.8, 2.0), TAKEN)
+def test_all_divisions_in_turn_below_a_limit_are_listed(
+    work: list[float], above: float, turns: Turns
+):
     listing = listing_of(work, (2,))
     parts = [((0, *inner, PLACES - 1), (4,) * 4) for inner in itertools.combinations((1, 2, 3), 3)]
-    paths = paths_of(in_turn_simulator(4, 2, 2, updated=True), listing.floors[4].tasks,
-                     np.array([0.0 * EDGE] + [EDGE / 8] * 3), math.inf)  # fmt: skip
-    steps = {one: max(bound_s(listing, one, 2), paths.step_s(one[0])) for one in parts}
+    moved = np.array([listing.transfer_s(4 * g, 4) / 2 for g in crossed(turns.group(4))])
+    moved[0] = 0.0
+    paths = paths_of(in_turn_simulator(4, 2, turns, updated=True), listing.floors[4].tasks,
+                     moved, math.inf)  # fmt: skip
+    steps = {one: max(bound_s(listing, one, turns), paths.step_s(one[0])) for one in parts}
     least = min(steps.values())
-    assert max(listing.least_in_turn_s(2, 2), paths.least_s) <= least * (1 + 1e-9)
-    found = listing.in_turn(2, 2, paths, least * above, 10**6)
+    assert max(listing.least_in_turn_s(2, turns), paths.least_s) <= least * (1 + 1e-9)
+    found = listing.in_turn(2, turns, paths, least * above, 10**6)
     assert found is not None
     assert set(found) >= {one for one, step_s in steps.items() if step_s < least * above}
-    assert listing.in_turn(2, 2, paths, math.inf, 1) is None
-    assert listing.in_turn(3, 2, paths, math.inf, 10**6) == []
+    assert listing.in_turn(2, turns, paths, math.inf, 1) is None
+    assert listing.in_turn(3, turns, paths, math.inf, 10**6) == []
 
 
 SECONDS = st.lists(st.floats(0.01, 3.0), min_size=4, max_size=4)
@@ -112,8 +126,8 @@ def test_no_schedule_is_faster_than_the_bound(
     name: str, count: int, sent: float,
 ):  # fmt: skip
     cluster = parse_cluster("4xv100-16gb:2")
-    chunks = 2 if name == INTERLEAVED else 1
-    groups = 4 // chunks
+    chunks = 2 if name in TURNS else 1
+    group, groups = turns_of(name, chunks).group(4), 4 // chunks
     sizes = (cluster.num_devices // groups,) * groups
     costs = StageCosts(
         forward_s=tuple(forward), input_gradient_s=tuple(back), weight_gradient_s=tuple(weight),
@@ -122,9 +136,11 @@ def test_no_schedule_is_faster_than_the_bound(
     table = with_optimizer(table_of(name, count, ("none",) * 4, chunks))
     step_s = Simulator(table).run(costs, links_of(sizes, cluster)).step_s
     across, size = np.array([0.0, *(sent,) * 3]), sizes[0]
-    moved = [float(entry_s(cluster, s % groups * size, size, across)[s]) for s in range(4)]
+    moved = [
+        float(entry_s(cluster, g * size, size, across)[s]) for s, g in enumerate(crossed(group))
+    ]
     stages = [
         Least(f, f + b, f + b + w + u, count * (f + b + w) + u)
         for f, b, w, u in zip(forward, back, weight, once, strict=True)
     ]  # fmt: skip
-    assert least_step_s(stages, moved, groups, count) <= step_s * (1 + 1e-9)
+    assert least_step_s(stages, moved, group, count) <= step_s * (1 + 1e-9)
