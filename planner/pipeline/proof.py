@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace, nsmallest
 
 from .cut.opened_loss import cut_of
 from .divide.candidates import Candidates
@@ -43,6 +43,7 @@ MOST_WORK = 4e5
 GLIMPSED = 1 / 3
 MOST_OPENED = 1000  # divisions that are left, beyond which none is solved
 MOST_TRIED = 200  # pipelines that are simulated; 200 of a small model take about 4 s
+TOGETHER = 64  # divisions that are simulated anew at once, the next of the queue
 ROUNDS = 3  # divisions are listed so often, with bounds that rose
 MOST_UNITS = 16  # distinct runs between neighbouring places whose ops are priced
 
@@ -127,13 +128,21 @@ class Proof:
         return best
 
     def _raise(self, best_s: float) -> None:
-        """Bounds micro-batches of stages until no division below the best step has one to bound."""
+        """Bounds micro-batches of stages until no division below the best step has one to bound.
+
+        Bounds of divisions only rise, so that the least of the queue need be of now alone.
+        """
         opened = [*{one.key: one for one in self.opened}.values()]
         queue = [(self.divisions.least_s(one), k) for k, one in enumerate(opened)]
         heapify(queue)
+        old = set[int]()  # divisions whose stages rose since their schedules were simulated
         while queue and queue[0][0] < best_s * (1 - EXACT) and self.left > MOST_WORK / 2:
             least_s, k = queue[0]
             one = opened[k]
+            if k in old:
+                some = [n for _, n in nsmallest(TOGETHER, queue) if n in old]
+                self.divisions.schedule([opened[n] for n in some])
+                old.difference_update(some)
             now_s = self.divisions.least_s(one)
             if now_s > least_s:
                 heapreplace(queue, (now_s, k))
@@ -144,8 +153,8 @@ class Proof:
                 continue
             size = one.sizes[s]
             self._prove_passes(one.count, size, one.run(s))
-            others = [o for o in opened if o.count == one.count and size in o.sizes]
-            self.divisions.schedule(others)
+            old |= {n for n, o in enumerate(opened) if o.count == one.count and size in o.sizes}
+        self.divisions.schedule([opened[n] for n in sorted(old)])
 
     def _raised_unlisted(self, best_s: float) -> bool:
         """Bounds micro-batches of the stages of sources whose divisions are too many to list.
