@@ -22,9 +22,11 @@ from ..common.stop import PROVED, Stop
 from ..files.plan_file import ONE_PROGRAM, Pipeline, StageCost, StageRow, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
 from ..sharding.fewest_microbatches import fewest, fewest_or_faster, fewest_or_states
+from ..sharding.planned_program import PlannedProgram
 from ..sharding.wished import asks_for_shardings, with_asked
 from ..training.step_call import params_and_batch
 from ..training.training import Training
+from .divide.dynamic_programme import EXACT
 from .pad_stages import padded_pipeline
 from .planned import Planned, in_one_program
 from .rewrite_stages import rewritten_pipeline
@@ -71,7 +73,6 @@ def one_or_stages(training: Training, request: Request) -> Planned:
 
 
 _ASKED = "was not planned, as a pipeline is asked for; pipeline='auto' plans both"
-_INTERRUPTED = "was not planned, as the search was interrupted"
 _LEFT_OUT = {"shardings": "plan with shardings='warn'"}
 
 
@@ -125,42 +126,53 @@ def _and_no_pipeline(error: PlanError, why: str) -> PlanError:
 
 
 def _faster(search: PipelineSearch) -> Planned:
-    """Plans a pipeline and one program, and returns the faster."""
+    """Plans one program, then the pipelines below its step, and returns the faster."""
+    request, refused = search.request, None
+    try:
+        plan = fewest_or_states(search.training, request)
+    except PlanError as error:
+        if error.kind != "does-not-fit":
+            raise
+        plan, refused = None, error
+    if plan is not None:
+        if request.interruption.happened:
+            return in_one_program(plan)
+        search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
     begun = time.monotonic()
     found, why = _tried(search)
-    spent = time.monotonic() - begun
-    if found and search.request.interruption.happened:
-        return _plan_of(found, search, _INTERRUPTED)
-    try:
-        plan = fewest_or_states(
-            search.training, search.request, found.ranked.step_s if found else float("inf")
-        )
-    except KeyboardInterrupt:
-        if found is None or not search.request.interruption.kept(found=True):
-            raise
-        return _plan_of(found, search, _INTERRUPTED)
-    except PlanError as error:
-        if error.kind not in ("does-not-fit", "not-faster"):
-            raise
+    if plan is None:
+        assert refused is not None
         if found is None:
-            raise _and_no_pipeline(error, why) from error
-        slow = "is not faster: none is below this step"
-        return _plan_of(found, search, slow if error.kind == "not-faster" else error.message)
+            raise _and_no_pipeline(refused, why) from refused
+        return _plan_of(found, search, refused.message)
     if found is None or plan.step_s <= found.ranked.step_s:
-        notes = (
-            (*plan.program.warnings, f"no pipeline was looked at: {why}")
-            if why
-            else plan.program.warnings
-        )
-        file = structs.replace(plan.program, warnings=notes)
-        if found is not None:
-            file = _among_pipelines(file, search.lower_bound_s(plan.step_s))
-        seconds = {**plan.seconds, "inter": spent, "total": time.monotonic() - search.request.start}
-        return in_one_program(replace(plan, program=file, seconds=seconds))
+        return _one(plan, search, why, time.monotonic() - begun)
     one = BaselineRow(
         plan.step_s, plan.program.peak_bytes, fits(plan.program), str(Mesh(plan.program.mesh))
     )
     return _plan_of(found, search, {**plan.program.baselines, ONE_PROGRAM: one})
+
+
+def _one(plan: PlannedProgram, search: PipelineSearch, why: str, spent_s: float) -> Planned:
+    """The plan of one program after the search for pipelines.
+
+    Args:
+        plan: the plan.
+        search: for a pipeline below its step.
+        why: there is none of this program; empty if they were looked at.
+        spent_s: seconds of that search.
+    """
+    file, request = plan.program, search.request
+    if why:
+        notes = (*file.warnings, f"no pipeline was looked at: {why}")
+        file = structs.replace(file, warnings=notes)
+    elif request.interruption.happened:  # some pipelines may be faster
+        file = structs.replace(file, lower_bound_s=0.0, stop=Stop.INTERRUPTED.name)
+    else:
+        file = _among_pipelines(file, search.lower_bound_s(plan.step_s))
+    total = time.monotonic() - request.start
+    seconds = {**plan.seconds, "inter": spent_s, "total": total}
+    return in_one_program(replace(plan, program=file, seconds=seconds))
 
 
 def _among_pipelines(program: ProgramPlan, pipelines_s: float) -> ProgramPlan:
@@ -188,11 +200,12 @@ def _tried(search: PipelineSearch) -> tuple[PlannedPipeline | None, str]:
 
 
 def _run(search: PipelineSearch, asked: int | None) -> PlannedPipeline | None:
-    """The fastest pipeline; of those planned so far after Ctrl-C."""
+    """The fastest pipeline; of those planned so far after Ctrl-C, or none below a known step."""
     try:
         return search.run(asked)
     except KeyboardInterrupt:
-        if not search.request.interruption.kept(found=search.best is not None):
+        some = search.best is not None or search.below_s < float("inf")
+        if not search.request.interruption.kept(found=some):
             raise
         return search.best
 

@@ -78,6 +78,7 @@ class Proof:
     def run(
         self,
         best: PlannedPipeline | None,
+        below_s: float,
         counts: Sequence[int],
         families: Sequence[str],
         stages: Sequence[int],
@@ -87,12 +88,13 @@ class Proof:
 
         Args:
             best: the best one so far.
+            below_s: step from which on others are of no use, if there is none [s].
             counts: numbers of micro-batches.
             families: families of schedules.
             stages: numbers of stages.
             turns: (groups of devices, how stages take turns on them).
         """
-        best_s = best.ranked.step_s if best else float("inf")
+        best_s = best.ranked.step_s if best else below_s
         for _ in range(ROUNDS):
             self.opened = self.divisions.listed(
                 best_s, counts, families, stages, turns, MOST_OPENED

@@ -55,12 +55,14 @@ MOST_VAIN_PLACED = 10  # the same of divisions that were simulated; 0 to 3 on th
 # 24 layers on two hosts takes 6 % less than its estimate. That is done for at most this many
 # numbers of micro-batches until one fits.
 DOUBT, COUNTS = 0.9, 3
+Found = PlannedPipeline | None
 
 
 @dataclass
 class PipelineSearch:
     """One search for a pipeline.
 
+    below_s: step from which on pipelines are of no use [s].
     by_hand: hand-written pipelines that were priced.
     tried: number of divisions whose stages were planned.
     best: the fastest pipeline that was planned and fits, so far.
@@ -68,6 +70,7 @@ class PipelineSearch:
 
     training: Training
     request: Request
+    below_s: float = math.inf
     tried: int = 0
     by_hand: dict[str, Ranked] = field(default_factory=dict)
     best: PlannedPipeline | None = None
@@ -154,8 +157,8 @@ class PipelineSearch:
         check_held(self._held_bytes(), self.limit, self.machine, "parameters, state and gradients")
         price_wholes(self.trials, self.machine, self.counts, self.kinds)
         best = self._searched(stages)
-        best = self._proved(best and self._climbed(best, stages), stages)
-        if best is None and not self.trials.least:
+        best = self._proved(self._climbed(best, stages), stages)
+        if best is None and self.below_s == math.inf and not self.trials.least:
             self._too_large(stages)
         if best and self.options.baselines:
             best = self._beside(best, stages)
@@ -180,7 +183,7 @@ class PipelineSearch:
     def _searched(self, stages: tuple[int, ...]) -> PlannedPipeline | None:
         """Plans divisions, the least estimate first, and returns the best."""
         best: PlannedPipeline | None = None
-        best_s = float("inf")
+        best_s = self.below_s
         sources, vain = self._sources(stages), 0
         while self.planner.solved < MOST_PLANS and vain < MOST_VAIN and sources:
             source = min(sources, key=lambda source: source.least_s)
@@ -200,13 +203,14 @@ class PipelineSearch:
                 self.request.say(f"best pipeline: step {seconds_text(best_s)}")
         return best
 
-    def _placed(self, best: PlannedPipeline, stages: tuple[int, ...]) -> PlannedPipeline:
+    def _placed(self, best: Found, stages: tuple[int, ...]) -> Found:
         """Moves the cuts of pipelines tried so far, and of equal groups of devices.
 
         Of all numbers of micro-batches, the division with the least simulated step comes first;
         that is repeated until none is shorter, or `MOST_VAIN_PLACED` in a row were not.
         """
         placements = Placements(self.candidates, self.options.schedules)
+        best_s = best.ranked.step_s if best else self.below_s
         groups = group_counts(self.machine, stages)
         devices, turns = self.machine.num_devices, (ONE_EACH, *self._turns)
         equal = equal_groups(self.shares.count - 1, devices, groups, turns)
@@ -220,38 +224,37 @@ class PipelineSearch:
         while vain < MOST_VAIN_PLACED and self.planner.solved < MOST_PLANS:
             for m, k in rows:
                 if m in stale:
-                    rows[m, k] = placements.best(
-                        m, likes[k], best.ranked.step_s, self.trials.tried
-                    )  # fmt: skip
+                    rows[m, k] = placements.best(m, likes[k], best_s, self.trials.tried)
             found = [(row[1].step_s, m, row) for (m, _), row in rows.items() if row is not None]
             if not found:
                 break
             step_s, count, (family, one) = min(found, key=lambda row: row[:2])
-            if step_s >= best.ranked.step_s * (1 - EXACT):
+            if step_s >= best_s * (1 - EXACT):
                 break
             stale, vain = {count}, vain + 1
             tried = self.trials.trial(count, one, family)
-            if tried and tried.ranked.step_s < best.ranked.step_s:
-                self.best, best, vain = tried, tried, 0
+            if tried and tried.ranked.step_s < best_s:
+                self.best, best, best_s, vain = tried, tried, tried.ranked.step_s, 0
         return best
 
-    def _climbed(self, best: PlannedPipeline, stages: tuple[int, ...]) -> PlannedPipeline:
+    def _climbed(self, best: Found, stages: tuple[int, ...]) -> Found:
         """Changes the recomputation of equal stages, and moves the cuts.
 
         That is repeated as long as it makes the step shorter.
         """
-        while True:
+        while best is not None or self.below_s < math.inf:
             now = best = self._placed(best, stages)
-            if self.floors.distinct > MOST_UNITS:
-                return best
+            if now is None or best is None or self.floors.distinct > MOST_UNITS:
+                break
             family = family_of(now.ranked.schedule)
             for one in self._other_kinds(now):
                 if (now.ranked.shape.microbatches, one.key) not in self.trials.tried:
                     found = self.trials.trial(now.ranked.shape.microbatches, one, family)
                     best = min(best, found or best, key=lambda f: f.ranked.step_s)
             if best is now or self.planner.solved >= MOST_PLANS:
-                return best
+                break
             self.best = best
+        return best
 
     def _other_kinds(self, best: PlannedPipeline) -> Iterator[Division]:
         """The pipeline with another recomputation of equal stages, where bounds leave room for it.
@@ -276,16 +279,14 @@ class PipelineSearch:
                 if fast.step_s < best.ranked.step_s:
                     yield Division(places, shape.sizes, kinds, fast.step_s, 0.0, shape.turns)
 
-    def _proved(
-        self, best: PlannedPipeline | None, stages: tuple[int, ...]
-    ) -> PlannedPipeline | None:
+    def _proved(self, best: Found, stages: tuple[int, ...]) -> Found:
         """The best pipeline, after those that may still be better."""
         if self.floors.distinct > MOST_UNITS:
             return best
         given, groups = self.options.schedules, group_counts(self.machine, stages)
         turns = [(p, each) for p in groups for each in self._turns]
         able = [*filter(self.trials.is_able, self.counts)]
-        return self.proof.run(best, able, families(given), stages, turns)
+        return self.proof.run(best, self.below_s, able, families(given), stages, turns)
 
     def _too_large(self, stages: tuple[int, ...]) -> None:
         """Plans the division with the least estimate without a limit of memory, for its bytes."""
