@@ -72,6 +72,7 @@ def one_or_stages(training: Training, request: Request) -> Planned:
     return _faster(search)
 
 
+_INTERRUPTED = "the search for pipelines was interrupted; some may be faster"
 _ASKED = "was not planned, as a pipeline is asked for; pipeline='auto' plans both"
 _LEFT_OUT = {"shardings": "plan with shardings='warn'"}
 
@@ -166,8 +167,11 @@ def _one(plan: PlannedProgram, search: PipelineSearch, why: str, spent_s: float)
     if why:
         notes = (*file.warnings, f"no pipeline was looked at: {why}")
         file = structs.replace(file, warnings=notes)
-    elif request.interruption.happened:  # some pipelines may be faster
-        file = structs.replace(file, lower_bound_s=0.0, stop=Stop.INTERRUPTED.name)
+    elif request.interruption.happened:
+        notes = (*file.warnings, _INTERRUPTED)
+        file = structs.replace(
+            file, warnings=notes, lower_bound_s=0.0, stop=Stop.INTERRUPTED.name
+        )  # fmt: skip
     else:
         file = _among_pipelines(file, search.lower_bound_s(plan.step_s))
     total = time.monotonic() - request.start

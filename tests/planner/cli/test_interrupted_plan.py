@@ -98,11 +98,14 @@ def test_without_a_plan_it_is_a_plain_interrupt() -> None:
 
 
 @without_proof()
-def test_a_pipeline_is_kept_while_one_program_is_planned() -> None:
-    machine = "4xv100-16gb:2"
-    found = interrupted("mesh x=4", machine, pipeline="auto")
-    assert found.file.in_stages
-    assert any("interrupted" in text for text in found.warnings)
+@pytest.mark.parametrize(("begin", "said"), [("mesh x=2,y=2: best", False), ("a stage on 2", True)])
+def test_one_program_is_kept_before_and_while_pipelines_are_planned(
+    begin: str, *, said: bool
+) -> None:
+    found = interrupted(begin, "4xv100-16gb:2", pipeline="auto")
+    assert not found.file.in_stages
+    assert found.stop is Stop.INTERRUPTED
+    assert any("pipelines was interrupted" in text for text in found.warnings) == said
 
 
 def test_an_interrupt_that_a_library_lost_is_noticed_at_the_next_step() -> None:

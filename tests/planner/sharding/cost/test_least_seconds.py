@@ -18,6 +18,7 @@ from planner.common.options import Options
 from planner.common.request import Request
 from planner.common.stop import Stop
 from planner.pipeline.divide.dynamic_programme import Division
+from planner.pipeline.schedule import Turns
 from planner.pipeline.search import PipelineSearch
 from planner.sharding.cost.least_seconds import least_step_s
 from planner.sharding.plan_program import program_for
@@ -59,7 +60,8 @@ def test_every_division_of_a_small_program_is_above_the_bound(microbatches: int)
                     assert found is not None
                     steps.append(found.ranked.step_s)
     for inner in itertools.combinations(range(1, last), 3):  # two stages in turn on each of two
-        one = Division((0, *inner, last), (2,) * 4, ("none",) * 4, float("inf"), float("inf"), 2)
+        one = Division((0, *inner, last), (2,) * 4, ("none",) * 4, float("inf"), float("inf"),
+                       Turns(2))  # fmt: skip
         found = search.trials.trial(microbatches, one) if microbatches % 2 == 0 else None
         steps += [found.ranked.step_s] if found else []
     assert len(steps) >= 4
