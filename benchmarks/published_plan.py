@@ -115,7 +115,9 @@ def price(model: Model, degrees: Degrees, batch: int, cluster: Cluster, limit_by
         places = {op.place: degrees.context for op in flatten(traced.graph).ops}
         row = row_of(traced, places)
         traced = as_ordered(traced, (row,) if row else (), "published")
-    found, fits = _planned(program_for(traced, options), degrees, model.hidden, cluster, options)
+    found, fits = _planned(
+        program_for(traced, options, cluster), degrees, model.hidden, cluster, options
+    )
     sums = found.account
     return Price(sums.step_s, sums.compute_s, sums.exposed_s, sums.peak_bytes, fits)
 
@@ -154,7 +156,8 @@ def activation_bytes(model: Transformer, degrees: Degrees, cluster: Cluster) -> 
     cuts = (0, len(loss.chain.slots))
     stage = stage_training_step(loss, cut_of(loss, cuts), 0, adam(copies=True))
     options = Options(baselines=False, substitutions=False)
-    best, _ = _planned(program_for(stage.traced, options), degrees, model.hidden, cluster, options)
+    program = program_for(stage.traced, options, cluster)
+    best, _ = _planned(program, degrees, model.hidden, cluster, options)
     return price_of(best, phases_of(stage), stage.body.graph, 1).activation_bytes
 
 
@@ -205,7 +208,7 @@ def _in_stages(
             stage = _stage(loss, cut, s, training.optimizer, degrees.sums)
             takes = [v for v in stage.program.args["takes"] if v >= 0]
             held = InFlight(stage.loop, (*stage.program.parts.saved, *takes), flight[s] - 1)
-            program = program_for(stage.traced, options).holding(held)
+            program = program_for(stage.traced, options, cluster.subset(size)).holding(held)
             best, _ = _planned(program, degrees, width, cluster.subset(size), options)
             one = price_of(best, phases_of(stage), stage.body.graph, count)
             prices[alike] = one, _once_exposed_s(best, count) if degrees.overlap else 0.0

@@ -103,7 +103,7 @@ class Chooser:
         self.mesh = mesh_of(tuple(shape))
         machine = parse_cluster(f"{self.mesh.num_devices}xh100")
         reshard = ReshardModel(machine, self.mesh, CollectiveModel(machine))
-        self.program = program_for(traced, Options())
+        self.program = program_for(traced, Options(), machine)
         cache = MenuCache(self.mesh, reshard, ComputeModel(machine))
         facts = self.program.facts
         self.builder = Builder(facts, cache, ANY_BYTES, self.program.outline)

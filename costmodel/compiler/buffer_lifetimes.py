@@ -6,10 +6,12 @@ Three things differ from the order and the names of the program:
                 it is made of: those live until then
     renaming    a reshape of a stored value is that buffer, which lives until the reshape is read
                 for the last time
-    scheduling  a product or convolution, and an op that allocates more than it frees, runs when
-                its result is first read: latency-hiding schedulers fill the program from its
-                end; another op runs at once. No op waits for the end of a loop if that keeps
-                more than it makes.
+    scheduling  an op that allocates more than it frees runs when its result is first read;
+                another op, such as a product that is the last to read scores, runs at once.
+                The last products on their way to results, those that make gradients of weights,
+                wait on several devices: collectives of gradients follow each other at the end,
+                and what latency-hiding schedulers put beside them is filled in from there. No
+                product waits for the end of a loop if that keeps more than it makes.
                 What leads to nothing but a number that is returned, such as a loss, runs last.
     adding      what is added to a scatter into zeros is the buffer that is scattered into
 """
@@ -26,7 +28,7 @@ from ..opcost import VIEWS
 from .fusion_roots import turned_copies
 
 _NONE: frozenset[int] = frozenset()
-LATE = ("conv_general_dilated", "dot_general")
+PRODUCTS = ("conv_general_dilated", "dot_general")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,16 @@ class Lifetimes:
     needed: dict[int, int]
 
 
-def lifetimes(flat: FlatProgram, stored: Sequence[bool], reused: Collection[int]) -> Lifetimes:
+def lifetimes(
+    flat: FlatProgram, stored: Sequence[bool], reused: Collection[int], *, alone: bool = False
+) -> Lifetimes:
     """Buffers of a program in the order in which a compiler runs it.
 
     Args:
         flat: the program.
         stored: whether a value reaches memory.
         reused: results that may be written into buffers of arguments.
+        alone: one device runs the program, without collectives.
     """
     owns = _owners(flat, stored)
     made = [value.time for value in flat.values]
@@ -58,6 +63,7 @@ def lifetimes(flat: FlatProgram, stored: Sequence[bool], reused: Collection[int]
     scattered, last = _scattered_into(flat, owns), _last(flat, stored)
     roots = _roots(flat, owns, scattered)
     regions = [(r.start, r.end) for r in flat.regions]
+    delayed = _last_products(flat, alone)
     sizes = [value.type.nbytes for value in flat.values]
 
     def waits(op: FlatOp, begin: int) -> bool:
@@ -67,7 +73,7 @@ def lifetimes(flat: FlatProgram, stored: Sequence[bool], reused: Collection[int]
         if op.outputs and op.outputs[0] in last:
             return True
         passed = any(op.time < start and end <= begin + 1 for start, end in regions)
-        if op.node.op in LATE and not passed:
+        if op.outputs and op.outputs[0] in delayed and not passed:
             return True
         sources = _NONE.union(*(roots[v] for v in op.reads))
         kept = sum([sizes[v] for v in sources if reads.last.get(v, -1) < begin])
@@ -148,6 +154,27 @@ def _last(flat: FlatProgram, stored: Sequence[bool]) -> set[int]:
             if not (ends and found.issuperset(fused) and _all_in(op, read_by, found)):
                 found.difference_update(op.outputs)
     return found
+
+
+def _last_products(flat: FlatProgram, alone: bool) -> set[int]:
+    """Products and convolutions of which no other is made; of one device those in loops.
+
+    Whether they are made at once does not depend on sizes: with more micro-batches the memory of a
+    step falls as `least_needed` in planner/sharding/fewest_microbatches.py has it.
+    """
+    passed = [(link.source, link.target) for link in flat.links]
+    passed += [(port, outer) for outer, port in flat.stacked.items()]
+    leading, before = set[int](), -1
+    while len(leading) != before:
+        before = len(leading)
+        leading.update(source for source, target in reversed(passed) if target in leading)
+        for op in reversed(flat.ops):
+            if op.node.op in PRODUCTS or not leading.isdisjoint(op.outputs):
+                leading.update(op.reads)
+    return {
+        v for op in flat.ops for v in op.outputs
+        if op.node.op in PRODUCTS and v not in leading and not (alone and len(op.place) == 1)
+    }  # fmt: skip
 
 
 def _all_in(op: FlatOp, read_by: Mapping[int, list[int]], found: Collection[int]) -> bool:

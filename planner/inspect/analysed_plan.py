@@ -73,7 +73,8 @@ class AnalysedPlan:
         cache = MenuCache(self.decisions.mesh, self.reshard, ComputeModel(self.cluster))
         heads = sum(role == "constant" for role in self.program.roles)
         donated = frozenset(heads + a for a in self.program.donated)
-        facts = Facts(self.flat, self.program.ties, donated)
+        alone = self.cluster.num_devices == 1
+        facts = Facts(self.flat, self.program.ties, donated, alone=alone)
         program = self.program
         return Builder(
             facts, cache, program.limit_bytes, overlap=program.overlap,

@@ -118,7 +118,7 @@ class StagePlanner:
 
     groups: plans of stages that are equal except for the micro-batches in flight.
     within: the hand-written plan that stages have to follow, if any.
-    programs, menus: searched programs and strategies, shared by equal stages and equal sub-meshes.
+    programs, menus: searched programs (those for one device apart) and strategies, shared.
     solved: number of stages planned.
     """
 
@@ -131,7 +131,7 @@ class StagePlanner:
     plans: dict[tuple[int, str, Ask], StageFound | PlanError] = field(default_factory=dict)
     groups: dict[Any, dict[int, StageFound]] = field(default_factory=dict)
     known: dict[Any, tuple[StageTrainingStep, str]] = field(default_factory=dict)
-    programs: dict[str, Program] = field(default_factory=dict[str, Program])
+    programs: dict[tuple[str, bool], Program] = field(default_factory=dict)
     menus: dict[int, Menus] = field(default_factory=dict[int, Menus])
     within: str | None = None
     solved: int = 0
@@ -291,27 +291,28 @@ class StagePlanner:
         """
         return self._solve(shape.microbatches, stage, self._ask(shape, s, flight))
 
-    def searched(self, stage: StageTrainingStep, name: str) -> Program:
+    def searched(self, stage: StageTrainingStep, name: str, size: int = 0) -> Program:
         """The stage as the search takes it; kept under `name` unless that is empty."""
-        if name in self.programs:
-            return self.programs[name]
-        found = program_for(stage.traced, replace(self.options, pins=(), forbidden=()))
+        key = name, size == 1  # 0: only what holds on any sub-mesh is read
+        if key in self.programs:
+            return self.programs[key]
+        machine = self.machine.subset(size or self.machine.num_devices)
+        found = program_for(stage.traced, replace(self.options, pins=(), forbidden=()), machine)
         if name:
-            self.programs[name] = found
+            self.programs[key] = found
         return found
 
     def least_step_s(self, stage: StageTrainingStep, name: str, ask: Ask) -> float:
         """Lower bound of a stage, all micro-batches and what is done once a step [s]."""
-        return self._least_s(self.searched(stage, name), ask)
+        return self._least_s(self.searched(stage, name, ask.size), ask)
 
     def least_passes_s(self, stage: StageTrainingStep, name: str, ask: Ask) -> float:
         """Lower bound of all micro-batches of a stage, whatever is done once a step [s]."""
-        return self._least_s(self.searched(stage, name).where(partial(_in_passes, stage)), ask)
+        searched = self.searched(stage, name, ask.size).where(partial(_in_passes, stage))
+        return self._least_s(searched, ask)
 
     def _least_s(self, program: Program, ask: Ask) -> float:
-        request = Request(
-            self.machine.subset(ask.size), self._options(ask), self._say_of(ask)
-        )  # fmt: skip
+        request = Request(self.machine.subset(ask.size), self._options(ask), self._say_of(ask))
         menus = self.menus.setdefault(ask.size, Menus())
         return Search(program, request, self.memory, THOROUGH, menus=menus).lower_bound_s()
 
@@ -361,8 +362,8 @@ class StagePlanner:
         self, one: One, request: Request, stage: StageTrainingStep, ask: Ask, name: str
     ) -> Search:
         return Search(
-            self.searched(stage, name).holding(one.in_flight), request, self.memory, ask.effort,
-            ask.below_s, (), self.menus.setdefault(ask.size, Menus()),
+            self.searched(stage, name, ask.size).holding(one.in_flight), request, self.memory,
+            ask.effort, ask.below_s, (), self.menus.setdefault(ask.size, Menus()),
         )  # fmt: skip
 
     def _options(self, ask: Ask) -> Options:

@@ -114,7 +114,7 @@ def plan_one(
         if stored is not None:
             spent = {"trace": time.monotonic() - begun, "total": time.monotonic() - request.start}
             return replace(stored, seconds=stored.seconds | spent)
-    held = program_for(traced, options).facts.held_bytes()
+    held = program_for(traced, options, machine).facts.held_bytes()
     with naming_the_host(movable_bytes - moved_bytes):
         check_held(held - moved_bytes, limit_of(options, machine), machine, "its arguments")
     menus = Menus()
@@ -130,7 +130,7 @@ def plan_one(
     with naming_the_host(movable_bytes - moved_bytes):
         chosen = choose(
             traced, request, search,
-            lambda t: node_seconds(program_for(t, options).facts, machine),
+            lambda t: node_seconds(program_for(t, options, machine).facts, machine),
             lambda found: RoughPlans(
                 traced, lambda t: pricer(t, found.outcome.best), limit_of(options, machine)
             ), cutoff_s, _copy_s(machine) if may_offload(options, machine) else None,
@@ -307,7 +307,7 @@ def plan_traced(
     Raises:
         PlanError: if nothing fits in memory, or the plan not in that of the hosts.
     """
-    program = program_for(traced, request.options).holding(one.in_flight)
+    program = program_for(traced, request.options, request.machine).holding(one.in_flight)
     traced_s = time.monotonic() - begun
     search = Search(program, request, memory, cutoff_s=cutoff_s, known=known, menus=menus)
     made = planned(one, traced, search, found := search.run(), traced_s)
@@ -333,9 +333,10 @@ def planned(
     return PlannedProgram(program, traced, seconds)
 
 
-def program_for(traced: Traced, options: Options) -> Program:
-    """Prepares a traced step for the search."""
-    return program_of(traced.graph, _ties(traced), _donated(traced), options)
+def program_for(traced: Traced, options: Options, machine: Cluster) -> Program:
+    """Prepares a traced step for the search on a machine."""
+    alone = machine.num_devices == 1
+    return program_of(traced.graph, _ties(traced), _donated(traced), options, alone=alone)
 
 
 def _ties(traced: Traced) -> tuple[tuple[int, int], ...]:

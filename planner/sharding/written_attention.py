@@ -99,5 +99,5 @@ def _short_exponentials(graph: Graph) -> Iterator[bool]:
 
 
 def _least_s(traced: Traced, machine: Cluster, options: Options) -> float:
-    facts = program_for(traced, replace(options, shardings="warn")).facts
+    facts = program_for(traced, replace(options, shardings="warn"), machine).facts
     return least_step_s(facts, ComputeModel(machine), machine.num_devices)

@@ -33,7 +33,8 @@ def program(model: Transformer) -> Program:
     args = (model.parameters(), model.batch(4))
     call = Training(model.loss, args, adam(copies=True), False, 0, "step").step(4, "mean")
     traced = trace(call.fn, *call.args, donate_argnums=(0, 1), roles=TRAINING_ROLES)
-    return program_for(traced, Options(baselines=False, substitutions=False))
+    options = Options(baselines=False, substitutions=False)
+    return program_for(traced, options, parse_cluster("8xh100"))
 
 
 def left_out(model: Transformer) -> tuple[list[str], list[str]]:

@@ -55,6 +55,8 @@ class Facts:
         flat: FlatProgram,
         ties: tuple[tuple[int, int], ...],
         donated: frozenset[int],
+        *,
+        alone: bool = False,
     ) -> None:
         self.flat, self.traffic = flat, analyse(flat)
         self._priced: dict[ComputeModel, Traffic] = {}
@@ -64,7 +66,7 @@ class Facts:
         self.partial = may_be_partial(flat, self.specs)
         self.uses = uses(flat)
         reused = {v for a, k in ties if a in donated and isinstance(v := flat.outputs[k], int)}
-        self.lifetimes = lifetimes(flat, self.traffic.stored, reused)
+        self.lifetimes = lifetimes(flat, self.traffic.stored, reused, alone=alone)
         self.in_place = self._in_place([pair for pair in ties if pair[0] in donated])
         self.on_host = host_values(flat)
         self.stack_of = {port: outer for outer, port in flat.stacked.items()}

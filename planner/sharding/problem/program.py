@@ -122,6 +122,8 @@ def program_of(
     ties: tuple[tuple[int, int], ...],
     donated: frozenset[int],
     options: Options,
+    *,
+    alone: bool = False,
 ) -> Program:
     """Prepares a graph for planning.
 
@@ -130,11 +132,12 @@ def program_of(
         ties: (input of the graph, result) pairs that share one state.
         donated: inputs of the graph whose buffers may be reused.
         options: options with the user's wishes.
+        alone: one device runs the program.
 
     Raises:
         PlanError: if a wish names something that the program does not have.
     """
     flat = flatten(graph)
     resolved = wishes_for(options, flat, ties)
-    facts = Facts(flat, ties, donated)
+    facts = Facts(flat, ties, donated, alone=alone)
     return Program(facts, roles_of([item.role for item in graph.inputs], flat), resolved)

@@ -77,7 +77,8 @@ class Pricer:
         return MeshSearch(scope, mesh_of((self.machine.num_devices,))).rough()
 
     def _searcher(self, graph: Graph) -> MeshSearch:
-        program = program_of(graph, self.ties, self.donated, self.options)
+        alone = self.machine.num_devices == 1
+        program = program_of(graph, self.ties, self.donated, self.options, alone=alone)
         options = replace(self.options, cache=False, baselines=False, baseline=None)
         search = Search(program, Request(self.machine, options))
         # specs are known by their address, which is theirs only as long as their program lives

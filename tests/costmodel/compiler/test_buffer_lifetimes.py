@@ -17,9 +17,9 @@ def struct(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def found(fn, *args):
+def found(fn, *args, alone=False):
     flat = flatten(trace(fn, *args).program.graph)
-    return flat, lifetimes(flat, analyse(flat).stored, ())
+    return flat, lifetimes(flat, analyse(flat).stored, (), alone=alone)
 
 
 def the(flat, op: str, *shape: int) -> int:
@@ -62,6 +62,54 @@ def test_a_product_without_a_loop_in_between_waits_until_it_is_read() -> None:
     product = the(flat, "dot_general", ROWS, WIDTH)
     assert when.made[product] > 0
     assert when.made[product] == min(op.time for op in flat.ops if product in op.reads)
+
+
+def attend(q, k, v):
+    """Attention written out, and its gradients."""
+
+    def loss(q, k, v):
+        probs = jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", q, k), axis=-1)
+        return jnp.sum(jnp.sin(jnp.einsum("bqk,bkd->bqd", probs, v)))
+
+    dq, dk, dv = jax.grad(loss, (0, 1, 2))(q, k, v)
+    return jnp.einsum("bqd,de->bqe", dq + dk + dv, jnp.ones((WIDTH, WIDTH)))
+
+
+def test_a_product_that_is_the_last_to_read_scores_runs_at_once() -> None:
+    """The gradient of values is made before that of scores: probabilities are free by then."""
+    flat, when = found(attend, *(struct(4, ROWS, WIDTH),) * 3)
+    products = [op for op in flat.ops if op.node.op == "dot_general"]
+    _, gradient = (op for op in products if op.node.outputs[0].shape == (4, ROWS, ROWS))
+    (of_values,) = (op for op in products if op.node.outputs[0].shape == (4, WIDTH, ROWS))
+    (probs,) = (op.outputs[0] for op in flat.ops if op.node.op == "div" and
+                op.outputs[0] in of_values.reads)  # fmt: skip
+    assert when.made[of_values.outputs[0]] == of_values.time == when.needed[probs]
+    assert when.needed[probs] < when.made[gradient.outputs[0]]
+
+
+def two_layers(weights, x):
+    """A training step of two layers."""
+
+    def loss(weights):
+        first, second = weights
+        return jnp.sum(jnp.sin(jnp.sin(x @ first) @ second))
+
+    grads = jax.grad(loss)(weights)
+    return [w - 0.1 * g for w, g in zip(weights, grads, strict=True)]
+
+
+def test_gradients_of_weights_wait_beside_collectives_alone() -> None:
+    """On one device a gradient is made as soon as that frees what it is made of."""
+    args = (struct(WIDTH, WIDTH),) * 2, struct(ROWS, WIDTH)
+    at = {}
+    for alone in (False, True):
+        flat, when = found(two_layers, *args, alone=alone)
+        products = [op for op in flat.ops if op.node.outputs[0].shape == (WIDTH, WIDTH)
+                    and op.node.op == "dot_general"]  # fmt: skip
+        assert len(products) == 2
+        at[alone] = [when.made[op.outputs[0]] - op.time for op in products]
+    assert at[True][0] == 0
+    assert at[False][0] > 0
 
 
 def made(flat, when, result: int) -> int:

@@ -32,7 +32,7 @@ def needed(rows: int) -> dict[int, float]:
             microbatches=count, loss_reduction="mean",
         )  # fmt: skip
         traced = trace(call.fn, *call.args, donate_argnums=(0, 1), roles=TRAINING_ROLES)
-        found[count] = program_for(traced, Options()).facts.least_peak(4)
+        found[count] = program_for(traced, Options(), slow_machine(4)).facts.least_peak(4)
     return found
 
 

@@ -85,7 +85,7 @@ def test_every_choice_of_every_program_is_above_the_floor(name: str):
     close = 0
     for case in CASES.values():
         traced = trace(case.fn, *case.args)
-        program = program_for(traced, Options())
+        program = program_for(traced, Options(), cluster)
         floor = least_step_s(program.facts, ComputeModel(cluster), cluster.num_devices)
         search = Search(program, Request(cluster, Options()))
         for shape in mesh_shapes(cluster):
@@ -101,7 +101,7 @@ def test_no_plan_that_is_proved_the_best_is_below_the_floor(cluster: Any):
     proved = 0
     for case in list(CASES.values())[::5]:
         best = plan(case.fn, *case.args, cluster=cluster, baselines=False, substitutions=False)
-        program = program_for(trace(case.fn, *case.args), Options())
+        program = program_for(trace(case.fn, *case.args), Options(), best.cluster)
         machine = best.cluster
         floor = least_step_s(program.facts, ComputeModel(machine), machine.num_devices)
         assert floor <= best.step_s * (1 + 1e-9)
