@@ -187,7 +187,7 @@ def table_of(name: str, microbatches: int, recompute: Sequence[str], chunks: int
     """The schedule's table for a pipeline with this recomputation.
 
     Raises:
-        PlanError: if the schedule does not put so many chunks on each group of devices.
+        PlanError: if the schedule does not put `chunks` stages on each group of devices.
     """
     more = {"chunks": chunks} if name == INTERLEAVED else {}
     table = build(name, len(recompute) // chunks, microbatches, **more)

@@ -98,7 +98,7 @@ def family_of(name: str) -> str:
 
 
 def turns_of(name: str, chunks: int) -> Turns:
-    """How stages take turns under a schedule, with so many on each group of devices."""
+    """How stages take turns under a schedule, with `chunks` of them on each group of devices."""
     return Turns(chunks, any(turns.back for turns in TURNS.get(name, ())))
 
 
