@@ -1,8 +1,8 @@
 """The plan of a program with its causal sequences in zigzag, where that is faster.
 
 The program as it is has a plan first. Where that splits causal attention along the sequence over n
-devices, in whatever way, the program in the order of n parts has a rough plan on the same mesh; if
-that is faster, it is planned as every program is, and kept if the result is.
+devices, in whatever way, it and the program in the order of n parts have rough plans on the same
+mesh; if that in order is faster, it is planned as every program is, and kept if the result is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from ..searched import Searched
 from .edit import takes
 from .rows import as_ordered
 
-# Share of the step that the order must save. Not measured.
-WORTH = 0.01
 ALONG = ("t", RING, ZIGZAG)  # what splits queries
 
 
@@ -60,9 +58,10 @@ def with_order(
     again = replace(request, options=replace(options, baselines=False))
     edited = as_ordered(traced, (row,), "plan")
     rough = RoughPlans(edited, lambda t: pricer(t, best), limit_of(options, machine))
-    least_s = best.account.step_s * (1 - WORTH)
+    least_s = best.account.step_s
     try:
-        if rough.step_s(Variant(edited)) >= least_s:
+        straight_s, ordered_s = (rough.step_s(Variant(t)) for t in (traced, edited))
+        if ordered_s >= straight_s:
             return known, traced
         found = search(Variant(edited), least_s, again)
     except PlanError as error:

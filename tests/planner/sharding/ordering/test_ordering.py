@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -36,7 +37,10 @@ from ir import (
 from ir.evaluate import plain_program
 from ir.trace import Traced, trace
 from planner import load, plan
+from planner.common.options import Options
+from planner.common.request import Request, heard
 from planner.emit import compile_plan
+from planner.sharding.ordering import plan as ordering
 from planner.sharding.ordering.edit import Order, ordered, takes
 from planner.sharding.padding.classified import Classified
 from tests.helpers_internals import attention
@@ -305,3 +309,37 @@ def test_plans_keep_the_order_where_that_is_faster(tmp_path: Path) -> None:
     again = load(tmp_path / "plan.json").bind(jax.value_and_grad(loss), *args)
     assert again.program.graph_digest == found.program.graph_digest
     assert again.program.ordered == (row,)
+
+
+@pytest.mark.parametrize(
+    ("rough_s", "found_s", "kept"),
+    [
+        ((1.1, 1.05), 0.999, True),  # rough plans are slower than the one that was searched for
+        ((1.1, 1.15), 0.9, False),
+        ((1.1, 1.05), 1.0, False),
+    ],
+)
+def test_the_order_is_kept_where_it_saves_anything(
+    monkeypatch: Any, rough_s: tuple[float, float], found_s: float, kept: bool
+) -> None:
+    """Rough plans are held against each other, the plan in order against that without it."""
+    straight = trace(step, *arguments())
+    edited, steps = in_order(straight, 8), dict(zip("ab", rough_s, strict=True))
+    each = {"most_split": "row", "as_ordered": edited, "as_edited": "in order", "limit_of": 1.0}
+    for name, result in each.items():
+        monkeypatch.setattr(ordering, name, lambda *_, result=result, **__: result)
+    best = SimpleNamespace(account=SimpleNamespace(step_s=1.0))
+
+    def pricer(traced: Traced, _: Any) -> Any:
+        step_s = steps["a" if traced is straight else "b"]
+        plan_ = SimpleNamespace(account=SimpleNamespace(step_s=step_s, peak_bytes=0.0))
+        return SimpleNamespace(anew=lambda _: plan_)
+
+    def search(*_: Any) -> Any:
+        assert rough_s[1] < rough_s[0], "not worth a search"
+        return SimpleNamespace(step_s=found_s)
+
+    known: Any = SimpleNamespace(outcome=SimpleNamespace(best=best))
+    request: Any = Request(parse_cluster("8xh100"), Options(), heard(None), 0.0)
+    found = ordering.with_order(known, straight, request, search, pricer)
+    assert found == (("in order", edited) if kept else (known, straight))
