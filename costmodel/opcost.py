@@ -193,7 +193,7 @@ def _exchanging_s(
         return None
     grouped = GroupedWork(sizes, work.operands[0].dtype, ways, compute.cluster.imbalance)
     busy = grouped.seconds(compute) + np.zeros(len(moved))
-    return busy if hops is None else busy + grouped.exchange(hops).exposed_s
+    return busy if hops is None else busy + grouped.exchange(compute, hops).exposed_s
 
 
 def held_bytes(

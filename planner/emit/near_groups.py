@@ -21,7 +21,7 @@ from costmodel import fetched_of
 
 from .group_tiles import Products, Tiles, bounds, tiles_of
 from .local_op import LocalOp
-from .row_exchange import INDEX, Asked, Round, repeated
+from .row_exchange import INDEX, Asked, Round, after_first, repeated
 
 Array = Any
 
@@ -141,22 +141,54 @@ def _chosen(flags: Array, r: Array, room: int) -> Array:
 
 
 def near_rows(near: Near, lhs: Array, rhs: Array) -> Array:
-    """Rows times the matrices of their groups."""
-    result, dim = near.op.local_results[0], near.products.sizes.matrix_dims[0]
+    """Rows times the matrices of their groups.
 
-    def step(r: Array, out: Array) -> Array:
-        fetch = near.fetch(r)
-
-        def fetched(this: Round, matrices: Array) -> Array:
-            sent = jnp.take(rhs, fetch.held(this), axis=dim, mode="clip")
-            return this.from_holders(jnp.moveaxis(sent, dim, 0), matrices)
-
-        matrices = fetch.asked.each(fetched, jnp.zeros(near.shape(), rhs.dtype))
-        return near.products.rows(fetch.tiles(), lhs, jnp.moveaxis(matrices, 0, dim), out, 1)
-
+    The first round of matrices is on its way beside the product of the rows of own groups.
+    """
+    result = near.op.local_results[0]
     out = jnp.zeros(result.shape, result.dtype)
     out = near.products.rows(near.own_tiles(), lhs, rhs, out, near.own_steps)
-    return repeated(near.rounds, step, out)
+    first = _Matrices(near.fetch(jnp.zeros((), INDEX)), rhs)
+    # both are there at once: else schedulers have the product after the exchange
+    fetched, out = lax.optimization_barrier((first.of(first.asked.first, first.none), out))
+    out = first.times(lhs, first.asked.later(first.of, fetched), out)
+
+    def step(r: Array, out: Array) -> Array:
+        lacking = _Matrices(near.fetch(r), rhs)
+        return lacking.times(lhs, lacking.asked.each(lacking.of, lacking.none), out)
+
+    return after_first(near.rounds, step, out)
+
+
+@dataclass(frozen=True)
+class _Matrices:
+    """Those that a device lacks in one round, as their holders have them."""
+
+    fetch: Fetch
+    rhs: Array
+
+    @property
+    def asked(self) -> Asked:
+        return self.fetch.asked
+
+    @property
+    def none(self) -> Array:
+        """Before any of them are there."""
+        return jnp.zeros(self.fetch.near.shape(), self.rhs.dtype)
+
+    @property
+    def dim(self) -> int:
+        return self.fetch.near.products.sizes.matrix_dims[0]
+
+    def of(self, this: Round, matrices: Array) -> Array:
+        """With those of a round of the exchange."""
+        sent = jnp.take(self.rhs, self.fetch.held(this), axis=self.dim, mode="clip")
+        return this.from_holders(jnp.moveaxis(sent, self.dim, 0), matrices)
+
+    def times(self, lhs: Array, matrices: Array, out: Array) -> Array:
+        """`out` with the rows of their groups."""
+        there, tiles = jnp.moveaxis(matrices, 0, self.dim), self.fetch.tiles()
+        return self.fetch.near.products.rows(tiles, lhs, there, out, 1)
 
 
 def near_gradient(near: Near, lhs: Array, rhs: Array) -> Array:

@@ -60,12 +60,25 @@ class Asked:
 
     def each(self, step: Callable[[Round, Array], Array], result: Array) -> Array:
         """The result after `step` of all rounds."""
-        return repeated(self.rounds, lambda r, result: step(self.round(r), result), result)
+        return self.later(step, step(self.first, result))
+
+    @property
+    def first(self) -> Round:
+        """The first round."""
+        return self.round(jnp.zeros((), INDEX))
+
+    def later(self, step: Callable[[Round, Array], Array], result: Array) -> Array:
+        """The result of the first round after `step` of the others."""
+        return after_first(self.rounds, lambda r, result: step(self.round(r), result), result)
 
 
 def repeated(rounds: Array, step: Callable[[Array, Array], Array], result: Array) -> Array:
     """The result after `step(r, result)` for r from 0 to `rounds`, at least once."""
-    result = step(jnp.zeros((), INDEX), result)
+    return after_first(rounds, step, step(jnp.zeros((), INDEX), result))
+
+
+def after_first(rounds: Array, step: Callable[[Array, Array], Array], result: Array) -> Array:
+    """The same of the result after the first."""
     with jax.named_scope(EXCHANGE):  # for readers of the compiled text
         start = jnp.ones((), INDEX), result
         return lax.while_loop(lambda c: c[0] < rounds, lambda c: (c[0] + 1, step(*c)), start)[1]

@@ -127,7 +127,7 @@ def _exchanges(
     sizes = grouped_sizes(types, dict(op.node.attrs))
     assert sizes is not None  # others have no joint factors
     work = GroupedWork(sizes, types[0].dtype, ways, compute.cluster.imbalance)
-    return (("all-to-all", work.exchange(hops)),)
+    return (("all-to-all", work.exchange(compute, hops)),)
 
 
 def mapped_ops(decided: Decided) -> Iterator[tuple[FlatOp, Mapping[int, float]]]:

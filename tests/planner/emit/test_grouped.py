@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 from costmodel import GroupedWork, fetched_of
-from ir import GROUPED, TILE_STEPS, Mesh, grouped_sizes, interpret_lowered
+from ir import GROUPED, NEAR, TILE_STEPS, Mesh, grouped_sizes, interpret_lowered
 from ir.analysis.decisions import Decisions
 from ir.strategy import strategies
 from ir.table import lookup
 from ir.trace import Traced, trace
+from planner import plan, verify
+from planner.emit.compilers import has_plugin
 from planner.emit.group_tiles import bounds
 from planner.emit.hlo import count_collectives, trips_of
 from planner.emit.jit import compile_plan
@@ -228,3 +230,23 @@ def test_forms_with_batches_keep_rows_and_groups_whole() -> None:
             assert roles == {"", "b0", "k0", "n3"}
             return
     raise AssertionError("no grouped product was traced")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not has_plugin(), reason="needs XLA's GPU compiler")
+def test_matrices_are_fetched_beside_rows_of_own_groups() -> None:
+    """In the schedule of XLA for GPUs, of a product as wide as those of Mixtral over two hosts."""
+    shapes = (262144, 4096), (16, 4096, 14336)
+    args = (*(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes),
+            jax.ShapeDtypeStruct((16,), jnp.int32))  # fmt: skip
+    found = plan(
+        lambda rows, matrices, sizes: jnp.tanh(jax.lax.ragged_dot(rows, matrices, sizes)), *args,
+        cluster="16xh100", mesh={"x": 16}, pins=(("rows", "[x,-]"), ("matrices", "[x,-,-]")),
+        baselines=False, substitutions=False,
+    )  # fmt: skip
+    assert (NEAR,) in found.decisions.ops.values()
+    overlap = verify(found, compiler="gpu-aot").overlap
+    assert overlap is not None
+    fetch = max(overlap.collectives, key=lambda c: c.seconds)
+    assert fetch.kind == "ragged-all-to-all"
+    assert fetch.beside_s > 0.8 * fetch.seconds
