@@ -11,6 +11,7 @@ from .bound.memory_multipliers import Multipliers
 from .bound.message_passing import Messages
 from .bound.reduced_cost_fixing import cheap_enough
 from .exact.components import components
+from .option_classes import least_of_classes
 from .problem import Edge, IntraProblem
 from .reduce import node_elimination
 from .reduce.reduce import reduce
@@ -36,6 +37,8 @@ def run() -> None:
         tuple(np.array([0.0, 2.0, 5.0]) for _ in range(count)),
         tuple((v // 2, v // 2 + 2) if 2 < v < 8 else (0, 0) for v in range(count)), 9.0,
     )  # fmt: skip
+    pair = np.array([0, 1, 0])
+    least_of_classes(problem.edges[1].cost, pair, pair, np.full((2, 2), np.inf))
     state = reduce(flatten_problem(problem))
     state.project(np.zeros(count, dtype=np.int64))
     flat = state.flat

@@ -23,6 +23,7 @@ from ..common.stop import Stop
 from .arrays import Ints
 from .incumbent import EXACT
 from .mixing import Mixing
+from .numba_jit import compiled
 from .options import SolveOptions
 from .problem import Floats, IntraProblem, IntraSolution, Point
 from .reduce.options_left import options_left
@@ -46,31 +47,38 @@ def one_for_each_class(problem: IntraProblem, classes: Classes) -> IntraProblem:
         problem: with or without windows.
         classes: of its options.
     """
-    orders: dict[int, tuple[Ints, Ints]] = {}
-    for each in classes:
-        if id(each) not in orders:
-            order = np.argsort(each, kind="stable")
-            count = int(each.max(initial=-1)) + 1
-            orders[id(each)] = order, np.searchsorted(each[order], np.arange(count))
+    counts = {id(each): int(each.max(initial=-1)) + 1 for each in classes}
     made: dict[tuple[object, ...], Floats] = {}
 
-    def each_class(array: Floats, of: np.ufunc, *nodes: int) -> Floats:
-        key = (id(array), of, *(id(classes[n]) for n in nodes))
+    def least(array: Floats, *nodes: int) -> Floats:
+        key = (id(array), *[id(classes[n]) for n in nodes])
         if key not in made:
-            found = array
-            for axis, n in enumerate(nodes):
-                order, first = orders[id(classes[n])]
-                found = of.reduceat(np.take(found, order, axis=axis), first, axis=axis)
-            made[key] = found
+            of = [classes[n] for n in nodes]
+            made[key] = np.full([counts[id(each)] for each in of], np.inf)
+            if len(of) == 1:
+                np.minimum.at(made[key], of[0], array)
+            else:
+                least_of_classes(np.ascontiguousarray(array), of[0], of[1], made[key])
         return made[key]
 
-    def least(array: Floats, *nodes: int) -> Floats:
-        return each_class(array, np.minimum, *nodes)
-
-    def most(array: Floats, *nodes: int) -> Floats:
-        return each_class(array, np.maximum, *nodes)
+    def most(array: Floats, node: int) -> Floats:
+        key = ("most", id(array), id(classes[node]))
+        if key not in made:
+            made[key] = np.full(counts[id(classes[node])], -np.inf)
+            np.maximum.at(made[key], classes[node], array)
+        return made[key]
 
     return problem.with_arrays(least, most)
+
+
+@compiled
+def least_of_classes(table: Floats, rows: Ints, columns: Ints, out: Floats) -> None:
+    """out[a, b] = least of itself and of table[i, j], i of the class a and j of b."""
+    for i in range(table.shape[0]):
+        least = out[rows[i]]
+        for j in range(table.shape[1]):
+            if table[i, j] < least[columns[j]]:
+                least[columns[j]] = table[i, j]
 
 
 def solve_by_classes(
@@ -189,9 +197,9 @@ class _ClassSearch:
             whole.prove(self.cost)
             wanted = self.cost - max(self.options.tolerance, EXACT) * abs(self.cost) / 2
             near = whole.near(wanted + EXACT * abs(self.cost), chosen).kept if self.choice else ()
-            left = options_left(self.problem, self._in(near)) if near else None
-            if left is not None and pairs_of(left.problem) <= self.options.budget.narrowed_pairs:
-                self.bound = max(self.bound, min(self._search(self._in(near)), wanted))
+            held = self._in(near) if near else None
+            if held is not None and self._pairs(held) <= self.options.budget.narrowed_pairs:
+                self.bound = max(self.bound, min(self._search(held), wanted))
                 return
             before = self.cost
             self._search(self._in(whole.kernel(chosen).kept))
@@ -199,6 +207,11 @@ class _ClassSearch:
                 break
         if not self.choice and self.stop is None:
             self.bound = max(self.bound, self._search(every))
+
+    def _pairs(self, held: np.ndarray) -> int:
+        """Pairs of the options of a mask at all edges."""
+        counts = np.add.reduceat(held, self.first[:-1], dtype=np.int64)
+        return sum(int(counts[edge.u] * counts[edge.v]) for edge in self.problem.edges)
 
     def _in(self, kept: Sequence[Ints]) -> np.ndarray:
         """Mask of the options in some classes of each node."""

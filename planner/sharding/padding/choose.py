@@ -57,7 +57,7 @@ def choose(
     best: Candidate,
     devices: int,
     search: Callable[[Traced, float], T],
-    rough_s: Callable[[Traced], float],
+    rough_s: Callable[[Traced, float], float],
 ) -> Chosen[T] | None:
     """A plan of the program with padded dimensions, if that is faster.
 
@@ -66,7 +66,7 @@ def choose(
         best: its plan.
         devices: number of devices.
         search: plans a program below some seconds.
-        rough_s: seconds of a step by a rough plan; infinite if none is found.
+        rough_s: seconds of a step by a rough plan below some seconds; infinite if none is found.
 
     Raises:
         PlanError: if a search fails for another reason than that no plan is faster.
@@ -85,8 +85,9 @@ def choose(
             continue
         padding = here.padding(size, parts)
         variant = replace(program, program=padded(program.program, padding, known))
-        found_s = rough_s(variant)
-        if found_s < least_s * (1 - WORTH):
+        wanted_s = least_s * (1 - WORTH)
+        found_s = rough_s(variant, wanted_s)
+        if found_s < wanted_s:
             place, number, dim = here.at
             rows = (*rows, PaddedRow(place, number, dim, here.size, size, parts))
             program, least_s = variant, found_s

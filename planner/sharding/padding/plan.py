@@ -40,9 +40,9 @@ def with_padding(
     request.say("padding")
     again = replace(request, options=replace(options, baselines=False))
 
-    def rough_s(program: Traced) -> float:
+    def rough_s(program: Traced, cutoff_s: float) -> float:
         rough = RoughPlans(program, lambda t: pricer(t, best), limit_of(options, machine))
-        return rough.step_s(Variant(program))
+        return rough.step_s(Variant(program), cutoff_s)
 
     try:
         chosen = choose(

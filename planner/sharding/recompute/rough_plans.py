@@ -27,10 +27,15 @@ class RoughPlans:
     pricer: Callable[[Traced], Pricer]
     limit_bytes: float
 
-    def step_s(self, variant: Variant) -> float:
-        """Predicted seconds of a step; infinite if no plan that fits is found."""
+    def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
+        """Predicted seconds of a step; infinite if no plan that fits is found.
+
+        Args:
+            variant: a choice.
+            cutoff_s: step below which plans are wanted [s].
+        """
         graph = variant.traced.graph
-        found = self.pricer(variant.traced).anew(graph)
+        found = self.pricer(variant.traced).anew(graph, cutoff_s)
         fits = found is not None and found.account.peak_bytes <= self.limit_bytes
         return found.account.step_s if found is not None and fits else float("inf")
 

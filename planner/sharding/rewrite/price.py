@@ -54,9 +54,14 @@ class Pricer:
         self.plans[digest(draft.graph)] = found
         return wall_s(found.account, self.machine)
 
-    def anew(self, graph: Graph) -> Candidate | None:
-        """A plan of a program all of whose strategies are chosen anew; None if none is found."""
-        return self._searcher(graph).rough()
+    def anew(self, graph: Graph, cutoff_s: float = float("inf")) -> Candidate | None:
+        """A plan of a program all of whose strategies are chosen anew; None if none is found.
+
+        Args:
+            graph: the program.
+            cutoff_s: step below which plans are wanted [s].
+        """
+        return self._searcher(graph).rough(cutoff_s=cutoff_s)
 
     def known(self, draft: Draft) -> tuple[Candidate, ...]:
         """The plan that a program was priced by."""

@@ -188,12 +188,19 @@ class MeshSearch:
                     return start
         return ()
 
-    def rough(self, limits: Limits | None = None) -> Candidate | None:
-        """A good plan within limits on ops and the user's wishes, without a proof; None if none."""
+    def rough(
+        self, limits: Limits | None = None, cutoff_s: float = float("inf")
+    ) -> Candidate | None:
+        """A good plan within limits on ops and the user's wishes, without a proof; None if none.
+
+        Args:
+            limits: on ops.
+            cutoff_s: step below which plans are wanted; the search ends when there are none [s].
+        """
         left = self.build(self._wished(limits))
         if not left.possible:
             return None
-        solution = self.solve(left, self.scope.limit, ROUGH)
+        solution = self.solve(left, self.scope.limit, replace(ROUGH, cutoff=cutoff_s))
         return self.of("search", left.built, solution) if solution.choice else None
 
     def re_expressed(self, other: Candidate) -> Candidate | None:

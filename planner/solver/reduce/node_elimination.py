@@ -24,6 +24,7 @@ from .arc_consistency import incidence
 # An edge may take the place of two where it has no more cells, or no more than this.
 FEW_CELLS = 1024
 MOST_WORK = 4_000_000  # cells times options of one elimination
+HASHED = 1_000_000_007  # a prime; hashes are below it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,38 +88,128 @@ def eliminate_series(flat: Flat) -> tuple[Flat, Removed] | None:
     )
     if not len(gone):
         return None
-    degree = np.diff(at)
+    degree = np.diff(at)[gone]
     kept = np.flatnonzero(np.bincount(gone, minlength=flat.size) == 0)
     cost, constant = flat.cost.copy(), flat.constant
-    pairs: list[tuple[int, int]] = []
-    tables: list[int] = []
-    known: dict[tuple[object, ...], tuple[int, Floats]] = {}
-    for v in gone[degree[gone] == 0].tolist():
+    for v in gone[degree == 0].tolist():
         constant += float(flat.cost[flat.first[v] : flat.first[v + 1]].min())
-    for v in gone[degree[gone] > 0].tolist():
-        sides = [_side(flat, v, int(e)) for e in edge[at[v] : at[v + 1]]]
-        own = flat.cost[flat.first[v] : flat.first[v + 1]]
-        key = (own.tobytes(), *((table, turned, size) for _, table, turned, size in sides))
-        if key not in known:
-            found = _joined(flat, own, sides)
-            known[key] = (flat.tables.size, found)
-            if len(sides) == 2:
-                flat.tables.grow(found.size)[:] = found.ravel()
-        place, found = known[key]
-        a = sides[0][0]
-        if len(sides) == 1:
-            cost[flat.first[a] : flat.first[a + 1]] += found
-        else:
-            pairs.append((a, sides[1][0]))
-            tables.append(place)
+    ends, first = flat.ends, flat.first
+    _to_neighbours(gone[degree == 1], first, flat.cost, ends, flat.table, flat.pool, at, edge, cost)
+    inner = gone[degree == 2]
+    pairs, tables = _series(flat, inner, edge[at[inner, None] + np.arange(2)])
     changed = replace(
         flat,
         cost=cost,
         constant=constant,
-        ends=np.concatenate((flat.ends, np.array(pairs, dtype=np.int64).reshape(-1, 2))),
-        table=np.concatenate((flat.table, np.array(tables, dtype=np.int64))),
+        ends=np.concatenate((ends, pairs)),
+        table=np.concatenate((flat.table, tables)),
     )
     return without(changed, kept), Removed(flat, kept, gone)
+
+
+@compiled
+def min_plus(left: Floats, right: Floats, own: Floats, out: Floats) -> None:
+    """out[i, j] = least of itself and of own[k] + left[k, i] + right[k, j]."""
+    for k in range(len(own)):
+        for i in range(out.shape[0]):
+            head = own[k] + left[k, i]
+            if head == np.inf:
+                continue
+            for j in range(out.shape[1]):
+                total = head + right[k, j]
+                if total < out[i, j]:
+                    out[i, j] = total
+
+
+def _series(flat: Flat, nodes: Ints, edges: Ints) -> tuple[Ints, Ints]:
+    """The ends of the edges in the place of nodes, and their tables; equal ones are made once.
+
+    Args:
+        flat: the problem.
+        nodes: with two edges each, no two neighbours.
+        edges: [n, 2], theirs.
+    """
+    first, ends = flat.first, flat.ends[edges]
+    others = ends.sum(axis=2) - nodes[:, None]
+    own_rows = ends[:, :, 0] == nodes[:, None]
+    sides = np.concatenate((flat.table[edges], own_rows, flat.sizes[others]), axis=1)
+    made = _first_alike(nodes, sides, first, flat.cost.view(np.int64))
+    new = np.flatnonzero(made == np.arange(len(nodes)))
+    cells = sides[new, 4] * sides[new, 5]
+    places = np.zeros(len(nodes), dtype=np.int64)
+    places[new] = flat.tables.size + np.cumsum(cells) - cells
+    flat.tables.grow(int(cells.sum()))
+    _join_all(nodes[new], sides[new], first, flat.cost, places[new], flat.pool)
+    return others, places[made]
+
+
+@compiled
+def _first_alike(nodes: Ints, sides: Ints, first: Ints, bits: Ints) -> Ints:
+    """For each node the first with the same sides, and bits of the costs of its options."""
+    room = 1
+    while room < 2 * len(nodes):
+        room *= 2
+    slots, found = np.full(room, -1), np.zeros(len(nodes), dtype=np.int64)
+    for n in range(len(nodes)):
+        begin, size = first[nodes[n]], first[nodes[n] + 1] - first[nodes[n]]
+        mixed = size
+        for k in range(6):
+            mixed = (mixed * 31 + sides[n, k]) % HASHED
+        for i in range(size):
+            mixed = (mixed * 31 + bits[begin + i] % HASHED) % HASHED
+        slot = mixed % room
+        while slots[slot] >= 0:
+            m = slots[slot]
+            same = first[nodes[m] + 1] - first[nodes[m]] == size
+            for k in range(6):
+                same = same and sides[m, k] == sides[n, k]
+            for i in range(size if same else 0):
+                same = same and bits[first[nodes[m]] + i] == bits[begin + i]
+            if same:
+                break
+            slot = (slot + 1) % room
+        if slots[slot] < 0:
+            slots[slot] = n
+        found[n] = slots[slot]
+    return found
+
+
+@compiled
+def _join_all(
+    nodes: Ints, sides: Ints, first: Ints, cost: Floats, places: Ints, pool: Floats
+) -> None:
+    """Fills in the tables of edges in the place of nodes, the first neighbour's options in rows."""
+    for n in range(len(nodes)):
+        own = cost[first[nodes[n]] : first[nodes[n] + 1]]
+        left, right = np.empty((len(own), sides[n, 4])), np.empty((len(own), sides[n, 5]))
+        for side in range(2):
+            table, size = left if side == 0 else right, sides[n, 4 + side]
+            for k in range(len(own)):
+                for i in range(size):
+                    cell = k * size + i if sides[n, 2 + side] else i * len(own) + k
+                    table[k, i] = pool[sides[n, side] + cell]
+        rows, columns = sides[n, 4], sides[n, 5]
+        out = pool[places[n] : places[n] + rows * columns].reshape(rows, columns)
+        out[:] = np.inf
+        min_plus(left, right, own, out)
+
+
+@compiled
+def _to_neighbours(
+    gone: Ints, first: Ints, cost: Floats, ends: Ints, table: Ints, pool: Floats, at: Ints,
+    edge: Ints, changed: Floats,
+) -> None:  # fmt: skip
+    """Adds nodes with one edge to the costs of their neighbours' options."""
+    for v in gone:
+        e, size = edge[at[v]], first[v + 1] - first[v]
+        w = ends[e, 0] + ends[e, 1] - v
+        others = first[w + 1] - first[w]
+        for j in range(others):
+            least = np.inf
+            for i in range(size):
+                cell = i * others + j if ends[e, 0] == v else j * size + i
+                least = min(least, cost[first[v] + i] + pool[table[e] + cell])
+            changed[first[w] + j] += least
 
 
 @compiled
@@ -140,44 +231,6 @@ def _independent(
         fine = degree < 2 or cells <= edges or cells <= few
         gone[v] = free and fine and cells * size <= most
     return gone
-
-
-NeighbourTable = tuple[
-    int, int, bool, int
-]  # neighbour, table, whether its rows are v's, its options
-
-
-def _side(flat: Flat, v: int, e: int) -> NeighbourTable:
-    u, w = flat.ends[e].tolist()
-    other = w if u == v else u
-    return other, int(flat.table[e]), u == v, int(flat.first[other + 1] - flat.first[other])
-
-
-def _joined(flat: Flat, own: Floats, sides: list[NeighbourTable]) -> Floats:
-    """Least cost for each option of the neighbours, the first one's in rows."""
-    tables: list[Floats] = []
-    for _, table, rows_are_own, size in sides:
-        cells = flat.pool[table : table + size * len(own)]
-        tables.append(cells.reshape(len(own), size) if rows_are_own else cells.reshape(size, -1).T)
-    if len(tables) == 1:
-        return (own[:, None] + tables[0]).min(axis=0)
-    out = np.full((sides[0][3], sides[1][3]), np.inf)
-    min_plus(np.ascontiguousarray(tables[0]), np.ascontiguousarray(tables[1]), own, out)
-    return out
-
-
-@compiled
-def min_plus(left: Floats, right: Floats, own: Floats, out: Floats) -> None:
-    """out[i, j] = least of itself and of own[k] + left[k, i] + right[k, j]."""
-    for k in range(len(own)):
-        for i in range(out.shape[0]):
-            head = own[k] + left[k, i]
-            if head == np.inf:
-                continue
-            for j in range(out.shape[1]):
-                total = head + right[k, j]
-                if total < out[i, j]:
-                    out[i, j] = total
 
 
 def without(flat: Flat, kept: Ints) -> Flat:
