@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .errors import IRError
@@ -44,13 +44,21 @@ def factor_axes(roles: Sequence[str], mesh: Mesh) -> dict[str, tuple[str, ...]]:
 
 def form_of(spec: FactorSpec, mesh: Mesh) -> Hashable:
     """What of a spec its strategies on a mesh depend on: two specs of one form share a menu."""
-    counts = range(1, len(mesh.sizes) + 1)
-    ways = sorted({math.prod(c) for n in counts for c in itertools.combinations(mesh.sizes, n)})
-    fits = tuple(
-        (name, size > 1, tuple((size % w == 0, size == w) for w in ways))
-        for name, size in spec.sizes
-    )
+    ways = _ways(mesh)
+    fits = tuple((name, size > 1, _fits(size, ways)) for name, size in spec.sizes)
     return spec.operands, spec.results, spec.kinds, spec.joint, fits
+
+
+def _ways(mesh: Mesh) -> tuple[int, ...]:
+    """Into how many parts some of the axes of a mesh split."""
+    counts = range(1, len(mesh.sizes) + 1)
+    some = (c for n in counts for c in itertools.combinations(mesh.sizes, n))
+    return tuple(sorted({math.prod(c) for c in some}))
+
+
+def _fits(size: int, ways: Sequence[int]) -> tuple[tuple[bool, bool], ...]:
+    """For each number of parts, whether it divides a size, and whether it is that size."""
+    return tuple([(size % w == 0, size == w) for w in ways])
 
 
 def strategies(
@@ -70,8 +78,8 @@ def strategies(
     """
     roles, tensors = _roles(spec, mesh, pass_groups), _Tensors(spec, splits or Splits(mesh))
     found: list[Strategy] = []
-    for combination in itertools.product(*roles):
-        strategy = _strategy(tensors, combination, pass_groups)
+    for combination, states in zip(itertools.product(*roles), tensors.states(roles), strict=True):
+        strategy = _strategy(tensors, combination, states, pass_groups)
         if strategy is not None:
             found.append(strategy)
     if len(found) > MENU_LIMIT:
@@ -110,19 +118,29 @@ def single_factor(spec: FactorSpec) -> str | None:
     return next((name for name, kind in spec.kinds if kind == "single"), None)
 
 
+States = tuple[Sharding | None, ...]
+
+
 @dataclass(frozen=True)
 class Splits:
     """Shardings of tensors on one mesh by the roles of its axes, each worked out once.
 
-    numbers: of tensors whose factors are alike.
-    known: sharding by the number of the tensor and the roles; None where these are not legal.
+    known: tensors whose factors are alike -> roles -> sharding; None where these are not legal.
+    partial: dimensions and axes of partial sums -> sharding.
     """
 
     mesh: Mesh
-    numbers: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
-    known: dict[tuple[int, tuple[str, ...]], Sharding | None] = field(
-        default_factory=dict[tuple[int, tuple[str, ...]], Sharding | None]
+    known: dict[Hashable, dict[tuple[str, ...], Sharding | None]] = field(
+        default_factory=dict[Hashable, dict[tuple[str, ...], Sharding | None]]
     )
+    partial: dict[Hashable, Sharding] = field(default_factory=dict[Hashable, Sharding])
+
+    def passing(self, state: Sharding, axes: tuple[str, ...]) -> Sharding:
+        """A state without partial sums, as one that waits to be summed over some axes."""
+        key = state.dims, axes
+        if key not in self.partial:
+            self.partial[key] = Sharding(state.dims, tuple((axis, "sum") for axis in axes))
+        return self.partial[key]
 
 
 class _Tensors:
@@ -132,29 +150,43 @@ class _Tensors:
         self.spec, self.mesh, self.splits = spec, splits.mesh, splits
         reduced = tuple((name, kind) for name, kind in spec.kinds if kind != "plain")
         sides = [(dims, ()) for dims in spec.operands] + [(dims, reduced) for dims in spec.results]
-        self.names: list[frozenset[str]] = []
-        self.numbers: list[int] = []
+        ways = _ways(self.mesh)
+        # factors of each tensor -> their roles in what is known of tensors like it
+        self.names: list[dict[str, str]] = []
+        self.known: list[dict[tuple[str, ...], Sharding | None]] = []
         for dims, kinds in sides:
             own = [by for dim in dims for name in dim for by in spec.splitting(name)]
-            self.names.append(frozenset((*own, *(name for name, _ in kinds))))
-            alike = dims, tuple(spec.size(name) for name in own), kinds, spec.joint
-            self.numbers.append(splits.numbers.setdefault(alike, len(splits.numbers)))
+            each = dict.fromkeys((*own, *(name for name, _ in kinds)))
+            names = {n: n if spec.joint else str(k) for k, n in enumerate(each)}
+            alike = (
+                tuple([tuple([names.get(n, n) for n in dim]) for dim in dims]),
+                tuple([_fits(spec.size(n), ways) for n in own]),
+                tuple([(names[n], kind) for n, kind in kinds]), spec.joint,
+            )  # fmt: skip
+            self.names.append(names)
+            self.known.append(splits.known.setdefault(alike, {}))
 
-    def of(self, roles: tuple[str, ...]) -> list[Sharding] | None:
-        """States of operands and raw results; None if the roles are not legal."""
-        known, found = self.splits.known, list[Sharding]()
-        for k, names in enumerate(self.names):
-            key = self.numbers[k], tuple([role if role in names else "" for role in roles])
-            if key not in known:
-                known[key] = self._sharding(k, key[1])
-            state = known[key]
-            if state is None:
-                return None
-            found.append(state)
-        return found
+    def states(self, roles: Sequence[Sequence[str]]) -> Iterable[States]:
+        """States of operands and raw results for every combination of roles of the axes, in order.
 
-    def _sharding(self, k: int, roles: tuple[str, ...]) -> Sharding | None:
-        axes, count = factor_axes(roles, self.mesh), len(self.spec.operands)
+        A state is None if the roles are not legal for its tensor.
+        """
+        if not self.names:
+            return [()] * math.prod(map(len, roles))
+        return zip(*[self._each(k, roles) for k in range(len(self.names))], strict=True)
+
+    def _each(self, k: int, roles: Sequence[Sequence[str]]) -> Iterator[Sharding | None]:
+        names, known = self.names[k], self.known[k]
+        own = [[names.get(role, "") for role in some] for some in roles]
+        for mine in itertools.product(*own):
+            if mine not in known:
+                known[mine] = self._sharding(k, mine)
+            yield known[mine]
+
+    def _sharding(self, k: int, mine: tuple[str, ...]) -> Sharding | None:
+        named = {role: name for name, role in self.names[k].items()}
+        axes = factor_axes([named.get(role, "") for role in mine], self.mesh)
+        count = len(self.spec.operands)
         try:
             if k < count:
                 return operand_sharding(self.spec, k, axes, self.mesh)
@@ -164,29 +196,30 @@ class _Tensors:
 
 
 def _strategy(
-    tensors: _Tensors, roles: tuple[str, ...], pass_groups: tuple[tuple[int, ...], ...]
+    tensors: _Tensors,
+    roles: tuple[str, ...],
+    states: States,
+    pass_groups: tuple[tuple[int, ...], ...],
 ) -> Strategy | None:
     passed = {role for role in roles if role[:1] == "@"} if pass_groups else set[str]()
-    if len(passed) > 1:
-        return None
-    states = tensors.of(roles)
-    if states is None:
+    legal = [state for state in states if state is not None]
+    if len(passed) > 1 or len(legal) < len(states):
         return None
     mesh, count = tensors.mesh, len(tensors.spec.operands)
-    operands, results = tuple(states[:count]), tuple(states[count:])
+    operands, results = tuple(legal[:count]), tuple(legal[count:])
     if passed:
-        axes = tuple(a for a, r in zip(mesh.names, roles, strict=True) if r.startswith("@"))
+        axes = tuple([a for a, r in zip(mesh.names, roles, strict=True) if r[:1] == "@"])
         members = pass_groups[int(next(iter(passed))[1:])]
         if any(state.partial for state in results):
             return None
-        partial = tuple((axis, "sum") for axis in axes)
-        operands = tuple(
-            Sharding(state.dims, partial) if i in members else state
-            for i, state in enumerate(operands)
-        )
-        results = tuple(Sharding(state.dims, partial) for state in results)
-    if any(state.partial and len({kind for _, kind in state.partial}) > 1 for state in results):
-        return None
+        passing = tensors.splits.passing
+        operands = tuple([
+            passing(state, axes) if i in members else state for i, state in enumerate(operands)
+        ])  # fmt: skip
+        results = tuple([passing(state, axes) for state in results])
+    for state in results:
+        if state.partial and len({kind for _, kind in state.partial}) > 1:
+            return None
     return Strategy(roles, operands, results)
 
 
@@ -202,8 +235,11 @@ def strategy_of(
         IRError: if the roles are not legal for an op with this spec.
     """
     possible = zip(roles, _roles(spec, mesh, pass_groups), strict=True)
-    legal = all(role in some for role, some in possible)
-    strategy = _strategy(_Tensors(spec, Splits(mesh)), roles, pass_groups) if legal else None
+    strategy = None
+    if all(role in some for role, some in possible):
+        tensors = _Tensors(spec, Splits(mesh))
+        (states,) = tensors.states([(role,) for role in roles])
+        strategy = _strategy(tensors, roles, states, pass_groups)
     if strategy is None:
         raise IRError(f"the roles {roles} over {mesh} are not legal for an op with factors {spec}")
     return strategy
