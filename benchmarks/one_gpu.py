@@ -3,14 +3,17 @@
 
     python -m benchmarks one-gpu [--only NAME]
 
-Each program is planned as it is for one H100, and its step and peak are set beside those that were
-measured there (`benchmarks/data/one_gpu_h100.csv`). No constant is fitted to these steps; what
-loops copy was read off the profiles of two of them, `stencil` and `gpt dropout`. No GPU is needed.
-On a machine with one,
+Each program is planned as it is for one GPU, and its step and peak are set beside those that were
+measured there: on an H200 (`benchmarks/data/one_gpu_h200.csv`), and on an H100
+(`benchmarks/data/one_gpu_h100.csv`) whose training steps ran on NaN, which takes so little power
+that no limit lowered the clock: their plans are made without the sustained rate of products. No
+constant is fitted to these steps; what loops copy was read off the profiles of two of them,
+`stencil` and `gpt dropout`. No GPU is needed. On a machine with one,
 
     python -m benchmarks one-gpu --measure FILE
 
-measures the same programs and writes such a file. `one-gpu-ops` does both for single operations.
+measures the same programs and writes such a file, each warm and at the clock that lasts.
+`one-gpu-ops` does both for single operations.
 """
 
 from __future__ import annotations
@@ -21,18 +24,28 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 from jax.profiler import ProfileData
 
 from benchmarks.one_gpu_programs import PROGRAMS
+from costmodel import Cluster, parse_cluster
 from planner import plan
 
-MEASURED = Path(__file__).parent / "data" / "one_gpu_h100.csv"
-CLUSTER = "1xh100"
+DATA = Path(__file__).parent / "data"
+# One H100 that no power limit slows, as in steps on NaN and in single operations.
+_H100 = parse_cluster("1xh100")
+CLUSTER = replace(_H100, device=msgspec.structs.replace(_H100.device, sustained_flops=()))
+# Files of measurements, and the cluster that each is predicted for.
+MEASURED: dict[Path, Cluster] = {
+    DATA / "one_gpu_h100.csv": CLUSTER,
+    DATA / "one_gpu_h200.csv": parse_cluster("1xh200"),
+}
 COLUMNS: tuple[str, ...] = (
     "program", "seconds", "kernel_s", "kernels", "peak_bytes", "argument_bytes", "temporary_bytes",
     "host_bytes",
@@ -40,6 +53,9 @@ COLUMNS: tuple[str, ...] = (
 # `jax.lax.ragged_dot` as it is: a plan runs grouped products of its own in its place.
 NOT_AS_PLANNED = ("experts ragged",)
 STEPS, RUNS, RUN_S = 30, 3, 0.7  # most steps of a run, runs, seconds of a run
+# Seconds of steps before those that count. On an H200 the clock falls from 1,980 to 1,550 MHz in the
+# first second of products, and stays there for a minute.
+WARM_S = 2.0
 DONATED = (0, 1)  # of a training step: parameters and state
 
 
@@ -48,7 +64,7 @@ def donated(name: str, args: tuple[Any, ...]) -> tuple[int, ...]:
     return DONATED if len(args) == 3 and "decode" not in name else ()
 
 
-def measured_rows(path: Path = MEASURED) -> list[dict[str, Any]]:
+def measured_rows(path: Path) -> list[dict[str, Any]]:
     """Rows of a file of measurements."""
     with path.open(newline="") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
@@ -69,29 +85,29 @@ def write_measured(path: Path, columns: Sequence[str], rows: Iterable[dict[str, 
             file.flush()
 
 
-def predicted(name: str) -> Any:
+def predicted(name: str, cluster: Cluster = CLUSTER) -> Any:
     """The plan of one program for one GPU, as it is written."""
     fn, args, _ = PROGRAMS[name]()
     return plan(
-        fn, *args, cluster=CLUSTER, donate_argnums=donated(name, args), baselines=False,
+        fn, *args, cluster=cluster, donate_argnums=donated(name, args), baselines=False,
         substitutions=False, recompute="written", attention="written", padding=False,
     )  # fmt: skip
 
 
-def compared(row: dict[str, Any]) -> dict[str, Any]:
+def compared(row: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     """What one program was said to take, and took.
 
     Where the kernels of a step leave the device idle for a fifth of it, launches bound it, and the
     kernels alone are compared.
     """
-    found = predicted(row["program"])
+    found = predicted(row["program"], cluster)
     busy = row["kernel_s"] > 0.8 * row["seconds"]
     took = row["seconds"] if busy else row["kernel_s"]
     return {
-        "program": row["program"], "predicted_s": found.step_s, "measured_s": took,
-        "difference": found.step_s / took - 1, "predicted_peak_bytes": found.peak_bytes,
-        "measured_peak_bytes": row["peak_bytes"],
-        "peak_difference": found.peak_bytes / row["peak_bytes"] - 1,
+        "program": row["program"], "cluster": cluster.name,
+        "predicted_s": found.step_s, "measured_s": took, "difference": found.step_s / took - 1, "predicted_peak_bytes": found.peak_bytes,
+        "measured_peak_bytes": row["peak_bytes"] or None,
+        "peak_difference": found.peak_bytes / row["peak_bytes"] - 1 if row["peak_bytes"] else None,
         "as_planned": row["program"] not in NOT_AS_PLANNED,
     }  # fmt: skip
 
@@ -132,11 +148,13 @@ def kernel_seconds(step: Any, args: Any) -> tuple[float, float]:
 
 
 def step_seconds(step: Any) -> float:
-    """Seconds of a step, of the fastest run of some in a row; one step goes before."""
+    """Seconds of a step, of the middle run of some in a row, warm."""
     jax.block_until_ready(step())
-    begun = time.perf_counter()
-    jax.block_until_ready(step())
-    count = int(max(RUNS, min(STEPS, RUN_S / (time.perf_counter() - begun))))
+    warm, steps = time.perf_counter(), 0
+    while time.perf_counter() - warm < WARM_S:
+        jax.block_until_ready(step())
+        steps += 1
+    count = int(max(RUNS, min(STEPS, RUN_S * steps / (time.perf_counter() - warm))))
     runs: list[float] = []
     for _ in range(RUNS):
         begun = time.perf_counter()
@@ -144,11 +162,11 @@ def step_seconds(step: Any) -> float:
             last = step()
         jax.block_until_ready(last)
         runs.append((time.perf_counter() - begun) / count)
-    return min(runs)
+    return statistics.median(runs)
 
 
 def run(call: Any, args: Any, limit: int, reused: bool) -> tuple[float, float, float, float]:
-    """Runs a compiled step on random values.
+    """Runs a compiled step on random values; the state of an optimizer begins as zeros.
 
     Args:
         call: the step.
@@ -159,8 +177,16 @@ def run(call: Any, args: Any, limit: int, reused: bool) -> tuple[float, float, f
     Returns:
         Seconds of a step and of its kernels, their number, and the sum of the first result (the
         loss of a training step).
+
+    Raises:
+        FloatingPointError: if a training step makes a loss of NaN, on which products take less
+            power and run faster than on numbers.
     """
-    state = [random_values(args, limit)]
+    values = list(random_values(args, limit))
+    if reused:
+        values[1] = jax.tree.map(jnp.zeros_like, values[1])
+    state = [tuple(values)]
+    del values
 
     def step(_: Any = None) -> Any:
         given = state.pop()
@@ -169,8 +195,10 @@ def run(call: Any, args: Any, limit: int, reused: bool) -> tuple[float, float, f
         return found[2] if reused else found
 
     first = jax.tree.leaves(jax.block_until_ready(step()))[0]
-    seconds = step_seconds(step)
-    return seconds, *kernel_seconds(step, None), float(jnp.sum(first.astype(jnp.float32)))
+    seconds, took = step_seconds(step), kernel_seconds(step, None)
+    if reused and not jnp.isfinite(jax.tree.leaves(step())[0]).all():
+        raise FloatingPointError("the loss is no number after these steps; use smaller ones")
+    return seconds, *took, float(jnp.sum(first.astype(jnp.float32)))
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -196,24 +224,30 @@ def main(quick: bool) -> list[dict[str, Any]]:
         names = [name for name in PROGRAMS if given.only in name]
         write_measured(given.measure, COLUMNS, map(measure, names))
         return measured_rows(given.measure)
-    print("| program | predicted ms | measured ms | difference | predicted GB | XLA's GB "
-          "| difference |\n|---|---|---|---|---|---|---|")  # fmt: skip
+    print("| program | on | predicted ms | measured ms | difference | predicted GB | XLA's GB "
+          "| difference |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
     rows: list[dict[str, Any]] = []
-    for row in measured_rows():
-        if given.only not in row["program"]:
-            continue
-        found = compared(row)
-        rows.append(found)
-        print(f"| {found['program']} | {found['predicted_s'] * 1e3:.2f} "
-              f"| {found['measured_s'] * 1e3:.2f} | {found['difference']:+.1%} "
-              f"| {found['predicted_peak_bytes'] / 1e9:.2f} "
-              f"| {found['measured_peak_bytes'] / 1e9:.2f} | {found['peak_difference']:+.1%} |",
-              flush=True)  # fmt: skip
-        if quick and len(rows) == 3:
-            break
+    for path, cluster in MEASURED.items():
+        asked = [row for row in measured_rows(path) if given.only in row["program"]]
+        for row in asked[: 3 if quick else None]:
+            found = compared(row, cluster)
+            rows.append(found)
+            print(_line(found), flush=True)
     same = [r for r in rows if r["as_planned"]]
     for what, key in (("step", "difference"), ("peak", "peak_difference")):
-        median = statistics.median(abs(r[key]) for r in same)
-        print(f"\n{what}: median difference {median:.1%} of {len(same)} programs that a plan runs "
-              "as they are")  # fmt: skip
+        sizes = [abs(r[key]) for r in same if r[key] is not None]
+        print(f"\n{what}: median difference {statistics.median(sizes):.1%} of {len(sizes)} "
+              "programs that a plan runs as they are")  # fmt: skip
     return rows
+
+
+def _line(found: dict[str, Any]) -> str:
+    """A row of the table."""
+    peak = "|  |  |"
+    if found["measured_peak_bytes"]:
+        peak = f"| {found['measured_peak_bytes'] / 1e9:.2f} | {found['peak_difference']:+.1%} |"
+    return (
+        f"| {found['program']} | {found['cluster']} | {found['predicted_s'] * 1e3:.2f} "
+        f"| {found['measured_s'] * 1e3:.2f} | {found['difference']:+.1%} "
+        f"| {found['predicted_peak_bytes'] / 1e9:.2f} {peak}"
+    )

@@ -1,7 +1,7 @@
 # pyright: basic
 """Operations of one GPU, for `benchmarks one-gpu-ops`: a function and shapes for each.
 
-Sizes are those of `benchmarks/data/one_gpu_h100_kernels.csv`, whose rows name them.
+Sizes are those of `benchmarks/data/one_gpu_h*_kernels.csv`, whose rows name them.
 """
 
 from __future__ import annotations
@@ -122,9 +122,10 @@ def _attention(op: str, sizes: tuple[int, ...], dtype: str) -> Case:
         jax.nn.dot_product_attention, is_causal=bool(causal), implementation="cudnn"
     )
     q, kv = _shape((b, s, h, d), dtype), _shape((b, s, g, d), dtype)
-    if op == "attention":
-        return kernel, (q, kv, kv), 1
-    return lambda q, k, v, o: jax.vjp(kernel, q, k, v)[1](o), (q, kv, kv, q), 1
+    given = (q, kv, kv, _shape((1, h, s, s), dtype)) if "bias" in op else (q, kv, kv)
+    if not op.endswith("grad"):
+        return kernel, given, 1
+    return lambda o, *given: jax.vjp(kernel, *given)[1](o)[:3], (q, *given), 1
 
 
 def case(op: str, dtype: str, sizes: tuple[int, ...]) -> Case | None:

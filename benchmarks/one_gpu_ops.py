@@ -3,10 +3,10 @@
 
     python -m benchmarks one-gpu-ops [--only NAME]
 
-Each is planned as it is for one H100, and its step is set beside the time of its kernels there
-(`benchmarks/data/one_gpu_h100_kernels.csv`). Arrays that fit a cache are faster there than in a
-step, and a plan counts the start of a kernel, which their times leave out. On a machine with a GPU
-`--measure FILE` writes times of the same operations.
+Each is planned as it is for one H100, some of attention for one H200, and its step is set beside
+the time of its kernels there (`benchmarks/data/one_gpu_h*_kernels.csv`). Arrays that fit a cache
+are faster there than in a step, and a plan counts the start of a kernel, which their times leave
+out. On a machine with a GPU `--measure FILE` writes times of the same operations.
 """
 
 from __future__ import annotations
@@ -14,34 +14,43 @@ from __future__ import annotations
 import argparse
 import csv
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from benchmarks.one_gpu import CLUSTER, kernel_seconds, random_values
-from benchmarks.one_gpu_cases import cases
+from benchmarks.one_gpu import CLUSTER, DATA, kernel_seconds, random_values
+from benchmarks.one_gpu_cases import Case, cases
+from costmodel import Cluster, parse_cluster
 from planner import plan
 
-MEASURED = Path(__file__).parent / "data" / "one_gpu_h100_kernels.csv"
+MEASURED: dict[Path, Cluster] = {
+    DATA / "one_gpu_h100_kernels.csv": CLUSTER,
+    DATA / "one_gpu_h200_kernels.csv": parse_cluster("1xh200"),
+}
 FAR = 0.25  # operations further off are printed
 LONG_US = 10.0  # of those whose start does not count
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+def _asked(only: str) -> Iterator[tuple[dict[str, str], Case, Cluster]]:
+    """Rows of operations whose names contain `only`, with their function and what they ran on."""
+    for path, cluster in MEASURED.items():
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+        for row, found in cases(rows):
+            if only in row["op"]:
+                yield row, found, cluster
 
 
 def measure(path: Path, only: str) -> list[dict[str, Any]]:
     """Runs the operations on the first GPU."""
     rows: list[dict[str, Any]] = []
-    for row, (fn, args, limit) in cases(_rows(MEASURED)):
-        if only in row["op"]:
-            compiled, given = jax.jit(fn).lower(*args).compile(), random_values(args, limit)
-            jax.block_until_ready(compiled(*given))
-            seconds, kernels = kernel_seconds(lambda given, run=compiled: run(*given), given)
-            rows.append({**row, "kernel_us": 1e6 * seconds, "kernels": kernels})
+    for row, (fn, args, limit), _ in _asked(only):
+        compiled, given = jax.jit(fn).lower(*args).compile(), random_values(args, limit)
+        jax.block_until_ready(compiled(*given))
+        seconds, kernels = kernel_seconds(lambda given, run=compiled: run(*given), given)
+        rows.append({**row, "kernel_us": 1e6 * seconds, "kernels": kernels})
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -52,18 +61,17 @@ def measure(path: Path, only: str) -> list[dict[str, Any]]:
 def compared(only: str) -> list[dict[str, Any]]:
     """What each operation was said to take, and took."""
     rows: list[dict[str, Any]] = []
-    for row, (fn, args, _) in cases(_rows(MEASURED)):
-        if only in row["op"]:
-            found = plan(
-                fn, *args, cluster=CLUSTER, baselines=False, substitutions=False, padding=False,
-                attention="written",
-            )  # fmt: skip
-            took = 1e-6 * float(row["kernel_us"])
-            rows.append({
-                "op": row["op"], "dtype": row["dtype"], "sizes": row["sizes"],
-                "predicted_s": found.step_s, "measured_s": took,
-                "difference": found.step_s / took - 1,
-            })  # fmt: skip
+    for row, (fn, args, _), cluster in _asked(only):
+        found = plan(
+            fn, *args, cluster=cluster, baselines=False, substitutions=False, padding=False,
+            attention="written",
+        )  # fmt: skip
+        took = 1e-6 * float(row["kernel_us"])
+        rows.append({
+            "op": row["op"], "dtype": row["dtype"], "sizes": row["sizes"],
+            "predicted_s": found.step_s, "measured_s": took,
+            "difference": found.step_s / took - 1,
+        })  # fmt: skip
     return rows
 
 

@@ -25,6 +25,9 @@ Made = tuple[Callable[..., Any], tuple[Any, ...], int]
 LLAMA_1B = Transformer(22, 2048, 32, 4, 5632, gated=True, vocab=32000, seq=4096, wide_weights=True)
 GPT2_MEDIUM = Transformer(24, 1024, 16, 16, 4096, gated=False, vocab=50304, seq=1024, bias=True,
                           flash=False, wide_weights=True)  # fmt: skip
+# Six layers of Llama 2 7B and of Llama 3 8B, which fill the device with products.
+LLAMA_7B = replace(LLAMA_1B, layers=6, hidden=4096, kv_heads=32, ffn=11008)
+LLAMA_8B = replace(LLAMA_7B, kv_heads=8, ffn=14336, seq=8192)
 DENSE = Transformer(8, 1024, 16, 8, 2048, gated=True, vocab=32000, seq=2048)
 
 
@@ -107,6 +110,8 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
     "llama-1b full": lambda: _step(replace(LLAMA_1B, recompute="full"), 4, 32000),
     "llama-1b offload": lambda: _step(replace(LLAMA_1B, recompute="offload"), 4, 32000),
     "llama-1b long": lambda: _step(replace(LLAMA_1B, seq=32768, recompute="full"), 1, 32000),
+    "llama-7b six layers": lambda: _step(LLAMA_7B, 2, 32000),
+    "llama-8b six layers": lambda: _step(LLAMA_8B, 1, 32000),
     "gpt2-medium": lambda: _step(replace(GPT2_MEDIUM, recompute="selective"), 16, 50304),
     "gpt2-medium kernel": lambda: _step(replace(GPT2_MEDIUM, flash=True), 16, 50304),
     "gpt2-medium float32": lambda: _step(replace(GPT2_MEDIUM, dtype="float32"), 8, 50304),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, final
@@ -139,9 +140,11 @@ def attention_fit(rows: Sequence[tuple[int, int, int, int, float]]) -> Attention
 class KernelFit:
     """A fit to timings of the kernels that JAX calls, for heads of any size.
 
-    t = t_0 + heads (a pairs + b keys), with terms of each size of heads and each pass that are the
-    least squares of relative errors; between two sizes of heads log t is straight in the logarithm
-    of the size, beyond the largest it grows with the size, below the smallest it stays.
+    t = t_0 + heads (a pairs + b keys) + c unequal, with terms of each size of heads and each pass
+    that are the least squares of relative errors, none below 0; `unequal` are the keys that the
+    last query sees beyond the mean, whose block of queries runs on when few heads leave nothing
+    else to run. Between two sizes of heads log t is straight in the logarithm of the size, beyond
+    the largest it grows with the size, below the smallest it stays.
     """
 
     def __init__(self, rows: Sequence[KernelRow]) -> None:
@@ -149,17 +152,16 @@ class KernelFit:
         self._terms: dict[bool, list[Floats]] = {False: [], True: []}
         for size in self._sizes:
             own = [r for r in rows if r.head_dim == size]
-            columns = np.array([[1.0, r.heads * r.pairs, r.heads * r.keys] for r in own])
+            columns = np.array([
+                [1.0, r.heads * r.pairs, r.heads * r.keys, r.keys - r.pairs / r.keys] for r in own
+            ])  # fmt: skip
             for backward, found in self._terms.items():
                 seconds = np.array([r.backward_s if backward else r.seconds for r in own])
-                relative = columns / seconds[:, None]
-                scale: Floats = np.abs(relative).max(axis=0)
-                least: Floats = np.linalg.pinv(relative / scale) @ np.ones(len(own))
-                found.append(np.maximum(least / scale, 0.0))
+                found.append(_least_squares(columns / seconds[:, None]))
 
     def __call__(
         self, heads: ArrayLike, pairs: ArrayLike, keys: ArrayLike, features: float, *,
-        backward: bool = False,
+        unequal: ArrayLike = 0.0, backward: bool = False,
     ) -> Floats:  # fmt: skip
         """Seconds of one kernel.
 
@@ -168,17 +170,34 @@ class KernelFit:
             pairs: pairs of a query and a key that are computed for one head.
             keys: keys of a head.
             features: size of a head.
+            unequal: keys that the last query sees beyond the mean.
             backward: whether it is the backward kernel.
         """
-        w, p, s = np.broadcast_arrays(*(np.asarray(x, np.float64) for x in (heads, pairs, keys)))
-        each = [t[0] + w * (t[1] * p + t[2] * s) for t in self._terms[backward]]
+        sizes = (np.asarray(x, np.float64) for x in (heads, pairs, keys, unequal))
+        w, p, s, u = np.broadcast_arrays(*sizes)
+        each = [t[0] + w * (t[1] * p + t[2] * s) + t[3] * u for t in self._terms[backward]]
+        each = list(itertools.accumulate(each, np.maximum))  # larger heads are never faster
         beyond = max(features / float(self._sizes[-1]), 1.0)
         if len(each) == 1:
             return each[0] * beyond
         high = int(np.clip(np.searchsorted(self._sizes, features), 1, len(each) - 1))
         edges = np.log(self._sizes[high - 1 : high + 1])
         part = float(np.clip((np.log(features) - edges[0]) / (edges[1] - edges[0]), 0.0, 1.0))
-        return each[high - 1] ** (1.0 - part) * each[high] ** part * beyond
+        return each[high - 1] * (each[high] / each[high - 1]) ** part * beyond
+
+
+def _least_squares(columns: Floats) -> Floats:
+    """Terms, none below 0, whose sums over columns [rows, terms] are nearest to 1."""
+    scale: Floats = np.abs(columns).max(axis=0)
+    kept = np.flatnonzero(scale > 0.0)
+    while True:
+        found: Floats = np.linalg.pinv(columns[:, kept] / scale[kept]) @ np.ones(len(columns))
+        if not kept.size or found.min() >= 0.0:
+            break
+        kept = np.delete(kept, found.argmin())
+    terms = np.zeros(columns.shape[1])
+    terms[kept] = found / scale[kept]
+    return terms
 
 
 @functools.lru_cache(maxsize=64)

@@ -55,6 +55,10 @@ from .reshard import ReshardModel
 
 Floats = NDArray[np.float64]
 _SUM: Final = 4.0  # bytes of an element of a sum over blocks
+# Times that a kernel passes over its bias, of each example, forward and backward, where it writes
+# the gradient of each example, and sums them: medians of 0.8 to 1.2, 5.1 to 8.0 on an H200
+# (`attention_bias` in benchmarks/data/one_gpu_h200_kernels.csv).
+_BIAS_PASSES: Final = (1.0, 5.7)
 
 
 @final
@@ -184,24 +188,28 @@ class AttentionWork:
         self.merged, apart = merge > 1.0, merge * s
         self.unsplit_pairs, self.all_keys = whole.pairs / (self.n * apart), whole.keys / apart
         self.bias = np.zeros(())  # bytes of a device's rows
-        self.reread_bytes = np.zeros(())  # of a bias that examples share: each of them reads it
+        self.bias_of_all = np.zeros(())  # once for each example, which may share it
         if operands[3].rank == 4:
             heads = operands[3].shape[1] > 1
             parts = self.n * (batch if operands[3].shape[0] > 1 else 1.0)
             self.bias = operands[3].nbytes / (parts * (groups * shared if heads else 1.0))
-            if operands[3].shape[0] == 1:
-                self.reread_bytes = self.bias * (whole.batch / batch - 1.0)
+            shares = operands[3].shape[0] == 1
+            self.bias_of_all = self.bias * (whole.batch / batch if shares else 1.0)
         self.rings, self.zigzag = ring * zigzag > 1.0, zigzag > 1.0
         order = ordered_parts(attrs)
         self.turns = self.zigzag & (not order)  # chunks go to other devices and back
         self.mixed = zigzag < order  # several parts of the order are on a device
         self.blocked = self.rings | ((t > 1.0) & self.causal)
         self.windowed, self.before = window > 1.0, max(halo(attrs), 0)
+        self.triangle = self.causal and not attrs.get("sliding_window_length")
         self.sizes = np.broadcast(batch, groups, shared, self.n, apart).shape
 
     def seconds(self, compute: ComputeModel) -> Floats:
         """Seconds of compute in one run."""
-        alone = self._kernel_s(compute, self.unsplit_pairs, self.all_keys) + self._mixing_s(compute)
+        alone = self._kernel_s(
+            compute, self.unsplit_pairs, self.all_keys, triangle=self.triangle
+        ) + self._mixing_s(compute)
+        biased = compute.memory_s(_BIAS_PASSES[self.backward] * self.bias_of_all)
         if self.windowed.any():
             alone = np.where(self.windowed, self._window_s(compute), alone)
         if self.merged.any():
@@ -209,11 +217,11 @@ class AttentionWork:
             adding = compute.memory_s(moved) + 2.0 * compute.launch_s
             alone = alone + np.where(self.merged, adding, 0.0)
         if not self.blocked.any():
-            return alone
+            return alone + biased
         first, later = self.blocks_s(compute)
         columns = compute.memory_s(2.0 * self.bias) if np.any(self.bias) else 0.0
         each = first + (self.n - 1.0) * later + columns + self._mixing_s(compute)
-        return np.where(self.blocked, each, alone)
+        return np.where(self.blocked, each, alone) + biased
 
     def _mixing_s(self, compute: ComputeModel) -> Floats:
         """Seconds of putting a device's own sequences into the order of the kernel, and back."""
@@ -277,7 +285,7 @@ class AttentionWork:
         return np.where(self.turns, sum(each), 0.0)
 
     def scratch_bytes(self) -> Floats:
-        """Bytes that blocks hold beside operands and results: sums, and blocks on their way."""
+        """Bytes held beside operands and results: sums, blocks on their way, a bias's gradients."""
         q = self.heads * self.queries
         pair = self.key_heads * self.keys * (self.of_query + self.of_value)
         width = self.of_query if self.backward else self.of_value
@@ -297,6 +305,8 @@ class AttentionWork:
         merging = 4.0 * self.heads * self.queries * (self.of_value + 1.0) * _SUM
         alone = np.where(self.merged, merging, np.where(self.mixed, sum(self._turned()), 0.0))
         total = np.where(self.windowed, window, np.where(self.blocked, total, alone))
+        if self.backward:  # gradients of the bias before their sum
+            total = total + self.bias_of_all / np.where(self.rings, self.n, 1.0)
         return np.broadcast_to(total, self.sizes)
 
     def _window_s(self, compute: ComputeModel) -> Floats:
@@ -338,12 +348,16 @@ class AttentionWork:
         # sums are read and written
         adding = compute.memory_s(moved * (2.0 * _SUM + self.item)) + compute.launch_s
         return (
-            self._kernel_s(compute, own, self.keys),
+            self._kernel_s(compute, own, self.keys, triangle=self.triangle),
             self._kernel_s(compute, rest, self.keys) + adding,
         )
 
-    def _kernel_s(self, compute: ComputeModel, pairs: Floats, keys: Floats | int) -> Floats:
+    def _kernel_s(
+        self, compute: ComputeModel, pairs: Floats, keys: Floats | int, *, triangle: bool = False
+    ) -> Floats:
+        """Seconds of a kernel, `triangle` where its queries see one key more each."""
+        unequal = np.maximum(keys - pairs / np.maximum(self.queries, 1.0), 0.0) if triangle else 0.0
         return compute.attention_s(
             self.heads, self.key_heads, pairs, keys, self.features, self.dtype,
-            backward=self.backward,
+            unequal=unequal, backward=self.backward,
         )  # fmt: skip

@@ -206,7 +206,7 @@ class ComputeModel:
 
     def attention_s(
         self, heads: ArrayLike, key_heads: ArrayLike, pairs: ArrayLike, keys: ArrayLike,
-        features: float, dtype: str, *, backward: bool = False,
+        features: float, dtype: str, *, unequal: ArrayLike = 0.0, backward: bool = False,
     ) -> Floats:  # fmt: skip
         """Time of an attention kernel, launch included.
 
@@ -223,12 +223,13 @@ class ComputeModel:
             keys: keys of a head.
             features: size of a head.
             dtype: numpy-like name.
+            unequal: keys that the last query sees beyond the mean.
             backward: whether it is the backward kernel.
         """
         peak = self.peak_flops(dtype, tensor=True)
         kernels = self._kernels()
         if kernels is not None:
-            busy = kernels(heads, pairs, keys, features, backward=backward)
+            busy = kernels(heads, pairs, keys, features, unequal=unequal, backward=backward)
             busy = busy * self.peak_flops("bfloat16", tensor=True) / peak
             return np.maximum(busy, self.launch_s)
         own = attention_table_fit(self._attention, "bfloat16") if self._attention else None

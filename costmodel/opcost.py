@@ -183,8 +183,7 @@ def _exchanging_s(
     """Time of attention and of grouped products, what is exposed of their exchange included."""
     if work.node.op in ATTENTION:
         attention = AttentionWork(work.node, work.operands, ways)
-        read = compute.memory_s(moved + attention.reread_bytes)
-        busy = np.maximum(attention.seconds(compute), read)
+        busy = np.maximum(attention.seconds(compute), compute.memory_s(moved))
         return busy if hops is None else busy + attention.exposed_s(compute, hops)
     if work.node.op != GROUPED:
         return None

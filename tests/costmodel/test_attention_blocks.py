@@ -115,9 +115,9 @@ def test_heads_and_gathered_keys_have_no_permutes() -> None:
 def test_a_bias_that_examples_share_is_read_by_each() -> None:
     for way in ("b", "g"):
         own, shared = (work(way, 2048, batch=16, biases=n) for n in (16, 1))
-        assert own.reread_bytes == 0.0
-        assert float((shared.reread_bytes + shared.bias)[0]) == pytest.approx(float(own.bias[0]))
-    assert work("b", 2048, batch=16).reread_bytes == 0.0
+        assert float(shared.bias_of_all[0]) == pytest.approx(float(own.bias[0]))
+        assert float(own.bias_of_all[0]) == pytest.approx(float(own.bias[0]))
+    assert work("b", 2048, batch=16).bias_of_all == 0.0
 
 
 def test_a_window_costs_its_own_pairs() -> None:

@@ -90,7 +90,7 @@ def test_the_measured_grid_is_met(device: str) -> None:
         assert np.quantile(errors, 0.95) < 0.4
 
 
-@pytest.mark.parametrize("device", ["b200", "gb200"])
+@pytest.mark.parametrize("device", ["h100", "b200", "gb200"])
 def test_the_sustained_rate_is_that_of_the_longest_products(device: str) -> None:
     table = load_profile(device).gemm
     assert table is not None

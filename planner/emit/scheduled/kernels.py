@@ -134,15 +134,15 @@ class KernelPrices:
         query, key = operands[:2]
         features = query.elements / max(batch * heads * queries, 1)
         key_heads = key.elements / max(keys * features, 1)
-        window = _WINDOW.search(part.line)
+        window, causal = _WINDOW.search(part.line), "CAUSAL" in part.line
         each = pairs(
-            queries, keys, causal="CAUSAL" in part.line,
-            window=int(window.group(1)) if window else None,
+            queries, keys, causal=causal, window=int(window.group(1)) if window else None
         )  # fmt: skip
+        unequal = max(keys - each / queries, 0.0) if causal and not window else 0.0
         return float(
             self.compute.attention_s(
                 batch * heads, key_heads, each, keys, features, dtype_name(query.dtype),
-                backward="Backward" in called,
+                unequal=unequal, backward="Backward" in called,
             )
         )  # fmt: skip
 
