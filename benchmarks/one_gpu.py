@@ -53,8 +53,8 @@ COLUMNS: tuple[str, ...] = (
 # `jax.lax.ragged_dot` as it is: a plan runs grouped products of its own in its place.
 NOT_AS_PLANNED = ("experts ragged",)
 STEPS, RUNS, RUN_S = 30, 3, 0.7  # most steps of a run, runs, seconds of a run
-# Seconds of steps before those that count. On an H200 the clock falls from 1,980 to 1,550 MHz in the
-# first second of products, and stays there for a minute.
+# Seconds of steps before those that count: on an H200 the clock falls from 1,980 to 1,550 MHz in
+# the first second of products, and stays there.
 WARM_S = 2.0
 DONATED = (0, 1)  # of a training step: parameters and state
 
@@ -104,8 +104,9 @@ def compared(row: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     busy = row["kernel_s"] > 0.8 * row["seconds"]
     took = row["seconds"] if busy else row["kernel_s"]
     return {
-        "program": row["program"], "cluster": cluster.name,
-        "predicted_s": found.step_s, "measured_s": took, "difference": found.step_s / took - 1, "predicted_peak_bytes": found.peak_bytes,
+        "program": row["program"], "cluster": cluster.name, "predicted_s": found.step_s,
+        "measured_s": took, "difference": found.step_s / took - 1,
+        "predicted_peak_bytes": found.peak_bytes,
         "measured_peak_bytes": row["peak_bytes"] or None,
         "peak_difference": found.peak_bytes / row["peak_bytes"] - 1 if row["peak_bytes"] else None,
         "as_planned": row["program"] not in NOT_AS_PLANNED,
