@@ -43,6 +43,7 @@ from ir import (
     TensorType,
     attention_sizes,
     halo,
+    has_bias_gradient,
     is_causal,
     ordered_parts,
 )
@@ -55,9 +56,9 @@ from .reshard import ReshardModel
 
 Floats = NDArray[np.float64]
 _SUM: Final = 4.0  # bytes of an element of a sum over blocks
-# Times that a kernel passes over its bias, of each example, forward and backward, where it writes
-# the gradient of each example, and sums them: medians of 0.8 to 1.2, 5.1 to 8.0 on an H200
-# (`attention_bias` in benchmarks/data/one_gpu_h200_kernels.csv).
+# Times that a kernel passes over its bias, of each example, without the bias's gradient and with it,
+# of which it writes that of each example, and sums them: medians of 0.8 to 1.2 (forward), 5.1 to 8.0
+# (backward) on an H200 (`attention_bias` in benchmarks/data/one_gpu_h200_kernels.csv).
 _BIAS_PASSES: Final = (1.0, 5.7)
 
 
@@ -189,6 +190,7 @@ class AttentionWork:
         self.unsplit_pairs, self.all_keys = whole.pairs / (self.n * apart), whole.keys / apart
         self.bias = np.zeros(())  # bytes of a device's rows
         self.bias_of_all = np.zeros(())  # once for each example, which may share it
+        self.bias_gradient = self.backward and has_bias_gradient(attrs)
         if operands[3].rank == 4:
             heads = operands[3].shape[1] > 1
             parts = self.n * (batch if operands[3].shape[0] > 1 else 1.0)
@@ -209,7 +211,7 @@ class AttentionWork:
         alone = self._kernel_s(
             compute, self.unsplit_pairs, self.all_keys, triangle=self.triangle
         ) + self._mixing_s(compute)
-        biased = compute.memory_s(_BIAS_PASSES[self.backward] * self.bias_of_all)
+        biased = compute.memory_s(_BIAS_PASSES[self.bias_gradient] * self.bias_of_all)
         if self.windowed.any():
             alone = np.where(self.windowed, self._window_s(compute), alone)
         if self.merged.any():
@@ -305,7 +307,7 @@ class AttentionWork:
         merging = 4.0 * self.heads * self.queries * (self.of_value + 1.0) * _SUM
         alone = np.where(self.merged, merging, np.where(self.mixed, sum(self._turned()), 0.0))
         total = np.where(self.windowed, window, np.where(self.blocked, total, alone))
-        if self.backward:  # gradients of the bias before their sum
+        if self.bias_gradient:  # of each example, before their sum
             total = total + self.bias_of_all / np.where(self.rings, self.n, 1.0)
         return np.broadcast_to(total, self.sizes)
 

@@ -68,6 +68,7 @@ from .ops.attention import takes_order as takes_order
 from .ops.attention_math import HEADS_FIRST as HEADS_FIRST
 from .ops.attention_math import PADDED as PADDED
 from .ops.attention_math import has_bias as has_bias
+from .ops.attention_math import has_bias_gradient as has_bias_gradient
 from .ops.attention_order import to_straight as to_straight
 from .ops.attention_order import to_zigzag as to_zigzag
 from .ops.build import fields as fields

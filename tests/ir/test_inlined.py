@@ -87,3 +87,34 @@ def test_calls_of_a_body_are_its_equations(name: str) -> None:
     body = jax.make_jaxpr(jnp.sin)(1.0)
     call = SimpleNamespace(primitive=Primitive(name), params={"call_jaxpr": body})
     assert inlined(call) is body
+
+
+def of_near(table: Any, seen: Any, weights: Any) -> Any:
+    """A loss of positions looked up in a small table, as relative positions are."""
+    return jnp.sum((table[seen] * weights).astype(jnp.float32))
+
+
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_many_updates_of_16_bits_are_added_in_float32(half: str) -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    table = jax.random.normal(keys[0], (5, 8)).astype(half)
+    seen = jax.random.randint(keys[1], (64, 64), 0, 5)
+    weights = jax.random.uniform(keys[2], (64, 64, 8)).astype(half)
+    step = jax.grad(of_near)
+    made = plan(step, table, seen, weights, cluster=slow_machine(4))
+    adding = [n for n in made.graph.nodes if n.op == "scatter-add"]
+    assert [n.outputs[0].dtype for n in adding] == ["float32"]
+    exact = step(table.astype(jnp.float32), seen, weights.astype(jnp.float32))
+    found = made.compile()(table, seen, weights)
+    off, written = (
+        float(jnp.max(jnp.abs(x.astype(jnp.float32) - exact) / exact))
+        for x in (found, step(table, seen, weights))
+    )
+    assert 4.0 * off < written  # sums in 16 bits round each time
+
+
+def test_as_few_updates_as_places_are_added_as_they_are_written() -> None:
+    table, seen = jnp.zeros((64, 8), "bfloat16"), jnp.zeros(64, "int32")
+    step = jax.grad(lambda t, i: jnp.sum(t[i].astype(jnp.float32)))
+    adding = [n for n in trace(step, table, seen).graph.nodes if n.op == "scatter-add"]
+    assert [n.outputs[0].dtype for n in adding] == ["bfloat16"]
