@@ -56,9 +56,9 @@ from .reshard import ReshardModel
 
 Floats = NDArray[np.float64]
 _SUM: Final = 4.0  # bytes of an element of a sum over blocks
-# Times that a kernel passes over its bias, of each example, without the bias's gradient and with it,
-# of which it writes that of each example, and sums them: medians of 0.8 to 1.2 (forward), 5.1 to 8.0
-# (backward) on an H200 (`attention_bias` in benchmarks/data/one_gpu_h200_kernels.csv).
+# Times that a kernel passes over its bias, of each example, without the bias's gradient and with
+# it, when it writes that of each example and sums them: medians of 0.8 to 1.2 and of 5.1 to 8.0 on
+# an H200 (`attention_bias` in benchmarks/data/one_gpu_h200_kernels.csv).
 _BIAS_PASSES: Final = (1.0, 5.7)
 
 
