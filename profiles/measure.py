@@ -29,7 +29,14 @@ from jax.sharding import PartitionSpec as P
 
 from .database import Sample, cores, machine_name
 from .errors import ProfileError
-from .measure_cases import Case, Row, collective_cases, local_cases, passing_cases
+from .measure_cases import (
+    Case,
+    Row,
+    collective_cases,
+    lasting_product,
+    local_cases,
+    passing_cases,
+)
 from .schema import (
     CollectiveRow,
     CollectiveTable,
@@ -54,6 +61,10 @@ BODIES = 16
 PROCESSOR_TIME = "processor time over cores"
 # Runs of one case: so many, or fewer (but three) when they take so long.
 RUNS = {"quick": (7, 0.4), "full": (15, 2.0)}
+HALVES = ("bfloat16", "float16")
+# Seconds of one product over and over, of which the second half counts: on an H200 of 700 W the
+# clock has fallen from 1,980 to 1,480 MHz by then (`profiles/data/LICENSES.md`).
+WARM_S = 2.0
 CALLS = 4  # of a program that goes over its arrays once, in a run
 PAGE = "SC_PAGE_SIZE"
 # Of an array that the C library takes from the system and gives back each time: more than the
@@ -139,10 +150,12 @@ def measure(
         # Whatever else runs on the machine only ever adds time: the table takes the first quartile.
         rows.append(case.row(low))
     profile = _profile(name, base, devices, rows, PROCESSOR_TIME if shared else "wall time")
-    if not accelerator:
+    if accelerator:
+        device = msgspec.structs.replace(profile.device, sustained_flops=_sustained(rows, devices))
+    else:
         rate = _fresh_bytes_per_s(profile.device, devices, cores_s if shared else wall_s)
         device = msgspec.structs.replace(profile.device, fresh_bytes_per_s=rate)
-        profile = msgspec.structs.replace(profile, device=device)
+    profile = msgspec.structs.replace(profile, device=device)
     return Measured(profile, len(devices), tuple(samples))
 
 
@@ -190,6 +203,33 @@ def _times(
         if len(found) >= 3 and time.perf_counter() - begun > within_s:
             break
     return found
+
+
+def _sustained(rows: list[Row], devices: list[Any]) -> tuple[tuple[str, float], ...]:
+    """FLOP/s of the largest product of each 16-bit type, warm, where that is below its best."""
+    found: list[tuple[str, float]] = []
+    for dtype in HALVES:
+        timed = {
+            2.0 * r.batch * r.m * r.n * r.k: r
+            for r in rows if isinstance(r, GemmRow) and r.dtype == dtype
+        }  # fmt: skip
+        if not timed:
+            continue
+        flops, row = max(timed.items(), key=lambda item: item[0])
+        program, times = _program(lasting_product(row), devices, BODIES), list[float]()
+        program(1)  # compiles
+        begun = time.perf_counter()
+        program(1)
+        length = max(1, round(WARM_S / 10 / (time.perf_counter() - begun)))
+        begun = time.perf_counter()
+        while len(times) < 3 or time.perf_counter() - begun < WARM_S:
+            start = time.perf_counter()
+            program(length)
+            times.append((time.perf_counter() - start) / (length * BODIES))
+        rate = flops / statistics.median(times[len(times) // 2 :])
+        if rate < max(work / r.seconds for work, r in timed.items()):
+            found.append((dtype, rate))
+    return tuple(found)
 
 
 def _passing(case: Case, devices: list[Any], clock: Clock, repeats: int) -> list[float]:
@@ -263,7 +303,8 @@ def _array(case: Case, position: int, mesh: Mesh, split: P) -> jax.Array:
     if case.indices and position == len(case.shapes) - 1:
         data: Any = rng.integers(0, case.indices, shape, dtype=np.int32)
     else:
-        data = rng.uniform(0.1, 0.9, shape).astype(np.float32)
+        drawn = rng.standard_normal(shape) if case.centred else rng.uniform(0.1, 0.9, shape)
+        data = drawn.astype(np.float32)
         data = data if case.dtype == "float32" else jnp.asarray(data, case.dtype)
     return jax.device_put(data, NamedSharding(mesh, split))
 

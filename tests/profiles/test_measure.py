@@ -4,6 +4,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
+from msgspec.structs import replace
 
 from profiles import CollectiveRow, GemmRow, OpRow, ProfileError, load_profile
 from profiles import measure as door
@@ -86,6 +87,30 @@ def test_an_iteration_runs_its_bodies_one_after_the_other() -> None:
     alone, four = door._program(copy, devices, 1), door._program(copy, devices, 4)
     assert jnp.allclose(alone(12), four(3))
     assert jnp.allclose(alone(12) - alone(0), 12.0)
+
+
+def test_products_stay_numbers_however_often_they_run() -> None:
+    """Products of infinities take less power, and run faster."""
+    devices, seen = jax.devices("cpu")[:1], set[bool]()
+    for case in local_cases(True):
+        row = case.row(1e-3)
+        if isinstance(row, GemmRow) and row.n == row.k and row.m * row.n * row.k < 1e6:
+            seen.add(row.m == row.k)
+            assert jnp.isfinite(door._program(case, devices, 1)(300)).all(), case.sizes
+    assert seen == {True, False}
+
+
+def test_the_rate_that_lasts_is_that_of_the_largest_product(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door, "WARM_S", 0.05)
+    small, large = (GemmRow("bfloat16", 1, n, n, n, 1e-9) for n in (32, 64))
+    devices = jax.devices("cpu")[:1]
+    ((dtype, rate),) = door._sustained([small, large], devices)
+    assert dtype == "bfloat16"
+    assert 1e6 < rate < 2 * 64**3 / 1e-9
+    slow = replace(small, seconds=10.0), replace(large, seconds=10.0)
+    assert door._sustained(list(slow), devices) == ()  # none where timed ones were no faster
 
 
 def test_the_devices_present() -> None:
