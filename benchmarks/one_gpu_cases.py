@@ -125,7 +125,7 @@ def _attention(op: str, sizes: tuple[int, ...], dtype: str) -> Case:
     given = (q, kv, kv, _shape((1, h, s, s), dtype)) if "bias" in op else (q, kv, kv)
     if not op.endswith("grad"):
         return kernel, given, 1
-    return lambda o, *given: jax.vjp(kernel, *given)[1](o)[:3], (q, *given), 1
+    return lambda o, *given: jax.vjp(kernel, *given)[1](o), (q, *given), 1
 
 
 def case(op: str, dtype: str, sizes: tuple[int, ...]) -> Case | None:

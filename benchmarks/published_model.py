@@ -23,9 +23,16 @@ again = partial(jax.checkpoint, prevent_cse=False)  # keeps the inputs only
 fused = partial(again, static_argnums=(0,))  # of a method
 policies = jax.checkpoint_policies
 ALTERNATE = ("q", "core", "up")  # torchtitan saves every second product
+
+
+def _products_and_kernels(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive.name in ("dot_general", "dot_product_attention_fwd_wrapper")
+
+
 SAVED: dict[str, Any] = {
     "alternate": policies.save_only_these_names(*ALTERNATE),
     "full": policies.nothing_saveable,
+    "minimal": _products_and_kernels,
     "offload": policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
         names_which_can_be_offloaded=list(ALTERNATE),
@@ -44,8 +51,8 @@ class Transformer:
     bias: whether products and norms have biases.
     dropout: rate on attention's probabilities and on both branches.
     recompute: none; selective (attention's scores); alternate (all but every second product);
-        offload (the same, and these are in the memory of the host);
-        full (the layer).
+        offload (the same, and these are in the memory of the host); minimal (all but products and
+        the kernel of attention, MaxText's `minimal_flash`); full (the layer).
     wide_weights: parameters are float32, as fully sharded training keeps them; else they have the
         type of the activations, and the optimizer's state has a float32 copy.
     wide_gradients: gradients of weights leave their product as float32.

@@ -17,8 +17,8 @@ FIRST_KERNEL = (
 )
 EAGER = "PyTorch without a compiler reads and writes memory between elementwise operations"
 ALONE = (
-    "Products are priced as XLA's steps ran them on one H100 of 700 W for a few seconds; a host of "
-    "eight may run long steps at a lower clock by its power and heat"
+    "Products are priced at the rate that one GPU of 700 W lasts; a host of eight may run at a "
+    "lower clock by its heat"
 )
 POWER = (
     "H100 of 500 W, whose lasting rate of products is that of 700 W times the cube root of "

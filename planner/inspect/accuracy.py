@@ -8,7 +8,7 @@ from costmodel import Cluster
 
 from ..common.units_text import seconds_text
 
-SOURCE = "benchmarks/results/2026-11-26/published.json (`python -m benchmarks published`)"
+SOURCE = "benchmarks/results/2026-11-27/published.json (`python -m benchmarks published`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Compared:
 
 # Device -> comparison; held against the file in SOURCE by tests/planner/inspect/test_accuracy.py.
 COMPARED: dict[str, Compared] = {
-    "a100": Compared(59, 0.85, 0.97, 1.05),
+    "a100": Compared(59, 0.85, 0.97, 1.03),
     "b200": Compared(3, 1.01, 1.01, 1.02),
     "gb200": Compared(3, 0.94, 0.97, 0.99),
     "gb300": Compared(2, 1.11, 1.13, 1.14),
-    "h100": Compared(89, 0.86, 0.94, 1.05),
+    "h100": Compared(89, 0.92, 0.99, 1.07),
     "h100-hbm2e": Compared(8, 0.78, 0.84, 0.89),
     "v100-16gb": Compared(19, 0.76, 0.89, 0.97),
 }
