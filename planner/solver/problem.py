@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -98,11 +98,17 @@ class IntraProblem:
             work=tuple(replace(x, seconds=(work or part)(x.seconds, x.node)) for x in self.work),
         )
 
-    def cost(self, choice: Sequence[int]) -> float:
-        """Objective of a choice."""
+    def cost(self, choice: Sequence[int], excess: Mapping[int, float] | None = None) -> float:
+        """Objective of a choice.
+
+        Args:
+            choice: an option of each node.
+            excess: `excess` of the choice, where it is known.
+        """
+        excess = self.excess(choice) if excess is None else excess
         nodes = sum(float(c[k]) for c, k in zip(self.node_cost, choice, strict=True))
         edges = sum(float(e.cost[choice[e.u], choice[e.v]]) for e in self.edges)
-        return nodes + edges + sum(max(0.0, over) for over in self.excess(choice).values())
+        return nodes + edges + sum(max(0.0, over) for over in excess.values())
 
     def excess(self, choice: Sequence[int]) -> dict[int, float]:
         """Window -> hidden seconds less the seconds of its work; windows without any are absent."""

@@ -185,7 +185,7 @@ class _Windows:
         """Takes a choice that fits: its plane, and the choice if it is the best."""
         excess = self.problem.excess(choice)
         over = tuple(excess.get(w, 0.0) for w in self.windows)
-        cost = self.problem.cost(choice)
+        cost = self.problem.cost(choice, excess)
         self.planes[choice] = _Plane(cost - sum(max(0.0, x) for x in over), over)
         if cost < self.cost:
             self.choice, self.cost = choice, cost

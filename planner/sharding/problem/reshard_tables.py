@@ -23,13 +23,22 @@ def edge_table(
     if key not in cache.edges:
         row_index, kind = _index(cache, rows, type_, None)
         column_index, _ = _index(cache, columns, type_, kind)
-        matrix = cache.reshard.matrix(type_, kind)
-        known = (row_index[:, None] >= 0) & (column_index[None, :] >= 0)
-        found = np.where(known, matrix[np.ix_(row_index, column_index)], np.inf)
-        found[np.isfinite(found)] *= weight  # a loop that never runs has weight 0
-        cache.edges[key] = found
+        matrix = _weighted(cache, type_, kind, weight)
+        cache.edges[key] = matrix[row_index[:, None], column_index]
         cache.columns[("keep", id(rows))] = rows
         cache.columns[("keep", id(columns))] = columns
+    return cache.edges[key]
+
+
+def _weighted(cache: MenuCache, type_: TensorType, kind: str, weight: float) -> Floats:
+    """Seconds between all states, times `weight`; the last row and column are of no state."""
+    key = ("states", cache.reshard.form(type_.shape), type_.nbytes, kind, weight)
+    if key not in cache.edges:
+        matrix = cache.reshard.matrix(type_, kind)
+        found = np.full((len(matrix) + 1,) * 2, np.inf)
+        found[:-1, :-1] = matrix
+        found[np.isfinite(found)] *= weight  # a loop that never runs has weight 0
+        cache.edges[key] = found
     return cache.edges[key]
 
 

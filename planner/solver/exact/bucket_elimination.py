@@ -104,19 +104,28 @@ class Tables:
         rest = sizes[1:]
         stride = max(1, AT_ONCE // max(1, math.prod(rest)))
         parts = [_spread(self.arrays[table], places, len(sizes)) for table, places in factors]
+        if stride >= sizes[0]:
+            return np.minimum.reduce(_sum(parts), axis=0)
         best: Floats = np.full(rest, np.inf)
         for k in range(0, sizes[0], stride):
-            total: Floats = np.zeros((1,) * len(sizes))
-            for array in parts:
-                total = total + (array[k : k + stride] if len(array) > 1 else array)
-            np.minimum(best, total.min(axis=0), out=best)
+            some = [array[k : k + stride] if len(array) > 1 else array for array in parts]
+            np.minimum(best, np.minimum.reduce(_sum(some), axis=0), out=best)
         return best
+
+
+def _sum(arrays: Sequence[Floats]) -> Floats:
+    total = arrays[0]
+    for array in arrays[1:]:
+        total = total + array
+    return total
 
 
 def _spread(array: Floats, positions: tuple[int, ...], rank: int) -> Floats:
     """A factor over all variables, with unit dimensions for absent ones."""
     axes = sorted(range(len(positions)), key=positions.__getitem__)
-    return np.expand_dims(array.transpose(axes), [p for p in range(rank) if p not in positions])
+    return array.transpose(axes)[
+        tuple([slice(None) if p in positions else None for p in range(rank)])
+    ]
 
 
 def order(

@@ -44,7 +44,8 @@ def options_left(problem: IntraProblem, held: np.ndarray) -> OptionsLeft:
     def part(array: Floats, *nodes: int) -> Floats:
         key = (id(array), *(id(kept[v]) for v in nodes))
         if key not in made:
-            made[key] = array[np.ix_(*(kept[v] for v in nodes))]
+            rows, *columns = [kept[v] for v in nodes]
+            made[key] = array[rows[:, None], columns[0]] if columns else array[rows]
         return made[key]
 
     return OptionsLeft(problem.with_arrays(part), tuple(kept))
