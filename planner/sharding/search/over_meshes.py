@@ -154,8 +154,6 @@ class Search:
             last = searcher.mesh.sizes in fine
             if not last and self.options.baselines:
                 found.extend(searcher.baselines(seen.baselines))
-            elif not last and self.known:
-                continue  # the search on finer ones starts from a known plan
             # the first of the finest meshes is searched to the end
             cutoff = self.cutoff_s if last and not bounds else best_s
             gap = 0.0 if last else COARSE_GAP

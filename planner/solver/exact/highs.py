@@ -92,15 +92,6 @@ class Highs:
         self.solver.clearSolver()  # HiGHS 1.15 may not end when it begins from the relaxation
         self.solver.changeColsIntegrality(len(self.integral), self.integral, kind)
 
-    def omit_subproblems(self) -> None:
-        """No heuristic solves a smaller programme of its own.
-
-        Programmes of windows of overlap are proved without them: all of a two-layer Llama on 8 H100
-        in 3.2 s of a processor in place of 5.3, with the same plan.
-        """
-        for name in ("rins", "rens", "root_reduced_cost"):
-            self.solver.setOptionValue(f"mip_heuristic_run_{name}", False)
-
     def run(self, deadline: float, asks: float = np.inf) -> str:
         """Solves; returns `optimal`, `infeasible`, or `stopped` for anything else.
 

@@ -224,8 +224,6 @@ class _Programme:
     def make_integral(self, cutoff: float, nodes: float) -> None:
         """From now on a 0/1 programme; arguments as in `solve_ilp`."""
         self.highs.make_integral()
-        if self.excess:
-            self.highs.omit_subproblems()
         self.highs.set("mip_rel_gap", 0.0)
         self.highs.set("mip_abs_gap", 0.0)
         if nodes < np.inf:
