@@ -333,7 +333,7 @@ def test_the_order_is_kept_where_it_saves_anything(
     def pricer(traced: Traced, _: Any) -> Any:
         step_s = steps["a" if traced is straight else "b"]
         plan_ = SimpleNamespace(account=SimpleNamespace(step_s=step_s, peak_bytes=0.0))
-        return SimpleNamespace(anew=lambda _: plan_)
+        return SimpleNamespace(anew=lambda *_: plan_)
 
     def search(*_: Any) -> Any:
         assert rough_s[1] < rough_s[0], "not worth a search"
