@@ -18,6 +18,8 @@ from .surface import public_methods
 RECOMPUTE = ("auto", "search", "written", "none", "selective", "full")
 OFFLOAD = ("auto", "never")
 ATTENTION = ("auto", "kernel", "written")
+# Pipeline schedules that a search chooses from, unless it is told others.
+SCHEDULES = ("1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2", "gpipe", "interleaved", "zb-v")
 
 
 @public_methods
@@ -86,9 +88,7 @@ class Options:
     baselines: bool = True
     baseline: str | None = None
     pipeline: int | str = "auto"
-    schedules: tuple[str, ...] = (
-        "1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2", "gpipe", "interleaved", "zb-v",
-    )  # fmt: skip
+    schedules: tuple[str, ...] = SCHEDULES
     emission: str = "shard_map"
     overlap: bool = True
     collective_matmul: bool = True

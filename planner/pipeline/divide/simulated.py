@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from costmodel import Cluster
 
 from ...common.errors import PlanError
+from ...common.options import SCHEDULES
 from ..schedule import (
     INTERLEAVED,
     ONE_EACH,
     TURNS,
-    ZB_V,
     Kind,
     Schedule,
     Simulator,
@@ -24,9 +24,6 @@ from ..schedule import (
 from ..schedule.transform import with_optimizer, with_recomputation
 from .stage_price import StagePrice
 from .transfers import links_of
-
-SCHEDULES = ("1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2", "gpipe", INTERLEAVED, ZB_V)
-
 
 @dataclass(frozen=True)
 class PipelineShape:
