@@ -25,6 +25,7 @@ from ..schedule.transform import with_optimizer, with_recomputation
 from .stage_price import StagePrice
 from .transfers import links_of
 
+
 @dataclass(frozen=True)
 class PipelineShape:
     """Stages and micro-batches of a pipeline.
