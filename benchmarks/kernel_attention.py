@@ -80,14 +80,14 @@ def _kernels(found: Any) -> tuple[str, dict[str, tuple[float, float]]]:
         work = AttentionWork(op.node, operand_types(lowered.flat, op), ways)
         seconds, heads = float(work.seconds(compute)[0]), float(np.ravel(work.heads)[0])
         assert table is not None
-        (own,) = (
+        own = next(  # the first of them: those of an H100 come before those of an H200
             row
             for row in table.kernels
             if (row.head_dim, row.heads, row.keys, row.pairs)
-            == (128, MODEL.heads, TOKENS, TOKENS * TOKENS // 2)
+            == (128, heads, TOKENS, TOKENS * TOKENS // 2)
         )
         backward = op.node.op == ATTENTION[1]
-        timed = (own.backward_s if backward else own.seconds) * heads / own.heads
+        timed = own.backward_s if backward else own.seconds
         prices["backward" if backward else "forward"] = seconds, seconds / timed
     return " and ".join(sorted(roles)), prices
 
