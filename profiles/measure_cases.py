@@ -127,9 +127,13 @@ def _blocks(quick: bool) -> Iterator[Case]:
 
 
 def _product(dtype: str, b: int, m: int, n: int, k: int) -> Case:
+    # The loop adds to an element of the array that it carries, which may copy it: the smaller one.
+    x, w = (b, m, k), (b, k, n)
+    turned = n < m
     return Case(
-        "product", dtype, f"{b}x{m}x{n}x{k}", ((b, m, k), (b, k, n)),
-        _flat_product, partial(GemmRow, dtype, b, m, n, k), centred=True,
+        "product", dtype, f"{b}x{m}x{n}x{k}", (w, x) if turned else (x, w),
+        (lambda w, x: _flat_product(x, w)) if turned else _flat_product,
+        partial(GemmRow, dtype, b, m, n, k), centred=True,
     )  # fmt: skip
 
 

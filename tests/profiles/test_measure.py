@@ -1,6 +1,8 @@
 # pyright: basic
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -98,6 +100,16 @@ def test_products_stay_numbers_however_often_they_run() -> None:
             seen.add(row.m == row.k)
             assert jnp.isfinite(door._program(case, devices, 1)(300)).all(), case.sizes
     assert seen == {True, False}
+
+
+def test_a_product_carries_its_smaller_operand() -> None:
+    for case in local_cases(True, accelerator=True):
+        if case.op == "product":
+            row = case.row(1e-3)
+            assert isinstance(row, GemmRow)
+            carried, other = map(math.prod, case.shapes)
+            assert carried <= other
+            assert carried * other == row.batch**2 * row.m * row.n * row.k**2
 
 
 def test_the_rate_that_lasts_is_that_of_the_largest_product(
