@@ -80,12 +80,14 @@ def _kernels(found: Any) -> tuple[str, dict[str, tuple[float, float]]]:
         work = AttentionWork(op.node, operand_types(lowered.flat, op), ways)
         seconds, heads = float(work.seconds(compute)[0]), float(np.ravel(work.heads)[0])
         assert table is not None
-        own = next(  # the first of them: those of an H100 come before those of an H200
+        timings = [
             row
             for row in table.kernels
             if (row.head_dim, row.heads, row.keys, row.pairs)
             == (128, heads, TOKENS, TOKENS * TOKENS // 2)
-        )
+        ]
+        assert timings, f"h100.json has no timing of attention with {heads:.0f} heads"
+        own = timings[0]  # those of an H100 come before those of an H200
         backward = op.node.op == ATTENTION[1]
         timed = own.backward_s if backward else own.seconds
         prices["backward" if backward else "forward"] = seconds, seconds / timed

@@ -3,12 +3,12 @@
 
     python -m benchmarks one-gpu [--only NAME]
 
-Each program is planned as it is for one GPU, and its step and peak are set beside those that were
-measured there: on an H200 (`benchmarks/data/one_gpu_h200.csv`), and on an H100
-(`benchmarks/data/one_gpu_h100.csv`) whose training steps ran on NaN, which takes so little power
-that no limit lowered the clock: their plans are made without the sustained rate of products. No
-constant is fitted to these steps; what loops copy was read off the profiles of two of them,
-`stencil` and `gpt dropout`. No GPU is needed. On a machine with one,
+Each program is planned for one GPU as it is written. Its predicted step and peak memory are printed
+beside those measured on an H200 (`benchmarks/data/one_gpu_h200.csv`) and on an H100
+(`benchmarks/data/one_gpu_h100.csv`). Training steps on the H100 ran on NaN, which takes so little
+power that the GPU keeps its full clock; plans for these rows therefore leave the sustained rate of
+products out. No constant is fitted to these steps; what loops copy was read off the profiles of two
+of them, `stencil` and `gpt dropout`. No GPU is needed. On a machine with one,
 
     python -m benchmarks one-gpu --measure FILE
 
@@ -40,10 +40,10 @@ from planner import plan
 DATA = Path(__file__).parent / "data"
 # One H100 that no power limit slows, as in steps on NaN and in single operations.
 _H100 = parse_cluster("1xh100")
-CLUSTER = replace(_H100, device=msgspec.structs.replace(_H100.device, sustained_flops=()))
+FULL_CLOCK = replace(_H100, device=msgspec.structs.replace(_H100.device, sustained_flops=()))
 # Files of measurements, and the cluster that each is predicted for.
 MEASURED: dict[Path, Cluster] = {
-    DATA / "one_gpu_h100.csv": CLUSTER,
+    DATA / "one_gpu_h100.csv": FULL_CLOCK,
     DATA / "one_gpu_h200.csv": parse_cluster("1xh200"),
 }
 COLUMNS: tuple[str, ...] = (
@@ -85,7 +85,7 @@ def write_measured(path: Path, columns: Sequence[str], rows: Iterable[dict[str, 
             file.flush()
 
 
-def predicted(name: str, cluster: Cluster = CLUSTER) -> Any:
+def predicted(name: str, cluster: Cluster = FULL_CLOCK) -> Any:
     """The plan of one program for one GPU, as it is written."""
     fn, args, _ = PROGRAMS[name]()
     return plan(
@@ -237,6 +237,8 @@ def main(quick: bool) -> list[dict[str, Any]]:
     same = [r for r in rows if r["as_planned"]]
     for what, key in (("step", "difference"), ("peak", "peak_difference")):
         sizes = [abs(r[key]) for r in same if r[key] is not None]
+        if not sizes:
+            continue
         print(f"\n{what}: median difference {statistics.median(sizes):.1%} of {len(sizes)} "
               "programs that a plan runs as they are")  # fmt: skip
     return rows

@@ -3,10 +3,10 @@
 
     python -m benchmarks one-gpu-ops [--only NAME]
 
-Each is planned as it is for one H100, some of attention for one H200, and its step is set beside
-the time of its kernels there (`benchmarks/data/one_gpu_h*_kernels.csv`). Arrays that fit a cache
-are faster there than in a step, and a plan counts the start of a kernel, which their times leave
-out. On a machine with a GPU `--measure FILE` writes times of the same operations.
+Each operation is planned for the GPU that it ran on, an H100 or (attention) an H200. Its predicted
+step is printed beside the time of its kernels (`benchmarks/data/one_gpu_h*_kernels.csv`). Arrays
+that fit a cache are faster there than in a step, and a plan counts the start of a kernel, which
+their times leave out. On a machine with a GPU `--measure FILE` writes times of the same operations.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 import jax
 
-from benchmarks.one_gpu import CLUSTER, DATA, kernel_seconds, random_values
+from benchmarks.one_gpu import DATA, FULL_CLOCK, kernel_seconds, random_values
 from benchmarks.one_gpu_cases import Case, cases
 from costmodel import Cluster, parse_cluster
 from planner import plan
 
 MEASURED: dict[Path, Cluster] = {
-    DATA / "one_gpu_h100_kernels.csv": CLUSTER,
+    DATA / "one_gpu_h100_kernels.csv": FULL_CLOCK,
     DATA / "one_gpu_h200_kernels.csv": parse_cluster("1xh200"),
 }
 FAR = 0.25  # operations further off are printed
@@ -44,7 +44,7 @@ def _asked(only: str) -> Iterator[tuple[dict[str, str], Case, Cluster]]:
 
 
 def measure(path: Path, only: str) -> list[dict[str, Any]]:
-    """Runs the operations on the first GPU."""
+    """Runs the operations of all files on the first GPU."""
     rows: list[dict[str, Any]] = []
     for row, (fn, args, limit), _ in _asked(only):
         compiled, given = jax.jit(fn).lower(*args).compile(), random_values(args, limit)
@@ -69,7 +69,7 @@ def compared(only: str) -> list[dict[str, Any]]:
         took = 1e-6 * float(row["kernel_us"])
         rows.append({
             "op": row["op"], "dtype": row["dtype"], "sizes": row["sizes"],
-            "predicted_s": found.step_s, "measured_s": took,
+            "cluster": cluster.name, "predicted_s": found.step_s, "measured_s": took,
             "difference": found.step_s / took - 1,
         })  # fmt: skip
     return rows

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from benchmarks.one_gpu import CLUSTER, donated, measured_rows, run, write_measured
+from benchmarks.one_gpu import FULL_CLOCK, donated, measured_rows, run, write_measured
 from benchmarks.one_gpu_programs import PROGRAMS
 from planner import plan
 
@@ -47,7 +47,7 @@ def planned(name: str) -> tuple[Any, tuple[Any, ...], int, tuple[int, ...]]:
     fn, args, limit = PROGRAMS[program]()
     reused = donated(program, args)
     made = plan(
-        fn, *args, cluster=CLUSTER, donate_argnums=reused, baselines=False, memory_bytes=memory,
+        fn, *args, cluster=FULL_CLOCK, donate_argnums=reused, baselines=False, memory_bytes=memory,
         recompute="written" if "offload" in program else "auto",
     )  # fmt: skip
     return made, args, limit, reused

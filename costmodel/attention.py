@@ -140,11 +140,13 @@ def attention_fit(rows: Sequence[tuple[int, int, int, int, float]]) -> Attention
 class KernelFit:
     """A fit to timings of the kernels that JAX calls, for heads of any size.
 
-    t = t_0 + heads (a pairs + b keys) + c unequal, with terms of each size of heads and each pass
-    that are the least squares of relative errors, none below 0; `unequal` are the keys that the
-    last query sees beyond the mean, whose block of queries runs on when few heads leave nothing
-    else to run. Between two sizes of heads log t is straight in the logarithm of the size, beyond
-    the largest it grows with the size, below the smallest it stays.
+    t = t_0 + heads (a pairs + b keys) + c unequal
+
+    The terms of each size of heads and each pass are the least squares of relative errors, without
+    negative ones. `unequal` are the keys that the last query sees beyond the mean: its block of
+    queries runs longest, alone where few heads leave nothing else to run. Between two sizes of
+    heads log t is straight in the logarithm of the size, beyond the largest it grows with the size,
+    below the smallest it stays.
     """
 
     def __init__(self, rows: Sequence[KernelRow]) -> None:
@@ -183,11 +185,15 @@ class KernelFit:
         high = int(np.clip(np.searchsorted(self._sizes, features), 1, len(each) - 1))
         edges = np.log(self._sizes[high - 1 : high + 1])
         part = float(np.clip((np.log(features) - edges[0]) / (edges[1] - edges[0]), 0.0, 1.0))
-        return each[high - 1] * (each[high] / each[high - 1]) ** part * beyond
+        less, more = (np.maximum(each[i], np.finfo(np.float64).tiny) for i in (high - 1, high))
+        return less * (more / less) ** part * beyond
 
 
 def _least_squares(columns: Floats) -> Floats:
-    """Terms, none below 0, whose sums over columns [rows, terms] are nearest to 1."""
+    """Terms whose sums over columns [rows, terms] are nearest to 1; negative ones are left out.
+
+    The most negative term goes first, and the others are fitted anew.
+    """
     scale: Floats = np.abs(columns).max(axis=0)
     kept = np.flatnonzero(scale > 0.0)
     while True:

@@ -58,7 +58,8 @@ Floats = NDArray[np.float64]
 _SUM: Final = 4.0  # bytes of an element of a sum over blocks
 # Times that a kernel passes over its bias, of each example, without the bias's gradient and with
 # it, when it writes that of each example and sums them: medians of 0.8 to 1.2 and of 5.1 to 8.0 on
-# an H200 (`attention_bias` in benchmarks/data/one_gpu_h200_kernels.csv).
+# an H200, of biases that examples share (`attention_bias` in
+# benchmarks/data/one_gpu_h200_kernels.csv). Others are priced by these too.
 _BIAS_PASSES: Final = (1.0, 5.7)
 
 
@@ -100,7 +101,7 @@ class Hops:
         return found
 
     def exposed(self, hop_s: Floats, block_s: Floats) -> Floats:
-        """Seconds that a block takes longer for the permutes beside it."""
+        """Seconds that a block takes longer for the collectives beside it."""
         if not self.overlap:
             return hop_s
         return hop_s - np.minimum(hop_s, INTERFERENCE * block_s) / INTERFERENCE
@@ -308,7 +309,7 @@ class AttentionWork:
         alone = np.where(self.merged, merging, np.where(self.mixed, sum(self._turned()), 0.0))
         total = np.where(self.windowed, window, np.where(self.blocked, total, alone))
         if self.bias_gradient:  # of each example, before their sum
-            total = total + self.bias_of_all / np.where(self.rings, self.n, 1.0)
+            total = total + self.bias_of_all
         return np.broadcast_to(total, self.sizes)
 
     def _window_s(self, compute: ComputeModel) -> Floats:
@@ -358,7 +359,10 @@ class AttentionWork:
         self, compute: ComputeModel, pairs: Floats, keys: Floats | int, *, triangle: bool = False
     ) -> Floats:
         """Seconds of a kernel, `triangle` where its queries see one key more each."""
-        unequal = np.maximum(keys - pairs / np.maximum(self.queries, 1.0), 0.0) if triangle else 0.0
+        unequal: Floats | float = 0.0
+        if triangle:  # query t sees keys up to t: the last of few queries does not see all
+            last = np.minimum(self.queries * self.n, keys)
+            unequal = np.maximum(last - pairs / np.maximum(self.queries, 1.0), 0.0)
         return compute.attention_s(
             self.heads, self.key_heads, pairs, keys, self.features, self.dtype,
             unequal=unequal, backward=self.backward,

@@ -138,9 +138,11 @@ class GroupedWork:
         """All-to-alls of one run."""
         count = np.where(self.near & (not self.is_empty), 1.0, 0.0)
         item = _SUM if self.contracts_rows else self.item
-        full = count * self.fetched * self.depth * self.width * item
-        seconds = hops.seconds(full, ("all-to-all",))
-        exposed = hops.exposed(seconds, self.own_share * self.seconds(compute))
+        matrix = count * self.depth * self.width * item
+        full, first = matrix * self.fetched, matrix * np.minimum(self.fetched, self.room)
+        seconds, first_s = (hops.seconds(nbytes, ("all-to-all",)) for nbytes in (full, first))
+        # only the first round has rows of own groups beside it
+        exposed = seconds - first_s + hops.exposed(first_s, self.own_share * self.seconds(compute))
         return Exchange(count, full * (1.0 - 1.0 / self.count), seconds, exposed)
 
     def _product(self) -> tuple[Floats, Floats, Floats, Floats]:

@@ -17,6 +17,7 @@ from ir import (
     EXCHANGED,
     FFT,
     GROUPED,
+    HALVES,
     HOST_COPIES,
     REGISTERED,
     SCALED,
@@ -388,7 +389,6 @@ def _traffic(work: OpWork, local: Mapping[str, Floats], count: int) -> Floats:
 # A scatter that adds reads what it adds and what it adds to, and writes that. Numbers of 16 bits
 # are added by comparing and swapping words of 32: 16384 rows of 2048 take 340 us on an H100, 15
 # times their bytes (`scatter_add` in `benchmarks/data/one_gpu_h100_kernels.csv`).
-HALVES = ("bfloat16", "float16")
 ADDED_HALVES = 15.0
 
 # Ops that only rename memory; a transpose is one where it meets a product, as XLA folds it.

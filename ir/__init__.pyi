@@ -135,6 +135,7 @@ from .text import parse as parse
 from .text import show as show
 from .trip_counts import iterations_if_unknown as iterations_if_unknown
 from .trip_counts import runs_of as runs_of
+from .types import HALVES as HALVES
 from .types import Shape as Shape
 from .types import TensorType as TensorType
 from .types import dtype_bytes as dtype_bytes

@@ -1,10 +1,10 @@
 # pyright: basic
 """Equations for which others are read: calls, solvers, reductions over an axis of `jax.vmap`.
 
-A scatter that adds numbers of 16 bits adds them in float32 if it has more updates than places, as
-the gradient of a small table does. Many meet in one place then: each addition rounds, and GPUs
-compare and swap words until one wins, seconds for a table of relative positions on an H200. It is
-the operation of which a plan is less rounded than the program.
+A scatter that adds numbers of 16 bits adds them in float32 if so many meet in one place that a sum
+of equal ones stops growing: 256 of bfloat16, as in the gradient of a table of relative positions.
+Each addition rounds, and GPUs compare and swap words until one wins, which took seconds on an H200.
+It is the only operation that a plan rounds less often than the program; plans name it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jax import lax
 
 from .errors import TraceError
 from .jax_internals import struct_of
+from .types import HALVES
 
 # Calls that only group equations, and those with custom derivatives -> the parameter that holds the
 # body.
@@ -49,7 +50,6 @@ _SEEN_THROUGH = (
 _SOLVE = "custom_linear_solve"
 _REDUCTIONS = ("pmax", "pmin", "psum")
 _ADDS = "scatter-add"
-_HALVES = ("bfloat16", "float16")
 _CALLED = ("call_jaxpr", "fun_jaxpr", "jaxpr", "body_jaxpr")
 
 
@@ -85,12 +85,14 @@ def _is_reduction(eqn: Any) -> bool:
 
 
 def _meet(eqn: Any) -> bool:
-    """Whether a scatter has numbers of 16 bits, and more updates than places."""
+    """Whether so many 16-bit numbers meet in a place that a sum of equal ones stops growing."""
     table, indices = eqn.invars[0].aval, eqn.invars[1].aval
+    if str(table.dtype) not in HALVES or eqn.params["unique_indices"]:
+        return False
     numbers = eqn.params["dimension_numbers"]
     dims = (*numbers.scatter_dims_to_operand_dims, *numbers.operand_batching_dims)
     places = math.prod(table.shape[d] for d in dims)
-    return str(table.dtype) in _HALVES and math.prod(indices.shape[:-1]) > places
+    return math.prod(indices.shape[:-1]) >= places * 2.0 / float(jnp.finfo(table.dtype).eps)
 
 
 def _added_wide(eqn: Any) -> Any:
@@ -103,6 +105,13 @@ def _added_wide(eqn: Any) -> Any:
         return lax.scatter_add(wide, indices, added, **how).astype(table.dtype)
 
     return jax.make_jaxpr(run)(*[struct_of(var.aval) for var in eqn.invars])
+
+
+def added_wide(jaxpr: Any) -> int:
+    """Number of scatters in a jaxpr, those of its bodies included, that add in float32."""
+    here = sum(eqn.primitive.name == _ADDS and _meet(eqn) for eqn in jaxpr.eqns)
+    bodies = (body for eqn in jaxpr.eqns for body in bodies_of(eqn))
+    return here + sum(added_wide(getattr(body, "jaxpr", body)) for body in bodies)
 
 
 def _implemented(eqn: Any) -> Any:

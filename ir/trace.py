@@ -18,6 +18,7 @@ from .carried import Flat, operands, roles_of, ties
 from .errors import TraceError, doing
 from .graph import Graph, Input
 from .host_kernels import cudnn_assumed as cudnn_assumed
+from .inlined import added_wide
 from .inplace import Watch as Watch
 from .inplace import Watched as Watched
 from .jax_internals import check_version
@@ -152,6 +153,8 @@ def trace(
         _placements(map(_sharding, jax.tree.leaves(args))) | _placements(asked[0]),
         _placements(asked[1]),
     )
+    if wide := added_wide(closed.jaxpr):
+        warnings = (*warnings, _added_wide_text(wide))
     return Traced(
         program, jax.tree.structure((args, {})), out_tree, tuple(leaves), out_names,
         donated, tied, (*warnings, *watch.warnings), closed, places,
@@ -242,6 +245,14 @@ def _name(fn: Any) -> str:
 def _first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"
+
+
+def _added_wide_text(count: int) -> str:
+    scatters, add = ("scatter", "adds") if count == 1 else ("scatters", "add")
+    return (
+        f"{count} {scatters} of 16-bit numbers {add} in float32: so many meet in one place that "
+        "sums in 16 bits stop growing"
+    )
 
 
 def _kept(closed: Any, inputs: list[Input]) -> list[Input]:

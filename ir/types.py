@@ -47,6 +47,7 @@ DTYPES: Mapping[str, tuple[int, str, str]] = {
     "key<rbg>": (16, "key", "rbgkey"),
     "key<urbg>": (16, "key", "urbgkey"),
 }
+HALVES = ("bfloat16", "float16")  # floats of 16 bits
 _SHORT = {short: name for name, (_, _, short) in DTYPES.items()}
 _FORM = re.compile(r"([a-z]\w*)\[((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\]", re.ASCII)
 

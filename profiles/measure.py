@@ -61,7 +61,6 @@ BODIES = 16
 PROCESSOR_TIME = "processor time over cores"
 # Runs of one case: so many, or fewer (but three) when they take so long.
 RUNS = {"quick": (7, 0.4), "full": (15, 2.0)}
-HALVES = ("bfloat16", "float16")
 # Seconds of one product over and over, of which the second half counts: on an H200 of 700 W the
 # clock has fallen from 1,980 to 1,480 MHz by then (`profiles/data/LICENSES.md`).
 WARM_S = 2.0
@@ -206,16 +205,16 @@ def _times(
 
 
 def _sustained(rows: list[Row], devices: list[Any]) -> tuple[tuple[str, float], ...]:
-    """FLOP/s of the largest product of each 16-bit type, warm, where that is below its best."""
+    """FLOP/s of the largest product of each 16-bit type, warm; none where its best is no higher."""
     found: list[tuple[str, float]] = []
-    for dtype in HALVES:
-        timed = {
-            2.0 * r.batch * r.m * r.n * r.k: r
+    for dtype in ("bfloat16", "float16"):
+        timed = [
+            (2.0 * r.batch * r.m * r.n * r.k, r)
             for r in rows if isinstance(r, GemmRow) and r.dtype == dtype
-        }  # fmt: skip
+        ]  # fmt: skip
         if not timed:
             continue
-        flops, row = max(timed.items(), key=lambda item: item[0])
+        flops, row = max(timed, key=lambda item: item[0])
         program, times = _program(lasting_product(row), devices, BODIES), list[float]()
         program(1)  # compiles
         begun = time.perf_counter()
@@ -227,7 +226,7 @@ def _sustained(rows: list[Row], devices: list[Any]) -> tuple[tuple[str, float], 
             program(length)
             times.append((time.perf_counter() - start) / (length * BODIES))
         rate = flops / statistics.median(times[len(times) // 2 :])
-        if rate < max(work / r.seconds for work, r in timed.items()):
+        if rate < max(work / r.seconds for work, r in timed):
             found.append((dtype, rate))
     return tuple(found)
 

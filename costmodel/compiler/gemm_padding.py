@@ -14,11 +14,10 @@ from __future__ import annotations
 import math
 from typing import cast
 
-from ir import lookup
+from ir import HALVES, lookup
 from ir.analysis import FlatOp, FlatProgram
 
 WANTED = 8
-HALVES = ("bfloat16", "float16")
 Dims = tuple[int, ...]
 Sides = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]  # contracted and batch, of left and right
 

@@ -18,7 +18,7 @@ from .surface import public_methods
 RECOMPUTE = ("auto", "search", "written", "none", "selective", "full")
 OFFLOAD = ("auto", "never")
 ATTENTION = ("auto", "kernel", "written")
-# Pipeline schedules that a search chooses from, unless it is told others.
+# Pipeline schedules that a search chooses from by default.
 SCHEDULES = ("1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2", "gpipe", "interleaved", "zb-v")
 
 

@@ -150,19 +150,19 @@ def near_rows(near: Near, lhs: Array, rhs: Array) -> Array:
     out = near.products.rows(near.own_tiles(), lhs, rhs, out, near.own_steps)
     first = _Matrices(near.fetch(jnp.zeros((), INDEX)), rhs)
     # both are there at once: else schedulers have the product after the exchange
-    fetched, out = lax.optimization_barrier((first.of(first.asked.first, first.none), out))
-    out = first.times(lhs, first.asked.later(first.of, fetched), out)
+    fetched, out = lax.optimization_barrier((first.received(first.asked.first, first.empty), out))
+    out = first.times(lhs, first.asked.later(first.received, fetched), out)
 
     def step(r: Array, out: Array) -> Array:
         lacking = _Matrices(near.fetch(r), rhs)
-        return lacking.times(lhs, lacking.asked.each(lacking.of, lacking.none), out)
+        return lacking.times(lhs, lacking.asked.each(lacking.received, lacking.empty), out)
 
     return after_first(near.rounds, step, out)
 
 
 @dataclass(frozen=True)
 class _Matrices:
-    """Those that a device lacks in one round, as their holders have them."""
+    """Matrices that a device lacks in one round, on their way from the devices that hold them."""
 
     fetch: Fetch
     rhs: Array
@@ -172,21 +172,21 @@ class _Matrices:
         return self.fetch.asked
 
     @property
-    def none(self) -> Array:
-        """Before any of them are there."""
+    def empty(self) -> Array:
+        """Room for them, as zeros."""
         return jnp.zeros(self.fetch.near.shape(), self.rhs.dtype)
 
     @property
     def dim(self) -> int:
         return self.fetch.near.products.sizes.matrix_dims[0]
 
-    def of(self, this: Round, matrices: Array) -> Array:
-        """With those of a round of the exchange."""
+    def received(self, this: Round, matrices: Array) -> Array:
+        """The matrices, with those that a round of the exchange brings."""
         sent = jnp.take(self.rhs, self.fetch.held(this), axis=self.dim, mode="clip")
         return this.from_holders(jnp.moveaxis(sent, self.dim, 0), matrices)
 
     def times(self, lhs: Array, matrices: Array, out: Array) -> Array:
-        """`out` with the rows of their groups."""
+        """`out`, with the products of the rows of their groups filled in."""
         there, tiles = jnp.moveaxis(matrices, 0, self.dim), self.fetch.tiles()
         return self.fetch.near.products.rows(tiles, lhs, there, out, 1)
 

@@ -78,7 +78,7 @@ def repeated(rounds: Array, step: Callable[[Array, Array], Array], result: Array
 
 
 def after_first(rounds: Array, step: Callable[[Array, Array], Array], result: Array) -> Array:
-    """The same of the result after the first."""
+    """`step(r, result)` of one after the other for r from 1 to `rounds`, not included."""
     with jax.named_scope(EXCHANGE):  # for readers of the compiled text
         start = jnp.ones((), INDEX), result
         return lax.while_loop(lambda c: c[0] < rounds, lambda c: (c[0] + 1, step(*c)), start)[1]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -19,6 +22,7 @@ from ir import ATTENTION, Node, TensorType
 CLUSTER = parse_cluster("8xh100")
 COMPUTE, COLLECTIVES = ComputeModel(CLUSTER), CollectiveModel(CLUSTER)
 GROUP = group_for(CLUSTER, (8,), (0,))
+TIMED = Path(__file__).parents[2] / "benchmarks" / "data" / "one_gpu_h200_kernels.csv"
 WAYS = ("b", "g", "r", "t", "ring", "zigzag", "halo")
 
 
@@ -135,3 +139,52 @@ def test_a_ring_holds_two_blocks_and_sums(op: str) -> None:
     assert ring - gathered == (block if op == ATTENTION[0] else 3 * block)
     assert zigzag > ring
     assert work("g", op=op).scratch_bytes()[0] == 0.0
+
+
+@pytest.mark.parametrize("queries", [0, 1, 64])
+def test_a_causal_kernel_of_few_queries_sees_few_keys(queries: int) -> None:
+    """Query t sees keys up to t: all keys but the first ones change nothing but what is read."""
+
+    def priced(keys: int) -> float:
+        query = TensorType((1, queries, 1, 128), "bfloat16")
+        key, none = TensorType((1, keys, 1, 128), "bfloat16"), TensorType((0,), "bfloat16")
+        operands = (query, key, key, *(none,) * 7)
+        attrs = {
+            "mask_type": "CAUSAL", "layout": 0, "sliding_window_length": None,
+            "variadic_args": (False, False), "dropout_rate": 0.0,
+        }  # fmt: skip
+        node = Node(ATTENTION[0], tuple(range(10)), (query,), tuple(attrs.items()), ())
+        ways = {name: np.array([1.0]) for name in WAYS}
+        return float(AttentionWork(node, operands, ways).seconds(COMPUTE)[0])
+
+    assert 0.0 < priced(8192) < 1.5 * priced(max(queries, 1))
+
+
+def test_kernels_with_a_bias_are_priced_as_timed() -> None:
+    timed = {}
+    with TIMED.open(newline="") as file:
+        for row in csv.DictReader(line for line in file if not line.startswith("#")):
+            timed[row["op"], row["sizes"]] = 1e-6 * float(row["kernel_us"])
+    h200 = ComputeModel(parse_cluster("1xh200"))
+    errors: list[float] = []
+    for (op, sizes), seconds in timed.items():
+        if not op.startswith("attention_bias"):
+            continue
+        b, s, h, _, d, _ = map(int, sizes.split("x"))
+        query, bias = TensorType((b, s, h, d), "bfloat16"), TensorType((1, h, s, s), "bfloat16")
+        none, lse = TensorType((0,), "bfloat16"), TensorType((b, h, s), "float32")
+        total = 0.0
+        for name in ATTENTION[: 2 if op.endswith("grad") else 1]:
+            backward = name == ATTENTION[1]
+            operands = (query, query, query, bias, *(none,) * 6)
+            operands += (lse, query, query) if backward else ()
+            attrs = {
+                "mask_type": "CAUSAL", "layout": 0, "sliding_window_length": None,
+                "variadic_args": (True, backward), "dropout_rate": 0.0,
+            }  # fmt: skip
+            node = Node(name, tuple(range(len(operands))), (query,), tuple(attrs.items()), ())
+            ways = {way: np.array([1.0]) for way in WAYS}
+            total += float(AttentionWork(node, operands, ways).seconds(h200)[0])
+        errors.append(total / seconds - 1.0)
+    assert len(errors) == 8
+    assert max(map(abs, errors)) < 0.2, errors

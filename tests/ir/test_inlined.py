@@ -98,12 +98,14 @@ def of_near(table: Any, seen: Any, weights: Any) -> Any:
 def test_many_updates_of_16_bits_are_added_in_float32(half: str) -> None:
     keys = jax.random.split(jax.random.key(0), 3)
     table = jax.random.normal(keys[0], (5, 8)).astype(half)
-    seen = jax.random.randint(keys[1], (64, 64), 0, 5)
-    weights = jax.random.uniform(keys[2], (64, 64, 8)).astype(half)
+    seen = jax.random.randint(keys[1], (128, 128), 0, 5)
+    weights = jax.random.uniform(keys[2], (128, 128, 8)).astype(half)
     step = jax.grad(of_near)
     made = plan(step, table, seen, weights, cluster=slow_machine(4))
     adding = [n for n in made.graph.nodes if n.op == "scatter-add"]
     assert [n.outputs[0].dtype for n in adding] == ["float32"]
+    (note,) = [text for text in made.file.whole.warnings if "16-bit" in text]
+    assert note.startswith("1 scatter of 16-bit numbers adds in float32")
     exact = step(table.astype(jnp.float32), seen, weights.astype(jnp.float32))
     found = made.compile()(table, seen, weights)
     off, written = (
@@ -113,8 +115,27 @@ def test_many_updates_of_16_bits_are_added_in_float32(half: str) -> None:
     assert 4.0 * off < written  # sums in 16 bits round each time
 
 
-def test_as_few_updates_as_places_are_added_as_they_are_written() -> None:
-    table, seen = jnp.zeros((64, 8), "bfloat16"), jnp.zeros(64, "int32")
-    step = jax.grad(lambda t, i: jnp.sum(t[i].astype(jnp.float32)))
-    adding = [n for n in trace(step, table, seen).graph.nodes if n.op == "scatter-add"]
-    assert [n.outputs[0].dtype for n in adding] == ["bfloat16"]
+@pytest.mark.parametrize(
+    ("updates", "unique", "dtype"),
+    [(4 * 256, False, "float32"), (4 * 256 - 1, False, "bfloat16"), (4 * 256, True, "bfloat16")],
+)
+def test_sums_that_go_on_growing_are_added_as_they_are_written(
+    updates: int, unique: bool, dtype: str
+) -> None:
+    def step(table: Any, rows: Any, added: Any) -> Any:
+        return table.at[rows].add(added, unique_indices=unique)
+
+    types = (((4, 8), "bfloat16"), ((updates,), "int32"), ((updates, 8), "bfloat16"))
+    found = trace(step, *(jax.ShapeDtypeStruct(*each) for each in types))
+    adding = [n for n in found.graph.nodes if n.op == "scatter-add"]
+    assert [n.outputs[0].dtype for n in adding] == [dtype]
+    assert len(found.warnings) == (dtype == "float32")
+
+
+def test_scatters_in_loops_are_counted() -> None:
+    def step(table: Any, rows: Any, added: Any) -> Any:
+        return jax.lax.scan(lambda t, i: (t.at[i].add(added), None), table, rows)[0]
+
+    types = (((4, 8), "bfloat16"), ((3, 2048), "int32"), ((2048, 8), "bfloat16"))
+    found = trace(step, *(jax.ShapeDtypeStruct(*each) for each in types))
+    assert [text.split(" of ")[0] for text in found.warnings] == ["1 scatter"]

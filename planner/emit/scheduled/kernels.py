@@ -138,7 +138,8 @@ class KernelPrices:
         each = pairs(
             queries, keys, causal=causal, window=int(window.group(1)) if window else None
         )  # fmt: skip
-        unequal = max(keys - each / queries, 0.0) if causal and not window else 0.0
+        last = min(queries, keys)  # query t sees keys up to t
+        unequal = max(last - each / queries, 0.0) if causal and not window else 0.0
         return float(
             self.compute.attention_s(
                 batch * heads, key_heads, each, keys, features, dtype_name(query.dtype),

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from costmodel import full_bytes, mapped_collectives, wire_bytes
-from ir import Mesh
+from ir import HALVES, Mesh
 from ir.analysis import FlatOp
 
 from ...common.units_text import bytes_text
@@ -41,7 +41,6 @@ SAME = 1e-3
 Key = tuple[str, int]  # kind, devices of a group
 Sums = dict[Key, tuple[float, float]]  # bytes, count
 PERMUTE, SUM = "collective-permute", "all-reduce"
-HALVES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
