@@ -161,7 +161,7 @@ def test_a_causal_kernel_of_few_queries_sees_few_keys(queries: int) -> None:
 
 
 def test_kernels_with_a_bias_are_priced_as_timed() -> None:
-    timed = {}
+    timed: dict[tuple[str, str], float] = {}
     with TIMED.open(newline="") as file:
         for row in csv.DictReader(line for line in file if not line.startswith("#")):
             timed[row["op"], row["sizes"]] = 1e-6 * float(row["kernel_us"])
