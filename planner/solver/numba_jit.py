@@ -1,3 +1,4 @@
+# pyright: basic
 """Loops over arrays, compiled by Numba on first use and kept on disk between runs."""
 
 from __future__ import annotations
@@ -7,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import caching
+from numba.core.runtime.nrt import rtsys
 
 Loop = Callable[..., Any]
 F = TypeVar("F", bound=Loop)
@@ -64,9 +67,24 @@ def interpret() -> Interpreted:
     return _interpreted[0]
 
 
+class _Cache(caching.FunctionCache):
+    """Numba's cache on disk, which loads machine code without what only a compilation needs.
+
+    Numba registers everything that it can compile before it looks into its cache: half a second,
+    and SciPy's linear algebra. Where the cache has nothing, its compiler does that itself.
+    """
+
+    def load_overload(self, sig: object, target_context: Any) -> Any:
+        rtsys.initialize(target_context)  # which arrays that the loops make need
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
 def _compiled(loop: Loop) -> Any:
     njit = cast(Any, numba).njit
     try:
-        return njit(cache=True, nogil=True)(loop)
+        found = njit(cache=True, nogil=True)(loop)
     except RuntimeError:  # Numba found no place for its cache
         return njit(nogil=True)(loop)
+    found._cache = _Cache(loop)
+    return found

@@ -85,6 +85,15 @@ def pass_over(  # noqa: C901
 
 
 @compiled
+def least_of(values: Floats) -> float:
+    """The least value; NumPy's own would import all of Numba's array functions with the loop."""
+    least = np.inf
+    for n in range(len(values)):
+        least = values[n] if values[n] < least else least
+    return least
+
+
+@compiled
 def bound_of(
     first: Ints, ends: Ints, table: Ints, pool: Floats, into: Ints, message: Floats, mass: Floats
 ) -> float:
@@ -92,7 +101,7 @@ def bound_of(
     widest = 1
     for v in range(len(first) - 1):
         own = mass[first[v] : first[v + 1]]
-        total += own.min()
+        total += least_of(own)
         widest = max(widest, len(own))
     lowest = np.empty(widest)
     for e in range(len(ends)):
@@ -125,7 +134,7 @@ def slack_of(
     for v in range(len(first) - 1):
         own = mass[first[v] : first[v + 1]]
         widest = max(widest, len(own))
-        least = own.min()
+        least = least_of(own)
         for i in range(len(own)):
             level[first[v] + i] = slack[first[v] + i] = own[i] - least
     lowest, nearest, rows_nearest = np.empty(widest), np.empty(widest), np.empty(widest)
@@ -151,7 +160,7 @@ def slack_of(
                 left = row[j] - given[j] - mine + other[j]
                 here = left if left < here else here
             rows_nearest[i] = here
-        least = low.min()
+        least = least_of(low)
         for i in range(rows):
             above[i] += rows_nearest[i] - least
         for j in range(columns):
@@ -166,7 +175,7 @@ def levelled(
     total = 0.0
     for v in range(len(first) - 1):
         own, level = mass[first[v] : first[v + 1]], cost[first[v] : first[v + 1]]
-        least = own.min()
+        least = least_of(own)
         total += least
         for i in range(len(own)):
             level[i] = own[i] - least
@@ -180,7 +189,7 @@ def levelled(
             mine, left = message[into[e, 0] + i], made[i * columns : (i + 1) * columns]
             for j in range(columns):
                 left[j] = row[j] - mine - given[j]
-        least = made.min()
+        least = least_of(made)
         total += least
         for n in range(rows * columns):
             made[n] -= least

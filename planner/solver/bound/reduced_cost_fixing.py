@@ -52,7 +52,9 @@ def _forbid(
 ) -> None:  # fmt: skip
     lowest = np.empty(len(first) - 1)
     for v in range(len(lowest)):
-        lowest[v] = mass[first[v] : first[v + 1]].min()
+        lowest[v] = np.inf
+        for own in mass[first[v] : first[v + 1]]:
+            lowest[v] = own if own < lowest[v] else lowest[v]
     for e in range(len(ends)):
         u, v = ends[e, 0], ends[e, 1]
         rows, columns = first[u + 1] - first[u], first[v + 1] - first[v]

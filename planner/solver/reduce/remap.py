@@ -51,7 +51,7 @@ class Remap:
 
     def project(self, choice: Ints) -> Ints:
         """The new problem's choice that is most like one of the old problem."""
-        place = np.cumsum(self.sizes) - self.sizes
+        place = np.concatenate(([0], np.cumsum(self.sizes)))
         return _likest(self.follows, self.at, self.option, self.sizes, place, choice)
 
     @property
@@ -63,7 +63,7 @@ class Remap:
 @compiled
 def _likest(follows: Ints, at: Ints, option: Ints, sizes: Ints, place: Ints, choice: Ints) -> Ints:
     count = len(sizes)
-    alike = np.zeros(int(sizes.sum()), dtype=np.int64)
+    alike = np.zeros(place[-1], dtype=np.int64)
     for v in range(len(follows)):
         r = follows[v]
         if r < 0:

@@ -33,6 +33,18 @@ print(len(begin()))
 warm()
 print(sum(sum(loop.stats.cache_misses.values()) for loop in loops))
 """
+LOADS = """
+import sys
+from planner.solver.numba_processes import warm
+warm()
+print("numba.np.linalg" in sys.modules)
+"""
+
+
+def test_loops_on_disk_are_loaded_without_what_numba_compiles() -> None:
+    warm()  # which puts them there
+    run = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False"]
 
 
 def test_interpreted_loops_are_called_with_the_types_of_compiled_ones() -> None:
