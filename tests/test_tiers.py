@@ -174,6 +174,7 @@ BASIC: tuple[str, ...] = (
     "planner/sharding/padding/nodes.py",
     "planner/sharding/rewrite/retrace.py",
     "planner/solver/exact/highs.py",
+    "planner/solver/numba_jit.py",
     "planner/training/custom_derivatives.py",
     "planner/training/derivative_rules.py",
     "planner/training/equation_list.py",
