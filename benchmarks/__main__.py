@@ -59,10 +59,10 @@ BENCHES = (
     "written-attention",
 )
 WITH_VALUE = (  # of single benches
-    "--before", "--checkout", "--count", "--data", "--first", "--jobs", "--keep", "--limit",
-    "--measure", "--mesh", "--minutes", "--nodes", "--only", "--padded", "--pipelines",
-    "--programs", "--python", "--repeat", "--rewrites", "--seed", "--sequences", "--training",
-    "--workers",
+    "--before", "--checkout", "--count", "--data", "--estimated", "--first", "--jobs", "--keep",
+    "--limit", "--measure", "--mesh", "--minutes", "--nodes", "--only", "--padded", "--patience",
+    "--pipelines", "--programs", "--python", "--repeat", "--rewrites", "--seed", "--sequences",
+    "--training", "--workers",
 )  # fmt: skip
 USUAL = ("oracles", "plan-time")  # verify needs a plugin, see its file
 

@@ -7,10 +7,11 @@ Stages of equal layers of a GPT without dropout, in the same plan, on host devic
 ways take steps in turn, and a row has the least of each. `dispatch_us` is the processor time that
 the starting thread has spent when a step of the first way is on its way, over the number of tasks:
 on host devices with what they compute in that thread. `--dispatch` takes a loss of 4x4 products, so
-that little else is in it, and has `start_us` too: that of starting the tasks alone, without what is
-done once a step (micro-batches are cut, sums added, parameters updated); `tasks_per_s` is the
-inverse of the first. `expected` is the step in rounds over that of the schedule, both simulated
-with the seconds that tasks have when they run alone.
+that little else is in it, all numbers are medians of steps, and there are two more: `start_us` is
+that of starting the tasks alone, without what is done once a step (micro-batches are cut, sums
+added, parameters updated), and `own_us` what is left of it where JAX's calls, of programs and of
+copies, return at once; `tasks_per_s` is the inverse of `start_us`. `expected` is the step in rounds
+over that of the schedule, both simulated with the seconds that tasks have when they run alone.
 
 With `--gpus` the one program is compiled by XLA for 8 H100s, without one, and each permute
 is listed with what its schedule has between start and end: `beside` says which branches.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 os.environ.setdefault(
@@ -39,6 +41,7 @@ from benchmarks.pipeline_steps import costs_of, task_times
 from examples import gpt
 from ir.jax_compilers import platform_named
 from planner.emit.compilers import devices_for
+from planner.emit.pipeline.prepared import Start, start_each
 from planner.emit.pipeline.runtime import Run
 from planner.emit.scheduled.instructions import HloProgram
 from planner.pipeline.cut.opened_loss import opened
@@ -52,6 +55,7 @@ CASES = [
     for s in (2, 4)
     for name in ("gpipe", "1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2")
 ]
+IN_TURN = [(s, name) for s in (2, 4) for name in ("interleaved", "zb-v", "chimera")]
 QUICK = [(2, "1f1b-eager")]
 
 
@@ -115,7 +119,7 @@ def on_hosts(stages: int, schedule: str) -> dict[str, object]:
 
 
 def dispatch(stages: int, schedule: str) -> dict[str, object]:
-    """Seconds of starting tasks that compute next to nothing."""
+    """Microseconds of starting tasks that compute next to nothing."""
 
     def loss_of(params: Any, batch: Any) -> Any:
         x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch["x"], params["w"])
@@ -137,17 +141,33 @@ def dispatch(stages: int, schedule: str) -> dict[str, object]:
     starts: list[float] = []
     for _ in range(3 * ROUNDS):
         run = Run(pipeline, pipeline.flat(held[0], 0, pipeline.where), pipeline.cut(batch))
+        jax.block_until_ready(run.env)
         begun = time.thread_time()
-        for task in pipeline.order:
-            run.start(task)
+        run.start_all()
         starts.append(time.thread_time() - begun)
-        jax.block_until_ready((run.outputs, run.acc))
-    each = min(seconds) / len(pipeline.order)
+        jax.block_until_ready(run.env)
+    own: list[float] = []
+    alone = [at_once(start) for start in pipeline.prepared.starts]
+    for _ in range(3 * ROUNDS):
+        env: list[Any] = [None] * pipeline.prepared.count
+        begun = time.thread_time()
+        start_each(alone, env)
+        own.append(time.thread_time() - begun)
+    whole_us, start_us, own_us = (
+        float(np.median(found)) / len(pipeline.order) * 1e6 for found in (seconds, starts, own)
+    )
     return {
         "stages": stages, "schedule": schedule, "tasks": len(pipeline.order),
-        "dispatch_us": each * 1e6, "start_us": min(starts) / len(pipeline.order) * 1e6,
-        "tasks_per_s": 1 / each,
+        "dispatch_us": whole_us, "start_us": start_us, "own_us": own_us,
+        "tasks_per_s": 1e6 / start_us,
     }  # fmt: skip
+
+
+def at_once(start: Start) -> Start:
+    """A start whose program and copies return what is there."""
+    nothing = (None,) * (start.outs.stop - start.outs.start)
+    sends = tuple((source, copy, lambda x: x) for source, copy, _ in start.sends)
+    return replace(start, call=lambda *args: nothing, sends=sends)
 
 
 def for_gpus(stages: int, schedule: str) -> dict[str, object]:
@@ -189,7 +209,8 @@ def main(quick: bool = False) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     ways = {"--gpus": for_gpus, "--dispatch": dispatch}
     run = next((way for name, way in ways.items() if name in sys.argv), on_hosts)
-    for stages, schedule in QUICK if quick else CASES:
+    cases = CASES + (IN_TURN if run is dispatch else [])
+    for stages, schedule in QUICK if quick else cases:
         rows.append(run(stages, schedule))
         print(
             "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .run import run_many, table
+from .run import PATIENCE_S, run_many, table
 from .worker import WORK, Row
 
 KEPT = Path("fuzz-found")
@@ -36,7 +36,8 @@ def _part(work: str, count: int, given: argparse.Namespace, until: float) -> dic
         numbers = range(given.only, given.only + 1)
     start = time.monotonic()
     keep = Path(given.keep) if work == "programs" else None
-    totals = run_many(work, given.seed, numbers, until - start, given.jobs, keep, _say)
+    left, patience_s = until - start, given.patience
+    totals = run_many(work, given.seed, numbers, left, given.jobs, keep, _say, patience_s)
     wall_s = time.monotonic() - start
     print(table(work, totals, wall_s), flush=True)
     return {
@@ -63,6 +64,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--programs", type=int, default=0, help="how many random programs")
     parser.add_argument("--training", type=int, default=0, help="how many random training steps")
     parser.add_argument("--pipelines", type=int, default=0, help='how many with pipeline="auto"')
+    parser.add_argument("--estimated", type=int, default=0, help="the same without the proof")
     parser.add_argument(
         "--rewrites", type=int, default=0, help="how often each row of the catalogue is applied"
     )
@@ -73,6 +75,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="number of the first")
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after so many")
     parser.add_argument("--only", type=int, help="the program of one number")
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds for one case")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--keep", default=str(KEPT), help="folder for what goes wrong, cut down")
     return parser.parse_known_args(arguments)[0]

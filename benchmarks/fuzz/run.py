@@ -22,7 +22,7 @@ from .program import encoded
 from .worker import Row
 
 MOST = 400  # cases of one process: what JAX keeps of them would fill the memory
-PATIENCE_S = 300.0  # with one case; devices that wait for each other wait for ever
+PATIENCE_S = 300.0  # with one case, idle; devices that wait for each other wait for ever
 FLAGS = "--xla_force_host_platform_device_count=8"
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,7 +62,7 @@ class Totals:
 
 def run_many(
     work: str, seed: int, numbers: range, seconds: float, jobs: int, keep: Path | None,
-    each: Callable[[Row], None] = lambda _: None,
+    each: Callable[[Row], None] = lambda _: None, patience_s: float = PATIENCE_S,
 ) -> Totals:  # fmt: skip
     """Runs cases in `jobs` processes.
 
@@ -74,12 +74,13 @@ def run_many(
         jobs: processes.
         keep: folder for what goes wrong, cut down.
         each: hears of each case.
+        patience_s: for one case, after which its process is ended.
     """
     totals, lock = Totals(), threading.Lock()
     until = time.monotonic() + seconds
 
     def run(part: range) -> None:
-        for row in _rows(work, seed, part, until, shrink=keep is not None):
+        for row in _rows(work, seed, part, until, patience_s, shrink=keep is not None):
             with lock:
                 totals.add(row)
                 if keep is not None and row.case is not None:
@@ -95,14 +96,16 @@ def run_many(
     return totals
 
 
-def _rows(work: str, seed: int, numbers: range, until: float, *, shrink: bool) -> Iterator[Row]:
+def _rows(
+    work: str, seed: int, numbers: range, until: float, patience_s: float, *, shrink: bool
+) -> Iterator[Row]:
     """Rows of these numbers; what a case does to its process ends with that process."""
     while len(numbers) and time.monotonic() < until:
-        last, part = None, numbers[:MOST]
+        last, since, part = None, time.monotonic(), numbers[:MOST]
         with tempfile.TemporaryFile() as errors:
             left = until - time.monotonic()
-            for row in _process(work, seed, part, left, errors, shrink=shrink):
-                last = row
+            for row in _process(work, seed, part, left, patience_s, errors, shrink=shrink):
+                last, since = row, time.monotonic()
                 if not row.begun:
                     yield row
             errors.seek(0)
@@ -110,7 +113,8 @@ def _rows(work: str, seed: int, numbers: range, until: float, *, shrink: bool) -
         if last is None:
             raise RuntimeError(f"a process of random {work} ended before it began: {reason}")
         if last.begun:
-            outcome = Outcome("crashed", reason)
+            is_late = time.monotonic() - since >= patience_s
+            outcome = Outcome("crashed", f"no answer in {patience_s:g} s" if is_late else reason)
             if work == "programs" and not _runs_on_one_device(seed, last.number):
                 outcome = Outcome("no program", "XLA ends the process on one device too")
             yield msgspec.structs.replace(last, begun=False, outcome=outcome)
@@ -131,8 +135,9 @@ def _runs_on_one_device(seed: int, number: int) -> bool:
 
 
 def _process(
-    work: str, seed: int, numbers: range, seconds: float, errors: IO[bytes], *, shrink: bool
-) -> Iterator[Row]:
+    work: str, seed: int, numbers: range, seconds: float, patience_s: float, errors: IO[bytes], *,
+    shrink: bool,
+) -> Iterator[Row]:  # fmt: skip
     """Rows of one process, which writes its last words to `errors`."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
     if work != "programs":  # which say so at each compilation
@@ -146,7 +151,7 @@ def _process(
     ) as process:  # fmt: skip
         assert process.stdout is not None
         while True:
-            patience = threading.Timer(PATIENCE_S, process.kill)
+            patience = threading.Timer(patience_s, process.kill)
             patience.start()
             line = process.stdout.readline()
             patience.cancel()

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from tests.planner.pipeline.unproved import without_proof
+
 from .auto_pipelines import tried_in_stages
 from .case import Case, Outcome, padded_case, random_case, run, unsharded
 from .rewrites import rewrites
@@ -71,6 +73,17 @@ def training(seed: int, number: int, shrink: bool) -> Row:
 def pipelines(seed: int, number: int, shrink: bool) -> Row:
     """A random training step planned with pipeline="auto", against the step without a plan."""
     del shrink
+    return _in_stages(seed, number)
+
+
+def estimated(seed: int, number: int, shrink: bool) -> Row:
+    """The same, with the pipeline chosen by estimates alone."""
+    del shrink
+    with without_proof():
+        return _in_stages(seed, number)
+
+
+def _in_stages(seed: int, number: int) -> Row:
     start = time.monotonic()
     found = tried_in_stages(seed * FAR + number)
     verdict = "wrong" if found.wrong else "refused" if found.refused else "right"
@@ -92,8 +105,8 @@ def rules(seed: int, number: int, shrink: bool) -> Row:
 
 FAR = 1_000_000  # seeds of different runs share no case
 WORK: Mapping[str, Callable[[int, int, bool], Row]] = {
-    "padded": padded, "pipelines": pipelines, "programs": program, "rewrites": rules,
-    "training": training,
+    "estimated": estimated, "padded": padded, "pipelines": pipelines, "programs": program,
+    "rewrites": rules, "training": training,
 }  # fmt: skip
 
 

@@ -45,6 +45,11 @@ def _alone(found: Any, devices: Devices) -> Any:
     return found
 
 
+def alone(call: Callable[..., Any], devices: Devices) -> Callable[..., Any]:
+    """A jitted function, whose results are waited for where that is needed."""
+    return lambda *args: _alone(call(*args), devices)
+
+
 def away(shape: Sequence[int], dtype: Any, sharding: Sharding) -> Array:
     """An array on devices of other processes."""
     return jax.make_array_from_single_device_arrays(tuple(shape), sharding, [], dtype=dtype)

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ir import IRError
 from ir.trace import Program
 
 from ...pipeline.cut.forward_backward import Part, nodes_behind, part_of
@@ -25,42 +23,27 @@ from .processes import away, is_here, started
 Array = Any
 
 
-FORWARD = ("params", "batch", "takes")
-INPUT = (*FORWARD, "slopes", "saved")
-BACKWARD = (*INPUT, "sums")
-WEIGHT = (*BACKWARD, "between")
-
-
 @dataclass(frozen=True)
 class Compiled:
     """A part of a stage's program, jitted.
 
-    count: values that it is given.
-    pick: those that it reads, of those that it is given.
+    reads: values of the stage's program that it takes.
+    count: results.
     """
 
-    count: int
-    pick: Callable[[Sequence[Array]], Sequence[Array]]
     call: Any
-    layout: Layout
-    known: dict[Any, Any] = field(default_factory=dict)
-
-    @cached_property
-    def _is_alone(self) -> bool:
-        """Whether there are no other processes."""
-        return jax.process_count() == 1
-
-    def __call__(self, given: Sequence[Array]) -> list[Array]:
-        if len(given) != self.count:
-            raise IRError(f"a part of a stage takes {self.count} values, got {len(given)}")
-        args = self.pick(given)
-        if self._is_alone:
-            return list(self.call(*args))
-        return list(started(self.call, args, self.layout.devices, self.layout.whole, self.known))
+    reads: tuple[int, ...]
+    count: int
 
 
 class ChunkPrograms:
     """What the runtime calls for one chunk.
+
+    forward: values given, then those saved; without these if they are computed again.
+    again: what the forward pass would have saved; None if it does.
+    backward: outgoing gradients, then new sums.
+    input_gradient: outgoing gradients, then what the weight gradient reads of them.
+    weight_gradient: new sums.
 
     Args:
         program: of its stage.
@@ -86,14 +69,14 @@ class ChunkPrograms:
         outputs = parts.forward.makes
         light = part_of(traced, _behind(traced, outputs[:gives]), outputs[:gives])
         saves = part_of(traced, _behind(traced, outputs[gives:]), outputs[gives:])
-        self._gives = gives
         self._known: dict[Any, Any] = {}
         first = light if recompute else parts.forward
-        self._forward = self._jit(first, f"{name}_forward", FORWARD)
-        self._saves = self._jit(saves, f"{name}_recompute", FORWARD) if recompute else None
-        self._backward = self._jit(parts.backward, f"{name}_backward", BACKWARD, program.outgoing)
-        self._input = self._jit(parts.input_gradient, f"{name}_input_gradient", INPUT)
-        self._weight = self._jit(parts.weight_gradient, f"{name}_weight_gradient", WEIGHT, ())
+        self.forward = self._jit(first, f"{name}_forward")
+        self.again = self._jit(saves, f"{name}_recompute") if recompute else None
+        sent = len(program.outgoing)
+        self.backward = self._jit(parts.backward, f"{name}_backward", sent)
+        self.input_gradient = self._jit(parts.input_gradient, f"{name}_input_gradient")
+        self.weight_gradient = self._jit(parts.weight_gradient, f"{name}_weight_gradient", 0)
 
     @property
     def stage(self) -> Stage:
@@ -112,76 +95,20 @@ class ChunkPrograms:
     def outgoing(self) -> tuple[Slope, ...]:
         return self.program.outgoing
 
-    def _jit(
-        self, part: Part, name: str, kinds: Sequence[str], slopes: Sequence[Slope] | None = None
-    ) -> Compiled:
-        """A part that is given values of some kinds.
+    def _jit(self, part: Part, name: str, others: int | None = None) -> Compiled:
+        """A part, jitted.
 
-        `slopes` are results before the sums of gradients, if it makes those.
+        `others` are the results before the sums of gradients, if it makes those; the old ones are
+        donated.
         """
-        args, parts = self.program.args, self.program.parts
-        values = {**args, "saved": parts.saved, "between": parts.between}
-        given = [v for kind in kinds for v in values[kind]]
-        place = {v: k for k, v in enumerate(given)}
-        added = 0 if slopes is None else len(part.makes) - len(slopes)
-        call = self.layout.jit(part, name, set(args["sums"]), added)
-        return Compiled(len(given), _picked([place[v] for v in part.reads]), call, self.layout)
+        sums = set(self.program.args["sums"])
+        added = 0 if others is None else len(part.makes) - others
+        call = self.layout.jit(part, name, sums, added)
+        return Compiled(call, part.reads, len(part.makes))
 
     def goals(self, kind: str) -> list[Any]:
         """Shardings that arguments of one kind must have; None where any will do."""
         return [self.layout.goal(v) for v in self.program.args[kind]]
-
-    def forward(
-        self, params: Sequence[Array], batch: Sequence[Array], takes: Sequence[Array]
-    ) -> tuple[list[Array], list[Array] | None]:
-        """Values given, and what is saved; nothing (None) if it is computed again later."""
-        found = self._forward([*params, *batch, *takes])
-        return found[: self._gives], None if self.recompute else found[self._gives :]
-
-    def again(
-        self, params: Sequence[Array], batch: Sequence[Array], takes: Sequence[Array]
-    ) -> list[Array]:
-        """What the forward pass would have saved."""
-        assert self._saves is not None
-        return self._saves([*params, *batch, *takes])
-
-    def backward(
-        self,
-        params: Sequence[Array],
-        batch: Sequence[Array],
-        takes: Sequence[Array],
-        saved: Sequence[Array],
-        slopes: Sequence[Array],
-        sums: Sequence[Array],
-    ) -> tuple[list[Array], list[Array]]:
-        """Outgoing gradients and new sums; the old ones are donated."""
-        found = self._backward([*params, *batch, *takes, *slopes, *saved, *sums])
-        return found[: len(self.outgoing)], found[len(self.outgoing) :]
-
-    def input_gradient(
-        self,
-        params: Sequence[Array],
-        batch: Sequence[Array],
-        takes: Sequence[Array],
-        saved: Sequence[Array],
-        slopes: Sequence[Array],
-    ) -> tuple[list[Array], list[Array]]:
-        """Outgoing gradients, and what the weight gradient reads of them."""
-        found = self._input([*params, *batch, *takes, *slopes, *saved])
-        return found[: len(self.outgoing)], found[len(self.outgoing) :]
-
-    def weight_gradient(
-        self,
-        params: Sequence[Array],
-        batch: Sequence[Array],
-        takes: Sequence[Array],
-        saved: Sequence[Array],
-        slopes: Sequence[Array],
-        between: Sequence[Array],
-        sums: Sequence[Array],
-    ) -> list[Array]:
-        """New sums of gradients; the old ones are donated."""
-        return self._weight([*params, *batch, *takes, *slopes, *saved, *sums, *between])
 
     def zeros(self) -> list[Array]:
         """Sums of no gradients."""
@@ -212,13 +139,6 @@ class ChunkPrograms:
         if not is_here(self.layout.devices):
             return away(filled.shape, filled.dtype, goal)
         return jax.device_put(filled, goal)
-
-
-def _picked(places: Sequence[int]) -> Callable[[Sequence[Array]], Sequence[Array]]:
-    """Takes the values at some places out of a sequence."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda given: [given[k] for k in places]
 
 
 def _behind(program: Program, ends: Sequence[Any]) -> set[int]:

@@ -7,8 +7,9 @@ group of devices in the order of its own tasks. Arrays go from group to group by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -22,6 +23,8 @@ from ..given import leaves_like, refuse_used
 from .feed import Feed, Whole
 from .holdings import Pieces, copied, placed
 from .places import Stack, Where
+from .prepare import prepared
+from .prepared import Env, Prepared, start_each
 from .processes import started
 from .programs import ChunkPrograms
 from .transfer import Devices, sent, whole
@@ -59,6 +62,23 @@ class Pipeline:
     stored: tuple[dict[tuple[int, int], Any], ...]  # of params and state: (leaf, piece) -> sharding
     whole: Whole | None = None  # values computed from the whole batch
 
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The starts of all tasks."""
+        return self._prepared(self.order)
+
+    @cached_property
+    def _forwards(self) -> Prepared:
+        """The starts of the forward programs alone."""
+        return self._prepared([task for task in self.order if task.kind is Kind.FORWARD])
+
+    def _prepared(self, order: Sequence[Task]) -> Prepared:
+        rows = {at: feed.parts.count if feed.parts else 1 for at, feed in self.feeds.items()}
+        finish = [(stage, key) for stage, key, _ in self.finish]
+        return prepared(
+            order, self.schedule, self.chunks, self.groups, self.route, self.goals, finish, rows
+        )
+
     @public
     @unmeshed
     def __call__(self, params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, Any]:
@@ -66,8 +86,7 @@ class Pipeline:
         state = self.flat(opt_state, 1, self.state_where)
         sums = self.first_sums(held, batch)
         run = Run(self, held, self.cut(batch, sums))
-        for task in self.order:
-            run.start(task)
+        run.start_all()
         results = self.finished(run.results(), batch)
         sums = run.sums()
         del run
@@ -134,11 +153,8 @@ class Pipeline:
         """
         if self.whole is None or not self.whole.twice:
             return []
-        run = Run(self, held, self.cut(batch))
-        for task in self.order:
-            if task.kind is Kind.FORWARD:
-                run.start(task)
-                run.drop(task)
+        run = Run(self, held, self.cut(batch), self._forwards)
+        run.start_all()
         return self.whole.sums(run.results())
 
     def cut(self, batch: Any, sums: Sequence[Array] = ()) -> dict[tuple[int, int], Sequence[Array]]:
@@ -175,26 +191,31 @@ def _whole(parts: Sequence[Array], where: Where) -> Any:
 
 
 class Run:
-    """One step as it runs: what has been computed and is still needed."""
+    """One step as it runs: its arrays that are still needed.
+
+    Args:
+        pipeline: that takes the step.
+        held: parameters in their places.
+        rows: (chunk, leaf of the batch) -> micro-batches.
+        starts: what is started; all tasks if None.
+    """
 
     def __init__(
-        self, pipeline: Pipeline, held: Sequence[Any], rows: dict[tuple[int, int], Any]
-    ) -> None:
-        self.pipeline, self.rows = pipeline, rows
+        self, pipeline: Pipeline, held: Sequence[Any], rows: dict[tuple[int, int], Any],
+        starts: Prepared | None = None,
+    ) -> None:  # fmt: skip
+        self.pipeline, self.prepared = pipeline, starts or pipeline.prepared
         self.home = pipeline.schedule.placement.device
-        self.stage = pipeline.schedule.placement.stage
-        self.params = [self._params(c, held) for c in range(len(pipeline.chunks))]
-        self.ends = [
-            [(p, chunk.stage.gives.index(key)) for p, (s, key, _) in enumerate(pipeline.finish)
-             if s == self.stage[c]]
-            for c, chunk in enumerate(pipeline.chunks)
-        ]  # fmt: skip
-        self.acc = [chunk.zeros() for chunk in pipeline.chunks]
-        self.boxes: dict[tuple[Any, ...], Array] = {}  # (stage, micro-batch, key, sender)
-        self.saved: dict[tuple[int, int], Any] = {}
-        self.taken: dict[tuple[int, int], list[Array]] = {}
-        self.between: dict[tuple[int, int], Any] = {}
-        self.outputs: dict[tuple[int, int], Array] = {}  # (position, micro-batch)
+        made, env = self.prepared, [None] * self.prepared.count
+        for c, chunk in enumerate(pipeline.chunks):
+            env[made.params[c]] = self._params(c, held)
+            env[made.zeros[c]] = chunk.zeros()
+        for at, part in made.rows.items():
+            env[part] = rows[at]
+        for c, number in made.seeds.items():
+            env[number] = pipeline.seeds[c]
+        self.env: Env = env
+        self.starts = made.here(env)
 
     def _params(self, c: int, held: Sequence[Any]) -> list[Array]:
         """A chunk's parameters as its programs want them; copies of what it does not own."""
@@ -207,73 +228,13 @@ class Run:
     def _devices(self, c: int) -> Devices:
         return self.pipeline.groups[self.home[c]]
 
-    def _batch(self, c: int, m: int) -> list[Array]:
-        leaves = self.pipeline.chunks[c].stage.batch
-        return [self.rows[c, leaf][m] for leaf in leaves]
+    def start_all(self) -> None:
+        """Starts all tasks."""
+        start_each(self.starts, self.env)
 
     def start(self, task: Task) -> None:
-        _TASKS[task.kind](self, task.chunk, task.microbatch)
-
-    def _forward(self, c: int, m: int) -> None:
-        chunk, s = self.pipeline.chunks[c], self.stage[c]
-        takes = [self.boxes.pop((s, m, key)) for key in chunk.stage.takes]
-        gives, self.saved[c, m] = chunk.forward(self.params[c], self._batch(c, m), takes)
-        self.taken[c, m] = takes
-        for key, x in zip(chunk.stage.gives, gives, strict=True):
-            for reader in chunk.readers[key]:
-                target = self.pipeline.route[m][reader]
-                goal = self.pipeline.goals[target, "takes", key]
-                self.boxes[reader, m, key] = sent(x, self._devices(target), goal)
-        for position, at in self.ends[c]:
-            self.outputs[position, m] = gives[at]
-
-    def drop(self, task: Task) -> None:
-        """Keeps nothing of a forward program for its backward program."""
-        del self.saved[task.chunk, task.microbatch], self.taken[task.chunk, task.microbatch]
-
-    def _again(self, c: int, m: int) -> None:
-        chunk = self.pipeline.chunks[c]
-        if self.saved[c, m] is None:
-            self.saved[c, m] = chunk.again(self.params[c], self._batch(c, m), self.taken[c, m])
-
-    def _slopes(self, c: int, m: int) -> list[Array]:
-        chunk, s = self.pipeline.chunks[c], self.stage[c]
-        found = [self.boxes.pop((s, m, slope.key, slope.source)) for slope in chunk.incoming]
-        if s == self.pipeline.finish[0][0]:
-            found.append(self.pipeline.seeds[c])
-        return found
-
-    def _back(self, c: int, m: int, slopes: Sequence[Array]) -> None:
-        chunk = self.pipeline.chunks[c]
-        for slope, x in zip(chunk.outgoing, slopes, strict=True):
-            target = self.pipeline.route[m][slope.target]
-            goal = self.pipeline.goals[target, slope.source, slope.key]
-            moved = sent(x, self._devices(target), goal)
-            self.boxes[slope.target, m, slope.key, slope.source] = moved
-
-    def _inputs(self, c: int, m: int) -> tuple[list[Array], list[Array], list[Array], Any]:
-        self._again(c, m)
-        return self.params[c], self._batch(c, m), self.taken[c, m], self.saved[c, m]
-
-    def _backward(self, c: int, m: int) -> None:
-        chunk = self.pipeline.chunks[c]
-        slopes = self._slopes(c, m)
-        sent_back, self.acc[c] = chunk.backward(*self._inputs(c, m), slopes, self.acc[c])
-        del self.saved[c, m], self.taken[c, m]
-        self._back(c, m, sent_back)
-
-    def _input_gradient(self, c: int, m: int) -> None:
-        chunk = self.pipeline.chunks[c]
-        slopes = self._slopes(c, m)
-        sent_back, between = chunk.input_gradient(*self._inputs(c, m), slopes)
-        self.between[c, m] = (slopes, between)
-        self._back(c, m, sent_back)
-
-    def _weight_gradient(self, c: int, m: int) -> None:
-        slopes, between = self.between.pop((c, m))
-        chunk = self.pipeline.chunks[c]
-        self.acc[c] = chunk.weight_gradient(*self._inputs(c, m), slopes, between, self.acc[c])
-        del self.saved[c, m], self.taken[c, m]
+        """Starts one task; those before it in the order have been."""
+        start_each([start for start in self.starts if start.task == task], self.env)
 
     def results(self) -> list[Array]:
         """The loss and the leaves of aux."""
@@ -281,9 +242,9 @@ class Run:
         for position, (stage, _, join) in enumerate(self.pipeline.finish):
             count = self.pipeline.schedule.microbatches
             target = self._devices(self.pipeline.route[0][stage])
-            parts = [sent(self.outputs[position, m], target) for m in range(count)]
+            numbers = [self.prepared.results[position, m] for m in range(count)]
+            parts = [sent(self.env[k], target) for k in numbers]
             found.append(self._started(join, parts, target))
-        self.outputs.clear()
         return found
 
     def sums(self) -> list[list[Array]]:
@@ -291,10 +252,10 @@ class Run:
         terms: dict[tuple[int, int], list[Array]] = {}
         for c, chunk in enumerate(self.pipeline.chunks):
             uses = [u for u, moves in zip(chunk.stage.params, chunk.moves, strict=True) if moves]
-            for use, x in zip(uses, chunk.finish(self.acc[c]), strict=True):
+            for use, x in zip(uses, chunk.finish(self.env[self.prepared.sums[c]]), strict=True):
                 n = _number(use, self.pipeline.where[use.leaf])
                 terms.setdefault((use.leaf, n), []).append(x)
-        self.acc.clear()
+        self.env.clear()
         found: list[list[Array]] = []
         for leaf, (where, moves) in enumerate(
             zip(self.pipeline.where, self.pipeline.moves, strict=True)
@@ -320,10 +281,6 @@ class Run:
         return started(call, args, devices, lambda rank: whole(devices, rank), {})
 
 
-_TASKS: Mapping[Kind, Callable[[Run, int, int], None]] = {
-    Kind.FORWARD: Run._forward, Kind.RECOMPUTE: Run._again, Kind.BACKWARD: Run._backward,
-    Kind.INPUT_GRADIENT: Run._input_gradient, Kind.WEIGHT_GRADIENT: Run._weight_gradient,
-}  # fmt: skip
 _add = jax.jit(jnp.add, donate_argnums=0)
 
 

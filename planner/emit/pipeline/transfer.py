@@ -10,9 +10,8 @@ smaller if it wants to.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from ir import IRError
-from ir.jax_compilers import copied_to
+from ir.jax_compilers import copier
 
 from .processes import away, crossed, is_here, is_one
 
@@ -98,55 +97,33 @@ def sent(x: Array, devices: Devices, goal: NamedSharding | None = None) -> Array
         devices: where it goes; if they are the same ones, in the same order, it stays.
         goal: how it shall lie there; the same parts as at the source, as far as possible, if None.
     """
-    way = _way(x.sharding, x.shape, devices, goal)
-    if way is None:
-        return _lying(x, goal)
-    if not way.is_one:
-        return _crossed(x, devices_of(x.sharding), devices, goal)
-    if not way.is_here:
-        return away(x.shape, x.dtype, goal or way.there)
-    if way.first is not None:
-        x = way.first(x)
-    x = copied_to(x, way.there) if way.is_even else jax.device_put(x, way.there)
-    return x if way.last is None else way.last(x)
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """How arrays of one sharding and shape get to other devices.
-
-    is_one: whether all devices are of one process; is_here: whether the target's are of this one.
-    is_even: whether there are as many devices at both ends.
-    first, last: reshard at the source and at the target, None where the array lies so already.
-    there: tiles that the source has after the first, on the target.
-    """
-
-    is_one: bool
-    is_here: bool
-    is_even: bool
-    first: Any
-    there: NamedSharding
-    last: Any
+    return way_to(x.sharding, x.shape, x.dtype, devices, goal)(x)
 
 
 @cache
-def _way(
-    lies: Sharding, shape: tuple[int, ...], devices: Devices, goal: NamedSharding | None
-) -> _Way | None:
-    """The way to other devices; None to the same ones."""
+def way_to(
+    lies: Sharding, shape: tuple[int, ...], dtype: Any, devices: Devices, goal: NamedSharding | None
+) -> Callable[[Array], Array]:
+    """How arrays of one sharding, shape and type get to other devices, see `sent`."""
     source = devices_of(lies)
     if source == devices:
-        return None
+        return partial(_lying, goal=goal)
+    if not is_one((*source, *devices)):
+        return partial(_crossed, source=source, devices=devices, goal=goal)
     between = common(tiles_of(goal or lies, shape), len(source), len(devices))
     here, there = tiled(source, between), tiled(devices, between)
-    rank = len(shape)
-    stays = lies.is_equivalent_to(here, rank)
-    arrives = goal is None or there.is_equivalent_to(goal, rank)
-    return _Way(
-        is_one((*source, *devices)), is_here(devices), len(source) == len(devices),
-        None if stays else _reshard(here), there,
-        None if arrives or goal is None else _reshard(goal),
-    )  # fmt: skip
+    if not is_here(devices):
+        return lambda x: away(shape, dtype, goal or there)
+    rank, ways = len(shape), list[Callable[[Array], Array]]()
+    if not lies.is_equivalent_to(here, rank):
+        ways.append(_reshard(here))
+    if len(source) == len(devices):
+        ways.append(copier(there, dtype))
+    else:
+        ways.append(partial(jax.device_put, device=there))
+    if goal is not None and not there.is_equivalent_to(goal, rank):
+        ways.append(_reshard(goal))
+    return ways[0] if len(ways) == 1 else lambda x: reduce(lambda x, way: way(x), ways, x)
 
 
 def _lying(x: Array, goal: NamedSharding | None) -> Array:
@@ -160,12 +137,21 @@ def _lying(x: Array, goal: NamedSharding | None) -> Array:
 
 def _crossed(x: Array, source: Devices, devices: Devices, goal: NamedSharding | None) -> Array:
     """The same between processes, each of which knows the goal but not what the others hold."""
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        raise IRError("keys of random numbers cannot go from process to process between stages")
+    refuse_keys(x.dtype, source, devices)
     wished = (1,) * x.ndim if goal is None else tiles_of(goal, x.shape)
     between = common(wished, len(source), len(devices))
     here, there = tiled(source, between), tiled(devices, between)
     return _lying(crossed(_lying(x, here), here, there, math.prod(between)), goal)
+
+
+def refuse_keys(dtype: Any, source: Devices, devices: Devices) -> None:
+    """Refuses to send keys of random numbers between processes.
+
+    Raises:
+        IRError: if that is asked for.
+    """
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key) and not is_one((*source, *devices)):
+        raise IRError("keys of random numbers cannot go from process to process between stages")
 
 
 def split_devices(devices: Sequence[Any], sizes: Sequence[int]) -> tuple[Devices, ...]:

@@ -27,6 +27,10 @@ from planner.training.step import build_step
 from planner.training.step_call import StepCall
 from tests.planner.programs import slow_machine
 
+# Schedules that stages run under, task by task.
+RUN = (
+    "gpipe", "1f1b", "1f1b-eager", "1f1b-deep", "interleaved", "zb-h1", "zb-h2", "zb-v", "chimera",
+)  # fmt: skip
 CLIPPED = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1, momentum=0.9))
 
 

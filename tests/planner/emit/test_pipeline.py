@@ -13,10 +13,19 @@ import pytest
 
 from planner.common.errors import PlanError
 from planner.emit.pipeline.holdings import Pieces
+from planner.pipeline.schedule import schedules
 from tests.helpers_exhaustive import usual
 from tests.helpers_internals import ArrayImpl
 
-from .pipelines import CLIPPED, arguments, assert_equal_steps, everything, masked, pipeline_of
+from .pipelines import (
+    CLIPPED,
+    RUN,
+    arguments,
+    assert_equal_steps,
+    everything,
+    masked,
+    pipeline_of,
+)
 
 CASES = {
     "gpipe unequal, recomputed": {
@@ -94,6 +103,53 @@ def test_aux_of_parameters_and_sums_is_refused():
 @pytest.mark.parametrize("name", MORE)
 def test_three_steps_with_every_kind_of_schedule_and_state(name: str):
     assert_equal_steps(everything, *arguments(), has_aux=True, **MORE[name])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("schedule", RUN)
+def test_every_schedule_on_two_and_four_stages_split_inside(schedule: str, stages: int):
+    size = 8 // stages
+    assert_equal_steps(
+        everything, *arguments(layers=8), has_aux=True, schedule=schedule, sizes=(size,) * stages,
+        mesh=(size,),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", usual(RUN, {"zb-v"}))
+def test_starts_read_what_is_there_and_leave_results_alone(schedule: str):
+    """Every array is there from its making to its last reader, and no longer."""
+    recompute = ("stage", "none") * 4 if schedule in ("interleaved", "zb-v") else ("stage",) * 4
+    _, pipeline = pipeline_of(
+        everything, *arguments(layers=8), has_aux=True, schedule=schedule, sizes=(2,) * 4,
+        recompute=recompute,
+    )  # fmt: skip
+    made = pipeline.prepared
+
+    def numbers(*parts: slice) -> set[int]:
+        return {k for part in parts for k in range(part.start, part.stop)}
+
+    given = numbers(*made.params, *made.zeros, *made.rows.values())
+    there = given | {*made.seeds.values()}
+    ends = {*made.results.values(), *made.seeds.values()} | numbers(*made.sums)
+    read: set[int] = set()
+    for start in made.starts:
+        assert {*start.reads} <= there
+        read |= {*start.reads}
+        for source, copy, _ in start.sends:
+            assert source in there | numbers(start.outs)
+            there.add(copy)
+        there |= numbers(start.outs)
+        there -= numbers(*(part for part, _ in start.dead))
+    assert there - ends <= given - read  # Chimera gives all micro-batches to both copies
+    assert ends <= there
+    tasks = [start.task for start in made.starts]
+    assert [*dict.fromkeys(tasks)] == [t for t in pipeline.order if t in set(tasks)]
+
+
+def test_every_schedule_that_can_run_is_run():
+    refused = {"token-slices", "1f1b-stashed"}
+    assert set(RUN) == set(schedules()) - refused
 
 
 @pytest.mark.exhaustive

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from .pipelines import RUN
+
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 480
 JOIN = """
@@ -31,7 +33,15 @@ ENVIRONMENT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", ["4,4", pytest.param("2,6", marks=pytest.mark.exhaustive)])
 def test_two_processes_compute_the_unsharded_step(sizes: str):
-    assert_equal_on("two_processes", 2, sizes)
+    assert_equal_on("two_processes", 2, sizes, "1f1b")
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("sizes", ["4,4", "2,2,2,2"])
+def test_four_processes_compute_the_unsharded_step_under_every_schedule(sizes: str):
+    """Two stages over two processes each, and four of one each; tensors are split inside."""
+    assert_equal_on("two_processes", 4, sizes, ",".join(RUN))
 
 
 @pytest.mark.slow
@@ -41,10 +51,11 @@ def test_one_program_of_four_processes_computes_the_unsharded_step():
 
 
 def assert_equal_on(module: str, count: int, *arguments: str) -> None:
-    """Processes of eight devices together run a module of this folder, and say that it is equal."""
+    """Processes of eight devices together run a module of this folder; all say that it is equal."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
+    cases = len(arguments[1].split(",")) if arguments else 1
     own = ENVIRONMENT | {"JAX_NUM_CPU_DEVICES": str(8 // count)}
     started = [
         subprocess.Popen(
@@ -61,5 +72,5 @@ def assert_equal_on(module: str, count: int, *arguments: str) -> None:
             process.kill()
     for n, (process, text) in enumerate(zip(started, said, strict=True)):
         assert process.returncode == 0, text[-2000:]
-        assert f"process {n}: " in text
-        assert "shards equal the unsharded step" in text
+        said_equal = re.findall(rf"process {n}: .*\d+ shards equal the unsharded step", text)
+        assert len(said_equal) == cases, text[-2000:]
