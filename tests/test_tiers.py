@@ -123,6 +123,7 @@ BASIC: tuple[str, ...] = (
     "planner/emit/pipeline/feed.py",
     "planner/emit/pipeline/holdings.py",
     "planner/emit/pipeline/layout.py",
+    "planner/emit/pipeline/prepared.py",
     "planner/emit/pipeline/processes.py",
     "planner/emit/pipeline/programs.py",
     "planner/emit/pipeline/runtime.py",

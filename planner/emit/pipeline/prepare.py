@@ -1,4 +1,3 @@
-# pyright: basic
 """Writes the tasks of a pipeline as starts, see `prepared.py`."""
 
 from __future__ import annotations
