@@ -13,8 +13,9 @@ added, parameters updated), and `own_us` what is left of it where JAX's calls, o
 copies, return at once; `tasks_per_s` is the inverse of `start_us`. `expected` is the step in rounds
 over that of the schedule, both simulated with the seconds that tasks have when they run alone.
 
-With `--gpus` the one program is compiled by XLA for 8 H100s, without one, and each permute
-is listed with what its schedule has between start and end: `beside` says which branches.
+With `--gpus` the one program is compiled by XLA for H100s, without one, and each permute is listed
+with what its schedule has between start and end: `beside` says which branches. That is done for
+stages of one GPU (`alone`), of two (`split`), and of two with an option of the compiler.
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ CASES = [
     for s in (2, 4)
     for name in ("gpipe", "1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2")
 ]
+# Devices of a stage and options of XLA's compiler: a stage has collectives of its own, or none.
+ON_GPUS: dict[str, tuple[int, dict[str, Any] | None]] = {
+    "alone": (1, None), "split": (2, None),
+    "split_with_option": (2, {"xla_gpu_experimental_parallel_collective_overlap_limit": 4}),
+}  # fmt: skip
 IN_TURN = [(s, name) for s in (2, 4) for name in ("interleaved", "zb-v", "chimera")]
 QUICK = [(2, "1f1b-eager")]
 
@@ -172,17 +178,22 @@ def at_once(start: Start) -> Start:
 
 def for_gpus(stages: int, schedule: str) -> dict[str, object]:
     """The permutes of the one program in the schedule of XLA for GPUs."""
-    params, batch, state, _, one = both(stages, schedule, 2)
+    row: dict[str, object] = {"stages": stages, "schedule": schedule}
+    for name, (devices, options) in ON_GPUS.items():
+        row[name], row[f"{name}_temporary_bytes"] = scheduled(stages, schedule, devices, options)
+    return row
+
+
+def scheduled(stages: int, schedule: str, devices: int, options: Any) -> tuple[Any, int]:
+    """What runs beside each permute, and bytes of temporaries, with some GPUs for each stage."""
+    params, batch, state, _, one = both(stages, schedule, devices)
     grid = devices_for("aot", one.mesh.size, 8, "h100")
     mesh = Mesh(np.array(grid, dtype=object).reshape(one.mesh.devices.shape), one.mesh.axis_names)
     object.__setattr__(one, "mesh", mesh)
     with platform_named("cuda"):
-        compiled = one.lower(*jax.eval_shape(lambda *trees: trees, params, state, batch)).compile()
-    memory = compiled.memory_analysis()
-    return {
-        "stages": stages, "schedule": schedule, "permutes": beside(compiled.as_text()),
-        "temporary_bytes": memory.temp_size_in_bytes,
-    }  # fmt: skip
+        compiled = one.lower(*jax.eval_shape(lambda *trees: trees, params, state, batch))
+        compiled = compiled.compile(compiler_options=options)
+    return beside(compiled.as_text()), compiled.memory_analysis().temp_size_in_bytes
 
 
 def beside(text: str) -> list[dict[str, object]]:
