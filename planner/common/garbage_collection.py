@@ -1,4 +1,4 @@
-"""Less frequent garbage collection while planning, which makes millions of long-lived objects.
+"""Less frequent garbage collection while much is made that stays: plans, and modules.
 
 Reference counts free most objects. Only reference cycles need the collector, which Python runs
 after every few hundred new objects, each time over many that are still in use.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -35,3 +37,17 @@ def test_they_come_back_after_an_error() -> None:
     with pytest.raises(ProfileError, match="cluster"):
         plan(max, cluster="no such machine")
     assert gc.get_threshold() == before
+
+
+def test_modules_are_loaded_without_collections() -> None:
+    code = """
+import gc
+import planner
+before = gc.get_stats()[0]["collections"]
+planner.plan
+print(gc.get_stats()[0]["collections"] - before, gc.get_threshold()[0])
+"""
+    run = [sys.executable, "-c", code]
+    found = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
+    assert int(found[0]) < 10  # 379 at the usual threshold
+    assert int(found[1]) < YOUNG
