@@ -19,7 +19,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .arranged_attention import Arranged
-from .compact_values import Constants, Known, producers
+from .compact_values import Constants, Expressions, Known, producers
 from .host_kernels import cudnn_assumed
 from .inlined import group_of
 from .jax_compilers import differentiated_through
@@ -35,7 +35,7 @@ from .jax_internals import (
     with_consts_as_arguments,
 )
 from .sources import Sources
-from .written_attention import Matcher, WrittenAttention
+from .written_attention import Matcher, ReadMasks, WrittenAttention
 from .written_scores import DiffersError, NoMatchError
 
 Array = Any
@@ -71,6 +71,7 @@ class WithKernels:
     def __init__(self, fn: Callable[..., Any], largest_head: int = 256) -> None:
         self.fn, self._largest = fn, largest_head
         self._sources, self._sites = Sources(), dict[AttentionSite, None]()
+        self._expressions, self._masks = Expressions(), ReadMasks()
         functools.update_wrapper(self, fn)
 
     @property
@@ -83,8 +84,11 @@ class WithKernels:
         inner = self.fn
         while hasattr(inner, "lower") and hasattr(inner, "__wrapped__"):
             inner = inner.__wrapped__  # a jitted function would show what it was traced to before
-        with differentiated_through(self._rewritten, self):
-            return self._rewritten(inner)(*args, **kwargs)
+        try:
+            with differentiated_through(self._rewritten, self):
+                return self._rewritten(inner)(*args, **kwargs)
+        finally:  # masks are large
+            self._expressions, self._masks = Expressions(), ReadMasks()
 
     def _rewritten(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
@@ -110,9 +114,9 @@ class WithKernels:
             if isinstance(value, np.ndarray)
             or (isinstance(value, jax.Array) and not isinstance(value, Tracer))
         }
-        constants = Constants(jaxpr, here)
+        constants = Constants(jaxpr, here, self._expressions)
         body = _Body(jaxpr, flat.consts)
-        matcher = Matcher(jaxpr, constants)
+        matcher = Matcher(jaxpr, constants, self._masks)
         for eqn in jaxpr.eqns:
             site = self._site(matcher, eqn)
             if site is not None:

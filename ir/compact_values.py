@@ -161,17 +161,37 @@ def unit_reshape(eqn: Any) -> list[tuple[int, int]] | None:
 
 
 @final
+class Expressions:
+    """Expressions of all bodies of a program, and the values of those that are constant.
+
+    What the same equations make of the same values, such as the mask of each layer, is one
+    expression; it is computed once, and its value is one array.
+
+    numbers: by the equation and its operands, or of what is no expression by itself.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+        self.arrays: dict[int, np.ndarray] = {}
+
+
+@final
 class Constants:
     """Values of one body that depend on no argument.
 
     known: those of its inputs and captured constants.
+    expressions: of the whole program.
     """
 
-    def __init__(self, jaxpr: Any, known: Mapping[Any, Known]) -> None:
+    def __init__(
+        self, jaxpr: Any, known: Mapping[Any, Known], expressions: Expressions | None = None
+    ) -> None:
         self._known, self._made = known, producers(jaxpr)
+        self._expressions = expressions or Expressions()
         self._compact = self._fresh()
         self._failed: set[Any] = set()
         self._shapes: dict[Any, tuple[int, ...]] = {}
+        self._number: dict[Any, int] = {}  # of the expression of each value
 
     def _fresh(self) -> Compact:
         """The values, none of which is computed yet."""
@@ -188,12 +208,48 @@ class Constants:
             return np.asarray(var.val)
         if var in self._failed:
             return None
+        number, arrays = self._numbered(var), self._expressions.arrays
+        if number not in arrays:
+            try:
+                with jax.ensure_compile_time_eval():
+                    arrays[number] = np.asarray(self._compact(var))
+            except NotConstantError:
+                self._failed.add(var)
+                return None
+        return arrays[number]
+
+    def _numbered(self, var: Any) -> int:
+        """The number of the expression that makes a value."""
+        if var not in self._number:
+            numbers = self._expressions.numbers
+            stack = [var]
+            while stack:
+                each = stack.pop()
+                eqn = self._made.get(each)
+                waits = [
+                    v for v in ([] if eqn is None else eqn.invars)
+                    if not isinstance(v, Literal) and v not in self._number
+                ]  # fmt: skip
+                if waits:
+                    stack += [each, *waits]
+                elif each not in self._number:
+                    key = each if eqn is None else self._expression(each, eqn)
+                    self._number[each] = numbers.setdefault(key, len(numbers))
+        return self._number[var]
+
+    def _expression(self, var: Any, eqn: Any) -> Any:
+        """What tells an expression from others; the value itself where that is not known."""
+        operands = [
+            (str(v.aval), np.asarray(v.val).tobytes()) if isinstance(v, Literal)
+            else self._number[v]
+            for v in eqn.invars
+        ]  # fmt: skip
+        key = eqn.primitive, tuple(sorted(eqn.params.items())), tuple(operands), var.aval
         try:
-            with jax.ensure_compile_time_eval():
-                return np.asarray(self._compact(var))
-        except NotConstantError:
-            self._failed.add(var)
-            return None
+            hash(key)
+        except TypeError:
+            return var
+        return key if len(eqn.outvars) == 1 and not eqn.effects else var
 
     def shape(self, var: Any) -> tuple[int, ...] | None:
         """The shape of the compact value, which is not computed; None if it is no constant."""

@@ -49,6 +49,9 @@ from .written_scores import (
 )
 from .written_softmax import Quotient, SoftmaxReader
 
+# Masks and what `_one_mask` found, by identities of their arrays, letters and sizes.
+ReadMasks = dict[Any, tuple[list[Mask], Any, int | None]]
+
 
 @dataclass(frozen=True)
 class WrittenAttention:
@@ -110,10 +113,12 @@ class Matcher:
     Args:
         jaxpr: the body.
         constants: its constants.
+        read: constant masks that were read before, of all bodies.
     """
 
-    def __init__(self, jaxpr: Any, constants: Constants) -> None:
+    def __init__(self, jaxpr: Any, constants: Constants, read: ReadMasks | None = None) -> None:
         self.made, self._constants = producers(jaxpr), constants
+        self._read = {} if read is None else read
         self._softmaxes = SoftmaxReader(self.made)
         self._uses: dict[Any, list[Any]] = {}
         for eqn in jaxpr.eqns:
@@ -282,33 +287,53 @@ class Matcher:
         rest = tuple(d for d in found.queries if d != last)
         return replace(found, queries=(*rest, last))
 
-    @staticmethod
-    def _with_constants(found: WrittenAttention) -> WrittenAttention:
+    def _with_constants(self, found: WrittenAttention) -> WrittenAttention:
         """The same with its constant masks as causal, as a window, or as one array."""
-        query, key = found.queries[-1], found.keys
-        t, s = found.sizes[query], found.sizes[key]
-        constant = np.ones((1, 1), bool)
-        rest: list[Mask] = []
-        for mask in found.masks:
-            if not isinstance(mask.value, np.ndarray):
-                rest.append(mask)
-                continue
-            allowed = ~mask.value if mask.hides else mask.value
-            at = dict(zip(mask.dims, allowed.shape, strict=True)) if allowed.ndim else {}
-            if any(n != 1 for d, n in at.items() if d not in (query, key)):
-                raise DiffersError("a constant mask differs between heads or examples")
-            order = sorted(range(allowed.ndim), key=lambda i: mask.dims[i] == key)
-            allowed = allowed.transpose(order)
-            constant = constant & allowed.reshape(at.get(query, 1), at.get(key, 1))
-        if constant.all():
-            return replace(found, masks=tuple(rest))
-        whole = np.broadcast_to(constant, (t, s))
-        if not whole.any(axis=1).all():
-            raise DiffersError("its mask leaves a query without any key")
-        window = _causal_window(whole) if not rest and t == s else None
+        query, key = found.pair
+        fixed = [m for m in found.masks if isinstance(m.value, np.ndarray)]
+        rest = tuple(m for m in found.masks if not isinstance(m.value, np.ndarray))
+        sizes = found.sizes[query], found.sizes[key]
+        # layers have the same masks: those of one are read for all
+        asked = tuple((id(m.value), m.hides, m.dims) for m in fixed), query, key, sizes, not rest
+        if asked not in self._read:
+            read = _one_mask(fixed, query, key, sizes, windows=not rest)
+            self._read[asked] = fixed, *read  # which keeps the arrays that it is about
+        _, constant, window = self._read[asked]
         if window is None:
-            return replace(found, masks=tuple(rest), constant=constant)
+            return replace(found, masks=rest, constant=constant)
         return replace(found, masks=(), causal=True, window=window)
+
+
+def _one_mask(
+    masks: list[Mask], query: int, key: int, sizes: tuple[int, int], *, windows: bool
+) -> tuple[Any, int | None]:
+    """Constant masks as one array over queries and keys, None if it hides nothing, or as a window.
+
+    Args:
+        masks: constant ones.
+        query: letter of queries.
+        key: letter of keys.
+        sizes: of queries and keys.
+        windows: whether a causal mask may be told by its window.
+
+    Raises:
+        DiffersError: if it varies along other letters, or hides all keys of a query.
+    """
+    constant = np.ones((1, 1), bool)
+    for mask in masks:
+        allowed = ~mask.value if mask.hides else mask.value
+        at = dict(zip(mask.dims, allowed.shape, strict=True)) if allowed.ndim else {}
+        if any(n != 1 for d, n in at.items() if d not in (query, key)):
+            raise DiffersError("a constant mask differs between heads or examples")
+        order = sorted(range(allowed.ndim), key=lambda i: mask.dims[i] == key)
+        allowed = allowed.transpose(order)
+        constant = constant & allowed.reshape(at.get(query, 1), at.get(key, 1))
+    if constant.all():
+        return None, None
+    whole = np.broadcast_to(constant, sizes)
+    if not whole.any(axis=1).all():
+        raise DiffersError("its mask leaves a query without any key")
+    return constant, _causal_window(whole) if windows and sizes[0] == sizes[1] else None
 
 
 def _causal_window(allowed: np.ndarray) -> int | None:

@@ -285,7 +285,7 @@ class _Reader:
         """A mask as parts that all hold: constants apart from what depends on arguments."""
         found = self._constants(var)
         if found is not None:
-            yield Mask(found.astype(bool), hides, dims)
+            yield Mask(found.astype(bool, copy=False), hides, dims)
             return
         if var.aval.dtype != bool:
             raise DiffersError("its mask is a number")

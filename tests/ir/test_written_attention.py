@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ir import written_attention
 from ir.attention_kernels import AttentionSite, WithKernels
 
-from .attention_writings import FIRST, LOOK_ALIKES, WRITINGS, operands
+from .attention_writings import FIRST, LENGTH, LOOK_ALIKES, WRITINGS, operands
 
 KERNEL = re.compile(r"dot_product_attention_(fwd|bwd)_wrapper\[")
 # The gradient of values is a sum over queries, of keys over queries of products; each is of numbers
@@ -129,3 +131,34 @@ def test_a_query_that_sees_no_key_is_as_written() -> None:
     found = _numbers(jax.jit(WithKernels(fn))(*args))[1]
     mean = _numbers(args[2])[1].mean(axis=0)
     assert np.abs(found - mean).max() < 0.01
+
+
+def test_masks_of_layers_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four recomputed layers, two of them with a window: two masks are computed and read."""
+    read: list[Any] = []
+    one_mask = written_attention._one_mask
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        read.append(one_mask(*args, **kwargs))
+        return read[-1]
+
+    monkeypatch.setattr(written_attention, "_one_mask", counted)
+    size, (q, k, v) = LENGTH[1], operands(*[LENGTH] * 3)
+
+    def layer(x: Any, window: int) -> Any:
+        t, s = jnp.arange(size)[:, None], jnp.arange(size)[None, :]
+        allowed = (s <= t) & (s > t - window)
+        scores = jnp.einsum("bqhd,bkhd->bhqk", x, k).astype(jnp.float32) / 8
+        weights = jax.nn.softmax(jnp.where(allowed, scores, -1e30), axis=-1).astype(v.dtype)
+        return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+
+    def layers(x: Any) -> Any:
+        for window in (size, 4, size, 4):
+            x = jax.checkpoint(partial(layer, window=window))(x)
+        return x
+
+    wrapped = WithKernels(layers)
+    text = str(jax.make_jaxpr(wrapped)(q))
+    assert len(KERNEL.findall(text)) == 4
+    assert [window for _, window in read] == [0, 4]
+    assert sorted("window" in site.what for site in wrapped.sites) == [False, True]

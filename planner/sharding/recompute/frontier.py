@@ -8,31 +8,37 @@ one to the other is kept,
     minimise   sum of t_i over nodes computed again  +  price * sum of bytes over values kept
 
 so that everything the backward pass reads is kept, or computed again out of what is kept. A node is
-computed again once at most. The prices at which the choice changes are found from both ends. Source
-of the cut: Zheng et al., Min-cut rematerialization in AOTAutograd (PyTorch), 2022; of the prices:
-Eisner and Severance, 1976.
+computed again once at most. As a linear programme, whose vertices are whole,
+
+    minimise   sum of t_i (1 - x_i)  +  price * sum of b_v z_v,    0 <= x <= 1,  z >= 0
+    z_v >= x_i - x_r   for each node r of the forward pass that reads value v of node i
+    z_v  = x_i         where the backward pass reads v
+
+Only its costs change with the price, so that each solve begins with the basis of the one before.
+The prices at which the choice changes are found from both ends. Source of the cut: Zheng et al.,
+Min-cut rematerialization in AOTAutograd (PyTorch), 2022; of the prices: Eisner and Severance, 1976.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import lazy_loader
+import highspy
+import numpy as np
 
 from ir.analysis import Place
+from substitutions import QuietHighs
 
 from .kinds import cuts, narrow, root_stride
-from .saved import Key, Layer, Made
-
-if TYPE_CHECKING:
-    import networkx as nx
-else:
-    nx = lazy_loader.load("networkx")  # only needed where memory is short
+from .saved import Key, Layer
 
 SecondsOf = Callable[[Place], float]
 NEARLY = 1e-6  # share of all work that a change of the choice is worth
+# Costs of a cut are in units of which all work and all bytes together are so many, so that what a
+# change is worth is above the tolerance of the solver, 1e-7; of equal cuts the one with fewer nodes
+# computed again is taken, for so many units each.
+UNITS, FEWER = 1e6, 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +90,13 @@ def _stops(layers: Sequence[Layer]) -> list[frozenset[Key]]:
 def _swept(
     layers: Sequence[Layer], seconds: SecondsOf, stops: Collection[Key], most: int
 ) -> list[Choice]:
-    each = {(y.place, n.index): seconds((*y.place, n.index)) for y in layers for n in y.nodes}
-    work, size = sum(each.values()), sum(
-        y.nbytes(n, v) for y in layers for n in y.nodes for v in n.read
-    )  # fmt: skip
+    bodies = [Cuts(layer, seconds, stops) for layer in layers]
+    work, size = sum(each.work_s for each in bodies), sum(each.read_bytes for each in bodies)
     if not size or not work:
         return []
 
     def at(price: float) -> Choice:
-        return _joined([_cut(layer, each, stops, price) for layer in layers])
+        return _joined([each.at(price) for each in bodies])
 
     first, last = at(NEARLY * work / size), at(work / size / NEARLY)
     found = [first, last]
@@ -113,41 +117,69 @@ def _joined(choices: Sequence[Choice]) -> Choice:
     return Choice(values, sum(c.again_s for c in choices), sum(c.kept_bytes for c in choices))
 
 
-def _cut(
-    layer: Layer, seconds: dict[tuple[Place, int], float], stops: Collection[Key], price: float
-) -> Choice:
-    """The best choice of a body at a price [s/byte]."""
-    graph: nx.DiGraph[object] = nx.DiGraph()
-    graph.add_nodes_from(("forward", "backward"))
+class Cuts:
+    """Minimum cuts of a body at prices.
 
-    def again_s(node: Made) -> float:
-        return seconds[layer.place, node.index]
+    work_s: seconds of all nodes; read_bytes: bytes of what the backward pass reads.
+    """
 
-    made = {v: node for node in layer.nodes for v in node.outs}
-    for node in layer.nodes:
-        fixed = not node.again or any((layer.place, v) in stops for v in node.outs)
-        if fixed:
-            graph.add_edge("forward", node.index)
-        else:
-            graph.add_edge("forward", node.index, capacity=again_s(node))
-        for v in node.outs:
-            kept = price * layer.nbytes(node, v)
-            graph.add_edge(node.index, ("value", v), capacity=kept)
+    def __init__(self, layer: Layer, seconds: SecondsOf, stops: Collection[Key]) -> None:
+        self.layer, nodes = layer, layer.nodes
+        self._again_s = np.array([seconds((*layer.place, node.index)) for node in nodes])
+        self.work_s = float(self._again_s.sum())
+        self.read_bytes = sum(layer.nbytes(node, v) for node in nodes for v in node.read)
+        at = {v: (i, node) for i, node in enumerate(nodes) for v in node.outs}
+        readers: dict[int, list[int]] = {}
+        for i, node in enumerate(nodes):
+            for v in node.reads:
+                if v in at:
+                    readers.setdefault(v, []).append(i)
+        self._bytes, self._waiting = np.zeros(len(nodes)), list[float]()
+        rows: list[tuple[int, int, int]] = []  # column of z, of the maker, of the reader
+        for v, (i, node) in at.items():
             if v in node.read:
-                graph.add_edge(("value", v), "backward")
-        for v in node.reads:
-            if v in made:
-                graph.add_edge(("value", v), node.index)
-    side = _forward_side(graph)
-    again = [node for node in layer.nodes if node.index not in side]
-    kept = [
-        layer.nbytes(node, v)
-        for node in layer.nodes if node.index in side
-        for v in node.outs if ("value", v) not in side
-    ]  # fmt: skip
-    return Choice(layer.keys(again), sum(map(again_s, again)), sum(kept))
+                self._bytes[i] += layer.nbytes(node, v)
+            elif v in readers:
+                column = len(nodes) + len(self._waiting)
+                self._waiting.append(layer.nbytes(node, v))
+                rows += [(column, i, r) for r in readers[v]]
+        fixed = [
+            not node.again or any((layer.place, v) in stops for v in node.outs) for node in nodes
+        ]
+        self._rows = np.array(rows, dtype=np.int32).reshape(-1, 3)
+        self._solver = self._programme(fixed)
 
+    def _programme(self, fixed: Sequence[bool]) -> QuietHighs:
+        rows, columns = self._rows, len(self._again_s) + len(self._waiting)
+        count = len(rows)
+        lower = np.zeros(columns)
+        lower[: len(fixed)] = fixed
+        solver = QuietHighs()
+        solver.setOptionValue("threads", 1)
+        solver.passModel(
+            columns, count, 3 * count, int(highspy.MatrixFormat.kRowwise),
+            int(highspy.ObjSense.kMinimize), 0.0, np.zeros(columns), lower, np.ones(columns),
+            np.zeros(count), np.full(count, np.inf), np.arange(0, 3 * count, 3, dtype=np.int32),
+            rows.ravel(), np.tile([1.0, -1.0, 1.0], count), np.zeros(columns, dtype=np.int32),
+        )  # fmt: skip
+        return solver
 
-def _forward_side(graph: nx.DiGraph[object]) -> Collection[object]:
-    """The nodes of a minimum cut that are on the side of the forward pass."""
-    return nx.minimum_cut(graph, "forward", "backward")[1][0]
+    def at(self, price: float) -> Choice:
+        """The best choice at a price [s/byte]."""
+        count, waiting = len(self._again_s), np.array(self._waiting)
+        units = UNITS / max(self.work_s + price * (self._bytes.sum() + waiting.sum()), 1e-300)
+        cost = np.concatenate((price * self._bytes - self._again_s, price * waiting)) * units
+        cost[:count] -= FEWER
+        columns = np.arange(len(cost), dtype=np.int32)
+        self._solver.changeColsCost(len(cost), columns, cost)
+        self._solver.run()
+        if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            self._solver.clearSolver()  # the basis of another price may mislead it
+            self._solver.run()
+        here = np.asarray(self._solver.getSolution().col_value)[:count] > 0.5  # the forward pass
+        column, maker, reader = self._rows.T
+        crosses = np.zeros(len(cost), dtype=bool)
+        crosses[column[here[maker] & ~here[reader]]] = True
+        kept = float(self._bytes[here].sum() + waiting[crosses[count:]].sum())
+        nodes = [node for node, mine in zip(self.layer.nodes, here, strict=True) if not mine]
+        return Choice(self.layer.keys(nodes), float(self._again_s[~here].sum()), kept)

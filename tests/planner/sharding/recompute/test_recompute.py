@@ -6,9 +6,11 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ from ir.evaluate import plain_program
 from ir.trace import trace
 from planner import PlanError, load, plan
 from planner.sharding.recompute.again import with_recompute
-from planner.sharding.recompute.frontier import frontier
+from planner.sharding.recompute.frontier import Cuts, frontier
 from planner.sharding.recompute.keep import keeping_all, recomputes
 from planner.sharding.recompute.kinds import chosen_by_kind
 from planner.sharding.recompute.saved import layers_of
@@ -137,6 +139,45 @@ def test_the_frontier_trades_work_for_memory(scan: bool) -> None:
     for one, two in pairwise(found):
         assert one.again_s <= two.again_s
         assert one.kept_bytes > two.kept_bytes
+
+
+def _least_cost(layer, seconds, stops, price: float) -> float:
+    """Seconds of the least choice of a body: the minimum cut of a graph, by another library."""
+    graph: nx.DiGraph = nx.DiGraph()
+    made = {v for node in layer.nodes for v in node.outs}
+    for node in layer.nodes:
+        free = node.again and not any((layer.place, v) in stops for v in node.outs)
+        capacity = {"capacity": seconds((*layer.place, node.index))} if free else {}
+        graph.add_edge("forward", node.index, **capacity)
+        for v in node.outs:
+            graph.add_edge(node.index, ("value", v), capacity=price * layer.nbytes(node, v))
+            if v in node.read:
+                graph.add_edge(("value", v), "backward")
+        for v in made.intersection(node.reads):
+            graph.add_edge(("value", v), node.index)
+    return nx.minimum_cut_value(graph, "forward", "backward")
+
+
+@pytest.mark.parametrize("scan", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_choices_cost_what_minimum_cuts_do(scan: bool, seed: int) -> None:
+    """At prices up and down, each solve beginning where the one before ended."""
+    rng = np.random.default_rng(seed)
+    layers = layers_of(program(scan))
+    values = [(y.place, v) for y in layers for node in y.nodes for v in node.outs]
+    stops = {values[i] for i in rng.choice(len(values), seed, replace=False)}
+    table: dict[Any, float] = {
+        (*y.place, n.index): float(rng.integers(0, 4) * rng.random()) for y in layers
+        for n in y.nodes
+    }  # fmt: skip
+    for layer in layers:
+        cuts = Cuts(layer, table.__getitem__, stops)
+        even = cuts.work_s / max(cuts.read_bytes, 1.0)
+        for price in even * 10.0 ** rng.uniform(-5, 5, 12):
+            found = cuts.at(price)
+            cost = found.again_s + price * found.kept_bytes
+            wanted = _least_cost(layer, table.__getitem__, stops, price)
+            assert cost == pytest.approx(wanted, rel=1e-6)
 
 
 def test_settings_hold_and_a_file_knows_them(tmp_path: Path) -> None:
