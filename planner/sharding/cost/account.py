@@ -19,6 +19,7 @@ from ir.analysis import Place
 from ...common.surface import public_methods
 from ..lower import Decided
 from ..problem.facts import Facts
+from ..problem.windows import BESIDE
 from .host_memory import HostCopy, host_bytes, host_copies
 from .in_parts import BesideProduct, beside_product
 from .inside_ops import Inside, inside_ops
@@ -292,9 +293,9 @@ def _overlapped(
     Of a collective of n seconds, h = min(n, i L) may run beside the L seconds of compute that
     neither lead to it nor follow from it, which it slows down by the factor i of interference.
     Where they are of the next round of a loop, the last round's collective has none. A window
-    hides as much as it has compute C,
+    hides at most a share b of its compute C,
 
-        exposed = sum n - min(C, sum h / i)
+        exposed = sum n - min(b C, sum h / i)
 
     and each of its collectives has its share of that.
 
@@ -320,14 +321,14 @@ def _overlapped(
         total[at[-1]] += spent
         hideable[at[-1]] += hidden
         short[at[-1]] += saved[-1]
-    compute = np.zeros(windows.count)
+    most = np.zeros(windows.count)
     for work in built.problem.work:
-        compute[work.window] += work.seconds[decided.choice[work.node]]
-    share = np.divide(np.minimum(compute, short), short, out=np.zeros_like(short), where=short > 0)
+        most[work.window] += work.seconds[decided.choice[work.node]]
+    share = np.divide(np.minimum(most, short), short, out=np.zeros_like(short), where=short > 0)
     exposed = [n - s * float(share[w]) for n, s, w in zip(seconds, saved, at, strict=True)]
     left = np.bincount(at, exposed, windows.count) if at else np.zeros(windows.count)
     ops = np.bincount(windows.op[list(built.outline.op_node)], minlength=windows.count)
-    rows = zip(windows.body, ops, compute, total, hideable, left, strict=True)
+    rows = zip(windows.body, ops, most / BESIDE, total, hideable, left, strict=True)
     return (
         exposed,
         tuple(at),

@@ -13,6 +13,7 @@ from costmodel import INTERFERENCE, InChunks
 
 from ...solver.problem import Floats, Work
 from .skeleton import Outline
+from .windows import BESIDE
 
 # Sites by the seconds L of compute beside which a reshard may run there: (L, number of sites). Of a
 # site at which only some rounds of a loop have compute beside them, each part counts by its share.
@@ -205,7 +206,7 @@ def lengths_of(most: float, sites: Iterable[tuple[float, float]]) -> Lengths:
 
 
 def work_of(outline: Outline, seconds: Sequence[Floats]) -> Iterator[Work]:
-    """Compute of each node in each window that its ops are in.
+    """Compute of each node in each window beside which collectives may run.
 
     Args:
         outline: outline of the problem.
@@ -214,7 +215,7 @@ def work_of(outline: Outline, seconds: Sequence[Floats]) -> Iterator[Work]:
     windows, members = outline.windows, outline.members
     places = Counter((node, int(windows.op[i])) for i, node in outline.op_node.items())
     for (node, window), count in sorted(places.items()):
-        share = seconds[node]
+        share = BESIDE * seconds[node]
         if count < members[node]:
             share = share * (count / members[node])
         if share.any():

@@ -15,10 +15,11 @@ from jax import lax
 from msgspec import structs
 from numpy.typing import NDArray
 
-from costmodel import KEPT_BYTES, Cluster
+from costmodel import INTERFERENCE, KEPT_BYTES, Cluster
 from planner import plan
 from planner.sharding.cost.account import held_at
 from planner.sharding.problem.build import Builder
+from planner.sharding.problem.windows import BESIDE
 from planner.solver.solve import solve
 from planner.training.step_call import step_for
 from tests.planner.programs import BATCH, CASES, PARAMS, X, mean_loss, slow_machine, struct
@@ -76,6 +77,24 @@ def test_account_of_a_training_step(microbatches: int) -> None:
         choice = found.draw(rng)
         if np.isfinite(found.built.problem.cost(choice)):
             adds_up(found, choice)
+
+
+def test_a_window_with_more_communication_than_compute_hides_a_share_of_its_compute() -> None:
+    """Independent products whose operands are gathered, of few rows: gathers take longer."""
+
+    def products(x: Any, weights: Any) -> Any:
+        return [x @ w for w in weights]
+
+    weights = [struct(4096, 4096) for _ in range(4)]
+    pins = tuple((f"weights/{i}", "[x,-]") for i in range(4))
+    p = plan(products, struct(4096, 4096), weights, cluster="8xh100", mesh=(8,), overlap=True,
+             baselines=False, substitutions=False, pins=(("x", "[x,-]"), *pins))  # fmt: skip
+    sums = p.analysed.account
+    full = [w for w in sums.windows if w.hideable_s > INTERFERENCE * w.compute_s]
+    assert full
+    for w in full:
+        assert w.exposed_s == pytest.approx(w.communication_s - BESIDE * w.compute_s)
+    assert sum(w.compute_s for w in sums.windows) == pytest.approx(sums.compute_s)
 
 
 def test_plan_says_what_its_account_says() -> None:

@@ -16,6 +16,7 @@ from costmodel import INTERFERENCE, parse_cluster
 from planner import plan, verify
 from planner.emit.compilers import has_plugin
 from planner.sharding.cost.inside_ops import Inside, inside_ops
+from planner.sharding.problem.windows import BESIDE
 from tests.planner.sharding.cost.test_account import adds_up
 from tests.planner.spaces import Space, space
 
@@ -97,7 +98,7 @@ def test_what_hides_borders_hides_nothing_else() -> None:
              if op.node.op == "conv_general_dilated"}  # fmt: skip
     beside = sum(x.seconds[choice[x.node]] for x in built.problem.work if x.node in nodes)
     costs = sum(built.work[node][choice[node]] for node in nodes)
-    assert beside == pytest.approx(costs - inside)
+    assert beside == pytest.approx(BESIDE * (costs - inside))
 
 
 def test_the_account_is_the_objective() -> None:
