@@ -27,8 +27,9 @@ SCHEDULES = ("1f1b", "1f1b-eager", "1f1b-deep", "zb-h1", "zb-h2", "gpipe", "inte
 class Options:
     """Settings of a search; the same options and inputs give the same plan.
 
-    time_limit_s: time limit of the solver [s]; tracing and pricing take more. Without one, searches
-        end by counted work, and the plan does not depend on the machine and its load.
+    time_limit_s: time limit of the search [s], after which the best plan so far is returned; to
+        trace and to price the first one takes more. Without one, searches end by counted work, and
+        the plan does not depend on the machine and its load.
     memory_bytes: memory limit of one device [bytes]; nine tenths of the cluster's if None.
     pins: pairs of (pattern of argument names, dimensions) such as ("params/*/w1", "[-,8]"); each
         dimension is `-` (whole), `*` (free), a number of parts, or mesh axes (`x`, `x*y`). A

@@ -44,3 +44,13 @@ class Request:
     say: Callable[[str], None] = logged
     start: float = field(default_factory=time.monotonic)
     interruption: Interruption = field(default_factory=Interruption)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the time limit is over."""
+        return time.monotonic() > self.start + self.options.time_limit_s
+
+    @property
+    def over(self) -> bool:
+        """Whether a plan that there is is not improved further: after Ctrl-C or the time limit."""
+        return self.interruption.happened or self.out_of_time

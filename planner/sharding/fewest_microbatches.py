@@ -56,7 +56,7 @@ def fewest_or_faster(
         PlanError: as `fewest`, of the step with all state on the devices.
     """
     found = fewest(training, request, cutoff_s)
-    over = request.interruption.happened or not may_offload(request.options, request.machine)
+    over = request.over or not may_offload(request.options, request.machine)
     if found.program.microbatches == 1 or over:
         return found
     try:

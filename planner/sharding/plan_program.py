@@ -141,14 +141,14 @@ def plan_one(
     known, whole = with_order(known, whole, request, search, pricer)
     plan, best = known.plan, known.outcome.best
     near = plan.step_s * (1 - MOST_SAVED) < cutoff_s
-    if options.substitutions and options.baseline is None and near and not interruption.happened:
+    if options.substitutions and options.baseline is None and near and not request.over:
         try:
             plan = _rewritten(one, plan, best, whole, request, memory, menus)
         except KeyboardInterrupt:
             if not interruption.kept(found=True):
                 raise
-    if interruption.happened:
-        stop = Stop.INTERRUPTED.name
+    if request.over:
+        stop = (Stop.INTERRUPTED if interruption.happened else Stop.TIME_LIMIT).name
         plan = replace(plan, program=msgspec.structs.replace(plan.program, stop=stop))
     store_plan(memory, key, plan.program)
     return plan

@@ -49,7 +49,7 @@ def with_order(
         pricer: plans a program on the mesh of a plan, without a proof.
     """
     best, machine, options = known.outcome.best, request.machine, request.options
-    if not options.sequence_order or options.baseline or request.interruption.happened:
+    if not options.sequence_order or options.baseline or request.over:
         return known, traced
     row = most_split(traced, best)
     if row is None:

@@ -35,7 +35,7 @@ def with_padding(
         pricer: plans a program on the mesh of a plan, without a proof.
     """
     best, machine, options = known.outcome.best, request.machine, request.options
-    if not options.padding or options.baseline is not None or request.interruption.happened:
+    if not options.padding or options.baseline is not None or request.over:
         return known, traced
     request.say("padding")
     again = replace(request, options=replace(options, baselines=False))

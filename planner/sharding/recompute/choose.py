@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 
 from ir import digest
 from ir.trace import Traced
@@ -115,7 +115,7 @@ def _with_less_state(
     """
     best, few, many = most, 0, len(states)
     for _ in range(BISECTIONS):
-        if many - few < 2 or request.interruption.happened:
+        if many - few < 2 or request.over:
             break
         count = (few + many) // 2
         request.say(f"{count} states on the host")
@@ -174,7 +174,7 @@ def _chosen(
     each = _recomputable(layers)
     if EVERY_CHOICE_OF < len(each) <= ROUGHLY_EVERY_OF:
         best = best_of_every(best, kept, each, rough, request, search)
-    every = len(each) <= EVERY_CHOICE_OF and not request.interruption.happened
+    every = len(each) <= EVERY_CHOICE_OF and not request.over
     every = every and (copy_s is None or not any(layer.loop for layer in layers))
     return best if every else replace(best, notes=(PART,))
 
@@ -199,14 +199,15 @@ def _where_memory_slows(
     rough: Callable[[T], Rough],
 ) -> Chosen[T]:
     """The plan of the program as written, or a faster one if the memory limit makes it slower."""
-    if request.interruption.happened:
+    if request.over:
         return written
     quick = rough(written.found)
     saving_s = quick.saving_s()
     if saving_s <= WORTH * written.found.step_s:
         return written
     most_s = _work_s(written.variant.traced, seconds_of) + saving_s
-    others = (v for v in variants if _work_s(v.traced, seconds_of) < most_s)
+    timely = takewhile(lambda _: not request.over, variants)
+    others = (v for v in timely if _work_s(v.traced, seconds_of) < most_s)
     return _better(written, others, quick, request, search)
 
 
@@ -220,7 +221,7 @@ def _better(
     """The variant of the fastest rough plan if that is faster than the program as written."""
     step_s = written.found.step_s * (1 - WORTH)
     best: Variant | None = None
-    for number, variant in enumerate(_uninterrupted(variants, request)):
+    for number, variant in enumerate(_uninterrupted(variants, request, lambda: True)):
         request.say(f"recompute {number}")
         found_s = rough.step_s(variant)
         if found_s < step_s:
@@ -251,7 +252,8 @@ def _best(
     best: Chosen[T] | None = None
     beaten: PlanError | None = None
     bounds: list[float] = []
-    for number, variant in enumerate(_uninterrupted(variants, request)):
+    timely = _uninterrupted(variants, request, lambda: best is not None)
+    for number, variant in enumerate(timely):
         request.say(f"recompute {number}")
         limit = cutoff_s if best is None else min(cutoff_s, best.found.step_s)
         try:
@@ -277,10 +279,12 @@ def _best(
     raise beaten or _everything_tried(refused)
 
 
-def _uninterrupted(variants: Iterable[Variant], request: Request) -> Iterator[Variant]:
-    """The variants, until a search was interrupted."""
+def _uninterrupted(
+    variants: Iterable[Variant], request: Request, known: Callable[[], bool]
+) -> Iterator[Variant]:
+    """The variants, until a search was interrupted, or a plan is known and the time is over."""
     for variant in variants:
-        if request.interruption.happened:
+        if request.interruption.happened or (request.out_of_time and known()):
             return
         yield variant
 

@@ -44,7 +44,7 @@ def best_of_every(
         (quick.step_s(variant), i, variant) for i, variant in enumerate(_distinct(kept, each))
     ]
     for step_s, number, variant in sorted(priced, key=lambda row: row[:2]):
-        if step_s >= best.found.step_s or request.interruption.happened:
+        if step_s >= best.found.step_s or request.over:
             break
         request.say(f"recompute {number} of all")
         try:

@@ -18,6 +18,7 @@ from ir.trace import trace
 from planner import PlanError, plan
 from planner.common.options import Options
 from planner.common.request import Request
+from planner.common.stop import Stop
 from planner.sharding.plan_program import ROUNDING, One, plan_traced
 from planner.sharding.recompute.choose import LEAST_GAIN
 from planner.sharding.recompute.chosen import Chosen
@@ -183,3 +184,20 @@ def test_another_choice_where_the_limit_slows_the_program_down() -> None:
     assert auto.step_s < written.step_s * 0.99
     assert auto.peak_bytes <= settings["memory_bytes"] < free.peak_bytes
     assert auto.lower_bound_s <= auto.step_s
+
+
+def test_a_time_limit_ends_what_improves_a_plan() -> None:
+    """Once it is over no choice is planned beside the first plan, which says so."""
+    fn, args = PROGRAMS["two products"]
+    rows: dict[float, list[str]] = {1e-3: [], 1e6: []}
+    plans = {
+        limit: plan(fn, *args, cluster="2xh100", recompute="search", time_limit_s=limit,
+                    progress=said.append, **SETTINGS)
+        for limit, said in rows.items()
+    }  # fmt: skip
+    short, whole = plans.values()
+    counts = [sum(row.startswith("recompute") for row in said) for said in rows.values()]
+    assert counts[0] == 1 < counts[1]
+    assert short.stop is Stop.TIME_LIMIT
+    assert whole.step_s <= short.step_s
+    assert any("recompute: the lower bound" in note for note in short.program.warnings)
