@@ -80,11 +80,19 @@ class _Cache(caching.FunctionCache):
             return self._load_overload(sig, target_context)
 
 
+# Methods of Numba's cache that are not public: where it has others, it is used as it is.
+_KNOWN = all(
+    hasattr(caching.FunctionCache, name)
+    for name in ("_load_overload", "_guard_against_spurious_io_errors")
+)
+
+
 def _compiled(loop: Loop) -> Any:
     njit = cast(Any, numba).njit
     try:
         found = njit(cache=True, nogil=True)(loop)
     except RuntimeError:  # Numba found no place for its cache
         return njit(nogil=True)(loop)
-    found._cache = _Cache(loop)
+    if _KNOWN:
+        found._cache = _Cache(loop)
     return found
