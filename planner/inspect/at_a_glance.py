@@ -10,7 +10,7 @@ from typing import Any
 from costmodel import Cluster, ComputeModel
 from costmodel.compiler import analyse
 
-from ..common.stop import PROVED
+from ..common.stop import PROVED, Stop
 from ..common.units_text import dollars_text, seconds_text, share_text
 from ..files.plan_file import ONE_PROGRAM, Pipeline, PlanFile
 from ..files.program_plan import BaselineRow
@@ -30,6 +30,7 @@ MOST_PARTS = 3  # of a step that are named
 DATA = ("data-parallel", "zero-1", "zero-2", "fsdp")  # split the batch over all devices
 OTHERS = "; their steps are products mostly, and this one's are launches, so this says little"
 CENT = 0.01  # dollars
+ENDED = (Stop.TIME_LIMIT.name, Stop.INTERRUPTED.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +161,7 @@ def at_a_glance(analysed: AnalysedPlan) -> Glance:
         layout=layout_text(analysed),
         other=other,
         times_as_fast=seconds / step if other and step else 0.0,
-        bounded=_bounded(step, program.lower_bound_s, "plan"),
+        bounded=_bounded(step, program.lower_bound_s, "plan", ended=program.stop in ENDED),
         mfu=model_s / step if step else 0.0,
         hfu=all_s / step if step else 0.0,
         examples_per_s=examples_of(analysed) / step if step else 0.0,
@@ -223,14 +224,22 @@ def glance_of_stages(
     )
 
 
-def _bounded(step_s: float, lower_bound_s: float, kind: str) -> str:
-    """How much faster a plan of a kind may be, by the lower bound of all that were searched."""
+def _bounded(step_s: float, lower_bound_s: float, kind: str, *, ended: bool = False) -> str:
+    """How much faster a plan of a kind may be, by the lower bound of all that were searched.
+
+    Args:
+        step_s: of the plan [s].
+        lower_bound_s: of the plans that were searched [s].
+        kind: what plans are called.
+        ended: whether a limit ended the search before all were.
+    """
     if not step_s or not lower_bound_s:
         return ""
     gap = max(0.0, 1.0 - lower_bound_s / step_s)
+    which = "that was looked at before the search ended" if ended else "of the search space"
     if gap <= PROVED:
-        return f"no {kind} of the search space is faster, by proof"
-    return f"no {kind} of the search space is more than {share_text(gap)} faster, by a lower bound"
+        return f"no {kind} {which} is faster, by proof"
+    return f"no {kind} {which} is more than {share_text(gap)} faster, by a lower bound"
 
 
 def _left_out(analysed: AnalysedPlan) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core import caching
-from numba.core.runtime.nrt import rtsys
 
 Loop = Callable[..., Any]
 F = TypeVar("F", bound=Loop)
@@ -67,24 +66,31 @@ def interpret() -> Interpreted:
     return _interpreted[0]
 
 
-class _Cache(caching.FunctionCache):
+def _quick_cache() -> Any:
     """Numba's cache on disk, which loads machine code without what only a compilation needs.
 
     Numba registers everything that it can compile before it looks into its cache: half a second,
-    and SciPy's linear algebra. Where the cache has nothing, its compiler does that itself.
+    and SciPy's linear algebra. Where the cache has nothing, its compiler does that itself. It does
+    so by methods that are not public: None where this version has others.
     """
+    try:
+        base = import_module("numba.core.caching").FunctionCache
+        runtime = import_module("numba.core.runtime.nrt").rtsys
+        known = base._load_overload, base._guard_against_spurious_io_errors, runtime.initialize
+    except (ImportError, AttributeError):
+        return None
+    load, guard, initialize = known
 
-    def load_overload(self, sig: object, target_context: Any) -> Any:
-        rtsys.initialize(target_context)  # which arrays that the loops make need
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+    class Quick(base):
+        def load_overload(self, sig: object, target_context: Any) -> Any:
+            initialize(target_context)  # which arrays that the loops make need
+            with guard(self):
+                return load(self, sig, target_context)
+
+    return Quick
 
 
-# Methods of Numba's cache that are not public: where it has others, it is used as it is.
-_KNOWN = all(
-    hasattr(caching.FunctionCache, name)
-    for name in ("_load_overload", "_guard_against_spurious_io_errors")
-)
+_Cache = _quick_cache()
 
 
 def _compiled(loop: Loop) -> Any:
@@ -93,6 +99,6 @@ def _compiled(loop: Loop) -> Any:
         found = njit(cache=True, nogil=True)(loop)
     except RuntimeError:  # Numba found no place for its cache
         return njit(nogil=True)(loop)
-    if _KNOWN:
+    if _Cache is not None:
         found._cache = _Cache(loop)
     return found

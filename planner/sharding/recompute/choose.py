@@ -172,7 +172,7 @@ def _chosen(
     others = [] if refused else [Variant(traced)] if recomputes(traced.program) else []
     best = _best(chain(others, variants), request, search, cutoff_s, refused)
     each = _recomputable(layers)
-    if EVERY_CHOICE_OF < len(each) <= ROUGHLY_EVERY_OF:
+    if EVERY_CHOICE_OF < len(each) <= ROUGHLY_EVERY_OF and not request.over:
         best = best_of_every(best, kept, each, rough, request, search)
     every = len(each) <= EVERY_CHOICE_OF and not request.over
     every = every and (copy_s is None or not any(layer.loop for layer in layers))
@@ -200,7 +200,7 @@ def _where_memory_slows(
 ) -> Chosen[T]:
     """The plan of the program as written, or a faster one if the memory limit makes it slower."""
     if request.over:
-        return written
+        return replace(written, notes=(PART,))
     quick = rough(written.found)
     saving_s = quick.saving_s()
     if saving_s <= WORTH * written.found.step_s:
@@ -226,7 +226,7 @@ def _better(
         found_s = rough.step_s(variant)
         if found_s < step_s:
             best, step_s = variant, found_s
-    if best is None or request.interruption.happened:
+    if best is None or request.over:
         return replace(written, notes=(PART,))
     try:
         found = search(best, written.found.step_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, combinations
+from itertools import chain, combinations, takewhile
 
 from ir import digest
 from ir.trace import Traced
@@ -40,9 +40,8 @@ def best_of_every(
         search: plans a variant, if it has a plan below some seconds.
     """
     quick = rough(best.found)
-    priced = [
-        (quick.step_s(variant), i, variant) for i, variant in enumerate(_distinct(kept, each))
-    ]
+    timely = takewhile(lambda _: not request.over, _distinct(kept, each))
+    priced = [(quick.step_s(variant), i, variant) for i, variant in enumerate(timely)]
     for step_s, number, variant in sorted(priced, key=lambda row: row[:2]):
         if step_s >= best.found.step_s or request.over:
             break

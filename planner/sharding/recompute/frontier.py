@@ -36,8 +36,8 @@ from .saved import Key, Layer
 SecondsOf = Callable[[Place], float]
 NEARLY = 1e-6  # share of all work that a change of the choice is worth
 # Costs of a cut are in units of which all work and all bytes together are so many, so that what a
-# change is worth is above the tolerance of the solver, 1e-7; of equal cuts the one with fewer nodes
-# computed again is taken, for so many units each.
+# change is worth is above the tolerance of the solver, 1e-7; of cuts that cost the same to that
+# tolerance one with fewer nodes computed again is preferred, for so many units each.
 UNITS, FEWER = 1e6, 1e-7
 
 
@@ -118,7 +118,7 @@ def _joined(choices: Sequence[Choice]) -> Choice:
 
 
 class Cuts:
-    """Minimum cuts of a body at prices.
+    """Minimum cuts of a body at prices; where the solver finds none, all is kept.
 
     work_s: seconds of all nodes; read_bytes: bytes of what the backward pass reads.
     """
@@ -146,6 +146,7 @@ class Cuts:
         fixed = [
             not node.again or any((layer.place, v) in stops for v in node.outs) for node in nodes
         ]
+        self._fixed = np.array(fixed, dtype=bool)
         self._rows = np.array(rows, dtype=np.int32).reshape(-1, 3)
         self._solver = self._programme(fixed)
 
@@ -176,7 +177,9 @@ class Cuts:
         if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             self._solver.clearSolver()  # the basis of another price may mislead it
             self._solver.run()
-        here = np.asarray(self._solver.getSolution().col_value)[:count] > 0.5  # the forward pass
+        here = np.ones(count, dtype=bool)  # what is not computed again
+        if self._solver.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+            here = self._fixed | (np.asarray(self._solver.getSolution().col_value)[:count] > 0.5)
         column, maker, reader = self._rows.T
         crosses = np.zeros(len(cost), dtype=bool)
         crosses[column[here[maker] & ~here[reader]]] = True

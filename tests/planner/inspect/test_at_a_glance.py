@@ -252,11 +252,13 @@ def test_examples_and_tokens_are_of_the_same_argument() -> None:
 def test_the_sentence_says_how_far_the_bound_is() -> None:
     found = planned("data-parallel")
 
-    def said(share: float) -> str:
-        program = structs.replace(found.program, lower_bound_s=share * found.step_s)
+    def said(share: float, stop: str = "GAP") -> str:
+        program = structs.replace(found.program, lower_bound_s=share * found.step_s, stop=stop)
         analysed = AnalysedPlan(program, found.decisions, found.cluster, "here")
         return at_a_glance(analysed).sentence()
 
     assert "; no plan of the search space is faster, by proof; limited" in said(1.0)
     assert "; no plan of the search space is more than 30% faster, by a lower bound;" in said(0.7)
     assert "search space" not in said(0.0)
+    ended = said(1.0, "TIME_LIMIT")
+    assert "no plan that was looked at before the search ended is faster, by proof" in ended

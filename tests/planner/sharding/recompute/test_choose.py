@@ -184,6 +184,10 @@ def test_another_choice_where_the_limit_slows_the_program_down() -> None:
     assert auto.step_s < written.step_s * 0.99
     assert auto.peak_bytes <= settings["memory_bytes"] < free.peak_bytes
     assert auto.lower_bound_s <= auto.step_s
+    late = plan(layers, *args, time_limit_s=1e-3, **settings)
+    assert late.stop is Stop.TIME_LIMIT
+    assert any("recompute: the lower bound" in note for note in late.program.warnings)
+    assert "that was looked at before the search ended" in str(late)
 
 
 def test_a_time_limit_ends_what_improves_a_plan() -> None:

@@ -180,6 +180,20 @@ def test_choices_cost_what_minimum_cuts_do(scan: bool, seed: int) -> None:
             assert cost == pytest.approx(wanted, rel=1e-6)
 
 
+def test_where_the_solver_finds_no_cut_all_is_kept() -> None:
+    """As where it is stopped."""
+    (layer, *_) = layers_of(program(scan=False))
+    cuts = Cuts(layer, lambda place: float(sum(place) + 1), ())
+    some = cuts.at(cuts.work_s / cuts.read_bytes)
+    cuts._solver.setOptionValue("simplex_iteration_limit", 0)
+    cuts._solver.setOptionValue("presolve", "off")
+    cuts._solver.clearSolver()
+    none = cuts.at(cuts.work_s / cuts.read_bytes)
+    assert some.again_s > 0.0 == none.again_s
+    assert not none.values
+    assert none.kept_bytes > some.kept_bytes
+
+
 def test_settings_hold_and_a_file_knows_them(tmp_path: Path) -> None:
     """More recomputation takes less memory; a loaded plan is bound to the same program."""
     peaks = {}
