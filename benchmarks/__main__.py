@@ -49,6 +49,7 @@ BENCHES = (
     "rules",
     "scale",
     "scheduled",
+    "scheduled-busy",
     "schedules",
     "start",
     "substitutions",

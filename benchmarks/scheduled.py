@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,8 @@ LLAMA = Llama(32000, 2048, 4096, 32, 8, 14336, 4, 8, "bfloat16")
 DATA, FSDP, TENSOR = ("data-parallel", (8,)), ("fsdp", (8,)), ("megatron", (2, 4))
 FREE, ONE_AXIS = (None, (2, 4)), (None, (8,))
 # Model, and layouts with their meshes.
-PLANS: dict[str, tuple[Any, tuple[tuple[str | None, tuple[int, ...]], ...]]] = {
+Plans = Mapping[str, tuple[Any, tuple[tuple[str | None, tuple[int, ...]], ...]]]
+PLANS: Plans = {
     "gpt scanned": (
         GPT(51200, 1024, 2048, 32, 4, 32, "bfloat16", True), (FREE, DATA, FSDP, TENSOR)),
     "gpt written out": (
@@ -122,10 +124,22 @@ def main(quick: bool) -> list[dict[str, Any]]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks scheduled")
     parser.add_argument("--only", default="", help="models whose name contains this")
     only = parser.parse_known_args()[0].only
+    layouts = {
+        name: (model, given[: 1 if quick else None])
+        for name, (model, given) in PLANS.items() if only in name
+    }  # fmt: skip
+    rows = rows_of(layouts)
+    rows.append({"summary": summary(rows)})
+    print(rows[-1])
+    return rows
+
+
+def rows_of(layouts: Plans) -> list[dict[str, Any]]:
+    """Prints a table of plans and returns its rows."""
     print(HEAD, flush=True)
     rows: list[dict[str, Any]] = []
-    for name, (model, layouts) in PLANS.items():
-        for baseline, mesh in layouts[: 1 if quick else None] if only in name else ():
+    for name, (model, given) in layouts.items():
+        for baseline, mesh in given:
             row: dict[str, Any] = {"model": name, "plan": baseline or "chosen", "mesh": mesh}
             try:
                 row |= one(model, baseline, mesh)
@@ -133,6 +147,4 @@ def main(quick: bool) -> list[dict[str, Any]]:
                 row["error"] = str(error)
             rows.append(row)
             print(line(row), flush=True)
-    rows.append({"summary": summary(rows)})
-    print(rows[-1])
     return rows

@@ -60,11 +60,20 @@ class ScheduledCollective:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledWindow:
-    """A window of the plan; body is the place of its loop or branch, () for the program."""
+    """A window of the plan.
+
+    body: place of its loop or branch; () for the program.
+    compute_s: predicted.
+    hideable_s: predicted, of its collectives, the part beside which there is an op to run.
+    scheduled_hidden_s: of its collectives, the part that the schedule does not expose.
+    """
 
     body: Place
     predicted_exposed_s: float
     scheduled_exposed_s: float
+    compute_s: float
+    hideable_s: float
+    scheduled_hidden_s: float
 
 
 @public_methods
@@ -101,7 +110,9 @@ class Overlap:
             "scheduled_exposed_s": self.scheduled_exposed_s,
             "windows": [
                 {"body": list(w.body), "predicted_exposed_s": w.predicted_exposed_s,
-                 "scheduled_exposed_s": w.scheduled_exposed_s} for w in self.windows
+                 "scheduled_exposed_s": w.scheduled_exposed_s, "compute_s": w.compute_s,
+                 "hideable_s": w.hideable_s, "scheduled_hidden_s": w.scheduled_hidden_s}
+                for w in self.windows
             ],
             "collectives": [
                 {"name": c.name, "kind": c.kind, "group_size": c.group_size, "bytes": c.bytes,
@@ -173,13 +184,14 @@ def compare_overlap(
         _row(played, mine, account, reshards, step_s)
         for played, mine in zip(schedule.collectives, shares, strict=True)
     )
-    scheduled = [0.0] * len(account.windows)
+    scheduled, hidden = ([0.0] * len(account.windows) for _ in range(2))
     for row in rows:
         if row.window >= 0:
             scheduled[row.window] += row.scheduled_exposed_s
+            hidden[row.window] += row.seconds - row.scheduled_exposed_s
     windows = tuple(
-        ScheduledWindow(w.body, w.exposed_s, exposed_s)
-        for w, exposed_s in zip(account.windows, scheduled, strict=True)
+        ScheduledWindow(w.body, w.exposed_s, exposed_s, w.compute_s, w.hideable_s, hidden_s)
+        for w, exposed_s, hidden_s in zip(account.windows, scheduled, hidden, strict=True)
         if w.communication_s > 0.0 or exposed_s > 0.0
     )
     return Overlap(

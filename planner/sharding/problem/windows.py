@@ -45,9 +45,9 @@ from ...solver.problem import Floats
 from .body_order import Body, Ints
 from .facts import Facts
 
-# Share of a window's compute beside which collectives run at most. Of windows with more
-# communication than compute, XLA's schedules hide 0.68 of the compute in the median of 15, 0.4 to
-# 0.89. Plans that count on all of it are slower by those schedules, see design note 7.
+# Share of a window's compute beside which collectives run at most. XLA's schedules hide 0.59 to
+# 0.89 of it, 0.77 in the median of five windows with more to hide (`scheduled-busy`), and 0.4 to
+# 0.89, 0.68 of 15, in plans that count on all of it, which are slower: see design note 7.
 BESIDE = 0.7
 GRAIN = 1.07  # ratio of neighbouring lengths of hidden time that are told apart
 # Between a collective and the slice that it becomes.
