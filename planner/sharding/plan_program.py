@@ -30,7 +30,7 @@ from .ordering.rows import as_ordered
 from .padding.plan import with_padding
 from .padding.rows import as_padded
 from .planned_program import PlannedProgram
-from .problem.program import InFlight, Program, program_of
+from .problem.program import InFlight, Program, Programs
 from .problem.records import Menus
 from .recompute.choose import Chosen, choose
 from .recompute.host_states import states_of, within_hosts
@@ -114,23 +114,25 @@ def plan_one(
         if stored is not None:
             spent = {"trace": time.monotonic() - begun, "total": time.monotonic() - request.start}
             return replace(stored, seconds=stored.seconds | spent)
-    held = program_for(traced, options, machine).facts.held_bytes()
+    programs, menus = Programs(), Menus()
+    held = program_for(traced, options, machine, programs).facts.held_bytes()
     with naming_the_host(movable_bytes - moved_bytes):
         check_held(held - moved_bytes, limit_of(options, machine), machine, "its arguments")
-    menus = Menus()
 
     def search(variant: Variant, cutoff_s: float, wished: Request = request) -> Searched:
         since = begun if variant.traced is traced else time.monotonic()
-        found = plan_traced(one, variant.traced, wished, since, memory, cutoff_s, menus=menus)
+        found = plan_traced(
+            one, variant.traced, wished, since, memory, cutoff_s, menus=menus, programs=programs
+        )
         return Searched(*found)
 
     def pricer(traced: Traced, best: Candidate) -> Pricer:
-        return Pricer(machine, options, best, _ties(traced), _donated(traced))
+        return Pricer(machine, options, best, _ties(traced), _donated(traced), programs)
 
     with naming_the_host(movable_bytes - moved_bytes):
         chosen = choose(
             traced, request, search,
-            lambda t: node_seconds(program_for(t, options, machine).facts, machine),
+            lambda t: node_seconds(program_for(t, options, machine, programs).facts, machine),
             lambda found: RoughPlans(
                 traced, lambda t: pricer(t, found.outcome.best), limit_of(options, machine)
             ), cutoff_s, _copy_s(machine) if may_offload(options, machine) else None,
@@ -291,6 +293,7 @@ def plan_traced(
     cutoff_s: float = float("inf"),
     known: Sequence[Candidate] = (),
     menus: Menus | None = None,
+    programs: Programs | None = None,
 ) -> tuple[PlannedProgram, SearchOutcome]:
     """Plans a traced step.
 
@@ -303,11 +306,13 @@ def plan_traced(
         cutoff_s: upper limit of the step [s].
         known: plans of the program as starting points.
         menus: menus of other searches on the same cluster.
+        programs: those that have been prepared for it.
 
     Raises:
         PlanError: if nothing fits in memory, or the plan not in that of the hosts.
     """
-    program = program_for(traced, request.options, request.machine).holding(one.in_flight)
+    program = program_for(traced, request.options, request.machine, programs)
+    program = program.holding(one.in_flight)
     traced_s = time.monotonic() - begun
     search = Search(program, request, memory, cutoff_s=cutoff_s, known=known, menus=menus)
     made = planned(one, traced, search, found := search.run(), traced_s)
@@ -333,10 +338,12 @@ def planned(
     return PlannedProgram(program, traced, seconds)
 
 
-def program_for(traced: Traced, options: Options, machine: Cluster) -> Program:
-    """Prepares a traced step for the search on a machine."""
-    alone = machine.num_devices == 1
-    return program_of(traced.graph, _ties(traced), _donated(traced), options, alone=alone)
+def program_for(
+    traced: Traced, options: Options, machine: Cluster, programs: Programs | None = None
+) -> Program:
+    """Prepares a traced step for the search on a machine, unless it is among `programs`."""
+    known, alone = programs or Programs(), machine.num_devices == 1
+    return known.of(traced.graph, _ties(traced), _donated(traced), options, alone=alone)
 
 
 def _ties(traced: Traced) -> tuple[tuple[int, int], ...]:

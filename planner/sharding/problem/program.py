@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ir import Graph
@@ -17,6 +17,8 @@ from .in_flight import InFlightBuffers
 from .repeated_layers import LEAST_OPS, Repeats, repeats_of, worth_folding
 from .skeleton import Outline
 from .skeleton_builder import outline_of
+
+KEPT = 2  # programs that `Programs` holds: the one as it was written, and an edited one
 
 
 @dataclass(frozen=True)
@@ -141,3 +143,37 @@ def program_of(
     resolved = wishes_for(options, flat, ties)
     facts = Facts(flat, ties, donated, alone=alone)
     return Program(facts, roles_of([item.role for item in graph.inputs], flat), resolved)
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The latest programs that one call of `plan` has prepared, for searches of the same graph.
+
+    known: graph, arguments of `program_of` that say what its program is, and the program; the
+        latest last.
+    """
+
+    known: list[tuple[Graph, tuple[object, ...], Program]] = field(
+        default_factory=list[tuple[Graph, tuple[object, ...], Program]]
+    )
+
+    def of(
+        self,
+        graph: Graph,
+        ties: tuple[tuple[int, int], ...],
+        donated: frozenset[int],
+        options: Options,
+        *,
+        alone: bool = False,
+    ) -> Program:
+        """As `program_of`."""
+        wished = options.pins, options.forbidden, options.shardings, options.mesh
+        key = ties, donated, wished, alone
+        for n, (other, others, program) in enumerate(self.known):
+            if other is graph and others == key:
+                self.known.append(self.known.pop(n))
+                return program
+        made = program_of(graph, ties, donated, options, alone=alone)
+        self.known.append((graph, key, made))
+        del self.known[:-KEPT]
+        return made

@@ -6,6 +6,7 @@ forward loop and enters the backward loop in slices, unless it is an argument of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ir import Input
@@ -29,11 +30,17 @@ class InBody:
         """A value of the forward pass in the backward pass."""
         return value
 
-    def add(self, item: Item) -> None:
-        """Adds a node to the forward pass, right after the last of its operands."""
-        made = {v: i for i, one in enumerate(self.source.items) for v in one.outs}
-        at = max((made.get(v, -1) for v in item.reads), default=-1)
-        self.source.items.insert(at + 1, item)
+    def add(self, items: Iterable[Item]) -> None:
+        """Adds nodes to the forward pass, each right after the last of its operands."""
+        behind: list[list[Item]] = [[], *([one] for one in self.source.items)]
+        group = {v: k for k, (one,) in enumerate(behind[1:], 1) for v in one.outs}
+        for item in items:
+            k = max((group.get(v, 0) for v in item.reads), default=0)
+            reads = set(item.reads)
+            after = (n + 1 for n, one in enumerate(behind[k]) if not reads.isdisjoint(one.outs))
+            behind[k].insert(max(after, default=0), item)
+            group.update(dict.fromkeys(item.outs, k))
+        self.source.items = [one for each in behind for one in each]
 
 
 class InLoops:
@@ -84,9 +91,9 @@ class InLoops:
             self._value[port] = value
         return self._port[value]
 
-    def add(self, item: Item) -> None:
-        """Adds a node to the forward body."""
-        self.source.items.append(item)
+    def add(self, items: Iterable[Item]) -> None:
+        """Adds nodes to the forward body."""
+        self.source.items.extend(items)
 
     def _enter(self, value: int) -> int:
         forward, backward = self.pair.forward, self.pair.backward

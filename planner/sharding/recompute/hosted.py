@@ -126,7 +126,7 @@ def _host(across: InLoops, v: int) -> None:
     draft.items[at:at] = before
     previous, last = _carried(forward, source, nothing, v)
     away = copy(TO_HOST, previous, backward=False)
-    across.add(away)
+    across.add([away])
     back = copy(FROM_HOST, across.port(away.outs[0]), backward=True)
     fetched, _ = _carried(backward, target, last, back.outs[0])
 

@@ -124,8 +124,7 @@ class _Merge:
             item.ins = [self._read(v) for v in item.ins]
         self.target.outputs = [self._read(v) for v in self.target.outputs]
         self.target.items = stays
-        for item in self.moved:
-            self.across.add(item)
+        self.across.add(self.moved)
 
     def _merged(self, item: Item) -> bool:
         """Whether a node is one of the forward pass, or becomes one."""

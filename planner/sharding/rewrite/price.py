@@ -11,7 +11,7 @@ from substitutions import Draft
 from ...common.options import Options
 from ...common.request import Request
 from ..cost.account import Account
-from ..problem.program import program_of
+from ..problem.program import Programs
 from ..search.context import Candidate
 from ..search.mesh_shapes import mesh_of
 from ..search.on_mesh import MeshSearch
@@ -29,6 +29,7 @@ class Pricer:
 
     best: the plan of the program as it was traced.
     ties, donated: of that program, in positions of the graph's inputs.
+    programs: programs that have been prepared.
     plans: found so far, by the digest of their program.
     """
 
@@ -37,6 +38,7 @@ class Pricer:
     best: Candidate
     ties: tuple[tuple[int, int], ...]
     donated: frozenset[int]
+    programs: Programs = field(default_factory=Programs)
     plans: dict[str, Candidate] = field(default_factory=dict[str, Candidate])
 
     def step_s(self, draft: Draft) -> float:
@@ -83,7 +85,7 @@ class Pricer:
 
     def _searcher(self, graph: Graph) -> MeshSearch:
         alone = self.machine.num_devices == 1
-        program = program_of(graph, self.ties, self.donated, self.options, alone=alone)
+        program = self.programs.of(graph, self.ties, self.donated, self.options, alone=alone)
         options = replace(self.options, cache=False, baselines=False, baseline=None)
         search = Search(program, Request(self.machine, options))
         # specs are known by their address, which is theirs only as long as their program lives
