@@ -1,3 +1,4 @@
+from .buffer_lifetimes import Lifetimes as Lifetimes
 from .buffer_lifetimes import lifetimes as lifetimes
 from .fusion import Traffic as Traffic
 from .fusion import analyse as analyse

@@ -89,7 +89,12 @@ class AnalysedPlan:
     def kinds(self) -> Kinds:
         """Kinds of dimensions: batch, sequence, experts."""
         roles = roles_of(self.program.roles, self.flat)
-        return kinds_of(self.flat, Specs(self.flat), roles)
+        return kinds_of(self.flat, self.specs, roles)
+
+    @cached_property
+    def specs(self) -> Specs:
+        """Factors of the ops."""
+        return Specs(self.flat)
 
     @cached_property
     def built(self) -> Built:
@@ -249,7 +254,7 @@ class AnalysedPlan:
 
     def words(self, i: int) -> Mapping[str, str]:
         """What the factors of an op are if it is a product of experts, else nothing."""
-        return words_of(self.flat, i, self.builder.spec(self.flat.ops[i]), self.kinds)
+        return words_of(self.flat, i, self.specs.of(self.flat.ops[i]), self.kinds)
 
     def _experts(self) -> Explanation | None:
         """All products of experts at once: split as the plan has it, or all by one of their kinds.

@@ -324,10 +324,12 @@ def _is_launches(limits: tuple[tuple[str, float], ...]) -> bool:
 
 
 def _launches_s(analysed: AnalysedPlan) -> float:
-    """Seconds that a device takes to start the kernels of a step."""
+    """Seconds that a device takes to start the kernels of a step; 0 if these are few."""
     flat = analysed.flat
-    kernels = zip(flat.ops, analyse(flat).launches, strict=True)
     launch_s = ComputeModel(analysed.cluster).launch_s
+    if launch_s * sum(op.weight for op in flat.ops) < MOSTLY * analysed.program.compute_s:
+        return 0.0  # no op starts more than one: which do need not be known
+    kernels = zip(flat.ops, analyse(flat).launches, strict=True)
     return launch_s * sum(op.weight * count for op, count in kernels)
 
 

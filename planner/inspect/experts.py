@@ -12,7 +12,7 @@ from ir import GROUPED
 from ..common.units_text import seconds_text
 from ..files.program_plan import BaselineRow, CollectiveRow
 from .analysed_plan import AnalysedPlan
-from .expert_products import BOTH, EXPERTS, split_of, split_text, words_of
+from .expert_products import BOTH, EXPERTS, split_of, split_text
 
 # Hand-written plans, of each row the fastest that fits, and what they do with experts.
 BY_HAND: Final = (
@@ -51,7 +51,7 @@ def expert_rows(analysed: AnalysedPlan) -> tuple[ExpertRow, ...]:
     for i, op in enumerate(flat.ops):
         if op.node.op not in (GROUPED, "dot_general"):
             continue
-        words = words_of(flat, i, analysed.builder.spec(op), analysed.kinds)
+        words = analysed.words(i)
         roles = analysed.decisions.ops.get(op.place)
         if words and roles is not None:
             split = split_of(words, roles, mesh)

@@ -162,7 +162,10 @@ class PlanView:
     @cached_property
     def analysed_programs(self) -> tuple[AnalysedPlan, ...]:
         """The search space around the plan of each distinct program."""
-        return tuple(analyse_plan(program, self.where) for program in self.file.programs)
+        found = tuple(analyse_plan(program, self.where) for program in self.file.programs)
+        if isinstance(self.bound, Traced) and self.bound.text == found[0].program.graph:
+            found[0].graph = self.bound.graph
+        return found
 
     @property
     def analysed(self) -> AnalysedPlan:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from copy import copy
+from functools import cached_property
 
 import numpy as np
 
 from costmodel import ComputeModel
-from costmodel.compiler import Traffic, analyse, bounded, lifetimes
+from costmodel.compiler import Lifetimes, Traffic, analyse, bounded, lifetimes
 from ir import FactorSpec, Literal
 from ir.analysis import (
     FlatOp,
@@ -65,9 +66,7 @@ class Facts:
         self.specs = Specs(flat)
         self.partial = may_be_partial(flat, self.specs)
         self.uses = uses(flat)
-        reused = {v for a, k in ties if a in donated and isinstance(v := flat.outputs[k], int)}
-        self.lifetimes = lifetimes(flat, self.traffic.stored, reused, alone=alone)
-        self.in_place = self._in_place([pair for pair in ties if pair[0] in donated])
+        self._kept, self._alone = [pair for pair in ties if pair[0] in donated], alone
         self.on_host = host_values(flat)
         self.stack_of = {port: outer for outer, port in flat.stacked.items()}
         self.shared = {
@@ -75,12 +74,34 @@ class Facts:
             if self.uses.get(v, 0) != 1 or len(op.outputs) > 1
         }  # fmt: skip
         self.read_only = self._read_only()
-        self.spans = tuple(self._span(v) for v in range(len(flat.values)))
-        self.waits = {
-            v for op in flat.ops for v in op.outputs
+
+    # --- what prices do not need, worked out once it is asked for ---
+
+    @cached_property
+    def lifetimes(self) -> Lifetimes:
+        """When the buffer of each value is made, and last needed."""
+        found = (self.flat.outputs[k] for _, k in self._kept)
+        reused = {v for v in found if isinstance(v, int)}
+        return lifetimes(self.flat, self.traffic.stored, reused, alone=self._alone)
+
+    @cached_property
+    def in_place(self) -> set[int]:
+        return self._in_place(self._kept)
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        return tuple(self._span(v) for v in range(len(self.flat.values)))
+
+    @cached_property
+    def waits(self) -> set[int]:
+        return {
+            v for op in self.flat.ops for v in op.outputs
             if self.partial[v] and self.lifetimes.owns[v] and self.lifetimes.made[v] > op.time
         }  # fmt: skip
-        self.overwriters = dict(self._overwriters())
+
+    @cached_property
+    def overwriters(self) -> dict[int, tuple[int, int]]:
+        return dict(self._overwriters())
 
     def running(self, flat: FlatProgram) -> Facts:
         """The facts of a program that differs in how often its ops and links run."""
