@@ -1,15 +1,14 @@
 """The portfolio: reduce, bound, fix, solve exactly, search neighbourhoods.
 
-1. Reductions (`reduce/reduce.py`). What is left without limits and of small width is eliminated
-exactly.
+1. Reductions (`reduce/reduce.py`); elimination of what is left without limits and of small width.
 2. Message passing with memory multipliers: a lower bound, and a choice at every step.
 3. Options and pairs that no better choice can have are left out, and the rest is reduced again;
    if much went, back to 2 with the multipliers found.
    Kernel search on wide problems (`search/kernel_search.py`): the options of any rounding form a
    restricted problem, which is solved anew as multipliers improve.
-4. The 0/1 programme, if the remaining problem is small: it finds the optimum or proves it.
-5. Branch and bound over the nodes that use much memory (`search/branch_and_bound.py`), where the
+4. Branch and bound over the nodes that use much memory (`search/branch_and_bound.py`), where the
    number of rounds is limited.
+5. The 0/1 programme, if the remaining problem is small: it finds the optimum or proves it.
 6. Large neighbourhoods of the best choice, solved exactly, larger and larger, and of other choices
    once they find nothing more; when they have closed a good part of the gap, back to 3.
 
@@ -249,18 +248,17 @@ class _Search(Incumbent):
                 self.done = True
             elif self.best is None and columns(multipliers.flat) > self.budget.written_columns:
                 self._guess(multipliers)
-            elif self.best is None or (self._untried and self._small(multipliers.flat)):
+            elif self.best is None:
                 self._exact(multipliers.flat)
-            elif self._too_wide(multipliers.flat):
-                self.done = True
-            elif self.branched or not self.budget.split_work:
-                self._search(multipliers)
-            else:
+            elif not self.branched and self.budget.split_work:
                 self._branch(multipliers)
+            elif self._untried(multipliers.flat):
+                self._exact(multipliers.flat)
+            elif self.branched and columns(multipliers.flat) > self.budget.searched_columns:
+                self.done = True
+            else:
+                self._search(multipliers)
         return False
-
-    def _too_wide(self, flat: Flat) -> bool:
-        return self.branched and columns(flat) > self.budget.searched_columns
 
     def _guess(self, multipliers: Multipliers) -> None:
         """Something that fits, where the programme would be too large."""
@@ -270,15 +268,13 @@ class _Search(Incumbent):
                 return
         self.done = True
 
-    @property
-    def _untried(self) -> bool:
-        """Whether much better is known than when the whole programme was given up."""
+    def _untried(self, flat: Flat) -> bool:
+        """Whether the programme of all that is left is small, and not given up with such a gap."""
+        if columns(flat) > self.budget.exact_columns:
+            return False
         if self.tried == np.inf:
             return True
         return self.cost - self.bound < MUCH / 2 * (self.tried - self.bound)
-
-    def _small(self, flat: Flat) -> bool:
-        return columns(flat) <= self.budget.exact_columns
 
     def _lower(self, multipliers: Multipliers) -> bool:
         """Leaves out what no better choice can have; whether that was much."""
@@ -375,7 +371,10 @@ class _Search(Incumbent):
             around.slack = multipliers.best.slack
 
     def _branch(self, multipliers: Multipliers) -> None:
-        """Branch and bound, as long as that closes the gap."""
+        """Branch and bound, as long as that closes the gap.
+
+        It ends the search at a small gap, unless the programme of all that is left is small.
+        """
         self.branched = True
         before = self.cost - self.bound
         budget = self.budget
@@ -390,7 +389,8 @@ class _Search(Incumbent):
             closed = 1.0 - gap / before if gap > SPLIT_GAP * abs(self.cost) else 0.0
             most = budget.most_split_work(closed, wide=wide)
             if gap <= (WIDE_GAP if wide else NO_GAP) * abs(self.cost) or branches.work > most:
-                self.done = branches.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
+                small = branches.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
+                self.done = small and not self._untried(multipliers.flat)
                 break
             before_split = branches.work + branches.programmes_work
             branches.split()

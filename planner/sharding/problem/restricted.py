@@ -141,9 +141,9 @@ class Within:
         return self.followed(found)
 
     def followed(self, found: Sequence[int]) -> tuple[int, ...]:
-        """A restricted choice with that of the follower nodes; empty if the choice is."""
-        own = found[: len(self.kept)]
-        return (*own, *(own[n] for n in self.built.followed)) if len(own) else ()
+        """A restricted choice with that of followers and reserved bytes; empty if the choice is."""
+        own, reserved = found[: len(self.kept)], (0,) * len(self.aside)
+        return (*own, *(own[n] for n in self.built.followed), *reserved) if len(own) else ()
 
     def classes(self, axes: AxisClasses) -> tuple[Ints, ...]:
         """Class of every option of each node of the restricted problem, numbered without gaps."""

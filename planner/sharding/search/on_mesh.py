@@ -145,25 +145,28 @@ class MeshSearch:
         if gap:  # the finest meshes look for choices between windows
             first = replace(first, budget=replace(first.budget, combined_columns=0.0))
         first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance, multipliers=begin)
-        first = self.solve(left, self.scope.limit, first)
-        self.scope.multipliers = first.multipliers or begin
+        solution = self.solve(left, self.scope.limit, first)
+        self.scope.multipliers = known_at = solution.multipliers or begin
         self.reductions.forget()
-        self.scope.note(first.stop)
-        if float("inf") > cutoff <= first.bound:
+        self.scope.note(solution.stop)
+        if float("inf") > cutoff <= solution.bound:
             self.scope.beaten = True
-            return [], first.bound
-        if not first.choice:
+            return [], solution.bound
+        if not solution.choice:
             self.scope.least.append(left.least_peak())
-            return [], first.bound
-        found = self.of("search", left.built, first)
+            return [], solution.bound
+        found = self.of("search", left.built, solution)
         if found.account.peak_bytes > self.scope.limit:
             self.scope.least.append(left.least_peak())
-            if first.stop is Stop.INTERRUPTED:
-                return [], first.bound
-            options = replace(REFINED, cutoff=cutoff, multipliers=self.scope.multipliers)
-            fitting = self.room.fitting("search", wished, left, found, options)
-            return ([fitting] if fitting is not None else []), first.bound
-        return [found], first.bound
+            if solution.stop is Stop.INTERRUPTED:
+                return [], solution.bound
+            options = replace(REFINED, cutoff=cutoff, multipliers=known_at)
+            further = replace(first, tolerance=REFINED.tolerance, multipliers=known_at)
+            fitting = self.room.fitting(
+                "search", wished, left, found, options, further if not gap else None
+            )
+            return ([fitting] if fitting is not None else []), solution.bound
+        return [found], solution.bound
 
     def glimpse(self) -> float:
         """A quick lower bound for all plans on this mesh [s], by which meshes are sorted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,6 +34,14 @@ class OnMesh(Protocol):
     ) -> Candidate: ...
 
 
+class _Fitting(NamedTuple):
+    """A plan that fits with its buffers, the problem it solves and the limit there [bytes]."""
+
+    plan: Candidate
+    left: Within
+    limit: float
+
+
 class RoomForBuffers:
     """Plans on one mesh within the memory limit of a device.
 
@@ -46,35 +54,63 @@ class RoomForBuffers:
         self.search, self.limit = search, limit
 
     def fitting(
-        self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions
-    ) -> Candidate | None:
+        self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions,
+        further: SolveOptions | None = None,
+    ) -> Candidate | None:  # fmt: skip
         """A plan that fits, if transient buffers of the first plan exceed the limit.
 
         They are not in the objective. First reshards take paths without buffers larger than their
         ends, and excess bytes are reserved; then, for a small excess, the limit is lowered by it;
         else reshards may not pass a buffer as large as the largest excessive one, until a plan
         fits; at last the limit is lowered by the whole excess.
+
+        Args:
+            name: of the plan.
+            limits: on ops and values.
+            left: the problem of the first plan.
+            first: a plan that does not fit.
+            options: of the solves that look for one that does.
+            further: of a last solve of the problem whose plan is the fastest, where it is not as
+                fast as the first plan; None for no such solve.
         """
+        fitting = self._found(name, limits, left, first, options)
+        found = min(fitting, key=lambda f: f.plan.account.step_s, default=None)
+        if found is None or further is None or self._near(found, first):
+            return found and found.plan
+        further = replace(further, start=found.left.lowered(found.plan.solution.choice))
+        plan = self._solved(name, found.left, found.limit, further, found.plan.builder)
+        fits = plan is not None and plan.account.peak_bytes <= self.limit * (1 + 1e-9)
+        both = [found.plan, plan] if plan is not None and fits else [found.plan]
+        return min(both, key=lambda c: c.account.step_s)
+
+    def _near(self, found: _Fitting, first: Candidate) -> bool:
+        return found.plan.account.step_s <= first.account.step_s * (1 + NEAR)
+
+    def _found(
+        self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions
+    ) -> list[_Fitting]:
+        """The plans that fit, of which one is near the first plan or there are several."""
         limit, sums = self.limit, first.account
         excess, near = sums.peak_bytes - limit, (left, first)
         if sums.passing_bytes > sums.ends_bytes:
             near = self._narrowed(name, limits, float(sums.ends_bytes), options) or near
         beside = self._beside(name, limits, *near, options)
-        if beside is not None and beside.account.step_s <= sums.step_s * (1 + NEAR):
-            return beside
+        if beside is not None and self._near(beside, first):
+            return [beside]
         fitting = [beside] if beside is not None else []
         if excess <= limit * SMALL_EXCESS:
             under = self._under(name, left, limit - self._step(excess), options)
             if under is not None:
-                return min((*fitting, under), key=lambda c: c.account.step_s)
+                return [*fitting, under]
         fitting.extend(self._narrower(name, limits, first, options))
         if not fitting and excess > limit * SMALL_EXCESS:  # partial results wait
-            return self._under(name, left, limit - self._step(excess), options)
-        return min(fitting, key=lambda c: c.account.step_s, default=None)
+            under = self._under(name, left, limit - self._step(excess), options)
+            return [under] if under is not None else []
+        return fitting
 
     def _narrower(
         self, name: str, limits: Limits, first: Candidate, options: SolveOptions
-    ) -> Iterator[Candidate]:
+    ) -> Iterator[_Fitting]:
         """Plans that fit, under caps on transient buffers."""
         limit, widest = self.limit, first.account.passing_bytes
         over = first.account.peak_bytes - limit
@@ -87,7 +123,7 @@ class RoomForBuffers:
             narrow, found = narrowed
             over = found.account.peak_bytes - limit
             if over <= limit * 1e-9:
-                yield found
+                yield _Fitting(found, narrow, limit)
                 return
             if over <= limit * SMALL_EXCESS:
                 given = limit - self._step(over)
@@ -102,43 +138,56 @@ class RoomForBuffers:
         """A plan under a cap on transient buffers [bytes], and its problem."""
         builder = self.search.with_room(room_bytes)
         left = self.search.build(limits, builder)
-        solution = self.search.solve(left, self.limit, options)
-        if not solution.choice:
+        found = self._solved(name, left, self.limit, options, builder)
+        return None if found is None else (left, found)
+
+    def _solved(
+        self, name: str, left: Within, limit: float, options: SolveOptions,
+        builder: Builder | None = None,
+    ) -> Candidate | None:  # fmt: skip
+        """The plan of a problem under a limit [bytes]; None if none is wanted or found."""
+        solution = self.search.solve(left, limit, options)
+        if not solution.choice or solution.bound >= options.cutoff:
             return None
-        return left, self.search.of(name, left.built, solution, builder)
+        return self.search.of(name, left.built, solution, builder)
 
     def _beside(
         self, name: str, limits: Limits, left: Within, found: Candidate, options: SolveOptions
-    ) -> Candidate | None:
+    ) -> _Fitting | None:
         """A plan that fits with its transient buffers: with the same strategies, else with any."""
         near = self.search.build(like(found.built, found.solution.choice, limits), found.builder)
         proving = replace(options, budget=replace(options.budget, exact=True))
-        same = self._aside(name, near, found, proving)
-        if same is not None and same.account.step_s <= found.account.step_s * (1 + NEAR):
+        cutoff = min(options.cutoff, found.account.step_s * (1 + NEAR))
+        same = self._aside(name, near, found, replace(proving, cutoff=cutoff))
+        if same is not None and same.plan.account.step_s <= cutoff:
             return same
         other = self._aside(name, left, found, options)
-        both = (c for c in (same, other) if c is not None)
-        return min(both, key=lambda c: c.account.step_s, default=None)
+        if other is None:
+            return self._aside(name, near, found, proving)
+        return min((f for f in (same, other) if f), key=lambda f: f.plan.account.step_s)
 
     def _aside(
         self, name: str, left: Within, found: Candidate, options: SolveOptions
-    ) -> Candidate | None:
+    ) -> _Fitting | None:
         """A plan that fits, with bytes reserved at the moments that exceeded the limit."""
         aside: dict[int, float] = {}
+        given = left
         for _ in range(ASIDES):
             memory = found.account.memory
             worst = np.argsort(-memory, kind="stable")
             over = worst[memory[worst] > self.limit * (1 + 1e-9)]
             if not len(over):
-                return found
+                return _Fitting(found, given, self.limit)
             passing = memory - left.built.live_intervals.memory(found.solution.choice)
             for t in over.tolist() if left.built.moments is None else over[:WATCHED].tolist():
                 aside[t] = max(aside.get(t, 0.0), float(passing[t]))
-            solution = self.search.solve(left.beside(aside), self.limit, options)
-            if not solution.choice:
+            given = left.beside(aside)
+            other = self._solved(name, given, self.limit, options, found.builder)
+            if other is None:
                 return None
-            found = self.search.of(name, left.built, solution, found.builder)
-        return found if found.account.peak_bytes <= self.limit * (1 + 1e-9) else None
+            found = other
+        fits = found.account.peak_bytes <= self.limit * (1 + 1e-9)
+        return _Fitting(found, given, self.limit) if fits else None
 
     def _step(self, over: float) -> float:
         """Reduction of the limit for a plan that exceeds it by `over` [bytes]."""
@@ -147,15 +196,14 @@ class RoomForBuffers:
     def _under(
         self, name: str, left: Within, given: float, options: SolveOptions,
         builder: Builder | None = None,
-    ) -> Candidate | None:  # fmt: skip
+    ) -> _Fitting | None:  # fmt: skip
         """A plan that fits, found under a limit that is tightened step by step."""
         for _ in range(TIGHTENINGS):
-            solution = self.search.solve(left, given, options)
-            if not solution.choice:
+            found = self._solved(name, left, given, options, builder)
+            if found is None:
                 break
-            found = self.search.of(name, left.built, solution, builder)
             over = found.account.peak_bytes - self.limit
             if over <= self.limit * 1e-9:
-                return found
+                return _Fitting(found, left, given)
             given = max(given - self._step(over), given * STEEPEST)
         return None

@@ -50,7 +50,7 @@ def test_a_clock_that_jumps_changes_nothing(overlap: bool) -> None:
 
 
 def test_exhausted_work_ends_a_search_with_a_choice_and_a_bound() -> None:
-    problem = large(3, nodes=24)
+    problem = large(3, nodes=40)
     used = Work(limit=1.0, done=2.0)
     found = solve.solve(problem, SolveOptions(work=used, tolerance=0.0))
     assert used.done > LEAST
