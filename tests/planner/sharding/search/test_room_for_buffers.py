@@ -16,7 +16,17 @@ FIRST_S = 1.0
 
 def plan_of(step_s: float, peak_bytes: float) -> Any:
     account = SimpleNamespace(step_s=step_s, peak_bytes=peak_bytes)
-    return SimpleNamespace(account=account, builder="builder", solution=SimpleNamespace(choice=(3,)))
+    solution = SimpleNamespace(choice=(3,))
+    return SimpleNamespace(account=account, builder="builder", solution=solution)
+
+
+class Problem:
+    """With one reserved moment beside the choices of a plan."""
+
+    built = None
+
+    def lowered(self, choice: tuple[int, ...]) -> tuple[int, ...]:
+        return (*choice, 0)
 
 
 class Solver:
@@ -37,7 +47,7 @@ def last_of(fitting: Any, further: Any) -> tuple[Any, list[tuple[int, ...]]]:
     """The plan taken, and the starts of the last solves."""
     solver = Solver(further)
     room = RoomForBuffers(cast(Any, solver), LIMIT)
-    left = SimpleNamespace(built=None, lowered=lambda choice: (*choice, 0))
+    left = Problem()
     room._found = lambda *_: [SimpleNamespace(plan=fitting, left=left, limit=LIMIT)]  # type: ignore[method-assign, list-item, return-value]
     options = SolveOptions()
     first = plan_of(FIRST_S, LIMIT + 1.0)
