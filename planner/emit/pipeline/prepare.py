@@ -12,23 +12,13 @@ from .prepared import Env, Port, Prepared, Start
 from .programs import ChunkPrograms, Compiled
 from .transfer import Devices
 
-Place = tuple[int, int, int]  # chunk, micro-batch, value of its program
+ProgramValue = tuple[int, int, int]  # chunk, micro-batch, value of its program
 
 
-def prepared(
-    order: Sequence[Task],
-    schedule: Schedule,
-    chunks: Sequence[ChunkPrograms],
-    groups: Sequence[Devices],
-    route: Sequence[Sequence[int]],
-    goals: Mapping[tuple[Any, ...], Any],
-    finish: Sequence[tuple[int, Any]],
-    rows: Mapping[tuple[int, int], int],
-) -> Prepared:
-    """The starts of a step.
+class StartWriter:
+    """Numbers arrays, and writes a start for each program of a task.
 
     Args:
-        order: tasks in the order of their starts.
         schedule: whose tasks they are.
         chunks: programs of each chunk.
         groups: devices of each device of the schedule.
@@ -37,14 +27,6 @@ def prepared(
         finish: (stage, key) of the loss and of each leaf of aux.
         rows: (chunk, leaf of the batch) -> how many micro-batches it is given.
     """
-    writer = _Writer(schedule, chunks, groups, route, goals, finish, rows)
-    for task in order:
-        writer.write(task)
-    return writer.done()
-
-
-class _Writer:
-    """Numbers arrays, and writes a start for each program of a task."""
 
     def __init__(
         self,
@@ -63,8 +45,9 @@ class _Writer:
         self.count = 0
         self.starts: list[Start] = []
         self.ports: dict[tuple[int, int, Any], Port] = {}
-        self.at: dict[Place, int] = {}  # what a program reads
-        self.came: dict[tuple[Any, ...], int] = {}  # (stage, micro-batch, key or slope) -> array
+        self.read: dict[ProgramValue, int] = {}  # arrays that programs read
+        # (stage, micro-batch, key or slope) -> copy that was sent to it
+        self.copies: dict[tuple[Any, ...], int] = {}
         self.results: dict[tuple[int, int], int] = {}
         self.params = [self._block(len(c.program.args["params"])) for c in chunks]
         self.zeros = [self._block(len(c.program.args["sums"])) for c in chunks]
@@ -79,7 +62,17 @@ class _Writer:
         self.count += count
         return slice(self.count - count, self.count)
 
-    def write(self, task: Task) -> None:
+    def prepared(self, order: Sequence[Task]) -> Prepared:
+        """The starts of a step.
+
+        Args:
+            order: tasks in the order of their starts.
+        """
+        for task in order:
+            self._write(task)
+        return self._done()
+
+    def _write(self, task: Task) -> None:
         """Writes the programs of a task."""
         c, m, chunk = task.chunk, task.microbatch, self.chunks[task.chunk]
         if task.kind is Kind.FORWARD:
@@ -109,9 +102,9 @@ class _Writer:
         args, stage, s = chunk.program.args, chunk.stage, self.stage[task.chunk]
         self._keep(c, m, args["params"], _numbers(self.params[c]))
         for value, leaf in zip(args["batch"], stage.batch, strict=True):
-            self.at[c, m, value] = _numbers(self.rows[c, leaf])[m]
+            self.read[c, m, value] = _numbers(self.rows[c, leaf])[m]
         for value, key in zip(args["takes"], stage.takes, strict=True):
-            self.at[c, m, value] = self.came.pop((s, m, key))
+            self.read[c, m, value] = self.copies.pop((s, m, key))
         outs = self._start(task, chunk.forward)
         gives, saved = outs[: len(stage.gives)], outs[len(stage.gives) :]
         if not chunk.recompute:
@@ -127,12 +120,12 @@ class _Writer:
         """What the forward program would have saved, computed before its first reader."""
         c, m, chunk = task.chunk, task.microbatch, self.chunks[task.chunk]
         saved = chunk.program.parts.saved
-        if chunk.again is not None and any((c, m, value) not in self.at for value in saved):
+        if chunk.again is not None and any((c, m, value) not in self.read for value in saved):
             self._keep(c, m, saved, self._start(task, chunk.again))
 
     def _slopes(self, c: int, m: int) -> None:
         program, s = self.chunks[c].program, self.stage[c]
-        numbers = [self.came.pop((s, m, slope.key, slope.source)) for slope in program.incoming]
+        numbers = [self.copies.pop((s, m, slope.key, slope.source)) for slope in program.incoming]
         if s == self.finish[0][0]:
             numbers.append(self.seeds[c])
         self._keep(c, m, program.args["slopes"], numbers)
@@ -157,7 +150,7 @@ class _Writer:
             (target, stage, name), Port(self.devices[target], self.goals[(target, *name[1:])])
         )
         copy = self._block(1).start
-        self.came[(stage, m, *key)] = copy
+        self.copies[(stage, m, *key)] = copy
         last = self.starts[-1]
         self.starts[-1] = replace(last, sends=(*last.sends, (number, copy, port)))
 
@@ -165,20 +158,20 @@ class _Writer:
         self.sums[c] = slice(numbers[0], numbers[-1] + 1) if numbers else self.sums[c]
 
     def _keep(self, c: int, m: int, values: Sequence[int], numbers: Sequence[int]) -> None:
-        self.at.update(zip([(c, m, value) for value in values], numbers, strict=True))
+        self.read.update(zip([(c, m, value) for value in values], numbers, strict=True))
 
     def _start(self, task: Task, program: Compiled) -> list[int]:
         """Writes the start of a program, and numbers its results."""
         c, m = task.chunk, task.microbatch
         self._keep(c, m, self.chunks[c].program.args["sums"], _numbers(self.sums[c]))
-        reads = tuple(self.at[c, m, value] for value in program.reads)
+        reads = tuple(self.read[c, m, value] for value in program.reads)
         outs = self._block(program.count)
         self.starts.append(
             Start(task, self.devices[c], program.call, _taken(reads), reads, outs, ())
         )
         return _numbers(outs)
 
-    def done(self) -> Prepared:
+    def _done(self) -> Prepared:
         """The starts, each with what nothing reads after it."""
         last: dict[int, int] = {}
         for k, start in enumerate(self.starts):

@@ -66,13 +66,28 @@ class Start:
 
 
 def start_each(starts: Iterable[Start], env: Env) -> None:
-    """Starts programs one after the other, on the arrays of a step."""
+    """Starts programs one after the other, on the arrays of a step.
+
+    Raises:
+        RuntimeError: if a program has more or fewer results than were numbered.
+    """
+    count = len(env)
     for start in starts:
         env[start.outs] = start.call(*start.take(env))
         for source, target, port in start.sends:
             env[target] = port(env[source])
         for part, nones in start.dead:
             env[part] = nones
+    check_count(env, count)
+
+
+def check_count(env: Env, count: int) -> None:
+    """Refuses arrays that are not as many as were numbered: all later ones would be others."""
+    if len(env) != count:
+        raise RuntimeError(
+            f"{len(env)} arrays in a step of a pipeline, {count} were numbered: "
+            "a program took or returned others than it was compiled for; please report this"
+        )
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from ..given import leaves_like, refuse_used
 from .feed import Feed, Whole
 from .holdings import Pieces, copied, placed
 from .places import Stack, Where
-from .prepare import prepared
-from .prepared import Env, Prepared, start_each
+from .prepare import StartWriter
+from .prepared import Env, Prepared, check_count, start_each
 from .processes import started
 from .programs import ChunkPrograms
 from .transfer import Devices, sent, whole
@@ -75,9 +75,10 @@ class Pipeline:
     def _prepared(self, order: Sequence[Task]) -> Prepared:
         rows = {at: feed.parts.count if feed.parts else 1 for at, feed in self.feeds.items()}
         finish = [(stage, key) for stage, key, _ in self.finish]
-        return prepared(
-            order, self.schedule, self.chunks, self.groups, self.route, self.goals, finish, rows
+        writer = StartWriter(
+            self.schedule, self.chunks, self.groups, self.route, self.goals, finish, rows
         )
+        return writer.prepared(order)
 
     @public
     @unmeshed
@@ -214,6 +215,7 @@ class Run:
             env[part] = rows[at]
         for c, number in made.seeds.items():
             env[number] = pipeline.seeds[c]
+        check_count(env, made.count)
         self.env: Env = env
         self.starts = made.here(env)
 

@@ -184,5 +184,5 @@ class Cuts:
         crosses = np.zeros(len(cost), dtype=bool)
         crosses[column[here[maker] & ~here[reader]]] = True
         kept = float(self._bytes[here].sum() + waiting[crosses[count:]].sum())
-        nodes = [node for node, mine in zip(self.layer.nodes, here, strict=True) if not mine]
+        nodes = [node for node, stays in zip(self.layer.nodes, here, strict=True) if not stays]
         return Choice(self.layer.keys(nodes), float(self._again_s[~here].sum()), kept)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 
 from planner.common.errors import PlanError
 from planner.emit.pipeline.holdings import Pieces
+from planner.emit.pipeline.prepared import start_each
 from planner.pipeline.schedule import schedules
 from tests.helpers_exhaustive import usual
 from tests.helpers_internals import ArrayImpl
@@ -145,6 +147,18 @@ def test_starts_read_what_is_there_and_leave_results_alone(schedule: str):
     assert ends <= there
     tasks = [start.task for start in made.starts]
     assert [*dict.fromkeys(tasks)] == [t for t in pipeline.order if t in set(tasks)]
+
+
+def test_a_program_with_other_results_than_were_numbered_ends_the_step():
+    _, pipeline = pipeline_of(
+        everything, *arguments(layers=8), has_aux=True, schedule="1f1b", sizes=(4, 4)
+    )
+    start = pipeline.prepared.starts[0]
+    env = [None] * pipeline.prepared.count
+    short = replace(start, call=lambda *_: [0], sends=(), dead=())
+    assert start.outs.stop - start.outs.start > 1
+    with pytest.raises(RuntimeError, match="were numbered"):
+        start_each([short], env)
 
 
 def test_every_schedule_that_can_run_is_run():

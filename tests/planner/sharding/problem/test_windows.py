@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+import statistics
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +16,7 @@ import pytest
 
 from ir.analysis import FlatProgram
 from planner import plan
-from planner.sharding.problem.windows import GRAIN, Windows, windows_of
+from planner.sharding.problem.windows import BESIDE, GRAIN, Windows, windows_of
 from tests.planner.programs import CASES, struct
 from tests.planner.spaces import Space, space
 
@@ -184,3 +187,11 @@ def test_what_becomes_a_slice_of_a_result_is_sent_beside_the_next_round() -> Non
         assert 0.0 < expected / GRAIN <= beside_s[n] <= expected * (1 + 1e-9)
     # as carries nothing moves to the next round
     assert all(divided.rounds[n] == 1.0 for n, becomes_slice in returned if not becomes_slice)
+
+
+def test_windows_hide_as_much_of_their_compute_as_schedules_do() -> None:
+    results = Path(__file__).parents[4] / "benchmarks" / "results"
+    newest = max(results.glob("*/scheduled-busy.json"))
+    shares = json.loads(newest.read_text())["rows"][-1]["hidden_of_compute"]
+    assert len(shares) >= 5
+    assert min(shares) <= BESIDE <= statistics.median(shares) <= 1.0
