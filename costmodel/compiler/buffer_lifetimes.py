@@ -149,6 +149,8 @@ def _last(flat: FlatProgram, stored: Sequence[bool]) -> set[int]:
     while len(found) != before:
         before = len(found)
         for op in reversed(flat.ops):
+            if found.isdisjoint(op.outputs):
+                continue
             fused = [v for v in op.reads if v in flat.maker and not stored[v]]
             ends = all((v in numbers or v in read_by) and v in found for v in op.outputs)
             if not (ends and found.issuperset(fused) and _all_in(op, read_by, found)):

@@ -9,7 +9,7 @@ Source: `PriorityFusion` of XLA's GPU compiler weighs the times of both.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ir.analysis import FlatProgram
 
@@ -43,13 +43,18 @@ def _store(
     flat: FlatProgram, kept: list[bool], free: Sequence[bool], fused: Sequence[bool]
 ) -> None:
     kernels = _kernels(flat, kept, fused)
+    readers: dict[int, list[int]] = {}
+    for i, op in enumerate(flat.ops):
+        for v in op.reads if op.outputs else ():
+            readers.setdefault(v, []).append(i)
     for i, op in enumerate(flat.ops):
         if len(op.outputs) != 1 or not fused[i] or op.node.op in VIEWS:
             continue
         (v,), k = op.outputs, len(kernels[i])
         if kept[v] or free[v] or k < 2 or _leads_to_less(flat, kernels, i):
             continue
-        read = sum(flat.values[s].type.nbytes for s in _read_for(flat, kept, free, kernels, i))
+        sources = _read_for(flat, kept, free, kernels, readers, i)
+        read = sum(flat.values[s].type.nbytes for s in sources)
         kept[v] = (k - 1) * read > k * flat.values[v].type.nbytes
 
 
@@ -81,14 +86,13 @@ def _kernels(
 
 def _read_for(
     flat: FlatProgram, stored: Sequence[bool], free: Sequence[bool],
-    kernels: Sequence[frozenset[int]], i: int,
+    kernels: Sequence[frozenset[int]], readers: Mapping[int, Sequence[int]], i: int,
 ) -> set[int]:  # fmt: skip
     """Stored values that kernels of an op read for its result alone."""
-    inside, sources, wait = {i}, set[int](), [-i]
+    inside, sources, wait, here = {i}, set[int](), [-i], kernels[i]
 
     def alone(v: int) -> bool:
-        makers = (flat.maker[r.outputs[0]][0] for r in flat.readers[v] if r.outputs)
-        return all(m in inside or kernels[m].isdisjoint(kernels[i]) for m in makers)
+        return all(m in inside or here.isdisjoint(kernels[m]) for m in readers[v])
 
     while wait:
         for v in flat.ops[-heapq.heappop(wait)].reads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ir.trace import Traced
 
@@ -21,11 +21,13 @@ class RoughPlans:
     written: that program.
     pricer: plans programs on this mesh.
     limit_bytes: memory limit of a device [bytes].
+    multipliers: of windows, of the last plan found: those of similar programs are near.
     """
 
     written: Traced
     pricer: Callable[[Traced], Pricer]
     limit_bytes: float
+    multipliers: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
 
     def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
         """Predicted seconds of a step; infinite if no plan that fits is found.
@@ -35,7 +37,9 @@ class RoughPlans:
             cutoff_s: step below which plans are wanted [s].
         """
         graph = variant.traced.graph
-        found = self.pricer(variant.traced).anew(graph, cutoff_s)
+        found = self.pricer(variant.traced).anew(graph, cutoff_s, tuple(self.multipliers))
+        if found is not None:
+            self.multipliers[:] = found.solution.multipliers
         fits = found is not None and found.account.peak_bytes <= self.limit_bytes
         return found.account.step_s if found is not None and fits else float("inf")
 

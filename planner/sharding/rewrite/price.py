@@ -56,14 +56,20 @@ class Pricer:
         self.plans[digest(draft.graph)] = found
         return wall_s(found.account, self.machine)
 
-    def anew(self, graph: Graph, cutoff_s: float = float("inf")) -> Candidate | None:
+    def anew(
+        self,
+        graph: Graph,
+        cutoff_s: float = float("inf"),
+        multipliers: tuple[tuple[int, float], ...] = (),
+    ) -> Candidate | None:
         """A plan of a program all of whose strategies are chosen anew; None if none is found.
 
         Args:
             graph: the program.
             cutoff_s: step below which plans are wanted [s].
+            multipliers: of windows, of such a plan of a similar program.
         """
-        return self._searcher(graph).rough(cutoff_s=cutoff_s)
+        return self._searcher(graph).rough(cutoff_s=cutoff_s, multipliers=multipliers)
 
     def known(self, draft: Draft) -> tuple[Candidate, ...]:
         """The plan that a program was priced by."""

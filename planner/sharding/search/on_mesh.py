@@ -14,7 +14,7 @@ from ir import Mesh, Sharding
 from ...common.stop import Stop
 from ...solver.cached import solved
 from ...solver.exact.bucket_elimination import Tables
-from ...solver.options import COMBINED, GLIMPSE, REFINED, ROUGH
+from ...solver.options import COMBINED, GLIMPSE, REFINED, ROUGH, ROUGH_AGAIN
 from ...solver.problem import Floats, IntraSolution
 from ...solver.reduce.reduction_cache import ReductionCache
 from ...solver.solve import SolveOptions, solve
@@ -192,18 +192,24 @@ class MeshSearch:
         return ()
 
     def rough(
-        self, limits: Limits | None = None, cutoff_s: float = float("inf")
+        self,
+        limits: Limits | None = None,
+        cutoff_s: float = float("inf"),
+        multipliers: tuple[tuple[int, float], ...] = (),
     ) -> Candidate | None:
         """A good plan within limits on ops and the user's wishes, without a proof; None if none.
 
         Args:
             limits: on ops.
             cutoff_s: step below which plans are wanted; the search ends when there are none [s].
+            multipliers: of windows, of the plan of a similar program on this mesh.
         """
         left = self.build(self._wished(limits))
         if not left.possible:
             return None
-        solution = self.solve(left, self.scope.limit, replace(ROUGH, cutoff=cutoff_s))
+        options = ROUGH_AGAIN if multipliers else ROUGH
+        options = replace(options, multipliers=multipliers, cutoff=cutoff_s)
+        solution = self.solve(left, self.scope.limit, options)
         return self.of("search", left.built, solution) if solution.choice else None
 
     def re_expressed(self, other: Candidate) -> Candidate | None:

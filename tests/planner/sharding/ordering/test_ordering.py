@@ -332,7 +332,11 @@ def test_the_order_is_kept_where_it_saves_anything(
 
     def pricer(traced: Traced, _: Any) -> Any:
         step_s = steps["a" if traced is straight else "b"]
-        plan_ = SimpleNamespace(account=SimpleNamespace(step_s=step_s, peak_bytes=0.0))
+        sums, answer = (
+            SimpleNamespace(step_s=step_s, peak_bytes=0.0),
+            SimpleNamespace(multipliers=()),
+        )
+        plan_ = SimpleNamespace(account=sums, solution=answer)
         return SimpleNamespace(anew=lambda *_: plan_)
 
     def search(*_: Any) -> Any:

@@ -14,7 +14,7 @@ from costmodel import parse_cluster
 from ir.trace import trace
 from planner import Options
 from planner.common.request import Request
-from planner.sharding.problem.program import program_of
+from planner.sharding.problem.program import KEPT, Programs, program_of
 from planner.sharding.problem.records import Menus
 from planner.sharding.search.over_meshes import Search, SearchOutcome
 from tests.helpers_exhaustive import usual
@@ -55,3 +55,19 @@ def test_what_other_programs_left_changes_nothing(order: tuple[int, ...]) -> Non
             assert found.best.account.step_s == alone.best.account.step_s
             assert found.lower_bound_s == alone.lower_bound_s
     assert len(shared.known) > len({mesh for mesh, _ in shared.known})
+
+
+def test_programs_are_prepared_once_for_a_graph_and_what_is_asked_of_it() -> None:
+    fn, shapes = PROGRAMS[0]
+    made = [trace(fn, *(Shape(shape, jnp.bfloat16) for shape in shapes)) for _ in range(KEPT + 1)]
+    first, *others = (traced.graph for traced in made)
+    programs, free, pinned = Programs(), Options(), Options(pins=(("a", "[8,-]"),))
+    known = programs.of(first, (), frozenset(), free)
+    assert programs.of(first, (), frozenset(), Options(memory_bytes=1)) is known
+    assert programs.of(first, (), frozenset({0}), free) is not known
+    asked = programs.of(first, (), frozenset(), pinned)
+    assert asked is not known
+    assert asked.wishes.pins
+    for graph in others:  # equal ones, but with lines of their own
+        assert programs.of(graph, (), frozenset(), free).flat.graph is graph
+    assert len(programs.known) == KEPT

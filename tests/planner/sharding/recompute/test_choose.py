@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from itertools import chain, combinations
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from planner.sharding.plan_program import ROUNDING, One, plan_traced
 from planner.sharding.recompute.choose import LEAST_GAIN
 from planner.sharding.recompute.chosen import Chosen
 from planner.sharding.recompute.every_choice import best_of_every
+from planner.sharding.recompute.rough_plans import RoughPlans
 from planner.sharding.recompute.saved import layers_of
 from planner.sharding.recompute.variants import Variant, variant_of
 from planner.training.step_call import StepCall
@@ -46,6 +48,28 @@ def one_product(w, x):
 
     found, a = jax.value_and_grad(loss)(w)
     return w - a, found
+
+
+def test_rough_plans_begin_with_the_multipliers_of_the_last_one() -> None:
+    traced, given = trace(one_product, struct(8, 8), struct(64, 8)), list[object]()
+
+    class Prices:
+        def anew(self, graph, cutoff_s, multipliers):
+            given.append(multipliers)
+            if len(given) == 2:
+                return None
+            sums = SimpleNamespace(step_s=1.0, peak_bytes=float(len(given)))
+            answer = SimpleNamespace(multipliers=((0, 0.1 * len(given)),))
+            return SimpleNamespace(account=sums, solution=answer)
+
+    rough = RoughPlans(traced, lambda _: Prices(), 3.0)
+    assert [rough.step_s(Variant(traced)) for _ in range(4)] == [
+        1.0,
+        float("inf"),
+        1.0,
+        float("inf"),
+    ]
+    assert given == [(), ((0, 0.1),), ((0, 0.1),), ((0, 0.1 * 3),)]
 
 
 PROGRAMS = {
