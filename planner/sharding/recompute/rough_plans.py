@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ir.trace import Traced
 
 from ..rewrite.price import Pricer
-from .choose import SPARE
+from .choose import SPARE, WORTH
 from .variants import Variant
 
 NO_LIMIT = 2**62  # bytes; more than any device has
@@ -44,11 +44,14 @@ class RoughPlans:
         return found.account.step_s if found is not None and fits else float("inf")
 
     def saving_s(self) -> float:
-        """Seconds of a step by which the plan would be faster without a memory limit."""
+        """Seconds of a step by which the plan would be faster without a memory limit.
+
+        Where they are too few to be worth another choice, they may be fewer still.
+        """
         pricer = self.pricer(self.written)
-        known = pricer.best.account
+        known, multipliers = pricer.best.account, pricer.best.solution.multipliers
         if known.peak_bytes <= SPARE * self.limit_bytes:
             return 0.0
         free = replace(pricer, options=replace(pricer.options, memory_bytes=NO_LIMIT))
-        found = free.anew(self.written.graph)
+        found = free.anew(self.written.graph, known.step_s * (1 - WORTH), multipliers)
         return 0.0 if found is None else known.step_s - found.account.step_s
