@@ -13,6 +13,10 @@ from .log import LOGGER
 from .options import Options
 
 
+class OutOfTimeError(Exception):
+    """The time limit ends a search that has found something."""
+
+
 def logged(line: str) -> None:
     """Progress that only the log hears."""
     LOGGER.debug(line)

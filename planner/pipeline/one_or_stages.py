@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 
@@ -17,7 +18,7 @@ from ir.trace import trace
 from ..common.errors import HeldError, PlanError
 from ..common.interruption import ADVICE
 from ..common.options import Options
-from ..common.request import Request
+from ..common.request import OutOfTimeError, Request
 from ..common.stop import PROVED, Stop
 from ..files.plan_file import ONE_PROGRAM, Pipeline, StageCost, StageRow, file_of
 from ..files.program_plan import BaselineRow, ProgramPlan, fits
@@ -26,6 +27,7 @@ from ..sharding.planned_program import PlannedProgram
 from ..sharding.wished import asks_for_shardings, with_asked
 from ..training.step_call import params_and_batch
 from ..training.training import Training
+from .cut.stage_training_step import StageTrainingStep
 from .divide.dynamic_programme import EXACT
 from .pad_stages import padded_pipeline
 from .planned import Planned, in_one_program
@@ -73,6 +75,8 @@ def one_or_stages(training: Training, request: Request) -> Planned:
 
 
 _INTERRUPTED = "the search for pipelines was interrupted; some may be faster"
+_OUT_OF_TIME = "the time limit ended the search for pipelines; some may be faster"
+_OUT_OF_TIME_IN_STAGES = "the time limit ended the search: a better pipeline may exist"
 _ASKED = "was not planned, as a pipeline is asked for; pipeline='auto' plans both"
 _LEFT_OUT = {"shardings": "plan with shardings='warn'"}
 
@@ -138,6 +142,8 @@ def _faster(search: PipelineSearch) -> Planned:
     if plan is not None:
         if request.interruption.happened:
             return in_one_program(plan)
+        if request.over:
+            return _one(plan, search, "", 0.0)
         search.below_s = plan.step_s * (1 + 2 * EXACT)  # so that it does not limit their bound
     begun = time.monotonic()
     found, why = _tried(search)
@@ -167,16 +173,28 @@ def _one(plan: PlannedProgram, search: PipelineSearch, why: str, spent_s: float)
     if why:
         notes = (*file.warnings, f"no pipeline was looked at: {why}")
         file = structs.replace(file, warnings=notes)
-    elif request.interruption.happened:
-        notes = (*file.warnings, _INTERRUPTED)
-        file = structs.replace(
-            file, warnings=notes, lower_bound_s=0.0, stop=Stop.INTERRUPTED.name
-        )  # fmt: skip
+    elif (pipelines_s := _bound(search, plan.step_s)) is None:
+        interrupted = request.interruption.happened
+        notes = (*file.warnings, _INTERRUPTED if interrupted else _OUT_OF_TIME)
+        stop = Stop.INTERRUPTED if interrupted else Stop.TIME_LIMIT
+        file = structs.replace(file, warnings=notes, lower_bound_s=0.0, stop=stop.name)
     else:
-        file = _among_pipelines(file, search.lower_bound_s(plan.step_s))
+        file = _among_pipelines(file, pipelines_s)
     total = time.monotonic() - request.start
     seconds = {**plan.seconds, "inter": spent_s, "total": total}
     return in_one_program(replace(plan, program=file, seconds=seconds))
+
+
+def _bound(
+    search: PipelineSearch, step_s: float, rewritten: Sequence[StageTrainingStep] = ()
+) -> float | None:
+    """As `PipelineSearch.lower_bound_s`; None if Ctrl-C or the time limit ended the search."""
+    if search.request.over:
+        return None
+    try:
+        return search.lower_bound_s(step_s, rewritten)
+    except OutOfTimeError:
+        return None
 
 
 def _among_pipelines(program: ProgramPlan, pipelines_s: float) -> ProgramPlan:
@@ -204,9 +222,11 @@ def _tried(search: PipelineSearch) -> tuple[PlannedPipeline | None, str]:
 
 
 def _run(search: PipelineSearch, asked: int | None) -> PlannedPipeline | None:
-    """The fastest pipeline; of those planned so far after Ctrl-C, or none below a known step."""
+    """The fastest pipeline; of those planned before Ctrl-C or the time limit, if any is below."""
     try:
         return search.run(asked)
+    except OutOfTimeError:
+        return search.best
     except KeyboardInterrupt:
         some = search.best is not None or search.below_s < float("inf")
         if not search.request.interruption.kept(found=some):
@@ -226,15 +246,19 @@ def _plan_of(
     """
     no_single = single if isinstance(single, str) else ""
     rows = {**({} if isinstance(single, str) else single), **_by_hand(search)}
-    substitute_s, refused = 0.0, (ADVICE,)
-    if not search.request.interruption.happened:
-        found = padded_pipeline(found, search)
-        found, substitute_s, refused = rewritten_pipeline(found, search)
+    substitute_s, refused = 0.0, ()
+    if not search.request.over:
+        with suppress(OutOfTimeError):
+            found = padded_pipeline(found, search)
+            found, substitute_s, refused = rewritten_pipeline(found, search)
     best, loss = found.ranked, found.bound.loss
     edited = found.bound.stages if found.bound.rows or found.bound.padded else ()
-    bound = search.lower_bound_s(best.step_s, edited)
-    if bound > best.step_s * (1 + ROUNDING):
-        bound = 0.0  # the plan is below it, so it is no bound
+    bound = _bound(search, best.step_s, edited)
+    if bound is None:
+        interrupted = search.request.interruption.happened
+        refused = (*refused, ADVICE if interrupted else _OUT_OF_TIME_IN_STAGES)
+    if bound is None or bound > best.step_s * (1 + ROUNDING):
+        bound = 0.0  # not known, or the plan is below it, so that it is no bound
     pipeline = Pipeline(
         name=search.training.name, cluster=search.machine.to_dict(), step_s=best.step_s,
         lower_bound_s=min(bound, best.step_s), bubble=max(best.bubble, 0.0),

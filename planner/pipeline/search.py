@@ -19,11 +19,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
-from costmodel import Cluster
-
 from ..common.errors import IndivisibleError, PlanError
-from ..common.options import Options
-from ..common.request import Request
+from ..common.request import OutOfTimeError, Request
 from ..common.units_text import seconds_text
 from ..sharding.held import check_held
 from ..sharding.search.over_meshes import limit_of
@@ -75,20 +72,17 @@ class PipelineSearch:
     by_hand: dict[str, Ranked] = field(default_factory=dict)
     best: PlannedPipeline | None = None
 
-    @property
-    def machine(self) -> Cluster:
-        """The cluster to plan for."""
-        return self.request.machine
-
-    @property
-    def options(self) -> Options:
-        """Settings of the search."""
-        return self.request.options
-
     def __post_init__(self) -> None:
+        self.machine, self.options = self.request.machine, self.request.options
         self.planner = StagePlanner(
-            self.training, self.machine, self.options, self.request.say, self.limit
+            self.training, self.machine, self.options, self._say, self.limit
         )  # fmt: skip
+
+    def _say(self, line: str) -> None:
+        """Tells of progress; ends the search at the time limit, once there is a plan."""
+        if self.request.out_of_time and (self.best is not None or self.below_s < math.inf):
+            raise OutOfTimeError
+        self.request.say(line)
 
     @cached_property
     def shares(self) -> Shares:
@@ -150,6 +144,7 @@ class PipelineSearch:
         Raises:
             PlanError: if the number of stages that was asked for is not possible.
             HeldError: if parameters, optimizer state and gradients do not fit.
+            OutOfTimeError: at the time limit, if there is `best` or a step `below_s`.
         """
         layers = self.shares.count - 1
         check_stages(self.machine, asked, layers)

@@ -17,6 +17,7 @@ from msgspec import structs
 import planner
 from planner import ArgumentError, load, plan
 from planner.common.errors import PlanError
+from planner.common.request import Request
 from planner.common.stop import PROVED, Stop
 from planner.pipeline.divide.run_costs import RECOMPUTE
 from tests.planner.emit.pipelines import CLIPPED, arguments, everything, three_steps
@@ -273,3 +274,24 @@ def test_a_loss_that_needs_groups_of_examples_gets_fewer_micro_batches() -> None
     )  # fmt: skip
     assert len(found.stages) == 2
     assert 64 // found.microbatches % 8 == 0
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "at", "stages"), [(2, "best pipeline", 2), ("auto", "a stage on", 1)]
+)
+def test_the_time_limit_ends_the_search_for_pipelines(
+    monkeypatch: pytest.MonkeyPatch, pipeline: Any, at: str, stages: int
+):
+    """What was found by then is the plan, which says so and claims no bound."""
+    said: list[str] = []
+    late = property(lambda _: any(at in line for line in said))
+    monkeypatch.setattr(Request, "out_of_time", late)
+    made = planned(
+        pipeline=pipeline, schedules=("1f1b",), cluster=far_apart(), progress=said.append
+    )
+    assert len(made.stages) == stages
+    assert made.lower_bound_s == 0.0
+    assert "the time limit ended the search" in str(made)
+    assert stages > 1 or made.stop is Stop.TIME_LIMIT
+    after = said[next(k for k, line in enumerate(said) if at in line) :]
+    assert not [line for line in after[1:] if "stage" in line]
