@@ -17,11 +17,23 @@ from jax import lax
 
 Array = Any
 CLASSES = 5
+WIDTHS = (2, 4, 6)
 
 
-def arguments(draw: np.random.Generator, batch: int, layers: int) -> tuple[Any, Any]:
-    """Parameters and a batch that every loss takes."""
-    time, width = int(draw.integers(1, 4)), int(draw.choice([2, 4, 6]))
+def arguments(
+    draw: np.random.Generator, batch: int, layers: int, widths: tuple[int, ...] = WIDTHS,
+    most_tokens: int = 3,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Parameters and a batch that every loss takes.
+
+    Args:
+        draw: random numbers.
+        batch: examples.
+        layers: number of layers.
+        widths: features of a token, one of which is drawn.
+        most_tokens: largest number of tokens in an example.
+    """
+    time, width = int(draw.integers(1, most_tokens + 1)), int(draw.choice(widths))
 
     def normal(*shape: int, scale: float = 1.0) -> Array:
         return jnp.asarray(draw.standard_normal(shape) * scale, jnp.float32)
