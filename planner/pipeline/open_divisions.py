@@ -162,6 +162,8 @@ class OpenDivisions:
             with suppress(IndivisibleError):
                 is_many = len(self.opened) + len(found) > most
                 limits = (limit_s * (1 - CLOSE),) if is_many else (limit_s, limit_s * (1 - CLOSE))
+                if self.unlisted.get(source, 0.0) >= limits[0]:
+                    continue
                 listing = self._listing(source.count, stages)
                 if source.groups:
                     parts = self._in_turn(listing, source, limits)
