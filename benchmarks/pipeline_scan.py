@@ -1,7 +1,7 @@
 # pyright: basic
 """Pipelines as one program beside the same stages started task by task.
 
-    python -m benchmarks pipeline-scan [--quick] [--gpus | --dispatch]
+    python -m benchmarks pipeline-scan [--quick] [--gpus | --dispatch | --trace]
 
 Stages of equal layers of a GPT without dropout, in the same plan, on host devices; the two
 ways take steps in turn, and a row has the least of each. `dispatch_us` is the processor time that
@@ -12,6 +12,10 @@ that of starting the tasks alone, without what is done once a step (micro-batche
 added, parameters updated), and `own_us` what is left of it where JAX's calls, of programs and of
 copies, return at once; `tasks_per_s` is the inverse of `start_us`. `expected` is the step in rounds
 over that of the schedule, both simulated with the seconds that tasks have when they run alone.
+`tasks_cpu_s` and `one_program_cpu_s` are processor seconds of a step; waiting counts little there.
+
+With `--trace` a profile of XLA gives the seconds of a step in instructions by kind, longest first,
+for both ways. Kinds that both have to do (products) show whether the machine was equally busy.
 
 With `--gpus` the one program is compiled by XLA for H100s, without one, and each permute is listed
 with what its schedule has between start and end: `beside` says which branches. That is done for
@@ -20,10 +24,16 @@ stages of one GPU (`alone`), of two (`split`), and of two with an option of the 
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+import re
 import sys
+import tempfile
 import time
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault(
@@ -50,7 +60,7 @@ from planner.pipeline.schedule import simulate
 from planner.pipeline.schedule.lockstep import lockstep
 from tests.planner.emit.pipelines import pipeline_of
 
-LAYERS, MICROBATCHES, ROUNDS = 8, 8, 10
+LAYERS, MICROBATCHES, ROUNDS, TRACED = 8, 8, 10, 3
 CASES = [
     (s, name)
     for s in (2, 4)
@@ -99,16 +109,18 @@ def on_hosts(stages: int, schedule: str) -> dict[str, object]:
     """A pipeline of stages on one host device each, in both ways."""
     params, batch, state, tasks, one = both(stages, schedule, 1)
     seconds: dict[str, list[float]] = {"tasks": [], "one": [], "dispatch": []}
+    processor: dict[str, list[float]] = {"tasks": [], "one": []}
     held = {k: (p.place(params, 0), p.place(state, 1)) for k, p in (("tasks", tasks), ("one", one))}
     losses: dict[str, Any] = {}
     for turn in range(ROUNDS + 2):
         for name, pipeline in (("tasks", tasks), ("one", one)):
-            begun, own = time.perf_counter(), time.thread_time()
+            begun, own, all_ = time.perf_counter(), time.thread_time(), time.process_time()
             *new, losses[name] = pipeline(*held[name], batch)
             started = time.thread_time() - own
             held[name] = jax.block_until_ready(tuple(new))
             if turn >= 2:
                 seconds[name].append(time.perf_counter() - begun)
+                processor[name].append(time.process_time() - all_)
                 if name == "tasks":
                     seconds["dispatch"].append(started)
         np.testing.assert_allclose(losses["tasks"], losses["one"], rtol=1e-4)
@@ -118,10 +130,36 @@ def on_hosts(stages: int, schedule: str) -> dict[str, object]:
     return {
         "stages": stages, "schedule": schedule, "tasks": count,
         "tasks_step_s": min(seconds["tasks"]), "one_program_step_s": min(seconds["one"]),
+        "tasks_cpu_s": min(processor["tasks"]), "one_program_cpu_s": min(processor["one"]),
         "ratio": float(np.median(np.divide(seconds["one"], seconds["tasks"]))),
         "expected": lockstep(tasks.schedule).step_s(costs) / simulate(tasks.schedule, costs).step_s,
         "dispatch_us": dispatch_us, "tasks_per_s": 1e6 / dispatch_us,
     }  # fmt: skip
+
+
+def traced(stages: int, schedule: str) -> dict[str, object]:
+    """Seconds of a step in XLA's instructions by kind, on one host device for each stage."""
+    params, batch, state, *made = both(stages, schedule, 1)
+    row: dict[str, object] = {"stages": stages, "schedule": schedule}
+    for name, pipeline in zip(("tasks", "one"), made, strict=True):
+        held = pipeline.place(params, 0), pipeline.place(state, 1)
+        *held, _ = jax.block_until_ready(pipeline(*held, batch))
+        with tempfile.TemporaryDirectory() as folder:
+            with jax.profiler.trace(folder):
+                for _ in range(TRACED):
+                    *held, _ = jax.block_until_ready(pipeline(*held, batch))
+            [path] = Path(folder).rglob("*.trace.json.gz")
+            events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        found = Counter[str]()
+        for event in events:
+            if "hlo_op" in event.get("args", {}):
+                found[re.sub(r"[.\d]+(\.clone)*$", "", event["name"])] += (
+                    event["dur"] / 1e6 / TRACED
+                )
+        for scope in ("while", "call", "conditional"):  # whose instructions are listed too
+            found.pop(scope, None)
+        row[name] = dict(found.most_common(12))
+    return row
 
 
 def dispatch(stages: int, schedule: str) -> dict[str, object]:
@@ -218,7 +256,7 @@ def beside(text: str) -> list[dict[str, object]]:
 def main(quick: bool = False) -> list[dict[str, object]]:
     """Prints and returns a row for every pipeline."""
     rows: list[dict[str, object]] = []
-    ways = {"--gpus": for_gpus, "--dispatch": dispatch}
+    ways = {"--gpus": for_gpus, "--dispatch": dispatch, "--trace": traced}
     run = next((way for name, way in ways.items() if name in sys.argv), on_hosts)
     cases = CASES + (IN_TURN if run is dispatch else [])
     for stages, schedule in QUICK if quick else cases:
