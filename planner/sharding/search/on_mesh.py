@@ -14,7 +14,7 @@ from ir import Mesh, Sharding
 from ...common.stop import Stop
 from ...solver.cached import solved
 from ...solver.exact.bucket_elimination import Tables
-from ...solver.options import COMBINED, GLIMPSE, REFINED, ROUGH, ROUGH_AGAIN
+from ...solver.options import COMBINED, FURTHER, GLIMPSE, REFINED, ROUGH, ROUGH_AGAIN
 from ...solver.problem import Floats, IntraSolution
 from ...solver.reduce.reduction_cache import ReductionCache
 from ...solver.solve import SolveOptions, solve
@@ -161,7 +161,7 @@ class MeshSearch:
             if solution.stop is Stop.INTERRUPTED:
                 return [], solution.bound
             options = replace(REFINED, cutoff=cutoff, multipliers=known_at)
-            further = replace(first, tolerance=REFINED.tolerance, multipliers=known_at)
+            further = replace(FURTHER, cutoff=cutoff, multipliers=known_at)
             fitting = self.room.fitting(
                 "search", wished, left, found, options, further if not gap else None
             )
