@@ -50,9 +50,19 @@ class Request:
     interruption: Interruption = field(default_factory=Interruption)
 
     @property
+    def deadline(self) -> float:
+        """End of the time limit [s of `time.monotonic`]."""
+        return self.start + self.options.time_limit_s
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the time limit [s]."""
+        return self.deadline - time.monotonic()
+
+    @property
     def out_of_time(self) -> bool:
         """Whether the time limit is over."""
-        return time.monotonic() > self.start + self.options.time_limit_s
+        return self.left_s < 0.0
 
     @property
     def over(self) -> bool:

@@ -218,10 +218,17 @@ def _better(
     request: Request,
     search: Callable[[Variant, float], T],
 ) -> Chosen[T]:
-    """The variant of the fastest rough plan if that is faster than the program as written."""
+    """The variant of the fastest rough plan if that is faster than the program as written.
+
+    Rough plans end when half of the time that is left is over: the rest is for the search of the
+    variant.
+    """
+    half_s = request.left_s / 2
     step_s = written.found.step_s * (1 - WORTH)
     best: Variant | None = None
     for number, variant in enumerate(_uninterrupted(variants, request, lambda: True)):
+        if best is not None and request.left_s < half_s:
+            break
         request.say(f"recompute {number}")
         found_s = rough.step_s(variant)
         if found_s < step_s:

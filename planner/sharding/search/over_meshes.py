@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -87,7 +86,7 @@ class Search:
         self.options, self.cluster = options, cluster = request.options, request.machine
         self.scope = Scope(
             program, request, limit_of(options, cluster), CollectiveModel(cluster),
-            ComputeModel(cluster), time.monotonic() + options.time_limit_s,
+            ComputeModel(cluster), request.deadline,
             memory or memory_of(options), effort, menus or Menus(),
         )  # fmt: skip
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from itertools import chain, combinations
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,12 @@ from costmodel import parse_cluster
 from ir import digest
 from ir.trace import trace
 from planner import PlanError, plan
+from planner.common import request as requests
 from planner.common.options import Options
 from planner.common.request import Request
 from planner.common.stop import Stop
 from planner.sharding.plan_program import ROUNDING, One, plan_traced
-from planner.sharding.recompute.choose import LEAST_GAIN
+from planner.sharding.recompute.choose import LEAST_GAIN, _better
 from planner.sharding.recompute.chosen import Chosen
 from planner.sharding.recompute.every_choice import best_of_every
 from planner.sharding.recompute.rough_plans import RoughPlans
@@ -62,7 +64,8 @@ def test_rough_plans_begin_with_the_multipliers_of_the_last_one() -> None:
             answer = SimpleNamespace(multipliers=((0, 0.1 * len(given)),))
             return SimpleNamespace(account=sums, solution=answer)
 
-    rough = RoughPlans(traced, lambda _: Prices(), 3.0)
+    prices: Any = Prices()
+    rough = RoughPlans(traced, lambda _: prices, 3.0)
     assert [rough.step_s(Variant(traced)) for _ in range(4)] == [
         1.0,
         float("inf"),
@@ -229,3 +232,36 @@ def test_a_time_limit_ends_what_improves_a_plan() -> None:
     assert short.stop is Stop.TIME_LIMIT
     assert whole.step_s <= short.step_s
     assert any("recompute: the lower bound" in note for note in short.program.warnings)
+
+
+@pytest.mark.parametrize(("each_s", "steps_s", "planned"), [
+    (25.0, (0.9, 0.8, 0.7, 0.6), 0.8),  # 30 of 80 s are left after the second
+    (1.0, (0.9, 0.8, 0.7, 0.6), 0.6),
+    (20.0, (2.0, 2.0, 0.7, 0.6), 0.7),  # none is better after half of the time
+    (50.0, (2.0, 2.0, 2.0, 2.0), None),
+])  # fmt: skip
+def test_rough_plans_leave_time_for_the_search_of_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+    each_s: float,
+    steps_s: tuple[float, ...],
+    planned: float | None,
+) -> None:
+    now, asked = [20.0], []
+    monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    request = Request(parse_cluster("2xh100"), Options(time_limit_s=100.0), start=0.0)
+
+    def step_s(variant: Variant) -> float:
+        now[0] += each_s
+        return steps_s[variant.states[0]]
+
+    def search(variant: Variant, limit_s: float) -> Priced:
+        asked.append(steps_s[variant.states[0]])
+        return Priced(asked[0], 0.5)
+
+    none: Any = None
+    quick: Any = SimpleNamespace(step_s=step_s)
+    variants = [Variant(none, states=(k,)) for k in range(len(steps_s))]
+    written = Chosen(Variant(none), Priced(1.0, 0.5), 0.5)
+    found = _better(written, variants, quick, request, search)
+    assert asked == ([] if planned is None else [planned])
+    assert found.found.step_s == (planned or 1.0)
