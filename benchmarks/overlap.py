@@ -105,7 +105,8 @@ def main(quick: bool) -> list[dict[str, Any]]:
             command = [sys.executable, "-m", "benchmarks.overlap", name, str(devices)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                found: dict[str, Any] = {"error": done.stderr.strip().splitlines()[-1]}
+                said = done.stderr.strip().splitlines() or ["no output"]
+                found: dict[str, Any] = {"error": said[-1]}
             else:
                 found = json.loads(done.stdout.splitlines()[-1])
             rows.append({"model": name, "devices": devices, **found})

@@ -62,7 +62,6 @@ class PipelineSearch:
     below_s: step from which on pipelines are of no use [s].
     by_hand: hand-written pipelines that were priced.
     tried: number of divisions whose stages were planned.
-    best: the fastest pipeline that was planned and fits, so far.
     """
 
     training: Training
@@ -70,13 +69,17 @@ class PipelineSearch:
     below_s: float = math.inf
     tried: int = 0
     by_hand: dict[str, Ranked] = field(default_factory=dict)
-    best: PlannedPipeline | None = None
 
     def __post_init__(self) -> None:
         self.machine, self.options = self.request.machine, self.request.options
         self.planner = StagePlanner(
             self.training, self.machine, self.options, self._say, self.limit
         )  # fmt: skip
+
+    @property
+    def best(self) -> PlannedPipeline | None:
+        """The fastest pipeline that was planned and fits, so far."""
+        return self.trials.best if "trials" in vars(self) else None
 
     def _say(self, line: str) -> None:
         """Tells of progress; ends the search at the time limit, once there is a plan."""
@@ -194,7 +197,7 @@ class PipelineSearch:
                 if other.count == source.count:
                     other.is_current = False
             if found and found.ranked.step_s < best_s:
-                self.best, best, best_s, vain = found, found, found.ranked.step_s, 0
+                best, best_s, vain = found, found.ranked.step_s, 0
                 self.request.say(f"best pipeline: step {seconds_text(best_s)}")
         return best
 
@@ -229,7 +232,7 @@ class PipelineSearch:
             stale, vain = {count}, vain + 1
             tried = self.trials.trial(count, one, family)
             if tried and tried.ranked.step_s < best_s:
-                self.best, best, best_s, vain = tried, tried, tried.ranked.step_s, 0
+                best, best_s, vain = tried, tried.ranked.step_s, 0
         return best
 
     def _climbed(self, best: Found, stages: tuple[int, ...]) -> Found:
@@ -248,7 +251,6 @@ class PipelineSearch:
                     best = min(best, found or best, key=lambda f: f.ranked.step_s)
             if best is now or self.planner.solved >= MOST_PLANS:
                 break
-            self.best = best
         return best
 
     def _other_kinds(self, best: PlannedPipeline) -> Iterator[Division]:

@@ -45,6 +45,7 @@ class Trials:
     able: numbers of micro-batches, and whether the search can divide the loss into them.
     tried: (number of micro-batches, key) of the divisions.
     divisions: the divisions, in order.
+    best: the fastest pipeline so far that fits.
     """
 
     planner: StagePlanner
@@ -54,6 +55,7 @@ class Trials:
     able: dict[int, bool] = field(default_factory=dict[int, bool])
     tried: set[tuple[int, object]] = field(default_factory=set[tuple[int, object]])
     divisions: list[Division] = field(default_factory=list[Division])
+    best: PlannedPipeline | None = None
 
     def is_able(self, count: int) -> bool:
         """Whether the loss can be computed in `count` micro-batches, by the slots of the search.
@@ -148,7 +150,10 @@ class Trials:
         self.least.append(min(r.worst_bytes for r in order))
         if order[0].worst_bytes > self.planner.limit_bytes:
             return None
-        return PlannedPipeline(order[0], bound, tuple(plans), tuple(prices), across, flight)
+        found = PlannedPipeline(order[0], bound, tuple(plans), tuple(prices), across, flight)
+        if self.best is None or found.ranked.step_s < self.best.ranked.step_s:
+            self.best = found
+        return found
 
 
 def flight_of(count: int, one: Division, flights: str) -> tuple[int, ...]:

@@ -133,7 +133,7 @@ class Within:
     def lowered(self, choice: Sequence[int]) -> tuple[int, ...]:
         """A choice of the whole problem as one of the restricted; empty if not allowed."""
         found: list[int] = []
-        for c, k in zip(choice, self.kept, strict=True):
+        for c, k in zip(choice[: len(self.kept)], self.kept, strict=True):  # followers follow
             at = c if k is None else int(np.searchsorted(k, c))
             if k is not None and (at == len(k) or k[at] != c):
                 return ()

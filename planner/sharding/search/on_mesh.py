@@ -96,6 +96,8 @@ class MeshSearch:
             known = answer.multipliers or options.multipliers
             options = replace(options, start=left.followed(options.start), multipliers=known)
         self.scope.seconds["solve"] += time.monotonic() - start
+        if answer.stop is Stop.INTERRUPTED:
+            self.scope.note(answer.stop)
         return replace(answer, bound=min(bound, answer.cost))
 
     def _answer(self, left: Within, limit: float, options: SolveOptions) -> IntraSolution:
@@ -161,10 +163,11 @@ class MeshSearch:
             if solution.stop is Stop.INTERRUPTED:
                 return [], solution.bound
             options = replace(REFINED, cutoff=cutoff, multipliers=known_at)
-            further = replace(FURTHER, cutoff=cutoff, multipliers=known_at)
+            further = replace(options, budget=FURTHER, interruptible=first.interruptible)
             fitting = self.room.fitting(
-                "search", wished, left, found, options, further if not gap else None
-            )
+                "search", wished, left, found, options,
+                further if not gap and first.budget.exact else None,
+            )  # fmt: skip
             return ([fitting] if fitting is not None else []), solution.bound
         return [found], solution.bound
 

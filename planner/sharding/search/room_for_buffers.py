@@ -145,11 +145,9 @@ class RoomForBuffers:
         self, name: str, left: Within, limit: float, options: SolveOptions,
         builder: Builder | None = None,
     ) -> Candidate | None:  # fmt: skip
-        """The plan of a problem under a limit [bytes]; None if none is wanted or found."""
+        """The plan of a problem under a limit [bytes]; None if none is found."""
         solution = self.search.solve(left, limit, options)
-        if not solution.choice or solution.bound >= options.cutoff:
-            return None
-        return self.search.of(name, left.built, solution, builder)
+        return self.search.of(name, left.built, solution, builder) if solution.choice else None
 
     def _beside(
         self, name: str, limits: Limits, left: Within, found: Candidate, options: SolveOptions
@@ -157,19 +155,29 @@ class RoomForBuffers:
         """A plan that fits with its transient buffers: with the same strategies, else with any."""
         near = self.search.build(like(found.built, found.solution.choice, limits), found.builder)
         proving = replace(options, budget=replace(options.budget, exact=True))
-        cutoff = min(options.cutoff, found.account.step_s * (1 + NEAR))
-        same = self._aside(name, near, found, replace(proving, cutoff=cutoff))
-        if same is not None and same.plan.account.step_s <= cutoff:
+
+        def with_the_same(below_s: float) -> _Fitting | None:
+            same = self._aside(name, near, found, proving, below_s)
+            return same and same._replace(left=left.beside(dict(same.left.aside)))
+
+        near_s = found.account.step_s * (1 + NEAR)
+        same = with_the_same(near_s)
+        if same is not None and same.plan.account.step_s <= near_s:
             return same
         other = self._aside(name, left, found, options)
-        if other is None:
-            return self._aside(name, near, found, proving)
-        return min((f for f in (same, other) if f), key=lambda f: f.plan.account.step_s)
+        same = same or with_the_same(other.plan.account.step_s if other else float("inf"))
+        both = (f for f in (same, other) if f is not None)
+        return min(both, key=lambda f: f.plan.account.step_s, default=None)
 
     def _aside(
-        self, name: str, left: Within, found: Candidate, options: SolveOptions
-    ) -> _Fitting | None:
-        """A plan that fits, with bytes reserved at the moments that exceeded the limit."""
+        self, name: str, left: Within, found: Candidate, options: SolveOptions,
+        below_s: float = float("inf"),
+    ) -> _Fitting | None:  # fmt: skip
+        """A plan that fits, with bytes reserved at the moments that exceeded the limit.
+
+        None if there is none, or none is below `below_s`.
+        """
+        options = replace(options, cutoff=min(options.cutoff, below_s))
         aside: dict[int, float] = {}
         given = left
         for _ in range(ASIDES):
@@ -183,7 +191,7 @@ class RoomForBuffers:
                 aside[t] = max(aside.get(t, 0.0), float(passing[t]))
             given = left.beside(aside)
             other = self._solved(name, given, self.limit, options, found.builder)
-            if other is None:
+            if other is None or other.solution.bound >= below_s:
                 return None
             found = other
         fits = found.account.peak_bytes <= self.limit * (1 + 1e-9)

@@ -42,6 +42,7 @@ def test_what_is_set_aside_is_not_there(small: Space, some: bool) -> None:
         followed = (choice[n] for n in left.built.followed)
         problem = left.problem(1e9)
         whole_choice = (*choice, *followed, *(0 for _ in aside))
+        assert left.lowered((*choice, *(choice[n] for n in built.followed))) == whole_choice
         assert problem.peak(whole_choice) == pytest.approx(seen.max())
         assert problem.cost(whole_choice) == pytest.approx(small.built.problem.cost(choice))
     assert whole.problem(1e9).size == left.problem(1e9).size - len(aside) - (
