@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -172,7 +173,12 @@ class MeshSearch:
         return [found], solution.bound
 
     def glimpse(self) -> float:
-        """A quick lower bound for all plans on this mesh [s], by which meshes are sorted."""
+        """A quick lower bound for all plans on this mesh [s], by which meshes are sorted.
+
+        Once the time limit is over it is 0.
+        """
+        if self.scope.out_of_time:
+            return 0.0
         left = self.build(self._wished())
         if not left.possible:
             return float("inf")
@@ -237,7 +243,10 @@ class MeshSearch:
         return self.builder.cache.reshard.room_bytes
 
     def baselines(self, table: dict[str, Baseline]) -> list[Candidate]:
-        """Prices the hand-written plans here; the best mesh of each stays in the table."""
+        """Prices the hand-written plans here; the best mesh of each stays in the table.
+
+        Once the time limit is over and there is a plan, no more are priced.
+        """
         program, request = self.scope.program, self.scope.request
         one_island = request.machine.num_devices <= request.machine.island
         if len(self.mesh.axes) > 2 and one_island:
@@ -248,10 +257,13 @@ class MeshSearch:
         recipes = [*maker.recipes(every=every, apart=not one_island)]
         for recipe in recipes:
             self.scope.say(f"baseline {recipe.name} on {self.mesh}")
+            if recipe.key not in done and self.scope.out_of_time and self.scope.best_s < math.inf:
+                done[recipe.key], self.scope.late = None, True
             if recipe.key not in done:
                 limits = self._pinned(maker.limits(recipe))
                 done[recipe.key] = self.by_hand(recipe.name, limits)
-        self._search_further(maker, recipes, done, [row for row in table.values() if row.fits])
+        if not self.scope.out_of_time:
+            self._search_further(maker, recipes, done, [row for row in table.values() if row.fits])
         found: list[Candidate] = []
         for recipe in recipes:
             priced = done[recipe.key]

@@ -145,7 +145,8 @@ class Search:
         seen.open = len(fine)
         known = (*self.known, *self._hints())
         for searcher, least_s in self._in_order(shapes, fine):
-            if bounds and self.scope.ending:
+            some = bool(bounds) or (self.scope.out_of_time and bool(self._fitting(found)))
+            if some and self.scope.ending:
                 bounds.append(least_s)
                 self.scope.late |= self.scope.out_of_time
                 continue

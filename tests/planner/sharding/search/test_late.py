@@ -43,3 +43,26 @@ def test_meshes_that_are_not_reached_have_their_quick_bound(
     monkeypatch.undo()
     whole = plan(jax.grad(mean_loss), PARAMS, BATCH, cluster="32xh100", substitutions=False)
     assert late.program.lower_bound_s <= whole.step_s * (1 + 1e-9)
+
+
+def test_nothing_more_is_searched_once_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    best, glimpse = MeshSearch.best, MeshSearch.glimpse
+    after: list[float] = []
+
+    def timed_best(self: MeshSearch, *args: Any) -> tuple[list[Candidate], float]:
+        assert not self.scope.out_of_time
+        found = best(self, *args)
+        if found[0]:
+            self.scope.deadline = 0.0
+        return found
+
+    def noted(self: MeshSearch) -> float:
+        after.append(glimpse(self))
+        return after[-1]
+
+    monkeypatch.setattr(MeshSearch, "best", timed_best)
+    monkeypatch.setattr(MeshSearch, "glimpse", noted)
+    late = plan(jax.grad(mean_loss), PARAMS, BATCH, cluster="32xh100", substitutions=False)
+    assert after == [0.0, 0.0]
+    assert late.stop is Stop.TIME_LIMIT
+    assert late.program.lower_bound_s <= late.step_s
