@@ -257,7 +257,10 @@ class MeshSearch:
         recipes = [*maker.recipes(every=every, apart=not one_island)]
         for recipe in recipes:
             self.scope.say(f"baseline {recipe.name} on {self.mesh}")
-            if recipe.key not in done and self.scope.out_of_time and self.scope.best_s < math.inf:
+            some = self.scope.best_s < math.inf or any(
+                p is not None and p[1] for p in done.values()
+            )
+            if recipe.key not in done and self.scope.out_of_time and some:
                 done[recipe.key], self.scope.late = None, True
             if recipe.key not in done:
                 limits = self._pinned(maker.limits(recipe))
