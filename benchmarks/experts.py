@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -34,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.apart import row_apart
 from benchmarks.experts_model import DEEPSEEK, GRUG, MIXTRAL, QWEN, Experts, cut
 from benchmarks.published_model import adam
 from costmodel.grouped import load
@@ -133,12 +133,8 @@ def main(quick: bool) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     print(HEAD)
     for cell in cells:
-        command = [sys.executable, "-m", "benchmarks.experts", cell]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = {"why": (done.stderr.strip().splitlines() or ["no output"])[-1]}
-        if not done.returncode:
-            found = json.loads(done.stdout.splitlines()[-1])
-        rows.append({"cell": cell, **found})
+        found = row_apart("experts", cell)
+        rows.append({"cell": cell, **({"why": found} if isinstance(found, str) else found)})
         print(_text(rows[-1]), flush=True)
     return rows
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -22,6 +21,7 @@ from typing import Any
 import jax
 import msgspec
 
+from benchmarks.apart import row_apart
 from benchmarks.models import GPT_175B, LLAMA_70B, MIXTRAL
 from examples.encoder_decoder import T5
 from examples.gpt import LARGE
@@ -102,13 +102,8 @@ def main(quick: bool) -> list[dict[str, Any]]:
         for devices in DEVICES[1:2] if quick else DEVICES:
             if only not in name:
                 continue
-            command = [sys.executable, "-m", "benchmarks.overlap", name, str(devices)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                said = done.stderr.strip().splitlines() or ["no output"]
-                found: dict[str, Any] = {"error": said[-1]}
-            else:
-                found = json.loads(done.stdout.splitlines()[-1])
+            answer = row_apart("overlap", name, str(devices))
+            found = {"error": answer} if isinstance(answer, str) else answer
             rows.append({"model": name, "devices": devices, **found})
             print(line(name, devices, found), flush=True)
     return rows

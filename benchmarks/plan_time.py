@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import resource
-import subprocess
 import sys
 import time
 
+from benchmarks.apart import row_apart
 from planner import plan
 from planner.cli.target import load_target
 
@@ -49,13 +49,9 @@ def run(rows: tuple[tuple[str, str], ...]) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for target, cluster in rows:
         start = time.monotonic()
-        command = [sys.executable, "-m", "benchmarks.plan_time", target, cluster]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        answer = row_apart("plan_time", target, cluster)
         row: dict[str, object] = {"target": target, "cluster": cluster}
-        if done.returncode == 0:
-            row |= json.loads(done.stdout.splitlines()[-1])
-        else:
-            row["error"] = done.stderr.strip().splitlines()[-1]
+        row |= {"error": answer} if isinstance(answer, str) else answer
         row["process_s"] = time.monotonic() - start
         found.append(row)
         print(line(row), flush=True)

@@ -24,7 +24,6 @@ import argparse
 import csv
 import itertools
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ from typing import Any
 
 import jax
 
+from benchmarks.apart import row_apart
 from benchmarks.flash_kernels import with_kernel
 from benchmarks.long_context import LLAMA_2
 from benchmarks.published import usable_bytes
@@ -149,14 +149,12 @@ def main(quick: bool) -> list[dict[str, object]]:
     for number, row in enumerate(rows()[:2] if quick else rows()):
         if only and str(1024 * int(row["seq_k"])) not in only.split(","):
             continue
-        command = [sys.executable, "-m", "benchmarks.published_long", str(number)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            why = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            found.append({"tokens": 1024 * int(row["seq_k"]), "why": why})
-            print(f"| {1024 * int(row['seq_k'])} | {why} |" + " - |" * 10, flush=True)
+        answer = row_apart("published_long", str(number))
+        if isinstance(answer, str):
+            found.append({"tokens": 1024 * int(row["seq_k"]), "why": answer})
+            print(f"| {1024 * int(row['seq_k'])} | {answer} |" + " - |" * 10, flush=True)
             continue
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+        found.append(answer)
         print(_text(found[-1]), flush=True)
     return found
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import subprocess
 import sys
 import time
 from typing import Any
 
 import jax
 
+from benchmarks.apart import row_apart
 from benchmarks.models import GPT_39B, target
 from examples.gpt import ADAMW
 from planner import plan
@@ -103,12 +103,9 @@ def line(row: Row, found: dict[str, Any]) -> str:
 
 def _apart(row: Row, limit_s: float, *, written: bool) -> dict[str, Any]:
     """A row, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.scale", json.dumps(row), str(limit_s)]
-    command += ["written"] if written else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
+    arguments = [json.dumps(row), str(limit_s), *(["written"] if written else [])]
+    found = row_apart("scale", *arguments)
+    return {"error": found} if isinstance(found, str) else found
 
 
 def main(quick: bool) -> list[dict[str, Any]]:

@@ -18,7 +18,6 @@ import argparse
 import json
 import resource
 import signal
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -26,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from benchmarks.apart import row_apart
 from planner import plan
 from planner.cli.target import load_target
 
@@ -156,13 +156,11 @@ def main(quick: bool) -> list[dict[str, Any]]:
     for name in MODELS[:1] if quick else MODELS:
         if only not in name:
             continue
-        command = [sys.executable, "-m", "benchmarks.third_party_plans", name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
-        if done.returncode == 0:
-            row = json.loads(done.stdout.splitlines()[-1])
-            row["misses"] = missed(row)
+        found = row_apart("third_party_plans", name, cwd=HERE)
+        if isinstance(found, str):
+            row = {"model": name, "error": found}
         else:
-            row = {"model": name, "error": done.stderr.strip().splitlines()[-1]}
+            row = found | {"misses": missed(found)}
         rows.append(row)
         print(line(row), flush=True)
     return rows

@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -39,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from benchmarks.apart import row_apart
 from benchmarks.third_party import LIBRARIES
 from ir.trace import trace
 from planner import plan
@@ -156,13 +156,11 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
     for name in list(SMALL)[:1] if quick else SMALL:
         if only not in name:
             continue
-        command = [sys.executable, "-m", "benchmarks.third_party_runs", name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
-        if done.returncode:
-            row = {"model": name, "failed": done.stderr.strip().splitlines()[-1]}
-            print(f"| {name} | {row['failed']} |", flush=True)
+        row = row_apart("third_party_runs", name, cwd=HERE)
+        if isinstance(row, str):
+            print(f"| {name} | {row} |", flush=True)
+            row = {"model": name, "failed": row}
         else:
-            row = json.loads(done.stdout.splitlines()[-1])
             print(
                 f"| {name} | {row['ops']:,} | {row['plan_s']:.1f} "
                 f"| {row['collectives']} | {row['layout']} | {row['error']:.1e} "

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.apart import row_apart
 from planner import Plan, PlanError, load, plan, verify
 from planner.cli.target import load_target
 from planner.result.reprice import predicted_peak_bytes, reprice
@@ -111,15 +111,12 @@ def rows_of(target: str, cluster: str, compiler: str, kept: Path) -> list[dict[s
         elif "--kept-only" in sys.argv:
             continue
         if (not row or "error" in row) and "--kept-only" not in sys.argv:
-            command = [sys.executable, "-m", "benchmarks.verify", target, cluster, compiler,
-                       baseline or "", str(file)]  # fmt: skip
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                row = json.loads(done.stdout.splitlines()[-1])
-                answer.write_text(json.dumps(row))
+            made = row_apart("verify", target, cluster, compiler, baseline or "", str(file))
+            if isinstance(made, str):
+                row = {"target": target, "plan": baseline or "best", "error": made}
             else:
-                lines = done.stderr.strip().splitlines() or ["no message"]
-                row = {"target": target, "plan": baseline or "best", "error": lines[-1]}
+                row = made
+                answer.write_text(json.dumps(row))
         if row.get("skipped"):
             continue
         found.append(row)

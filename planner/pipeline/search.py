@@ -79,7 +79,7 @@ class PipelineSearch:
     @property
     def best(self) -> PlannedPipeline | None:
         """The fastest pipeline that was planned and fits, so far."""
-        return self.trials.best if "trials" in vars(self) else None
+        return self.trials.best if "trials" in vars(self) else None  # not made to be asked
 
     def _say(self, line: str) -> None:
         """Tells of progress; ends the search at the time limit, once there is a plan."""

@@ -66,7 +66,7 @@ class Facts:
         self.specs = Specs(flat)
         self.partial = may_be_partial(flat, self.specs)
         self.uses = uses(flat)
-        self._kept, self._alone = [pair for pair in ties if pair[0] in donated], alone
+        self._donated_pairs, self._alone = [pair for pair in ties if pair[0] in donated], alone
         self.on_host = host_values(flat)
         self.stack_of = {port: outer for outer, port in flat.stacked.items()}
         self.shared = {
@@ -80,13 +80,13 @@ class Facts:
     @cached_property
     def lifetimes(self) -> Lifetimes:
         """When the buffer of each value is made, and last needed."""
-        found = (self.flat.outputs[k] for _, k in self._kept)
+        found = (self.flat.outputs[k] for _, k in self._donated_pairs)
         reused = {v for v in found if isinstance(v, int)}
         return lifetimes(self.flat, self.traffic.stored, reused, alone=self._alone)
 
     @cached_property
     def in_place(self) -> set[int]:
-        return self._in_place(self._kept)
+        return self._in_place(self._donated_pairs)
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:

@@ -46,7 +46,8 @@ class RoughPlans:
     def saving_s(self) -> float:
         """Seconds of a step by which the plan would be faster without a memory limit.
 
-        Where they are too few to be worth another choice, they may be fewer still.
+        The search ends once it shows that these are less than a share of `WORTH` of the step; what
+        is returned is then less than that, too.
         """
         pricer = self.pricer(self.written)
         known, multipliers = pricer.best.account, pricer.best.solution.multipliers

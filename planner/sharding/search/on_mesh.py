@@ -149,7 +149,7 @@ class MeshSearch:
             first = replace(first, budget=replace(first.budget, combined_columns=0.0))
         first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance, multipliers=begin)
         solution = self.solve(left, self.scope.limit, first)
-        self.scope.multipliers = known_at = solution.multipliers or begin
+        self.scope.multipliers = multipliers = solution.multipliers or begin
         self.reductions.forget()
         self.scope.note(solution.stop)
         if float("inf") > cutoff <= solution.bound:
@@ -163,7 +163,7 @@ class MeshSearch:
             self.scope.least.append(left.least_peak())
             if solution.stop is Stop.INTERRUPTED:
                 return [], solution.bound
-            options = replace(REFINED, cutoff=cutoff, multipliers=known_at)
+            options = replace(REFINED, cutoff=cutoff, multipliers=multipliers)
             further = replace(options, budget=FURTHER, interruptible=first.interruptible)
             fitting = self.room.fitting(
                 "search", wished, left, found, options,
@@ -257,14 +257,15 @@ class MeshSearch:
         recipes = [*maker.recipes(every=every, apart=not one_island)]
         for recipe in recipes:
             self.scope.say(f"baseline {recipe.name} on {self.mesh}")
+            if recipe.key in done:
+                continue
             some = self.scope.best_s < math.inf or any(
-                p is not None and p[1] for p in done.values()
+                priced[1] for priced in done.values() if priced
             )
-            if recipe.key not in done and self.scope.out_of_time and some:
+            if some and self.scope.out_of_time:
                 done[recipe.key], self.scope.late = None, True
-            if recipe.key not in done:
-                limits = self._pinned(maker.limits(recipe))
-                done[recipe.key] = self.by_hand(recipe.name, limits)
+                continue
+            done[recipe.key] = self.by_hand(recipe.name, self._pinned(maker.limits(recipe)))
         if not self.scope.out_of_time:
             self._search_further(maker, recipes, done, [row for row in table.values() if row.fits])
         found: list[Candidate] = []

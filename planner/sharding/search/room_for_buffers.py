@@ -79,9 +79,9 @@ class RoomForBuffers:
             return found and found.plan
         further = replace(further, start=found.left.lowered(found.plan.solution.choice))
         plan = self._solved(name, found.left, found.limit, further, found.plan.builder)
-        fits = plan is not None and plan.account.peak_bytes <= self.limit * (1 + 1e-9)
-        both = [found.plan, plan] if plan is not None and fits else [found.plan]
-        return min(both, key=lambda c: c.account.step_s)
+        if plan is None or plan.account.peak_bytes > self.limit * (1 + 1e-9):
+            return found.plan
+        return min(found.plan, plan, key=lambda c: c.account.step_s)
 
     def _near(self, found: _Fitting, first: Candidate) -> bool:
         return found.plan.account.step_s <= first.account.step_s * (1 + NEAR)
@@ -89,7 +89,7 @@ class RoomForBuffers:
     def _found(
         self, name: str, limits: Limits, left: Within, first: Candidate, options: SolveOptions
     ) -> list[_Fitting]:
-        """The plans that fit, of which one is near the first plan or there are several."""
+        """Plans that fit, as many as are needed until one is near the first plan."""
         limit, sums = self.limit, first.account
         excess, near = sums.peak_bytes - limit, (left, first)
         if sums.passing_bytes > sums.ends_bytes:

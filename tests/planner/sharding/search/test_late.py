@@ -8,10 +8,15 @@ from typing import Any
 import jax
 import pytest
 
-from planner import plan
+from costmodel import parse_cluster
+from ir.trace import trace
+from planner import Options, plan
+from planner.common.request import Request
 from planner.common.stop import Stop
+from planner.sharding.problem.program import program_of
 from planner.sharding.search.context import Candidate
 from planner.sharding.search.on_mesh import MeshSearch
+from planner.sharding.search.over_meshes import Search
 from tests.planner.programs import mean_loss, struct
 
 PARAMS = {"b1": struct(4096), "w1": struct(4096, 4096), "w2": struct(4096, 4096)}
@@ -66,3 +71,11 @@ def test_nothing_more_is_searched_once_the_time_is_over(monkeypatch: pytest.Monk
     assert after == [0.0, 0.0]
     assert late.stop is Stop.TIME_LIMIT
     assert late.program.lower_bound_s <= late.step_s
+
+
+def test_searches_of_one_call_share_its_time_limit() -> None:
+    program = program_of(
+        trace(jax.grad(mean_loss), PARAMS, BATCH).graph, (), frozenset(), Options()
+    )
+    request = Request(parse_cluster("8xh100"), Options(time_limit_s=50.0), start=100.0)
+    assert Search(program, request).scope.deadline == 150.0
