@@ -14,20 +14,18 @@ import jax
 
 from costmodel import Cluster, parse_cluster
 
+from .. import pipeline
 from ..common.errors import Interrupted, PlanError
 from ..common.garbage_collection import seldom_collected
 from ..common.interruption import Interruption
 from ..common.log import LOGGER
-from ..common.options import Options
+from ..common.options import SCHEDULES, Options
 from ..common.request import Request, heard
 from ..common.surface import public
 from ..common.units_text import printable
 from ..files.plan_file import read
 from ..files.plan_text import plan_line
-from ..pipeline.check_plan import check_plan
-from ..pipeline.one_or_stages import one_or_stages
 from ..pipeline.planned import Planned, in_one_program
-from ..pipeline.schedule import check_pipelines
 from ..result.plan import Plan
 from ..sharding.fewest_microbatches import plan_step
 from ..sharding.plan_program import One
@@ -81,7 +79,8 @@ def plan(
         BadProfileError: if the cluster is unknown or its description is malformed.
     """
     start, wanted = time.monotonic(), options_of(options, settings)
-    check_pipelines(wanted.schedules)
+    if not {*SCHEDULES}.issuperset(wanted.schedules):
+        pipeline.schedule.check_pipelines(wanted.schedules)
     interruption = Interruption(keeps=True)
     say = interruption.checked(heard(progress))
     machine = replace(machine_of(cluster), imbalance=wanted.imbalance)
@@ -100,7 +99,8 @@ def plan(
                 fn, lambda loss: replace(training, loss_fn=loss).step(1, wanted.loss_reduction),
                 request,
             )  # fmt: skip
-            found = one_or_stages(replace(training, loss_fn=loss), request)
+            training = replace(training, loss_fn=loss)
+            found = pipeline.one_or_stages.one_or_stages(training, request)
         return _plan_of(found.with_attention(rows), request)
     only_with = {"has_aux": has_aux, "batch_axis": batch_axis} | _training_only(request.options)
     _refuse(only_with, "only with optimizer=: the planner cuts only steps that it owns")
@@ -125,7 +125,7 @@ def load(path: str | Path) -> Plan:
         PlanError: if the file is not a valid plan of this version.
     """
     file = read(path)
-    check_plan(file, str(path))
+    pipeline.check_plan.check_plan(file, str(path))
     LOGGER.info("read %s: %s", path, plan_line(file))
     return Plan(file, where=str(path))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -11,7 +12,9 @@ from ir.trace import Traced
 from ..files.plan_file import PlanFile, one_stage
 from ..files.program_plan import AttentionRow
 from ..sharding.planned_program import PlannedProgram
-from .stage_planner import BoundStages
+
+if TYPE_CHECKING:  # a plan of one program needs none of it
+    from .stage_planner import BoundStages
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,29 +17,23 @@ from ir import LoweredPlan, Sharding
 from ir.analysis import flatten
 from ir.trace import Traced
 
+# what a plan may be asked for, loaded when it is
+from .. import emit, inspect, pipeline
 from ..common.compiler_options import options_here, options_of_all
 from ..common.errors import PlanError
 from ..common.log import LOGGER
 from ..common.surface import public_methods
 from ..common.write_files import write_files
-from ..emit.compilers import devices_for
-from ..emit.jit import Devices, build_mesh, compile_plan
-from ..emit.local_op import partition_spec
-from ..emit.serialize import serialized
 from ..files.plan_file import one_stage, write
 from ..files.plan_summary import summary_of
 from ..files.plan_text import plan_line, show_plan
-from ..inspect.at_a_glance import Glance, at_a_glance, glance_of_stages
-from ..inspect.export import Written, export_plan
-from ..inspect.perfetto import trace_json
-from ..inspect.report import report_html
-from ..inspect.what_if import what_if
-from ..pipeline.stage_planner import BoundStages
 from ..sharding.lower import lower_decisions
 from .bind import bound_program, placed, specs_like
-from .bind_stages import RUNTIMES, bound_stages, compiled_stages
+from .bind_stages import bound_stages, compiled_stages
 from .enough_devices import check_enough
 from .plan_view import PlanView
+
+RUNTIMES = ("dispatch", "scan")
 
 
 @public_methods
@@ -64,11 +58,12 @@ class Plan(PlanView):
         return summary_of(self.file, self.seconds, glance, cached=self.cached)
 
     @property
-    def _glance(self) -> Glance:
-        pipeline = self.file.pipeline
-        if pipeline is not None:
-            return glance_of_stages(self.file, pipeline, self.analysed_programs)
-        return at_a_glance(self.analysed)
+    def _glance(self) -> inspect.at_a_glance.Glance:
+        if self.file.pipeline is not None:
+            return inspect.at_a_glance.glance_of_stages(
+                self.file, self.file.pipeline, self.analysed_programs
+            )
+        return inspect.at_a_glance.at_a_glance(self.analysed)
 
     def __repr__(self) -> str:
         return f"<Plan of {plan_line(self.file)}>"
@@ -131,7 +126,7 @@ class Plan(PlanView):
         Raises:
             PlanError: if nothing fits, the devices do not fill hosts, or the plan is in stages.
         """
-        program = what_if(
+        program = inspect.what_if.what_if(
             self.analysed,
             devices=devices,
             memory_bytes=memory_bytes,
@@ -152,7 +147,8 @@ class Plan(PlanView):
         Raises:
             PlanError: if the file cannot be written.
         """
-        write_files([(Path(path), report_html(self.file, self.analysed_programs).encode())])
+        page = inspect.report.report_html(self.file, self.analysed_programs)
+        write_files([(Path(path), page.encode())])
 
     def trace(self, path: str | Path) -> None:
         """Writes the predicted step as a trace that ui.perfetto.dev and Chrome open.
@@ -160,9 +156,10 @@ class Plan(PlanView):
         Raises:
             PlanError: if the file cannot be written.
         """
-        write_files([(Path(path), trace_json(self.file, self.analysed_programs))])
+        events = inspect.perfetto.trace_json(self.file, self.analysed_programs)
+        write_files([(Path(path), events)])
 
-    def export(self, to: str, path: str | Path) -> Written:
+    def export(self, to: str, path: str | Path) -> inspect.export.Written:
         """Writes the plan for another runtime.
 
         Args:
@@ -174,19 +171,20 @@ class Plan(PlanView):
                 needs a function and none is bound.
         """
         path = Path(path)
-        return export_plan(
+        return inspect.export.export_plan(
             self.file, self.analysed_programs, to, path, self.where, self._serialized
         )
 
     def _serialized(self) -> tuple[str, bytes]:
         """The compiled program as StableHLO text and bytes of `jax.export`."""
         self._need()
-        devices = devices_for("host", self.mesh.num_devices, 1, "")
-        return serialized(self.compile(devices=devices))
+        devices = emit.compilers.devices_for("host", self.mesh.num_devices, 1, "")
+        return emit.serialize.serialized(self.compile(devices=devices))
 
     def _repr_html_(self) -> str:
         """The report in a frame of its own, for notebooks."""
-        page = html.escape(report_html(self.file, self.analysed_programs), quote=True)
+        report = inspect.report.report_html(self.file, self.analysed_programs)
+        page = html.escape(report, quote=True)
         look = "width:100%;height:640px;border:1px solid #8888;border-radius:6px"
         return f'<iframe sandbox srcdoc="{page}" title="plan" style="{look}"></iframe>'
 
@@ -210,7 +208,7 @@ class Plan(PlanView):
         LOGGER.info("bound: %s", plan_line(self.file))
         return Plan(self.file, bound, self.seconds, self.where)
 
-    def _need(self) -> Traced | BoundStages:
+    def _need(self) -> Traced | pipeline.BoundStages:
         if self.bound is None:
             call = "fn, *args" if not self.file.in_stages else "loss, params, batch, optimizer="
             raise PlanError(
@@ -222,11 +220,11 @@ class Plan(PlanView):
     def _one(self) -> Traced:
         """The function of the one program."""
         bound = self._need()
-        if isinstance(bound, BoundStages):
+        if not isinstance(bound, Traced):
             raise self._in_stages()
         return bound
 
-    def _here(self, devices: Devices | None) -> Sequence[Any]:
+    def _here(self, devices: emit.jit.Devices | None) -> Sequence[Any]:
         """The devices to run on.
 
         Raises:
@@ -239,16 +237,16 @@ class Plan(PlanView):
         check_enough(len(here), sum(self.file.groups), f"the plan{mesh}", self.where)
         return here
 
-    def _mesh(self, devices: Devices | None) -> jax.sharding.Mesh:
+    def _mesh(self, devices: emit.jit.Devices | None) -> jax.sharding.Mesh:
         """The mesh of the one program over real devices.
 
         Raises:
             PlanError: if there are too few.
         """
         self._here(devices)
-        return build_mesh(self.mesh, devices)
+        return emit.build_mesh(self.mesh, devices)
 
-    def compile(self, *, devices: Devices | None = None, runtime: str = "dispatch") -> Any:
+    def compile(self, *, devices: emit.jit.Devices | None = None, runtime: str = "dispatch") -> Any:
         """A callable with the signature of the function, on the devices present.
 
         With `optimizer=`: (params, opt_state, batch) -> (params, opt_state, loss).
@@ -270,11 +268,11 @@ class Plan(PlanView):
                 where="runtime", remedy="leave it out to start each task by itself",
             )  # fmt: skip
         LOGGER.info("emitting %s for %d devices", self.file.whole.name, sum(self.file.groups))
-        if isinstance(bound, BoundStages):
+        if not isinstance(bound, Traced):
             if devices is None:
                 here = sorted(here, key=lambda device: (device.process_index, device.id))
             return compiled_stages(self.file, bound, here, self.where, runtime)
-        return compile_plan(
+        return emit.compile_plan(
             bound, self._lowered, devices=devices, emission=self.program.emission,
             gpu_options=self.compiler_options,
         )  # fmt: skip
@@ -294,7 +292,7 @@ class Plan(PlanView):
     @cached_property
     def _lowered(self) -> LoweredPlan:
         """The lowered plan of the one program."""
-        tied = {result: argument for argument, result in self.program.ties}
+        tied = {number: argument for argument, number in self.program.ties}
         return lower_decisions(flatten(self.graph), self.decisions, self.analysed.reshard, tied)
 
     @property
@@ -302,7 +300,7 @@ class Plan(PlanView):
         """PartitionSpecs of the arguments of the one program, as a tuple of pytrees."""
         traced = self._one()
         states = self.decisions.inputs[len(traced.program.consts) :]
-        specs = [partition_spec(s) for s in states]
+        specs = [emit.partition_spec(s) for s in states]
         args, _ = jax.tree.unflatten(traced.in_tree, specs)
         return args
 
@@ -325,13 +323,15 @@ class Plan(PlanView):
     def out_shardings(self) -> Any:
         """PartitionSpecs of the results of the one program, as a pytree."""
         traced = self._one()
-        specs = [partition_spec(s) for s in self.decisions.outputs]
+        specs = [emit.partition_spec(s) for s in self.decisions.outputs]
         return jax.tree.unflatten(traced.out_tree, specs)
 
     def _specs_like(self, tree: Any, what: str, argnum: int | None) -> Any:
         return specs_like(self._one(), self.in_shardings, tree, what, argnum, self.where)
 
-    def shard(self, tree: Any, *, argnum: int | None = None, devices: Devices | None = None) -> Any:
+    def shard(
+        self, tree: Any, *, argnum: int | None = None, devices: emit.jit.Devices | None = None
+    ) -> Any:
         """Places the arrays of one argument with the plan's shardings.
 
         Args:
@@ -356,15 +356,15 @@ class Plan(PlanView):
         init_fn: Callable[..., Any],
         *args: Any,
         argnum: int | None = None,
-        devices: Devices | None = None,
+        devices: emit.jit.Devices | None = None,
     ) -> Any:
         """Runs `init_fn(*args)` with a result that is created sharded, never whole on one device.
 
         Raises:
             PlanError: if its result is none of the function's arguments, or the plan is in stages.
         """
-        result = jax.eval_shape(init_fn, *args)
-        specs = self._specs_like(result, "the result of init_fn", argnum)
+        made = jax.eval_shape(init_fn, *args)
+        specs = self._specs_like(made, "the result of init_fn", argnum)
         mesh = self._mesh(devices)
         shardings = jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
         return jax.jit(init_fn, out_shardings=shardings)(*args)

@@ -10,15 +10,13 @@ from ir import Graph, Mesh
 from ir.analysis import Decisions
 from ir.trace import Traced
 
+from .. import pipeline
 from ..common.errors import PlanError
 from ..common.stop import Stop
 from ..common.surface import public_methods
 from ..files.plan_file import PlanFile
 from ..files.program_plan import ProgramPlan
 from ..inspect.analysed_plan import AnalysedPlan, analyse_plan
-from ..pipeline.file_schedule import priced_of
-from ..pipeline.schedule import Priced
-from ..pipeline.stage_planner import BoundStages
 from ..sharding.cost.account import Collective
 from ..sharding.search.baselines import Baseline
 from .stage import Stage
@@ -37,7 +35,7 @@ class PlanView:
     """
 
     file: PlanFile
-    bound: Traced | BoundStages | None = None
+    bound: Traced | pipeline.BoundStages | None = None
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     where: str = "plan"
     cached: bool = False
@@ -132,13 +130,13 @@ class PlanView:
         return Cluster.from_dict(self.file.whole.cluster, where=self.where)
 
     @cached_property
-    def simulated(self) -> Priced:
+    def simulated(self) -> pipeline.schedule.Priced:
         """The simulated step of a plan in stages, with other schedules for comparison.
 
         Raises:
             PlanError: if the plan is of one program.
         """
-        return priced_of(self.file)
+        return pipeline.file_schedule.priced_of(self.file)
 
     @property
     def program(self) -> ProgramPlan:

@@ -10,8 +10,8 @@ from typing import Any
 
 from ir.trace import watched
 
+from .. import training
 from ..common.errors import PlanError
-from .step import build_step
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def step_for(
 ) -> StepCall:
     """Builds the training step of a loss and an optimizer."""
     params, batch = params_and_batch(args)
-    built = build_step(
+    built = training.step.build_step(
         loss_fn, params, batch, optimizer, has_aux=has_aux, microbatches=microbatches,
         loss_reduction=loss_reduction, batch_axis=batch_axis,
     )  # fmt: skip

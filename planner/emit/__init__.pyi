@@ -1,0 +1,16 @@
+from . import compilers as compilers
+from . import jit as jit
+from . import serialize as serialize
+from .hlo import HloCollective as HloCollective
+from .hlo import count_collectives as count_collectives
+from .jit import CompiledPlan as CompiledPlan
+from .jit import build_mesh as build_mesh
+from .jit import compile_plan as compile_plan
+from .local import LocalProgram as LocalProgram
+from .local import local_program as local_program
+from .local_op import partition_spec as partition_spec
+from .pipeline.build import build_pipeline as build_pipeline
+from .pipeline.runtime import Pipeline as Pipeline
+from .pipeline.scan.pipeline import ScannedPipeline as ScannedPipeline
+from .pipeline.scan.pipeline import scanned_pipeline as scanned_pipeline
+from .pipeline.transfer import split_devices as split_devices

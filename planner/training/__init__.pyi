@@ -1,0 +1,1 @@
+from . import step as step
