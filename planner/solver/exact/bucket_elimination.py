@@ -44,6 +44,7 @@ class Tables:
     arrays: list[Floats] = field(default_factory=list[Floats])
     held: list[Floats] = field(default_factory=list[Floats])
     results: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
+    orders: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
 
     def intern_kept(self, array: Floats) -> int:
         """`intern` for an array that lives on: it is known again by its identity."""
@@ -272,12 +273,14 @@ def eliminated(flat: Flat, tables: Tables, deadline: float) -> Ints | None:
         return np.zeros(0, dtype=np.int64)
     if len(flat.limit) or flat.size > MOST_NODES:
         return None
-    sizes = flat.sizes
-    joined: dict[int, set[int]] = {v: set() for v in range(flat.size)}
-    for u, v in flat.ends.tolist():
-        joined[u].add(v)
-        joined[v].add(u)
-    nodes = order(sizes.tolist(), joined, MOST_ENTRIES)
+    sizes, form = flat.sizes, flat.first.tobytes() + flat.ends.tobytes()
+    if form not in tables.orders:
+        joined: dict[int, set[int]] = {v: set() for v in range(flat.size)}
+        for u, v in flat.ends.tolist():
+            joined[u].add(v)
+            joined[v].add(u)
+        tables.orders[form] = order(sizes.tolist(), joined, MOST_ENTRIES)
+    nodes = tables.orders[form]
     if len(nodes) < flat.size:
         return None
     costs = [flat.cost[a:b] for a, b in zip(flat.first[:-1], flat.first[1:], strict=True)]

@@ -28,10 +28,23 @@ def consistent(flat: Flat) -> Mask:
 
 def incidence(flat: Flat) -> tuple[Ints, Ints]:
     """Edges of each node: where they begin, and the edges."""
-    node = flat.ends.ravel()
-    order = np.argsort(node, kind="stable")
-    at = np.concatenate(([0], np.cumsum(np.bincount(node, minlength=flat.size))))
-    return at, order // 2
+    return _incidence(flat.ends, flat.size)
+
+
+@compiled
+def _incidence(ends: Ints, count: int) -> tuple[Ints, Ints]:
+    at, edge = np.zeros(count + 1, np.int64), np.empty(2 * len(ends), np.int64)
+    for e in range(len(ends)):
+        at[ends[e, 0] + 1] += 1
+        at[ends[e, 1] + 1] += 1
+    for v in range(count):
+        at[v + 1] += at[v]
+    filled = at[:-1].copy()
+    for e in range(len(ends)):
+        for side in range(2):
+            edge[filled[ends[e, side]]] = e
+            filled[ends[e, side]] += 1
+    return at, edge
 
 
 @compiled

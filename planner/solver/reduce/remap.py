@@ -19,13 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import Flat, Ints, Pool, ranges
+from ..arrays import Flat, Ints, Pool
 from ..numba_jit import compiled
 from ..problem import Floats
 from .memory_rows import settle, stretches
 
 NONE = -1
 BLOCK = 16  # rows that are turned at a time
+HASHED = 1_000_000_007  # a prime; hashes are below it
 LIVE = 0.5  # the share of a pool that a problem must use to stay in it
 
 
@@ -86,12 +87,28 @@ def keeping(flat: Flat, held: np.ndarray) -> Remap:
         flat: the problem.
         held: [L], options to keep, at least one per node.
     """
-    node = np.repeat(np.arange(flat.size), flat.sizes)
-    left = np.bincount(node[held], minlength=flat.size)
-    open_nodes = left > 1
-    follows = np.where(open_nodes, np.cumsum(open_nodes) - 1, NONE)
-    option = np.flatnonzero(held) - flat.first[:-1][node[held]]
-    return Remap(follows, np.cumsum(left) - left, option, left[open_nodes])
+    return Remap(*_kept(flat.first, held))
+
+
+@compiled
+def _kept(first: Ints, held: np.ndarray) -> tuple[Ints, Ints, Ints, Ints]:
+    """The fields of `Remap`."""
+    count = len(first) - 1
+    follows, at = np.empty(count, np.int64), np.empty(count, np.int64)
+    option, sizes = np.empty(len(held), np.int64), np.empty(count, np.int64)
+    nodes = filled = 0
+    for v in range(count):
+        at[v] = filled
+        for i in range(first[v + 1] - first[v]):
+            if held[first[v] + i]:
+                option[filled] = i
+                filled += 1
+        if filled - at[v] > 1:
+            follows[v], sizes[nodes] = nodes, filled - at[v]
+            nodes += 1
+        else:
+            follows[v] = NONE
+    return follows, at, option[:filled].copy(), sizes[:nodes].copy()
 
 
 def remap(flat: Flat, by: Remap) -> Flat:
@@ -102,8 +119,10 @@ def remap(flat: Flat, by: Remap) -> Flat:
     counts = by.counts
     _add_nodes(flat.first, flat.cost, by.at, by.option, base, counts, cost)
     ends, table, tables = _edges(flat, by, base, cost)
-    memory = stretches(flat, by.follows, by.at, by.option, by.sizes)
-    settled = settle(memory, flat.limit, flat.moment)
+    settled = flat.owner, flat.begin, flat.end, flat.use_at, flat.use, flat.limit, flat.moment
+    if len(flat.owner) or len(flat.limit):
+        memory = stretches(flat, by.follows, by.at, by.option, by.sizes)
+        settled = settle(memory, flat.limit, flat.moment)
     return Flat(
         first, cost[:-1], ends, table, tables, *settled, flat.constant + float(cost[-1]),
     )  # fmt: skip
@@ -129,21 +148,11 @@ def _edges(flat: Flat, by: Remap, base: Ints, cost: Floats) -> tuple[Ints, Ints,
     # of equal layout, whatever their length, so that loops over them are compiled once
     u, v = np.ascontiguousarray(flat.ends.T)
     a, b = by.follows[u], by.follows[v]
-    pair = (a != b) & (a != NONE) & (b != NONE)
     counts, sizes = by.counts, flat.sizes
-    lone = np.flatnonzero(~pair)
+    lone, members, group, ends = _grouped(a, b, len(by.sizes))
     _add_loops(lone, u, v, a, b, flat.table, flat.pool, sizes, by.at, by.option, counts, base, cost)
-    members = np.flatnonzero(pair)
-    low, high = np.minimum(a, b)[members], np.maximum(a, b)[members]
-    order = np.lexsort((high, low))
-    members, low, high = members[order], low[order], high[order]
-    fresh = np.ones(len(members), dtype=bool)
-    fresh[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
-    begins = np.flatnonzero(fresh)
-    ends = np.stack((low[begins], high[begins]), axis=1)
-    group = np.append(begins, len(members))
-    through = _signatures(flat, by)
-    firsts, kind = _kinds(flat, through, members, a, b, group)
+    through = _signatures(by.at, by.option, counts, sizes)
+    firsts, kind = _kinds(flat.table, through, u, v, a, b, members, group)
     wide = by.sizes[ends[:, 0]] * by.sizes[ends[:, 1]]
     only = members[group[firsts]]
     same = (group[firsts + 1] - group[firsts] == 1) & (a[only] < b[only])
@@ -162,49 +171,152 @@ def _edges(flat: Flat, by: Remap, base: Ints, cost: Floats) -> tuple[Ints, Ints,
     return ends, place[kind], tables
 
 
-def _kinds(
-    flat: Flat, through: Ints, members: Ints, a: Ints, b: Ints, group: Ints
+@compiled
+def _grouped(a: Ints, b: Ints, count: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Old edges by what becomes of them.
+
+    Args:
+        a: new node of the first end of each old edge.
+        b: that of the second end.
+        count: number of new nodes.
+
+    Returns:
+        Edges that are no edge any more; those that become part of a new one, new edge by new edge;
+        where each new edge begins among them; and its ends, in ascending order.
+    """
+    lone, members = np.empty(len(a), np.int64), np.empty(len(a), np.int64)
+    alone = paired = 0
+    for e in range(len(a)):
+        if a[e] == b[e] or a[e] == NONE or b[e] == NONE:
+            lone[alone] = e
+            alone += 1
+        else:
+            members[paired] = e
+            paired += 1
+    members = members[:paired].copy()
+    for higher in (True, False):  # stable: by the higher end, then by the lower one
+        begin, order = np.zeros(count + 1, np.int64), np.empty(paired, np.int64)
+        for e in members:
+            begin[(max(a[e], b[e]) if higher else min(a[e], b[e])) + 1] += 1
+        for r in range(count):
+            begin[r + 1] += begin[r]
+        for e in members:
+            r = max(a[e], b[e]) if higher else min(a[e], b[e])
+            order[begin[r]] = e
+            begin[r] += 1
+        members = order
+    group, ends = np.empty(paired + 1, np.int64), np.empty((paired, 2), np.int64)
+    made = 0
+    for n in range(paired):
+        low, high = min(a[members[n]], b[members[n]]), max(a[members[n]], b[members[n]])
+        if made and ends[made - 1, 0] == low and ends[made - 1, 1] == high:
+            continue
+        group[made], ends[made, 0], ends[made, 1] = n, low, high
+        made += 1
+    group[made] = paired
+    return lone[:alone].copy(), members, group[: made + 1].copy(), ends[:made].copy()
+
+
+@compiled
+def _signatures(at: Ints, option: Ints, counts: Ints, sizes: Ints) -> Ints:
+    """A number for the options that each node takes; equal numbers, equal options.
+
+    It is negative where a node takes all of its options in order.
+    """
+    room = 1
+    while room < 2 * len(counts):
+        room *= 2
+    slots, found, made = np.full(room, -1), np.empty(len(counts), np.int64), 0
+    for v in range(len(counts)):
+        mixed, same = counts[v], counts[v] == sizes[v]
+        for i in range(counts[v]):
+            same = same and option[at[v] + i] == i
+            mixed = (mixed * 31 + option[at[v] + i]) % HASHED
+        if same:
+            found[v] = -1 - sizes[v]
+            continue
+        slot = mixed % room
+        while slots[slot] >= 0:
+            w = slots[slot]
+            alike = counts[w] == counts[v]
+            for i in range(counts[v] if alike else 0):
+                alike = alike and option[at[w] + i] == option[at[v] + i]
+            if alike:
+                break
+            slot = (slot + 1) % room
+        if slots[slot] < 0:
+            slots[slot], found[v] = v, made
+            made += 1
+        else:
+            found[v] = found[slots[slot]]
+    return found
+
+
+@compiled
+def _kinds(  # noqa: C901
+    table: Ints, through: Ints, u: Ints, v: Ints, a: Ints, b: Ints, members: Ints, group: Ints
 ) -> tuple[Ints, Ints]:
     """The first new edge of each kind, and the kind of each; equal kinds, equal tables.
 
     Args:
-        flat: the problem.
+        table: where the costs of each old edge begin.
         through: numbers of the options that nodes take, see `_signatures`.
-        members: old edges that become part of a new one, new edge by new edge.
+        u: first end of each old edge.
+        v: its second end.
         a: new node of the first end of each old edge.
         b: that of the second end.
+        members: old edges that become part of a new one, new edge by new edge.
         group: where each new edge begins in `members`.
     """
-    u, v = flat.ends[members, 0], flat.ends[members, 1]
-    few = through - through.min(initial=0)
-    ways = (few[u] * (few.max(initial=0) + 1) + few[v]) * 2 + (a[members] > b[members])
-    way = np.unique(ways, return_inverse=True)[1]
-    tables = flat.table[members] * (len(way) + 1) + way
-    single = np.unique(tables, return_inverse=True)[1]
-    width = np.diff(group)
-    kind = single[group[:-1]] if len(width) else single
-    top = int(single.max(initial=-1)) + 1
-    known: dict[bytes, int] = {}
-    for e in np.flatnonzero(width > 1).tolist():
-        key = np.sort(single[group[e] : group[e + 1]]).tobytes()
-        kind[e] = known.setdefault(key, top + len(known))
-    _, firsts, kind = np.unique(kind, return_index=True, return_inverse=True)
-    return firsts, kind
-
-
-def _signatures(flat: Flat, by: Remap) -> Ints:
-    """A number for the options that each node takes; equal numbers, equal options."""
-    counts, sizes = by.counts, flat.sizes
-    node = np.repeat(np.arange(flat.size), counts)
-    place = ranges(np.zeros(flat.size, dtype=np.int64), counts)
-    moved = by.option[ranges(by.at, counts)] != place
-    same = (counts == sizes) & (np.bincount(node[moved], minlength=flat.size) == 0)
-    found = -1 - sizes
-    known: dict[bytes, int] = {}
-    for v in np.flatnonzero(~same).tolist():
-        key = by.option[by.at[v] : by.at[v] + counts[v]].tobytes()
-        found[v] = known.setdefault(key, len(known))
-    return found
+    room = 1
+    while room < 2 * len(members):
+        room *= 2
+    # members whose tables are read alike have one number; of each new edge in ascending order
+    slots, single = np.full(room, -1), np.empty(len(members), np.int64)
+    for n in range(len(members)):
+        e = members[n]
+        mixed = (table[e] % HASHED * 31 + through[u[e]]) % HASHED
+        mixed = ((mixed * 31 + through[v[e]]) * 2 + (a[e] > b[e])) % HASHED
+        slot = mixed % room
+        while slots[slot] >= 0:
+            o = members[slots[slot]]
+            if (
+                table[o] == table[e] and through[u[o]] == through[u[e]]
+                and through[v[o]] == through[v[e]] and (a[o] > b[o]) == (a[e] > b[e])
+            ):  # fmt: skip
+                break
+            slot = (slot + 1) % room
+        if slots[slot] < 0:
+            slots[slot] = n
+        single[n] = slots[slot]
+    count = len(group) - 1
+    slots[:] = -1
+    firsts, kind, made = np.empty(count, np.int64), np.empty(count, np.int64), 0
+    for g in range(count):
+        begin, end = group[g], group[g + 1]
+        for n in range(begin + 1, end):
+            one, m = single[n], n
+            while m > begin and single[m - 1] > one:
+                single[m] = single[m - 1]
+                m -= 1
+            single[m] = one
+        mixed = end - begin
+        for n in range(begin, end):
+            mixed = (mixed * 31 + single[n]) % HASHED
+        slot = mixed % room
+        while slots[slot] >= 0:
+            o = group[firsts[slots[slot]]]
+            alike = group[firsts[slots[slot]] + 1] - o == end - begin
+            for n in range(end - begin if alike else 0):
+                alike = alike and single[o + n] == single[begin + n]
+            if alike:
+                break
+            slot = (slot + 1) % room
+        if slots[slot] < 0:
+            slots[slot], firsts[made] = made, g
+            made += 1
+        kind[g] = slots[slot]
+    return firsts[:made].copy(), kind
 
 
 @compiled
