@@ -31,6 +31,7 @@ from ..problem import Edge, Floats
 MOST_NODES, MOST_ENTRIES = 3_000, 300_000
 MOST_NEIGHBOURS = 30
 AT_ONCE = 2**18  # cells that are added up in one go
+REORDERED = 4096  # cells from which on another order of variables saves more than it takes
 Scope = tuple[int, ...]
 _Content = dict[tuple[tuple[int, ...], bytes], int]
 
@@ -102,16 +103,43 @@ class Tables:
     def _join(
         self, factors: tuple[tuple[int, tuple[int, ...]], ...], sizes: tuple[int, ...]
     ) -> Floats:
-        rest = sizes[1:]
+        order = _inner_last([places for _, places in factors], sizes)
+        rank = {variable: k for k, variable in enumerate(order)}
+        rest = [sizes[variable] for variable in order[1:]]
         stride = max(1, AT_ONCE // max(1, math.prod(rest)))
-        parts = [_spread(self.arrays[table], places, len(sizes)) for table, places in factors]
+        parts = [
+            _spread(self.arrays[table], tuple([rank[p] for p in places]), len(sizes))
+            for table, places in factors
+        ]
         if stride >= sizes[0]:
-            return np.minimum.reduce(_sum(parts), axis=0)
-        best: Floats = np.full(rest, np.inf)
-        for k in range(0, sizes[0], stride):
-            some = [array[k : k + stride] if len(array) > 1 else array for array in parts]
-            np.minimum(best, np.minimum.reduce(_sum(some), axis=0), out=best)
-        return best
+            best = np.minimum.reduce(_sum(parts), axis=0)
+        else:
+            best = np.full(rest, np.inf)
+            for k in range(0, sizes[0], stride):
+                some = [array[k : k + stride] if len(array) > 1 else array for array in parts]
+                np.minimum(best, np.minimum.reduce(_sum(some), axis=0), out=best)
+        return np.ascontiguousarray(best.transpose([rank[p] - 1 for p in range(1, len(sizes))]))
+
+
+def _inner_last(scopes: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> Sequence[int]:
+    """Variables in the order in which NumPy adds factors up fastest, the removed one first.
+
+    Variables of the same factors stand together, those of most cells last: NumPy runs through them
+    in one inner loop. Options are few, so that loops along single variables are short.
+
+    Args:
+        scopes: variables of each factor.
+        sizes: domain size of each variable.
+    """
+    if math.prod(sizes) < REORDERED:
+        return range(len(sizes))
+    factors, cells = [0] * len(sizes), dict[int, int]()  # sets of factors as bits
+    for k, scope in enumerate(scopes):
+        for p in scope:
+            factors[p] |= 1 << k
+    for p in range(1, len(sizes)):
+        cells[factors[p]] = cells.get(factors[p], 1) * sizes[p]
+    return 0, *sorted(range(1, len(sizes)), key=lambda p: (cells[factors[p]], factors[p], p))
 
 
 def _sum(arrays: Sequence[Floats]) -> Floats:
@@ -122,9 +150,15 @@ def _sum(arrays: Sequence[Floats]) -> Floats:
 
 
 def _spread(array: Floats, positions: tuple[int, ...], rank: int) -> Floats:
-    """A factor over all variables, with unit dimensions for absent ones."""
+    """A factor over all variables, with unit dimensions for absent ones; its cells in that order.
+
+    Args:
+        array: the factor.
+        positions: of its dimensions among the variables.
+        rank: number of variables.
+    """
     axes = sorted(range(len(positions)), key=positions.__getitem__)
-    return array.transpose(axes)[
+    return np.ascontiguousarray(array.transpose(axes))[
         tuple([slice(None) if p in positions else None for p in range(rank)])
     ]
 
@@ -144,18 +178,14 @@ def order(
     def entries(v: int) -> int:
         return math.prod([sizes[w] for w in left[v]])
 
-    found: list[int] = []
-    heap = [(entries(v), v) for v in left]
+    found, now = list[int](), {v: entries(v) for v in left}
+    heap = [(size, v) for v, size in now.items()]
     heapq.heapify(heap)
     while heap:
         size, v = heapq.heappop(heap)
-        if v not in left:
+        if v not in left or size != now[v]:  # what it is now was pushed when that changed
             continue
-        now = entries(v)
-        if now != size:
-            heapq.heappush(heap, (now, v))
-            continue
-        if now > max_entries:
+        if size > max_entries:
             break
         if len(left[v]) > MOST_NEIGHBOURS:
             continue
@@ -164,8 +194,8 @@ def order(
         for w in around:
             left[w] |= around
             left[w] -= {v, w}
-        for w in sorted(around):
-            heapq.heappush(heap, (entries(w), w))
+            now[w] = entries(w)
+            heapq.heappush(heap, (now[w], w))
     return found
 
 
@@ -211,8 +241,8 @@ class Elimination:
         number = table if held is None else self.tables.add(held, table)
         for v in scope:
             self.factors[v][scope] = number
-        for v in scope:
-            self.neighbours[v].update(w for w in scope if w != v)
+            self.neighbours[v].update(scope)
+            self.neighbours[v].discard(v)
 
     def run(
         self,
@@ -250,8 +280,8 @@ class Elimination:
         self.alive.discard(v)
         if scope:
             joined = self.tables.join(
-                tuple(sorted((table, tuple(position[w] for w in other)) for other, table in mine)),
-                (self.sizes[v], *(self.sizes[w] for w in scope)),
+                tuple(sorted([(table, tuple([position[w] for w in s])) for s, table in mine])),
+                (self.sizes[v], *[self.sizes[w] for w in scope]),
             )
             self._put(scope, joined)
 
@@ -261,8 +291,8 @@ class Elimination:
         for v, factors in reversed(self.trail):
             total: NDArray[np.float64] = np.zeros(self.sizes[v])
             for scope, table in factors:
-                index = tuple(slice(None) if w == v else choice[w] for w in scope)
-                total = total + self.tables.arrays[table][index]
+                index = tuple([slice(None) if w == v else choice[w] for w in scope])
+                total += self.tables.arrays[table][index]
             choice[v] = int(np.argmin(total))
         return tuple(choice)
 
