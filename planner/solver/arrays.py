@@ -37,7 +37,7 @@ class Pool:
             self._array = arrays[0].ravel()
         else:
             self._array = np.zeros(int(self.SPARE * self.size))
-            np.concatenate([np.zeros(0), *map(np.ravel, arrays)], out=self.filled)
+            np.concatenate([np.zeros(0), *[a.ravel() for a in arrays]], out=self.filled)
 
     @property
     def filled(self) -> Floats:
@@ -148,20 +148,21 @@ def flatten_problem(problem: IntraProblem) -> Flat:
     Loops are added to their node; the ends of edges are put in order.
     """
     costs = list(problem.node_cost)
-    ends: list[tuple[int, int]] = []
+    ends: list[int] = []  # of one edge after the other
     tables: list[Floats] = []
     turned: dict[int, Floats] = {}
     for edge in problem.edges:
-        if edge.u == edge.v:
-            costs[edge.u] = costs[edge.u] + np.diagonal(edge.cost)
-        elif edge.u < edge.v:
-            ends.append((edge.u, edge.v))
-            tables.append(edge.cost)
+        u, v, cost = edge.u, edge.v, edge.cost
+        if u < v:
+            ends += (u, v)
+            tables.append(cost)
+        elif u > v:
+            ends += (v, u)
+            if id(cost) not in turned:
+                turned[id(cost)] = np.ascontiguousarray(cost.T)
+            tables.append(turned[id(cost)])
         else:
-            ends.append((edge.v, edge.u))
-            if id(edge.cost) not in turned:
-                turned[id(edge.cost)] = np.ascontiguousarray(edge.cost.T)
-            tables.append(turned[id(edge.cost)])
+            costs[u] = costs[u] + np.diagonal(cost)
     first = np.concatenate(([0], np.cumsum([len(c) for c in costs]))).astype(np.int64)
     table, pool = pooled(tables)
     owner, begin, end, moment = _stretches(problem)
