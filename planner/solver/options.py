@@ -50,3 +50,5 @@ REFINED = SolveOptions(tolerance=1e-3, budget=replace(QUICK, steps=320))
 FURTHER = replace(DEFAULT, rounds=12, kernels=2)
 # For a quick bound, which orders several problems.
 GLIMPSE = SolveOptions(budget=replace(QUICK, steps=8, window_solves=1))
+# For the moments at which plans exceed the memory limit, where not all are watched.
+MOMENTS = replace(QUICK, window_solves=1)

@@ -1,4 +1,4 @@
-"""The search on one mesh shape: builds and solves the problem, prices the baselines."""
+"""The search on one mesh shape: builds and solves the problem."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel import ReshardModel
-from ir import Mesh, Sharding
+from ir import Mesh
 
 from ...common.stop import Stop
 from ...solver.cached import solved
 from ...solver.exact.bucket_elimination import Tables
-from ...solver.options import COMBINED, FURTHER, GLIMPSE, REFINED, ROUGH, ROUGH_AGAIN
+from ...solver.options import FURTHER, GLIMPSE, MOMENTS, REFINED, ROUGH, ROUGH_AGAIN
 from ...solver.problem import Floats, IntraSolution
 from ...solver.reduce.reduction_cache import ReductionCache
 from ...solver.solve import SolveOptions, solve
@@ -24,11 +24,10 @@ from ..problem.build import Builder
 from ..problem.in_flight import with_in_flight
 from ..problem.records import Built, Limits, MenuCache
 from ..problem.restricted import Cuts, Within, within
-from .baselines import Baseline, Recipe, Recipes
 from .context import Candidate, Scope
 from .mesh_refinement import coarsened, joined, refined
 from .pinned import blocked, wished
-from .room_for_buffers import RoomForBuffers
+from .room_for_buffers import WATCHED, RoomForBuffers
 
 
 class MeshSearch:
@@ -78,27 +77,44 @@ class MeshSearch:
         return left
 
     def solve(self, left: Within, limit: float, options: SolveOptions) -> IntraSolution:
-        """Solves under a memory limit; moments that exceed it are watched from then on."""
+        """Solves under a memory limit; moments that exceed it are watched from then on.
+
+        Quick solves find more of these moments, once there are some.
+        """
         start, bound = time.monotonic(), 0.0
+        some = left.built.moments is not None and np.isfinite(limit)
+        quick = False
         while True:
-            left_s, built = max(self.scope.deadline - time.monotonic(), 1.0), left.built
+            left_s = max(self.scope.deadline - time.monotonic(), 1.0)
+            budget = MOMENTS if quick else options.budget
             options = replace(options, time_limit_s=left_s, work=self.scope.work)
-            answer = left.lifted(self._answer(left, limit, options))
+            answer = left.lifted(self._answer(left, limit, replace(options, budget=budget)))
             bound = max(bound, answer.bound)  # fewer moments allow more plans
-            if built.moments is None or not answer.choice or answer.stop is Stop.INTERRUPTED:
+            over = self._over(left.built, answer, limit) if some else set()
+            if answer.stop is Stop.INTERRUPTED or not (over or quick):
                 break
-            memory = built.live_intervals.memory(answer.choice)
-            worst = int(np.argmax(memory))
-            if memory[worst] <= limit * (1 + 1e-9) or worst in built.moments:
-                break
-            self.scope.moments.add(worst)
-            left = left.watching_also({worst})
+            quick = bool(over)
+            self.scope.moments |= over
+            left = left.watching_also(over)
             known = answer.multipliers or options.multipliers
             options = replace(options, start=left.followed(options.start), multipliers=known)
         self.scope.seconds["solve"] += time.monotonic() - start
         if answer.stop is Stop.INTERRUPTED:
             self.scope.note(answer.stop)
         return replace(answer, bound=min(bound, answer.cost))
+
+    def _over(self, built: Built, answer: IntraSolution, limit: float) -> set[int]:
+        """The worst moments at which a choice exceeds the limit, of those that are not watched.
+
+        One of each stretch of such moments.
+        """
+        if not answer.choice:
+            return set()
+        memory = built.live_intervals.memory(answer.choice)
+        over = np.flatnonzero(memory > limit * (1 + 1e-9))
+        stretches = np.split(over, np.flatnonzero(np.diff(over) > 1) + 1) if len(over) else []
+        worst = sorted((int(t[np.argmax(memory[t])]) for t in stretches), key=lambda t: -memory[t])
+        return {*worst[:WATCHED]} - {*(built.moments or ())}
 
     def _answer(self, left: Within, limit: float, options: SolveOptions) -> IntraSolution:
         problem = left.problem(limit)
@@ -240,110 +256,3 @@ class MeshSearch:
     def room_bytes(self) -> float:
         """Largest transient buffer of a reshard [bytes], if no bytes are reserved."""
         return self.builder.cache.reshard.room_bytes
-
-    def baselines(self, table: dict[str, Baseline]) -> list[Candidate]:
-        """Prices the hand-written plans here; the best mesh of each stays in the table.
-
-        Once the time limit is over, no more are priced, unless one of them is asked for.
-        """
-        program, request = self.scope.program, self.scope.request
-        one_island = request.machine.num_devices <= request.machine.island
-        if len(self.mesh.axes) > 2 and one_island:
-            return []
-        maker = Recipes(self.builder, program.kinds, program.roles)
-        done: dict[tuple[object, ...], tuple[Candidate, bool] | None] = {}
-        every = request.options.mesh is not None
-        recipes = [*maker.recipes(every=every, apart=not one_island)]
-        for recipe in recipes:
-            self.scope.say(f"baseline {recipe.name} on {self.mesh}")
-            if recipe.key in done:
-                continue
-            if self.scope.out_of_time and request.options.baseline is None:
-                done[recipe.key], self.scope.late = None, True
-                continue
-            done[recipe.key] = self.by_hand(recipe.name, self._pinned(maker.limits(recipe)))
-        if not self.scope.out_of_time:
-            self._search_further(maker, recipes, done, [row for row in table.values() if row.fits])
-        found: list[Candidate] = []
-        for recipe in recipes:
-            priced = done[recipe.key]
-            if priced is None:
-                continue
-            candidate, fits = priced
-            sums = candidate.account
-            row = Baseline(sums.step_s, sums.peak_bytes, fits, str(self.mesh))
-            held = table.get(recipe.name)
-            if held is None or (not row.fits, row.step_s) < (not held.fits, held.step_s):
-                table[recipe.name] = row
-            if fits:
-                found.append(replace(candidate, name=recipe.name))
-        return found
-
-    def _search_further(
-        self,
-        maker: Recipes,
-        recipes: Sequence[Recipe],
-        done: dict[tuple[object, ...], tuple[Candidate, bool] | None],
-        known: Sequence[Baseline],
-    ) -> None:
-        """Searches the hand-written plans further that may be the best of all so far.
-
-        Args:
-            maker: of their limits.
-            recipes: all of this mesh.
-            done: their prices, of which better ones take the place.
-            known: those of other meshes that fit.
-        """
-        steps = [row.step_s for row in known]
-        steps += [priced[0].account.step_s for priced in done.values() if priced and priced[1]]
-        best_s = min(steps, default=0.0) * (1 - COMBINED.tolerance)
-        for recipe in {recipe.key: recipe for recipe in recipes}.values():
-            priced = done[recipe.key]
-            if priced is None or priced[0].solution.bound >= best_s:
-                continue
-            further = self.by_hand(recipe.name, self._pinned(maker.limits(recipe)), COMBINED)
-            if further is not None:
-                least = min(priced, further, key=lambda p: (not p[1], p[0].account.step_s))
-                done[recipe.key] = least
-
-    def _pinned(self, limits: Limits) -> Limits:
-        """The user's pins, instead of the recipe's shardings of the same values."""
-        wishes, given, asked = self.scope.program.wishes, limits.state, self._wished(limits)
-
-        def state(v: int, sharding: Sharding) -> bool:
-            if wishes.speaks_of(v):
-                return asked.state is None or asked.state(v, sharding)
-            return given is None or given(v, sharding)
-
-        return replace(asked, state=state)
-
-    def by_hand(
-        self, name: str, limits: Limits, options: SolveOptions = ROUGH
-    ) -> tuple[Candidate, bool] | None:
-        """The best plan within a hand-written one's limits, and whether it fits in memory."""
-        builder, left = self.builder, self.build(limits)
-        if not left.possible:
-            return None
-        loose = self.solve(left, float("inf"), options)
-        if not loose.choice:  # no plan without buffers larger than the memory
-            builder = self.with_room(float("inf"))
-            left = self.build(limits, builder)
-            loose = self.solve(left, float("inf"), options)
-            if not loose.choice:
-                return None
-        found = self.of(name, left.built, loose, builder)
-        if found.account.peak_bytes <= self.scope.limit:
-            return found, True
-        if builder is self.builder and left.least_peak() <= self.scope.limit:
-            held = self._held(name, left) or found
-            if held.account.peak_bytes <= self.scope.limit:
-                return held, True
-            fitting = self.room.fitting(name, limits, left, held, options)
-            if fitting is not None:
-                return fitting, True
-        return found, False
-
-    def _held(self, name: str, left: Within) -> Candidate | None:
-        """A hand-written plan under the memory limit."""
-        solution = self.solve(left, self.scope.limit, ROUGH)
-        return self.of(name, left.built, solution) if solution.choice else None

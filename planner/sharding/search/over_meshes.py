@@ -21,6 +21,7 @@ from ..problem.program import Program
 from ..problem.records import Menus
 from .baselines import Baseline
 from .context import THOROUGH, WORTH, Candidate, Effort, Scope
+from .hand_written import HandWritten
 from .mesh_refinement import coarser, finest
 from .mesh_shapes import mesh_of, mesh_shapes
 from .on_mesh import MeshSearch
@@ -59,7 +60,7 @@ class _Seen:
     """
 
     found: list[Candidate] = field(default_factory=list[Candidate])
-    baselines: dict[str, Baseline] = field(default_factory=dict[str, Baseline])
+    by_hand: HandWritten = field(default_factory=HandWritten)
     searchers: list[MeshSearch] = field(default_factory=list[MeshSearch])
     bounds: list[float] = field(default_factory=list[float])
     open: int = 0
@@ -153,7 +154,7 @@ class Search:
             seen.searchers.append(searcher)
             last = searcher.mesh.sizes in fine
             if not last and self.options.baselines:
-                found.extend(searcher.baselines(seen.baselines))
+                found.extend(seen.by_hand.on(searcher))
             # the first of the finest meshes is searched to the end
             cutoff = self.cutoff_s if last and not bounds else best_s
             gap = 0.0 if last else COARSE_GAP
@@ -167,11 +168,12 @@ class Search:
         for searcher in seen.searchers if self.options.baselines else ():
             few = len(searcher.mesh.axes) <= 2 or not self.scope.ending
             if searcher.mesh.sizes in fine and few:
-                found.extend(searcher.baselines(seen.baselines))
+                found.extend(seen.by_hand.on(searcher))
+        found.extend(seen.by_hand.made_to_fit())
 
     def _outcome(self, seen: _Seen) -> SearchOutcome:
         """The best of what was found, and a bound."""
-        found, baselines, searchers = seen.found, seen.baselines, seen.searchers
+        found, baselines, searchers = seen.found, seen.by_hand.table, seen.searchers
         bounds = [*seen.bounds, *([0.0] if len(seen.bounds) < seen.open else [])]
         if self.options.baseline is not None:
             found = self._only(self.options.baseline, found, baselines)
@@ -220,16 +222,16 @@ class Search:
     ) -> Iterator[tuple[MeshSearch, float]]:
         """Coarse meshes, whose plans start the search on finer ones, then the finest.
 
-        The finest are in order of their quick bounds, so that the first soon excludes the others.
+        Both are in order of their quick bounds, so that the first soon excludes others.
 
         Returns:
             Meshes, each with a quick lower bound of its plans [s]: 0 where there is no other.
         """
-        for shape in sorted((s for s in shapes if s not in fine), key=len):
-            yield self._searcher(shape), 0.0
-        even = [self._searcher(shape) for shape in sorted(fine, key=lambda s: max(s) / min(s))]
-        last = [(searcher, searcher.glimpse() if len(even) > 1 else 0.0) for searcher in even]
-        yield from sorted(last, key=lambda pair: pair[1])
+        coarse = sorted((s for s in shapes if s not in fine), key=len)
+        for some in (coarse, sorted(fine, key=lambda s: max(s) / min(s))):
+            each = [self._searcher(shape) for shape in some]
+            bounds = [searcher.glimpse() if len(each) > 1 else 0.0 for searcher in each]
+            yield from sorted(zip(each, bounds, strict=True), key=lambda pair: pair[1])
 
     def _searcher(self, shape: tuple[int, ...]) -> MeshSearch:
         mesh = mesh_of(shape, self.options.axes)

@@ -15,6 +15,8 @@ from planner.common.request import Request
 from planner.common.stop import Stop
 from planner.sharding.problem.program import program_of
 from planner.sharding.search.context import Candidate
+from planner.sharding.search.mesh_refinement import finest
+from planner.sharding.search.mesh_shapes import mesh_shapes
 from planner.sharding.search.on_mesh import MeshSearch
 from planner.sharding.search.over_meshes import Search
 from tests.planner.programs import mean_loss, struct
@@ -28,16 +30,19 @@ def test_meshes_that_are_not_reached_have_their_quick_bound(
 ) -> None:
     best, glimpse = MeshSearch.best, MeshSearch.glimpse
     quick: list[float] = []
+    fine = finest(mesh_shapes(parse_cluster("32xh100")))
+    assert len(fine) == 2
 
     def timed_best(self: MeshSearch, *args: Any) -> tuple[list[Candidate], float]:
         found = best(self, *args)
-        if quick:  # one of the finest
+        if self.mesh.sizes in fine:
             self.scope.deadline = 0.0
         return found
 
     def noted(self: MeshSearch) -> float:
-        quick.append(glimpse(self))
-        return quick[-1]
+        bound = glimpse(self)
+        quick.extend([bound] if self.mesh.sizes in fine else [])
+        return bound
 
     monkeypatch.setattr(MeshSearch, "best", timed_best)
     monkeypatch.setattr(MeshSearch, "glimpse", noted)
@@ -62,8 +67,9 @@ def test_nothing_more_is_searched_once_the_time_is_over(monkeypatch: pytest.Monk
         return found
 
     def noted(self: MeshSearch) -> float:
-        after.append(glimpse(self))
-        return after[-1]
+        bound = glimpse(self)
+        after.extend([bound] if self.scope.out_of_time else [])
+        return bound
 
     monkeypatch.setattr(MeshSearch, "best", timed_best)
     monkeypatch.setattr(MeshSearch, "glimpse", noted)
