@@ -90,7 +90,7 @@ class MeshSearch:
             options = replace(options, time_limit_s=left_s, work=self.scope.work)
             answer = left.lifted(self._answer(left, limit, replace(options, budget=budget)))
             bound = max(bound, answer.bound)  # fewer moments allow more plans
-            over = self._over(left.built, answer, limit) if some else set()
+            over = self._over(left.built, answer, limit) if some else set[int]()
             if answer.stop is Stop.INTERRUPTED or not (over or quick):
                 break
             quick = bool(over)
