@@ -302,8 +302,10 @@ def _shortest(direct: Floats) -> Floats:
         ahead, changed = changed, 0
         for node, before in enumerate(sources):
             if watched[node] & (ahead | changed):
-                shorter = (into[before] + edges[node]).min(axis=0)
-                if (shorter < into[node]).any():
+                paths = into[before]
+                paths += edges[node]
+                shorter = np.minimum.reduce(paths)
+                if np.count_nonzero(shorter < into[node]):
                     changed |= 1 << node
                     into[node] = shorter
     return np.ascontiguousarray(into.T)

@@ -101,9 +101,11 @@ class MenuCache:
         """Number of parts of every factor under each strategy."""
         if id(menu) not in self.ways:
             ways = {name: np.ones(len(menu)) for name in spec.names}
-            for k, strategy in enumerate(menu):
-                for name, axes in strategy.factor_axes(self.mesh).items():
-                    ways[name][k] = self.mesh.product(axes)
+            for axis, parts in enumerate(self.mesh.sizes):
+                for k, strategy in enumerate(menu):
+                    role = strategy.roles[axis]
+                    if role in ways:  # else unused, or it carries a partial sum
+                        ways[role][k] *= parts
             self.ways[id(menu)] = ways
             self.menus[("keep", id(menu))] = menu
         return self.ways[id(menu)]
