@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -214,6 +216,8 @@ def meshwright(show_traceback: ShowTraceback = False) -> None:
 def main() -> None:
     """Runs the command line and ends the process."""
     own_stdout()
+    # Python looks for cycles among all objects as it ends, half a second for JAX and the planner.
+    atexit.register(gc.freeze)
     try:
         app(prog_name="meshwright")
     finally:

@@ -162,3 +162,16 @@ def test_a_gpu_cluster_is_planned_without_a_gpu_on_a_dumb_terminal(folder: Path)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert done.stdout.startswith("Plan for train_step on 2xh100")
+
+
+def test_the_process_ends_without_looking_for_cycles_among_all_objects(folder: Path) -> None:
+    program = (
+        "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 10_000));"
+        "from planner.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "version"], cwd=folder, env=environment(),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "True"
