@@ -1,28 +1,38 @@
-"""The divisions whose lower bound is below the best pipeline, for every way to schedule them."""
+"""The divisions of all pipelines, the one with the least lower bound first.
+
+A queue holds the first stages of divisions, whose bounds hold for all that begin so, and another
+one whole divisions. The least of both bounds all pipelines. Bounds of stages rise while that is
+done, and those of divisions with them, each once it is the least. Schedules are simulated for many
+divisions at once: the next ones of the queue.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
+from heapq import heappop, heappush, heapreplace, nsmallest
+from itertools import pairwise
 
 import numpy as np
 
 from ..common.errors import IndivisibleError
-from .divide.candidates import Candidates, in_turn_simulator
-from .divide.critical_paths import Tasks, least_of_schedules_s, paths_of
-from .divide.dynamic_programme import EXACT, Division
-from .divide.listing import Floors, Least, Listing, Parts, least_step_s
+from .divide.candidates import Candidates
+from .divide.critical_paths import Tasks, least_of_schedules_s
+from .divide.listing import Begun, Floors, Least, Listing, least_step_s
+from .divide.listing_in_turn import ListingInTurn
 from .divide.transfers import crossed
-from .schedule import ONE_EACH, Turns, in_turns, take, turned
+from .schedule import ONE_EACH, Turns, in_turns, take
 from .stage_floors import StageFloors
-from .trials import flight_of
 
-# Stages that are looked at to list the divisions of one source, and the share of the best step by
-# which the bounds of divisions are below it where there are too many.
-MOST_LISTED, CLOSE = 200_000, 0.09
-AT_ONCE = 1000  # divisions that are simulated at once
+# Divisions that were begun, beyond which the rest is left.
+MOST_LISTED = 200_000
+# Divisions that are simulated at once, and how far above the least bound these may be.
+AT_ONCE, AHEAD = 1000, 0.005
+Unit = tuple[int, int, tuple[int, int]]  # micro-batches, devices and places of a stage
 
 
 @dataclass(frozen=True, order=True)
@@ -42,17 +52,18 @@ class Source:
 class Open:
     """A division that may be better than the best pipeline.
 
-    family: what sets the micro-batches in flight; see `Source`.
     moved_s: transfers of one micro-batch into each stage, and of its gradient back [s].
+    family, flight: what sets the micro-batches in flight, and how many each stage has; empty as
+        long as these do not count.
     """
 
     count: int
-    family: str
     places: tuple[int, ...]
     sizes: tuple[int, ...]
     turns: Turns
-    flight: tuple[int, ...]
     moved_s: tuple[float, ...]
+    family: str = ""
+    flight: tuple[int, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -71,22 +82,168 @@ class Open:
 
 @dataclass
 class OpenDivisions:
-    """Lists divisions below a step, and bounds them.
+    """The divisions that are left, and their bounds.
 
     schedules: names of those to choose from.
-    opened: the divisions that were listed.
-    unlisted: source -> lower bound of its divisions that were not listed [s].
+    stages: numbers of stages to choose from.
+    listed: number of divisions that were begun; below 0 before any was.
     """
 
     candidates: Candidates
     floors: StageFloors
     schedules: tuple[str, ...]
-    opened: list[Open] = field(default_factory=list[Open])
-    unlisted: dict[Source, float] = field(default_factory=dict[Source, float])
-    _known: dict[tuple[int, int], Floors] = field(default_factory=dict[tuple[int, int], Floors])
-    _scheduled: dict[tuple[object, ...], float] = field(
-        default_factory=dict[tuple[object, ...], float]
+    stages: Sequence[int] = ()
+    listed: int = -1
+    _begun: list[tuple[float, int, Source, Begun | None, int]] = field(
+        default_factory=list[tuple[float, int, Source, "Begun | None", int]]
     )
+    _whole: list[tuple[float, int, Open]] = field(default_factory=list[tuple[float, int, Open]])
+    _known: dict[tuple[int, int], Floors] = field(default_factory=dict[tuple[int, int], Floors])
+    _rises: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+    _chains: dict[int, tuple[int, Listing]] = field(default_factory=dict[int, tuple[int, Listing]])
+    _turning: dict[Source, tuple[int, ListingInTurn]] = field(
+        default_factory=dict[Source, tuple[int, ListingInTurn]]
+    )
+    _scheduled: dict[tuple[object, ...], tuple[int, float]] = field(
+        default_factory=dict[tuple[object, ...], tuple[int, float]]
+    )
+    _limit_s: float = math.inf
+
+    def begin(
+        self, counts: Sequence[int], stages: Sequence[int], turns: Sequence[tuple[int, Turns]],
+        limit_s: float,
+    ) -> None:  # fmt: skip
+        """Begins with all divisions.
+
+        Args:
+            counts: numbers of micro-batches.
+            stages: numbers of stages.
+            turns: (groups of devices, how stages take turns on them).
+            limit_s: step from which on bounds need not be sharp [s].
+        """
+        self.stages, self.listed, self._limit_s = stages, 0, limit_s
+        for count in counts:
+            with suppress(IndivisibleError):
+                chain = Source(count, 0, ONE_EACH)
+                for one in self._chain(count).begun():
+                    self._push(chain, one, one.bound_s)
+                for groups, each in turns:
+                    if (
+                        take(each, groups, count)
+                        and groups * each.chunks < self.floors.shares.count
+                    ):
+                        source = Source(count, groups, each)
+                        self._push(source, None, self._in_turn(source).least_s())
+
+    @property
+    def least_s(self) -> float:
+        """Lower bound of all divisions that are left [s]."""
+        queues = [queue for queue in (self._begun, self._whole) if queue]
+        return min([self._limit_s, *(queue[0][0] for queue in queues)])
+
+    def next(self, limit_s: float) -> Open | Unit | None:
+        """What has the least bound: a division, which stays in the queue, or a stage to bound.
+
+        Stages of what was begun are bounded before it is gone on with, which leaves far less.
+
+        Returns:
+            None if no bound is below the limit [s], or too many divisions were begun.
+        """
+        limit_s = min(limit_s, self._limit_s)
+        while self.least_s < limit_s:
+            bound_s = self._whole[0][0] if self._whole else math.inf
+            if self._begun and self._begun[0][0] <= bound_s:
+                if self.listed > MOST_LISTED:
+                    return None
+                unit = self._go_on()
+                if unit is not None:
+                    return unit
+                continue
+            _, number, one = self._whole[0]
+            now_s = self.least_of_s(one)
+            if now_s > bound_s:
+                heapreplace(self._whole, (now_s, number, one))
+                continue
+            unit = self._unknown(one.count, one)
+            if unit is not None:
+                return unit
+            if self._is_scheduled(one):
+                return one
+            self._schedule_next(min(limit_s, bound_s * (1 + AHEAD)))
+        return None
+
+    def _unknown(self, count: int, one: Open | Begun) -> Unit | None:
+        """The stage with most devices of which no micro-batch was bounded, if any."""
+        stages = [*zip(one.sizes, pairwise(one.places), strict=True)]
+        rest = [(size, at) for size, at in stages if not self.floors.is_passed(count, size, at)]
+        return (count, *max(rest, key=lambda row: row[0])) if rest else None
+
+    def _of_loop(self, source: Source) -> Unit | None:
+        """The loop over layers on a group of devices, if its rounds were not bounded."""
+        shares = self.floors.shares
+        core = shares.core((0, shares.count - 1))
+        unit = source.count, self.candidates.cluster.num_devices // source.groups, core
+        return None if len(shares.family(core)) == 1 or self.floors.is_passed(*unit) else unit
+
+    def take(self) -> None:
+        """Takes the division that is next out of the queue."""
+        heappop(self._whole)
+
+    def put(self, one: Open, bound_s: float = 0.0) -> None:
+        """Puts a division into the queue, whose bound is at least `bound_s`."""
+        self.listed += 1
+        heappush(self._whole, (max(bound_s, self.least_of_s(one)), self.listed, one))
+
+    def rose(self, count: int, size: int) -> None:
+        """Takes note that bounds of stages of a size rose."""
+        self._rises[count, size] += 1
+
+    def _push(self, source: Source, one: Begun | None, bound_s: float) -> None:
+        if bound_s < self._limit_s:
+            self.listed += 1
+            heappush(self._begun, (bound_s, self.listed, source, one, self._version(source)))
+
+    def _version(self, source: Source) -> int:
+        """Number of times that bounds of a source's stages rose."""
+        if source.groups:
+            size = self.candidates.cluster.num_devices // source.groups
+            return self._rises[source.count, size]
+        return sum(self._rises[source.count, size] for size in self.floors.sizes)
+
+    def _go_on(self) -> Unit | None:
+        """Goes on with the least of what was begun, or returns a stage of it to bound before."""
+        bound_s, number, source, one, version = self._begun[0]
+        now_version = self._version(source)
+        is_all = one is None or not one.sizes  # paths bound what was begun as they are
+        own = self._in_turn(source, afresh=is_all) if source.groups else self._chain(source.count)
+        if one is None:
+            assert isinstance(own, ListingInTurn)
+            one = own.begun(bound_s)
+        elif version != now_version:
+            one = own.again(one)
+        if one.bound_s > bound_s:
+            heapreplace(self._begun, (one.bound_s, number, source, one, now_version))
+            return None
+        unit = self._unknown(source.count, one)
+        if not one.sizes and source.groups:
+            unit = self._of_loop(source)
+        if unit is not None:
+            return unit
+        heappop(self._begun)
+        for longer in own.longer(one, self._limit_s):
+            if longer.left:
+                self._push(source, longer, longer.bound_s)
+            else:
+                self.put(self._opened(source, longer), longer.bound_s)
+        return None
+
+    def _schedule_next(self, limit_s: float) -> None:
+        """Simulates the next divisions below a limit [s]."""
+        while self._begun and self._begun[0][0] < limit_s and self.listed <= MOST_LISTED:
+            if self._go_on() is not None:
+                break
+        some = [one for bound_s, _, one in nsmallest(AT_ONCE, self._whole) if bound_s < limit_s]
+        self._schedule([one for one in some if not self._is_scheduled(one)])
 
     def floors_of(self, count: int, size: int) -> Floors:
         """Lower bounds of all stages of a size."""
@@ -96,12 +253,12 @@ class OpenDivisions:
                 least.forward_s, least.both_s, least.one_s, least.step_s,
                 Tasks(
                     least.begun_s, least.back_s, least.once_s, least.input_s, least.weight_s,
-                    least.passes_s,
+                    least.passes_s, least.sent_s,
                 ),
             )  # fmt: skip
         return self._known[count, size]
 
-    def least_s(self, one: Open) -> float:
+    def least_of_s(self, one: Open) -> float:
         """Bound of a division from those of its stages, whatever their plans are [s]."""
         stages = [
             self.floors_of(one.count, size).at(one.run(s)) for s, size in enumerate(one.sizes)
@@ -110,13 +267,17 @@ class OpenDivisions:
 
     def with_schedule(self, one: Open, least_s: float) -> float:
         """A bound of a division, or that of its schedules if it is known and higher [s]."""
-        return max(least_s, self._scheduled.get(one.key, 0.0))
+        return max(least_s, self._scheduled.get(one.key, (0, 0.0))[1])
 
-    def schedule(self, found: Sequence[Open]) -> None:
-        """Bounds each division by the least of the schedules to choose from.
+    def _is_scheduled(self, one: Open) -> bool:
+        """Whether a division was simulated with the bounds of now."""
+        return self._scheduled.get(one.key, (-1, 0.0))[0] == self._version_of(one)
 
-        That is to be done again where bounds of stages rose.
-        """
+    def _version_of(self, one: Open) -> int:
+        return sum(self._rises[one.count, size] for size in {*one.sizes})
+
+    def _schedule(self, found: Sequence[Open]) -> None:
+        """Bounds each division by the least of the schedules to choose from."""
         groups: dict[tuple[int, int, Turns], dict[tuple[object, ...], Open]] = {}
         for one in found:
             groups.setdefault((one.count, len(one.sizes), one.turns), {})[one.key] = one
@@ -132,125 +293,46 @@ class OpenDivisions:
                 into_s = np.array([one.moved_s for one in some]).T / 2
                 bounds = least_of_schedules_s(names, count, turns.chunks, Tasks(*tasks), into_s)
                 for one, bound_s in zip(some, bounds.tolist(), strict=True):
-                    self._scheduled[one.key] = self.with_schedule(one, bound_s)
+                    bound_s = self.with_schedule(one, bound_s)
+                    self._scheduled[one.key] = self._version_of(one), bound_s
 
-    def listed(
-        self,
-        best_s: float,
-        counts: Sequence[int],
-        families: Sequence[str],
-        stages: Sequence[int],
-        turns: Sequence[tuple[int, Turns]],
-        most: int,
-    ) -> list[Open]:
-        """All divisions below the best step, but for those of sources with too many (`unlisted`).
+    def _chain(self, count: int) -> Listing:
+        """The divisions with one stage on each group of devices, with the bounds of now."""
+        version = self._version(Source(count, 0, ONE_EACH))
+        if self._chains.get(count, (-1, None))[0] != version:
+            space = self.candidates.space(count, "1f1b")
+            floors = {size: self.floors_of(count, size) for size in space.machine.sizes}
+            self._chains[count] = version, Listing(
+                space.machine, count, floors, cache(space.transfer_s), self.stages
+            )  # fmt: skip
+        return self._chains[count][1]
 
-        Once there are more than `most`, only those close to the bound are added: the others count
-        only where all are looked at. Sources that were listed before are not listed again.
-        """
-        limit_s, first = best_s * (1 - EXACT), not self.unlisted
-        sources = [
-            Source(count, groups, each)
-            for count in counts for groups, each in ((0, ONE_EACH), *turns)
-            if not groups
-            or (take(each, groups, count) and groups * each.chunks < self.floors.shares.count)
-        ]  # fmt: skip
-        rest = [source for source in sources if first or self.unlisted[source] < limit_s]
-        self.opened = [one for one in self.opened if self.least_s(one) < limit_s]
-        found = list[Open]()
-        for source in rest:
-            with suppress(IndivisibleError):
-                is_many = len(self.opened) + len(found) > most
-                limits = (limit_s * (1 - CLOSE),) if is_many else (limit_s, limit_s * (1 - CLOSE))
-                if self.unlisted.get(source, 0.0) >= limits[0]:
-                    continue
-                listing = self._listing(source.count, stages)
-                if source.groups:
-                    parts = self._in_turn(listing, source, limits)
-                    names = (turned(source.turns),)
-                else:
-                    find = partial(listing.below, most=MOST_LISTED)
-                    parts, names = self._below(source, limits, find, listing.least_s), families
-                for family in names:
-                    found += self._opened(source.count, family, source.turns, parts, limit_s)
-        self.schedule(found)
-        known = {(one.key, one.family) for one in self.opened}
-        self.opened += [
-            one for one in found
-            if self.least_s(one) < limit_s and (one.key, one.family) not in known
-        ]  # fmt: skip
-        return self.opened
-
-    def _in_turn(self, listing: Listing, source: Source, limits: Sequence[float]) -> list[Parts]:
-        """Divisions in which groups take turns."""
-        limit_s, groups, turns = limits[0], source.groups, source.turns
-        least_s, size = listing.least_in_turn_s(groups, turns), listing.turn_size(groups)
-        self.unlisted[source] = limit_s
-        if least_s >= limit_s:
-            return []
-        moved_s = np.array([
-            listing.transfer_s(g * size, size) / 2
-            for g in crossed(turns.group(groups * turns.chunks))
-        ])  # fmt: skip
-        simulator = in_turn_simulator(listing.count, groups, turns, updated=True)
-        paths = paths_of(simulator, listing.floors[size].tasks, moved_s, limit_s)
-        return self._below(
-            source, limits, partial(listing.in_turn, groups, turns, paths, most=MOST_LISTED),
-            lambda: max(least_s, paths.least_s),
-        )  # fmt: skip
-
-    def _below(
-        self, source: Source, limits: Sequence[float], find: Callable[[float], list[Parts] | None],
-        least_s: Callable[[], float],
-    ) -> list[Parts]:  # fmt: skip
-        """Divisions of a source below the first limit below which they are not too many.
+    def _in_turn(self, source: Source, *, afresh: bool = True) -> ListingInTurn:
+        """The divisions in which groups take turns, with the bounds of now.
 
         Args:
             source: the source.
-            limits: in falling order [s].
-            find: limit -> divisions, None where there are too many.
-            least_s: the least bound of all divisions [s].
+            afresh: whether paths are found anew if bounds rose.
         """
-        for below_s in limits:
-            parts = find(below_s)
-            if parts is not None:
-                self.unlisted[source] = below_s
-                return parts
-        self.unlisted[source] = least_s()
-        return []
+        version, known = self._version(source), self._turning.get(source)
+        if known is None or known[0] != version:
+            counts = None if known is None or afresh else known[1].paths.counts
+            self._turning[source] = version, ListingInTurn(
+                self._chain(source.count), source.groups, source.turns, self._limit_s, counts
+            )  # fmt: skip
+        return self._turning[source][1]
 
-    @property
-    def unlisted_s(self) -> float:
-        """Lower bound of the divisions that were not listed [s]; 0 before any was."""
-        return min(self.unlisted.values(), default=0.0)
-
-    def _listing(self, count: int, stages: Sequence[int]) -> Listing:
-        space = self.candidates.space(count, "1f1b")
-        floors = {size: self.floors_of(count, size) for size in space.machine.sizes}
-        return Listing(space.machine, count, floors, cache(space.transfer_s), stages)
-
-    def _opened(
-        self, count: int, family: str, turns: Turns, parts: Iterable[Parts], limit_s: float
-    ) -> Iterator[Open]:
-        transfer_s = cache(self.candidates.space(count, "1f1b").transfer_s)
-
-        @cache
-        def flight(stages: int) -> tuple[int, ...]:
-            none = (0,) * stages  # neither places nor devices count
-            return flight_of(
-                count, Division(none, none, ("none",) * stages, 0.0, 0.0, turns), family
-            )
-
-        for places, sizes in parts:
-            firsts = [sum(sizes[:g]) for g in crossed(turns.group(len(sizes)))]
-            ends = [min(a, b) for a, b in zip(sizes[:1] + sizes, sizes, strict=False)]
-            moved = tuple(
-                float(transfer_s(first, size)[i])
-                for first, size, i in zip(firsts, ends, places, strict=False)
-            )
-            one = Open(count, family, places, sizes, turns, flight(len(sizes)), moved)
-            if self.least_s(one) < limit_s:
-                yield one
+    def _opened(self, source: Source, one: Begun) -> Open:
+        """A whole division."""
+        places, sizes, turns = one.places, one.sizes, source.turns
+        transfer_s = self._chain(source.count).transfer_s
+        firsts = [sum(sizes[:g]) for g in crossed(turns.group(len(sizes)))]
+        ends = [min(a, b) for a, b in zip(sizes[:1] + sizes, sizes, strict=False)]
+        moved = tuple(
+            float(transfer_s(first, size)[i])
+            for first, size, i in zip(firsts, ends, places, strict=False)
+        )
+        return Open(source.count, places, sizes, turns, moved)
 
 
 def least_of(one: Open, stages: Sequence[Least]) -> float:

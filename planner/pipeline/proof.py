@@ -17,10 +17,10 @@ the rest is left to the estimates, and the bound is the least of what was not so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from heapq import heapify, heappop, heappush, heapreplace, nsmallest
+from heapq import heapify, heappop, heappush
 
 from .cut.opened_loss import cut_of
 from .divide.candidates import Candidates
@@ -29,22 +29,20 @@ from .divide.listing import Least, least_step_s
 from .divide.simulated import PipelineShape
 from .divide.stage_bounds import StageKind
 from .divide.stage_price import StagePrice
-from .open_divisions import CLOSE, Open, OpenDivisions, least_of
-from .schedule import Turns
+from .open_divisions import Open, OpenDivisions, least_of
+from .schedule import ONE_EACH, Turns, turned
 from .stage_floors import StageFloors
 from .stage_planner import NEAR, StageError
-from .trials import PlannedPipeline, Trials
+from .trials import PlannedPipeline, Trials, flight_of
 
 # Work of all stages that are traced and solved, see `StageFloors.work`: 67 stages of 300 ops on 2
-# devices take 3.2e5 and 15 s of a processor. The bound is raised until it is as close to the step.
-MOST_WORK = 4e5
+# devices take 3.2e5 and 15 s of a processor. The bound is raised until it is so close to the step.
+MOST_WORK, CLOSE = 4e5, 0.03
 # Work of bounding a stage on the finest meshes, as a share of that of planning it: 0.2 s and 0.4 on
 # 4 devices, 1.0 and 1.6 on 8 (runs of a GPT of 8 layers).
 GLIMPSED = 1 / 3
 MOST_OPENED = 1000  # divisions that are left, beyond which none is solved
 MOST_TRIED = 200  # pipelines that are simulated; 200 of a small model take about 4 s
-TOGETHER = 64  # divisions that are simulated anew at once, the next of the queue
-ROUNDS = 3  # divisions are listed so often, with bounds that rose
 MOST_UNITS = 16  # distinct runs between neighbouring places whose ops are priced
 
 
@@ -95,14 +93,8 @@ class Proof:
             turns: (groups of devices, how stages take turns on them).
         """
         best_s = best.ranked.step_s if best else below_s
-        for _ in range(ROUNDS):
-            self.opened = self.divisions.listed(
-                best_s, counts, families, stages, turns, MOST_OPENED
-            )  # fmt: skip
-            self._raise(best_s)
-            if not self._raised_unlisted(best_s):
-                break
-        is_little = len(self.opened) <= MOST_OPENED and self.work() <= self.left
+        self.divisions.begin(counts, stages, turns, best_s * (1 - EXACT))
+        is_little = self._open(best_s, families)
         queue = [(self.bound_s(one), k, one) for k, one in enumerate(self.opened)]
         heapify(queue)
         tried, seen = 0, set[tuple[object, ...]]()
@@ -126,61 +118,38 @@ class Proof:
                     found = self.trials.trial(one.count, division, one.family)
                     if found and found.ranked.step_s < best_s:
                         best, best_s = found, found.ranked.step_s
-        self.is_complete = self.divisions.unlisted_s >= best_s * (1 - EXACT) and not queue
+        self.is_complete = self.divisions.least_s >= best_s * (1 - EXACT) and not queue
         return best
 
-    def _raise(self, best_s: float) -> None:
-        """Bounds micro-batches of stages until no division below the best step has one to bound.
-
-        Bounds of divisions only rise, so that the least of the queue need be of now alone.
-        """
-        opened = [*{one.key: one for one in self.opened}.values()]
-        queue = [(self.divisions.least_s(one), k) for k, one in enumerate(opened)]
-        heapify(queue)
-        old = set[int]()  # divisions whose stages rose since their schedules were simulated
-        while queue and queue[0][0] < best_s * (1 - EXACT) and self.left > MOST_WORK / 2:
-            least_s, k = queue[0]
-            one = opened[k]
-            if k in old:
-                some = [n for _, n in nsmallest(TOGETHER, queue) if n in old]
-                self.divisions.schedule([opened[n] for n in some])
-                old.difference_update(some)
-            now_s = self.divisions.least_s(one)
-            if now_s > least_s:
-                heapreplace(queue, (now_s, k))
-                continue
-            s = self._widest(one, self.floors.is_passed)
-            if s is None:
-                heappop(queue)
-                continue
-            size = one.sizes[s]
-            self._prove_passes(one.count, size, one.run(s))
-            old |= {n for n, o in enumerate(opened) if o.count == one.count and size in o.sizes}
-        self.divisions.schedule([opened[n] for n in sorted(old)])
-
-    def _raised_unlisted(self, best_s: float) -> bool:
-        """Bounds micro-batches of the stages of sources whose divisions are too many to list.
+    def _open(self, best_s: float, families: Sequence[str]) -> bool:
+        """Takes the divisions below the best step, with micro-batches of stages bounded.
 
         Returns:
-            Whether any bound rose.
+            Whether that is all of them, and few enough to plan their stages.
         """
-        rose, whole = False, (0, self.floors.shares.count - 1)
-        machine = self.candidates.cluster
-        for source, bound_s in sorted(self.divisions.unlisted.items(), key=lambda row: row[1]):
-            if bound_s >= best_s * (1 - CLOSE):
+        limit_s = best_s * (1 - EXACT)
+        while self.left > MOST_WORK / 2 and len(self.opened) <= MOST_OPENED:
+            one = self.divisions.next(limit_s)
+            if one is None:
                 break
-            each = (machine.num_devices // source.groups,) if source.groups else self.floors.sizes
-            for size in each:
-                while self.left > MOST_WORK / 2 and not self.floors.is_passed(
-                    source.count, size, whole
-                ):
-                    self._prove_passes(source.count, size, whole)
-                    rose = True
-        return rose
+            if not isinstance(one, Open):
+                self._prove_passes(*one)
+                continue
+            self.divisions.take()
+            names = families if one.turns == ONE_EACH else (turned(one.turns),)
+            for family in names:
+                flight = flight_of(one.count, _division(one, ()), family)
+                self.opened.append(replace(one, family=family, flight=flight))
+            if self.work() > self.left:
+                break
+        return self.divisions.least_s >= limit_s and self.work() <= self.left
 
     def _prove_passes(self, count: int, size: int, at: tuple[int, int]) -> None:
         self.floors.prove_passes(count, size, at)
-        self.left -= 2 * GLIMPSED * self.floors.work(count, size, at)
+        self.divisions.rose(count, size)
+        shares = self.floors.shares
+        solves = min(2, len(shares.family(shares.core(at))))
+        self.left -= solves * GLIMPSED * self.floors.work(count, size, at)
 
     def work(self) -> float:
         """Work of solving the distinct stages of all divisions without a limit of memory."""
@@ -196,32 +165,19 @@ class Proof:
 
         Stages of the divisions with the least bounds are solved until it is close to a step [s].
         """
-        alike = {one.key: one for one in self.opened}
-        queue = [(self.divisions.least_s(one), k) for k, one in enumerate(alike.values())]
-        opened = [*alike.values()]
-        heapify(queue)
-        goal_s = min(step_s * (1 - CLOSE), self.divisions.unlisted_s)
-        while queue and queue[0][0] < goal_s and self.left > 0:
-            least_s, k = queue[0]
-            one = opened[k]
-            now_s = self.divisions.least_s(one)
-            if now_s > least_s:
-                heapreplace(queue, (now_s, k))
+        for one in {one.key: one for one in self.opened}.values():
+            self.divisions.put(one)
+        self.opened = []
+        while (one := self.divisions.next(step_s * (1 - CLOSE))) is not None and self.left > 0:
+            if not isinstance(one, Open):
+                self._prove_passes(*one)
                 continue
-            s = self._widest(one, self.floors.is_proved)
-            if s is None:
+            rest = [(size, s) for s, size in enumerate(one.sizes)
+                    if not self.floors.is_proved(one.count, size, one.run(s))]  # fmt: skip
+            if not rest:
                 break
-            self._prove(one, s)
-        return min([self.divisions.unlisted_s, *(least_s for least_s, _ in queue[:1])])
-
-    def _widest(
-        self, one: Open, is_known: Callable[[int, int, tuple[int, int]], bool]
-    ) -> int | None:
-        """The stage with most devices of those that are not known; None if all are."""
-        rest = [
-            s for s, size in enumerate(one.sizes) if not is_known(one.count, size, one.run(s))
-        ]  # fmt: skip
-        return max(rest, key=lambda s: one.sizes[s], default=None)
+            self._prove(one, max(rest, key=lambda row: row[0])[1])
+        return self.divisions.least_s
 
     def bound_s(self, one: Open) -> float:
         """Lower bound of all pipelines of a division [s]."""
@@ -274,6 +230,7 @@ class Proof:
     def _prove(self, one: Open, s: int) -> None:
         self.left -= GLIMPSED * self.floors.work(one.count, one.sizes[s], one.run(s))
         self.floors.prove(one.count, one.sizes[s], one.run(s))
+        self.divisions.rose(one.count, one.sizes[s])
 
     def _plan(self, one: Open, s: int, kind: str) -> None:
         self.left -= self.floors.work(one.count, one.sizes[s], one.run(s))
@@ -314,7 +271,11 @@ class Proof:
                 < best_s * (1 - EXACT)
             ]  # fmt: skip
         for names, _ in chosen:
-            yield Division(one.places, one.sizes, names, 0.0, 0.0, one.turns)
+            yield _division(one, names)
+
+
+def _division(one: Open, kinds: tuple[str, ...]) -> Division:
+    return Division(one.places, one.sizes, kinds, 0.0, 0.0, one.turns)
 
 
 def _step_s(price: StagePrice, kind: str, count: int) -> float:

@@ -358,7 +358,7 @@ class PipelineSearch:
                 pipelines of these programs.
         """
         # the proof has no pipelines of other slots, nor of programs that were rewritten
-        is_listed = not rewritten and self.proof.divisions.unlisted_s > 0
+        is_listed = not rewritten and self.proof.divisions.listed > 0
         if is_listed and all(map(self.trials.is_known, self.counts)):
             return self.proof.lower_bound_s(step_s)
         chosen, works = sizes(self.machine), list[float]()

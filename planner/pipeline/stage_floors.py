@@ -54,6 +54,7 @@ class Least:
     input_s, weight_s: the part of the rest before its gradients are sent back, and after that.
     once_s: once a step.
     passes_s: forward and backward of one micro-batch, no less than `micro_s`.
+    sent_s: what comes before its gradients are sent back, no less than `begun_s` and `input_s`.
     """
 
     forward_s: Floats
@@ -67,6 +68,7 @@ class Least:
     weight_s: Floats
     once_s: Floats
     passes_s: Floats
+    sent_s: Floats
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,17 @@ class _OfKind:
     """Least seconds of every run under a kind of recomputation, [first place, last place].
 
     passes_s: forward and backward of one micro-batch; floor_s: the same by its ops alone.
+    sent_s, early_s: the same of what comes before its gradients are sent back.
+    late_s: the rest of the backward pass.
     once_s: once a step.
     step_s: all micro-batches, and what is done once a step.
     """
 
     passes_s: Floats
     floor_s: Floats
+    sent_s: Floats
+    early_s: Floats
+    late_s: Floats
     once_s: Floats
     step_s: Floats
 
@@ -105,6 +112,7 @@ class StageFloors:
         default_factory=dict[tuple[int, int], "dict[str, _OfKind]"]
     )
     _ops: dict[int, Floats] = field(default_factory=dict[int, Floats])
+    _sent: dict[int, NDArray[np.bool_]] = field(default_factory=dict[int, NDArray[np.bool_]])
     _known: dict[object, tuple[float, ...]] = field(
         default_factory=dict[object, "tuple[float, ...]"]
     )
@@ -170,7 +178,8 @@ class StageFloors:
 
         which is concave in k: the runs with the fewest and the most rounds are solved, and bound
         those between by linear interpolation. Ops outside take time of their own, but for what
-        they save at the borders.
+        they save at the borders. The backward pass of a loop comes before gradients are sent back,
+        where they are: then the bound is one of that, and the rest of it takes time of its own.
         """
         kind = self._unpassed(count, size, at)
         if kind is None:
@@ -179,7 +188,12 @@ class StageFloors:
         family = self.shares.family(core)
         low, high = min(family), max(family)
         passed = self.passed.setdefault((count, size, kind), set())
-        ends = [self._passes_s(count, size, family[k][0], kind) for k in dict.fromkeys((low, high))]
+        sent = self._sent[count]
+        is_sent = low > 1 and all(sent[i, i:j].all() for runs in family.values() for i, j in runs)
+        ends = [
+            self._passes_s(count, size, family[k][0], kind, is_sent=is_sent)
+            for k in dict.fromkeys((low, high))
+        ]
         border_s = max(border_s for _, border_s in ends)
         own = self._kinds[count, size][kind]
         for k, runs in family.items():
@@ -187,13 +201,15 @@ class StageFloors:
             bound_s = (1 - share) * ends[0][0] + share * ends[-1][0]
             for i, j in runs:
                 passed.add((i, j))
-                around = own.passes_s[: i + 1, j:]
-                more_s = own.floor_s[: i + 1, j:] - own.floor_s[i, j] - border_s
-                np.maximum(around, bound_s + more_s, out=around)
-                own.passes_s[i, j] = max(own.passes_s[i, j], bound_s)
+                if is_sent:
+                    rows = [r for r in range(i + 1) if sent[r, i:j].all()]
+                    _raise(own.sent_s, own.early_s, (i, j), rows, bound_s, border_s)
+                late_s = own.late_s[i, j] if is_sent else 0.0
+                _raise(own.passes_s, own.floor_s, (i, j), range(i + 1), bound_s + late_s, border_s)
         np.maximum(own.step_s, count * own.passes_s + own.once_s, out=own.step_s)
         rows = self._kinds[count, size].values()
         np.min([row.passes_s for row in rows], axis=0, out=least.passes_s)
+        np.min([row.sent_s for row in rows], axis=0, out=least.sent_s)
         np.min([row.step_s for row in rows], axis=0, out=least.step_s)
 
     def is_passed(self, count: int, size: int, at: Run) -> bool:
@@ -207,10 +223,13 @@ class StageFloors:
         kind = min(self.kinds, key=lambda kind: float(rows[kind].passes_s[at]))
         return None if self.shares.core(at) in self.passed.get((count, size, kind), ()) else kind
 
-    def _passes_s(self, count: int, size: int, run: Run, kind: str) -> tuple[float, float]:
+    def _passes_s(
+        self, count: int, size: int, run: Run, kind: str, *, is_sent: bool
+    ) -> tuple[float, float]:
         """Lower bound of a micro-batch of a stage, and what its borders may save [s]."""
         s, stage, name = self._alone(count, run, kind)
-        bound_s = self.planner.least_passes_s(stage, name, Ask(s, size, AMPLE)) / count
+        ask = Ask(s, size, AMPLE)
+        bound_s = self.planner.least_passes_s(stage, name, ask, is_sent=is_sent) / count
         return bound_s, self._border_s(stage, name) / count
 
     def _unproved(self, count: int, size: int, at: Run) -> str | None:
@@ -271,13 +290,19 @@ class StageFloors:
         self._ops[count] = np.array([unit.ops for unit in units["none"]])
         empty = np.tril(np.ones((n, n), dtype=bool))
         sent = all_sent(whole, [unit.passes for unit in units["none"]])
+        self._sent[count] = np.asarray(sent, dtype=np.bool_)
         for size in self.sizes:
             rows = {kind: _phases(each, size, shared) for kind, each in units.items()}
             kinds = dict[str, _OfKind]()
             for kind, row in rows.items():
                 floor_s, once_s = _runs(row[:, 2]), _runs(row[:, 3])
                 passes_s = np.where(empty, np.inf, floor_s)
-                kinds[kind] = _OfKind(passes_s, floor_s, once_s, count * passes_s + once_s)
+                early_s = _runs(row[:, 4])
+                early_s[:-1, 1:] += np.cumsum(sent * row[:, 5], axis=1)
+                kinds[kind] = _OfKind(
+                    passes_s, floor_s, np.where(empty, np.inf, early_s), early_s, _runs(row[:, 6]),
+                    once_s, count * passes_s + once_s,
+                )  # fmt: skip
             each = np.min([*rows.values()], axis=0)
             forward, micro, once, begun, inward, weight = (
                 _runs(each[:, k]) for k in (0, 2, 3, 4, 5, 6)
@@ -294,7 +319,7 @@ class StageFloors:
             passes_s = np.min([row.passes_s for row in kinds.values()], axis=0)
             self._least[count, size] = Least(
                 forward, forward + back, micro, micro + once, step_s, begun, rest, inward, weight,
-                once, passes_s,
+                once, passes_s, np.min([row.sent_s for row in kinds.values()], axis=0),
             )  # fmt: skip
 
     def _units_of(self, count: int, kind: str) -> list[Unit]:
@@ -311,6 +336,26 @@ class StageFloors:
                 )  # fmt: skip
             found.append(self._units[count, name])
         return found
+
+
+def _raise(
+    seconds: Floats, floor_s: Floats, at: Run, rows: Sequence[int], bound_s: float, border_s: float
+) -> None:
+    """Raises the bound of a run, and of those that contain it, by their ops outside of it.
+
+    Args:
+        seconds: bounds of all runs.
+        floor_s: the same by ops alone.
+        at: the run.
+        rows: first places of the runs that contain it.
+        bound_s: its bound [s].
+        border_s: most that ops save at its borders [s].
+    """
+    i, j = at
+    around = np.ix_(rows, range(j, seconds.shape[1]))
+    more_s = floor_s[around] - floor_s[i, j] - border_s
+    seconds[around] = np.maximum(seconds[around], bound_s + more_s)
+    seconds[i, j] = max(seconds[i, j], bound_s)
 
 
 def _phases(units: Sequence[Unit], size: int, shared: Sequence[bool]) -> Floats:

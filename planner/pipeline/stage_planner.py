@@ -12,7 +12,6 @@ from msgspec import structs
 
 from costmodel import Cluster, ComputeModel
 from ir import digest, show
-from ir.analysis import Place
 
 from ..common.errors import PlanError
 from ..common.options import Options
@@ -39,6 +38,7 @@ from .cut.stage_gradient import joint_of
 from .cut.stage_training_step import ROLES, StageTrainingStep, stage_training_step, training_step_of
 from .divide.simulated import PipelineShape
 from .divide.stage_price import Phases, StagePrice, price_of
+from .stage_units import in_passes
 from .stored_stages import stage_key, store_stage, stored_stage
 
 Say = Callable[[str], None]
@@ -306,10 +306,15 @@ class StagePlanner:
         """Lower bound of a stage, all micro-batches and what is done once a step [s]."""
         return self._least_s(self.searched(stage, name, ask.size), ask)
 
-    def least_passes_s(self, stage: StageTrainingStep, name: str, ask: Ask) -> float:
-        """Lower bound of all micro-batches of a stage, whatever is done once a step [s]."""
-        searched = self.searched(stage, name, ask.size).where(partial(_in_passes, stage))
-        return self._least_s(searched, ask)
+    def least_passes_s(
+        self, stage: StageTrainingStep, name: str, ask: Ask, *, is_sent: bool
+    ) -> float:
+        """Lower bound of all micro-batches of a stage, whatever is done once a step [s].
+
+        With `is_sent`, only what comes before its gradients are sent back counts.
+        """
+        inside = partial(in_passes, stage, is_sent)
+        return self._least_s(self.searched(stage, name, ask.size).where(inside), ask)
 
     def _least_s(self, program: Program, ask: Ask) -> float:
         request = Request(self.machine.subset(ask.size), self._options(ask), self._say_of(ask))
@@ -380,13 +385,6 @@ class StagePlanner:
             StepCall(stage.joint.run, (), (), "auto"), count, (0, 1), ROLES,
             f"{self.training.name}, stage {ask.number}", in_flight,
         )  # fmt: skip
-
-
-def _in_passes(stage: StageTrainingStep, place: Place) -> bool:
-    """Whether the forward or a backward pass of a micro-batch has what is at a place."""
-    parts = stage.program.parts
-    nodes = {*parts.forward.nodes, *parts.input_gradient.nodes, *parts.weight_gradient.nodes}
-    return place[:2] == (stage.loop, 0) and (len(place) < 3 or place[2] in nodes)
 
 
 def phases_of(stage: StageTrainingStep) -> Phases:

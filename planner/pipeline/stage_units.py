@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import ComputeModel
-from ir.analysis import FlatProgram
+from ir.analysis import FlatProgram, Place
 
 from ..sharding.cost.least_seconds import least_inside_s
 from ..sharding.problem.facts import Facts
@@ -132,3 +132,11 @@ def ops_of(stage: StageTrainingStep, flat: FlatProgram) -> tuple[list[int], list
     for i, op in enumerate(flat.ops):
         (own if op.place[:2] != inside or op.place[2] in nodes else seen).append(i)
     return own, seen
+
+
+def in_passes(stage: StageTrainingStep, is_sent: bool, place: Place) -> bool:
+    """Whether the forward or a backward pass of a micro-batch has what is at a place."""
+    parts = stage.program.parts
+    nodes = {*parts.forward.nodes, *parts.input_gradient.nodes}
+    nodes |= set() if is_sent else {*parts.weight_gradient.nodes}
+    return place[:2] == (stage.loop, 0) and (len(place) < 3 or place[2] in nodes)

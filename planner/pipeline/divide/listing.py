@@ -1,4 +1,4 @@
-"""Lists the divisions of a chain into stages whose bound is below a limit.
+"""Bounds the divisions of a chain into stages, from their first stages on.
 
 With T_s the least seconds of stage s for all micro-batches of a step and its update, f_s those of
 one forward pass, a_s those of one forward pass and input gradient, and c_s the transfers of one
@@ -39,10 +39,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schedule import Turns
-from .critical_paths import Paths, Tasks
+from .critical_paths import Tasks
 from .dynamic_programme import Machine
-from .transfers import crossed
 
 Floats = NDArray[np.float64]
 Parts = tuple[tuple[int, ...], tuple[int, ...]]  # places of a division, and devices of its stages
@@ -115,13 +113,14 @@ def _busiest_link_s(moved_s: Sequence[float], group: Sequence[int]) -> float:
     return max(busy.values(), default=0.0)
 
 
-@dataclass(frozen=True)
-class _Begun:
-    """The first stages of a division, and what comes before the next.
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The first stages of divisions.
 
     left: stages that are left.
     before_s: forward passes and transfers before the next stage.
     around_s: both passes and all transfers there.
+    bound_s: lower bound of all divisions that begin so.
     """
 
     left: int
@@ -129,24 +128,7 @@ class _Begun:
     sizes: tuple[int, ...] = ()
     before_s: float = 0.0
     around_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class _InTurn:
-    """The first stages of a division in which groups take turns.
-
-    ahead_s: for each group, the seconds until it has done its stages so far.
-    back_s: the same of forward passes and input gradients, with the way back to the first stage.
-    before_s, around_s: as of `_Begun`.
-    paths_s: seconds so far on each critical path.
-    """
-
-    ahead_s: tuple[float, ...]
-    back_s: tuple[float, ...]
-    paths_s: Floats
-    places: tuple[int, ...] = (0,)
-    before_s: float = 0.0
-    around_s: float = 0.0
+    bound_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -174,82 +156,50 @@ class Listing:
         one_way, around = self._tables
         return max(float(one_way[stages][0, -1]), float(around[stages][0, -1]))
 
-    def below(self, limit_s: float, most: int) -> list[Parts] | None:
-        """Divisions with one stage on each group whose bound is below a limit.
+    def begun(self) -> list[Begun]:
+        """The divisions by number of stages."""
+        return [Begun(p, bound_s=self._least_of(p)) for p in self.stages]
 
-        Args:
-            limit_s: the limit [s].
-            most: number of stages to look at.
+    def longer(self, one: Begun, limit_s: float) -> Iterator[Begun]:
+        """Divisions that were begun, with each stage that may come next, below a limit [s]."""
+        for size in self.floors:
+            ends = self._ends(one, size)
+            if ends is not None:
+                for j in np.flatnonzero(ends[0] < limit_s).tolist():
+                    yield _with_next(one, size, j, ends)
+
+    def again(self, one: Begun) -> Begun:
+        """What was begun, with the bounds of now."""
+        stages = one.left + len(one.sizes)
+        now = Begun(stages, bound_s=max(one.bound_s, self._least_of(stages)))
+        for size, j in zip(one.sizes, one.places[1:], strict=True):
+            ends = self._ends(now, size)
+            assert ends is not None
+            now = _with_next(now, size, j, ends)
+        return now
+
+    def _ends(self, one: Begun, size: int) -> tuple[Floats, Floats, Floats] | None:
+        """Bounds for all ends of the next stage, and what comes before the one after it.
 
         Returns:
-            The divisions; None if they are too many.
+            None if such a stage cannot come next.
         """
-        found, looked = list[Parts](), 0
-        todo = [_Begun(p) for p in self.stages if self._least_of(p) < limit_s]
-        while todo:
-            one = todo.pop()
-            if not one.left:
-                found.append((one.places, one.sizes))
-                continue
-            looked += len(self.floors) * (self._places - 1 - one.places[-1])
-            if looked > most:
-                return None
-            todo += self._longer(one, limit_s)
-        return found
-
-    def _longer(self, one: _Begun, limit_s: float) -> Iterator[_Begun]:
-        """A division that was begun, with each stage that may come next."""
         i, first, left = one.places[-1], sum(one.sizes), one.left - 1
         one_way, around = self._tables
-        for size, floors in self.floors.items():
-            rest = self.machine.devices - first - size
-            if rest < 0 or not self.machine.fits_at(first, size):
-                continue
-            moved_s = float(self.transfer_s(first, size)[i])
-            entered_s, passed_s = one.before_s + moved_s / 2, one.around_s + moved_s
-            after_s, back_s = one_way[left][:, rest], around[left][:, rest]
-            ends = entered_s + np.maximum(floors.step_s[i], floors.forward_s[i] + after_s)
-            if i:
-                own = np.maximum(self.count * floors.both_s[i], floors.both_s[i] + back_s)
-            else:
-                own = floors.one_s[i] + back_s
-            ends = np.maximum(ends, passed_s + own)
-            passing = floors.both_s if i else floors.one_s
-            for j in np.flatnonzero(ends < limit_s).tolist():
-                yield _Begun(
-                    left, (*one.places, j), (*one.sizes, size),
-                    entered_s + float(floors.forward_s[i, j]), passed_s + float(passing[i, j]),
-                )  # fmt: skip
-
-    def least_in_turn_s(self, groups: int, turns: Turns) -> float:
-        """The least bound of stages that take turns on some equal groups of devices [s].
-
-        It is no more than the means over groups of both bounds: of what each begins with, and works
-
-            1 / p  *  sum over s of  T_s + max(p - 1 - s, 0) f_s + max(p - s, 0) c_s / 2
-
-        and, with the work of the first group as T, of the way of the last micro-batches back
-
-            1 / p  *  ((p - 1) g  +  sum over s of  T_s on the first group, else
-                       m a_s + max(p - 1 - s, 0) a_s + max(p - s, 0) c_s)
-        """
-        size, p = self.turn_size(groups), groups
-        if not size:
-            return math.inf
-        floors = self.floors[size]
-        none = np.append(np.full(self._places - 1, np.inf), 0.0)
-        one_way, around = none, none
-        group = turns.group(p * turns.chunks)
-        for s in reversed(range(len(group))):
-            moved_s = self.transfer_s(s * size, size) if 0 < s < p else 0.0
-            before, entered = max(p - 1 - s, 0), max(p - s, 0)
-            ahead = floors.step_s + one_way[None, :]
-            ahead = ahead + before * floors.forward_s if before else ahead
-            one_way = ahead.min(axis=1) + entered * moved_s / 2
-            work = floors.step_s if group[s] == 0 else (self.count + before) * floors.both_s
-            work = work + (p - 1) * floors.one_s if s == 0 else work
-            around = (work + around[None, :]).min(axis=1) + entered * moved_s
-        return max(float(one_way[0]), float(around[0])) / p
+        floors, rest = self.floors[size], self.machine.devices - first - size
+        if rest < 0 or not self.machine.fits_at(first, size):
+            return None
+        moved_s = float(self.transfer_s(first, size)[i])
+        entered_s, passed_s = one.before_s + moved_s / 2, one.around_s + moved_s
+        after_s, back_s = one_way[left][:, rest], around[left][:, rest]
+        ends = entered_s + np.maximum(floors.step_s[i], floors.forward_s[i] + after_s)
+        if i:
+            own = np.maximum(self.count * floors.both_s[i], floors.both_s[i] + back_s)
+        else:
+            own = floors.one_s[i] + back_s
+        bounds = np.maximum(np.maximum(ends, passed_s + own), one.bound_s)
+        passing = floors.both_s if i else floors.one_s
+        return bounds, entered_s + floors.forward_s[i], passed_s + passing[i]
 
     def turn_size(self, groups: int) -> int:
         """Devices of each of some equal groups; 0 if there are no such groups."""
@@ -259,92 +209,15 @@ class Listing:
             self.machine.fits_at(size * g, size) for g in range(groups)
         ) else 0  # fmt: skip
 
-    def in_turn(
-        self, groups: int, turns: Turns, paths: Paths, limit_s: float, most: int
-    ) -> list[Parts] | None:
-        """Divisions whose stages take turns on some equal groups.
-
-        Args:
-            groups: number of groups.
-            turns: how they do.
-            paths: critical paths of the schedule.
-            limit_s: upper limit of their bounds [s].
-            most: number of stages to look at.
-        """
-        size = self.turn_size(groups)
-        if not size or paths.least_s >= limit_s:
-            return []
-        floors, last, stages = self.floors[size], self._places - 1, groups * turns.chunks
-        group = turns.group(stages)
-        entered = crossed(group)
-        rest_s = tuple(np.append(each[:-1, -1], 0.0) for each in (floors.step_s, floors.both_s))
-        none, found, looked = (0.0,) * groups, list[Parts](), 0
-        todo = [_InTurn(none, none, np.zeros(len(paths.each)))]
-        while todo:
-            one = todo.pop()
-            s, i = len(one.places) - 1, one.places[-1]
-            if s == stages:
-                found.append((one.places, (size,) * s))
-                continue
-            first = i + 1 if s + 1 < stages else last
-            looked += last - stages + s + 2 - first
-            if looked > most:
-                return None
-            ends = slice(first, last - stages + s + 2)
-            moved_s = float(self.transfer_s(entered[s] * size, size)[i])
-            todo += self._longer_in_turn(
-                one, group[s], floors, ends, moved_s, rest_s, paths, limit_s
-            )
-        return found
-
-    def _longer_in_turn(
-        self, one: _InTurn, g: int, floors: Floors, ends: slice, moved_s: float,
-        rest_s: tuple[Floats, ...], paths: Paths, limit_s: float,
-    ) -> Iterator[_InTurn]:  # fmt: skip
-        """A division that was begun, with each stage that may come next.
-
-        Groups that have a stage end, on average, no earlier than with their share of what is left.
-
-        Args:
-            one: its first stages.
-            g: group of the next one.
-            floors: bounds of stages.
-            ends: places at which the next stage may end.
-            moved_s: c_s of it.
-            rest_s: T, and a, of what is left from each place on, as one stage.
-            paths: critical paths of the schedule.
-            limit_s: upper limit of the bound [s].
-        """
-        groups, s, i = len(one.ahead_s), len(one.places) - 1, one.places[-1]
-        left = max(groups - s - 1, 0)
-        before_s, around_s = one.before_s + moved_s / 2, one.around_s + moved_s
-        both = floors.both_s[i, ends]
-        ahead = max(one.ahead_s[g], before_s) + floors.step_s[i, ends]
-        back = max(one.back_s[g], around_s) + self.count * both if s else np.zeros_like(both)
-        after_s = before_s + floors.forward_s[i, ends]
-        passed_s = around_s + both if s else floors.one_s[i, ends]
-        sums_s = sum(one.ahead_s) - one.ahead_s[g] + ahead + left * after_s + rest_s[0][ends]
-        backs_s = sum(one.back_s[1:]) + left * passed_s + self.count * rest_s[1][ends]
-        backs_s = backs_s + (one.ahead_s[0] - one.back_s[g] + back if g else ahead)
-        bounds = np.maximum(np.maximum(sums_s, backs_s) / groups, np.maximum(ahead, back))
-        along_s, paths_s = paths.ends_s(s, i, ends, one.paths_s)
-        bounds = np.maximum(bounds, along_s)
-        for k in np.flatnonzero(bounds < limit_s).tolist():
-            ahead_s, back_s = [*one.ahead_s], [*one.back_s]
-            ahead_s[g], back_s[g] = float(ahead[k]), float(back[k])
-            yield _InTurn(
-                tuple(ahead_s), tuple(back_s), paths_s[:, k], (*one.places, ends.start + k),
-                float(after_s[k]), float(passed_s[k]),
-            )  # fmt: skip
-
     @property
-    def _places(self) -> int:
+    def places(self) -> int:
+        """Places between slots, and both ends."""
         return len(next(iter(self.floors.values())).step_s)
 
     @cached_property
     def _tables(self) -> tuple[list[Floats], list[Floats]]:
         """V and W by number of stages: [first place, devices left]; W at place 0 with g for a."""
-        n, devices = self._places, self.machine.devices
+        n, devices = self.places, self.machine.devices
         none = np.full((n, devices + 1), np.inf)
         none[-1, 0] = 0.0
         one_way, around = [none], [none]
@@ -370,3 +243,11 @@ class Listing:
             for k in range(size, devices + 1):
                 if self.machine.fits_at(devices - k, size):
                     yield size, k
+
+
+def _with_next(one: Begun, size: int, j: int, ends: tuple[Floats, Floats, Floats]) -> Begun:
+    """What was begun, with the next stage up to place j."""
+    bound_s, before_s, around_s = (float(each[j]) for each in ends)
+    return Begun(
+        one.left - 1, (*one.places, j), (*one.sizes, size), before_s, around_s, bound_s
+    )  # fmt: skip

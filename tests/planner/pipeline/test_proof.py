@@ -19,9 +19,11 @@ from planner.common.request import Request
 from planner.pipeline import proof
 from planner.pipeline.cut.opened_loss import cut_of
 from planner.pipeline.divide.dynamic_programme import EXACT, Division, Machine
+from planner.pipeline.divide.listing import Begun
 from planner.pipeline.divide.run_costs import RECOMPUTE
 from planner.pipeline.divide.simulated import PipelineShape, ranked
 from planner.pipeline.divide.space import group_counts, sizes, stage_counts
+from planner.pipeline.open_divisions import Open, OpenDivisions, Source, least_of
 from planner.pipeline.schedule import INTERLEAVED, ONE_EACH, TURNS, Turns, families
 from planner.pipeline.search import PipelineSearch
 from planner.pipeline.stage_planner import NEAR, StageError
@@ -135,6 +137,7 @@ def test_plans_of_stages_take_no_less_than_their_bounds():
         assert price.paced_s(kind.recompute) >= least.micro_s[run] * (1 - 1e-9)
         assert price.microbatch_s >= least.passes_s[run] * (1 - 1e-9)
         assert price.input_gradient_s >= least.input_s[run] * (1 - 1e-9)
+        assert price.forward_s + price.input_gradient_s >= least.sent_s[run] * (1 - 1e-9)
         back_s = price.input_gradient_s + price.weight_gradient_s
         assert back_s >= least.back_s[run] * (1 - 1e-9)
         spent_s = kind.count * price.paced_s(kind.recompute) + price.once_s
@@ -176,7 +179,7 @@ def test_runs_of_a_loop_are_bounded_by_the_shortest_and_the_longest() -> None:
     firsts = [runs[0] for runs in shares.family(long).values()]
     solved = dict.fromkeys((*firsts, *within[::3]))
     direct = {
-        (run, kind): floors._passes_s(2, 2, run, kind)[0]
+        (run, kind): floors._passes_s(2, 2, run, kind, is_sent=False)[0]
         for run in solved for kind in floors.kinds
     }  # fmt: skip
     while not floors.is_passed(2, 2, long):
@@ -252,15 +255,17 @@ def test_a_bound_of_all_pipelines_is_below_the_best_and_above_their_work():
 def test_stages_are_solved_within_the_work_that_is_allowed(monkeypatch):
     """No stage is solved once the work is spent, and what was not solved is not in the bound."""
     monkeypatch.setattr(proof, "CLOSE", 0.0)
-    rows, needed = list[tuple[int, float]](), 0.0
-    for share in (0.0, 0.9):
+    whole = search_of((64, 64), None, microbatches=2)
+    assert whole.run(None) is not None
+    assert whole.proof.is_complete
+    needed = proof.MOST_WORK - whole.proof.left
+    rows = list[tuple[int, float]]()
+    for share in (0.0, 0.7):
         monkeypatch.setattr(proof, "MOST_WORK", most := share * needed)
         search = search_of((64, 64), None, microbatches=2)
         found, own = search.run(None), search.proof
         assert found is not None
         assert not own.is_complete
-        needed = own.work()
-        assert needed > most
         bound_s = own.lower_bound_s(found.ranked.step_s)
         assert bound_s <= found.ranked.step_s
         solved = [*search.floors.proved.items(), *search.floors.passed.items()]
@@ -274,6 +279,42 @@ def test_stages_are_solved_within_the_work_that_is_allowed(monkeypatch):
     (none, low_s), (some, high_s) = rows
     assert none == 0 < some
     assert low_s < high_s
+
+
+def test_divisions_come_with_the_least_bound_first():
+    """Bounds of stages rise between; no division below the limit is left out."""
+    search = search_of((64, 64), None, microbatches=2, schedules=("1f1b", "zb-v"))
+    found = search.run(None)
+    assert found is not None
+    limit_s = 1.3 * found.ranked.step_s
+    cluster, layers = search.machine, search.shares.count - 1
+    stages = stage_counts(cluster, layers)
+    turns = [(p, one) for p in group_counts(cluster, stages) for one in TURNS["zb-v"]]
+    floors = replace(search.floors, _least={}, _kinds={}, proved={}, passed={})
+    own = OpenDivisions(search.candidates, floors, search.options.schedules)
+    own.begin((2,), stages, turns, limit_s)
+    listed, bound_s, solved = dict[object, float](), 0.0, 0
+    while (one := own.next(limit_s)) is not None:
+        assert own.least_s >= bound_s
+        bound_s = own.least_s
+        if isinstance(one, Open):
+            listed[one.places, one.sizes] = own.least_of_s(one)
+            own.take()
+        else:
+            solved += 1
+            floors.prove_passes(*one)
+            own.rose(*one[:2])
+    assert solved > 0
+    assert own.least_s == limit_s
+    for _, one in shapes(search, 2):
+        if (one.places, one.sizes) not in listed:
+            rows = zip(one.sizes, itertools.pairwise(one.places), strict=True)
+            each = [own.floors_of(2, size).at(run) for size, run in rows]
+            moved_s = own._opened(Source(2, 0, one.turns), Begun(0, one.places, one.sizes)).moved_s
+            left = Open(2, one.places, one.sizes, one.turns, moved_s)
+            own._schedule([left])
+            assert own.with_schedule(left, least_of(left, each)) >= limit_s * (1 - 1e-9)
+    assert min(listed.values()) <= found.ranked.step_s
 
 
 @pytest.mark.slow

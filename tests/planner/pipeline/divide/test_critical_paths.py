@@ -40,7 +40,7 @@ def test_no_division_is_below_the_paths(
     forward: list[float], back: list[float], once: list[float], sent: float, count: int,
     turns: Turns,
 ) -> None:  # fmt: skip
-    tasks = Tasks(*map(runs, (forward, back, once, back, back, back)))
+    tasks = Tasks(*map(runs, (forward, back, once, back, back, back, forward)))
     moved = np.full((4, PLACES), sent)
     moved[0] = 0.0
     simulator = in_turn_simulator(count, 2, turns, updated=True)
@@ -69,7 +69,7 @@ def test_no_division_is_below_the_paths_of_passes_that_are_long_together(
     once = [0.3] * (PLACES - 1)
     both = [sum(row) for row in zip(forward, back, more, strict=True)]
     none = [0.0] * (PLACES - 1)  # of the input gradients, so that the first stage has none
-    least = Tasks(*map(runs, (forward, back, once, none, back, both)))
+    least = Tasks(*map(runs, (forward, back, once, none, back, both, forward)))
     parts = [a * s / 9.0 for a, s in zip(more, share, strict=True)]
     longer = runs([b + m - a for b, m, a in zip(back, more, parts, strict=True)])
     found = least._replace(
@@ -89,7 +89,7 @@ def test_no_division_is_below_the_paths_of_passes_that_are_long_together(
 
 def test_paths_are_sharp_where_one_division_is_best() -> None:
     """Equal work, transfers as long as it: the bound is the step of equal stages."""
-    tasks = Tasks(*(runs([x] * 4) for x in (1.0, 2.0, 0.0, 1.0, 1.0, 3.0)))
+    tasks = Tasks(*(runs([x] * 4) for x in (1.0, 2.0, 0.0, 1.0, 1.0, 3.0, 2.0)))
     moved = np.array([[0.0] * 5] + [[1.0] * 5] * 3)
     paths = paths_of(in_turn_simulator(8, 2, Turns(2), updated=True), tasks, moved, 1e9)
     assert paths.least_s == pytest.approx(paths.step_s((0, 1, 2, 3, 4)))
@@ -113,7 +113,8 @@ def test_the_fastest_schedule_bounds_a_division() -> None:
     rows = [[1.0 + s, 3.0, 1.0, 0.5] for s in range(3)]
     each = [step_of(name, 6, rows, [0.0, 2.0, 2.0]) for name in NAMES]
     forward, inward, weight, once = np.array(rows).T[:, :, None]
-    tasks = Tasks(forward, inward + weight, once, inward, weight, forward + inward + weight)
+    both = forward + inward
+    tasks = Tasks(forward, inward + weight, once, inward, weight, both + weight, both)
     into_s = np.array([[0.0], [2.0], [2.0]])
     assert least_of_schedules_s(NAMES, 6, 1, tasks, into_s) == pytest.approx(min(each))
 
@@ -140,12 +141,28 @@ def test_passes_that_are_long_together_bound_every_split(
     found[0, 2] += more[0, 1]
     forward, inward, weight, once = least.T[:, :, None]
     micro = found[:, :3].sum(axis=1)[:, None]
-    tasks = Tasks(forward, inward + weight, once, inward, weight, micro)
+    sent_s = found[:, :2].sum(axis=1)[:, None]
+    sent_s[0] = forward[0]  # what comes before gradients is not known of the first stage
+    tasks = Tasks(forward, inward + weight, once, inward, weight, micro, forward + inward)
     for name in NAMES:
-        (bound,) = least_of_schedules_s((name,), count, 1, tasks, np.array(into)[:, None])
+        into_s = np.array(into)[:, None]
+        (bound,) = least_of_schedules_s((name,), count, 1, tasks, into_s)
+        (early,) = least_of_schedules_s((name,), count, 1, tasks._replace(sent_s=sent_s), into_s)
         alone = step_of(name, count, least.tolist(), into)
         step_s = step_of(name, count, found.tolist(), into)
         assert alone * (1 - 1e-9) <= bound <= step_s * (1 + 1e-9)
+        assert alone * (1 - 1e-9) <= early <= step_s * (1 + 1e-9)
+
+
+def test_what_comes_before_gradients_are_sent_is_no_weight_gradient() -> None:
+    """Where weight gradients may wait, they could else take all that passes take longer."""
+    one, none = np.full((2, 1), 1.0), np.zeros((2, 1))
+    tasks = Tasks(one, 2 * one, none, one * [[0.0], [1.0]], one, 6 * one, 2 * one)
+    late, early = (
+        least_of_schedules_s(("zb-h1",), 2, 1, tasks._replace(sent_s=sent_s), none)[0]
+        for sent_s in (2 * one, one * [[1.0], [5.0]])
+    )
+    assert early >= late + 1.5
 
 
 @settings(max_examples=30, deadline=None)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel import parse_cluster
-from planner.pipeline.divide.candidates import in_turn_simulator
-from planner.pipeline.divide.critical_paths import Tasks, paths_of
+from planner.pipeline.divide.critical_paths import Tasks
 from planner.pipeline.divide.dynamic_programme import Machine
-from planner.pipeline.divide.listing import Floors, Least, Listing, Parts, least_step_s
+from planner.pipeline.divide.listing import Begun, Floors, Least, Listing, Parts, least_step_s
+from planner.pipeline.divide.listing_in_turn import ListingInTurn
 from planner.pipeline.divide.simulated import table_of
 from planner.pipeline.divide.transfers import crossed, entry_s, links_of
 from planner.pipeline.schedule import (
@@ -40,7 +40,8 @@ def listing_of(work: list[float], stages: tuple[int, ...]) -> Listing:
     run = np.where(np.tril(np.ones_like(run, dtype=bool)), np.inf, run)
     floors = {
         d: Floors(run / d / 3, run / d * 2 / 3, run / d * 1.1, run * (4 + 0.1 * d) / d,
-                  Tasks(run / d / 3, run / d * 2 / 3, run * 0.1, run / d / 3, run / d / 3, run / d))
+                  Tasks(run / d / 3, run / d * 2 / 3, run * 0.1, run / d / 3, run / d / 3, run / d,
+                        run / d * 2 / 3))
         for d in SIZES
     }  # fmt: skip
 
@@ -77,19 +78,37 @@ TAKEN = st.sampled_from([Turns(2), Turns(2, back=True)])
 WORK = st.lists(st.floats(0.1, 9.0), min_size=PLACES - 1, max_size=PLACES - 1)
 
 
+def below(listing: Listing | ListingInTurn, begun: list[Begun], limit_s: float) -> set[Parts]:
+    """All divisions whose bound is below a limit; what was begun has the least bound of them."""
+    found, todo = set[Parts](), [one for one in begun if one.bound_s < limit_s]
+    while todo:
+        one = todo.pop()
+        assert listing.again(one).bound_s == one.bound_s
+        for longer in listing.longer(one, limit_s):
+            assert one.bound_s <= longer.bound_s < limit_s
+            if longer.left:
+                todo.append(longer)
+            else:
+                found.add((longer.places, longer.sizes))
+    return found
+
+
 @settings(max_examples=25, deadline=None)
 @given(WORK, st.floats(1.0, 2.0))
 def test_all_divisions_below_a_limit_are_listed(work: list[float], above: float):
     listing = listing_of(work, (2, 3, 4))
     steps = {parts: bound_s(listing, parts) for parts in every(listing)}
-    least = listing.least_s()
-    best = min(steps.values())
-    assert 0.7 * best < least <= best * (1 + 1e-9)
-    least = best
-    found = listing.below(least * above, 10**6)
-    assert found is not None
-    assert set(found) == {parts for parts, step_s in steps.items() if step_s < least * above}
-    assert listing.below(math.inf, 1) is None
+    begun, best = listing.begun(), min(steps.values())
+    assert 0.7 * best < min(one.bound_s for one in begun) <= best * (1 + 1e-9)
+    found = below(listing, begun, best * above)
+    assert found == {parts for parts, step_s in steps.items() if step_s < best * above}
+
+
+def test_what_was_begun_rises_with_the_bounds_of_its_stages():
+    one = next(iter(listing_of([1.0, 2.0, 3.0, 1.0], (2,)).longer(Begun(2), 1e9)))
+    now = listing_of([2.0, 2.0, 3.0, 1.0], (2,)).again(one)
+    assert now.places == one.places
+    assert now.bound_s > one.bound_s
 
 
 @settings(max_examples=25, deadline=None)
@@ -98,19 +117,16 @@ def test_all_divisions_in_turn_below_a_limit_are_listed(
     work: list[float], above: float, turns: Turns
 ):
     listing = listing_of(work, (2,))
+    own = ListingInTurn(listing, 2, turns, math.inf)
     parts = [((0, *inner, PLACES - 1), (4,) * 4) for inner in itertools.combinations((1, 2, 3), 3)]
-    moved = np.array([listing.transfer_s(4 * g, 4) / 2 for g in crossed(turns.group(4))])
-    moved[0] = 0.0
-    paths = paths_of(in_turn_simulator(4, 2, turns, updated=True), listing.floors[4].tasks,
-                     moved, math.inf)  # fmt: skip
-    steps = {one: max(bound_s(listing, one, turns), paths.step_s(one[0])) for one in parts}
-    least = min(steps.values())
-    assert max(listing.least_in_turn_s(2, turns), paths.least_s) <= least * (1 + 1e-9)
-    found = listing.in_turn(2, turns, paths, least * above, 10**6)
-    assert found is not None
-    assert set(found) >= {one for one, step_s in steps.items() if step_s < least * above}
-    assert listing.in_turn(2, turns, paths, math.inf, 1) is None
-    assert listing.in_turn(3, turns, paths, math.inf, 10**6) == []
+    steps = {one: max(bound_s(listing, one, turns), own.paths.step_s(one[0])) for one in parts}
+    least, begun = min(steps.values()), own.begun(own.least_s())
+    assert begun.bound_s <= least * (1 + 1e-9)
+    found = below(own, [begun], least * above)
+    assert found >= {one for one, step_s in steps.items() if step_s < least * above}
+    again = ListingInTurn(listing, 2, turns, math.inf, own.paths.counts)
+    assert again.begun(0.0).bound_s == own.begun(0.0).bound_s
+    assert ListingInTurn(listing, 3, turns, math.inf).least_s() == math.inf
 
 
 SECONDS = st.lists(st.floats(0.01, 3.0), min_size=4, max_size=4)
