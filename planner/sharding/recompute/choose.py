@@ -230,7 +230,7 @@ def _better(
         if best is not None and request.left_s < half_s:
             break
         request.say(f"recompute {number}")
-        found_s = rough.step_s(variant)
+        found_s = rough.step_s(variant, step_s)
         if found_s < step_s:
             best, step_s = variant, found_s
     if best is None or request.over:
