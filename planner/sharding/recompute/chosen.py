@@ -28,8 +28,11 @@ T = TypeVar("T", bound=Found)
 class Rough(Protocol):
     """Plans of variants on the mesh of a plan, without a proof."""
 
-    def step_s(self, variant: Variant) -> float:
-        """Predicted seconds of a step; infinite if no plan that fits is found."""
+    def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
+        """Predicted seconds of a step; infinite if no plan that fits is found.
+
+        The search ends once none is below the cutoff; the step is then that of any plan.
+        """
         ...
 
     def saving_s(self) -> float:

@@ -23,7 +23,7 @@ from planner.common.options import Options
 from planner.common.request import Request
 from planner.common.stop import Stop
 from planner.sharding.plan_program import ROUNDING, One, plan_traced
-from planner.sharding.recompute.choose import LEAST_GAIN, _better
+from planner.sharding.recompute.choose import LEAST_GAIN, WORTH, _better
 from planner.sharding.recompute.chosen import Chosen
 from planner.sharding.recompute.every_choice import best_of_every
 from planner.sharding.recompute.rough_plans import RoughPlans
@@ -158,7 +158,7 @@ def test_every_choice_has_a_rough_plan_and_the_fastest_are_planned() -> None:
     asked: list[str] = []
 
     class Quick:
-        def step_s(self, variant: Variant) -> float:
+        def step_s(self, variant: Variant, cutoff_s: float = float("inf")) -> float:
             return steps[digest(variant.traced.graph)] - 0.25  # less than the plan takes
 
         def saving_s(self) -> float:
@@ -250,9 +250,11 @@ def test_rough_plans_leave_time_for_the_search_of_the_best(
     monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: now[0]))
     request = Request(parse_cluster("2xh100"), Options(time_limit_s=100.0), start=0.0)
 
-    def step_s(variant: Variant) -> float:
+    def step_s(variant: Variant, cutoff_s: float = float("inf")) -> float:
         now[0] += each_s
-        return steps_s[variant.states[0]]
+        number = variant.states[0]
+        assert cutoff_s == min([1.0 - WORTH, *steps_s[:number]])  # the best so far
+        return steps_s[number]
 
     def search(variant: Variant, limit_s: float) -> Priced:
         asked.append(steps_s[variant.states[0]])
