@@ -45,6 +45,7 @@ from planner.sharding.ordering.rows import as_ordered
 from planner.sharding.plan_program import program_for
 from planner.sharding.problem.program import InFlight, Program
 from planner.sharding.search.context import Candidate
+from planner.sharding.search.hand_written import best_within
 from planner.sharding.search.on_mesh import MeshSearch
 from planner.sharding.search.over_meshes import Search
 from planner.training.training import Training
@@ -174,7 +175,7 @@ def _planned(
         facts.traffic = with_copies(facts.flat, facts.traffic, degrees.copied_bytes)
     mesh_search = MeshSearch(Search(program, request).scope, Mesh(degrees.axes))
     limits = limits_of(mesh_search, program, degrees, width)
-    found = mesh_search.by_hand("given", limits)
+    found = best_within(mesh_search, "given", limits)
     if found is None:
         raise ValueError(f"{degrees}: no strategy of some operation is within these degrees")
     return found

@@ -242,7 +242,8 @@ class OpenDivisions:
         while self._begun and self._begun[0][0] < limit_s and self.listed <= MOST_LISTED:
             if self._go_on() is not None:
                 break
-        some = [one for bound_s, _, one in nsmallest(AT_ONCE, self._whole) if bound_s < limit_s]
+        near = nsmallest(AT_ONCE, self._whole)
+        some = [one for k, (bound_s, _, one) in enumerate(near) if k == 0 or bound_s < limit_s]
         self._schedule([one for one in some if not self._is_scheduled(one)])
 
     def floors_of(self, count: int, size: int) -> Floors:

@@ -163,7 +163,19 @@ class ListingInTurn:
 
     @cached_property
     def _rest_s(self) -> tuple[Floats, Floats]:
-        """T, and a, of what is left from each place on, as one stage."""
+        """The least sums of T, and of a, over stages of what is left from each place on.
+
+        One stage may take longer than its parts, each of which has its own kind of recomputation:
+
+            S(i) = min over j > i of  T(i, j) + S(j)
+        """
         floors: Floors = self.listing.floors[self.size]
-        step_s, both_s = (np.append(each[:-1, -1], 0.0) for each in (floors.step_s, floors.both_s))
-        return step_s, both_s
+        return least_sums_s(floors.step_s), least_sums_s(floors.both_s)
+
+
+def least_sums_s(seconds: Floats) -> Floats:
+    """The least sum of seconds of runs from each place to the last, [first place, last place]."""
+    found = np.zeros(len(seconds))
+    for i in reversed(range(len(seconds) - 1)):
+        found[i] = (seconds[i, i + 1 :] + found[i + 1 :]).min()
+    return found

@@ -115,17 +115,29 @@ class HandWritten:
             scope.say(f"baseline {', '.join(one.names)} on {one.search.mesh}")
             if scope.out_of_time and scope.request.options.baseline is None:
                 scope.late = True
-                for name in one.names:  # whether they fit is not known
-                    if name in self.table and not self.table[name].fits:
-                        del self.table[name]
+                self._forget(one.names)
                 continue
-            found = self._made_to_fit(one)
+            found = self.made_to_fit_one(one)
             if found is not None:
                 self._note(one, found)
                 yield from (replace(found, name=name) for name in one.names)
 
-    def _made_to_fit(self, one: _Priced) -> Candidate | None:
-        """A plan that fits with its transient buffers; None if there is none, or none is wanted."""
+    def leave_unknown(self) -> None:
+        """Leaves out of the table those that might be made to fit, once that is not tried."""
+        for one in self.excessive:
+            self._forget(one.names)
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:  # whether they fit is not known
+            if name in self.table and not self.table[name].fits:
+                del self.table[name]
+
+    def made_to_fit_one(self, one: _Priced) -> Candidate | None:
+        """A plan that fits with its transient buffers; None if there is none, or none is wanted.
+
+        Args:
+            one: a plan that exceeds the memory limit.
+        """
         search, name, limit = one.search, one.names[0], one.search.scope.limit
         if one.left.least_peak() > limit:
             return None
@@ -133,7 +145,8 @@ class HandWritten:
         if held is not None and not self._wanted(one.names, held.solution.bound):
             return None
         first = held or one.found
-        further = COMBINED if self._may_be_best(first.solution.bound) else ROUGH
+        more = self._may_be_best(first.solution.bound) and not search.scope.out_of_time
+        further = COMBINED if more else ROUGH
         if not _fits(search, first):
             return search.room.fitting(name, one.limits, one.left, first, further)
         again = _solved(one, limit, COMBINED) if further is COMBINED else None
@@ -158,6 +171,21 @@ class HandWritten:
         """Whether a plan may be the best of all hand-written ones."""
         best_s = min((row.step_s for row in self.table.values() if row.fits), default=0.0)
         return bound_s < best_s * (1 - COMBINED.tolerance)
+
+
+def best_within(search: MeshSearch, name: str, limits: Limits) -> tuple[Candidate, bool] | None:
+    """The best plan within limits on a mesh, and whether it fits in memory; None if there is none.
+
+    Args:
+        search: on the mesh.
+        name: of the plan.
+        limits: on ops and values.
+    """
+    one = _priced(search, (name,), limits)
+    if one is None or _fits(search, one.found):
+        return one and (one.found, True)
+    made = HandWritten().made_to_fit_one(one) if one.found.builder is search.builder else None
+    return (one.found, False) if made is None else (made, True)
 
 
 def _fits(search: MeshSearch, found: Candidate) -> bool:

@@ -130,8 +130,11 @@ class Search:
         try:
             self._search(seen)
         except KeyboardInterrupt:
-            if not self.request.interruption.kept(found=bool(self._fitting(seen.found))):
+            asked, fitting = self.options.baseline, self._fitting(seen.found)
+            known = [one for one in fitting if asked in (None, one.name)]
+            if not self.request.interruption.kept(found=bool(known)):
                 raise
+            seen.by_hand.leave_unknown()
         return self._outcome(seen)
 
     def lower_bound_s(self) -> float:
@@ -148,7 +151,7 @@ class Search:
         for searcher, least_s in self._in_order(shapes, fine):
             some = bool(bounds) or (self.scope.out_of_time and bool(self._fitting(found)))
             if some and self.scope.ending:
-                bounds.append(least_s)
+                bounds.extend([least_s] if searcher.mesh.sizes in fine else [])
                 self.scope.late |= self.scope.out_of_time
                 continue
             seen.searchers.append(searcher)

@@ -14,7 +14,7 @@ from costmodel import parse_cluster
 from planner.pipeline.divide.critical_paths import Tasks
 from planner.pipeline.divide.dynamic_programme import Machine
 from planner.pipeline.divide.listing import Begun, Floors, Least, Listing, Parts, least_step_s
-from planner.pipeline.divide.listing_in_turn import ListingInTurn
+from planner.pipeline.divide.listing_in_turn import ListingInTurn, least_sums_s
 from planner.pipeline.divide.simulated import table_of
 from planner.pipeline.divide.transfers import crossed, entry_s, links_of
 from planner.pipeline.schedule import (
@@ -160,3 +160,13 @@ def test_no_schedule_is_faster_than_the_bound(
         for f, b, w, u in zip(forward, back, weight, once, strict=True)
     ]  # fmt: skip
     assert least_step_s(stages, moved, group, count) <= step_s * (1 + 1e-9)
+
+
+def test_what_is_left_takes_at_least_its_best_parts() -> None:
+    seconds = np.random.default_rng(0).random((6, 6))
+    sums = least_sums_s(seconds)
+    for first in range(6):
+        between = range(first + 1, 5)
+        inner = [some for n in range(5) for some in itertools.combinations(between, n)]
+        every = [itertools.pairwise((first, *some, 5)) for some in inner] if first < 5 else [()]
+        assert math.isclose(sums[first], min(sum(seconds[at] for at in some) for some in every))

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from types import SimpleNamespace
 from typing import Any, cast
 
 import optax
 import pytest
 
-from planner import Options, Plan, plan
+from planner import Interrupted, Options, Plan, plan
 from planner.sharding.search.baselines import Baseline
 from planner.sharding.search.context import Candidate
 from planner.sharding.search.hand_written import HandWritten
@@ -60,7 +62,7 @@ def test_plans_slower_than_the_same_on_another_mesh_are_left_out(
         seen.append(one)
         return None
 
-    monkeypatch.setattr(HandWritten, "_made_to_fit", noted)
+    monkeypatch.setattr(HandWritten, "made_to_fit_one", noted)
     one = excessive("fsdp", bound_s)
     assert not [*HandWritten({"fsdp": Baseline(FITS_S, 1.0, True)}, [one]).made_to_fit()]
     assert seen == [one] * tried
@@ -75,3 +77,21 @@ def test_what_is_not_known_once_the_time_is_over_is_not_in_the_table() -> None:
     assert not [*HandWritten(table, cast(Any, [one, again, fits])).made_to_fit()]
     assert [*table] == ["zero-1"]
     assert one.search.scope.late
+
+
+def test_what_is_not_known_after_an_interruption_is_not_in_the_table() -> None:
+    free = training()
+    limit = int(0.7 * max(row.peak_bytes for row in free.baselines.values()))
+    pressed: list[str] = []
+
+    def heard(line: str) -> None:
+        if line.startswith("mesh x=2,y=2,z=2: best step") and not pressed:
+            pressed.append(line)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted) as caught:
+        training(memory_bytes=limit, progress=heard)
+    stopped = caught.value.plan
+    whole = training(memory_bytes=limit).baselines
+    for name, row in stopped.baselines.items():
+        assert row.fits or not whole[name].fits, name
