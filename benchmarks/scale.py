@@ -92,7 +92,8 @@ def line(row: Row, found: dict[str, Any]) -> str:
     if "error" in found:
         return f"{head} {found['error']} |"
     s, hand = found["seconds"], found["by_hand_s"]
-    ratio = f"{hand / found['step_s']:.2f}x" if hand else "none fits"
+    none = "none in time" if found["stop"] == "TIME_LIMIT" else "none fits"
+    ratio = f"{hand / found['step_s']:.2f}x" if hand else none
     return (
         f"{head} {found['ops']} | {found['decided']} | {s['trace']:.1f} | {s['build']:.1f} "
         f"| {s['solve']:.1f} | {found['cpu_s']:.1f} | {found['wall_s']:.1f} "
