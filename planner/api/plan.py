@@ -79,7 +79,7 @@ def plan(
         BadProfileError: if the cluster is unknown or its description is malformed.
     """
     start, wanted = time.monotonic(), options_of(options, settings)
-    if not {*SCHEDULES}.issuperset(wanted.schedules):
+    if not {*SCHEDULES}.issuperset(wanted.schedules):  # the usual ones need no list of all others
         pipeline.schedule.check_pipelines(wanted.schedules)
     interruption = Interruption(keeps=True)
     say = interruption.checked(heard(progress))

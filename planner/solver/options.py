@@ -50,5 +50,7 @@ REFINED = SolveOptions(tolerance=1e-3, budget=replace(QUICK, steps=320))
 FURTHER = replace(DEFAULT, rounds=12, kernels=2)
 # For a quick bound, which orders several problems.
 GLIMPSE = SolveOptions(budget=replace(QUICK, steps=8, window_solves=1))
-# For the moments at which plans exceed the memory limit, where not all are watched.
+# For the moments at which plans exceed the memory limit, where not all are watched. For twelve
+# layers of GPT-175B with 1,024 devices in one axis three full solves and seven of these take 18 s,
+# eleven full ones took 57, with a bound 0.15 % below the best choice in both.
 MOMENTS = replace(QUICK, window_solves=1)

@@ -25,6 +25,7 @@ from .pinned import wished
 class _Priced:
     """A hand-written plan on a mesh, without a memory limit.
 
+    search: on that mesh.
     names: of the recipes that allow the same.
     limits, left: its limits, and the problem within them.
     found: the best plan within them.

@@ -31,7 +31,9 @@ from ..problem import Edge, Floats
 MOST_NODES, MOST_ENTRIES = 3_000, 300_000
 MOST_NEIGHBOURS = 30
 AT_ONCE = 2**18  # cells that are added up in one go
-REORDERED = 4096  # cells from which on another order of variables saves more than it takes
+# Cells from which on another order of variables saves more than it takes: of 4,004 tables of plans
+# of small GPTs and Llamas.
+REORDERED = 4096
 Scope = tuple[int, ...]
 _Content = dict[tuple[tuple[int, ...], bytes], int]
 

@@ -152,7 +152,9 @@ def _edges(flat: Flat, by: Remap, base: Ints, cost: Floats) -> tuple[Ints, Ints,
     lone, members, group, ends = _grouped(a, b, len(by.sizes))
     _add_loops(lone, u, v, a, b, flat.table, flat.pool, sizes, by.at, by.option, counts, base, cost)
     through = _signatures(by.at, by.option, counts, sizes)
-    firsts, kind = _kinds(flat.table, through, u, v, a, b, members, group)
+    single = _alike(flat.table, through, u, v, a, b, members)
+    _sort_within(single, group)
+    firsts, kind = _kinds(single, group)
     wide = by.sizes[ends[:, 0]] * by.sizes[ends[:, 1]]
     only = members[group[firsts]]
     same = (group[firsts + 1] - group[firsts] == 1) & (a[only] < b[only])
@@ -253,10 +255,8 @@ def _signatures(at: Ints, option: Ints, counts: Ints, sizes: Ints) -> Ints:
 
 
 @compiled
-def _kinds(  # noqa: C901
-    table: Ints, through: Ints, u: Ints, v: Ints, a: Ints, b: Ints, members: Ints, group: Ints
-) -> tuple[Ints, Ints]:
-    """The first new edge of each kind, and the kind of each; equal kinds, equal tables.
+def _alike(table: Ints, through: Ints, u: Ints, v: Ints, a: Ints, b: Ints, members: Ints) -> Ints:
+    """A number for the way in which each table is read; equal numbers, equal costs.
 
     Args:
         table: where the costs of each old edge begin.
@@ -265,14 +265,12 @@ def _kinds(  # noqa: C901
         v: its second end.
         a: new node of the first end of each old edge.
         b: that of the second end.
-        members: old edges that become part of a new one, new edge by new edge.
-        group: where each new edge begins in `members`.
+        members: old edges that become part of a new one.
     """
     room = 1
     while room < 2 * len(members):
         room *= 2
-    # members whose tables are read alike have one number; of each new edge in ascending order
-    slots, single = np.full(room, -1), np.empty(len(members), np.int64)
+    slots, found = np.full(room, -1), np.empty(len(members), np.int64)
     for n in range(len(members)):
         e = members[n]
         mixed = (table[e] % HASHED * 31 + through[u[e]]) % HASHED
@@ -288,18 +286,37 @@ def _kinds(  # noqa: C901
             slot = (slot + 1) % room
         if slots[slot] < 0:
             slots[slot] = n
-        single[n] = slots[slot]
-    count = len(group) - 1
-    slots[:] = -1
+        found[n] = slots[slot]
+    return found
+
+
+@compiled
+def _sort_within(numbers: Ints, group: Ints) -> None:
+    """Sorts the numbers of each group, which are few."""
+    for g in range(len(group) - 1):
+        for n in range(group[g] + 1, group[g + 1]):
+            one, m = numbers[n], n
+            while m > group[g] and numbers[m - 1] > one:
+                numbers[m] = numbers[m - 1]
+                m -= 1
+            numbers[m] = one
+
+
+@compiled
+def _kinds(single: Ints, group: Ints) -> tuple[Ints, Ints]:
+    """The first new edge of each kind, and the kind of each; equal kinds, equal tables.
+
+    Args:
+        single: numbers of tables, new edge by new edge, see `_alike`; sorted within each.
+        group: where each new edge begins among them.
+    """
+    room = 1
+    while room < 2 * len(single):
+        room *= 2
+    count, slots = len(group) - 1, np.full(room, -1)
     firsts, kind, made = np.empty(count, np.int64), np.empty(count, np.int64), 0
     for g in range(count):
         begin, end = group[g], group[g + 1]
-        for n in range(begin + 1, end):
-            one, m = single[n], n
-            while m > begin and single[m - 1] > one:
-                single[m] = single[m - 1]
-                m -= 1
-            single[m] = one
         mixed = end - begin
         for n in range(begin, end):
             mixed = (mixed * 31 + single[n]) % HASHED
