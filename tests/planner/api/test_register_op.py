@@ -65,7 +65,7 @@ def test_a_callback_is_called_with_the_rows_of_each_device() -> None:
         return jax.pure_callback(on_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
     rows = register_op(called, factors="r c! -> r c!")
-    quick(lambda w, x: rows(x @ w) @ w.T, W, X).compile()(W, X)
+    jax.block_until_ready(quick(lambda w, x: rows(x @ w) @ w.T, W, X).compile()(W, X))
     assert seen == {(8, 32)}
     seen.clear()
     same(lambda w, x: rows(x @ w) @ w.T, W, X)
