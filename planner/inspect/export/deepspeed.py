@@ -1,10 +1,15 @@
-"""`deepspeed`: a ds_config.json."""
+"""`deepspeed`: a ds_config.json.
+
+Keys of `activation_checkpointing`: deepspeedai/DeepSpeed 077e6740,
+`deepspeed/runtime/activation_checkpointing/config.py`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .degrees import EXPERT, IDLE, SEQUENCE, TENSOR, degrees
+from .kept import HOST, INPUT
 from .record import Exported, Subject, json_bytes
 
 
@@ -31,9 +36,17 @@ def deepspeed(subject: Subject) -> Exported:
     if d.degree(EXPERT) > 1:
         notes.append(f"expert parallelism of {d.degree(EXPERT)} is set where the model is built: "
                      f"deepspeed.moe.layer.MoE(..., ep_size={d.degree(EXPERT)})")  # fmt: skip
-    if d.recompute != "none":
-        config["activation_checkpointing"] = {"partition_activations": False}
-        notes.append(f"recomputation ({d.recompute}) is set where the model is built")
+    if d.kept.kind != "none" or d.kept.those(HOST):
+        inputs = d.kept.kind == "full" and INPUT in d.kept.those(HOST)
+        config["activation_checkpointing"] = {
+            "partition_activations": False, "cpu_checkpointing": inputs
+        }  # fmt: skip
+        notes.append("what is computed again is set where the model is built, by "
+                     "deepspeed.checkpointing.checkpoint around parts of its layers; in the plan: "
+                     f"{'; '.join(d.kept.texts())}")  # fmt: skip
+        if d.kept.those(HOST) - ({INPUT} if inputs else set[str]()):
+            notes.append("of activations, DeepSpeed sends the inputs of checkpointed layers to the "
+                         "host, and nothing else")  # fmt: skip
     if d.pipeline > 1:
         notes.append(f"{d.pipeline} stages: pass num_stages={d.pipeline} to PipelineModule")
     if d.batch != config["train_batch_size"]:

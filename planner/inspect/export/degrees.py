@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ir import Graph
+from msgspec.structs import replace
 
 from ...common.units_text import bytes_text
 from ...sharding.cost.account import Collective
 from ..analysed_plan import AnalysedPlan
+from .edits import edits
+from .kept import Kept, kept, state_on_host
 from .origin import origin
 
 DATA, SEQUENCE, EXPERT, TENSOR, IDLE = "data", "sequence", "expert", "tensor", "idle"
@@ -31,7 +33,8 @@ class Degrees:
         axes, as Megatron's sequence parallelism does.
     batch: examples of a step; 0 if the program has no batch.
     dtype: element type of most products.
-    recompute: none, selective (no product is done again) or full.
+    kept: what the backward pass has of the forward pass.
+    state_on_host: share of the optimizer's state [bytes] that is on the host between steps.
     pipeline: number of stages.
     notes: decisions that the degrees do not express.
     """
@@ -43,7 +46,8 @@ class Degrees:
     batch: int
     microbatches: int
     dtype: str
-    recompute: str
+    kept: Kept
+    state_on_host: float
     pipeline: int
     notes: tuple[str, ...]
 
@@ -95,7 +99,8 @@ def degrees(analysed: AnalysedPlan) -> Degrees:
     return Degrees(
         meaning, dict(analysed.program.mesh), zero, _sequence_parallel(analysed, tensor),
         _batch(analysed), analysed.program.microbatches, _dtype(analysed),
-        _recompute(analysed.graph), 1, (*notes, *more),
+        kept(analysed), state_on_host(analysed), 1,
+        (*notes, *more, *_edited(analysed)),
     )  # fmt: skip
 
 
@@ -137,6 +142,12 @@ def _features(analysed: AnalysedPlan) -> set[object]:
         if isinstance(v, int) and origin(analysed, v) in held
         for d in range(analysed.flat.values[v].type.rank)
     }
+
+
+def _edited(analysed: AnalysedPlan) -> Iterator[str]:
+    """Texts of what the plan changes in the program, beside what `kept` says."""
+    program = replace(analysed.program, recomputed=None, hosted=(), host_bytes=0.0)
+    yield from (edit.text for edit in edits(program))
 
 
 # --- ZeRO ----------------------------------------------------------------------------------------
@@ -214,20 +225,3 @@ def _dtype(analysed: AnalysedPlan) -> str:
             name = analysed.flat.values[operands[0]].type.dtype
         spent[name] = spent.get(name, 0.0) + seconds
     return max(sorted(spent), key=lambda name: spent[name], default="float32")
-
-
-def _recompute(graph: Graph) -> str:
-    found = "none"
-    for node in graph.nodes:
-        for body in node.bodies:
-            inner = _recompute(body)
-            if node.op == "remat":
-                inner = "full" if _has_product(body) else "selective"
-            found = max(found, inner, key=("none", "selective", "full").index)
-    return found
-
-
-def _has_product(graph: Graph) -> bool:
-    return any(
-        node.op == "dot_general" or any(map(_has_product, node.bodies)) for node in graph.nodes
-    )

@@ -20,6 +20,11 @@ class Edit:
     what: str
     without: str
 
+    @property
+    def text(self) -> str:
+        """What to see to where the program runs otherwise."""
+        return f"the plan {self.what}: see that yours does too"
+
 
 def edits(program: ProgramPlan) -> Iterator[Edit]:
     """The changes of a plan, the first ones first."""

@@ -1,4 +1,8 @@
-"""`maxtext`: settings of MaxText, as a YAML file that is given beside base.yml."""
+"""`maxtext`: settings of MaxText, as a YAML file that is given beside base.yml.
+
+Policies and names of tensors: AI-Hypercomputer/maxtext e591f30c, 2026-08-22:
+`src/maxtext/configs/base.yml`, `layers/decoders.py` (`get_remat_policy`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Mapping
 
 from ..analysed_plan import AnalysedPlan
 from .degrees import DATA, EXPERT, IDLE, SEQUENCE, TENSOR, Degrees, degrees
+from .kept import AGAIN, HOST, INPUT, KEPT, MIXED, Kept
 from .record import Exported, Subject
 
 _AXIS = {DATA: "data", SEQUENCE: "context", EXPERT: "expert", TENSOR: "tensor", IDLE: "data"}
@@ -23,13 +28,11 @@ def maxtext(subject: Subject) -> Exported:
     lines.append(f"per_device_batch_size: {_per_device(analysed, d):g}")
     lines.append(f"gradient_accumulation_steps: {d.microbatches}")
     lines.append(f"dtype: {d.dtype}")
-    lines.append(f"remat_policy: {_remat(d)}")
+    lines += _remat(d.kept, notes)
     if analysed.program.host_states:
         lines.append("optimizer_memory_host_offload: True")
         notes.append(f"the plan keeps {len(analysed.program.host_states)} arrays of state on the "
                      "host, MaxText all of the optimizer's")  # fmt: skip
-    if d.recompute == "selective":
-        notes.append("MaxText has several policies that save products; save_qkv_proj is one")
     if d.zero in (1, 2):
         notes.append(f"ZeRO-{d.zero} has no setting: parameters are whole over {DATA} axes here, "
                      "optimizer state too")  # fmt: skip
@@ -61,5 +64,32 @@ def _per_device(analysed: AnalysedPlan, d: Degrees) -> float:
     return d.batch / (analysed.cluster.num_devices * d.microbatches) if d.batch else 1.0
 
 
-def _remat(d: Degrees) -> str:
-    return {"none": "minimal", "selective": "save_qkv_proj", "full": "full"}[d.recompute]
+# part of a layer -> the name that MaxText gives its result
+_NAMES = {
+    INPUT: "decoder_layer_input", "query": "query_proj", "key": "key_proj", "value": "value_proj",
+    "key-value": "kv_proj", "query-key-value": "qkv_proj", "attention": "context",
+    "attention-out": "out_proj", "mlp-in": "mlpwi", "mlp-gate": "mlpwi_0", "mlp-up": "mlpwi_1",
+    "mlp-out": "mlpwo",
+}  # fmt: skip
+_WHERE = {KEPT: "device", AGAIN: "remat", HOST: "offload", MIXED: "remat"}
+
+
+def _remat(kept: Kept, notes: list[str]) -> list[str]:
+    """A policy by name where one is the plan's, else one for each tensor.
+
+    What has no name of MaxText is computed again, which needs no more memory.
+    """
+    if kept.kind == "full" and not kept.those(HOST):
+        return ["remat_policy: full"]
+    notes.append("MaxText computes all light operations again, such as norms and activations")
+    notes += kept.others
+    if kept.those(MIXED):
+        notes.append(f"not alike in all layers: {', '.join(sorted(kept.those(MIXED)))}")
+    if kept.kind == "none" and not kept.those(HOST):
+        return ["remat_policy: minimal_with_context"]
+    if not kept.parts:
+        notes.append("the plan computes some products again; which of MaxText's tensors they are "
+                     "is not known, so that all are")  # fmt: skip
+        return ["remat_policy: full"]
+    tensors = [f"{_NAMES[part]}: '{_WHERE[state]}'" for part, state in kept.parts.items()]
+    return ["remat_policy: custom", *tensors]

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from .degrees import EXPERT, SEQUENCE, TENSOR, Degrees, degrees
+from .megatron_memory import Field, distributed, model_fields, optimizer_fields
 from .record import Exported, Subject, json_bytes
 
 FORMAT = "meshwright-megatron"
 # Of Megatron-FSDP, by the stage of ZeRO.
 STRATEGY = {2: "optim_grads", 3: "optim_grads_params"}
-FULL = "which layers are recomputed is not read off the program: all of them are"
 NO_MODEL = "the model itself (layers, heads, sizes) is not part of a plan"
 _DTYPE = {"bfloat16": ("--bf16",), "float16": ("--fp16",)}
-_RECOMPUTE = {
-    "none": (),
-    "selective": ("--recompute-granularity", "selective"),
-    "full": (
-        "--recompute-granularity", "full", "--recompute-method", "uniform",
-        "--recompute-num-layers", "1",
-    ),
-}  # fmt: skip
 
 
 def megatron(subject: Subject) -> Exported:
@@ -27,15 +21,27 @@ def megatron(subject: Subject) -> Exported:
     world size = tensor x pipeline x context x data; experts are spread over data ranks.
     """
     d = degrees(subject.analysed)
-    notes = [*d.notes, *([FULL] if d.recompute == "full" else []), NO_MODEL]
+    notes = list(d.notes)
+    words = arguments(d, notes)
+    notes.append(NO_MODEL)
     data = {"format": FORMAT, "version": 1, "world_size": subject.analysed.cluster.num_devices,
-            "arguments": arguments(d), "not_expressed": notes}  # fmt: skip
+            "arguments": words, "not_expressed": notes}  # fmt: skip
     return Exported(json_bytes(data), (), tuple(notes))
 
 
-def arguments(d: Degrees) -> list[str]:
-    """Words of the command line."""
-    return [*_degrees(d), *_zero(d.zero), *_DTYPE.get(d.dtype, ()), *_RECOMPUTE[d.recompute]]
+def arguments(d: Degrees, notes: list[str]) -> list[str]:
+    """Words of the command line; `notes` gets what they do not say."""
+    return [
+        *_degrees(d), *_zero(d), *_DTYPE.get(d.dtype, ()), *_words(model_fields(d.kept, notes)),
+        *_words(optimizer_fields(d, notes)),
+    ]  # fmt: skip
+
+
+def _words(fields: Mapping[str, Field]) -> Iterator[str]:
+    for name, value in fields.items():
+        yield f"--{name.replace('_', '-')}"
+        if not isinstance(value, bool):
+            yield from value if isinstance(value, tuple) else (str(value),)
 
 
 def _degrees(d: Degrees) -> list[str]:
@@ -53,12 +59,10 @@ def _degrees(d: Degrees) -> list[str]:
     return found
 
 
-def _zero(stage: int) -> list[str]:
-    if stage == 0:
-        return []
-    if stage == 1:
-        return ["--use-distributed-optimizer"]
+def _zero(d: Degrees) -> list[str]:
+    if d.zero < 2:
+        return ["--use-distributed-optimizer"] if distributed(d) else []
     return [
         "--use-distributed-optimizer", "--use-megatron-fsdp", "--data-parallel-sharding-strategy",
-        STRATEGY[stage], "--no-gradient-accumulation-fusion", "--ckpt-format", "fsdp_dtensor",
+        STRATEGY[d.zero], "--no-gradient-accumulation-fusion", "--ckpt-format", "fsdp_dtensor",
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from ...files.plan_file import PlanFile
 from ...pipeline.file_schedule import schedule_file, transfers
 from ..analysed_plan import AnalysedPlan
 from .degrees import Degrees, degrees
+from .kept import AGAIN, Kept
 from .megatron import arguments
 from .megatron_bridge import text
 from .record import Exported, json_bytes
@@ -98,10 +99,11 @@ def _traffic(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
 def _megatron(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
     """Megatron-LM's arguments, where all stages are split alike."""
     one, notes = _alike(file, programs, "Megatron-LM")
+    words = arguments(one, notes)
     devices = Cluster.from_dict(file.joined.cluster).num_devices
     data = {
         "format": "meshwright-megatron", "version": 1, "world_size": devices,
-        "arguments": arguments(one), "not_expressed": notes,
+        "arguments": words, "not_expressed": notes,
     }  # fmt: skip
     return Exported(json_bytes(data), (), tuple(notes))
 
@@ -109,7 +111,8 @@ def _megatron(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
 def _megatron_bridge(file: PlanFile, programs: Sequence[AnalysedPlan]) -> Exported:
     """Overrides of Megatron-Bridge, where all stages are split alike."""
     one, notes = _alike(file, programs, "Megatron-Bridge")
-    return Exported(text(one, notes), (), tuple(notes))
+    data = text(one, notes)
+    return Exported(data, (), tuple(notes))
 
 
 def _alike(
@@ -133,7 +136,7 @@ def _alike(
     one = replace(
         found[0], pipeline=len(file.groups), microbatches=joined.microbatches,
         batch=found[0].batch * joined.microbatches,
-        recompute={"stage": "full"}.get(recompute, recompute),
+        kept=_KEPT[recompute],
     )  # fmt: skip
     notes = [*one.notes, f"the schedule is {joined.schedule}, {runtime}'s is 1F1B"]
     if len({b - a for a, b in zip(file.cuts, file.cuts[1:], strict=False)}) > 1:
@@ -144,6 +147,12 @@ def _alike(
         notes.append(f"recomputation differs by stage: {', '.join(file.recompute)}")
     return one, notes
 
+
+# what stages compute again, in the terms of one program
+_KEPT = {
+    "none": Kept(), "selective": Kept("selective", {"attention": AGAIN}),
+    "full": Kept("full"), "stage": Kept("full"),
+}  # fmt: skip
 
 _MAKERS: Mapping[str, Callable[[PlanFile, Sequence[AnalysedPlan]], Exported]] = {
     "megatron": _megatron, "megatron-bridge": _megatron_bridge, "schedule": _schedule,

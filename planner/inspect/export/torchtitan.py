@@ -1,10 +1,16 @@
-"""`torchtitan`: settings of torchtitan, as a TOML file whose tables replace those of a recipe."""
+"""`torchtitan`: settings of torchtitan, as a TOML file whose tables replace those of a recipe.
+
+Modes and the products that `selective` keeps: pytorch/torchtitan b5bcd76c, 2026-08-21:
+`torchtitan/distributed/activation_checkpoint.py`. Since 9810191b (2026-02-23) its settings are
+Python, where the modes are None, SelectiveAC.Config() and FullAC.Config().
+"""
 
 from __future__ import annotations
 
 from ..analysed_plan import AnalysedPlan
 from ..layout import stores
 from .degrees import DATA, EXPERT, IDLE, SEQUENCE, TENSOR, Degrees, degrees
+from .kept import AGAIN, FULL, HOST, KEPT, MIXED, NONE, Kept
 from .record import Exported, Subject
 
 
@@ -38,8 +44,11 @@ def torchtitan(subject: Subject) -> Exported:
         f"global_batch_size = {d.batch or -1}",
         "",
         "[activation_checkpoint]",
-        f'mode = "{d.recompute}"',
+        *_checkpoint(d.kept, notes),
     ]
+    if d.state_on_host:
+        notes.append(f"{d.state_on_host:.1%} of the optimizer's state is on the host; torchtitan's "
+                     "enable_cpu_offload moves parameters and gradients too")  # fmt: skip
     if d.batch and examples * replicas * shards * d.microbatches != d.batch:
         notes.append(f"{d.batch} examples do not divide over {replicas * shards} replicas")
     lines += [f"# not expressed: {note}" for note in notes]
@@ -55,3 +64,31 @@ def _data(analysed: AnalysedPlan, d: Degrees) -> tuple[int, int]:
         elif kind == DATA:
             replicas *= d.sizes[axis]
     return replicas, shards
+
+
+# Of selective checkpointing by operation, which computes every second product again.
+_EVERY_SECOND = {
+    "query": KEPT, "key": AGAIN, "value": KEPT, "attention": KEPT, "attention-out": AGAIN,
+    "mlp-gate": KEPT, "mlp-up": AGAIN, "mlp-out": KEPT,
+}  # fmt: skip
+
+
+def _checkpoint(kept: Kept, notes: list[str]) -> list[str]:
+    """The mode; `selective` where that keeps no product with weights that the plan does not."""
+    if kept.kind == NONE and not kept.those(HOST):
+        return ['mode = "none"']
+    if kept.kind == FULL:
+        mode = ['mode = "full"']
+        differs = bool(kept.those(HOST) or kept.those(MIXED) or kept.others)
+    else:
+        left = kept.those(AGAIN) | kept.those(HOST) | kept.those(MIXED)
+        more = {part for part, state in _EVERY_SECOND.items() if state == KEPT and part in left}
+        op = bool(kept.parts) and not more - {"attention"}
+        mode = ['mode = "selective"', 'selective_ac_option = "op"'] if op else ['mode = "full"']
+        differs = kept.parts != _EVERY_SECOND
+    if differs:
+        notes.append("torchtitan computes again all of a layer, or every second product with "
+                     f"weights; in the plan: {'; '.join(kept.texts())}")  # fmt: skip
+    if kept.those(HOST):
+        notes.append("torchtitan has no setting for activations on the host")
+    return mode

@@ -63,5 +63,5 @@ def export_files(
         )  # fmt: skip
     write_files([*beside, (path, made.main)])
     changed = () if format_.needs_function else edits(analysed.program)
-    notes = (*made.notes, *(f"the plan {edit.what}: see that yours does too" for edit in changed))
+    notes = tuple(dict.fromkeys((*made.notes, *(edit.text for edit in changed))))
     return Written(name, (path, *(other for other, _ in beside)), notes)

@@ -161,6 +161,16 @@ def test_where_a_step_does_not_fit_its_state_waits_on_the_host(tmp_path: Path) -
     assert settings["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
     found.export("maxtext", tmp_path / "run.yml")
     assert "optimizer_memory_host_offload: True" in (tmp_path / "run.yml").read_text()
+    found.export("megatron", tmp_path / "megatron.json")
+    words = json.loads((tmp_path / "megatron.json").read_text())["arguments"]
+    states = [n for n, role in enumerate(found.program.roles) if role == "optimizer-state"]
+    sizes = [found.analysed.graph.inputs[n].type.nbytes for n in states]
+    away = [found.analysed.graph.inputs[n].type.nbytes for n in found.program.host_states]
+    share = float(words[words.index("--optimizer-offload-fraction") + 1])
+    assert share == pytest.approx(sum(away) / sum(sizes), abs=1e-4)
+    assert {"--optimizer-cpu-offload", "--use-distributed-optimizer"} <= {*words}
+    titan = found.export("torchtitan", tmp_path / "titan.toml")
+    assert any("optimizer's state is on the host" in note for note in titan.notes)
 
 
 def test_more_memory_is_never_slower_and_takes_less_of_the_host() -> None:
