@@ -15,9 +15,9 @@ from ir.analysis import FlatOp, FlatProgram, operand_types
 
 from ...files.program_plan import ProgramPlan
 from ..analysed_plan import AnalysedPlan
+from ..phases import BACKWARD, FORWARD, phases
 from ..products import NAMES
 from .layer_parts import Dataflow, layer_parts
-from .phases import BACKWARD, FORWARD, phases
 
 KEPT, AGAIN, HOST, MIXED = "kept", "computed again", "on the host", "not alike in all layers"
 NONE, SELECTIVE, FULL, PARTIAL = "none", "selective", "full", "partial"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..analysed_plan import AnalysedPlan
+from ..phases import phases
 from ..timeline import COLLECTIVE, Event, predicted
-from .phases import phases
 from .record import Exported, Subject, json_bytes
 from .schedule import groups
 

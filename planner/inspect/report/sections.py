@@ -11,6 +11,7 @@ from ...common.units_text import bytes_text, seconds_text
 from ...files.plan_file import StageRow
 from ..analysed_plan import AnalysedPlan
 from ..at_a_glance import Glance
+from ..kept_values import KEPT, left_to_backward
 from ..timeline import Predicted
 from .arguments import Group
 from .draw_layer import draw_block
@@ -23,6 +24,7 @@ from .runners import Runner
 
 MOST_ROWS = 200
 MOST_CAUSES = 15
+MOST_LEFT = 20
 
 
 def lead(glance: Glance) -> Markup:
@@ -208,8 +210,33 @@ def timeline(analysed: AnalysedPlan, step: Predicted) -> Markup:
                 step.memory, step.end_s, analysed.program.limit_bytes,
                 analysed.program.argument_bytes,
             ),
+            left(analysed),
         ]
     )  # fmt: skip
+
+
+def left(analysed: AnalysedPlan) -> Markup | None:
+    """What the forward pass leaves to the backward pass; None if there is none."""
+    found = left_to_backward(analysed)
+    if not found:
+        return None
+    rows = [
+        (
+            one.state, el("code", one.op), el("code", one.source), bytes_text(one.nbytes),
+            seconds_text(one.seconds) if one.seconds else "",
+        )
+        for one in found[:MOST_LEFT]
+    ]  # fmt: skip
+    kept = sum(one.nbytes for one in found if one.state == KEPT)
+    rest = len(found) - MOST_LEFT
+    about = (
+        f"When the forward pass ends, a device holds {bytes_text(kept)} of its results for the "
+        "backward pass. Bytes of what is computed again are what keeping it would take; seconds "
+        "are those of computing it again, or of its copies to the host and back."
+        + (f" {rest} smaller ones are left out." if rest > 0 else "")
+    )
+    head = ("state", "operation", "line", "bytes of a device", "seconds")
+    return join([el("p", about), table("Left to the backward pass", head, rows, numeric="   nn")])
 
 
 def causes(analysed: AnalysedPlan, step: Predicted) -> Markup:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..analysed_plan import AnalysedPlan
+from .analysed_plan import AnalysedPlan
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 
