@@ -22,8 +22,9 @@ the best of each (`--mesh free`, which takes hours).
 predicted and as XLA's GPU compiler reserves it; `offloaded` is `alternate` with its products on the
 host. No GPU is needed (`pip install 'meshwright[gpu-aot]'`).
 
-`states`: training steps that do not fit without state on the host, float32 with AdamW: Llama-3 8B
-on two H100 and Llama-2 7B on one, one sequence for each; predicted beside compiled likewise.
+`states`: training steps that do not fit without the host's memory, float32 with AdamW: Llama-3 8B
+on two H100 (activations there) and Llama-2 7B on one (state of the optimizer), one sequence for
+each; predicted beside compiled likewise.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def beside_compiled(name: str, found: Plan) -> dict[str, Any]:
 
 
 def states() -> list[Any]:
-    """Prints predicted beside compiled memory of steps with state on the host; returns the rows."""
+    """Prints predicted beside compiled memory of steps that need the host; returns the rows."""
     print(HEAD)
     rows: list[Any] = []
     for name, (model, cluster, sequences) in STATES.items():
@@ -189,7 +190,7 @@ def states() -> list[Any]:
             optimizer=adam(copies=False), pipeline="off", baselines=False, substitutions=False,
             padding=False,
         )  # fmt: skip
-        assert found.program.host_states
+        assert found.program.host_bytes
         rows.append(beside_compiled(name, found))
     return rows
 

@@ -15,7 +15,7 @@ from ir.analysis import FlatOp, FlatProgram, operand_types
 
 from ...files.program_plan import ProgramPlan
 from ..analysed_plan import AnalysedPlan
-from ..phases import BACKWARD, FORWARD, phases
+from ..phases import FORWARD, phases
 from ..products import NAMES
 from .layer_parts import Dataflow, layer_parts
 
@@ -63,9 +63,9 @@ def kept(analysed: AnalysedPlan) -> Kept:
     flow = Dataflow(flat, analysed.program.roles)
     numbers = [i for i, op in enumerate(flat.ops) if op.node.op in NAMES]
     forward = [i for i in numbers if phase[i] == FORWARD]
-    again = _again(flow, forward, [i for i in numbers if phase[i] == BACKWARD])
+    again = _again(flow, forward, [i for i in numbers if phase[i] != FORWARD])
     away, elsewhere = _on_host(flow, forward)
-    part_of = layer_parts(flow, forward)
+    part_of = layer_parts(flow, forward, lambda i: bool(analysed.words(i)))
     states = {i: HOST if i in away else AGAIN if i in again else KEPT for i in forward}
     found: dict[str, set[str]] = {}
     for i, part in sorted(part_of.items()):
@@ -118,22 +118,24 @@ def _kind(
     read = {j for i in forward for v in flow.inputs(ops[i]) for j in flow.made(v).products
             if ops[i].weight == ops[j].weight}  # fmt: skip
     left = [i for i in layers if i not in again]
-    last = all(part_of[i] == "mlp-out" if i in part_of else i not in read for i in left)
+    last = all(
+        part_of[i] in ("mlp-out", "expert-out") if i in part_of else i not in read for i in left
+    )
     return FULL if last else PARTIAL
 
 
 # --- computed again ------------------------------------------------------------------------------
 
 
-def _again(flow: Dataflow, forward: list[int], backward: list[int]) -> frozenset[int]:
+def _again(flow: Dataflow, forward: list[int], later: list[int]) -> frozenset[int]:
     """The products of the forward pass that the backward pass computes again."""
     ops = flow.flat.ops
     known: dict[Hashable, list[int]] = {}
     for i in forward:
         known.setdefault(_key(flow, ops[i]), []).append(i)
-    alike = {i: key for i in backward if (key := _key(flow, ops[i])) in known}
+    alike = {i: key for i in later if (key := _key(flow, ops[i])) in known}
     copies: dict[Hashable, list[int]] = {}
-    late = _of_gradients(flow, {i for i in backward if i not in alike}, alike)
+    late = _of_gradients(flow, {i for i in later if i not in alike}, alike)
     for i, key in alike.items():
         if i not in late:
             copies.setdefault(key, []).append(i)

@@ -6,15 +6,16 @@ Read off what reads what through light operations, in layers of a loop and writt
     scores, attention          products of activations with a softmax between them, or a kernel
     attention-out              reads attention alone
     mlp-in | mlp-gate, mlp-up  read by one product alone, which reads nothing else: mlp-out
+    expert-in, ...             the same of experts
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ir import ATTENTION, TO_HOST
+from ir import ATTENTION, GROUPED, TO_HOST
 from ir.analysis import FlatOp, FlatProgram
 
 from ..products import NAMES
@@ -76,8 +77,9 @@ class Dataflow:
         return [] if op.node.op in ATTENTION else [v for v in op.reads if v not in self.data]
 
     def inputs(self, op: FlatOp) -> list[int]:
-        """Operands that are no weights, at each position at which they are read."""
-        return [v for v in op.inputs if isinstance(v, int) and v in self.data]
+        """Operands that are no weights nor sizes of groups, at each position of them."""
+        read = op.inputs[:1] if op.node.op == GROUPED else op.inputs
+        return [v for v in read if isinstance(v, int) and v in self.data]
 
     def made(self, v: int) -> Made:
         """What a value is made of; carries of loops end the way back."""
@@ -120,12 +122,15 @@ class Dataflow:
         return frozenset(found)
 
 
-def layer_parts(flow: Dataflow, forward: Iterable[int]) -> dict[int, str]:
+def layer_parts(
+    flow: Dataflow, forward: Iterable[int], is_experts: Callable[[int], bool]
+) -> dict[int, str]:
     """Product -> the part of a layer that it is; absent if it is none.
 
     Args:
         flow: of the program.
         forward: products of the forward pass, flat numbers in order.
+        is_experts: whether a product is one of experts.
     """
     found = dict[int, str]()
     products = _Products(flow, forward)
@@ -139,7 +144,8 @@ def layer_parts(flow: Dataflow, forward: Iterable[int]) -> dict[int, str]:
             found.update({i: part} if part else {})
         elif products.sources[i] and products.sources[i] <= cores:
             found[i] = "attention-out"
-    found.update(products.of_mlps(found))
+    for i, part in products.of_mlps(found):
+        found[i] = part.replace("mlp", "expert") if is_experts(i) else part
     return found
 
 

@@ -69,7 +69,8 @@ _NAMES = {
     INPUT: "decoder_layer_input", "query": "query_proj", "key": "key_proj", "value": "value_proj",
     "key-value": "kv_proj", "query-key-value": "qkv_proj", "attention": "context",
     "attention-out": "out_proj", "mlp-in": "mlpwi", "mlp-gate": "mlpwi_0", "mlp-up": "mlpwi_1",
-    "mlp-out": "mlpwo",
+    "mlp-out": "mlpwo", "expert-in": "moe_mlpwi_0", "expert-gate": "moe_mlpwi_0",
+    "expert-up": "moe_mlpwi_1", "expert-out": "moe_mlpwo",
 }  # fmt: skip
 _WHERE = {KEPT: "device", AGAIN: "remat", HOST: "offload", MIXED: "remat"}
 

@@ -14,6 +14,7 @@ from .kept import AGAIN, FULL, HOST, INPUT, MIXED, NONE, Kept
 
 Field = str | int | bool | float | tuple[str, ...]
 _MLP = frozenset({"mlp-in", "mlp-gate", "mlp-up"})
+_EXPERTS = frozenset({"expert-in", "expert-gate", "expert-up"})
 _QKV = frozenset({"query", "key", "value", "key-value", "query-key-value"})
 _ALL: Mapping[str, Field] = {
     "recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1,
@@ -70,11 +71,14 @@ def distributed(d: Degrees) -> bool:
 
 def _modules(kept: Kept) -> tuple[str, ...]:
     again = kept.those(AGAIN)
-    mlp = _MLP & kept.parts.keys()
+
+    def all_of(parts: frozenset[str]) -> bool:
+        return bool(found := parts & kept.parts.keys()) and found <= again
+
     return tuple(
         name for name, whether in (
             ("core_attn", kept.attention_again or "attention" in again),
-            ("mlp", bool(mlp) and mlp <= again),
+            ("mlp", all_of(_MLP)), ("moe", all_of(_EXPERTS)),
         ) if whether
     )  # fmt: skip
 
@@ -83,7 +87,9 @@ def _unsaid(kept: Kept, modules: tuple[str, ...]) -> list[str]:
     """Parts that are computed again, for which there is no module."""
     if kept.kind in (NONE, FULL):
         return []
-    said = {"attention"} | (_MLP | {"mlp-out"} if "mlp" in modules else set[str]())
+    said = {"attention"}
+    said |= _MLP | {"mlp-out"} if "mlp" in modules else set[str]()
+    said |= _EXPERTS | {"expert-out"} if "moe" in modules else set[str]()
     found = sorted((kept.those(AGAIN) - said) | kept.those(MIXED))
     return found or ([] if modules else ["other products"])
 

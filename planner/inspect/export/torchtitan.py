@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..analysed_plan import AnalysedPlan
 from ..layout import stores
 from .degrees import DATA, EXPERT, IDLE, SEQUENCE, TENSOR, Degrees, degrees
-from .kept import AGAIN, FULL, HOST, KEPT, MIXED, NONE, Kept
+from .kept import AGAIN, FULL, HOST, INPUT, KEPT, MIXED, NONE, Kept
 from .record import Exported, Subject
 
 
@@ -82,7 +82,7 @@ def _checkpoint(kept: Kept, notes: list[str]) -> list[str]:
         differs = bool(kept.those(HOST) or kept.those(MIXED) or kept.others)
     else:
         left = kept.those(AGAIN) | kept.those(HOST) | kept.those(MIXED)
-        more = {part for part, state in _EVERY_SECOND.items() if state == KEPT and part in left}
+        more = {part for part in left if _EVERY_SECOND.get(part, KEPT) == KEPT} - {INPUT}
         op = bool(kept.parts) and not more - {"attention"}
         mode = ['mode = "selective"', 'selective_ac_option = "op"'] if op else ['mode = "full"']
         differs = kept.parts != _EVERY_SECOND

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from ir import Node
+from ir import GROUPED, Node
 
 from .passes import HEAVY
 from .saved import Key, Layer, Made
@@ -33,7 +33,8 @@ def chosen_by_kind(layers: Sequence[Layer], kind: str) -> frozenset[Key]:
         return frozenset()
     for layer in _inside(layers):
         if kind == "selective":
-            found |= layer.keys([node for node in layer.nodes if not _is_kept(node.node)])
+            heavy = _made_of_products(layer)
+            found |= layer.keys([node for node in layer.nodes if not _is_kept(node, heavy)])
             continue
         kept = () if layer.loop else cuts(layer, root_stride(layer))
         found |= layer.keys([node for node in layer.nodes if node not in kept])
@@ -45,13 +46,28 @@ def _inside(layers: Sequence[Layer]) -> list[Layer]:
     return loops or list(layers)
 
 
-def _is_kept(node: Node) -> bool:
-    if node.op != "dot_general":
-        return node.op == "conv_general_dilated"
-    numbers = node.attr("dimension_numbers")
-    assert isinstance(numbers, tuple)
-    batch = numbers[1]
-    return isinstance(batch, tuple) and not batch[0]
+def _is_kept(node: Made, heavy: Collection[int]) -> bool:
+    """Whether a node is a convolution or a product with weights, which those of experts batch."""
+    if node.node.op == "conv_general_dilated":
+        return True
+    if node.node.op not in ("dot_general", GROUPED):
+        return False
+    return not _has_batch(node.node) or any(v not in heavy for v in node.reads)
+
+
+def _has_batch(node: Node) -> bool:
+    numbers = node.attr("dimension_numbers") if node.op == "dot_general" else None
+    batch = numbers[1] if isinstance(numbers, tuple) else None
+    return not isinstance(batch, tuple) or bool(batch[0])
+
+
+def _made_of_products(layer: Layer) -> set[int]:
+    """The values that depend on a product of the layer."""
+    heavy: set[int] = set()
+    for node in layer.nodes:
+        if node.node.op in HEAVY or not heavy.isdisjoint(node.reads):
+            heavy.update(node.outs)
+    return heavy
 
 
 def root_stride(layer: Layer) -> int:
@@ -70,10 +86,7 @@ def narrow(layer: Layer) -> list[Made]:
     What is made of the inputs without products, such as casts of weights and masks, does not count.
     Of several narrow places without a product between them, the one of the fewest bytes is taken.
     """
-    heavy: set[int] = set()  # values that depend on a product
-    for node in layer.nodes:
-        if node.node.op in HEAVY or not heavy.isdisjoint(node.reads):
-            heavy.update(node.outs)
+    heavy = _made_of_products(layer)
     last: dict[int, int] = {}
     for i, node in enumerate(layer.nodes):
         last.update(dict.fromkeys((v for v in node.reads if v in heavy), i))

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from jax.ad_checkpoint import checkpoint_name as named
 
+from examples import moe
 from planner import plan
 from planner.inspect.export.kept import AGAIN, FULL, HOST, KEPT, PARTIAL, SELECTIVE, kept
 from tests.planner.programs import struct
@@ -179,3 +180,77 @@ def test_every_second_product_is_torchtitans_selective_mode(tmp_path: Path) -> N
     fewer = planned(model(jax.checkpoint_policies.save_only_these_names("query_proj")))
     settings = tomllib.loads(exported(fewer, "torchtitan", tmp_path))["activation_checkpoint"]
     assert settings["mode"] == "full"  # `selective` would keep what the plan does not
+
+
+EXPERTS = 4
+
+
+def with_experts(policy, *, grouped: bool):
+    """Layers of experts alone: each token goes to the expert of its place or of its choice."""
+
+    def products(x, w, sizes):
+        if grouped:
+            return jax.lax.ragged_dot(x, w, sizes)
+        split = x.reshape(EXPERTS, -1, x.shape[-1])
+        return jnp.einsum("etm,emf->etf", split, w).reshape(-1, w.shape[-1])
+
+    def body(x, w):
+        y = norm(x)
+        chosen = jnp.argmax(y @ w["router"], axis=-1)
+        order = jnp.argsort(chosen)
+        sizes = jnp.bincount(chosen, length=EXPERTS).astype(jnp.int32)
+        rows = y[order]
+        gate = named(products(rows, w["gate"], sizes), "moe_mlpwi_0")
+        up = named(products(rows, w["up"], sizes), "moe_mlpwi_1")
+        out = named(products(jax.nn.silu(gate) * up, w["down"], sizes), "moe_mlpwo")
+        return x + jnp.zeros_like(x).at[order].set(out), None
+
+    def loss(params, batch):
+        x = batch["x"].reshape(-1, WIDTH)
+        x, _ = jax.lax.scan(jax.checkpoint(body, policy=policy), x, params)
+        return jnp.mean((x - batch["y"].reshape(-1, WIDTH)) ** 2)
+
+    return loss
+
+
+def planned_experts(policy, recompute: str, *, grouped: bool):
+    shapes = {"router": (WIDTH, EXPERTS), "gate": (EXPERTS, WIDTH, FFN),
+              "up": (EXPERTS, WIDTH, FFN), "down": (EXPERTS, FFN, WIDTH)}  # fmt: skip
+    params = {name: struct(LAYERS, *shape) for name, shape in shapes.items()}
+    batch = {name: struct(ROWS, SEQ, WIDTH) for name in "xy"}
+    return plan(
+        with_experts(policy, grouped=grouped), params, batch, optimizer=optax.sgd(0.1),
+        recompute=recompute, pipeline="off", cluster="2xh100", mesh=(2,), baselines=False,
+        substitutions=False,
+    )  # fmt: skip
+
+
+def test_selective_recomputation_keeps_products_of_experts() -> None:
+    everything = jax.checkpoint_policies.everything_saveable
+    state = kept(planned_experts(everything, "selective", grouped=True).analysed)
+    assert {**state.parts} == dict.fromkeys(("expert-gate", "expert-up", "expert-out"), KEPT)
+    step, arguments, _ = moe.small()
+    state = kept(plan(step, *arguments, cluster="2xh100", recompute="selective", mesh=(2,),
+                      baselines=False, substitutions=False).analysed)  # fmt: skip
+    assert {"expert-in", "expert-out"} <= state.those(KEPT)
+    assert state.kind == SELECTIVE
+
+
+@pytest.mark.parametrize("grouped", [True, False], ids=["sorted", "slots"])
+@pytest.mark.parametrize("saved", [(), ("moe_mlpwi_0",)], ids=["nothing", "gate"])
+def test_experts_are_parts_of_their_own(saved, grouped: bool, tmp_path: Path) -> None:
+    policy = jax.checkpoint_policies.save_only_these_names(*saved)
+    found = planned_experts(policy, "written", grouped=grouped)
+    state = kept(found.analysed)
+    want = {"expert-gate": KEPT if saved else AGAIN, "expert-up": AGAIN, "expert-out": KEPT}
+    assert {**state.parts} == want
+    words = json.loads(exported(found, "megatron", tmp_path))["arguments"]
+    settings = yaml.safe_load(exported(found, "maxtext", tmp_path))
+    assert words[words.index("--recompute-granularity") + 1] == "full"
+    if saved:
+        assert settings["remat_policy"] == "custom"
+        assert settings["moe_mlpwi_0"] == "device"
+        assert settings["moe_mlpwi_1"] == "remat"
+    else:
+        assert state.kind == FULL
+        assert settings["remat_policy"] == "full"
