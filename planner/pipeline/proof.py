@@ -37,7 +37,10 @@ from .trials import PlannedPipeline, Trials, flight_of
 
 # Work of all stages that are traced and solved, see `StageFloors.work`: 67 stages of 300 ops on 2
 # devices take 3.2e5 and 15 s of a processor. The bound is raised until it is so close to the step.
-MOST_WORK, CLOSE = 4e5, 0.03
+MOST_WORK, CLOSE = 3e5, 0.03
+# The part of it after which divisions are listed no further: the ten small models that are compared
+# with every pipeline there is need up to 2.4e4 to list all that may be better.
+MOST_LISTING = 5e4
 # Work of bounding a stage on the finest meshes, as a share of that of planning it: 0.2 s and 0.4 on
 # 4 devices, 1.0 and 1.6 on 8 (runs of a GPT of 8 layers).
 GLIMPSED = 1 / 3
@@ -128,7 +131,7 @@ class Proof:
             Whether that is all of them, and few enough to plan their stages.
         """
         limit_s = best_s * (1 - EXACT)
-        while self.left > MOST_WORK / 2 and len(self.opened) <= MOST_OPENED:
+        while self.left > max(MOST_WORK - MOST_LISTING, 0.0) and len(self.opened) <= MOST_OPENED:
             one = self.divisions.next(limit_s)
             if one is None:
                 break
@@ -147,9 +150,7 @@ class Proof:
     def _prove_passes(self, count: int, size: int, at: tuple[int, int]) -> None:
         self.floors.prove_passes(count, size, at)
         self.divisions.rose(count, size)
-        shares = self.floors.shares
-        solves = min(2, len(shares.family(shares.core(at))))
-        self.left -= solves * GLIMPSED * self.floors.work(count, size, at)
+        self.left -= GLIMPSED * self.floors.work(count, size, at)
 
     def work(self) -> float:
         """Work of solving the distinct stages of all divisions without a limit of memory."""

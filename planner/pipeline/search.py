@@ -35,7 +35,7 @@ from .divide.simulated import Ranked, ranked
 from .divide.sources import Chain, InTurn, Source
 from .divide.space import check_stages, counts, group_counts, sizes, stage_counts
 from .divide.stage_bounds import StageBounds
-from .proof import MOST_UNITS, Proof
+from .proof import CLOSE, MOST_UNITS, Proof
 from .schedule import ONE_EACH, TURNS, Turns, families, family_of, late_families, take
 from .stage_floors import StageFloors
 from .stage_planner import StagePlanner
@@ -359,17 +359,21 @@ class PipelineSearch:
         """
         # the proof has no pipelines of other slots, nor of programs that were rewritten
         is_listed = not rewritten and self.proof.divisions.listed > 0
-        if is_listed and all(map(self.trials.is_known, self.counts)):
-            return self.proof.lower_bound_s(step_s)
         chosen, works = sizes(self.machine), list[float]()
         for count in self.counts:
+            if is_listed and self.trials.is_known(count):
+                continue
             with suppress(IndivisibleError):
                 works += [
                     self.planner.least_work_s(count, chosen, kind) for kind in self.floors.kinds
                 ]
         if rewritten:
             works.append(sum(self.planner.work_s(stage, chosen) for stage in rewritten))
-        return min(works, default=0.0) / self.machine.num_devices
+        least_s = min(works, default=math.inf) / self.machine.num_devices
+        if is_listed:
+            goal_s = min(step_s, least_s / (1 - CLOSE))  # beyond which the least does not rise
+            least_s = min(least_s, self.proof.lower_bound_s(goal_s))
+        return least_s if least_s < math.inf else 0.0
 
     def _held_bytes(self) -> int:
         """Bytes of parameters, optimizer state and sums of gradients, of all devices together."""

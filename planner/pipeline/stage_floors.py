@@ -122,6 +122,9 @@ class StageFloors:
     passed: dict[tuple[int, int, str], set[Run]] = field(
         default_factory=dict[tuple[int, int, str], set[Run]]
     )
+    _done: dict[tuple[int, int], dict[Run, bool]] = field(
+        default_factory=dict[tuple[int, int], dict[Run, bool]]
+    )
 
     @cached_property
     def distinct(self) -> int:
@@ -176,29 +179,25 @@ class StageFloors:
 
             T(k)  =  min over plans x of  k b(x) + e(x)
 
-        which is concave in k: the runs with the fewest and the most rounds are solved, and bound
-        those between by linear interpolation. Ops outside take time of their own, but for what
-        they save at the borders. The backward pass of a loop comes before gradients are sent back,
-        where they are: then the bound is one of that, and the rest of it takes time of its own.
+        which is concave in k, and no less than 0 at 0: the run with the most rounds, n, is solved,
+        and T(k) >= k / n T(n). Ops outside take time of their own, but for what they save at the
+        borders. The backward pass of a loop comes before gradients are sent back, where they are:
+        then the bound is one of that, and the rest of it takes time of its own.
         """
         kind = self._unpassed(count, size, at)
         if kind is None:
             return
         least, core = self.least(count, size), self.shares.core(at)
         family = self.shares.family(core)
-        low, high = min(family), max(family)
+        most = max(family)
         passed = self.passed.setdefault((count, size, kind), set())
         sent = self._sent[count]
-        is_sent = low > 1 and all(sent[i, i:j].all() for runs in family.values() for i, j in runs)
-        ends = [
-            self._passes_s(count, size, family[k][0], kind, is_sent=is_sent)
-            for k in dict.fromkeys((low, high))
-        ]
-        border_s = max(border_s for _, border_s in ends)
+        is_sent = most > 1 and all(sent[i, i:j].all() for runs in family.values() for i, j in runs)
+        most_s, border_s = self._passes_s(count, size, family[most][0], kind, is_sent=is_sent)
         own = self._kinds[count, size][kind]
+        self._done.pop((count, size), None)
         for k, runs in family.items():
-            share = (k - low) / (high - low) if high > low else 0.0
-            bound_s = (1 - share) * ends[0][0] + share * ends[-1][0]
+            bound_s = k / most * most_s
             for i, j in runs:
                 passed.add((i, j))
                 if is_sent:
@@ -214,7 +213,10 @@ class StageFloors:
 
     def is_passed(self, count: int, size: int, at: Run) -> bool:
         """Whether `prove_passes` cannot raise the bound of a stage further."""
-        return self._unpassed(count, size, at) is None
+        done = self._done.setdefault((count, size), {})
+        if at not in done:
+            done[at] = self._unpassed(count, size, at) is None
+        return done[at]
 
     def _unpassed(self, count: int, size: int, at: Run) -> str | None:
         """The kind with the least bound of a micro-batch, unless it was solved under it."""
@@ -247,7 +249,7 @@ class StageFloors:
         s = cuts.index(low)
         kinds = tuple(kind if r == s else "none" for r in range(len(cuts) - 1))
         cut = cut_of(loss, cuts, kinds)
-        return s, *self.planner.training_step(loss, cut, s, (low, high), kind)
+        return s, *self.planner.training_step(loss, cut, s)
 
     def _border_s(self, stage: StageTrainingStep, name: str) -> float:
         """Most seconds that the ops of a stage save where what it takes and gives is fused."""
@@ -328,7 +330,7 @@ class StageFloors:
         cut, found = cut_of(loss, places, (kind,) * (len(places) - 1)), list[Unit]()
         compute = ComputeModel(self.planner.machine)
         for k in range(len(places) - 1):
-            stage, name = self.planner.training_step(loss, cut, k, places[k : k + 2], kind)
+            stage, name = self.planner.training_step(loss, cut, k)
             if (count, name) not in self._units:
                 facts = self.planner.searched(stage, name).facts
                 self._units[count, name] = unit_of(

@@ -33,7 +33,7 @@ from ..training.step_call import StepCall
 from ..training.training import Training
 from .cut.opened_loss import Opened, cut_of, opened
 from .cut.replaced import traced_joint, with_program
-from .cut.stage import Staged, parts_of
+from .cut.stage import Staged
 from .cut.stage_gradient import joint_of
 from .cut.stage_training_step import ROLES, StageTrainingStep, stage_training_step, training_step_of
 from .divide.simulated import PipelineShape
@@ -167,7 +167,7 @@ class StagePlanner:
         """The whole program as one stage."""
         loss = self.loss(count)
         cuts = (0, len(loss.chain.slots))
-        return self.training_step(loss, cut_of(loss, cuts, (kind,)), 0, cuts, kind)
+        return self.training_step(loss, cut_of(loss, cuts, (kind,)), 0)
 
     def work_s(self, stage: StageTrainingStep, sizes: Sequence[int], name: str = "") -> float:
         """Bound of the device-seconds of one stage in a step.
@@ -204,7 +204,7 @@ class StagePlanner:
         The plan of an equal stage is reused where it is close to the bound.
         """
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
-        stage, name = self.training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
+        stage, name = self.training_step(loss, cut, s)
         room = self.limit_bytes / shape.turns.chunks
         group = self.groups.setdefault((name, shape.sizes[s], kind, room), {})
         known = self._near(group, flight, kind, room)
@@ -234,7 +234,7 @@ class StagePlanner:
     ) -> StageFound | None:
         """A plan of a stage on meshes of more axes that takes less than `below_s`, if any."""
         loss, kind = self.loss(shape.microbatches), shape.recompute[s]
-        stage, name = self.training_step(loss, cut, s, shape.cuts[s : s + 2], kind)
+        stage, name = self.training_step(loss, cut, s)
         ask = replace(self._ask(shape, s, flight), effort=THOROUGH, below_s=below_s)
         found = self.planned_within(shape.microbatches, stage, name, ask)
         return None if isinstance(found, PlanError) or found[0].step_s >= below_s else found
@@ -258,24 +258,12 @@ class StagePlanner:
                 self.plans[key] = error
         return self.plans[key]
 
-    def training_step(
-        self, loss: Opened, cut: Staged, s: int, cuts: Sequence[int], kind: str
-    ) -> tuple[StageTrainingStep, str]:
-        """The traced stage and the digest of its program; inner runs of a loop share them.
+    def training_step(self, loss: Opened, cut: Staged, s: int) -> tuple[StageTrainingStep, str]:
+        """The traced stage and the digest of its program; stages that compute the same share them.
 
         What a stage takes and returns also depends on where the others begin.
         """
-        parts = parts_of(loss.layers, cuts[0], cuts[1])
-        lengths = [loss.layers.ops[i].params.get("length", 0) for _, i, _, _ in parts]
-        alike = tuple(
-            (i, b - a, a == 0, b == n) for (_, i, a, b), n in zip(parts, lengths, strict=True)
-        )
-        inside = kind if kind in ("selective", "full") else "none"
-        stage, is_loop = cut.stages[s], parts[0][2] >= 0
-        readers = tuple(len(cut.readers(key)) for key in stage.gives)  # each returns a gradient
-        uses = tuple((use.leaf, use.high - use.low) for use in stage.params)
-        ends = (len(stage.takes), uses) if is_loop else (stage.takes, stage.params)
-        key = (loss.microbatches, inside, alike if is_loop else tuple(cuts), readers, ends)
+        key = loss.microbatches, cut.outline(s)
         if key not in self.known:
             stage = stage_training_step(loss, cut, s, self.training.optimizer)
             self.known[key] = stage, digest(stage.traced.graph)

@@ -27,7 +27,7 @@ class Written:
     value: Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Equation:
     """One equation on numbered values."""
 

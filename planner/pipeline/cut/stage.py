@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ir import Scan, lookup
 from ir.jax_internals import struct_of
@@ -17,6 +18,7 @@ from ir.jax_internals import struct_of
 from ...training.equation_list import Equation, Written
 from .equations import Array, Equations, Key
 from .layers import Layers
+from .outline import Same, numbered
 from .stage_steps import (
     Env,
     StageStep,
@@ -80,10 +82,12 @@ class Stage:
 class Staged:
     """A program cut into stages.
 
+    program: its equations.
     outputs: for the loss and each leaf of aux, its stage and value.
     structs: shape and type of every value that passes between stages.
     """
 
+    program: Equations
     stages: tuple[Stage, ...]
     outputs: tuple[tuple[int, Key], ...]
     structs: dict[Key, jax.ShapeDtypeStruct]
@@ -95,6 +99,21 @@ class Staged:
     def readers(self, key: Key) -> tuple[int, ...]:
         """Indices of the stages that read a value."""
         return tuple(stage.number for stage in self.stages if key in stage.takes)
+
+    def outline(self, number: int) -> tuple[object, ...]:
+        """What a stage computes, hashable: stages for which it is equal are traced alike."""
+        stage, program, (loss_stage, loss) = self.stages[number], self.program, self.outputs[0]
+        given = (*stage.keys, *stage.batch_keys, *stage.takes, *(key for key, _ in stage.consts))
+        numbers = {key: k for k, key in enumerate(given)}
+        rows = numbered([(step.what, step.reads, step.writes) for step in stage.steps], numbers)
+        structs = (
+            tuple(use_struct(program, use) for use in stage.params),
+            tuple(struct_of(program.avals[program.batch[i]]) for i in stage.batch),
+            tuple(self.structs[key] for key in stage.takes),
+            tuple(Same(value) for _, value in stage.consts),
+        )  # fmt: skip
+        gives = tuple((numbers[key], len(self.readers(key))) for key in stage.gives)
+        return rows, structs, gives, numbers[loss] if number == loss_stage else None
 
 
 def staged(
@@ -157,7 +176,8 @@ def _staged(layers: Layers, cut: _Cut, shared: frozenset[int]) -> Staged:
             outputs.append((len(builders) - 1, builders[-1].output(o)))
     taken = {key for builder in builders for key in builder.takes}
     stages = [b.stage(taken, [k for s, k in outputs if s == b.number]) for b in builders]
-    return Staged(tuple(stages), tuple(outputs), _structs(program, stages))
+    structs = {key: _struct(layers, key) for stage in stages for key in stage.gives}
+    return Staged(program, tuple(stages), tuple(outputs), structs)
 
 
 def parts_of(layers: Layers, low: int, high: int) -> list[tuple[int, int, int, int]]:
@@ -171,15 +191,20 @@ def parts_of(layers: Layers, low: int, high: int) -> list[tuple[int, int, int, i
     return parts
 
 
-def _structs(program: Equations, stages: Sequence[Stage]) -> dict[Key, jax.ShapeDtypeStruct]:
-    found: dict[Key, Any] = {}
-    for stage in stages:
-        params = [use_struct(program, use) for use in stage.params]
-        batch = [struct_of(program.avals[program.batch[i]]) for i in stage.batch]
-        takes = [found[key] for key in stage.takes]
-        gives = jax.eval_shape(stage.run, params, batch, takes)
-        found.update(zip(stage.gives, gives, strict=True))
-    return found
+def _struct(layers: Layers, key: Key) -> jax.ShapeDtypeStruct:
+    """Shape and type of a value that a stage makes."""
+    if isinstance(key, int):
+        return struct_of(layers.program.avals[key])
+    if key[0] == "literal":
+        return jax.eval_shape(lambda: jnp.asarray(key[1].value))
+    _, i, k, *rounds = key
+    carry, stacks = Scan.in_jaxpr(layers.ops[i].params).results(layers.ops[i].eqn.outvars)
+    if key[0] == "carry":
+        return struct_of(carry[k].aval)
+    low, high = rounds
+    whole = struct_of(stacks[k].aval)
+    shape = (high - low, *whole.shape[1:])
+    return jax.ShapeDtypeStruct(shape, whole.dtype, weak_type=whole.weak_type)
 
 
 def use_struct(program: Equations, use: Use) -> jax.ShapeDtypeStruct:
@@ -253,7 +278,7 @@ class _Builder:
         if not isinstance(o, Written):
             self.need(o)
             return o
-        key = ("literal", repr(o.value), str(getattr(o.value, "dtype", "")))
+        key = ("literal", Same(o.value))
         self.steps.append(constant(key, o.value, self.layer))
         return key
 
@@ -292,13 +317,13 @@ class _Builder:
         consts, carry, stacked = wiring.operands(op.ins)
         last, stacks = wiring.results(op.outs)
         if a:
-            carry = [("carry", i, a, k) for k in range(len(carry))]
+            carry = [("carry", i, k, a) for k in range(len(carry))]
         for v in (*consts, *carry):
             if not isinstance(v, Written):
                 self.need(v)
         xs = [v if isinstance(v, Written) else self.part(v, low, high) for v in stacked]
-        after = [v if b == length else ("carry", i, b, k) for k, v in enumerate(last)]
-        ys = [("ys", i, k, low) for k in range(len(stacks))]
+        after = [v if b == length else ("carry", i, k, b) for k, v in enumerate(last)]
+        ys = [("ys", i, k, low, high) for k in range(len(stacks))]
         outs, ins = (*after, *ys), (*consts, *carry, *xs)
         self.steps.append(run_loop(op, ins, outs, high - low, self.recompute))
         self.publish(outs)

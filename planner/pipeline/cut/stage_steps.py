@@ -15,6 +15,7 @@ from ir.jax_internals import function_of, run_equation, run_scan
 
 from ...training.equation_list import Equation, Written, read
 from .equations import Array, Key
+from .outline import keys_of, literal_of, numbered, what_of
 
 Env = dict[Key, Array]
 RECOMPUTE = ("none", "selective", "full")
@@ -24,12 +25,14 @@ RECOMPUTE = ("none", "selective", "full")
 class StageStep:
     """A function that reads some values of an environment and writes others.
 
+    what: what it computes of the values that it reads, hashable.
     layer: steps of one layer are recomputed together; -1 for loops, which recompute each iteration.
     """
 
     run: Callable[[Env], None]
     reads: tuple[Key, ...]
     writes: tuple[Key, ...]
+    what: tuple[object, ...]
     layer: int = 0
 
 
@@ -93,12 +96,10 @@ def _joined(group: Sequence[StageStep], recompute: str, wanted: set[Key]) -> Sta
     def again(env: Env) -> None:
         env.update(zip(writes, run(*(env[key] for key in reads)), strict=True))
 
-    return StageStep(again, tuple(reads), writes, group[0].layer)
-
-
-def keys_of(operands: Iterable[Any]) -> tuple[Key, ...]:
-    """The distinct operands that are values."""
-    return tuple(dict.fromkeys(v for v in operands if not isinstance(v, Written)))
+    numbers = {key: k for k, key in enumerate(reads)}
+    rows = numbered([(step.what, step.reads, step.writes) for step in group], numbers)
+    what = ("again", recompute, rows, tuple(numbers[key] for key in writes))
+    return StageStep(again, tuple(reads), writes, what, group[0].layer)
 
 
 def run_op(op: Equation, layer: int) -> StageStep:
@@ -107,7 +108,7 @@ def run_op(op: Equation, layer: int) -> StageStep:
     def step(env: Env) -> None:
         env.update(zip(op.outs, op.run([read(env, v) for v in op.ins]), strict=True))
 
-    return StageStep(step, keys_of(op.ins), op.outs, layer)
+    return StageStep(step, keys_of(op.ins), op.outs, what_of(op, op.ins), layer)
 
 
 def apply_op(op: Equation, ins: Sequence[Any], key: Key, layer: int) -> StageStep:
@@ -116,14 +117,14 @@ def apply_op(op: Equation, ins: Sequence[Any], key: Key, layer: int) -> StageSte
     def step(env: Env) -> None:
         (env[key],) = op.run([read(env, v) for v in ins])
 
-    return StageStep(step, keys_of(ins), (key,), layer)
+    return StageStep(step, keys_of(ins), (key,), ("apply", *what_of(op, ins)), layer)
 
 
 def run_loop(
     op: Equation, ins: Sequence[Any], outs: Sequence[Key], length: int, recompute: str
 ) -> StageStep:
     """A step that runs some iterations of a loop over layers; each is recomputed by itself."""
-    params = op.params
+    params, what = op.params, ("rounds", length, recompute, *what_of(op, ins))
     changed: dict[str, Any] = {"length": length, "unroll": min(params["unroll"], length)}
     if recompute == "none":
 
@@ -131,7 +132,7 @@ def run_loop(
             found = run_equation(op.eqn, [read(env, v) for v in ins], changed)
             env.update(zip(outs, found, strict=True))
 
-        return StageStep(step, keys_of(ins), tuple(outs), -1)
+        return StageStep(step, keys_of(ins), tuple(outs), what, -1)
     body = jax.checkpoint(
         function_of(params["jaxpr"]), policy=policy_of(recompute), prevent_cse=False
     )
@@ -140,7 +141,7 @@ def run_loop(
         found = run_scan(params | changed, body, [read(env, v) for v in ins])
         env.update(zip(outs, found, strict=True))
 
-    return StageStep(layers, keys_of(ins), tuple(outs), -1)
+    return StageStep(layers, keys_of(ins), tuple(outs), what, -1)
 
 
 def cut_part(v: Key, key: Key, low: int, high: int, layer: int) -> StageStep:
@@ -149,7 +150,7 @@ def cut_part(v: Key, key: Key, low: int, high: int, layer: int) -> StageStep:
     def step(env: Env) -> None:
         env[key] = lax.slice_in_dim(env[v], low, high)
 
-    return StageStep(step, (v,), (key,), layer)
+    return StageStep(step, (v,), (key,), ("part", low, high), layer)
 
 
 def join_parts(v: Key, keys: Sequence[Key], layer: int) -> StageStep:
@@ -158,7 +159,7 @@ def join_parts(v: Key, keys: Sequence[Key], layer: int) -> StageStep:
     def step(env: Env) -> None:
         env[v] = jnp.concatenate([env[key] for key in keys])
 
-    return StageStep(step, tuple(keys), (v,), layer)
+    return StageStep(step, tuple(keys), (v,), ("join",), layer)
 
 
 def constant(key: Key, value: Any, layer: int) -> StageStep:
@@ -167,4 +168,4 @@ def constant(key: Key, value: Any, layer: int) -> StageStep:
     def step(env: Env) -> None:
         env[key] = jnp.asarray(value)
 
-    return StageStep(step, (), (key,), layer)
+    return StageStep(step, (), (key,), ("constant", *literal_of(value)), layer)

@@ -145,12 +145,13 @@ def counts_of(
     places, _ = least_most([tasks.forward_s + tasks.back_s] * len(moved_s))
     divisions, mix = [places], np.ones(1)
     found, along, best = list[Floats](), list[Floats](), (0.0, np.ones(1))
+    sums = np.zeros((0, 1))
     while len(found) < ROUNDS:
         rows = [_seconds(each.longer_s, moved_s, one) for one in divisions]
         mean = [np.einsum("d,ds->s", mix, np.array(some)) for some in zip(*rows, strict=True)]
         found.append(_counts(simulator, _costs(*mean)))
         along.append(each.along_s(found[-1], moved_s))
-        sums = np.array([[_sum(path, one) for one in divisions] for path in along])
+        sums = np.vstack([sums, [_sum(along[-1], one) for one in divisions]])
         worth_s = float(sums[-1] @ mix)
         shares, mix = _mixtures(sums)
         rest, places = _least(_mean(along, shares))
@@ -160,6 +161,7 @@ def counts_of(
             break
         if places not in divisions:
             divisions.append(places)
+            sums = np.hstack([sums, [[_sum(path, places)] for path in along]])
             mix = np.append(mix, 0.0)
     shares = np.append(best[1], np.zeros(len(found) - len(best[1])))
     return Counts(tuple(found), shares)

@@ -94,6 +94,9 @@ class StageBounds:
     _costs: dict[tuple[StageKind, int, bool], tuple[int, Costs]] = field(
         default_factory=dict[tuple[StageKind, int, bool], tuple[int, Costs]]
     )
+    _seconds: dict[tuple[StageKind, bool], Costs] = field(
+        default_factory=dict[tuple[StageKind, bool], Costs]
+    )
 
     def whole(self, count: int, size: int) -> Whole:
         """The price of the whole program, linear in the size of a micro-batch and in 1 / devices.
@@ -101,23 +104,23 @@ class StageBounds:
         Raises:
             KeyError: if no whole program was priced.
         """
+        if (count, size) not in self._shared:
+            self._shared[count, size] = self._whole(count, size)
+        return self._shared[count, size]
+
+    def _whole(self, count: int, size: int) -> Whole:
         if (count, size) in self.wholes:
-            return self._of(count, size)
+            price, along = self.wholes[count, size], self.shares.along
+            return Whole(price, along(price.forward), along(price.back))
         rows = sorted(m for m, d in self.wholes if d == size)
         if rows:
             a, b = _around(rows, count)
             share = 1.0 if a == b else (1 / count - 1 / b) / (1 / a - 1 / b)
-            return _between(self._of(a, size), self._of(b, size), share)
+            return _between(self.whole(a, size), self.whole(b, size), share)
         sizes = sorted({d for _, d in self.wholes})
         a, b = _around(sizes, size)
         share = 1.0 if a == b else (1 / size - 1 / b) / (1 / a - 1 / b)
         return _between(self.whole(count, a), self.whole(count, b), share)
-
-    def _of(self, count: int, size: int) -> Whole:
-        if (count, size) not in self._shared:
-            price, along = self.wholes[count, size], self.shares.along
-            self._shared[count, size] = Whole(price, along(price.forward), along(price.back))
-        return self._shared[count, size]
 
     def saved_bytes(self, count: int) -> float:
         """Activations of the whole program for one micro-batch, on all devices together."""
@@ -150,9 +153,12 @@ class StageBounds:
 
     def _lower(self, kind: StageKind, flight: int, *, late: bool) -> Costs:
         """Estimates without planned stages."""
-        whole, saved_bytes = self.whole(kind.count, kind.size), self.saved_bytes(kind.count)
-        again = self.again.get(kind.recompute, 1.0)
-        costs = self.shares.costs(whole, kind.count, kind.recompute, again, late=late)
+        if (kind, late) not in self._seconds:
+            whole, again = self.whole(kind.count, kind.size), self.again.get(kind.recompute, 1.0)
+            self._seconds[kind, late] = self.shares.costs(
+                whole, kind.count, kind.recompute, again, late=late
+            )
+        costs, saved_bytes = self._seconds[kind, late], self.saved_bytes(kind.count)
         needs = self.shares.least_bytes(saved_bytes, self.state_bytes, kind.recompute, flight)
         fits = needs <= self.limit_bytes * kind.size / kind.chunks
         return Costs(np.where(fits, costs.pace_s, np.inf), np.where(fits, costs.fill_s, np.inf))
