@@ -6,7 +6,8 @@
 Five models on 16 V100s with 16 GB, in hosts of 8 or 4 with 25 Gb/s between them. The first row of a
 model is the whole space of pipelines, with its bound; the next are pipelines that were chosen by
 hand, priced with the same stage prices; the others fix a number of stages or micro-batches.
-`cpu_s` are processor seconds of this process; `--quick` leaves out the sub-spaces.
+`cpu_s` are processor seconds of this process until the pipeline is chosen, `bound_cpu_s` those of
+its bound; `--quick` leaves out the sub-spaces.
 
 `work_s` is the bound by the work of all ops, shared evenly by all devices, which no other pipeline
 is below either: not one whose embedding and head are split over all stages, for instance.
@@ -133,8 +134,8 @@ def searched(name: str, case: Case, cluster: str, space: dict[str, Any]) -> dict
     best = found.ranked
     if not space:
         row["lower_bound_s"] = search.lower_bound_s(best.step_s)
-        row["work_s"] = work_s(search)
         row["bound_cpu_s"] = time.process_time() - begun - float(str(row["cpu_s"]))
+        row["work_s"] = work_s(search)
         row |= both_ways(found, cluster)
         if name in BY_HAND:
             row["by_hand_s"] = by_hand(search, *BY_HAND[name])

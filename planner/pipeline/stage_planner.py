@@ -233,7 +233,7 @@ class StagePlanner:
         self, cut: Staged, shape: PipelineShape, s: int, flight: int, below_s: float
     ) -> StageFound | None:
         """A plan of a stage on meshes of more axes that takes less than `below_s`, if any."""
-        loss, kind = self.loss(shape.microbatches), shape.recompute[s]
+        loss = self.loss(shape.microbatches)
         stage, name = self.training_step(loss, cut, s)
         ask = replace(self._ask(shape, s, flight), effort=THOROUGH, below_s=below_s)
         found = self.planned_within(shape.microbatches, stage, name, ask)

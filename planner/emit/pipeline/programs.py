@@ -67,8 +67,10 @@ class ChunkPrograms:
         parts, traced = program.parts, program.program
         gives = len(program.stage.gives)
         outputs = parts.forward.makes
-        light = part_of(traced, _behind(traced, outputs[:gives]), outputs[:gives])
-        saves = part_of(traced, _behind(traced, outputs[gives:]), outputs[gives:])
+        light, saves = (
+            part_of(traced, _behind(traced, ends), ends, program.captured)
+            for ends in (outputs[:gives], outputs[gives:])
+        )
         self._known: dict[Any, Any] = {}
         first = light if recompute else parts.forward
         self.forward = self._jit(first, f"{name}_forward")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ir import Graph, Input, Literal, Node, Operand, lookup
 from ir.trace import Program
@@ -52,21 +53,25 @@ class Split:
     between: tuple[int, ...]
 
 
-def part_of(program: Program, nodes: Iterable[int], makes: Sequence[Operand]) -> Part:
+def part_of(
+    program: Program, nodes: Iterable[int], makes: Sequence[Operand],
+    captured: Mapping[int, Any] | None = None,
+) -> Part:  # fmt: skip
     """Extracts nodes as a program.
 
     Args:
         program: the whole program.
         nodes: indices of the nodes.
         makes: operands to return; literals and arguments pass through.
+        captured: arguments that are always the same arrays.
     """
     graph, order = program.graph, tuple(sorted(nodes))
-    heads = len(program.consts)
+    arrays = {**dict(enumerate(program.consts)), **(captured or {})}
     inside = {v for i in order for v in graph.values_of(i)}
     operands = [o for i in order for o in graph.nodes[i].inputs] + list(makes)
     wanted = dict.fromkeys(o for o in operands if isinstance(o, int) and o not in inside)
-    consts = [v for v in wanted if v < heads]
-    reads = [v for v in wanted if v >= heads]
+    consts = [v for v in wanted if v in arrays]
+    reads = [v for v in wanted if v not in arrays]
     number = {v: k for k, v in enumerate((*consts, *reads))}
     inputs = [*(graph.inputs[v] for v in consts), *(_input(graph, v) for v in reads)]
     kept: list[Node] = []
@@ -78,7 +83,7 @@ def part_of(program: Program, nodes: Iterable[int], makes: Sequence[Operand]) ->
     outputs = tuple(o if isinstance(o, Literal) else number[o] for o in makes)
     alone = Program(
         Graph(tuple(inputs), tuple(kept), outputs), tuple(program.bindings[i] for i in order),
-        tuple(program.consts[v] for v in consts),
+        tuple(arrays[v] for v in consts),
     )  # fmt: skip
     return Part(order, tuple(reads), tuple(makes), alone, number)
 
@@ -98,6 +103,7 @@ def split(
     slopes: Sequence[Operand],
     sums: Sequence[Operand],
     late: Iterable[int],
+    captured: Mapping[int, Any] | None = None,
 ) -> Split:
     """Splits a stage's program into its parts.
 
@@ -107,6 +113,7 @@ def split(
         slopes: gradients sent to earlier stages.
         sums: accumulated gradients of parameters.
         late: arguments that exist only when the backward pass begins.
+        captured: as of `part_of`.
     """
     graph, maker = program.graph, program.graph.maker
     after = values_after(graph, late)
@@ -126,10 +133,10 @@ def split(
         v for v in sorted(_reads(graph, second, sums)) if v in maker and maker[v] in first - second
     )
     return Split(
-        part_of(program, forward, (*gives, *saved)),
-        part_of(program, backward, (*slopes, *sums)),
-        part_of(program, first, (*slopes, *between)),
-        part_of(program, second, sums),
+        part_of(program, forward, (*gives, *saved), captured),
+        part_of(program, backward, (*slopes, *sums), captured),
+        part_of(program, first, (*slopes, *between), captured),
+        part_of(program, second, sums, captured),
         saved, between,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -41,6 +41,7 @@ class StageProgram:
     moves: for each parameter, whether it has a gradient.
     incoming, outgoing: gradients from later and to earlier stages.
     args: values of the program by kind of argument.
+    captured: arguments that are always the same arrays, which the loss has captured.
     """
 
     stage: Stage
@@ -50,6 +51,7 @@ class StageProgram:
     outgoing: tuple[Slope, ...]
     args: dict[str, tuple[int, ...]]
     parts: Split
+    captured: dict[int, Any] = field(default_factory=dict[int, Any])
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ def program_of(
     program: Program,
     args: dict[str, tuple[int, ...]],
     results: tuple[Sequence[Operand], Sequence[Operand], Sequence[Operand]],
+    captured: dict[int, Any] | None = None,
 ) -> StageProgram:
     """Splits a stage's traced program into its parts.
 
@@ -152,11 +155,13 @@ def program_of(
         program: traced program of one micro-batch.
         args: its values by kind of argument.
         results: values for later stages, outgoing gradients, accumulated gradients.
+        captured: as of `StageProgram`.
     """
-    parts = split(program, *results, (*args["slopes"], *args["sums"]))
+    parts = split(program, *results, (*args["slopes"], *args["sums"]), captured)
     return StageProgram(
-        joint.stage, program, joint.moves, joint.incoming, joint.outgoing, args, parts
-    )
+        joint.stage, program, joint.moves, joint.incoming, joint.outgoing, args, parts,
+        captured or {},
+    )  # fmt: skip
 
 
 def _plain(aval: Any) -> jax.ShapeDtypeStruct:

@@ -13,7 +13,7 @@ from jax import lax
 
 from ir.jax_internals import function_of, run_equation, run_scan
 
-from ...training.equation_list import Equation, Written, read
+from ...training.equation_list import Equation, read
 from .equations import Array, Key
 from .outline import keys_of, literal_of, numbered, what_of
 

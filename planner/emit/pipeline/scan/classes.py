@@ -8,6 +8,7 @@ from typing import Any
 from ir import digest
 
 from .layout import ScanLayout
+from .local_stage import LocalStage
 from .wires import Wires
 
 
@@ -17,13 +18,19 @@ def classes_of(layout: ScanLayout) -> list[int]:
     return [next(k for k, other in enumerate(likenesses) if other == one) for one in likenesses]
 
 
+def _captured(local: LocalStage) -> tuple[object, ...]:
+    """The arrays that a stage has captured, each equal only to itself."""
+    captured = {**dict(enumerate(local.traced.consts)), **local.program.captured}
+    return tuple((v, id(array)) for v, array in sorted(captured.items()))
+
+
 def _likeness(layout: ScanLayout, s: int) -> tuple[Any, ...]:
     local = layout.stages[s]
     stage, program = local.stage, local.program
     came, given = _at(layout.ahead, s - 1), _at(layout.ahead, s)
     behind, before = _at(layout.back, s), _at(layout.back, s - 1)
     return (
-        digest(local.traced.graph), tuple(map(id, local.traced.consts)), local.solved.decisions,
+        digest(local.traced.graph), _captured(local), local.solved.decisions,
         local.solved.params, program.args, local.recompute, local.arrives, local.leaves,
         [use.leaf for use in stage.params], stage.batch,
         [came[key] for key in stage.takes], _out(given, stage.gives, came),

@@ -108,7 +108,8 @@ class LocalStage:
 
     def _light(self, ends: Sequence[Any]) -> Part:
         graph = self.traced.graph
-        return part_of(self.traced, nodes_behind(graph, graph.maker, ends), ends)
+        nodes = nodes_behind(graph, graph.maker, ends)
+        return part_of(self.traced, nodes, ends, self.program.captured)
 
     def backward(self) -> Callable[[Env], tuple[list[Array], list[Array]]]:
         """Arguments to gradients sent and new sums."""
@@ -170,6 +171,6 @@ class LocalStage:
         """State in which an input of the program, or a value of an earlier part, is given."""
         if is_sum:
             return self.sum_state(v)
-        if v < len(self.traced.consts):
+        if v < len(self.traced.consts) or v in self.program.captured:
             return replicated(self.traced.graph.types[v].rank)
         return self.arrives.get(v) or self.state(v)
