@@ -150,6 +150,7 @@ BASIC: tuple[str, ...] = (
     "planner/pipeline/cut/equations.py",
     "planner/pipeline/cut/layers.py",
     "planner/pipeline/cut/opened_loss.py",
+    "planner/pipeline/cut/outline.py",
     "planner/pipeline/cut/replaced.py",
     "planner/pipeline/cut/solved_stage.py",
     "planner/pipeline/cut/stage.py",

@@ -360,9 +360,8 @@ class PipelineSearch:
         # the proof has no pipelines of other slots, nor of programs that were rewritten
         is_listed = not rewritten and self.proof.divisions.listed > 0
         chosen, works = sizes(self.machine), list[float]()
-        for count in self.counts:
-            if is_listed and self.trials.is_known(count):
-                continue
+        others = [m for m in self.counts if not (is_listed and self.trials.is_known(m))]
+        for count in others:
             with suppress(IndivisibleError):
                 works += [
                     self.planner.least_work_s(count, chosen, kind) for kind in self.floors.kinds
@@ -371,8 +370,8 @@ class PipelineSearch:
             works.append(sum(self.planner.work_s(stage, chosen) for stage in rewritten))
         least_s = min(works, default=math.inf) / self.machine.num_devices
         if is_listed:
-            goal_s = min(step_s, least_s / (1 - CLOSE))  # beyond which the least does not rise
-            least_s = min(least_s, self.proof.lower_bound_s(goal_s))
+            # beyond its least the others do not count
+            least_s = min(least_s, self.proof.lower_bound_s(min(step_s, least_s / (1 - CLOSE))))
         return least_s if least_s < math.inf else 0.0
 
     def _held_bytes(self) -> int:

@@ -17,7 +17,6 @@ import jax
 import numpy as np
 
 from ir.jax_internals import Literal, is_jaxpr, opened, run_equation, scopes_of
-from ir.trip_counts import stated_in
 
 from ...training.equation_list import Equation, Written
 from .equations import Key, is_float
@@ -92,7 +91,7 @@ def _equation(eqn: Any, *, again: bool = True) -> tuple[object, ...]:
                 derivative = _jaxpr(closed, again=False)
             params = {key: value for key, value in params.items() if not key.startswith("jvp")}
     own = tuple((key, _hashable(value, again=again)) for key, value in sorted(params.items()))
-    stated = stated_in(scopes_of(eqn))
+    stated = tuple(scope for scope in scopes_of(eqn) if "=" in scope)  # such as iterations=50
     return name, types, own, derivative, Same(eqn.ctx), stated
 
 
