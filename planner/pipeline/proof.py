@@ -37,7 +37,7 @@ from .trials import PlannedPipeline, Trials, flight_of
 
 # Work of all stages that are traced and solved, see `StageFloors.work`: 67 stages of 300 ops on 2
 # devices take 3.2e5 and 15 s of a processor. The bound is raised until it is so close to the step.
-MOST_WORK, CLOSE = 3e5, 0.03
+MOST_WORK, CLOSE = 4e5, 0.03
 # The part of it after which divisions are listed no further: the ten small models that are compared
 # with every pipeline there is need up to 2.4e4 to list all that may be better.
 MOST_LISTING = 5e4
