@@ -2,8 +2,10 @@
 
 JAX writes a checkpointed part twice, in the forward pass and in a region of the backward pass. The
 region is opened, and each node in it that is equal to one of the forward pass is replaced by that
-one's results. A light node that only the region has, such as a factor of a derivative, is moved to
-the forward pass. A product or a loop that only the region has stays where it is.
+one's results. So is what JAX has moved out of the loop of the forward pass alone, as no iteration
+changes it: tables of rotary embeddings, for one. A light node that only the region has, such as a
+factor of a derivative, is moved to the forward pass. A product or a loop that only the region has
+stays where it is.
 """
 
 from __future__ import annotations
@@ -104,6 +106,7 @@ class _Merge:
     same: value of the backward pass -> the equal value of the forward pass.
     known: what a node computes -> its results.
     equal: result of a node -> that of an earlier node that computes the same.
+    fixed: what is computed of what enters a loop as a whole.
     """
 
     def __init__(self, across: Across, opened: set[int]) -> None:
@@ -113,7 +116,9 @@ class _Merge:
         self.equal: dict[int, int] = {}
         self.known: dict[Hashable, list[int]] = {}
         self.moved: list[Item] = []
-        if isinstance(across, InLoops):
+        self.fixed = _Fixed(across) if isinstance(across, InLoops) else None
+        if isinstance(across, InLoops) and self.fixed is not None:
+            self.equal.update(self.fixed.alike)
             for item in across.source.items:
                 self._learn(item)
 
@@ -134,6 +139,10 @@ class _Merge:
             ):
                 self._learn(item)
             return False
+        outside = self.fixed.equal_to(item) if self.fixed is not None else None
+        if outside is not None:
+            self.same.update(zip(item.outs, outside, strict=True))
+            return True
         ins = [self._forward(v) for v in item.ins]
         given = [v for v in ins if v is not None]
         if len(given) < len(ins) or item.node.has_attr("effect"):
@@ -167,6 +176,63 @@ class _Merge:
             found = self._forward(v)
             return self.across.port(found) if isinstance(found, int) else v
         return v
+
+
+class _Fixed:
+    """Expressions of values that enter both loops of a pair as a whole, by number.
+
+    Two values have one number if the same operations make them of the same values. What an
+    expression begins with is a value around the loops.
+
+    Attributes:
+        alike: value that enters the forward loop -> the first one that is equal to it.
+    """
+
+    def __init__(self, across: InLoops) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._of: dict[int, int] = {}  # value around the loops, or of the backward body
+        forward, backward = across.pair.forward, across.pair.backward
+        for item in across.draft.items:
+            if item is forward:
+                break
+            self._note(item, anything=True)
+        entered = list(zip(forward.ins, across.source.entered, strict=True))
+        constants, _, _ = forward.wiring().operands(entered)
+        self._inside: dict[int, int] = {}  # number -> value of the forward body
+        self.alike: dict[int, int] = {}
+        for outer, port in constants:
+            if isinstance(outer, int):
+                self.alike[port] = self._inside.setdefault(self._around(outer), port)
+        entered = list(zip(backward.ins, across.target.entered, strict=True))
+        constants, _, _ = backward.wiring().operands(entered)
+        for outer, port in constants:
+            if isinstance(outer, int):
+                self._of[port] = self._around(outer)
+
+    def equal_to(self, item: Item) -> list[int] | None:
+        """The values that enter the forward loop which are equal to what a node makes, if any.
+
+        Nodes of the backward body are asked for in order.
+        """
+        self._note(item, anything=False)
+        found = [self._inside.get(self._of.get(v, -1)) for v in item.outs]
+        known = [v for v in found if v is not None]
+        return known if known and len(known) == len(found) else None
+
+    def _note(self, item: Item, *, anything: bool) -> None:
+        """Numbers what a node makes; `anything`: its operands may be what nothing is known of."""
+        closed = all(anything or not isinstance(v, int) or v in self._of for v in item.ins)
+        if closed and not item.bodies and not item.node.bodies and not item.node.has_attr("effect"):
+            ins = [("of", self._around(v)) if isinstance(v, int) else v for v in item.ins]
+            key = item.op, tuple(ins), item.node.outputs, repr(item.node.attrs)
+            for k, v in enumerate(item.outs):
+                self._of[v] = self._number((key, k))
+
+    def _around(self, v: int) -> int:
+        return self._of.setdefault(v, self._number(v))
+
+    def _number(self, key: Hashable) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
 
 
 def _without_copies(draft: Draft) -> dict[int, int]:

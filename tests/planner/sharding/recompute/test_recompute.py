@@ -99,6 +99,52 @@ def test_what_the_forward_pass_computes_twice_is_found_once() -> None:
     assert _ops(kept.graph).count("dot_general") == 3
 
 
+def turned(x, angle):
+    left, right = jnp.split(x, 2, axis=-1)
+    sin, cos = jnp.sin(angle), jnp.cos(angle)
+    return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
+
+
+def with_tables(x, w, scale):
+    """A layer with two tables that no iteration changes, one of them of an argument."""
+    places = jnp.arange(x.shape[0])[:, None] * jnp.arange(WIDTH // 2)[None] / WIDTH
+    one, two = turned(x @ w["a"], places), turned(x @ w["b"], places * scale)
+    return x + jnp.tanh(one * two) @ w["c"], None
+
+
+@pytest.mark.parametrize("policy", ["full", "dots"])
+@pytest.mark.parametrize("change", ["", "places"])
+def test_what_no_iteration_changes_is_kept_though_it_left_the_loop(
+    policy: str, change: str
+) -> None:
+    """JAX moves it out of the loop of the forward pass, and leaves it in the region."""
+
+    def step(w, x, scale, checkpoint=True):
+        layer = partial(with_tables, scale=scale)
+        body = jax.checkpoint(layer, policy=POLICIES[policy]) if checkpoint else layer
+
+        def loss(w):
+            return jnp.sum(jax.lax.scan(body, x, w)[0] ** 2)
+
+        return jax.value_and_grad(loss)(w)
+
+    shape = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), "float32")
+    args = dict.fromkeys("abc", shape), jax.ShapeDtypeStruct((8, WIDTH), "float32")
+    args = (*args, jax.ShapeDtypeStruct((8, 1) if change else (), "float32"))
+    plain = trace(partial(step, checkpoint=False), *args).program
+    written = trace(step, *args).program
+    kept = keeping_all(written)
+    assert recomputes(written)
+    assert not recomputes(kept)
+    assert _ops(kept.graph).count("dot_general") == _ops(plain.graph).count("dot_general")
+    assert _ops(written.graph).count("sin") > _ops(kept.graph).count("sin")
+    for x, y in zip(values_of(kept), values_of(plain), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    again = with_recompute(kept, chosen_by_kind(layers_of(kept), "full"))
+    for x, y in zip(values_of(again), values_of(plain), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
 def _ops(graph) -> list[str]:
     own = [node.op for node in graph.nodes]
     return sorted(own + [op for node in graph.nodes for body in node.bodies for op in _ops(body)])
