@@ -2,7 +2,7 @@
 
 A product is computed again where the backward pass has a product of the same form and weights, or
 of the same form and line that is made of nothing that the backward pass alone has. It waits on the
-host where a copy to the host is made of it alone.
+host where a copy to the host is made of it alone, element by element.
 """
 
 from __future__ import annotations
@@ -169,7 +169,9 @@ def _of_gradients(flow: Dataflow, seeds: set[int], alike: Mapping[int, Hashable]
 def _on_host(flow: Dataflow, forward: list[int]) -> tuple[set[int], dict[str, int]]:
     """Products whose results wait on the host, and how many other values do, by line.
 
-    State that is there from step to step is not meant. The inputs of layers are `INPUT`.
+    Of a product, that is its largest result or what light operations make of each element of it,
+    and no statistics of it. State that is there from step to step is not meant. The inputs of
+    layers are `INPUT`.
     """
     flat = flow.flat
     products, others = set[int](), dict[str, int]()
@@ -177,14 +179,19 @@ def _on_host(flow: Dataflow, forward: list[int]) -> tuple[set[int], dict[str, in
         if op.node.op != TO_HOST:
             continue
         value, is_input = _sent(flat, op.reads[0])
-        made = flow.made(value).products & set(forward)
+        made = [i for i in flow.made(value).products if i in forward]
         if is_input:
             others[INPUT] = others.get(INPUT, 0) + 1
-        elif len(made) == 1:
-            products |= made
+        elif len(made) == 1 and flat.values[value].type.size == _largest(flat.ops[made[0]]):
+            products.add(made[0])
         elif value in flow.data:
             others[op.node.source] = others.get(op.node.source, 0) + 1
     return products, others
+
+
+def _largest(op: FlatOp) -> int:
+    """Elements of the largest result of an operation."""
+    return max(type_.size for type_ in op.node.outputs)
 
 
 def _sent(flat: FlatProgram, v: int) -> tuple[int, bool]:

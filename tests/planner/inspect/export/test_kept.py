@@ -14,6 +14,7 @@ import pytest
 import yaml
 from jax.ad_checkpoint import checkpoint_name as named
 
+from benchmarks.published_model import Transformer, adam
 from examples import moe
 from planner import plan
 from planner.inspect.export.kept import AGAIN, FULL, HOST, KEPT, PARTIAL, SELECTIVE, kept
@@ -254,3 +255,25 @@ def test_experts_are_parts_of_their_own(saved, grouped: bool, tmp_path: Path) ->
     else:
         assert state.kind == FULL
         assert settings["remat_policy"] == "full"
+
+
+@pytest.mark.exhaustive
+def test_what_the_planner_sends_to_the_host_is_in_the_settings(tmp_path: Path) -> None:
+    """Of results as large as a product's, not of the statistics that are sent with them."""
+    llama = Transformer(4, 4096, 32, 8, 14336, gated=True, vocab=4096, seq=8192, wide_weights=True)
+    found = plan(
+        llama.loss, llama.parameters(), llama.batch(8), cluster="8xh100", pipeline="off",
+        optimizer=adam(copies=False), microbatches=1, mesh=(8,), recompute="search",
+        memory_bytes=4_500_000_000, baselines=False, substitutions=False, padding=False,
+    )  # fmt: skip
+    away = kept(found.analysed).those(HOST)
+    heads = 8192 * 128 * 2 * 4  # bytes of one head of all layers, one sequence on each device
+    sizes = {"query": 32, "key": 8, "value": 8, "attention": 32, "attention-out": 32,
+             "layer-input": 32, "mlp-gate": 112, "mlp-up": 112}  # fmt: skip
+    assert away
+    assert found.program.host_bytes == pytest.approx(
+        heads * sum(sizes[part] for part in away), rel=0.02
+    )
+    settings = yaml.safe_load(exported(found, "maxtext", tmp_path))
+    names = {**NAMES, "layer-input": "decoder_layer_input"}
+    assert {part for part, name in names.items() if settings.get(name) == "offload"} == away
