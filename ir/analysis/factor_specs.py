@@ -1,4 +1,4 @@
-"""Factors of the ops of a flat program; equal ops share one object."""
+"""Factors of the ops of a flat program; ops that are split and priced alike share one object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 class Specs:
-    """What the record of an op says of its operands and results, worked out once for equal ops."""
+    """What the record of an op says of its operands and results, worked out once for equal ops.
+
+    Ops of the family `layout` are equal if their types and factors are: slices for instance, which
+    layers written out take from different places.
+    """
 
     def __init__(self, flat: FlatProgram) -> None:
         self.flat = flat
@@ -33,7 +37,11 @@ class Specs:
             key = (node.op, types, node.outputs, node.attrs, factor_marks(node))
             found = self._known.get(key)
             if found is None:
-                spec = lookup(node.op).factors(types, node.outputs, dict(node.attrs))
-                found = self._known[key] = spec, passing_groups(node, types)
+                record = lookup(node.op)
+                spec = record.factors(types, node.outputs, dict(node.attrs))
+                found = spec, passing_groups(node, types)
+                if record.family == "layout":
+                    found = self._known.setdefault((node.op, types, node.outputs, found), found)
+                self._known[key] = found
             self._at[op.time] = found
         return found
