@@ -23,6 +23,8 @@ class Budget:
 
     Exact programmes (`exact/ilp.py`) of a problem as a whole:
     exact: whether they are used.
+    exact_in_memory: whether anything but message passing is used where memory limits bind and a
+        choice is known.
     exact_columns: largest one where a choice is known.
     exact_nodes: of its branch-and-bound tree.
     exact_work: columns times how often branch and bound asks whether to go on.
@@ -74,6 +76,7 @@ class Budget:
     fixing_columns: float = 1e5
 
     exact: bool = True
+    exact_in_memory: bool = True
     exact_columns: float = 25e3
     exact_nodes: float = 200
     exact_work: float = 2e5
@@ -90,12 +93,12 @@ class Budget:
     stuck_rounds: float = 8
     searched_columns: float = 1e6
 
-    split_work: float = 1e9
-    more_split_work: float = 7e9
+    split_work: float = 3e8
+    more_split_work: float = 2e9
     wide_split_work: float = 1.6e10
     subproblem_columns: float = 12e3
     subproblem_nodes: float = 100
-    subproblem_work: float = 3e5
+    subproblem_work: float = 1e5
     whole_columns: float = 1e6
 
     wide_columns: float = 3e5
@@ -131,8 +134,9 @@ class Budget:
 
 # The choice and its cost matter, a proof does not.
 QUICK = Budget(
-    steps=144, exact=False, window_solves=4, window_columns=0.0, combined_columns=0.0, kernels=0
-)
+    steps=144, exact=False, exact_in_memory=False, window_solves=4, window_columns=0.0,
+    combined_columns=0.0, kernels=0,
+)  # fmt: skip
 # A plan in seconds: every limit but the time limit is counted work, so that equal inputs give equal
 # plans.
 DEFAULT = Budget()

@@ -244,7 +244,7 @@ class _Search(Incumbent):
         while not self.settled:
             if self._lower(multipliers):
                 return True
-            if not self.budget.exact:
+            if not self._may_be_exact(multipliers.flat):
                 self.done = True
             elif self.best is None and columns(multipliers.flat) > self.budget.written_columns:
                 self._guess(multipliers)
@@ -259,6 +259,11 @@ class _Search(Incumbent):
             else:
                 self._search(multipliers)
         return False
+
+    def _may_be_exact(self, flat: Flat) -> bool:
+        """Whether the budget has more than message passing for a problem."""
+        memory_binds = len(flat.limit) > 0 and self.best is not None
+        return self.budget.exact and (self.budget.exact_in_memory or not memory_binds)
 
     def _guess(self, multipliers: Multipliers) -> None:
         """Something that fits, where the programme would be too large."""
@@ -388,13 +393,13 @@ class _Search(Incumbent):
             gap = self.cost - self.bound
             closed = 1.0 - gap / before if gap > SPLIT_GAP * abs(self.cost) else 0.0
             most = budget.most_split_work(closed, wide=wide)
-            if gap <= (WIDE_GAP if wide else NO_GAP) * abs(self.cost) or branches.work > most:
+            if gap <= (WIDE_GAP if wide else NO_GAP) * abs(self.cost) or branches.all_work > most:
                 small = branches.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
                 self.done = small and not self._untried(multipliers.flat)
                 break
-            before_split = branches.work + branches.programmes_work
+            before_split = branches.all_work
             branches.split()
-            self.options.work.done += branches.work + branches.programmes_work - before_split
+            self.options.work.done += branches.all_work - before_split
             self.raise_bound(branches.bound)
         if wide and not self.settled and branches.work > 0.0:
             kernel_search.search()

@@ -134,6 +134,8 @@ class _Windows:
                 step = min(1.0, step * LONGER)
             progress = gap - (self.cost - self.bound)
             stale = 0 if progress > SHARE_OF_GAP * gap else stale + 1
+        if self.stop is None and not self._close and self.options.budget.exact_in_memory:
+            self._solve(self.multipliers, fully=True)
         if self.stop is None and not self._close:
             self._combine()
         stop = self.stop or (Stop.OPTIMAL if self._proved else Stop.GAP)
@@ -165,11 +167,16 @@ class _Windows:
     def _close(self) -> bool:
         return self._proved or self.bound >= self.options.cutoff
 
-    def _solve(self, multipliers: tuple[float, ...]) -> IntraSolution:
-        """Solves at some multipliers; takes the choice and the bound."""
+    def _solve(self, multipliers: tuple[float, ...], *, fully: bool = False) -> IntraSolution:
+        """Solves at some multipliers; takes the choice and the bound.
+
+        Args:
+            multipliers: of the windows.
+            fully: whether to search on where memory limits bind.
+        """
         self.solves -= 1
         self.solved, self.tolerance = multipliers, self._tolerance(multipliers)
-        found = self._found(multipliers, self.tolerance)
+        found = self._found(multipliers, self.tolerance, fully=fully)
         if min(found.bound, self.outside) > self.bound:
             self.bound, self.multipliers = min(found.bound, self.outside), multipliers
         if found.stop is Stop.INTERRUPTED:
@@ -201,14 +208,19 @@ class _Windows:
             tolerance = max(tolerance, SHARE_OF_GAP * gap)
         return tolerance
 
-    def _found(self, multipliers: tuple[float, ...], tolerance: float) -> IntraSolution:
+    def _found(
+        self, multipliers: tuple[float, ...], tolerance: float, *, fully: bool
+    ) -> IntraSolution:
         """The solution at some multipliers, among the options that are left."""
         given = dict(zip(self.windows, multipliers, strict=True))
         start, problem = self.choice or self.options.start, self.problem
         if self.left is not None:
             start, problem = self.left.lowered(start), self.left.problem
         left_s = max(self.deadline - time.monotonic(), 1.0)
-        options = replace(self.options, time_limit_s=left_s, start=start, tolerance=tolerance)
+        budget = replace(self.options.budget, exact_in_memory=fully)
+        options = replace(
+            self.options, budget=budget, time_limit_s=left_s, start=start, tolerance=tolerance
+        )
         found = self.plain(self.mixing.at(problem, given), options)
         if self.left is None or not found.choice:
             return found

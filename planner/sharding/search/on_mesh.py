@@ -160,8 +160,9 @@ class MeshSearch:
         first = self.scope.first
         tolerance = max(first.tolerance, gap)
         begin = self.scope.multipliers
-        if gap:  # the finest meshes look for choices between windows
-            first = replace(first, budget=replace(first.budget, combined_columns=0.0))
+        if gap:  # the finest meshes look for choices between windows, and for proofs
+            budget = replace(first.budget, combined_columns=0.0, exact_in_memory=False)
+            first = replace(first, budget=budget)
         first = replace(first, cutoff=cutoff, start=start, tolerance=tolerance, multipliers=begin)
         solution = self.solve(left, self.scope.limit, first)
         self.scope.multipliers = multipliers = solution.multipliers or begin

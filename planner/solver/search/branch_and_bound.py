@@ -72,6 +72,11 @@ class Branches:
         return min(self.open[0][0] if self.open else np.inf, self.closed)
 
     @property
+    def all_work(self) -> float:
+        """Columns times passes so far, those of 0/1 programmes too."""
+        return self.work + self.programmes_work
+
+    @property
     def ended(self) -> bool:
         """Whether splitting cannot raise the bound any more."""
         return not self.open or self.closed <= self.open[0][0]

@@ -97,6 +97,7 @@ WITNESSES = {
         base={"exact_columns": 0, **NO_ROUNDS},
     ),
     "exact": Witness(preset=DEFAULT, problem=(2, 24, 4, 12), worse="bound"),
+    "exact_in_memory": Witness(preset=DEFAULT, problem=(2, 24, 4, 12), worse="bound"),
     "exact_columns": Witness(
         preset=DEFAULT, problem=(2, 60, 8, 4), worse="bound", base=NO_ROUNDS
     ),
@@ -125,10 +126,10 @@ WITNESSES = {
         base={"split_work": 1, "wide_columns": NO_LIMIT, "rounds": 2, "round_columns": 1e3},
     ),
     "split_work": Witness(
-        preset=DEFAULT, problem=(1, 30, 4, 10), worse="bound", base={"rounds": 0.02, **SPLIT_ONLY}
+        preset=DEFAULT, problem=(1, 30, 4, 10), worse="bound", base={"rounds": 0.07, **SPLIT_ONLY}
     ),
     "more_split_work": Witness(
-        preset=DEFAULT, problem=(3, 60, 8, 20), worse="bound", base={"rounds": 0.05, **SPLIT_ONLY}
+        preset=DEFAULT, problem=(3, 60, 8, 20), worse="bound", base={"rounds": 0.2, **SPLIT_ONLY}
     ),
     "wide_split_work": Witness(
         preset=DEFAULT, problem=(1, 60, 4, 10), worse="bound",
@@ -143,7 +144,7 @@ WITNESSES = {
         base={"exact_columns": 0, "rounds": 0.05},
     ),
     "subproblem_work": Witness(
-        preset=DEFAULT, problem=(2, 34, 5, 20), worse="work",
+        preset=DEFAULT, problem=(2, 34, 5, 20), worse="bound",
         base={"exact_columns": 0, "rounds": 0.05},
     ),
     "whole_columns": Witness(
@@ -166,11 +167,11 @@ WITNESSES = {
     ),
     "window_solves": Witness(
         preset=DEFAULT, problem=(1, 40, 6, 20), worse="cost", windows=True,
-        base={"window_columns": 0.0},
+        base={"window_columns": 0.0, "combined_columns": 0.0},
     ),
     "combined_columns": Witness(
         preset=DEFAULT, problem=(1, 40, 6, 20), worse="cost", windows=True,
-        base={"window_columns": 0.0, "window_solves": 4},
+        base={"window_columns": 0.0, "window_solves": 2},
     ),
 }  # fmt: skip
 
