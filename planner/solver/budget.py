@@ -114,6 +114,15 @@ class Budget:
     whole_steps: int = 12
     kernels: int = 4
 
+    def searches(self, *, memory_binds: bool) -> bool:
+        """Whether a search goes on after message passing.
+
+        Args:
+            memory_binds: whether a choice is known, but no best one by message passing, since a
+                memory limit binds.
+        """
+        return self.exact and (self.exact_in_memory or not memory_binds)
+
     def kernel(self) -> Budget:
         """The budget of a search of the kernel."""
         return replace(

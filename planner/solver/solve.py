@@ -235,16 +235,16 @@ class _Search(Incumbent):
 
     def _left(self, multipliers: Multipliers) -> int:
         """Columns without the options that cost too much."""
-        return columns(
-            multipliers.flat, multipliers.best.slack <= self.margin(multipliers.best.bound)
-        )
+        held = multipliers.best.slack <= self.margin(multipliers.best.bound)
+        return columns(multipliers.flat, held)
 
     def _fix(self, multipliers: Multipliers) -> bool:
         """Goes one level down, where much can be left out; else tries all else on this one."""
         while not self.settled:
             if self._lower(multipliers):
                 return True
-            if not self._may_be_exact(multipliers.flat):
+            binds = self.best is not None and len(multipliers.flat.limit) > 0
+            if not self.budget.searches(memory_binds=binds):
                 self.done = True
             elif self.best is None and columns(multipliers.flat) > self.budget.written_columns:
                 self._guess(multipliers)
@@ -259,11 +259,6 @@ class _Search(Incumbent):
             else:
                 self._search(multipliers)
         return False
-
-    def _may_be_exact(self, flat: Flat) -> bool:
-        """Whether the budget has more than message passing for a problem."""
-        memory_binds = len(flat.limit) > 0 and self.best is not None
-        return self.budget.exact and (self.budget.exact_in_memory or not memory_binds)
 
     def _guess(self, multipliers: Multipliers) -> None:
         """Something that fits, where the programme would be too large."""
@@ -397,9 +392,9 @@ class _Search(Incumbent):
                 small = branches.work > 0.0 and gap <= SPLIT_GAP * abs(self.cost)
                 self.done = small and not self._untried(multipliers.flat)
                 break
-            before_split = branches.all_work
+            self.options.work.done -= branches.all_work
             branches.split()
-            self.options.work.done += branches.all_work - before_split
+            self.options.work.done += branches.all_work
             self.raise_bound(branches.bound)
         if wide and not self.settled and branches.work > 0.0:
             kernel_search.search()
