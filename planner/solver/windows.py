@@ -101,6 +101,7 @@ class _Windows:
         known = dict(options.multipliers)
         # those of the bound
         self.multipliers = tuple(min(max(known.get(w, 0.0), 0.0), 1.0) for w in self.windows)
+        self.ended = False  # whether the solve there ended by proof
         self.solved = self.multipliers  # those of the last solve, and its tolerance
         self.tolerance: float = np.inf
         self.stop: Stop | None = None  # why the search was cut short
@@ -134,7 +135,7 @@ class _Windows:
                 step = min(1.0, step * LONGER)
             progress = gap - (self.cost - self.bound)
             stale = 0 if progress > SHARE_OF_GAP * gap else stale + 1
-        if self.stop is None and not self._close and self.options.budget.exact_in_memory:
+        if self.stop is None and not self._close and self._may_go_on:
             self._solve(self.multipliers, fully=True)
         if self.stop is None and not self._close:
             self._combine()
@@ -167,6 +168,12 @@ class _Windows:
     def _close(self) -> bool:
         return self._proved or self.bound >= self.options.cutoff
 
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether a full search at the multipliers of the bound may find more."""
+        options = self.options
+        return options.budget.exact_in_memory and not self.ended and not options.work.exhausted
+
     def _solve(self, multipliers: tuple[float, ...], *, fully: bool = False) -> IntraSolution:
         """Solves at some multipliers; takes the choice and the bound.
 
@@ -179,6 +186,7 @@ class _Windows:
         found = self._found(multipliers, self.tolerance, fully=fully)
         if min(found.bound, self.outside) > self.bound:
             self.bound, self.multipliers = min(found.bound, self.outside), multipliers
+            self.ended = found.stop is Stop.OPTIMAL
         if found.stop is Stop.INTERRUPTED:
             self.stop = Stop.INTERRUPTED
         elif time.monotonic() > self.deadline:
@@ -301,7 +309,7 @@ class _Windows:
             self.stop = Stop.INTERRUPTED
             return False
         if whole.bound > self.bound:
-            self.bound, self.multipliers = whole.bound, multipliers
+            self.bound, self.multipliers, self.ended = whole.bound, multipliers, False
         return not self._close
 
     def _highest(self) -> tuple[float, tuple[float, ...]]:
